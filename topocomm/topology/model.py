@@ -1,0 +1,148 @@
+"""What a machine is: devices, directed links, and the pairs its tools speak of.
+
+All classes are frozen tuples of plain values, so a topology hashes, compares and pickles nowhere: it travels
+as JSON (`topocomm.topology.readers.topology_json`). Units: `us` is microseconds, `gb_per_s` is 10^9 bytes per
+second in one direction. A figure that no source gave is `None`, never a guess.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+from topocomm.errors import TopologyError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+DeviceKind = Literal["gpu", "cpu", "nic", "switch", "numa", "host"]
+FigureSource = Literal["read", "table", "measured", "assumed"]
+
+DEVICE_KINDS: tuple[str, ...] = get_args(DeviceKind)
+FIGURE_SOURCES: tuple[str, ...] = get_args(FigureSource)
+ENDPOINT_KINDS = ("gpu", "cpu")
+
+
+class Device(NamedTuple):
+    """One part of the machine. Endpoints (`gpu`, `cpu` = a set of cores) can hold ranks; the others forward."""
+
+    id: str
+    kind: DeviceKind
+    host: str = "host0"
+    name: str | None = None
+    """The operating system's or vendor's name (`mlx5_0`, `NVIDIA H100 80GB HBM3`)."""
+    numa: int | None = None
+    cpu_affinity: str | None = None
+    """CPU list as the source prints it (`0-55,112-167`); for a `cpu`, the cores it stands for."""
+    bus_id: str | None = None
+    """PCI address with domain, where the source gives one."""
+
+
+class Link(NamedTuple):
+    """One direction of a connection between two devices."""
+
+    src: str
+    dst: str
+    kind: str
+    lanes: int | None = None
+    gb_per_s: float | None = None
+    latency_us: float | None = None
+    gap_us: float | None = None
+    """Least time between two messages (LogGP's g); None is 'no limit known'."""
+    gb_per_s_source: FigureSource | None = None
+    latency_us_source: FigureSource | None = None
+
+
+class Pair(NamedTuple):
+    """What a source says of two devices, in the source's own code (`NV18`, `SYS`, `XGMI`)."""
+
+    a: str
+    b: str
+    code: str | None
+    gb_per_s: float | None = None
+    latency_us: float | None = None
+    gb_per_s_source: FigureSource | None = None
+    latency_us_source: FigureSource | None = None
+
+
+class RankPlace(NamedTuple):
+    """Where one rank of a running job sits."""
+
+    rank: int
+    host: str
+    device: str
+    nic: str | None = None
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A machine or a cluster: devices, directed links, pairs, the places of ranks, and warnings of its reader.
+
+    Raises:
+        TopologyError: A device id is used twice, or a link names a device that does not exist.
+    """
+
+    name: str
+    source: str
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    pairs: tuple[Pair, ...] = ()
+    ranks: tuple[RankPlace, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for device in self.devices:
+            if device.id in seen:
+                raise TopologyError(f"topology {self.name!r}: device id {device.id!r} is used twice")
+            seen.add(device.id)
+        for link in self.links:
+            for end in (link.src, link.dst):
+                if end not in seen:
+                    raise TopologyError(
+                        f"topology {self.name!r}: link {link.src!r} -> {link.dst!r} names the unknown device {end!r}"
+                    )
+
+    @cached_property
+    def by_id(self) -> dict[str, Device]:
+        """Devices by id."""
+        return {device.id: device for device in self.devices}
+
+    @cached_property
+    def endpoints(self) -> tuple[str, ...]:
+        """Ids of the devices that ranks run on, in file order: the GPUs, or the CPUs where there is no GPU."""
+        gpus = tuple(d.id for d in self.devices if d.kind == "gpu")
+        return gpus or tuple(d.id for d in self.devices if d.kind == "cpu")
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Host names in order of first appearance."""
+        return tuple(dict.fromkeys(d.host for d in self.devices))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over devices and links alone: what a plan depends on (names, warnings and pairs do not count)."""
+        import hashlib
+        import json
+
+        plain = [[list(d) for d in self.devices], [list(link) for link in self.links]]
+        return hashlib.sha256(json.dumps(plain, separators=(",", ":")).encode()).hexdigest()
+
+    @property
+    def graph(self) -> nx.DiGraph:
+        """The networkx view, built on demand (importing networkx takes about 0.3 s): nodes carry the fields of
+        their Device, edges those of their Link; parallel links of one direction become one edge with the sum of
+        their bandwidths."""
+        import networkx as nx
+
+        graph = nx.DiGraph(name=self.name)
+        for device in self.devices:
+            graph.add_node(device.id, **device._asdict())
+        for link in self.links:
+            known = graph.get_edge_data(link.src, link.dst)
+            if known is None:
+                graph.add_edge(link.src, link.dst, **link._asdict())
+            elif known["gb_per_s"] is not None and link.gb_per_s is not None:
+                known["gb_per_s"] += link.gb_per_s
+        return graph
