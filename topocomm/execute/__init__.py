@@ -1,0 +1,1 @@
+"""Doing it: communicators, prepared calls, agreement between ranks, transports."""

@@ -1,0 +1,1 @@
+"""What is reduced: operators, their memory layout and fused kernels."""

@@ -170,7 +170,8 @@ class Operator:
             dtype = np.dtype(given)
             if f.dtype is not None and dtype != np.dtype(f.dtype):
                 raise OperatorError(
-                    f"operator {self.name!r}: field {f.name!r} must be {np.dtype(f.dtype)}, got {dtype}; convert it first"
+                    f"operator {self.name!r}: field {f.name!r} must be {np.dtype(f.dtype)}, "
+                    f"got {dtype}; convert it first"
                 )
             rows, row_shape = self._split_shape(f, tuple(shape), dims)
             if leading is not None and rows != leading:

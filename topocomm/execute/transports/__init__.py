@@ -1,0 +1,1 @@
+"""Ways to move bytes between ranks; one per file."""

@@ -1,0 +1,1 @@
+"""Files that plans are written to and read from."""

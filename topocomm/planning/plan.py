@@ -1,0 +1,122 @@
+"""A Plan: a proved schedule on a topology with its figures and the certificate that sets it beside the bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, get_args
+
+from topocomm.planning.collectives import Collective
+from topocomm.planning.cost import PortModel
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.verify import Proof
+
+Objective = Literal["latency", "rounds", "throughput", "auto"]
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
+PORT_MODELS: tuple[str, ...] = get_args(PortModel)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Bounds that no schedule can beat, and the plan's distance from the one of its own objective."""
+
+    rounds_lower_bound: int
+    alpha_lower_bound_us: float
+    throughput_upper_bound_gb_per_s: float | None
+    gap: float
+    argument: str
+
+
+@dataclass(frozen=True)
+class PlanFigures:
+    """What a plan costs; the fields are those of the plan JSON."""
+
+    rounds: int
+    transfers: int
+    wire_bytes: int
+    scratch_bytes: int
+    alpha_us: float
+    predicted_us: float
+    algbw_gb_per_s: float | None
+    throughput_gb_per_s: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One collective planned for one machine. Pure data; equal inputs give equal digests.
+
+    Attributes:
+        collective: What it computes.
+        operator: Name of the operator it was planned for.
+        order: "any": operands in rank order unless the operator commutes.
+        objective: What was minimised.
+        topology_digest: Digest of the topology it was planned on.
+        ranks: Endpoint id of every rank.
+        payload_bytes: Bytes of one rank's value.
+        algorithm: Name of the algorithm chosen.
+        ports: K of the K-port model.
+        port_model: alpha or loggp.
+        figures: What it costs.
+        proof: What was proved of the schedule.
+        certificate: How far it can be from the optimum.
+        schedule: Who sends what when.
+        assumed: Figures that the topology did not know, in words.
+    """
+
+    collective: Collective
+    operator: str
+    order: str
+    objective: Objective
+    topology_digest: str
+    ranks: tuple[str, ...]
+    payload_bytes: int
+    algorithm: str
+    ports: int
+    port_model: PortModel
+    figures: PlanFigures
+    proof: Proof
+    certificate: Certificate
+    schedule: Schedule
+    assumed: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON: keys sorted, no spaces, without the digest itself."""
+        from topocomm.planning.formats.plan_json import plan_digest, plan_document
+
+        return plan_digest(plan_document(self))
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that have a transfer."""
+        return self.figures.rounds
+
+    def summary(self) -> str:
+        """The plan in one line."""
+        f = self.figures
+        gap = f"{self.certificate.gap:.2f}x the bound"
+        rounds = f"{f.rounds} round" + "s" * (f.rounds != 1)
+        messages = f"{f.transfers} message" + "s" * (f.transfers != 1)
+        return (
+            f"{self.collective.name} {self.operator} {self.payload_bytes} B on {len(self.ranks)} ranks: "
+            f"{self.algorithm}, {rounds}, {messages}, predicted {f.predicted_us:.2f} us "
+            f"({self.objective} {gap}), proved, digest {self.digest[:12]}"
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan JSON (`topocomm.plan/1`)."""
+        from topocomm.planning.formats.plan_json import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan JSON, check its digest and prove its schedule again.
+
+        Raises:
+            PlanError: The file is no plan, was altered, or its schedule is invalid; the message names the place.
+        """
+        from topocomm.planning.formats.plan_json import load
+
+        return load(Path(path))

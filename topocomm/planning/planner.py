@@ -1,0 +1,363 @@
+"""The planner: candidate schedules, each proved and costed on the topology, and the best of them as a Plan.
+
+Planning is pure: equal inputs give equal plans, byte for byte, on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from threading import Lock
+
+from topocomm.errors import PlanError
+from topocomm.operators.builtin import SUM
+from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
+from topocomm.planning.algorithms.binomial import binomial_allreduce, binomial_broadcast, binomial_reduce
+from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast, flat_reduce
+from topocomm.planning.algorithms.hierarchical import leaders_allreduce, rails_allreduce
+from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
+from topocomm.planning.algorithms.ring import ring_allreduce
+from topocomm.planning.bounds import Bounds, bounds_of
+from topocomm.planning.buffers import rank_program
+from topocomm.planning.collectives import Collective
+from topocomm.planning.cost import Cost, PortModel, cost_of
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Objective, Plan, PlanFigures
+from topocomm.planning.schedule import Schedule, split_rounds
+from topocomm.planning.verify import Proof, verify
+from topocomm.topology.model import Topology
+
+Build = Callable[[], Schedule]
+
+MOST_FLAT_RANKS = 64
+MOST_RING_RANKS = 256
+"""Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be planned, beside the topology."""
+
+    collective: Collective
+    operator: Operator
+    layout: Layout
+    endpoints: tuple[str, ...]
+    objective: Objective
+    ports: int
+    port_model: PortModel
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes of one rank's value."""
+        return self.layout.rows * self.layout.row_bytes
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proved schedule and what it costs."""
+
+    algorithm: str
+    schedule: Schedule
+    proof: Proof
+    cost: Cost
+
+
+def plan(
+    topology: Topology,
+    collective: str = "allreduce",
+    *,
+    payload_bytes: int,
+    operator: Operator = SUM,
+    objective: Objective = "auto",
+    ports: int = 1,
+    port_model: PortModel | None = None,
+    ranks: Sequence[str] | None = None,
+    root: int = 0,
+) -> Plan:
+    """The best plan for `payload_bytes` of an operator's rows on a machine.
+
+    Args:
+        topology: The machine.
+        collective: allreduce, reduce or broadcast.
+        payload_bytes: Bytes of one rank's value: a whole number of rows of the operator at its default sizes
+            (`sum`: 4 bytes, `attention.logsumexp`: 516); 0 plans for latency alone.
+        operator: What is reduced.
+        objective: "latency", "rounds", "throughput" or "auto" (the predicted time of this payload).
+        ports: Messages that an endpoint can send, and receive, at once.
+        port_model: "alpha" or "loggp"; None takes loggp for "auto" and alpha otherwise.
+        ranks: Endpoint id of every rank; None puts one rank on every endpoint.
+        root: Root rank of reduce and broadcast.
+
+    Raises:
+        PlanError: An argument is out of range, or no route joins two ranks.
+    """
+    row_bytes = operator.default_layout(1).row_bytes
+    if payload_bytes < 0 or payload_bytes % row_bytes:
+        raise PlanError(
+            f"{payload_bytes} bytes: expected a whole number of rows of operator {operator.name!r}, "
+            f"{row_bytes} bytes each"
+        )
+    return make_plan(
+        topology,
+        collective,
+        operator=operator,
+        layout=operator.default_layout(payload_bytes // row_bytes),
+        ranks=ranks,
+        root=root,
+        objective=objective,
+        ports=ports,
+        port_model=port_model,
+    )
+
+
+def make_plan(
+    topology: Topology,
+    collective: str,
+    *,
+    operator: Operator,
+    layout: Layout,
+    ranks: Sequence[str] | None = None,
+    root: int = 0,
+    objective: Objective = "auto",
+    ports: int = 1,
+    port_model: PortModel | None = None,
+) -> Plan:
+    """The best plan for one collective on one machine.
+
+    Args:
+        topology: The machine.
+        collective: allreduce, reduce or broadcast.
+        operator: What is reduced (ignored by broadcast, whose values move unchanged).
+        layout: Shape and bytes of one rank's value.
+        ranks: Endpoint id of every rank; None puts one rank on every endpoint.
+        root: Root rank of reduce and broadcast.
+        objective: What to minimise: alpha time ("latency"), rounds, time for long payloads ("throughput"), or the
+            predicted time for this payload ("auto").
+        ports: Messages that an endpoint can send, and receive, at once.
+        port_model: "alpha" or "loggp"; None takes loggp for "auto" and alpha otherwise.
+
+    Raises:
+        PlanError: An argument is out of range, or no route joins two ranks.
+    """
+    if objective not in OBJECTIVES:
+        raise PlanError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
+    if port_model is not None and port_model not in PORT_MODELS:
+        raise PlanError(f"port model {port_model!r}: expected one of {', '.join(PORT_MODELS)}")
+    endpoints = place_ranks(topology, ranks)
+    if not 1 <= ports <= max(1, len(endpoints) - 1):
+        raise PlanError(f"ports {ports}: expected 1 to {max(1, len(endpoints) - 1)} with {len(endpoints)} ranks")
+    request = Request(
+        Collective(collective, len(endpoints), root),
+        operator,
+        layout,
+        endpoints,
+        objective,
+        ports,
+        port_model or ("loggp" if objective == "auto" else "alpha"),
+    )
+    with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
+        return _search(_Machine(topology), request)
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A topology that is compared by its digest."""
+
+    topology: Topology = field(compare=False)
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", self.topology.digest)
+
+
+_planning = Lock()
+
+
+@lru_cache(maxsize=256)
+def _search(machine: _Machine, request: Request) -> Plan:
+    paths = PathFinder(machine.topology)
+    best = min(_candidates(request, paths), key=lambda found: _merit(found, request.objective))
+    return _finish(request, best, paths)
+
+
+def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
+    """Endpoint ids of all ranks, checked.
+
+    Raises:
+        PlanError: The topology has no endpoint, or a rank is on something that is none.
+    """
+    if not topology.endpoints:
+        raise PlanError(f"topology {topology.name!r} has no endpoint (no gpu and no cpu): nothing to plan on")
+    if ranks is None:
+        return topology.endpoints
+    for name in ranks:
+        if name not in topology.by_id or topology.by_id[name].kind not in ("gpu", "cpu"):
+            known = ", ".join(topology.endpoints[:8]) + (", ..." if len(topology.endpoints) > 8 else "")
+            raise PlanError(f"rank on {name!r}: not an endpoint of topology {topology.name!r}; it has {known}")
+    if not ranks:
+        raise PlanError("no ranks given; expected at least one endpoint")
+    return tuple(ranks)
+
+
+def candidate_builds(request: Request, paths: PathFinder) -> Iterator[tuple[str, Build]]:
+    """Name and builder of every algorithm that fits the collective, the operator and the number of ranks."""
+    count, rows, root = len(request.endpoints), request.layout.rows, request.collective.root
+    if request.collective.name == "reduce":
+        yield "binomial", lambda: binomial_reduce(count, rows, root)
+        yield "flat", lambda: flat_reduce(count, rows, root)
+    elif request.collective.name == "broadcast":
+        yield "binomial", lambda: binomial_broadcast(count, rows, root)
+        yield "flat", lambda: flat_broadcast(count, rows, root)
+    else:
+        yield from _allreduce_builds(request, paths, count, rows)
+
+
+def latency_groups(endpoints: Sequence[str], paths: PathFinder) -> list[list[list[int]]]:
+    """Ways to cut the ranks in groups of neighbours: one for every latency that separates them.
+
+    Two neighbours in rank order are in one group if their path latency is at most the level. Levels that leave
+    one group, or only single ranks, are left out.
+    """
+    steps = [paths.cheapest(a, b).latency_us for a, b in pairwise(endpoints)]
+    found = []
+    for level in sorted(set(steps))[:-1]:
+        groups = [[0]]
+        for rank, step_us in enumerate(steps, start=1):
+            if step_us <= level:
+                groups[-1].append(rank)
+            else:
+                groups.append([rank])
+        found.append(groups)
+    return found
+
+
+def _allreduce_builds(request: Request, paths: PathFinder, count: int, rows: int) -> Iterator[tuple[str, Build]]:
+    yield "recursive-doubling", lambda: recursive_doubling_allreduce(count, rows)
+    yield "binomial", lambda: binomial_allreduce(count, rows)
+    if count <= MOST_FLAT_RANKS:
+        yield "flat", lambda: flat_allreduce(count, rows)
+    if request.operator.commutative and request.layout.splittable and count <= MOST_RING_RANKS:
+        yield "ring", lambda: ring_allreduce(count, rows)
+    for groups in latency_groups(request.endpoints, paths):
+        sizes = {len(group) for group in groups}
+        if len(sizes) == 1:
+            yield f"two-level-rails-{len(groups)}", lambda g=groups: rails_allreduce(g, rows)  # type: ignore[misc]
+        yield f"two-level-leaders-{len(groups)}", lambda g=groups: leaders_allreduce(g, rows)  # type: ignore[misc]
+
+
+def _candidates(request: Request, paths: PathFinder) -> Iterator[Candidate]:
+    serialised = request.objective != "rounds"
+    for name, build in candidate_builds(request, paths):
+        schedule = build()
+        if not serialised:
+            schedule = split_rounds(schedule, request.endpoints, request.ports)
+        proof = verify(
+            schedule,
+            request.collective,
+            paths=paths,
+            endpoints=request.endpoints,
+            ports=request.ports,
+            serialised=serialised,
+        )
+        cost = cost_of(
+            schedule,
+            request.endpoints,
+            paths,
+            row_bytes=request.layout.row_bytes,
+            ports=request.ports,
+            port_model=request.port_model,
+        )
+        yield Candidate(name, schedule, proof, cost)
+
+
+def _merit(found: Candidate, objective: Objective) -> tuple[float, ...]:
+    """Smaller is better; the last entries break ties the same way everywhere."""
+    cost = found.cost
+    slowness = 1.0 / cost.throughput_gb_per_s if cost.throughput_gb_per_s else 0.0
+    ties = (round(cost.predicted_us, 9), cost.rounds, cost.messages)
+    first: dict[Objective, float] = {
+        "latency": cost.alpha_us,
+        "rounds": cost.rounds,
+        "throughput": slowness,
+        "auto": cost.predicted_us,
+    }
+    return (round(first[objective], 9), *ties)
+
+
+def _finish(request: Request, best: Candidate, paths: PathFinder) -> Plan:
+    cost, payload_bytes = best.cost, request.payload_bytes
+    bounds = bounds_of(request.collective, request.endpoints, paths, ports=request.ports, port_model=request.port_model)
+    figures = PlanFigures(
+        rounds=cost.rounds,
+        transfers=cost.messages,
+        wire_bytes=cost.wire_bytes,
+        scratch_bytes=_scratch_bytes(best.schedule, request.layout),
+        alpha_us=round(cost.alpha_us, 9),
+        predicted_us=round(cost.predicted_us, 9),
+        algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
+        throughput_gb_per_s=cost.throughput_gb_per_s,
+    )
+    return Plan(
+        collective=request.collective,
+        operator=request.operator.name,
+        order="any",
+        objective=request.objective,
+        topology_digest=paths.topology.digest,
+        ranks=request.endpoints,
+        payload_bytes=payload_bytes,
+        algorithm=best.algorithm,
+        ports=request.ports,
+        port_model=request.port_model,
+        figures=figures,
+        proof=best.proof,
+        certificate=certify(request.objective, figures, bounds, payload_bytes),
+        schedule=best.schedule,
+        assumed=tuple(paths.assumed.values()),
+    )
+
+
+def certify(objective: Objective, figures: PlanFigures, bounds: Bounds, payload_bytes: int) -> Certificate:
+    """The plan's figure of its own objective over (or under) its bound."""
+    if objective == "rounds":
+        gap, argument = _ratio(figures.rounds, bounds.rounds), bounds.rounds_argument
+    elif objective == "latency":
+        gap, argument = _ratio(figures.alpha_us, bounds.alpha_us), bounds.alpha_argument
+    elif objective == "throughput":
+        reached, most = figures.throughput_gb_per_s, bounds.throughput_gb_per_s
+        gap = most / reached if most and reached else 1.0
+        argument = bounds.throughput_argument
+    else:
+        gap, argument = _auto_gap(figures.predicted_us, bounds, payload_bytes)
+    return Certificate(
+        rounds_lower_bound=bounds.rounds,
+        alpha_lower_bound_us=bounds.alpha_us,
+        throughput_upper_bound_gb_per_s=bounds.throughput_gb_per_s,
+        gap=gap,
+        argument=argument,
+    )
+
+
+def _auto_gap(predicted_us: float, bounds: Bounds, payload_bytes: int) -> tuple[float, str]:
+    best_us, argument = bounds.alpha_us, bounds.alpha_argument
+    if bounds.throughput_gb_per_s:
+        bytes_us = payload_bytes / bounds.throughput_gb_per_s / 1e3
+        if bytes_us > best_us:
+            best_us, argument = bytes_us, bounds.throughput_argument
+    return _ratio(predicted_us, best_us), argument
+
+
+def _ratio(reached: float, bound: float) -> float:
+    return reached / bound if bound else 1.0
+
+
+def _scratch_bytes(schedule: Schedule, layout: Layout) -> int:
+    """Bytes beyond one rank's own value that its buffers take, on the rank that needs most."""
+    rows = [rows for _, rows in schedule.chunks]
+    worst = 0
+    for rank in range(schedule.ranks):
+        program = rank_program(schedule, rank, lambda c: layout.packed_bytes(rows[c]), ALIGNMENT_BYTES)
+        own = sum(layout.packed_bytes(rows[chunk]) for _, chunk in program.input_pieces)
+        worst = max(worst, program.arena_bytes - own)
+    return max(worst, 0)

@@ -1,0 +1,257 @@
+"""A Schedule: who sends which slot of which chunk to whom in which round, and what is combined, as integer columns.
+
+Semantics (the plan format `topocomm.plan/1`): a value lives in (rank, slot, chunk) and is written once per call.
+In a round all transfers read before any of them writes; then the round's combines run in the order listed. A
+combine is the left fold ((a.b).c) of its operand slots. Transfers with the same round, source, destination and
+path are one message. A Schedule is pure data and knows no machine; `verify` proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntTable = NDArray[np.int32]
+
+NO_PATH = -1
+"""Path index of a transfer that takes the cheapest path."""
+
+
+class Transfer(NamedTuple):
+    """One chunk of one slot moving between two ranks."""
+
+    round: int
+    src: int
+    src_slot: int
+    dst: int
+    dst_slot: int
+    chunk: int
+    path: int = NO_PATH
+
+
+class Combine(NamedTuple):
+    """A left fold of slots of one rank into a new slot."""
+
+    round: int
+    rank: int
+    out_slot: int
+    chunk: int
+    operands: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Software pipelining: the rounds run once per slice, each slice `stagger_rounds` after the one before."""
+
+    count: int
+    stagger_rounds: int
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Integer columns of one collective over `ranks` ranks.
+
+    Attributes:
+        ranks: Number of ranks.
+        rounds: Number of rounds.
+        chunks: (first row, rows) of every chunk.
+        inputs: int32 [n, 3]: rank, slot, contributing rank; that rank's value, for every chunk.
+        outputs: int32 [n, 3]: rank, slot, chunk.
+        transfers: int32 [n, 7]: the columns of `Transfer`, sorted by round.
+        combines: int32 [n, 4]: round, rank, out slot, chunk, sorted by round.
+        operands: int32 [m]: operand slots of all combines, one after the other.
+        operand_starts: int32 [n + 1]: combine i has operands[operand_starts[i]:operand_starts[i + 1]].
+        paths: Device ids from source to destination endpoint, for transfers that name a path.
+        repeat: Software pipelining, or None.
+    """
+
+    ranks: int
+    rounds: int
+    chunks: tuple[tuple[int, int], ...]
+    inputs: IntTable
+    outputs: IntTable
+    transfers: IntTable
+    combines: IntTable
+    operands: IntTable
+    operand_starts: IntTable
+    paths: tuple[tuple[str, ...], ...] = ()
+    repeat: Repeat | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows of the payload: the sum over chunks."""
+        return sum(rows for _, rows in self.chunks)
+
+    def transfer_list(self) -> list[Transfer]:
+        """The transfers as named tuples, in order."""
+        return [Transfer(*row) for row in self.transfers.tolist()]
+
+    def transfers_of(self, rank: int) -> list[Transfer]:
+        """The transfers that `rank` sends or receives, in order."""
+        table = self.transfers
+        return [Transfer(*row) for row in table[(table[:, 1] == rank) | (table[:, 3] == rank)].tolist()]
+
+    def combine_list(self) -> list[Combine]:
+        """The combines as named tuples, in order."""
+        return self._combines(np.arange(len(self.combines)))
+
+    def combines_of(self, rank: int) -> list[Combine]:
+        """The combines of `rank`, in order."""
+        return self._combines(np.flatnonzero(self.combines[:, 1] == rank))
+
+    def _combines(self, which: NDArray[np.int64]) -> list[Combine]:
+        starts, ends = self.operand_starts[which].tolist(), self.operand_starts[which + 1].tolist()
+        return [
+            Combine(row[0], row[1], row[2], row[3], tuple(self.operands[start:end].tolist()))
+            for row, start, end in zip(self.combines[which].tolist(), starts, ends, strict=True)
+        ]
+
+
+def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """(first row, rows) of `parts` chunks that differ by at most one row."""
+    edges = [rows * i // parts for i in range(parts + 1)]
+    return tuple((low, high - low) for low, high in pairwise(edges))
+
+
+def make_schedule(
+    ranks: int,
+    chunks: Sequence[tuple[int, int]],
+    *,
+    inputs: Iterable[Sequence[int]],
+    outputs: Iterable[Sequence[int]],
+    transfers: Iterable[Transfer],
+    combines: Iterable[Combine],
+    paths: Sequence[Sequence[str]] = (),
+    repeat: Repeat | None = None,
+) -> Schedule:
+    """A Schedule from rows in any round order; the order within a round is kept."""
+    moves = sorted(transfers, key=lambda t: t.round)
+    folds = sorted(combines, key=lambda c: c.round)
+    rounds = max([t.round + 1 for t in moves] + [c.round + 1 for c in folds] + [0])
+    starts = np.cumsum([0, *(len(c.operands) for c in folds)])
+    return Schedule(
+        ranks=ranks,
+        rounds=rounds,
+        chunks=tuple((int(first), int(rows)) for first, rows in chunks),
+        inputs=_table(inputs, 3),
+        outputs=_table(outputs, 3),
+        transfers=_table(moves, 7),
+        combines=_table([c[:4] for c in folds], 4),
+        operands=np.asarray([slot for c in folds for slot in c.operands], dtype=np.int32),
+        operand_starts=starts.astype(np.int32),
+        paths=tuple(tuple(path) for path in paths),
+        repeat=repeat,
+    )
+
+
+def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Schedule:
+    """The same schedule with rounds cut in as many as it takes to give no endpoint over `ports` messages in one.
+
+    Needed where several ranks share an endpoint. A slot is read only in rounds after it was written, so cutting a
+    round changes no value.
+    """
+    transfers, combines = [], []
+    moves, folds = schedule.transfer_list(), schedule.combine_list()
+    after = 0
+    for round_ in range(schedule.rounds):
+        used: dict[tuple[str, str, int], set[tuple[int, int, int]]] = {}
+        last = after
+        for move in (m for m in moves if m.round == round_):
+            message = (move.src, move.dst, move.path)
+            at = after
+            while not _fits(used, endpoints, ports, message, at):
+                at += 1
+            used.setdefault(("send", endpoints[move.src], at), set()).add(message)
+            used.setdefault(("receive", endpoints[move.dst], at), set()).add(message)
+            transfers.append(move._replace(round=at))
+            last = max(last, at)
+        combines += [fold._replace(round=last) for fold in folds if fold.round == round_]
+        after = last + 1
+    return make_schedule(
+        schedule.ranks,
+        schedule.chunks,
+        inputs=schedule.inputs.tolist(),
+        outputs=schedule.outputs.tolist(),
+        transfers=transfers,
+        combines=combines,
+        paths=schedule.paths,
+        repeat=schedule.repeat,
+    )
+
+
+def _fits(
+    used: dict[tuple[str, str, int], set[tuple[int, int, int]]],
+    endpoints: Sequence[str],
+    ports: int,
+    message: tuple[int, int, int],
+    at: int,
+) -> bool:
+    sides = (
+        used.get(("send", endpoints[message[0]], at), set()),
+        used.get(("receive", endpoints[message[1]], at), set()),
+    )
+    return all(message in side or len(side) < ports for side in sides)
+
+
+@dataclass
+class ScheduleBuilder:
+    """Writes a Schedule the way an algorithm thinks: values that move and merge, slots numbered by themselves.
+
+    Slot 0 of every rank is its own contribution. `send` and `fold` return the new slot.
+    """
+
+    ranks: int
+    chunks: tuple[tuple[int, int], ...]
+    contributors: Iterable[int] | None = None
+    """Ranks that put in a value: all, unless the collective says otherwise (broadcast: the root)."""
+    transfers: list[Transfer] = field(default_factory=list)
+    combines: list[Combine] = field(default_factory=list)
+    outputs: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._next_slot = [1] * self.ranks
+
+    def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0) -> int:
+        """Send (src, slot, chunk) to dst in this round; returns the slot where it arrives."""
+        arrived = self._new_slot(dst)
+        self.transfers.append(Transfer(round_, src, slot, dst, arrived, chunk))
+        return arrived
+
+    def fold(self, round_: int, rank: int, operands: Sequence[int], *, chunk: int = 0) -> int:
+        """Left fold of the operand slots of `rank` at the end of this round; returns the slot of the result."""
+        if len(operands) == 1:
+            return operands[0]
+        out = self._new_slot(rank)
+        self.combines.append(Combine(round_, rank, out, chunk, tuple(operands)))
+        return out
+
+    def output(self, rank: int, slot: int, *, chunk: int = 0) -> None:
+        """Declare (rank, slot, chunk) a result."""
+        self.outputs.append((rank, slot, chunk))
+
+    def build(self) -> Schedule:
+        """The finished Schedule."""
+        owners = range(self.ranks) if self.contributors is None else self.contributors
+        return make_schedule(
+            self.ranks,
+            self.chunks,
+            inputs=[(rank, 0, rank) for rank in owners],
+            outputs=sorted(self.outputs, key=lambda out: (out[0], out[2])),
+            transfers=self.transfers,
+            combines=self.combines,
+        )
+
+    def _new_slot(self, rank: int) -> int:
+        slot = self._next_slot[rank]
+        self._next_slot[rank] = slot + 1
+        return slot
+
+
+def _table(rows: Iterable[Sequence[int]], width: int) -> IntTable:
+    listed = [list(row) for row in rows]
+    return np.asarray(listed, dtype=np.int32).reshape(len(listed), width)

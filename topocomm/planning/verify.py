@@ -1,0 +1,250 @@
+"""Proof that a Schedule does what its collective promises, by exact symbolic replay.
+
+Every value is an interned expression tree over the ranks' contributions. Two values are equal as expressions if
+and only if they have the same id, so `uniform` is decided by comparing integers and nothing is hashed in place of
+proof. Each tree knows the contributions it holds: an interval of ranks where they are contiguous (O(1) a combine),
+a set otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from topocomm.errors import PlanError
+from topocomm.planning.collectives import Collective
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.schedule import NO_PATH, Combine, Schedule, Transfer
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was proved of a Schedule; a False is a property the Schedule does not have (an invalid one raises)."""
+
+    complete: bool
+    each_contribution_once: bool
+    order_kept: bool
+    uniform: bool
+    ports_respected: bool
+    links_exist: bool
+    deadlock_free: bool
+    canonical_tree: bool = False
+
+
+class Value(NamedTuple):
+    """What one slot holds: a tree, and the contributions in it."""
+
+    tree: int
+    low: int
+    high: int
+    in_order: bool
+    members: frozenset[int] | None = None
+    """The contributing ranks where they are no interval [low, high)."""
+
+
+def verify(
+    schedule: Schedule,
+    collective: Collective,
+    *,
+    paths: PathFinder | None = None,
+    endpoints: Sequence[str] = (),
+    ports: int = 1,
+    serialised: bool = True,
+) -> Proof:
+    """The proof that `schedule` computes `collective`.
+
+    Every slot read was written before and every slot is written once (so the rounds, run in order with all
+    messages of a round posted before any is awaited, cannot deadlock), every contribution enters each output
+    exactly once, and where `paths` and the ranks' `endpoints` are given each message has a route on the machine.
+
+    Args:
+        schedule: What to prove.
+        collective: What it must compute.
+        paths: Routes on the machine.
+        endpoints: Endpoint id of each rank.
+        ports: Messages that an endpoint may send, and receive, in one round.
+        serialised: The cost model puts messages of a busy port one after the other, so that more than `ports`
+            in a round is no violation.
+
+    Raises:
+        PlanError: The schedule is invalid; the message names round, rank, slot and chunk.
+    """
+    replay = _Replay(schedule, collective)
+    replay.run()
+    order_kept, uniform = replay.check_outputs()
+    busiest = _busiest_port(schedule, endpoints)
+    if busiest > ports and not serialised:
+        raise PlanError(f"schedule: an endpoint has {busiest} messages in one round, {ports} are allowed")
+    if paths is not None:
+        _check_routes(schedule, paths, endpoints)
+    return Proof(
+        complete=True,
+        each_contribution_once=True,
+        order_kept=order_kept,
+        uniform=uniform,
+        ports_respected=True,
+        links_exist=paths is not None,
+        deadlock_free=True,
+    )
+
+
+class _Replay:
+    """Values of all slots, round by round."""
+
+    def __init__(self, schedule: Schedule, collective: Collective) -> None:
+        self.schedule = schedule
+        self.collective = collective
+        self.values: dict[tuple[int, int, int], Value] = {}
+        self.trees: dict[tuple[int, int], int] = {}
+        self._check_columns()
+        self._load_inputs()
+
+    def run(self) -> None:
+        transfers, combines = self.schedule.transfer_list(), self.schedule.combine_list()
+        t = c = 0
+        for round_ in range(self.schedule.rounds):
+            first = t
+            while t < len(transfers) and transfers[t].round == round_:
+                t += 1
+            arriving = [self._read(m.src, m.src_slot, m.chunk, m) for m in transfers[first:t]]
+            for move, value in zip(transfers[first:t], arriving, strict=True):
+                self._write(move.dst, move.dst_slot, move.chunk, value, move)
+            while c < len(combines) and combines[c].round == round_:
+                self._combine(combines[c])
+                c += 1
+
+    def check_outputs(self) -> tuple[bool, bool]:
+        """(order kept, uniform); raises where an output is missing, extra or incomplete."""
+        wanted = {(rank, chunk) for rank in self.collective.receivers for chunk in range(len(self.schedule.chunks))}
+        order_kept = True
+        trees: dict[int, set[int]] = {}
+        for rank, slot, chunk in self.schedule.outputs.tolist():
+            if (rank, chunk) not in wanted:
+                raise PlanError(f"schedule: rank {rank} chunk {chunk} is output twice or belongs to no result")
+            wanted.remove((rank, chunk))
+            value = self.values.get((rank, slot, chunk))
+            if value is None:
+                raise PlanError(f"schedule: output of rank {rank} chunk {chunk} is slot {slot}, which nothing wrote")
+            self._check_complete(rank, chunk, value)
+            order_kept &= value.in_order
+            trees.setdefault(chunk, set()).add(value.tree)
+        if wanted:
+            rank, chunk = min(wanted)
+            raise PlanError(f"schedule: rank {rank} has no output for chunk {chunk}")
+        return order_kept, all(len(same) == 1 for same in trees.values())
+
+    def _check_columns(self) -> None:
+        schedule = self.schedule
+        chunks = len(schedule.chunks)
+        for name, column, limit in (
+            ("transfer source", schedule.transfers[:, 1], schedule.ranks),
+            ("transfer destination", schedule.transfers[:, 3], schedule.ranks),
+            ("transfer chunk", schedule.transfers[:, 5], chunks),
+            ("combine rank", schedule.combines[:, 1], schedule.ranks),
+            ("combine chunk", schedule.combines[:, 3], chunks),
+            ("input rank", schedule.inputs[:, 0], schedule.ranks),
+        ):
+            if column.size and (int(column.min()) < 0 or int(column.max()) >= limit):
+                raise PlanError(f"schedule: {name} is outside 0..{limit - 1}")
+        row = 0
+        for chunk, (first, rows) in enumerate(schedule.chunks):
+            if first != row or rows < 0:
+                raise PlanError(f"schedule: chunk {chunk} starts at row {first}, expected {row}: chunks must abut")
+            row += rows
+
+    def _load_inputs(self) -> None:
+        contributors: set[int] = set()
+        for rank, slot, who in self.schedule.inputs.tolist():
+            if rank != who or who not in self.collective.contributors or who in contributors:
+                raise PlanError(
+                    f"schedule: input of rank {rank} claims the contribution of rank {who}; expected each of "
+                    f"{_ranks(self.collective.contributors)} once, at home"
+                )
+            contributors.add(who)
+            leaf = Value(self._intern(-1, who), who, who + 1, in_order=True)
+            for chunk in range(len(self.schedule.chunks)):
+                self._write(rank, slot, chunk, leaf, None)
+
+    def _intern(self, left: int, right: int) -> int:
+        return self.trees.setdefault((left, right), len(self.trees))
+
+    def _read(self, rank: int, slot: int, chunk: int, why: Transfer | Combine) -> Value:
+        value = self.values.get((rank, slot, chunk))
+        if value is None:
+            raise PlanError(
+                f"schedule: round {why.round}: rank {rank} reads slot {slot} chunk {chunk}, which nothing wrote before"
+            )
+        return value
+
+    def _write(self, rank: int, slot: int, chunk: int, value: Value, why: Transfer | Combine | None) -> None:
+        if (rank, slot, chunk) in self.values:
+            where = "inputs" if why is None else f"round {why.round}"
+            raise PlanError(f"schedule: {where}: rank {rank} slot {slot} chunk {chunk} is written twice")
+        self.values[rank, slot, chunk] = value
+
+    def _combine(self, fold: Combine) -> None:
+        if len(fold.operands) < 2:
+            raise PlanError(f"schedule: round {fold.round}: a combine of rank {fold.rank} has fewer than two operands")
+        result = self._read(fold.rank, fold.operands[0], fold.chunk, fold)
+        for slot in fold.operands[1:]:
+            right = self._read(fold.rank, slot, fold.chunk, fold)
+            result = self._merge(result, right, fold)
+        self._write(fold.rank, fold.out_slot, fold.chunk, result, fold)
+
+    def _merge(self, left: Value, right: Value, fold: Combine) -> Value:
+        tree = self._intern(left.tree, right.tree)
+        if left.members is None and right.members is None:
+            if left.high == right.low:
+                return Value(tree, left.low, right.high, left.in_order and right.in_order)
+            if right.high == left.low:
+                return Value(tree, right.low, left.high, in_order=False)
+        both = _members(left) & _members(right)
+        if both:
+            raise PlanError(
+                f"schedule: round {fold.round}: rank {fold.rank} chunk {fold.chunk} counts the contribution of "
+                f"rank {min(both)} twice"
+            )
+        union = _members(left) | _members(right)
+        low, high = min(union), max(union) + 1
+        return Value(tree, low, high, in_order=False, members=None if high - low == len(union) else union)
+
+    def _check_complete(self, rank: int, chunk: int, value: Value) -> None:
+        wanted = frozenset(self.collective.expected(rank))
+        missing = wanted - _members(value)
+        extra = _members(value) - wanted
+        if missing:
+            raise PlanError(
+                f"schedule: output of rank {rank} chunk {chunk} misses the contribution of rank {min(missing)}"
+            )
+        if extra:
+            raise PlanError(f"schedule: output of rank {rank} chunk {chunk} must not contain rank {min(extra)}")
+
+
+def _members(value: Value) -> frozenset[int]:
+    return frozenset(range(value.low, value.high)) if value.members is None else value.members
+
+
+def _busiest_port(schedule: Schedule, endpoints: Sequence[str]) -> int:
+    ends = list(endpoints) or [str(rank) for rank in range(schedule.ranks)]
+    used: dict[tuple[int, str, str], set[tuple[int, int, int]]] = {}
+    for move in schedule.transfer_list():
+        message = (move.src, move.dst, move.path)
+        used.setdefault((move.round, "send", ends[move.src]), set()).add(message)
+        used.setdefault((move.round, "receive", ends[move.dst]), set()).add(message)
+    return max(map(len, used.values()), default=0)
+
+
+def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str]) -> None:
+    for move in {(t.src, t.dst, t.path) for t in schedule.transfer_list()}:
+        src, dst, path = move
+        if path == NO_PATH:
+            paths.cheapest(endpoints[src], endpoints[dst])
+        elif not 0 <= path < len(schedule.paths):
+            raise PlanError(f"schedule: a transfer names path {path}, but there are {len(schedule.paths)} paths")
+        else:
+            paths.explicit(schedule.paths[path], endpoints[src], endpoints[dst])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"ranks {ranks[0]}..{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
