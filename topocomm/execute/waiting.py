@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
 from topocomm.execute.transports.transport import (
@@ -88,9 +89,7 @@ class Waiting:
         for peer in range(self.transport.size):
             note = self.transport.take(peer, FAILURE_TAG) if peer != self.transport.rank else None
             if note is not None:
-                report = json.loads(note)
-                kind = FAILURES.get(report["kind"], RankFailedError)
-                raise kind(f"rank {self.transport.rank}: rank {report['rank']} failed: {report['text']}")
+                raise _reported(self.transport.rank, json.loads(note))
 
     def _mismatch(self, peer: int, tag: int, mine: str) -> None:
         theirs = (
@@ -114,8 +113,18 @@ class Waiting:
 
 
 def failure_note(rank: int, error: BaseException) -> bytes:
-    """The word that `rank` has failed."""
-    return json.dumps({"rank": rank, "kind": type(error).__name__, "text": str(error)[:800]}).encode()
+    """The word that `rank` has failed; a rank that fails because another did passes that one's word on."""
+    report = getattr(error, "report", None) or {"rank": rank, "kind": type(error).__name__, "text": str(error)[:800]}
+    return json.dumps(report).encode()
+
+
+def _reported(rank: int, report: dict[str, Any]) -> TopocommError:
+    """The error that this rank raises because of another rank's failure."""
+    origin, text = report["rank"], report["text"]
+    told = text if text.startswith(f"rank {origin}: ") else f"rank {origin} failed: {report['kind']}: {text}"
+    error = FAILURES.get(report["kind"], RankFailedError)(f"rank {rank}: stopped, since {told}")
+    error.report = report  # type: ignore[attr-defined]
+    return error
 
 
 def _awaited(sends: Iterable[Message], receives: Iterable[Message]) -> str:

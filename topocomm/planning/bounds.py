@@ -67,7 +67,7 @@ def _distances(collective: Collective, endpoints: Sequence[str], paths: PathFind
         turn_us = paths.cheapest(ends[0], ends[0]).latency_us if len(endpoints) > 1 else 0.0
         return turn_us, turn_us, f"ranks of {ends[0]}"
     shared = len(ends) < len(endpoints)
-    cheapest = min(paths.cheapest(a, b).latency_us for a in ends for b in ends if a != b or shared)
+    cheapest = min(paths.latency_us(a, b) for a in ends for b in ends if a != b or shared)
     root = endpoints[collective.root]
     sources = [root] if collective.name == "broadcast" else ends
     targets = [root] if collective.name == "reduce" else ends
@@ -87,7 +87,7 @@ def _relayed(source: str, ends: Sequence[str], paths: PathFinder) -> dict[str, f
         near = min(open_ends, key=lambda end: (best[end], end))
         open_ends.remove(near)
         for end in open_ends:
-            best[end] = min(best[end], best[near] + paths.cheapest(near, end).latency_us)
+            best[end] = min(best[end], best[near] + paths.latency_us(near, end))
     return best
 
 
@@ -105,7 +105,7 @@ def _throughput_bound(collective: Collective, endpoints: Sequence[str], paths: P
         partitions.append(("hosts", list(hosts.values())))
     found = []
     for name, groups in partitions:
-        egress = sum(_crossing_gb_per_s(_owned(group, paths), paths, out=True) for group in groups)
+        egress = sum(_egress_gb_per_s(group, paths) for group in groups)
         found.append((egress / (2 * (len(groups) - 1)), f"{len(groups)} {name}, egress {egress:g} GB/s in all"))
     return min(found)
 
@@ -127,15 +127,25 @@ def _rooted_throughput_bound(
     return min(found)
 
 
+def _egress_gb_per_s(group: Sequence[str], paths: PathFinder) -> float:
+    """What can leave a group, whether or not it owns the forwarding devices that serve it alone."""
+    alone, owning = set(group), _owned(group, paths)
+    return min(_crossing_gb_per_s(alone, paths, out=True), _crossing_gb_per_s(owning, paths, out=True))
+
+
 def _owned(group: Sequence[str], paths: PathFinder) -> set[str]:
-    """A group of endpoints, with the forwarding devices of their host when it is the whole host."""
+    """A group with the devices that serve nobody else: a whole host's own, or an endpoint's own NIC."""
     topology = paths.topology
     host = topology.by_id[group[0]].host
     members = set(group)
     rest = {d.id for d in topology.devices if d.host == host}
     if rest & set(topology.endpoints) == members and len(members) > 1:
         return rest
-    return members
+    served: dict[str, set[str]] = {}
+    for src, dst in paths.links:
+        if topology.by_id[dst].kind == "nic" and src in topology.endpoints:
+            served.setdefault(dst, set()).add(src)
+    return members | {nic for nic, users in served.items() if users <= members}
 
 
 def _crossing_gb_per_s(group: set[str], paths: PathFinder, *, out: bool) -> float:

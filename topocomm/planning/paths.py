@@ -19,6 +19,10 @@ from topocomm.topology.model import ENDPOINT_KINDS, Link, Topology
 Edge = tuple[str, str]
 
 
+class NoRouteError(PlanError):
+    """No path leads from one endpoint to another through devices that forward."""
+
+
 @dataclass(frozen=True)
 class Route:
     """One way from endpoint to endpoint."""
@@ -64,7 +68,7 @@ class PathFinder:
         (direct links only) reaches itself at no cost.
 
         Raises:
-            PlanError: There is none, or one of them is no endpoint of the topology.
+            NoRouteError: There is none, or one of them is no endpoint of the topology.
         """
         if src == dst and src in self._ends:
             return self._hairpin(src)
@@ -74,8 +78,15 @@ class PathFinder:
         if route is None:
             known = src in self._ends and dst in self._ends
             why = "no path leads there through switches, NICs and NUMA nodes" if known else "not an endpoint"
-            raise PlanError(f"topology {self.topology.name!r}: {src} -> {dst}: {why}")
+            raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: {why}")
         return route
+
+    def latency_us(self, src: str, dst: str) -> float:
+        """Latency of the cheapest route, infinite where there is none."""
+        try:
+            return self.cheapest(src, dst).latency_us
+        except NoRouteError:
+            return inf
 
     def explicit(self, devices: Sequence[str], src: str, dst: str) -> Route:
         """The route along the given devices, checked link by link.

@@ -23,7 +23,7 @@ from topocomm.planning.bounds import Bounds, bounds_of
 from topocomm.planning.buffers import rank_program
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost import Cost, PortModel, cost_of
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Objective, Plan, PlanFigures
 from topocomm.planning.schedule import Schedule, split_rounds
 from topocomm.planning.verify import Proof, verify
@@ -161,6 +161,18 @@ def make_plan(
         return _search(_Machine(topology), request)
 
 
+def every_plan(topology: Topology, collective: str, operator: Operator, layout: Layout, root: int = 0) -> list[Plan]:
+    """The plans of all algorithms that fit, with one rank on every endpoint, least predicted time first.
+
+    What `make_plan` chooses from: for comparing algorithms on one machine.
+    """
+    ends = place_ranks(topology, None)
+    request = Request(Collective(collective, len(ends), root), operator, layout, ends, "auto", 1, "loggp")
+    paths = PathFinder(topology)
+    found = sorted(_candidates(request, paths), key=lambda one: _merit(one, "auto"))
+    return [_finish(request, one, paths) for one in found]
+
+
 @dataclass(frozen=True)
 class _Machine:
     """A topology that is compared by its digest."""
@@ -220,7 +232,7 @@ def latency_groups(endpoints: Sequence[str], paths: PathFinder) -> list[list[lis
     Two neighbours in rank order are in one group if their path latency is at most the level. Levels that leave
     one group, or only single ranks, are left out.
     """
-    steps = [paths.cheapest(a, b).latency_us for a, b in pairwise(endpoints)]
+    steps = [paths.latency_us(a, b) for a, b in pairwise(endpoints)]
     found = []
     for level in sorted(set(steps))[:-1]:
         groups = [[0]]
@@ -247,29 +259,40 @@ def _allreduce_builds(request: Request, paths: PathFinder, count: int, rows: int
         yield f"two-level-leaders-{len(groups)}", lambda g=groups: leaders_allreduce(g, rows)  # type: ignore[misc]
 
 
-def _candidates(request: Request, paths: PathFinder) -> Iterator[Candidate]:
-    serialised = request.objective != "rounds"
+def _candidates(request: Request, paths: PathFinder) -> list[Candidate]:
+    """All algorithms whose messages have routes here, proved and costed."""
+    found, problems = [], []
     for name, build in candidate_builds(request, paths):
-        schedule = build()
-        if not serialised:
-            schedule = split_rounds(schedule, request.endpoints, request.ports)
-        proof = verify(
-            schedule,
-            request.collective,
-            paths=paths,
-            endpoints=request.endpoints,
-            ports=request.ports,
-            serialised=serialised,
-        )
-        cost = cost_of(
-            schedule,
-            request.endpoints,
-            paths,
-            row_bytes=request.layout.row_bytes,
-            ports=request.ports,
-            port_model=request.port_model,
-        )
-        yield Candidate(name, schedule, proof, cost)
+        try:
+            found.append(_candidate(name, build(), request, paths))
+        except NoRouteError as error:
+            problems.append(error)
+    if not found:
+        raise problems[0]
+    return found
+
+
+def _candidate(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> Candidate:
+    serialised = request.objective != "rounds"
+    if not serialised:
+        schedule = split_rounds(schedule, request.endpoints, request.ports)
+    proof = verify(
+        schedule,
+        request.collective,
+        paths=paths,
+        endpoints=request.endpoints,
+        ports=request.ports,
+        serialised=serialised,
+    )
+    cost = cost_of(
+        schedule,
+        request.endpoints,
+        paths,
+        row_bytes=request.layout.row_bytes,
+        ports=request.ports,
+        port_model=request.port_model,
+    )
+    return Candidate(name, schedule, proof, cost)
 
 
 def _merit(found: Candidate, objective: Objective) -> tuple[float, ...]:

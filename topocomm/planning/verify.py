@@ -236,7 +236,7 @@ def _busiest_port(schedule: Schedule, endpoints: Sequence[str]) -> int:
 
 
 def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str]) -> None:
-    for move in {(t.src, t.dst, t.path) for t in schedule.transfer_list()}:
+    for move in dict.fromkeys((t.src, t.dst, t.path) for t in schedule.transfer_list()):
         src, dst, path = move
         if path == NO_PATH:
             paths.cheapest(endpoints[src], endpoints[dst])

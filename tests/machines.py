@@ -1,0 +1,42 @@
+"""Small machines for tests: figures that make expected costs easy to write down."""
+
+from __future__ import annotations
+
+from topocomm import Device, Link, Topology
+
+
+def _both(a: str, b: str, gb_per_s: float, latency_us: float, gap_us: float | None = None) -> list[Link]:
+    return [
+        Link(src, dst, "nvlink", 1, gb_per_s, latency_us, gap_us, "table", "table") for src, dst in ((a, b), (b, a))
+    ]
+
+
+def switch(ranks: int, *, gb_per_s: float = 450.0, gap_us: float | None = None) -> Topology:
+    """GPUs on one switch: every path 0.6 us."""
+    devices = [Device(f"GPU{i}", "gpu") for i in range(ranks)] + [Device("switch", "switch")]
+    links = [link for i in range(ranks) for link in _both(f"GPU{i}", "switch", gb_per_s, 0.3, gap_us)]
+    return Topology(f"switch of {ranks}", "test", tuple(devices), tuple(links))
+
+
+def hosts(count: int, gpus: int) -> Topology:
+    """Hosts of GPUs on a switch (0.6 us, 450 GB/s), each GPU with a NIC on its rail (5.0 us, 50 GB/s)."""
+    devices, links = [], []
+    for rail in range(gpus):
+        devices.append(Device(f"rail{rail}", "switch", host="network"))
+    for host in range(count):
+        name = f"h{host}"
+        devices.append(Device(f"{name}/switch", "switch", host=name))
+        for gpu in range(gpus):
+            devices.append(Device(f"{name}/GPU{gpu}", "gpu", host=name))
+            devices.append(Device(f"{name}/NIC{gpu}", "nic", host=name))
+            links += _both(f"{name}/GPU{gpu}", f"{name}/switch", 450.0, 0.3)
+            links += _both(f"{name}/GPU{gpu}", f"{name}/NIC{gpu}", 50.0, 1.0)
+            links += _both(f"{name}/NIC{gpu}", f"rail{gpu}", 50.0, 1.5)
+    return Topology(f"{count} hosts of {gpus}", "test", tuple(devices), tuple(links))
+
+
+def line(ranks: int) -> Topology:
+    """GPUs in a row with direct links only: 10 GB/s, 1 us; no path beyond the neighbour."""
+    devices = [Device(f"GPU{i}", "gpu") for i in range(ranks)]
+    links = [link for i in range(ranks - 1) for link in _both(f"GPU{i}", f"GPU{i + 1}", 10.0, 1.0)]
+    return Topology(f"line of {ranks}", "test", tuple(devices), tuple(links))

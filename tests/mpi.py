@@ -1,0 +1,41 @@
+"""Starts real mpirun jobs from tests."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ENVIRONMENT = {
+    # More ranks than cores, unbound, giving their core away while they wait; root may launch (containers).
+    "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}
+
+
+def mpirun(ranks, args, *, timeout_s=120.0, env=None):
+    """The finished job `mpirun -n RANKS python ARGS...`: stdout and stderr as text, and mpirun's exit status.
+
+    The interpreter is the one that runs the tests, mpirun the one beside it. A job that is not done in time is
+    ended with all its ranks, and subprocess.TimeoutExpired is raised with what it had printed.
+    """
+    beside = str(Path(sys.executable).parent)
+    environment = {**os.environ, **ENVIRONMENT, "PATH": beside + os.pathsep + os.environ["PATH"], **(env or {})}
+    command = ["mpirun", "-n", str(ranks), sys.executable, *map(str, args)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as expired:
+            process.terminate()  # mpirun ends its ranks when it is asked politely
+            try:
+                stdout, stderr = process.communicate(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                stdout, stderr = process.communicate()
+            raise subprocess.TimeoutExpired(command, timeout_s, stdout, stderr) from expired
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)

@@ -1,0 +1,141 @@
+"""Costs of small cases whose figures follow by hand from the cost models."""
+
+import pytest
+
+from tests.machines import hosts, line, switch
+from topocomm import Device, Link, PlanError, Topology
+from topocomm.planning.algorithms.binomial import binomial_broadcast
+from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
+from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
+from topocomm.planning.algorithms.ring import ring_allreduce
+from topocomm.planning.cost import cost_of
+from topocomm.planning.paths import NoRouteError, PathFinder
+
+
+def cost(schedule, topology, **changes):
+    return cost_of(schedule, topology.endpoints, PathFinder(topology), **({"row_bytes": 4} | changes))
+
+
+def test_recursive_doubling_on_a_switch_of_eight():
+    figures = cost(recursive_doubling_allreduce(8, 4128), switch(8))
+    assert figures.alpha_us == pytest.approx(1.8)
+    assert figures.predicted_us == pytest.approx(1.8 + 3 * 16_512 / 450e3)
+    assert (figures.rounds, figures.messages, figures.wire_bytes) == (3, 24, 24 * 16_512)
+    assert figures.throughput_gb_per_s == pytest.approx(450 / 3)
+
+
+def test_two_hosts_cross_once():
+    assert cost(recursive_doubling_allreduce(16, 0), hosts(2, 8)).alpha_us == pytest.approx(3 * 0.6 + 5.0)
+
+
+def test_ring_reaches_the_bandwidth_optimum():
+    assert cost(ring_allreduce(8, 8), switch(8)).throughput_gb_per_s == pytest.approx(8 * 450 / 14)
+
+
+def test_payload_zero_still_has_a_throughput():
+    """Latency-only plans are rated for the pipelined payload they would carry."""
+    assert cost(ring_allreduce(8, 0), switch(8)).throughput_gb_per_s == pytest.approx(8 * 450 / 14)
+
+
+@pytest.mark.parametrize(("ports", "expected_us"), [(1, 3 * 0.6), (2, 2 * 0.6), (3, 0.6)])
+def test_alpha_serialises_what_exceeds_the_ports(ports, expected_us):
+    assert cost(flat_broadcast(4, 0, 0), switch(4), ports=ports).alpha_us == pytest.approx(expected_us)
+
+
+@pytest.mark.parametrize(("gap_us", "expected_us"), [(0.0, 0.6), (0.25, 0.5 + 0.6)])
+def test_loggp_holds_a_port_for_the_gap_only(gap_us, expected_us):
+    figures = cost(flat_broadcast(4, 0, 0), switch(4, gap_us=gap_us), port_model="loggp")
+    assert figures.alpha_us == pytest.approx(expected_us)
+
+
+def test_loggp_nic_serves_one_message_per_gap():
+    """The four messages of the first round all cross both NICs: the last one waits for three gaps."""
+    names = ["a0", "a1", "b0", "b1"]
+    devices = [Device(n, "gpu", host=n[0]) for n in names] + [Device("na", "nic"), Device("nb", "nic")]
+    wires = [("a0", "na"), ("a1", "na"), ("na", "nb"), ("nb", "b0"), ("nb", "b1")]
+    links = [Link(x, y, "network", 1, 10.0, 1.0, 0.4) for a, b in wires for x, y in ((a, b), (b, a))]
+    topology = Topology("two NICs", "test", tuple(devices), tuple(links))
+    schedule = recursive_doubling_allreduce(4, 0)
+    both_cross = cost_of(
+        schedule, ["a0", "b0", "a1", "b1"], PathFinder(topology), row_bytes=4, port_model="loggp"
+    ).alpha_us
+    assert both_cross == pytest.approx((3 * 0.4 + 3.0) + 2.0)
+
+
+@pytest.mark.parametrize("model", ["alpha", "loggp"])
+def test_fluid_time_is_alpha_time_when_bytes_vanish(model):
+    for build in (recursive_doubling_allreduce, ring_allreduce, flat_allreduce):
+        for ranks in (2, 3, 5, 8):
+            machine = (
+                hosts(2, ranks // 2) if ranks % 2 == 0 and build is recursive_doubling_allreduce else switch(ranks)
+            )
+            thin = cost(build(ranks, 10**6), machine, row_bytes=1, port_model=model)
+            none = cost(build(ranks, 0), machine, row_bytes=1, port_model=model)
+            fast = cost(build(ranks, 40), machine, row_bytes=1, port_model=model)
+            assert fast.predicted_us == pytest.approx(none.alpha_us, abs=0.05)
+            assert thin.alpha_us == pytest.approx(none.alpha_us)
+            assert thin.predicted_us > none.alpha_us
+
+
+def test_flows_share_a_link_max_min_fairly():
+    """Root 0 sends 1 MB to three others at once over its one 450 GB/s uplink."""
+    megabyte = 10**6
+    figures = cost(flat_broadcast(4, megabyte, 0), switch(4), row_bytes=1, ports=3)
+    assert figures.predicted_us == pytest.approx(0.6 + 3 * megabyte / 450e3)
+
+
+def test_a_slow_flow_leaves_its_share_to_the_others():
+    devices = (Device("a", "gpu"), Device("b", "gpu"), Device("c", "gpu"), Device("s", "switch"))
+    rates = {"a": 30.0, "b": 10.0, "c": 100.0}
+    links = tuple(
+        Link(x, y, "nvlink", 1, rate, 0.0) for end, rate in rates.items() for x, y in ((end, "s"), ("s", end))
+    )
+    topology = Topology("uneven", "test", devices, links)
+    kilobytes = 30_000
+    figures = cost_of(flat_broadcast(3, kilobytes, 0), ["a", "b", "c"], PathFinder(topology), row_bytes=1, ports=2)
+    assert figures.predicted_us == pytest.approx(kilobytes / 10e3)  # b at 10, c at the 20 left: b ends last
+
+
+def test_relays_take_two_messages():
+    assert cost(binomial_broadcast(2, 0, 0), line(2)).alpha_us == pytest.approx(1.0)
+    with pytest.raises(NoRouteError, match="GPU0 -> GPU2: no path leads there"):
+        cost(flat_broadcast(3, 0, 0), line(3))
+
+
+def test_ranks_of_one_endpoint_share_its_ports():
+    topology = switch(2)
+    figures = cost_of(
+        recursive_doubling_allreduce(4, 0), ["GPU0", "GPU0", "GPU1", "GPU1"], PathFinder(topology), row_bytes=4
+    )
+    assert figures.alpha_us == pytest.approx(4 * 0.6)
+
+
+@pytest.mark.parametrize(("gb_per_s", "latency_us"), [(0.0, 1.0), (-5.0, 1.0), (5.0, -1.0)])
+def test_impossible_figures_are_refused(gb_per_s, latency_us):
+    devices = (Device("a", "gpu"), Device("b", "gpu"))
+    topology = Topology("odd", "test", devices, (Link("a", "b", "nvlink", 1, gb_per_s, latency_us),))
+    with pytest.raises(PlanError, match="link a -> b has .* expected a positive bandwidth"):
+        PathFinder(topology)
+
+
+def test_unknown_figures_are_assumed_and_named():
+    devices = (Device("a", "gpu"), Device("b", "gpu"))
+    links = (Link("a", "b", "pcie"), Link("b", "a", "pcie"))
+    paths = PathFinder(Topology("bare", "test", devices, links))
+    assert paths.cheapest("a", "b").latency_us > 0
+    assert len(paths.assumed) == 2
+    assert all("pcie" in note for note in paths.assumed.values())
+
+
+def test_cheapest_path_prefers_latency_then_bandwidth_then_ids():
+    names = ["a", "b", "s1", "s2", "s3"]
+    devices = tuple(Device(n, "gpu" if n in "ab" else "switch") for n in names)
+    figures = {"s1": (0.5, 10.0), "s2": (0.3, 10.0), "s3": (0.3, 20.0)}
+    links = tuple(
+        Link(x, y, "nvlink", 1, rate, latency)
+        for via, (latency, rate) in figures.items()
+        for x, y in (("a", via), (via, "b"))
+    )
+    route = PathFinder(Topology("choice", "test", devices, links)).cheapest("a", "b")
+    assert route.devices == ("a", "s3", "b")
+    assert (route.latency_us, route.gb_per_s) == (pytest.approx(0.6), 20.0)

@@ -1,0 +1,121 @@
+"""What the planner chooses, that it is deterministic, and how it refuses."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+import topocomm
+from tests.concatenation import CONCAT
+from tests.machines import hosts, line, switch
+from topocomm import Device, Link, PlanError, Topology, plan
+
+
+def test_objectives_choose_different_algorithms():
+    machine = switch(8)
+    chosen = {o: plan(machine, payload_bytes=1 << 26, objective=o).algorithm for o in ("latency", "throughput")}
+    assert chosen == {"latency": "recursive-doubling", "throughput": "ring"}
+    assert plan(machine, payload_bytes=64, objective="auto").algorithm == "flat"  # stores overlap under LogGP
+    assert plan(machine, payload_bytes=1 << 26, objective="auto").algorithm == "ring"
+
+
+def test_the_plan_is_rated_by_its_own_objective():
+    machine = switch(8)
+    assert plan(machine, payload_bytes=0, objective="latency").certificate.gap == pytest.approx(1.0)
+    assert plan(machine, payload_bytes=0, objective="rounds").certificate.gap == 1.0
+    assert plan(machine, payload_bytes=1 << 20, objective="throughput").certificate.gap == pytest.approx(1.0)
+
+
+def test_two_levels_save_slow_hops_on_odd_host_counts():
+    """3 hosts of 8: doubling inside, then across 3 hosts on every rail."""
+    best = plan(hosts(3, 8), payload_bytes=0, objective="latency")
+    assert best.algorithm.startswith("two-level")
+    assert best.figures.alpha_us < 5 * 5.0
+
+
+def test_commutativity_is_not_assumed():
+    machine = switch(4)
+    layout = CONCAT.default_layout(64)
+    from topocomm.planning.planner import every_plan
+
+    assert all(p.proof.order_kept for p in every_plan(machine, "allreduce", CONCAT, layout))
+
+
+def test_an_operator_without_rows_is_never_split():
+    whole = topocomm.Operator("state", (topocomm.Field("s", ("n",)),), topocomm.SUM.combine, {"s": 0}, True)
+    layout = whole.layout({"s": ((1 << 20,), "float32")})
+    from topocomm.planning.planner import every_plan
+
+    plans = every_plan(switch(4), "allreduce", whole, layout)
+    assert plans and all(len(p.schedule.chunks) == 1 for p in plans)
+
+
+def test_the_bytes_of_a_plan_depend_on_its_inputs_only():
+    code = "import topocomm;print(topocomm.plan(topocomm.catalog('dgx-h100', hosts=2), payload_bytes=65536).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, timeout=60
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1 and len(digests.pop().strip()) == 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"payload_bytes": 6}, r"6 bytes: expected a whole number of rows of operator 'sum', 4 bytes each"),
+        ({"payload_bytes": -4}, r"-4 bytes"),
+        ({"objective": "speed"}, r"objective 'speed': expected one of latency, rounds, throughput, auto"),
+        ({"port_model": "beta"}, r"port model 'beta': expected one of alpha, loggp"),
+        ({"ports": 0}, r"ports 0: expected 1 to 3 with 4 ranks"),
+        ({"ports": 4}, r"ports 4: expected 1 to 3 with 4 ranks"),
+        ({"collective": "gather"}, r"unknown collective 'gather'; expected one of allreduce, reduce, broadcast"),
+        ({"collective": "reduce", "root": 4}, r"root 4 is outside ranks 0..3"),
+        ({"ranks": ["GPU0", "GPU9"]}, r"rank on 'GPU9': not an endpoint of topology 'switch of 4'; it has GPU0, GPU1"),
+        ({"ranks": []}, r"no ranks given"),
+    ],
+)
+def test_bad_arguments_are_named(changes, message):
+    with pytest.raises(PlanError, match=message):
+        plan(switch(4), **({"payload_bytes": 64} | changes))
+
+
+def test_a_machine_without_endpoints_is_refused():
+    with pytest.raises(PlanError, match="has no endpoint"):
+        plan(Topology("empty", "test", (Device("s", "switch"),), ()), payload_bytes=4)
+
+
+def test_a_disconnected_machine_names_a_pair():
+    devices = tuple(Device(f"GPU{i}", "gpu") for i in range(4))
+    links = tuple(Link(a, b, "nvlink", 1, 25.0, 0.7) for a, b in (("GPU0", "GPU1"), ("GPU1", "GPU0"), ("GPU2", "GPU3")))
+    with pytest.raises(PlanError, match=r"GPU\d -> GPU\d: no path leads there"):
+        plan(Topology("islands", "test", devices, links), payload_bytes=4)
+
+
+def test_algorithms_without_routes_are_left_out():
+    assert plan(line(2), payload_bytes=4).figures.rounds == 1
+    with pytest.raises(PlanError, match="no path"):
+        plan(line(5), payload_bytes=4)
+
+
+def test_rounds_respect_ports_where_ranks_share_an_endpoint():
+    shared = plan(switch(2), payload_bytes=0, objective="rounds", ranks=["GPU0", "GPU0", "GPU1", "GPU1"])
+    busy: dict = {}
+    for move in shared.schedule.transfer_list():
+        for key in (("out", shared.ranks[move.src], move.round), ("in", shared.ranks[move.dst], move.round)):
+            busy[key] = busy.get(key, 0) + 1
+    assert max(busy.values()) == 1
+
+
+def test_the_summary_is_one_line():
+    text = plan(switch(8), payload_bytes=16_512).summary()
+    assert "\n" not in text
+    assert "8 ranks" in text and "proved" in text
+
+
+def test_plans_are_values():
+    first, second = plan(switch(5), payload_bytes=400), plan(switch(5), payload_bytes=400)
+    assert first.digest == second.digest
+    assert dataclasses.replace(first, objective="latency").digest != first.digest

@@ -1,0 +1,88 @@
+"""`topocomm plan`: the chosen schedule for a machine, its proof and its certificate."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from topocomm.cli.sizes import parse_bytes
+from topocomm.cli.sources import add_sources, read_sources
+from topocomm.errors import PlanError
+from topocomm.operators.find import find_operator
+from topocomm.planning.collectives import COLLECTIVES
+from topocomm.planning.formats.plan_json import dumps
+from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
+from topocomm.planning.planner import plan
+from topocomm.planning.plan_text import plan_text
+from topocomm.topology.model import Topology
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command to the parser of `topocomm`."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="the best schedule for a machine, with proof and certificate",
+        description="Plan a collective on a topology, prove the schedule, and say how far it can be from the optimum.",
+    )
+    add_sources(parser)
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
+    parser.add_argument("--bytes", metavar="N", help="bytes of one rank's value (16512, 64KiB); 0: latency only")
+    parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum; attention.logsumexp")
+    parser.add_argument("--objective", choices=OBJECTIVES, default="auto")
+    parser.add_argument("--ports", type=int, default=1, metavar="K", help="messages an endpoint sends at once")
+    parser.add_argument("--port-model", choices=PORT_MODELS, help="default: loggp for auto, alpha otherwise")
+    parser.add_argument("--root", type=int, default=0, metavar="R", help="root of reduce and broadcast")
+    parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")
+    parser.add_argument("--plan", metavar="FILE", help="check and show this saved plan instead of making one")
+    parser.add_argument("--save", metavar="FILE", help="also write the plan JSON")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan, or check a saved plan, and print it; returns the exit status."""
+    topology = read_sources(args)
+    chosen = _saved(args, topology) if args.plan else _planned(args, topology)
+    if args.save:
+        chosen.save(Path(args.save))
+    print(dumps(chosen) if args.format == "json" else plan_text(chosen, topology))
+    return 0
+
+
+def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
+    if args.bytes is None:
+        raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
+    return plan(
+        topology,
+        args.collective,
+        payload_bytes=parse_bytes(args.bytes),
+        operator=find_operator(args.operator),
+        objective=args.objective,
+        ports=args.ports,
+        port_model=args.port_model,
+        ranks=_ranks(args.ranks, topology),
+        root=args.root,
+    )
+
+
+def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
+    saved = Plan.load(args.plan)
+    if saved.topology_digest != topology.digest:
+        raise PlanError(
+            f"{args.plan}: made for another topology (digest {saved.topology_digest[:12]}; {topology.name!r} has "
+            f"{topology.digest[:12]}); name that one with --input or --system, or plan again"
+        )
+    return saved
+
+
+def _ranks(text: str | None, topology: Topology) -> tuple[str, ...] | None:
+    """Endpoints for `--ranks`: a count, or a list of ids."""
+    if text is None:
+        return None
+    if not text.lstrip("-").isdigit():
+        return tuple(part.strip() for part in text.split(","))
+    count, most = int(text), len(topology.endpoints)
+    if not 1 <= count <= most:
+        raise PlanError(f"--ranks {count}: topology {topology.name!r} has {most} endpoints; expected 1 to {most}")
+    return topology.endpoints[:count]
