@@ -114,7 +114,7 @@ def test_ranks_of_one_endpoint_share_its_ports():
 def test_impossible_figures_are_refused(gb_per_s, latency_us):
     devices = (Device("a", "gpu"), Device("b", "gpu"))
     topology = Topology("odd", "test", devices, (Link("a", "b", "nvlink", 1, gb_per_s, latency_us),))
-    with pytest.raises(PlanError, match="link a -> b has .* expected a positive bandwidth"):
+    with pytest.raises(PlanError, match=r"link a -> b has .* expected a positive bandwidth"):
         PathFinder(topology)
 
 

@@ -37,7 +37,9 @@ def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Communicator:
     transport = MpiTransport(comm)
     if topology is None:
         topology = discover_job(transport.comm)
-    return Communicator(transport, topology, _places(topology, transport.size))
+    made = Communicator(transport, topology, _places(topology, transport.size))
+    made.share_standings()
+    return made
 
 
 def discover_job(comm: MPI.Comm) -> Topology:

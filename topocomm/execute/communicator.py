@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -10,9 +10,11 @@ import numpy as np
 from topocomm.errors import OperatorError, PlanError, TopocommError
 from topocomm.execute.agreement import agree, gather_notes
 from topocomm.execute.executor import BUSY, PreparedCall
+from topocomm.execute.lanes import Work
 from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
 from topocomm.execute.structure import Structure, describe, signature, take
+from topocomm.execute.transports.shared_memory import kernels_available, open_region
 from topocomm.execute.transports.transport import FAILURE_TAG, FIRST_CALL_TAG, GATHER_TAG, Transport
 from topocomm.execute.waiting import Waiting, failure_note
 from topocomm.operators.operator import Buffer, Field, Layout, Operator
@@ -49,6 +51,7 @@ class Communicator:
         self._tag = FIRST_CALL_TAG
         self.refusal: str | None = None
         """Why no call can begin now, or None."""
+        self.calls = 0
         self._failed = False
 
     @classmethod
@@ -147,20 +150,24 @@ class Communicator:
         finally:
             self.leave()
 
-    def prepare_shift(self, send: Buffer, receive: Buffer) -> Shift:
+    def prepare_shift(self, send: Buffer | Sequence[Buffer], receive: Buffer | Sequence[Buffer]) -> Shift:
         """A prepared neighbour exchange: `send` goes to rank + 1, `receive` comes from rank - 1; collective.
 
-        Both are uint8 arrays that stay alive; what a neighbour sends must fit into `receive`.
+        Both are uint8 arrays that stay alive, or equally long sequences of them (several messages at once); what a
+        neighbour sends must fit into `receive`.
         """
+        sends = [send] if isinstance(send, np.ndarray) else list(send)
+        receives = [receive] if isinstance(receive, np.ndarray) else list(receive)
         self.enter()
         try:
-            agree(self.waiting, {"call": f"shift {self._tag}"}, what="the preparation of a shift")
+            claim = {"call": f"shift {self._tag}, messages {len(sends)} out and {len(receives)} in"}
+            agree(self.waiting, claim, what="the preparation of a shift")
         except BaseException as error:
             self.fail(error)
             raise
         finally:
             self.leave()
-        return Shift(self, send, receive, self.next_tag("shift to the next rank"))
+        return Shift(self, sends, receives, [self.next_tag("shift to the next rank") for _ in sends])
 
     def explain(self, collective: str, *, like: Any, operator: Operator, root: int = 0) -> Plan:
         """The plan that a call with such values would execute; local."""
@@ -197,6 +204,12 @@ class Communicator:
             raise TopocommError(f"rank {self.rank}: this communicator takes no call now: {self.refusal}")
         self.refusal = BUSY
 
+    def announce(self, tag: int) -> None:
+        """Say which call this rank is in, for ranks that wait for it in another."""
+        self.calls += 1
+        if self.transport.standings is not None:
+            self.transport.standings[self.rank] = self.calls << 32 | tag
+
     def leave(self) -> None:
         """End a call."""
         if self.refusal is BUSY:
@@ -212,6 +225,12 @@ class Communicator:
         for peer in range(self.size):
             if peer != self.rank:
                 self.transport.post(peer, FAILURE_TAG, note)
+
+    def share_standings(self) -> None:
+        """Let the ranks of one host see which call each is in; collective, once."""
+        if self.transport.one_host and self.size > 1 and kernels_available():
+            region = open_region(self.waiting, 8 * self.size)
+            self.transport.standings = None if region is None else region.view(np.int64)
 
     def next_tag(self, name: str = "") -> int:
         """The tag of the next call; the same on all ranks, since they prepare in the same order."""
@@ -270,11 +289,10 @@ class Communicator:
         if problem is not None:
             raise problem
         try:
-            call = PreparedCall(self, chosen, operator, layout, structure)
+            call = PreparedCall(self, Work(chosen, operator, layout, self.next_tag(name)), structure)
         except BaseException as error:
             self.fail(error)
             raise
-        self._names[call.tag] = name
         return call
 
     def _agree(self, call: PreparedCall) -> None:

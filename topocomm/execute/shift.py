@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.transport import Batch, Message
 from topocomm.operators.operator import Buffer
 
 if TYPE_CHECKING:
@@ -14,31 +15,41 @@ SPIN_S = 0.001
 
 
 class Shift:
-    """Send one buffer to rank + 1 while the other is filled by rank - 1; made by `Communicator.prepare_shift`."""
+    """Send buffers to rank + 1 while others are filled by rank - 1; made by `Communicator.prepare_shift`."""
 
-    def __init__(self, comm: Communicator, send: Buffer, receive: Buffer, tag: int) -> None:
+    def __init__(
+        self, comm: Communicator, sends: Sequence[Buffer], receives: Sequence[Buffer], tags: Sequence[int]
+    ) -> None:
         after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        batch = comm.transport.batch
         self._comm = comm
-        self._tag = tag
-        self._in = comm.transport.batch(receive, [], [Message(before, ((0, receive.size),))], tag)
-        self._out = comm.transport.batch(send, [Message(after, ((0, send.size),))], [], tag)
+        self._batches: list[tuple[Batch, int]] = []  # receives first, so that no message comes unexpected
+        for buffer, tag in zip(receives, tags, strict=True):
+            self._batches.append((batch(buffer, [], [Message(before, ((0, buffer.size),))], tag), tag))
+        for buffer, tag in zip(sends, tags, strict=True):
+            self._batches.append((batch(buffer, [Message(after, ((0, buffer.size),))], [], tag), tag))
 
     def start(self) -> None:
-        """Post both; compute while the bytes move, then `wait`."""
+        """Post all; compute while the bytes move, calling `advance` now and then, and `wait`."""
         self._comm.enter()
-        self._in.start()
-        self._out.start()
+        for batch, _ in self._batches:
+            batch.start()
+
+    def advance(self) -> None:
+        """Let bytes move: many an MPI moves large messages only inside its calls. Does not wait."""
+        for batch, _ in self._batches:
+            batch.wait(0.0)
 
     def wait(self) -> None:
-        """Return when `receive` is filled and `send` may be written again.
+        """Return when what is received is there and what was sent may be written again.
 
         Raises:
             DeadlineError, MismatchError, RankFailedError: As for any call.
         """
         try:
-            for batch in (self._in, self._out):
+            for batch, tag in self._batches:
                 if not batch.wait(SPIN_S):
-                    self._comm.waiting.for_batch(batch, self._tag)
+                    self._comm.waiting.for_batch(batch, tag)
         except BaseException as error:
             self._comm.fail(error)
             raise
@@ -47,5 +58,5 @@ class Shift:
 
     def free(self) -> None:
         """Give back the requests."""
-        self._in.free()
-        self._out.free()
+        for batch, _ in self._batches:
+            batch.free()

@@ -20,12 +20,12 @@ def _elementwise(name: str, ufunc: np.ufunc, identity: Callable[[np.dtype[Any]],
         out, first, *rest = (layout.views(buffer, offset, rows)[VALUE] for offset in offsets)
         if len(rest) == 1:
             right = rest[0]
-            return lambda: ufunc(first, right, out)
+            return lambda: ufunc(first, right, out=out)
 
         def fold() -> None:
             left = first
             for operand in rest:
-                ufunc(left, operand, out)
+                ufunc(left, operand, out=out)
                 left = out
 
         return fold

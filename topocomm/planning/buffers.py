@@ -48,20 +48,23 @@ def rank_program(schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int
         chunk_bytes: Packed bytes of a chunk, by index.
         align: Every offset is a multiple of this many bytes.
     """
-    stages = _stages(schedule, rank)
+    stages = stages_of(schedule, rank)
     chunks = range(len(schedule.chunks))
     inputs = tuple((slot, c) for owner, slot, _ in schedule.inputs.tolist() if owner == rank for c in chunks)
-    outputs = tuple(
-        (slot, chunk)
-        for owner, slot, chunk in sorted(schedule.outputs.tolist(), key=lambda out: out[2])
-        if owner == rank
-    )
+    outputs = output_pieces(schedule, rank)
     sizes = {c: -(-chunk_bytes(c) // align) * align for c in chunks}
     offsets, total = _assign(stages, inputs, outputs, sizes)
     return RankProgram(tuple(stages), offsets, total, inputs, outputs)
 
 
-def _stages(schedule: Schedule, rank: int) -> list[Stage]:
+def output_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
+    """The pieces of a rank's result, by chunk."""
+    ordered = sorted(schedule.outputs.tolist(), key=lambda out: out[2])
+    return tuple((slot, chunk) for owner, slot, chunk in ordered if owner == rank)
+
+
+def stages_of(schedule: Schedule, rank: int) -> list[Stage]:
+    """The stages of one rank."""
     moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
     for move in schedule.transfers_of(rank):
         moves[move.round].append(move)

@@ -62,7 +62,7 @@ def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     for round_ in range(min(plan.schedule.rounds, MOST_ROUNDS)):
         here = [move for move in moves if move.round == round_]
         if here:
-            lines += _wrap(f"  round {round_ + 1:<2}", _exchanges(here) + [_over(plan, here, paths)], joint="  ")
+            lines += _wrap(f"  round {round_ + 1:<2}", [*_exchanges(here), _over(plan, here, paths)], joint="  ")
     if plan.schedule.rounds > MOST_ROUNDS:
         lines.append(f"  ... and {plan.schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
     return lines

@@ -125,6 +125,9 @@ class MpiTransport(Transport):
         self.rank = comm.rank
         self.size = comm.size
         self.most_tag = min(int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767), 2**31 - 1)
+        local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        self.one_host = local.size == self.size
+        local.Free()
         self._notes: list[tuple[Any, Buffer]] = []
 
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:

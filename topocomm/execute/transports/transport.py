@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from topocomm.operators.operator import Buffer
 
@@ -68,6 +68,10 @@ class Transport(ABC):
     rank: int
     size: int
     most_tag: int
+    one_host: bool = False
+    """Whether all ranks are processes of one host, which can map one memory."""
+    standings: Any = None
+    """int64 [size], shared: number << 32 | tag of the call that each rank is in; None where ranks share no memory."""
 
     @abstractmethod
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
