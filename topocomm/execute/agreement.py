@@ -1,7 +1,7 @@
 """All ranks prove that they make the same call before a byte of it moves.
 
-Each rank's claim is a row of digests; an all-gather of fixed-size notes (Bruck et al. 1997: ceil(log2 P) rounds,
-any P) gives every rank all claims, so that every rank raises the same error, with the ranks that differ.
+Each rank's claim is a digest; an all-gather of fixed-size notes (Bruck et al. 1997: ceil(log2 P) rounds, any P)
+gives every rank all claims, so that every rank raises the same error, with the ranks that differ.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from topocomm.errors import MismatchError
 from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 from topocomm.execute.waiting import Waiting
 
@@ -34,16 +33,14 @@ def gather_notes(waiting: Waiting, record: bytes, *, tag: int, what: str) -> lis
     return [blocks[(other - rank) % size] for other in range(size)]
 
 
-def agree(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> None:
-    """Return when all ranks claim the same.
+def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> str | None:
+    """None if all ranks claim the same, else, on every rank, the ranks that differ and in what.
 
     Args:
         waiting: The communicator's way to wait.
         claim: What this rank is about to do, by part: the parts are compared one by one.
         what: The call in words, for messages.
 
-    Raises:
-        MismatchError: On every rank: the ranks that differ, and in what.
     """
     digests = b"".join(
         hashlib.blake2b(f"{k}={v}".encode(), digest_size=DIGEST_BYTES).digest() for k, v in claim.items()
@@ -51,10 +48,10 @@ def agree(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> None:
     digests = hashlib.blake2b(digests, digest_size=DIGEST_BYTES).digest()
     rows = gather_notes(waiting, digests, tag=AGREEMENT_TAG, what=what)
     if len(set(rows)) == 1:
-        return
+        return None
     text = json.dumps(dict(claim))[:CLAIM_BYTES].ljust(CLAIM_BYTES).encode()[:CLAIM_BYTES]
     claims = [_read(row) for row in gather_notes(waiting, text, tag=GATHER_TAG, what=what)]
-    raise MismatchError(f"rank {waiting.transport.rank}: {_difference(claims)}")
+    return _difference(claims)
 
 
 def _read(row: bytes) -> dict[str, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from topocomm.errors import OperatorError, PlanError, TopocommError
-from topocomm.execute.agreement import agree, gather_notes
+from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
+from topocomm.execute.agreement import disagreement, gather_notes
 from topocomm.execute.executor import BUSY, PreparedCall
 from topocomm.execute.lanes import Work
 from topocomm.execute.settings import Settings
@@ -99,7 +99,7 @@ class Communicator:
         if call is None:
             call = self._first_use(key, "allreduce", x, op, 0)
         elif self.settings.check == "always":
-            self._agree(call)
+            self._agree({"call": self._describe_tag(call.tag)}, self._describe_tag(call.tag))
         if out is not None and out is not x:
             return call(x, out=out)
         return call.run(x, out)
@@ -161,10 +161,7 @@ class Communicator:
         self.enter()
         try:
             claim = {"call": f"shift {self._tag}, messages {len(sends)} out and {len(receives)} in"}
-            agree(self.waiting, claim, what="the preparation of a shift")
-        except BaseException as error:
-            self.fail(error)
-            raise
+            self._agree(claim, "the preparation of a shift")
         finally:
             self.leave()
         return Shift(self, sends, receives, [self.next_tag("shift to the next rank") for _ in sends])
@@ -215,12 +212,14 @@ class Communicator:
         if self.refusal is BUSY:
             self.refusal = None
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException, *, tell: bool = True) -> None:
         """Close after an error and tell the other ranks, so that nobody waits for this one."""
         if self._failed:
             return
         self._failed = True
         self.refusal = f"it was closed by {type(error).__name__}: {error}"
+        if not tell:
+            return
         note = failure_note(self.rank, error)
         for peer in range(self.size):
             if peer != self.rank:
@@ -251,7 +250,7 @@ class Communicator:
         if call is None:
             call = self._first_use(key, collective, x, op, root)
         elif self.settings.check == "always":
-            self._agree(call)
+            self._agree({"call": self._describe_tag(call.tag)}, self._describe_tag(call.tag))
         takes_part = collective != "broadcast" or root == self.rank
         return call(x if takes_part else None, out=out)
 
@@ -267,7 +266,7 @@ class Communicator:
     def _prepare(self, collective: str, like: Any, operator: Operator, root: int, plan: Plan | None) -> PreparedCall:
         """Bind and plan, agree with all ranks, and only then set up. A local error is agreed upon too."""
         problem: TopocommError | None = None
-        claim = {"collective": collective, "operator": operator.name}
+        claim = {"collective": collective, "operator": getattr(operator, "name", repr(operator))}
         try:
             structure, layout = self._bind(operator, like)
             claim["arrays"] = str(layout)
@@ -279,13 +278,9 @@ class Communicator:
         except TopocommError as error:
             problem = error
             claim["error"] = str(error)
-        name = f"{collective} {operator.name}, {claim.get('arrays', 'no arrays')}"
+        name = f"{collective} {claim['operator']}, {claim.get('arrays', 'no arrays')}"
         if self.settings.check != "never":
-            try:
-                agree(self.waiting, claim, what=f"call {self._tag - FIRST_CALL_TAG} ({name}), first use")
-            except BaseException as error:
-                self.fail(error)
-                raise
+            self._agree(claim, f"call {self._tag - FIRST_CALL_TAG} ({name}), first use")
         if problem is not None:
             raise problem
         try:
@@ -295,12 +290,17 @@ class Communicator:
             raise
         return call
 
-    def _agree(self, call: PreparedCall) -> None:
+    def _agree(self, claim: dict[str, str], what: str) -> None:
+        """Close, and raise, where ranks claim different things. Every rank finds out, so nobody has to be told."""
         try:
-            agree(self.waiting, {"call": self._describe_tag(call.tag)}, what=self._describe_tag(call.tag))
+            differ = disagreement(self.waiting, claim, what=what)
         except BaseException as error:
             self.fail(error)
             raise
+        if differ is not None:
+            error = MismatchError(f"rank {self.rank}: {differ}")
+            self.fail(error, tell=False)
+            raise error
 
     def _bind(self, operator: Operator, like: Any) -> tuple[Structure, Layout]:
         if not isinstance(operator, Operator):

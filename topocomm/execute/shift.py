@@ -23,6 +23,7 @@ class Shift:
         after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         batch = comm.transport.batch
         self._comm = comm
+        self._tag = tags[0]
         self._batches: list[tuple[Batch, int]] = []  # receives first, so that no message comes unexpected
         for buffer, tag in zip(receives, tags, strict=True):
             self._batches.append((batch(buffer, [], [Message(before, ((0, buffer.size),))], tag), tag))
@@ -32,6 +33,7 @@ class Shift:
     def start(self) -> None:
         """Post all; compute while the bytes move, calling `advance` now and then, and `wait`."""
         self._comm.enter()
+        self._comm.announce(self._tag)
         for batch, _ in self._batches:
             batch.start()
 

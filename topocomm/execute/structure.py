@@ -36,14 +36,13 @@ class Structure:
 
 def signature(x: Any) -> Hashable:
     """A key that is equal for values of the same container, fields, shapes and dtypes; fast."""
-    if type(x) is dict:
-        return tuple([(name, type(a), a.shape, a.dtype) for name, a in x.items()])
-    if hasattr(x, "shape"):
+    try:
+        if type(x) is dict:
+            return tuple([(name, type(a), a.shape, a.dtype) for name, a in x.items()])
         return (type(x), x.shape, x.dtype)
-    return (
-        type(x),
-        tuple((n, type(a), np.shape(a), getattr(a, "dtype", None)) for n, a in _parts(x).items()),
-    )
+    except AttributeError:
+        parts = _parts(x)
+        return (type(x), tuple((n, type(a), np.shape(a), getattr(a, "dtype", None)) for n, a in parts.items()))
 
 
 def describe(operator: Operator, x: Any) -> Structure:

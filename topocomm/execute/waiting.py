@@ -84,15 +84,15 @@ class Waiting:
             found = seen.get(peer)
             if found is not None and found[0] not in (tag, FAILURE_TAG):
                 self._mismatch(peer, found[0], self.describe(tag))
-            self._compare_standing(peer, tag)
+            self._compare_standing(peer)
 
-    def _compare_standing(self, peer: int, tag: int) -> None:
-        """The n-th call is the same on all ranks, or this rank awaits another call than `peer` makes."""
+    def _compare_standing(self, peer: int) -> None:
+        """The n-th call is the same on all ranks, or the awaited rank makes another one."""
         standings = self.transport.standings
         if standings is not None:
-            number, mine = int(standings[peer]), int(standings[self.transport.rank])
-            if number >> 32 >= mine >> 32 and number & 0xFFFFFFFF != tag:
-                self._mismatch(peer, number & 0xFFFFFFFF, self.describe(tag))
+            theirs, mine = int(standings[peer]), int(standings[self.transport.rank])
+            if theirs >> 32 == mine >> 32 and theirs != mine:
+                self._mismatch(peer, theirs & 0xFFFFFFFF, self.describe(mine & 0xFFFFFFFF))
 
     def _failures(self) -> None:
         for peer in range(self.transport.size):

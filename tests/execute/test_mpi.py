@@ -1,0 +1,61 @@
+"""Collectives and faults under a real mpirun."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.mpi import mpirun
+
+PROGRAMS = Path(__file__).parent / "mpi_programs"
+ROOT = str(Path(__file__).parents[2])
+
+
+def run(ranks, program, *args, timeout_s=120.0, **env):
+    return mpirun(ranks, [PROGRAMS / program, *args], timeout_s=timeout_s, env={"PYTHONPATH": ROOT, **env})
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_collectives(ranks):
+    job = run(ranks, "collectives.py")
+    assert job.returncode == 0, job.stderr[-3000:]
+    assert job.stdout.strip() == f"collectives: {ranks} ranks ok"
+
+
+def said(job):
+    """What each rank printed, by rank."""
+    return {int(rank): text for rank, text in re.findall(r"^\[(\d+)\] (.*)$", job.stdout, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("how", ["shared", "messages"])
+@pytest.mark.parametrize(
+    ("what", "parts"),
+    [
+        ("shape", ["MismatchError", "ranks disagree", "rank 1: value float64 [7]"]),
+        ("disorder", ["MismatchError", "rank 1", "call 0 (allreduce sum, value float64 [4])"]),
+        ("new call", ["MismatchError", "rank 1"]),
+    ],
+)
+def test_disagreement_is_an_error_on_every_rank(what, parts, how):
+    texts = said(run(3, "faults.py", what, how))
+    assert sorted(texts) == [0, 1, 2]
+    for part in parts:
+        assert any(part in text for text in texts.values()), (part, texts)
+    assert all("MismatchError" in text for text in texts.values())
+
+
+@pytest.mark.parametrize("how", ["shared", "messages"])
+def test_an_absent_rank_is_named_at_the_deadline(how):
+    texts = said(run(3, "faults.py", "absent", how, TOPOCOMM_TIMEOUT_S="2"))
+    assert sorted(texts) == [0, 2]
+    assert all(text.startswith("DeadlineError") for text in texts.values())
+    assert any("still waiting for rank 1 (" in text for text in texts.values())
+
+
+def test_a_rank_that_raises_ends_the_job_with_its_traceback():
+    """Under plain `mpirun python`, which by itself leaves the other ranks waiting for ever."""
+    job = run(3, "faults.py", "raise", timeout_s=60)
+    assert job.returncode != 0
+    assert "rank 1 of 3 failed:" in job.stderr
+    assert "RuntimeError: planted" in job.stderr
+    assert "faults.py" in job.stderr

@@ -1,0 +1,144 @@
+"""Binding operators to arrays, the packed layout, and folds."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topocomm import MAX, MIN, SUM, Field, Kernel, Operator, OperatorError
+
+PAIR = Operator(
+    "pair",
+    (Field("weights", ("*rows", "dim"), np.float32), Field("count", ("*rows",), np.int64)),
+    lambda a, b: {name: a[name] + b[name] for name in a},
+    {"weights": 0, "count": 0},
+    default_dims={"dim": 3},
+)
+
+
+def layout(weights=(4, 3), count=(4,), dtype=np.float32):
+    return PAIR.layout({"weights": (weights, dtype), "count": (count, np.int64)})
+
+
+def test_fields_bind_by_name():
+    bound = layout((2, 5, 7), (2, 5))
+    assert (bound.leading, bound.rows, bound.row_bytes) == ((2, 5), 10, 7 * 4 + 8)
+    assert dict(bound.dims) == {"dim": 7}
+    assert str(bound) == "weights float32 [2, 5, 7], count int64 [2, 5]"
+
+
+@given(rows=st.integers(0, 9), dim=st.integers(1, 9))
+def test_packed_fields_are_aligned_and_apart(rows, dim):
+    bound = layout((rows, dim), (rows,))
+    size = bound.packed_bytes(rows)
+    buffer = np.zeros(size + 16, np.uint8)
+    views = bound.views(buffer, 8, rows)
+    views["weights"][...] = 1
+    views["count"][...] = 2
+    assert views["count"].ctypes.data % 8 == buffer.ctypes.data % 8
+    assert np.all(views["weights"] == 1)
+    assert not buffer[:8].any() and not buffer[8 + size :].any()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"weights": ((4, 3), np.float32)}, r"takes the fields \['weights', 'count'\], got \['weights'\]"),
+        (
+            {"weights": ((4, 3), np.float64), "count": ((4,), np.int64)},
+            "field 'weights' must be float32, got float64; convert it first",
+        ),
+        (
+            {"weights": ((4, 3), np.float32), "count": ((5,), np.int64)},
+            r"field 'count' has leading shape \[5\], field 'weights' has \[4\]",
+        ),
+        (
+            {"weights": ((), np.float32), "count": ((), np.int64)},
+            r"field 'weights' has axes \['\*rows', 'dim'\], got an array of shape \[\]",
+        ),
+    ],
+)
+def test_misfits_are_named(shapes, message):
+    with pytest.raises(OperatorError, match=message):
+        PAIR.layout(shapes)
+
+
+def test_one_axis_name_has_one_size():
+    square = Operator("square", (Field("m", ("*rows", "n", "n")),), lambda a, b: a, {"m": 0})
+    with pytest.raises(OperatorError, match="axis 'n' is 2 and, in field 'm', 3"):
+        square.layout({"m": ((2, 3), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ((), "has no fields"),
+        ((Field("a"), Field("b", ("n",))), "either every field or none"),
+        ((Field("a", ("n", "*rows")),), r"must have '\*rows' first"),
+    ],
+)
+def test_declarations_are_checked(fields, message):
+    with pytest.raises(OperatorError, match=message):
+        Operator("odd", fields, lambda a, b: a, {})
+
+
+def test_default_layout_needs_sizes():
+    with pytest.raises(OperatorError, match="no default size for axis 'dim'"):
+        Operator("bare", PAIR.fields, PAIR.combine, PAIR.identity).default_layout(4)
+    assert PAIR.default_layout(4).row_bytes == 3 * 4 + 8
+    assert SUM.default_layout(4).row_bytes == 4
+
+
+def folded(operator, dtype, arrays, *, alias):
+    bound = operator.layout({"value": (arrays[0].shape, dtype)})
+    rows = bound.rows
+    width = -(-bound.packed_bytes(rows) // 64) * 64
+    buffer = np.zeros(width * (len(arrays) + 1), np.uint8)
+    offsets = [width * i for i in range(len(arrays) + 1)]
+    for offset, array in zip(offsets[1:], arrays, strict=True):
+        bound.views(buffer, offset, rows)["value"][...] = array.reshape(-1)
+    out = offsets[alias]
+    operator.bind_fold(bound, buffer, rows, [out, *offsets[1:]])()
+    return bound.views(buffer, out, rows)["value"].reshape(arrays[0].shape)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize(("operator", "reduce"), [(SUM, np.add), (MAX, np.maximum), (MIN, np.minimum)])
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("alias", [0, 1])
+def test_builtins_fold_left_to_right(operator, reduce, dtype, count, alias):
+    rng = np.random.default_rng(count)
+    arrays = [rng.integers(0, 40, (3, 5)).astype(dtype) for _ in range(count)]
+    want = arrays[0]
+    for array in arrays[1:]:
+        want = reduce(want, array)
+    np.testing.assert_array_equal(folded(operator, dtype, arrays, alias=alias), want)
+
+
+def test_with_two_operands_the_result_may_replace_the_second():
+    a, b = np.arange(6.0), np.arange(6.0)[::-1].copy()
+    np.testing.assert_array_equal(folded(SUM, np.float64, [a, b], alias=2), a + b)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int32, np.uint8])
+@pytest.mark.parametrize("operator", [SUM, MAX, MIN])
+def test_identities(operator, dtype):
+    neutral = operator.identity({"value": np.dtype(dtype)})["value"]
+    x = np.array([0, 1, 100], dtype)
+    result = operator.combine({"value": np.full(3, neutral, dtype)}, {"value": x})["value"]
+    np.testing.assert_array_equal(result, x)
+
+
+def test_a_plain_combine_needs_no_kernel():
+    worst = Operator("worst", (Field("value"),), lambda a, b: {"value": a["value"] - b["value"]}, {"value": 0})
+    arrays = [np.full(4, v, np.float64) for v in (10, 3, 2)]
+    np.testing.assert_array_equal(folded(worst, np.float64, arrays, alias=0), np.full(4, 5.0))
+    assert worst.fold_version(worst.default_layout(1)) == "numpy"
+
+
+def test_a_kernel_may_decline_a_layout():
+    picky = Operator("picky", (Field("value"),), SUM.combine, {"value": 0}, kernel=lambda: Kernel("picky/1", lambda *_: None))
+    arrays = [np.ones(3), np.ones(3)]
+    np.testing.assert_array_equal(folded(picky, np.float64, arrays, alias=0), np.full(3, 2.0))
+    assert picky.fold_version(picky.default_layout(1)) == "numpy"
+    assert SUM.fold_version(SUM.default_layout(1)) == "numpy.add"
