@@ -26,8 +26,6 @@ def test_unknown_names_list_the_known():
 def test_broken_registrations_are_named(monkeypatch, value, message):
     from importlib.metadata import EntryPoint
 
-    monkeypatch.setattr(
-        "topocomm.operators.find.entry_points", lambda group: [EntryPoint("mine", value, group)]
-    )
+    monkeypatch.setattr("topocomm.operators.find.entry_points", lambda group: [EntryPoint("mine", value, group)])
     with pytest.raises(OperatorError, match=message):
         find_operator("mine")

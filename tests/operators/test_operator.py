@@ -137,7 +137,9 @@ def test_a_plain_combine_needs_no_kernel():
 
 
 def test_a_kernel_may_decline_a_layout():
-    picky = Operator("picky", (Field("value"),), SUM.combine, {"value": 0}, kernel=lambda: Kernel("picky/1", lambda *_: None))
+    picky = Operator(
+        "picky", (Field("value"),), SUM.combine, {"value": 0}, kernel=lambda: Kernel("picky/1", lambda *_: None)
+    )
     arrays = [np.ones(3), np.ones(3)]
     np.testing.assert_array_equal(folded(picky, np.float64, arrays, alias=0), np.full(3, 2.0))
     assert picky.fold_version(picky.default_layout(1)) == "numpy"

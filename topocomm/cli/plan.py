@@ -13,8 +13,8 @@ from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_json import dumps
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
-from topocomm.planning.planner import plan
 from topocomm.planning.plan_text import plan_text
+from topocomm.planning.planner import plan
 from topocomm.topology.model import Topology
 
 

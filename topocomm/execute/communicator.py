@@ -298,9 +298,9 @@ class Communicator:
             self.fail(error)
             raise
         if differ is not None:
-            error = MismatchError(f"rank {self.rank}: {differ}")
-            self.fail(error, tell=False)
-            raise error
+            mismatch = MismatchError(f"rank {self.rank}: {differ}")
+            self.fail(mismatch, tell=False)
+            raise mismatch
 
     def _bind(self, operator: Operator, like: Any) -> tuple[Structure, Layout]:
         if not isinstance(operator, Operator):

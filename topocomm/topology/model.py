@@ -32,7 +32,8 @@ class Device(NamedTuple):
     host: str = "host0"
     name: str | None = None
     """The operating system's or vendor's name (`mlx5_0`, `NVIDIA H100 80GB HBM3`)."""
-    numa: int | None = None
+    numa: int | str | None = None
+    """NUMA node number, or the list that the source prints where it names several (`0-1`)."""
     cpu_affinity: str | None = None
     """CPU list as the source prints it (`0-55,112-167`); for a `cpu`, the cores it stands for."""
     bus_id: str | None = None
@@ -117,8 +118,8 @@ class Topology:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """Host names in order of first appearance."""
-        return tuple(dict.fromkeys(d.host for d in self.devices))
+        """Names of the hosts that have endpoints, in order of first appearance (network switches sit on none)."""
+        return tuple(dict.fromkeys(self.by_id[end].host for end in self.endpoints))
 
     @cached_property
     def digest(self) -> str:
@@ -131,9 +132,11 @@ class Topology:
 
     @property
     def graph(self) -> nx.DiGraph:
-        """The networkx view, built on demand (importing networkx takes about 0.3 s): nodes carry the fields of
-        their Device, edges those of their Link; parallel links of one direction become one edge with the sum of
-        their bandwidths."""
+        """The networkx view, built on demand (importing networkx takes about 0.3 s).
+
+        Nodes carry the fields of their Device, edges those of their Link; parallel links of one direction become
+        one edge with the sum of their bandwidths.
+        """
         import networkx as nx
 
         graph = nx.DiGraph(name=self.name)

@@ -63,7 +63,7 @@ def publish_and_wait(counters, state, plan, spins):
     """
     base = state[0] * STRIDE
     patient = spins - plan[2]
-    _store_release(counters, plan[0], base + plan[1])
+    _store_release(counters, plan[0], base + plan[1])  # type: ignore[call-arg]
     for at in range(3, plan.size, 2):
         while _load_acquire(counters, plan[at]) < base + plan[at + 1]:
             spins -= 1

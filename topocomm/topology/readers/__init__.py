@@ -1,0 +1,1 @@
+"""One tool's output per file: text in, Topology out; nothing here runs a tool."""

@@ -1,0 +1,152 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from tests.topology.matrices import facts_of, render_tabs
+from tests.topology.test_topology_json import topologies
+from topocomm.topology.catalog import SYSTEMS, catalog
+from topocomm.topology.draw.names import label, listed, plural, ranges
+from topocomm.topology.draw.text import render, to_ascii
+from topocomm.topology.merge import merge_hosts
+from topocomm.topology.model import Device
+from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.recognise import load
+
+DATA = Path(__file__).parents[1] / "data/topologies"
+CAPTURES = sorted(DATA.glob("*.txt"))
+
+
+def lines(topology, next_command="topocomm plan --bytes 64KiB"):
+    return render(topology, next_command=next_command).splitlines()
+
+
+def assert_fits(topology):
+    screen = lines(topology)
+    assert len(screen) <= 39
+    assert max(map(len, screen)) <= 80
+    return screen
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+def test_every_capture_fits_one_screen(path):
+    screen = assert_fits(load(path))
+    assert screen[0] == f"{path.stem} (nvidia-smi topo -m)"
+    assert screen[-1] == "Next: topocomm plan --bytes 64KiB"
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_fits_one_screen(name):
+    assert_fits(catalog(name))
+    assert_fits(catalog(name, hosts=4))
+
+
+def test_a_large_host_fits_one_screen():
+    def code(i, j):
+        if j < 16:
+            return "NV12"
+        return "PIX" if i == j - 16 else "NODE" if i % 2 == j % 2 else "SYS"
+
+    nics = [f"NIC{i}" for i in range(48)]
+    screen = assert_fits(nvidia_smi.read(render_tabs(facts_of(16, code, nics=nics)), "big.txt"))
+    assert any("NVS/0: GPU/0-15 (12 links each)" in line for line in screen)
+
+
+@given(topologies())
+@settings(max_examples=60, deadline=None)
+def test_any_topology_is_drawn(topology):
+    assert render(topology, next_command="x").endswith("Next: x\n")
+
+
+def test_the_tree_names_links_in_the_form_of_nccl():
+    screen = lines(load(DATA / "h100-8-nics.txt"))
+    assert "└─ NVL[450] - NVS/0: GPU/0-7 (18 links each)" in screen
+    assert any("PCI[?] - PCI/0: GPU/0, NIC/0 mlx5_0" in line for line in screen)
+    assert any("SMP[?] - NUMA/0 (CPUs 0-55,112-167)" in line for line in screen)
+    assert "8 GPUs, 9 NICs, 2 NUMA nodes, 1 NVSwitch, 8 PCIe switches; GPU pairs: 28 NV18" in " ".join(screen)
+
+
+def test_unknown_figures_are_named_with_what_plans_assume():
+    screen = "\n".join(lines(load(DATA / "bridge-pairs-4.txt")))
+    assert "Unknown: GB/s of nvlink (14.0625), pcie (16), smp (6)" in screen
+    assert "Note: bridge-pairs-4.txt: GB/s of NVLink unknown" in screen
+    assert "Unknown" not in "\n".join(lines(catalog("dgx-h100")))
+
+
+def test_direct_links_are_listed_by_gpu_and_bridges_by_pair():
+    screen = lines(load(DATA / "cube-mesh-8.txt"))
+    assert "├─ GPU/0: NVL[50] - GPU/3-4 (x2), NVL[25] - GPU/1-2" in screen
+    assert "├─ NVL[?] - GPU/0-1 (x4)" in lines(load(DATA / "bridge-pairs-4.txt"))
+    assert "└─ XGMI[64] - between GPU/0-7, each to each" in lines(catalog("mi300x-8"))
+
+
+def test_hosts_alike_are_drawn_once_and_rails_too():
+    screen = lines(catalog("dgx-h100", hosts=4))
+    assert "4 hosts alike: h0-3" in screen
+    assert "├─ rail0-7: NET[50] - one NIC of h0-3; NET[200] - spine" in screen
+    assert "└─ GPU/0-3, each PCI[64] - NIC/0-3" in screen
+    assert sum("NVS/0" in line for line in screen) == 1
+
+
+def test_different_hosts_are_drawn_apart():
+    screen = lines(merge_hosts([load(DATA / "cube-mesh-8.txt"), load(DATA / "h100-8-nics.txt")]))
+    assert {"Host host0", "Host host1", "Network"} <= set(screen)
+
+
+def test_cores_are_drawn_together():
+    screen = lines(catalog("cpu-2-socket"))
+    assert "├─ SHM[10] - CPU/0-7" in screen
+    assert "SMP[16] - between NUMA/0-1" in screen
+    assert "16 cores, 1 NIC, 2 NUMA nodes" in screen
+
+
+def test_terminals_without_box_characters():
+    text = to_ascii(render(catalog("dgx-h100"), next_command="x"))
+    assert text.isascii()
+    assert "+- NVL[450] - NVS/0" in text
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["GPU/0", "GPU/1", "GPU/2", "GPU/5"], "GPU/0-2,5"),
+        (["NIC/mlx5_0", "NIC/mlx5_1"], "NIC/mlx5_0-1"),
+        (["spine"], "spine"),
+        (["h0", "h2", "node"], "h0,2, node"),
+        ([], ""),
+    ],
+)
+def test_ranges(names, text):
+    assert ranges(names) == text
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        (Device("h3/GPU7", "gpu"), "GPU/7"),
+        (Device("mlx5_0", "nic", name="mlx5_0"), "NIC/mlx5_0"),
+        (Device("nvswitch0", "switch"), "NVS/0"),
+        (Device("bridge1", "switch"), "HB/1"),
+        (Device("rail0", "switch"), "SW/rail0"),
+        (Device("domain0", "numa"), "NUMA/?"),
+        (Device("numa8", "numa", numa=8), "NUMA/8"),
+    ],
+)
+def test_labels(device, text):
+    assert label(device) == text
+
+
+def test_names_of_nics_are_shown_while_short():
+    nics = [Device(f"NIC{i}", "nic", name=f"mlx5_{i}") for i in range(6)]
+    assert listed(nics[:2]) == "NIC/0 mlx5_0, NIC/1 mlx5_1"
+    assert listed(nics) == "NIC/0-5"
+
+
+def test_plural():
+    assert [plural(1, "GPU"), plural(2, "GPU"), plural(2, "NVSwitch")] == ["1 GPU", "2 GPUs", "2 NVSwitches"]
+
+
+def test_what_does_not_fit_is_counted():
+    facts = facts_of(64, lambda i, j: "SYS", numa={f"GPU{i}": str(i) for i in range(64)})
+    screen = assert_fits(nvidia_smi.read(render_tabs(facts), "wide.txt"))
+    assert any("more lines; `--format json` has everything" in line for line in screen)

@@ -1,0 +1,52 @@
+"""Where a command's result goes: stdout, or a file that is either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+
+def write_result(text: str, path: str | None, *, plain: Callable[[str], str] | None = None) -> None:
+    """Writes the text to stdout, or in one step to a file.
+
+    Args:
+        text: The whole result, ending in a newline.
+        path: A file; None is stdout.
+        plain: Rewrites the text for an stdout that cannot encode it.
+
+    Raises:
+        OSError: The file cannot be written; an older file of that name is untouched.
+    """
+    if path is not None:
+        _write_file(text, path)
+        return
+    encoding = sys.stdout.encoding or "ascii"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = plain(text) if plain else text.encode(encoding, "backslashreplace").decode(encoding)
+    sys.stdout.write(text)
+
+
+def _write_file(text: str, path: str) -> None:
+    """Through a new file beside the old one, renamed when it is complete; devices and pipes are written to."""
+    target = os.path.realpath(path)
+    data = text.encode("utf-8", "backslashreplace")
+    if os.path.exists(target) and not os.path.isfile(target):
+        with open(target, "wb") as device:
+            device.write(data)
+        return
+    folder, name = os.path.split(target)
+    part = os.path.join(folder, f".{name}.{os.getpid()}.part")
+    try:
+        with open(part, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(part)
+        raise OSError(error.errno, f"cannot write: {error.strerror}", path) from None

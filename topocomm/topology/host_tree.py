@@ -1,0 +1,220 @@
+"""From the pair codes of one host to a tree of PCIe switches, host bridges and NUMA nodes.
+
+The codes PIX < PXB < PHB < NODE < SYS say at which level two devices meet, so they are the distances of an
+ultrametric: the devices that meet at or below a level form the groups of that level, and groups nest. The tree
+has one forwarding device per group of two or more, and a path's latency depends on its level alone
+(`links.PATH_LATENCY_US`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, count
+from typing import NamedTuple
+
+from topocomm.topology.links import PATH_LATENCY_US, both_ways
+from topocomm.topology.model import Device, DeviceKind, Link
+
+PIX, PXB, PHB, NODE, SYS = range(5)
+LEVELS = {"PIX": PIX, "PXB": PXB, "PHB": PHB, "NODE": NODE, "SYS": SYS, "SOC": SYS}
+"""Level of each code; SOC is what SYS was called before 2017."""
+
+_HEIGHT_US = [PATH_LATENCY_US[code] / 2 for code in ("PIX", "PXB", "PHB", "NODE", "SYS")]
+_SHAPES: dict[int, tuple[str, DeviceKind, str]] = {
+    PIX: ("pcie", "switch", "PCIe switch"),
+    PXB: ("pcie", "switch", "PCIe switches"),
+    PHB: ("bridge", "switch", "PCIe host bridge"),
+    NODE: ("domain", "numa", "NUMA node without a single number"),
+}
+
+PairKey = tuple[str, str]
+Group = tuple[str, ...]
+"""Device ids in the order of the source."""
+
+
+class HostTree(NamedTuple):
+    """The host's devices (NICs with the NUMA node their place implies), its tree, and what did not fit."""
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    warnings: tuple[str, ...]
+
+
+def host_tree(
+    devices: Sequence[Device], codes: Mapping[PairKey, str], *, pcie: str = "pcie", smp: str = "smp"
+) -> HostTree:
+    """The PCIe and NUMA tree of one host.
+
+    A pair without a code of `LEVELS` (NVLink hides the PCIe path) is placed by NUMA number, or by CPU affinity
+    where there is no number, unless a code holds the two apart. A device that nothing places hangs directly
+    off the host.
+
+    Args:
+        devices: GPUs and NICs of one host, at least one.
+        codes: Codes by pair, in the order of `devices`; codes that are not in `LEVELS` are passed over.
+        pcie: Row of `links.KINDS` for PCIe, or the family where the generation is not known.
+        smp: The same for the way between NUMA nodes.
+    """
+    groups = _Groups(devices, {pair: LEVELS[code] for pair, code in codes.items() if code in LEVELS})
+    tree = _Tree(groups, devices[0].host, pcie, smp)
+    tree.grow()
+    placed = tuple(groups.with_numa(device) for device in devices)
+    return HostTree(placed + tuple(tree.devices), tuple(tree.links), tuple(groups.warnings()))
+
+
+class _Groups:
+    """Which devices are together at which level, and which groups are NUMA nodes with a number."""
+
+    def __init__(self, devices: Sequence[Device], level: Mapping[PairKey, int]) -> None:
+        self.by_id = {d.id: d for d in devices}
+        self.level = level
+        self.at: list[list[Group]] = []
+        groups: list[Group] = [(name,) for name in self.by_id]
+        for limit in range(NODE + 1):
+            groups = self._by_code(groups, limit)
+            self.at.append(groups)
+        self.at[NODE] = self._by_place(groups)
+        named = {group: self._numbers(group) for group in self.at[NODE]}
+        self.number: dict[Group, int | str] = {
+            group: next(iter(numbers))
+            for group, numbers in named.items()
+            if len(numbers) == 1 and sum(bool(numbers & other) for other in named.values()) == 1
+        }
+        self.unsettled = [group for group, numbers in named.items() if numbers and group not in self.number]
+
+    def _between(self, a: Group, b: Group) -> list[int]:
+        """Levels of the coded pairs between two groups."""
+        pairs = ((x, y) for x in a for y in b)
+        return [self.level[pair] for x, y in pairs for pair in ((x, y), (y, x)) if pair in self.level]
+
+    def _by_code(self, groups: list[Group], limit: int) -> list[Group]:
+        """Unites groups that a code of this level joins, unless more codes hold them apart (a damaged matrix)."""
+        for (a, b), level in self.level.items():
+            if level > limit:
+                continue
+            mine, other = (next(g for g in groups if name in g) for name in (a, b))
+            if mine != other:
+                between = self._between(mine, other)
+                if 2 * sum(level <= limit for level in between) >= len(between):
+                    groups = merge_groups(groups, [(a, b)])
+        return groups
+
+    def _by_place(self, groups: list[Group]) -> list[Group]:
+        """Unites groups that no code speaks of by the NUMA number or CPU list that two of their devices share."""
+
+        def place(name: str) -> object:
+            device = self.by_id[name]
+            return device.numa if device.numa is not None else device.cpu_affinity
+
+        for a, b in combinations(self.by_id, 2):
+            if (a, b) in self.level or place(a) is None or place(a) != place(b):
+                continue
+            mine, other = (next(g for g in groups if name in g) for name in (a, b))
+            if mine != other and SYS not in self._between(mine, other):
+                groups = merge_groups(groups, [(a, b)])
+        return groups
+
+    def _numbers(self, group: Group) -> set[int | str]:
+        return {numa for name in group if (numa := self.by_id[name].numa) is not None}
+
+    def parts(self, group: Group, level: int) -> list[Group]:
+        """The groups of a level inside a group of a higher one; below PIX the devices themselves."""
+        if level < PIX:
+            return [(name,) for name in group]
+        return [part for part in self.at[level] if part[0] in group]
+
+    def meeting_level(self, group: Group) -> int:
+        """The lowest level at which the group is one."""
+        return next(level for level in range(NODE + 1) if len(self.parts(group, level)) == 1)
+
+    def with_numa(self, device: Device) -> Device:
+        """The device; a NIC also with the number of its group, because no code names that."""
+        if device.numa is not None or device.kind != "nic":
+            return device
+        numa = next((number for group, number in self.number.items() if device.id in group), None)
+        return device._replace(numa=numa)
+
+    def warnings(self) -> list[str]:
+        """Where codes and NUMA affinity disagree, and codes that are no ultrametric."""
+        found = []
+        if self.unsettled:
+            names = [name for group in self.unsettled for name in group if self.by_id[name].numa is not None]
+            found.append(f"{group_words(names)}: NUMA affinity contradicts the pair codes, which are followed")
+        codes = ("PIX", "PXB", "PHB", "NODE", "SYS")
+        wrong = [f"{a}-{b} {codes[level]}" for (a, b), level in self.level.items() if self._meet(a, b) != level]
+        if wrong:
+            found.append(f"the pair codes are no tree: {group_words(wrong)} meet elsewhere in it")
+        return found
+
+    def _meet(self, a: str, b: str) -> int:
+        """The lowest level at which two devices are in one group."""
+        together = (level for level in range(SYS) if any(a in group and b in group for group in self.at[level]))
+        return next(together, SYS)
+
+
+class _Tree:
+    """Grows the forwarding devices and links of one host from its groups."""
+
+    def __init__(self, groups: _Groups, host: str, pcie: str, smp: str) -> None:
+        self.groups, self.host, self.pcie, self.smp = groups, host, pcie, smp
+        self.devices: list[Device] = []
+        self.links: list[Link] = []
+        self._taken = set(groups.by_id)
+
+    def grow(self) -> None:
+        """One root: the host where there are several NUMA nodes, else the one top group."""
+        top = self.groups.at[NODE]
+        root = self._new("host", "host", None, None) if len(top) > 1 else None
+        for group in top:
+            child, height_us = self._plant(group, self.groups.number.get(group))
+            if root is not None:
+                kind = self.pcie if child in self.groups.by_id else self.smp
+                self._join(child, root, kind, _HEIGHT_US[SYS] - height_us)
+
+    def _plant(self, group: Group, numa: int | str | None = None) -> tuple[str, float]:
+        """The device that stands for the group, and its height above the leaves in microseconds."""
+        if len(group) == 1 and numa is None:
+            return group[0], 0.0
+        level = self.groups.meeting_level(group)
+        if numa is not None:  # a NUMA node is never below its host bridge
+            level = max(level, PHB)
+        prefix, kind, name = _SHAPES[NODE if numa is not None else level]
+        node = self._new(prefix, kind, name, numa)
+        for part in self.groups.parts(group, level - 1):
+            child, height_us = self._plant(part)
+            self._join(child, node, self.pcie, _HEIGHT_US[level] - height_us)
+        return node, _HEIGHT_US[level]
+
+    def _join(self, child: str, parent: str, kind: str, latency_us: float) -> None:
+        self.links += both_ways(child, parent, kind, latency_us=round(latency_us, 6))
+
+    def _new(self, prefix: str, kind: DeviceKind, name: str | None, numa: int | str | None) -> str:
+        """A forwarding device with a free id: `numa3` for a numbered NUMA node, else `pcie0`, `pcie1`, ..."""
+        wanted = f"numa{numa}" if isinstance(numa, int) else ""
+        if not wanted or wanted in self._taken:
+            wanted = next(new for i in count() if (new := f"{prefix}{i}") not in self._taken)
+        self._taken.add(wanted)
+        self.devices.append(Device(wanted, kind, self.host, None if isinstance(numa, int) else name, numa))
+        return wanted
+
+
+def merge_groups(groups: Sequence[Group], pairs: Iterable[PairKey]) -> list[Group]:
+    """The groups, those that a pair connects united; members and groups in the order given."""
+    home = {name: list(group) for group in groups for name in group}
+    order = {name: i for i, name in enumerate(home)}
+    for group in groups:
+        for name in group:
+            home[name] = home[group[0]]
+    for a, b in pairs:
+        if home[a] is not home[b]:
+            gone = home[b]
+            home[a] += gone
+            for name in gone:
+                home[name] = home[a]
+    united = {id(group): group for group in home.values()}
+    return sorted((tuple(sorted(group, key=order.__getitem__)) for group in united.values()), key=lambda g: order[g[0]])
+
+
+def group_words(names: Sequence[str]) -> str:
+    """Up to four of the names, for a message."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,85 @@
+"""Several hosts to one cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topocomm.errors import TopologyError
+from topocomm.topology.links import PATH_LATENCY_US, both_ways
+from topocomm.topology.model import Device, Link, Topology
+
+NETWORK = Device("network", "switch", "network", "network, its switches not known")
+"""Stands for whatever joins the hosts. Network switches sit on the host name `network`, which has no endpoints."""
+
+
+def prefixed(topology: Topology, host: str) -> Topology:
+    """The same host under another name, its device ids `host/...`; network switches keep theirs."""
+    ids = {d.id: d.id if d.host == NETWORK.host else f"{host}/{d.id}" for d in topology.devices}
+    return Topology(
+        name=host,
+        source=topology.source,
+        devices=tuple(d if d.host == NETWORK.host else d._replace(id=ids[d.id], host=host) for d in topology.devices),
+        links=tuple(link._replace(src=ids[link.src], dst=ids[link.dst]) for link in topology.links),
+        pairs=tuple(pair._replace(a=ids[pair.a], b=ids[pair.b]) for pair in topology.pairs),
+        warnings=topology.warnings,
+    )
+
+
+def merge_hosts(topologies: Sequence[Topology]) -> Topology:
+    """One cluster of the hosts given: ids `host/...`, and one network switch that joins their NICs.
+
+    A host without NICs joins the network by its NUMA nodes, or by a device for the host where it has none. What
+    the network is and how fast, no host can say: its links have GB/s only where a host's NIC names its port rate.
+    One topology is returned as it is. Hosts of the same name are called `host0`, `host1`, ... instead. Hosts and
+    their devices keep their order; places of ranks are dropped.
+
+    Raises:
+        TopologyError: No topology is given, or one of them is a cluster already.
+    """
+    if not topologies:
+        raise TopologyError("merge_hosts: no topology given; expected at least one")
+    if len(topologies) == 1:
+        return topologies[0]
+    names = [_host(topology) for topology in topologies]
+    if len(set(names)) < len(names):
+        names = [f"host{i}" for i in range(len(names))]
+    hosts = [_joined(prefixed(topology, name)) for topology, name in zip(topologies, names, strict=True)]
+    shared = {d.id: d for host in hosts for d in host.devices if d.host == NETWORK.host}
+    return Topology(
+        name=f"{len(hosts)} hosts",
+        source=", ".join(dict.fromkeys(host.source for host in hosts)),
+        devices=(*(d for host in hosts for d in host.devices if d.id not in shared), *shared.values()),
+        links=tuple(link for host in hosts for link in host.links),
+        pairs=tuple(pair for host in hosts for pair in host.pairs),
+        warnings=tuple(dict.fromkeys(f"{host.name}: {text}" for host in hosts for text in host.warnings)),
+    )
+
+
+def _host(topology: Topology) -> str:
+    hosts = {d.host for d in topology.devices} - {NETWORK.host}
+    if len(hosts) != 1:
+        raise TopologyError(
+            f"topology {topology.name!r} has {len(hosts)} hosts; several inputs must be one host each "
+            "(a cluster is one input alone)"
+        )
+    return hosts.pop()
+
+
+def _joined(host: Topology) -> Topology:
+    """The host with links to the network, if it has none yet."""
+    shared = {d.id for d in host.devices if d.host == NETWORK.host}
+    if any(link.dst in shared for link in host.links):
+        return host
+    linked = {link.src for link in host.links}
+    devices, links = list(host.devices), list(host.links)
+    doors = [d.id for d in devices if d.kind == "nic" and d.id in linked]
+    doors = doors or [d.id for d in devices if d.kind in ("numa", "host") and d.id in linked]
+    if not doors:
+        door = Device(f"{host.name}/host", "host", host.name, "way to the network, not known")
+        devices.append(door)
+        doors = [door.id]
+        for end in host.endpoints:
+            links += both_ways(end, door.id, "pcie", latency_us=PATH_LATENCY_US["SYS"] / 2)
+    for name in doors:
+        links += both_ways(name, NETWORK.id, "network")
+    return Topology(host.name, host.source, (*devices, NETWORK), tuple[Link, ...](links), host.pairs, (), host.warnings)

@@ -1,0 +1,361 @@
+"""The matrix of `nvidia-smi topo -m` as text: header, rows of codes, affinity columns, legends.
+
+Every driver prints it a little differently, and most copies went through a terminal, a mail or a web page. Cells
+are split by tabs where there are tabs, else by blanks (a code is never blank); affinity cells, which can be
+blank, by their place under the header. What is damaged is repaired from the mirrored cell where there is one,
+with a warning; what would have to be guessed is an error that names the line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import PurePath
+from typing import NamedTuple, NoReturn
+
+from topocomm.errors import TopologyError
+from topocomm.topology.host_tree import PairKey, group_words
+from topocomm.topology.readers.affinity import CPU, Tail, find_tails, split_tail
+
+NOT_AVAILABLE = "N/A"
+
+_CODE = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
+_RUN = re.compile(rf"(?:{_CODE.pattern})+")
+_GPU = re.compile(r"GPU\d+")
+_NAME = re.compile(r"(?=\S*\d)[A-Za-z][\w.:+-]*")
+_LEGEND = re.compile(r"\s*(?:NIC\s+)?Legend\b", re.IGNORECASE)
+_LEGEND_LINE = re.compile(r"\s*(X|NV#|PIX|PXB|PHB|NODE|SYS|SOC)\s*=")
+_NIC_LINE = re.compile(r"\s*(NIC\d+)\s*[:=]\s*(\S+)")
+_P2P_CELLS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
+_AFFINITY = re.compile(r"[\d,-]+|N/A")
+_ELISIONS = {"..", "...", "....", "…", "[...]", "⋮"}
+_WHOLE = "give the whole output of `nvidia-smi topo -m`"
+
+
+class Header(NamedTuple):
+    """What the header names. Line indices count from 0."""
+
+    line: int
+    names: tuple[str, ...]
+    tails: tuple[Tail, ...]
+    first_row: int
+
+
+class Row(NamedTuple):
+    """One row: a code per column of the header, None where it was lost, and the affinity cells by column."""
+
+    label: str
+    line: int
+    codes: tuple[str | None, ...]
+    tail: dict[str, str]
+
+
+class Matrix(NamedTuple):
+    """What the text says: codes as printed, by pair in column order; affinity cells as printed, by GPU."""
+
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    codes: dict[PairKey, str]
+    rows: dict[str, Row]
+    nic_names: dict[str, str]
+    legend: frozenset[str]
+    damaged: bool
+    warnings: list[str]
+
+
+def is_matrix(lines: Sequence[str]) -> bool:
+    """True if there is a header row of GPU names with a row of codes below, or rows that lost their header."""
+    return _find_header(lines) is not None
+
+
+def parse_matrix(lines: Sequence[str], file: str) -> Matrix:
+    """The matrix in the lines of a pasted text (`paste.plain_lines`).
+
+    Raises:
+        TopologyError: It is cut short, damaged beyond repair, not symmetric, or another matrix; names the line.
+    """
+    return _Parser(lines, file).parse()
+
+
+class _Parser:
+    def __init__(self, lines: Sequence[str], file: str) -> None:
+        self.lines, self.file = lines, file
+        self.warnings: list[str] = []
+        self.damaged = False
+        self.last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
+
+    def fail(self, index: int, message: str) -> NoReturn:
+        raise TopologyError(f"{self.file}:{index + 1}: {message}")
+
+    def warn(self, index: int, message: str, *, damaged: bool = True) -> None:
+        self.warnings.append(f"{PurePath(self.file).name}:{index + 1}: {message}")
+        self.damaged = self.damaged or damaged
+
+    def parse(self) -> Matrix:
+        header = _find_header(self.lines)
+        if header is None:
+            self.fail(0, f"no header row that starts with GPU0 and has rows of codes below; {_WHOLE}")
+        if header.first_row == header.line:
+            self.warn(header.line, "the header row is missing; columns are named after the rows")
+        elided = [name for name in header.names if name in _ELISIONS]
+        if elided:
+            self.fail(header.line, f"columns were left out ({elided[0]!r}); {_WHOLE}")
+        self.header = header
+        rows = self._rows()
+        self._check_missing(rows)
+        names = dict.fromkeys((*header.names, *rows))
+        gpus = tuple(name for name in names if _GPU.fullmatch(name))
+        nics = tuple(name for name in names if name not in gpus)
+        codes = self._codes(rows, (*gpus, *nics))
+        legend, nic_names = self._legends(nics, codes)
+        return Matrix(gpus, nics, codes, rows, nic_names, legend, self.damaged, self.warnings)
+
+    def _rows(self) -> dict[str, Row]:
+        rows: dict[str, Row] = {}
+        for index in range(self.header.first_row, len(self.lines)):
+            if _LEGEND.match(self.lines[index]):
+                break
+            if rows and _header_at(self.lines, index) is not None:
+                self.warn(index, "a second matrix starts here; only the first was read", damaged=False)
+                break
+            row = self._row(index)
+            if row is None:
+                continue
+            if row.label in rows:
+                self.fail(index, f"row {row.label} is there twice, first on line {rows[row.label].line + 1}")
+            rows[row.label] = row
+        self._check_last(list(rows.values()))
+        lost = [row for row in rows.values() if row.label not in self.header.names]
+        if lost:
+            words = group_words([row.label for row in lost])
+            self.warn(lost[0].line, f"no column for {words} in the header; pairs are read from the rows alone")
+        return rows
+
+    def _row(self, index: int) -> Row | None:
+        """The row on a line; None for another line, and for a NIC row that the end of the text cuts."""
+        tokens = self.lines[index].split()
+        if not tokens or not _is_label(tokens, self.header.names):
+            return None
+        label = tokens[0]
+        if label not in self.header.names and _GPU.fullmatch(label):
+            self.fail(index, f"row {label} has no column in the header of line {self.header.line + 1}; {_WHOLE}")
+        codes, rest, offset = self._cells(index)
+        count = len(self.header.names)
+        if len(codes) < count and index == self.last:
+            if _GPU.fullmatch(label):
+                self.fail(index, f"the text ends inside row {label} ({len(codes)} of {count} cells); {_WHOLE}")
+            self.warn(
+                index, f"the text ends inside row {label} ({len(codes)} of {count} cells); the row is passed over"
+            )
+            return None
+        tail = {}
+        if _GPU.fullmatch(label):
+            tail = split_tail(self.header.tails, rest, offset)
+            if rest.split() and not tail:
+                self.warn(index, f"row {label}: {rest.split()[0]!r} and what follows fit no column of the header")
+        return Row(label, index, self._aligned(index, label, codes), tail)
+
+    def _check_last(self, rows: list[Row]) -> None:
+        """A text that ends right after a GPU row with less affinity than all rows above was cut there."""
+        if len(rows) > 1 and rows[-1].line == self.last and _GPU.fullmatch(rows[-1].label):
+            least = min(len(row.tail) for row in rows[:-1])
+            if len(rows[-1].tail) < least:
+                got = f"{len(rows[-1].tail)} affinity cells, the rows above have {least}"
+                self.fail(self.last, f"the text ends inside row {rows[-1].label} ({got}); {_WHOLE}")
+            cpus = rows[-1].tail.get(CPU, "")
+            longer = [t for row in rows if (t := row.tail.get(CPU, "")) != cpus and t.startswith(cpus)]
+            if cpus and longer and self.lines[-1]:  # no line end either
+                self.fail(self.last, f"the text ends inside row {rows[-1].label} ({cpus!r} of {longer[0]!r}); {_WHOLE}")
+
+    def _cells(self, index: int) -> tuple[list[str | None], str, int]:
+        """The codes of a row's line, what follows them, and how far right of the first code (-1: split by tabs)."""
+        line, count = self.lines[index].lstrip(), len(self.header.names)
+        cells = [cell.strip() for cell in line.split("\t")]
+        codes: list[str | None] = []
+        if len(cells) > count and all(_CODE.fullmatch(c) or c in ("", NOT_AVAILABLE) for c in cells[1 : count + 1]):
+            rest = "\t".join(line.split("\t")[count + 1 :])
+            return [cell or None for cell in cells[1 : count + 1]], rest, -1
+        text = self.lines[index].expandtabs(8)
+        tokens = list(re.finditer(r"\S+", text))
+        for i, token in enumerate(tokens[1:], 1):
+            if len(codes) >= count or not self._take(index, token.group(), codes, tokens[i + 1 :]):
+                if _RUN.fullmatch(token.group()) and len(codes) >= count:
+                    self.fail(index, f"more cells than the {count} columns of the header (line {self.header.line + 1})")
+                return codes, text[token.start() :], token.start() - tokens[1].start()
+        return codes, "", 0
+
+    def _take(self, index: int, token: str, codes: list[str | None], later: Sequence[re.Match[str]]) -> bool:
+        """Adds the codes of one token; False where the affinity columns begin."""
+        if _RUN.fullmatch(token):
+            found = _CODE.findall(token)
+            if len(found) > 1:
+                self.warn(index, f"cells run together: {token!r} is read as {' '.join(found)}")
+            codes += found
+        elif token == NOT_AVAILABLE and any(_RUN.fullmatch(t.group()) for t in later):
+            codes.append(token)
+        elif token in _ELISIONS:
+            self.fail(index, f"cells were left out ({token!r}); {_WHOLE}")
+        elif token in _P2P_CELLS:
+            self.fail(
+                index, f"{token!r} is of `nvidia-smi topo -p2p`, which says who reaches whom but not how; {_WHOLE}"
+            )
+        elif self._ends_codes(index, token, later):
+            return False
+        else:
+            column = self.header.names[len(codes)]
+            self.fail(index, f"column {column}: unknown code {token!r}; known are X NV# PIX PXB PHB NODE SYS SOC")
+        return True
+
+    def _ends_codes(self, index: int, token: str, later: Sequence[re.Match[str]]) -> bool:
+        """True for the first affinity cell, and for a code that the end of the text cuts short."""
+        if index == self.last and not later:
+            return True
+        return _AFFINITY.fullmatch(token) is not None and not any(_RUN.fullmatch(t.group()) for t in later)
+
+    def _aligned(self, index: int, label: str, codes: list[str | None]) -> tuple[str | None, ...]:
+        """The codes by column. Of a row that lost cells, the side of its X that is whole; None elsewhere."""
+        count = len(self.header.names)
+        if len(codes) > count:
+            self.fail(index, f"row {label} has {len(codes)} cells, the header (line {self.header.line + 1}) {count}")
+        if len(codes) == count:
+            if None in codes:
+                self.warn(index, f"row {label} has empty cells; they are read from their mirror cells")
+            return tuple(codes)
+        self.warn(index, f"row {label} has {len(codes)} of {count} cells; lost ones are read from their mirror cells")
+        found: list[str | None] = [None] * count
+        if label in self.header.names and codes.count("X") == 1:
+            here, self_at = self.header.names.index(label), codes.index("X")
+            after = len(codes) - self_at - 1
+            if self_at == here:
+                found[: here + 1] = codes[: here + 1]
+            if after == count - here - 1:
+                found[here:] = codes[self_at:]
+        return tuple(found)
+
+    def _check_missing(self, rows: dict[str, Row]) -> None:
+        missing = [name for name in self.header.names if name not in rows]
+        gpus = [name for name in missing if _GPU.fullmatch(name)]
+        where = max((row.line for row in rows.values()), default=self.header.line)
+        below = f"below line {self.header.line + 1}, whose header names {len(self.header.names)} devices"
+        if gpus:
+            cut = where == self.last and missing == list(self.header.names[-len(missing) :])
+            ends = "the text ends here: " if cut else ""
+            self.fail(where, f"{ends}no row for {group_words(gpus)} {below}; {_WHOLE}")
+        if missing:
+            self.warn(where, f"no row for {group_words(missing)} {below}; the text may be cut", damaged=False)
+
+    def _codes(self, rows: dict[str, Row], names: Sequence[str]) -> dict[PairKey, str]:
+        columns = {name: i for i, name in enumerate(self.header.names)}
+
+        def cell(row: str, column: str) -> str | None:
+            return rows[row].codes[columns[column]] if row in rows and column in columns else None
+
+        for name, row in rows.items():
+            own = cell(name, name)
+            if own not in (None, "X"):
+                self.fail(row.line, f"row {name} has {own!r} in its own column; expected X")
+        codes = {}
+        unknown: list[tuple[str, str, str | None]] = []
+        for a, b in combinations(names, 2):
+            code, mirror = cell(a, b), cell(b, a)
+            if code and mirror and code != mirror:
+                lines = f"{code!r} on line {rows[a].line + 1} but {mirror!r} on line {rows[b].line + 1}"
+                self.fail(rows[b].line, f"not symmetric: {a}-{b} is {lines}")
+            code = code or mirror
+            if code == "X":
+                self.fail((rows.get(a) or rows[b]).line, f"{a}-{b} is 'X', which only a device's own cell can be")
+            if code is not None and code != NOT_AVAILABLE:
+                codes[a, b] = code
+            elif _GPU.fullmatch(a) and (b in rows or code is not None):
+                unknown.append((a, b, code))
+        self._report_unknown(unknown, rows)
+        return codes
+
+    def _report_unknown(self, unknown: Sequence[tuple[str, str, str | None]], rows: dict[str, Row]) -> None:
+        """GPU pairs without a code: an error where the cells were lost, a warning where the tool said N/A."""
+        for a, b, code in unknown:
+            if code is None and _GPU.fullmatch(b):
+                lines = f"lines {rows[a].line + 1} and {rows[b].line + 1}"
+                self.fail(rows[b].line, f"the code of {a}-{b} is lost in both rows ({lines}); {_WHOLE}")
+        if unknown:
+            words = group_words([f"{a}-{b}" for a, b, _ in unknown])
+            self.warn(rows[unknown[0][0]].line, f"no code for {words}", damaged=False)
+
+    def _legends(self, nics: Sequence[str], codes: dict[PairKey, str]) -> tuple[frozenset[str], dict[str, str]]:
+        """Codes that the legend explains, and the NIC legend; a legend that stops short is a warning."""
+        below = self.lines[self.header.line :]
+        legend = frozenset(m.group(1) for line in below if (m := _LEGEND_LINE.match(line)))
+        found = [m.groups() for line in below if (m := _NIC_LINE.match(line))]
+        nic_names = {nic: name for nic, name in found if nic in nics}
+        used = {"NV#" if code.startswith("NV") else code for code in codes.values()}
+        if legend and used - legend:
+            words = ", ".join(sorted(used - legend))
+            self.warn(self.last, f"the legend does not explain {words}; the text may be cut", damaged=False)
+        unnamed = [nic for nic in nics if nic_names and nic not in nic_names]
+        if unnamed:
+            self.warn(self.last, f"the NIC legend has no name for {group_words(unnamed)}", damaged=False)
+        return legend, nic_names
+
+
+def _find_header(lines: Sequence[str]) -> Header | None:
+    for index, line in enumerate(lines):
+        if "GPU" in line:
+            header = _header_at(lines, index)
+            if header is not None:
+                return header
+    return _implied_header(lines)
+
+
+def _header_at(lines: Sequence[str], index: int) -> Header | None:
+    """The header on this line: device names, GPU first, and within the next three lines a row of codes."""
+    text = lines[index].expandtabs(8)
+    tails = find_tails(text)
+    names = text[: tails[0].offset if tails else len(text)].split()
+    if not names or not _GPU.fullmatch(names[0]) or len(set(names)) < len(names):
+        return None
+    if not all(name in _ELISIONS or (_NAME.fullmatch(name) and not _RUN.fullmatch(name)) for name in names):
+        return None
+    below = list(_filled(lines, index + 1))[:3]
+    if not any(tokens[0] in names and _is_codes(tokens[1:2]) for _, tokens in below):
+        return None
+    first = text.index(names[0])
+    return Header(index, tuple(names), tuple(t._replace(offset=t.offset - first) for t in tails), index + 1)
+
+
+def _implied_header(lines: Sequence[str]) -> Header | None:
+    """The header that is not there: rows of a square matrix with X on the diagonal name their own columns."""
+    rows = [(i, t) for i, t in _filled(lines, 0) if len(t) > 2 and _NAME.fullmatch(t[0]) and _is_codes(t[1:3])]
+    if not rows or not _GPU.fullmatch(rows[0][1][0]):
+        return None
+    count = sum(1 for _ in _leading_codes(rows[0][1][1:]))
+    square = [tokens for _, tokens in rows[:count]]
+    names = tuple(tokens[0] for tokens in square)
+    if len(set(names)) != count or any(tokens[i + 1 : i + 2] != ["X"] for i, tokens in enumerate(square)):
+        return None
+    return Header(rows[0][0], names, (), rows[0][0])
+
+
+def _leading_codes(tokens: Sequence[str]) -> Iterator[str]:
+    for token in tokens:
+        if not _CODE.fullmatch(token):
+            return
+        yield token
+
+
+def _filled(lines: Sequence[str], start: int) -> Iterator[tuple[int, list[str]]]:
+    for index in range(start, len(lines)):
+        tokens = lines[index].split()
+        if tokens:
+            yield index, tokens
+
+
+def _is_codes(tokens: Sequence[str]) -> bool:
+    return bool(tokens) and all(_RUN.fullmatch(token) for token in tokens)
+
+
+def _is_label(tokens: Sequence[str], names: Sequence[str]) -> bool:
+    """True if a line with these tokens is a row: it starts with a device, and cells follow or the text is cut."""
+    if tokens[1:2] in (["="], [":"]):
+        return False
+    return tokens[0] in names or (_NAME.fullmatch(tokens[0]) is not None and _is_codes(tokens[1:3]))
