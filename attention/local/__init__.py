@@ -1,0 +1,1 @@
+"""Attention over the keys of one shard, per device."""

@@ -1,0 +1,80 @@
+"""Attention over one shard of keys on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from attention.arrays import Inputs, Masking, check_inputs, check_out, to_caller
+from attention.local.blocks import attend_blocks
+from attention.local.rows import attend_rows, covers
+from attention.partial import Partial
+from attention.spec import Spec
+
+
+def local_attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    spec: Spec | None = None,
+    q_positions: Any = None,
+    kv_positions: Any = None,
+    kv_mask: Any = None,
+    out: Partial | None = None,
+) -> Partial:
+    """Attention of all queries over the keys given, as a float32 Partial.
+
+    Scores, softmax and sums are float32 whatever the input dtype. K and V are never expanded over query heads: the
+    heads that share a key head are folded into the query axis. Work goes in blocks of keys with an online softmax
+    between them, so that beyond inputs and result the call needs less than 32 MiB, whatever n and q_len. Up to 16
+    query rows per key head (decoding) run in one compiled pass over K and V, if numba is installed; more rows,
+    float16, and keys whose last axis is strided, as matrix products of torch.
+
+    Args:
+        q: [batch, heads, q_len, d], float32, float16 or bfloat16; NumPy or torch (CPU), any strides.
+        k: [batch, kv_heads, n, d]; heads is a multiple of kv_heads; n may be 0.
+        v: [batch, kv_heads, n, d_v], of k's dtype.
+        spec: Which attention; None: Spec().
+        q_positions: Global positions of the queries, integers [q_len] or [batch, q_len], in any order. Used only if
+            causal; without both positions the queries are taken to be the last ones of these keys.
+        kv_positions: Global positions of the keys, [n] or [batch, n], in any order.
+        kv_mask: Bool [n] or [batch, n]: True where a key exists. None: all exist.
+        out: A Partial of arrays to write the result into; None allocates them.
+
+    Returns:
+        out [batch, heads, q_len, d_v] and lse [batch, heads, q_len] (natural logarithm), float32, of q's kind. Rows
+        that see no key are (0, -inf). What keys hold that no query of the batch entry sees does not matter, NaN
+        neither.
+
+    Raises:
+        OperatorError: Shapes, dtypes or devices do not fit.
+    """
+    masking = Masking(q_positions, kv_positions, kv_mask)
+    inputs = check_inputs("local_attention", q, k, v, spec=spec or Spec(), masking=masking)
+    if out is None:
+        result = inputs.empty_partial()
+        attend(inputs, result)
+        return Partial(to_caller(q, result.out), to_caller(q, result.lse))
+    shape = inputs.out_shape
+    attend(
+        inputs,
+        Partial(
+            check_out("local_attention", "out.out", out.out, shape, torch.float32),
+            check_out("local_attention", "out.lse", out.lse, shape[:3], torch.float32),
+        ),
+    )
+    return out
+
+
+def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | None = None) -> None:
+    """Write the attention of checked inputs into float32 tensors (out, lse) of any strides.
+
+    `between` is called now and then on the way, so that messages move meanwhile.
+    """
+    if covers(inputs):
+        attend_rows(inputs, result, between)
+    else:
+        attend_blocks(inputs, result, between)

@@ -1,0 +1,73 @@
+"""LOGSUMEXP: the merge of attention partials as a reduction operator.
+
+For partials (o1, l1) and (o2, l2) over disjoint keys, with m = max(l1, l2) and w_i = exp(l_i - m):
+o = (w1 o1 + w2 o2) / (w1 + w2), l = m + ln(w1 + w2): attention over the union of the keys. It is associative
+and commutative, and its identity is the empty partial (0, -inf): merging with an empty partial returns the
+other operand bit for bit and ignores what the empty one holds in `out`, NaN too.
+Source: Shyam et al., "Tree Attention" (2024), section 5 with its algorithm 3, in the normalised form.
+
+Weights are computed in float64 from the float32 lse and rounded once, so chains of merges do not drift.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from topocomm import Field, Kernel, Operator
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from topocomm import Layout
+
+OUT = "out"
+LSE = "lse"
+
+
+def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+    left_empty, right_empty = left[LSE] == -np.inf, right[LSE] == -np.inf
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # what empty rows hold is dropped below
+        left_lse, right_lse = left[LSE].astype(np.float64), right[LSE].astype(np.float64)
+        lighter = np.exp(-np.abs(left_lse - right_lse))
+        total = 1.0 + lighter
+        high, low = (1.0 / total).astype(np.float32), (lighter / total).astype(np.float32)
+        left_is_high = left_lse >= right_lse
+        lse = (np.maximum(left_lse, right_lse) + np.log(total)).astype(np.float32)
+        out = (
+            np.where(left_is_high, high, low)[..., None] * left[OUT]
+            + np.where(left_is_high, low, high)[..., None] * right[OUT]
+        )
+    for empty, other in ((left_empty, right), (right_empty, left)):
+        np.copyto(lse, other[LSE], where=empty)
+        np.copyto(out, other[OUT], where=empty[..., None])
+    np.copyto(out, np.float32(0), where=(left_empty & right_empty)[..., None])
+    return {OUT: out, LSE: lse}
+
+
+@cache
+def _kernel() -> Kernel | None:
+    try:
+        from attention.kernels.cpu import VERSION, bind
+    except ImportError:  # numba is optional; without it `combine` runs
+        return None
+
+    def bind_layout(layout: Layout, buffer: Any, rows: int, offsets: Sequence[int]) -> Any:
+        chunks = [layout.views(buffer, offset, rows) for offset in offsets]
+        return bind(buffer, [(chunk[OUT], chunk[LSE]) for chunk in chunks])
+
+    return Kernel(VERSION, bind_layout)
+
+
+LOGSUMEXP = Operator(
+    "attention.logsumexp",
+    fields=(Field(OUT, ("*rows", "dim"), np.float32), Field(LSE, ("*rows",), np.float32)),
+    combine=_combine,
+    identity={OUT: 0.0, LSE: -np.inf},
+    commutative=True,
+    kernel=_kernel,
+    default_dims={"dim": 128},
+)
+"""Merge of partials: fields `out` float32 [*rows, dim] and `lse` float32 [*rows] (natural logarithm)."""

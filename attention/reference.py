@@ -1,0 +1,65 @@
+"""Softmax attention by its formula in float64: what every kernel is tested against. Plain, not fast."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attention.partial import Partial
+from attention.spec import Spec
+
+
+def reference_attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    spec: Spec | None = None,
+    q_positions: ArrayLike | None = None,
+    kv_positions: ArrayLike | None = None,
+    kv_mask: ArrayLike | None = None,
+) -> Partial:
+    """Attention as a float64 Partial: softmax(scale q k^T) v and ln sum exp(scale q k^T) over the visible keys.
+
+    Args:
+        q: [batch, heads, q_len, d].
+        k: [batch, kv_heads, n, d]; head h attends with key head h // (heads / kv_heads).
+        v: [batch, kv_heads, n, d_v].
+        spec: Which attention; None: Spec().
+        q_positions: Global positions of the queries, [q_len] or [batch, q_len]; needed if causal.
+        kv_positions: Global positions of the keys, [n] or [batch, n]; needed if causal.
+        kv_mask: True where a key exists, [n] or [batch, n]; None: all exist.
+
+    Returns:
+        out [batch, heads, q_len, d_v] and lse [batch, heads, q_len]; (0, -inf) where no key is visible. Values that
+        no query may see do not matter, NaN neither.
+    """
+    spec = spec or Spec()
+    wide_q, wide_k, wide_v = (np.asarray(x, np.float64) for x in (q, k, v))
+    batch, heads, q_len, dim = wide_q.shape
+    n = wide_k.shape[2]
+    visible = np.ones((batch, q_len, n), bool)
+    if spec.causal:
+        if q_positions is None or kv_positions is None:
+            raise ValueError("reference_attention: causal attention needs q_positions and kv_positions")
+        visible &= np.atleast_2d(kv_positions)[:, None, :] <= np.atleast_2d(q_positions)[:, :, None]
+    if kv_mask is not None:
+        visible &= np.atleast_2d(kv_mask)[:, None, :]
+    out = np.zeros((batch, heads, q_len, wide_v.shape[3]))
+    lse = np.full((batch, heads, q_len), -np.inf)
+    group = heads // wide_k.shape[1]
+    for b, h, i in np.ndindex(batch, heads, q_len):
+        seen = visible[b, i]
+        if seen.any():
+            scores = wide_k[b, h // group, seen] @ wide_q[b, h, i] * spec.scale_for(dim)
+            out[b, h, i], lse[b, h, i] = _softmax(scores, wide_v[b, h // group, seen])
+    return Partial(out, lse)
+
+
+def _softmax(scores: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[Any, Any]:
+    top = scores.max()
+    weights = np.exp(scores - top)
+    total = weights.sum()
+    return weights @ values / total, top + np.log(total)

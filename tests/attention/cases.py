@@ -1,0 +1,33 @@
+"""Inputs for attention tests: odd shapes, shards of uneven length, and the bound on errors."""
+
+import numpy as np
+
+# batch, kv_heads, query heads per key head, q_len, n, d, d_v: sizes differ, so that swapped axes cannot pass.
+SHAPES = [
+    (1, 1, 1, 1, 1, 8, 8),
+    (2, 3, 4, 1, 37, 16, 24),
+    (3, 2, 1, 5, 129, 24, 16),
+    (2, 1, 8, 7, 600, 32, 8),
+    (1, 3, 3, 2, 300, 64, 64),
+]
+
+
+def arrays(shape, *, seed=0, peak=3.0):
+    """(q, k, v) float32; `peak` widens the scores, so that lse and weights vary."""
+    batch, kv_heads, group, q_len, n, d, d_v = shape
+    rng = np.random.default_rng(seed)
+    q = rng.standard_normal((batch, kv_heads * group, q_len, d), dtype=np.float32)
+    k = rng.standard_normal((batch, kv_heads, n, d), dtype=np.float32) * np.float32(peak)
+    v = rng.standard_normal((batch, kv_heads, n, d_v), dtype=np.float32)
+    return q, k, v
+
+
+def cuts(n, ranks, *, seed=0):
+    """Contiguous shards as slices: uneven, some empty."""
+    edges = np.sort(np.random.default_rng(seed).integers(0, n + 1, ranks - 1)).tolist()
+    return [slice(a, b) for a, b in zip([0, *edges], [*edges, n], strict=True)]
+
+
+def assert_close(got, exact, *, atol):
+    """Equal within atol, infinities included."""
+    np.testing.assert_allclose(np.asarray(got, np.float64), exact, rtol=0, atol=atol, equal_nan=False)
