@@ -1,0 +1,52 @@
+"""The tree attention of the paper: three all-reduces after the local partial. A baseline for `tree_decode`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attention.arrays import Masking
+from attention.communicators import prepared_allreduce
+from attention.local.cpu import attend
+from attention.sharded import Options, ShardedCall
+from attention.spec import Spec
+from topocomm import MAX, SUM
+
+
+# The arguments are those of a frozen public interface; the sharded methods share them.
+def three_allreduce_decode(  # noqa: PLR0913
+    q: Any,
+    k_shard: Any,
+    v_shard: Any,
+    comm: Any,
+    *,
+    spec: Spec | None = None,
+    q_positions: Any = None,
+    kv_positions: Any = None,
+    kv_mask: Any = None,
+    kv_lengths: Any = None,
+    return_lse: bool = False,
+    out: Any = None,
+) -> Any:
+    """`tree_decode` by algorithm 3 of the paper; the same arguments, results and errors, for comparison.
+
+    Shyam et al., "Tree Attention" (2024), algorithm 3: with each rank's (o, l), m = max l over the ranks,
+    n = o exp(l - m), d = exp(l - m), out = sum n / sum d. Three all-reduces, of lse, numerator and denominator,
+    all float32. Where a rank has no visible key, its l = -inf gives n = d = 0.
+    """
+    masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
+    options = Options(spec, masking, return_lse, out)
+    call = ShardedCall.begin("three_allreduce_decode", q, (k_shard, v_shard), comm, options)
+    numerator, lse = call.merged
+    attend(call.inputs, call.merged)
+    top = {"value": lse.clone()}
+    prepared_allreduce(call.comm, top, MAX)(top, out=top)
+    base = torch.where(top["value"] == -torch.inf, 0, top["value"])
+    denominator = torch.exp(lse - base)
+    numerator.mul_(denominator[..., None])
+    for term in ({"value": numerator}, {"value": denominator}):
+        prepared_allreduce(call.comm, term, SUM)(term, out=term)
+    numerator.div_(torch.where(denominator == 0, 1, denominator)[..., None])
+    torch.add(base, denominator.log(), out=lse)
+    return call.finish()

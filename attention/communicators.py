@@ -1,0 +1,64 @@
+"""The communicator that a caller gives, and what attention keeps prepared for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from topocomm import Communicator, Operator, OperatorError
+
+if TYPE_CHECKING:
+    import torch
+
+    from topocomm import PreparedCall
+
+PREPARED_LIMIT = 32
+"""Prepared calls kept per communicator; the one unused for longest goes first, on all ranks alike."""
+
+
+def as_communicator(function: str, comm: Any) -> Communicator:
+    """The Communicator itself, or that of an mpi4py communicator, made at its first use; collective then."""
+    if isinstance(comm, Communicator):
+        return comm
+    if type(comm).__module__.split(".")[0] != "mpi4py":
+        raise OperatorError(
+            f"{function}: comm must be a topocomm.Communicator or an mpi4py communicator, got {type(comm).__name__}"
+        )
+    key = _mpi_key()
+    known = comm.Get_attr(key)
+    if known is None:
+        known = Communicator.from_mpi(comm)
+        comm.Set_attr(key, known)
+    return known  # type: ignore[no-any-return]
+
+
+@cache
+def _mpi_key() -> int:
+    """MPI's own key for attributes of communicators: they live as long as the communicator, and Dup drops them."""
+    from mpi4py import MPI
+
+    return MPI.Intracomm.Create_keyval()
+
+
+def state_of(comm: Communicator) -> dict[str, Any]:
+    """What attention keeps for a communicator.
+
+    It lies on the communicator, since it refers back to it: as values of a weak dictionary it would live for ever.
+    """
+    state: dict[str, Any] = vars(comm).setdefault("_attention", {})
+    return state
+
+
+def prepared_allreduce(comm: Communicator, like: Mapping[str, torch.Tensor], operator: Operator) -> PreparedCall:
+    """The prepared all-reduce for values of these shapes; collective at the first use of each shape."""
+    calls: OrderedDict[Hashable, PreparedCall] = state_of(comm).setdefault("calls", OrderedDict())
+    key = (operator, *((name, x.shape, x.dtype) for name, x in like.items()))
+    call = calls.get(key)
+    if call is None:
+        call = calls[key] = comm.prepare("allreduce", like=dict(like), operator=operator)
+        if len(calls) > PREPARED_LIMIT:
+            calls.popitem(last=False)[1].free()
+    calls.move_to_end(key)
+    return call

@@ -1,0 +1,150 @@
+"""Ring attention for decoding: keys and values travel around the ranks, partials are merged at the end.
+
+The baseline for `tree_decode`, built as well as it can be: K and V are sent in their own dtype with their own
+number of heads, straight from the caller's memory where that is contiguous, in P - 1 hops; the next shard arrives
+in one of two buffers while the one in hand is attended. Only the sizes of the shards are exchanged before.
+Liu et al., "Ring Attention with Blockwise Transformers" (2023), section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from attention.arrays import DTYPES, Inputs, Masking, Visibility
+from attention.communicators import state_of
+from attention.local.cpu import attend
+from attention.ring_buffers import Partials, Scratch, Shard
+from attention.sharded import Options, ShardedCall
+from topocomm import Communicator, MismatchError
+
+if TYPE_CHECKING:
+    from attention.partial import Partial
+    from attention.spec import Spec
+
+AGREED = ("batch", "heads", "q_len", "d", "kv_heads", "d_v", "dtype of k and v")
+
+
+# The arguments are those of a frozen public interface; the sharded methods share them.
+def ring_decode(  # noqa: PLR0913
+    q: Any,
+    k_shard: Any,
+    v_shard: Any,
+    comm: Any,
+    *,
+    spec: Spec | None = None,
+    q_positions: Any = None,
+    kv_positions: Any = None,
+    kv_mask: Any = None,
+    kv_lengths: Any = None,
+    return_lse: bool = False,
+    out: Any = None,
+) -> Any:
+    """`tree_decode` with a ring in place of the reduction; the same arguments and results.
+
+    Every rank attends all shards, keeps one partial for each and folds them in rank order. So all ranks end with the
+    same bits, provided that they run the same CPU with the same number of torch threads: unlike in `tree_decode`,
+    each rank computes everything itself.
+
+    Memory: two buffers of the largest shard, and P + 1 partials. They stay with the communicator, and so does a
+    reference to the last shard given.
+
+    Raises:
+        OperatorError: This rank's arguments do not fit, or positions are missing.
+        MismatchError: Ranks differ in a shape (other than n_local) or in the dtype of K and V.
+        DeadlineError, RankFailedError: Another rank did not come, or failed.
+    """
+    masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
+    options = Options(spec, masking, return_lse, out)
+    call = ShardedCall.begin("ring_decode", q, (k_shard, v_shard), comm, options)
+    state = state_of(call.comm)
+    if "ring" not in state:
+        state["ring"] = _Ring(call.comm)
+    state["ring"].run(call.inputs, call.merged)
+    return call.finish()
+
+
+class _Ring:
+    """What stays prepared between the ring calls of one communicator."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self._own = Scratch()
+        self._received = Scratch(), Scratch()
+        self._prepared_for: Any = None
+        self._shifts: list[Any] = []
+        self._partials: Partials | None = None
+
+    def run(self, inputs: Inputs, merged: Partial) -> None:
+        """Attend all shards and write the merged partial; collective."""
+        rank, size = self.comm.rank, self.comm.size
+        k, v = self._own.place("k", inputs.k), self._own.place("v", inputs.v)
+        sizes, masked = self._exchange_sizes(inputs, (k.data_ptr(), v.data_ptr()))
+        visibility = inputs.visibility or (_all_visible(inputs) if masked else None)
+        keys = None
+        if visibility is not None:
+            keys = self._own.view("keys", (len(k), k.shape[2]), torch.int64).copy_(visibility.keys)
+        shards = self._prepare_hops(inputs, Shard(k, v, keys), sizes)
+        if self._partials is None or self._partials.shape != inputs.out_shape:
+            self._partials = Partials(inputs.out_shape, size)
+        for hop, shard in enumerate(shards):
+            seen = None if visibility is None or shard.keys is None else replace(visibility, keys=shard.keys)
+            now = replace(inputs, k=shard.k, v=shard.v, visibility=seen)
+            target = self._partials.of((rank - hop) % size)
+            if hop == size - 1:
+                attend(now, target)
+            else:
+                shift = self._shifts[hop]
+                shift.start()
+                attend(now, target, between=shift.advance)
+                shift.wait()
+        self._partials.fold(merged)
+
+    def _exchange_sizes(self, inputs: Inputs, addresses: tuple[int, ...]) -> tuple[list[int], bool]:
+        """(keys per rank, whether any rank masks); forgets the prepared hops where they do not fit on some rank.
+
+        Raises:
+            MismatchError: Ranks differ in what they must agree on.
+        """
+        shape = (*inputs.q.shape, inputs.k.shape[1], inputs.v.shape[3], DTYPES.index(inputs.k.dtype))
+        mine = (addresses, shape)
+        fits = self._prepared_for is not None and self._prepared_for[0] == mine
+        record = np.array([inputs.k.shape[2], inputs.visibility is not None, fits, *shape], np.int64)
+        records = [r.view(np.int64).tolist() for r in self.comm.allgather_bytes(record.view(np.uint8))]
+        differing = [rank for rank, other in enumerate(records) if other[3:] != records[0][3:]]
+        if differing:
+            raise MismatchError(
+                f"rank {self.comm.rank}: ring_decode: ranks {differing} differ from rank 0 in [{', '.join(AGREED)}]: "
+                f"rank 0 has {records[0][3:]}, rank {differing[0]} has {records[differing[0]][3:]}"
+            )
+        sizes, masked = [other[0] for other in records], any(other[1] for other in records)
+        if not all(other[2] for other in records) or self._prepared_for[1:] != (sizes, masked):
+            for shift in self._shifts:
+                shift.free()
+            self._shifts = []
+            self._prepared_for = (mine, sizes, masked)
+        return sizes, masked
+
+    def _prepare_hops(self, inputs: Inputs, own: Shard, sizes: list[int]) -> list[Shard]:
+        """The shards in the order in which they are in hand; collective where the hops are not prepared."""
+        rank, size = self.comm.rank, self.comm.size
+        masked = own.keys is not None
+        if size > 1:
+            for scratch in self._received:
+                scratch.shard(inputs, max(sizes), masked)  # grows at most once a call
+        shards = [own]
+        for hop in range(size - 1):
+            n = sizes[(rank - hop - 1) % size]
+            shards.append(self._received[hop % 2].shard(inputs, n, masked))
+        if not self._shifts:
+            self._shifts = [self.comm.prepare_shift(a.buffers, b.buffers) for a, b in pairwise(shards)]
+        return shards
+
+
+def _all_visible(inputs: Inputs) -> Visibility:
+    queries = torch.zeros((1, inputs.q.shape[2]), dtype=torch.int64)
+    return Visibility(queries, torch.zeros((1, inputs.k.shape[2]), dtype=torch.int64))

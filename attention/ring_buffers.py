@@ -1,0 +1,99 @@
+"""The memory of ring attention: shards in contiguous buffers that are reused from call to call, and partials."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attention.arrays import Inputs
+from attention.merge import LOGSUMEXP
+from attention.partial import Partial
+from topocomm import Layout
+
+ALIGNMENT_BYTES = 64
+"""Alignment of torch's memory. Shards at other addresses are copied: matrix products may round by alignment."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Keys and values of one rank in contiguous memory, and the keys' positions where a call masks.
+
+    Attributes:
+        k: [batch, kv_heads, n, d].
+        v: [batch, kv_heads, n, d_v].
+        keys: int64 [batch, n] as in `Visibility`, or None.
+    """
+
+    k: torch.Tensor
+    v: torch.Tensor
+    keys: torch.Tensor | None
+
+    @property
+    def buffers(self) -> list[NDArray[np.uint8]]:
+        """The memory, as bytes."""
+        parts = [self.k, self.v] if self.keys is None else [self.k, self.v, self.keys]
+        return [part.view(-1).view(torch.uint8).numpy() for part in parts]
+
+
+class Scratch:
+    """Memory for one shard; grows when a larger one comes, and with room to spare, since caches grow."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, torch.Tensor] = {}
+
+    def view(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised tensor; the same memory at every call until it has to grow."""
+        needed_bytes = prod(shape) * dtype.itemsize
+        part = self._parts.get(name)
+        if part is None or part.numel() < needed_bytes:
+            part = self._parts[name] = torch.empty(needed_bytes + needed_bytes // 8, dtype=torch.uint8)
+        return part[:needed_bytes].view(dtype).view(shape)
+
+    def place(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """`x` itself where it is contiguous and aligned, else a copy here."""
+        if x.is_contiguous() and x.data_ptr() % ALIGNMENT_BYTES == 0:
+            return x
+        return self.view(name, tuple(x.shape), x.dtype).copy_(x)
+
+    def shard(self, like: Inputs, n: int, masked: bool) -> Shard:
+        """An uninitialised shard of n keys, else as that of `like`."""
+        batch, kv_heads, _, d = like.k.shape
+        return Shard(
+            self.view("k", (batch, kv_heads, n, d), like.k.dtype),
+            self.view("v", (batch, kv_heads, n, like.v.shape[3]), like.v.dtype),
+            self.view("keys", (batch, n), torch.int64) if masked else None,
+        )
+
+
+class Partials:
+    """One partial per rank and their merge, packed as LOGSUMEXP folds them."""
+
+    def __init__(self, shape: tuple[int, ...], ranks: int) -> None:
+        layout = LOGSUMEXP.layout({"out": (shape, np.float32), "lse": (shape[:3], np.float32)})
+        slot_bytes = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        buffer = np.zeros((ranks + 1) * slot_bytes, np.uint8)
+        offsets = [slot * slot_bytes for slot in range(ranks + 1)]
+        self.shape = shape
+        self._merged = _partial(layout, buffer, offsets[0])
+        self._of_rank = [_partial(layout, buffer, offset) for offset in offsets[1:]]
+        self._fold = LOGSUMEXP.bind_fold(layout, buffer, layout.rows, offsets)
+
+    def of(self, rank: int) -> Partial:
+        """Where to write the partial of that rank's shard."""
+        return self._of_rank[rank]
+
+    def fold(self, into: Partial) -> None:
+        """Merge all, in rank order."""
+        self._fold()
+        into.out.copy_(self._merged.out)
+        into.lse.copy_(self._merged.lse)
+
+
+def _partial(layout: Layout, buffer: NDArray[np.uint8], offset: int) -> Partial:
+    views = layout.views(buffer, offset, layout.rows)
+    out = torch.from_numpy(views["out"]).view(*layout.leading, -1)
+    return Partial(out, torch.from_numpy(views["lse"]).view(layout.leading))

@@ -1,0 +1,21 @@
+"""Mistakes planted on purpose, to see that the tests notice."""
+
+import math
+import threading
+
+import attention.tree
+
+
+def plant_lse_fault(monkeypatch):
+    """Rank 1's log-sum-exp is ln 2 too large before the merge, as where two bases of the logarithm meet.
+
+    For ranks on threads, whose threads are named after them.
+    """
+    right = attention.tree.attend
+
+    def wrong(inputs, result):
+        right(inputs, result)
+        if threading.current_thread().name == "rank1":
+            result.lse.add_(math.log(2))
+
+    monkeypatch.setattr(attention.tree, "attend", wrong)

@@ -1,0 +1,35 @@
+"""All methods over mpi4py's own communicator, against float64; prints one line on rank 0."""
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from attention import Spec, reference_attention, ring_decode, three_allreduce_decode, tree_decode
+from attention.communicators import as_communicator
+
+torch.set_num_threads(1)
+world = MPI.COMM_WORLD
+rank, size = world.rank, world.size
+rng = np.random.default_rng(0)
+worst = 0.0
+for n in (0, size - 1, 40 * size + 1):
+    q = rng.standard_normal((2, 6, 3, 16), dtype=np.float32)
+    k = rng.standard_normal((2, 2, n, 16), dtype=np.float32)
+    v = rng.standard_normal((2, 2, n, 8), dtype=np.float32)
+    positions = np.arange(n)
+    mine = positions[rank::size]
+    options = {"spec": Spec(causal=True), "q_positions": np.arange(n - 3, n)}
+    exact = reference_attention(q, k, v, kv_positions=positions, **options)
+    for method in (tree_decode, ring_decode, three_allreduce_decode):
+        for _ in range(2):
+            out = method(q, k[:, :, mine], v[:, :, mine], world, kv_positions=mine, **options)
+        bits = world.allgather(out.tobytes())
+        assert bits == bits[:1] * size, f"{method.__name__}: bits differ between ranks"
+        worst = max(worst, float(np.abs(out - exact.out).max()))
+
+assert as_communicator("here", world) is as_communicator("here", MPI.COMM_WORLD)
+duplicate = world.Dup()
+assert as_communicator("here", duplicate) is not as_communicator("here", world)
+duplicate.Free()
+if rank == 0:
+    print("worst error below 1e-5:", worst < 1e-5)
