@@ -1,0 +1,38 @@
+"""Every rank takes the discrete choices of rank 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from topocomm import Communicator
+
+
+class OneChoice(TorchFunctionMode):
+    """Gives every rank the discrete choices of rank 0.
+
+    The logits are equal to the last bit where all ranks run on equal hardware; but their random generators may
+    not be, and ranks on threads even share one. One rank choosing is right in every case.
+    """
+
+    DRAWS = frozenset({torch.multinomial, torch.Tensor.multinomial})
+    CHOICES = DRAWS | {torch.argmax, torch.Tensor.argmax}
+
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__()
+        self.comm = comm
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in self.CHOICES:
+            return func(*args, **kwargs)
+        draws_elsewhere = func in self.DRAWS and self.comm.rank != 0
+        mine = _undrawn(*args, **kwargs) if draws_elsewhere else func(*args, **kwargs)
+        return self.comm.broadcast(mine.cpu(), root=0).to(mine.device)
+
+
+def _undrawn(weights: torch.Tensor, num_samples: int, *_: Any, **__: Any) -> torch.Tensor:
+    """An array like the result of `torch.multinomial` with these arguments, without drawing."""
+    return torch.zeros((*weights.shape[:-1], num_samples), dtype=torch.int64, device=weights.device)

@@ -1,0 +1,220 @@
+"""Which rank owns what, and what a rank's cache holds after any history of calls."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention.cache import ShardedKVCache
+from attention.shards import ShardMap
+
+MAPS = st.builds(
+    ShardMap,
+    ranks=st.integers(1, 9),
+    virtual_shards=st.integers(9, 70),
+    block_size=st.integers(1, 20),
+    capacity=st.none() | st.integers(300, 700),
+)
+
+
+def tokens(count, *, start=0, batch=2, heads=3, d=4):
+    """Keys whose every number tells row, head, position and column; values are their negatives, one wider."""
+    rows, head, position, column = torch.meshgrid(
+        torch.arange(batch), torch.arange(heads), torch.arange(start, start + count), torch.arange(d + 1), indexing="ij"
+    )
+    k = (((rows * 10 + head) * 10_000 + position) * 10 + column).float()
+    return k[..., :d], -k
+
+
+def plain_owner(shards, position):
+    """The rule of the interfaces, spelled out."""
+    block = position // shards.block_size
+    v = shards.virtual_shards
+    if shards.capacity is None:
+        shard = block % v
+    else:
+        total = -(-shards.capacity // shards.block_size)
+        shard = next(s for s in range(v) if s * total // v <= block < (s + 1) * total // v)
+    return next(r for r in range(shards.ranks) if r * v // shards.ranks <= shard < (r + 1) * v // shards.ranks)
+
+
+@given(MAPS)
+def test_owner_is_the_rule_spelled_out(shards):
+    positions = np.arange(300)
+    assert shards.owner_of(positions).tolist() == [plain_owner(shards, p) for p in range(300)]
+
+
+@given(MAPS, st.integers(0, 300), st.integers(0, 300))
+def test_every_position_has_one_owner(shards, a, b):
+    start, stop = sorted((a, b))
+    parts = [shards.owned(rank, start, stop) for rank in range(shards.ranks)]
+    assert all((np.diff(part) > 0).all() and part.dtype == np.int64 for part in parts)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(start, stop))
+
+
+@given(MAPS)
+def test_virtual_ranges_follow_each_other(shards):
+    ranges = [shards.virtual_range(rank) for rank in range(shards.ranks)]
+    assert [first for first, _ in ranges] == [0] + [stop for _, stop in ranges[:-1]]
+    assert ranges[-1][1] == shards.virtual_shards
+    assert all(first < stop for first, stop in ranges)
+
+
+def test_contiguous_ranges_are_contiguous():
+    shards = ShardMap(3, virtual_shards=5, block_size=4, capacity=37)
+    assert [shards.owned(rank, 0, 37).tolist() for rank in range(3)] == [
+        list(range(8)),
+        list(range(8, 24)),
+        list(range(24, 37)),
+    ]
+
+
+def test_owner_does_not_depend_on_rank_count_within_a_virtual_shard():
+    positions = np.arange(5000)
+    virtual = ShardMap(1).virtual_shard_of(positions)
+    for ranks in (2, 3, 8, 64):
+        shards = ShardMap(ranks)
+        assert (shards.virtual_shard_of(positions) == virtual).all()
+        for rank in range(ranks):
+            first, stop = shards.virtual_range(rank)
+            assert (shards.owner_of(positions)[(virtual >= first) & (virtual < stop)] == rank).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"ranks": 0}, ["ranks must be at least 1", "got 0"]),
+        ({"ranks": 2, "block_size": 0}, ["block_size must be at least 1"]),
+        ({"ranks": 65}, ["65 ranks", "64 virtual shards", "virtual_shards=65"]),
+    ],
+)
+def test_bad_maps_are_refused(arguments, parts):
+    with pytest.raises(ValueError, match="ShardMap") as caught:
+        ShardMap(**arguments)
+    assert all(part in str(caught.value) for part in parts)
+
+
+def test_positions_beyond_the_capacity_are_refused():
+    with pytest.raises(ValueError, match=r"position 16 lies beyond the capacity of 16 tokens"):
+        ShardMap(2, capacity=16).owned(0, 0, 17)
+
+
+def test_unknown_rank_is_refused():
+    with pytest.raises(ValueError, match=r"rank must be 0 to 2, got 3"):
+        ShardedKVCache(ShardMap(3), 3)
+
+
+@given(MAPS, st.lists(st.integers(0, 60), max_size=5), st.integers(0, 300))
+def test_cache_holds_the_owned_tokens_after_any_appends_and_a_cut(shards, steps, cut):
+    caches = [ShardedKVCache(shards, rank) for rank in range(shards.ranks)]
+    total = 0
+    for count in [5, *steps]:
+        k, v = tokens(count, start=total)
+        for cache in caches:
+            cache.append(k, v)
+        total += count
+    total = min(cut, total)
+    k, v = tokens(total)
+    for rank, cache in enumerate(caches):
+        cache.truncate(total)
+        mine = torch.tensor(shards.owned(rank, 0, total))
+        assert cache.length == total
+        assert torch.equal(cache.positions, mine)
+        assert cache.positions.dtype == torch.int64
+        assert torch.equal(cache.k, k[:, :, mine])
+        assert torch.equal(cache.v, v[:, :, mine])
+
+
+def test_append_after_a_cut_overwrites():
+    cache = ShardedKVCache(ShardMap(2, virtual_shards=2, block_size=2), 0)
+    cache.append(*tokens(9))
+    cache.truncate(4)
+    k, v = tokens(5, start=1004)
+    cache.append(k, v)
+    assert cache.positions.tolist() == [0, 1, 4, 5, 8]
+    assert torch.equal(cache.k[:, :, 2:], k[:, :, [0, 1, 4]])
+
+
+def test_extend_takes_what_the_rank_owns():
+    shards = ShardMap(3, block_size=4)
+    whole, own = ShardedKVCache(shards, 1), ShardedKVCache(shards, 1)
+    k, v = tokens(500)
+    whole.append(k, v)
+    mine = torch.tensor(shards.owned(1, 0, 500))
+    own.extend(k[:, :, mine], v[:, :, mine], 500)
+    assert torch.equal(own.k, whole.k)
+    assert own.length == 500
+    with pytest.raises(ValueError, match=r"rank 1 owns \d+ of the tokens 500 to 509, but k and v hold 10"):
+        own.extend(*tokens(10), 10)
+
+
+def test_empty_shard_has_shape_and_no_rows():
+    cache = ShardedKVCache(ShardMap(4), 3)
+    cache.append(*tokens(7))
+    assert cache.k.shape == (2, 3, 0, 4)
+    assert cache.v.shape == (2, 3, 0, 5)
+    assert cache.positions.tolist() == []
+    assert (cache.n_local, cache.length, cache.used_bytes) == (0, 7, 0)
+
+
+def test_storage_doubles_and_is_told():
+    cache = ShardedKVCache(ShardMap(1), 0)
+    grown = []
+    for position in range(1000):
+        cache.append(*tokens(1, start=position))
+        if not grown or cache.allocated_bytes != grown[-1]:
+            grown.append(cache.allocated_bytes)
+        assert cache.used_bytes <= cache.allocated_bytes <= 2 * cache.used_bytes
+    row_bytes = 2 * 3 * (4 + 5) * 4
+    assert grown == [row_bytes * 2**i for i in range(11)]
+
+
+def test_rows_of_the_batch_are_selected_without_touching_positions():
+    cache = ShardedKVCache(ShardMap(2), 1)
+    k, v = tokens(100)
+    cache.append(k, v)
+    before = cache.positions.clone()
+    cache.select_batch(torch.tensor([1, 1, 0]))
+    mine = before
+    assert torch.equal(cache.k, k[[1, 1, 0]][:, :, mine])
+    assert torch.equal(cache.positions, before)
+    cache.append(*(t[[1, 1, 0]] for t in tokens(20, start=100)))
+    assert cache.k.shape[0] == 3
+
+
+def test_reset_forgets_the_shape():
+    cache = ShardedKVCache(ShardMap(2), 0)
+    cache.append(*tokens(10))
+    cache.reset()
+    assert (cache.length, cache.allocated_bytes) == (0, 0)
+    cache.append(*tokens(10, batch=1, d=8))
+    assert cache.k.shape == (1, 3, 10, 8)
+
+
+@pytest.mark.parametrize(
+    ("k", "v", "parts"),
+    [
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), ["[batch, kv_heads, tokens, d]", "[2, 3, 4]"]),
+        (torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 3, 5), ["[2, 3, 4, 5]", "[2, 3, 3, 5]"]),
+        (torch.zeros(2, 3, 4, 4, requires_grad=True), torch.zeros(2, 3, 4, 5), ["require gradients", "torch.no_grad"]),
+        (torch.zeros(1, 3, 4, 4), torch.zeros(1, 3, 4, 5), ["k must continue", "[2, 3, 4, torch.float32", "[1, 3, 4"]),
+        (torch.zeros(2, 3, 4, 4).double(), torch.zeros(2, 3, 4, 5).double(), ["k must continue", "torch.float64"]),
+        (torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 4, 6), ["v must continue", "[2, 3, 6"]),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused_and_change_nothing(k, v, parts):
+    cache = ShardedKVCache(ShardMap(1), 0)
+    cache.append(*tokens(3))
+    with pytest.raises(ValueError, match="ShardedKVCache") as caught:
+        cache.append(k, v)
+    assert all(part in str(caught.value) for part in parts)
+    assert (cache.length, cache.n_local) == (3, 3)
+
+
+def test_views_before_the_first_token_and_bad_cuts_are_refused():
+    cache = ShardedKVCache(ShardMap(1), 0)
+    with pytest.raises(ValueError, match=r"ShardedKVCache\.k: the cache is empty"):
+        cache.k  # noqa: B018
+    with pytest.raises(ValueError, match=r"length must be 0 to 0, got 1"):
+        cache.truncate(1)

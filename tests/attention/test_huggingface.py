@@ -1,0 +1,316 @@
+"""Generation with a sharded cache gives what transformers gives alone: same tokens, close logits, clear refusals.
+
+Models are random, two layers deep, and large in their weights, so that the attention matters: a wrong mask or a
+lost key changes the tokens.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import attention.huggingface as hf
+from attention.huggingface import ShardedCache, shard_generation
+from attention.shards import ShardMap
+from tests.attention.faults import plant_lse_fault
+from tests.mpi import mpirun
+from topocomm import run_local
+
+SIZES = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "vocab_size": 199,
+    "max_position_embeddings": 160,
+    "initializer_range": 0.25,
+    "eos_token_id": None,
+}
+NEW = 24
+LIMIT = 1e-3
+
+
+def build(name="Llama", **changes):
+    torch.manual_seed(1)
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
+    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return build()
+
+
+@pytest.fixture(scope="module")
+def prompt():
+    """Three rows of 50 tokens, of which the first has 20 of padding on its left and the last 3."""
+    ids = torch.randint(3, 199, (3, 50), generator=torch.Generator().manual_seed(2))
+    mask = torch.ones_like(ids)
+    mask[0, :20] = 0
+    mask[2, :3] = 0
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+def generate(model, inputs, **options):
+    options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0, **options}
+    return model.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True)
+
+
+def sharded(model, inputs, *, ranks, method="tree", shards=None, **options):
+    """What every rank generates."""
+
+    def work(comm):
+        with shard_generation(model, comm, method=method, shards=shards or small(ranks)) as cache:
+            return generate(model, inputs, past_key_values=cache, **options)
+
+    return run_local(work, ranks=ranks)
+
+
+def small(ranks):
+    """Short blocks: with the default of 16 tokens rank 0 of 2 would own the first 512 of them."""
+    return ShardMap(ranks, virtual_shards=16, block_size=2)
+
+
+def difference(got, expected):
+    return float((torch.stack(got.logits) - torch.stack(expected.logits)).abs().max())
+
+
+def assert_same(outputs, expected):
+    for rank, got in enumerate(outputs):
+        assert torch.equal(got.sequences, expected.sequences), f"rank {rank}"
+        assert difference(got, expected) <= LIMIT, f"rank {rank}"
+
+
+@pytest.mark.parametrize("method", ["tree", "ring", "allreduce"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_greedy_tokens_of_a_left_padded_batch(llama, prompt, ranks, method):
+    outputs = sharded(llama, prompt, ranks=ranks, method=method)
+    assert_same(outputs, generate(llama, prompt))
+    assert all(torch.equal(got.sequences, outputs[0].sequences) for got in outputs)
+
+
+@pytest.mark.parametrize("method", ["tree", "allreduce"])
+def test_logits_are_the_same_bits_on_every_rank(llama, prompt, method):
+    outputs = sharded(llama, prompt, ranks=3, method=method)
+    for got in outputs[1:]:
+        assert torch.equal(torch.stack(got.logits), torch.stack(outputs[0].logits))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+def test_seeded_sampling(llama, prompt, ranks):
+    options = {"do_sample": True, "temperature": 1.5, "top_k": 60}
+    torch.manual_seed(5)
+    expected = generate(llama, prompt, **options)
+    torch.manual_seed(6)
+    assert not torch.equal(generate(llama, prompt, **options).sequences, expected.sequences)
+    torch.manual_seed(5)
+    assert_same(sharded(llama, prompt, ranks=ranks, **options), expected)
+
+
+def test_ranks_of_mpirun_take_the_choices_of_rank_0():
+    """Each rank seeds its generator otherwise; all emit what rank 0 would draw alone."""
+    done = mpirun(3, [Path(__file__).with_name("sampling_job.py")])
+    assert (done.returncode, done.stdout) == (0, "same tokens on all ranks and alone\n"), done.stderr
+
+
+def test_beam_search(llama, prompt):
+    expected = generate(llama, prompt, num_beams=3, max_new_tokens=20)
+    for got in sharded(llama, prompt, ranks=3, num_beams=3, max_new_tokens=20):
+        assert torch.equal(got.sequences, expected.sequences)
+
+
+def test_several_calls_continue_one_cache(llama, prompt):
+    """A second turn: more than one query at once after a cache, and a mask that has grown."""
+    extra = torch.randint(3, 199, (3, 21), generator=torch.Generator().manual_seed(3))
+
+    def talk(cache):
+        first = generate(llama, prompt, past_key_values=cache, max_new_tokens=9)
+        ids = torch.cat([first.sequences, extra], dim=1)
+        mask = torch.cat([prompt["attention_mask"], torch.ones(3, 9 + 21, dtype=torch.int64)], dim=1)
+        return generate(llama, {"input_ids": ids, "attention_mask": mask}, past_key_values=cache, max_new_tokens=9)
+
+    def work(comm):
+        with shard_generation(llama, comm, shards=small(3)) as cache:
+            return talk(cache)
+
+    assert_same(run_local(work, ranks=3), talk(transformers.DynamicCache(config=llama.config)))
+
+
+def test_padding_matters(llama, prompt):
+    """The tests above would not notice a lost mask if the mask changed nothing."""
+    unmasked = {"input_ids": prompt["input_ids"], "attention_mask": torch.ones_like(prompt["attention_mask"])}
+    assert not torch.equal(generate(llama, unmasked).sequences, generate(llama, prompt).sequences)
+
+
+def test_contiguous_shards_and_ranks_without_tokens(llama, prompt):
+    shards = ShardMap(5, block_size=4, capacity=640)  # ranks from the second on own nothing of 90 tokens
+    assert_same(sharded(llama, prompt, ranks=5, shards=shards), generate(llama, prompt))
+
+
+def test_assisted_generation_crops_the_cache(llama):
+    pattern = torch.randint(3, 199, (1, 6), generator=torch.Generator().manual_seed(4)).repeat(1, 8)
+    inputs = {"input_ids": pattern, "attention_mask": torch.ones_like(pattern)}
+    expected = generate(llama, inputs, max_new_tokens=20)
+    for got in sharded(llama, inputs, ranks=2, max_new_tokens=20, prompt_lookup_num_tokens=4):
+        assert torch.equal(got.sequences, expected.sequences)
+
+
+@pytest.mark.parametrize("name", ["Qwen2", "Qwen3", "GPTNeoX", "Granite"])
+def test_other_models_with_plain_causal_attention(name, prompt):
+    model = build(name, initializer_range=0.2)
+    expected = generate(model, prompt, max_new_tokens=10)
+    assert_same(sharded(model, prompt, ranks=2, max_new_tokens=10), expected)
+
+
+def test_each_rank_holds_its_part(llama, prompt):
+    def work(comm):
+        with shard_generation(llama, comm, shards=small(4)) as cache:
+            generate(llama, prompt, past_key_values=cache)
+            return cache.used_bytes, cache.allocated_bytes, cache.get_seq_length()
+
+    facts = run_local(work, ranks=4)
+    tokens = 50 + NEW - 1
+    token_bytes = 2 * 2 * 3 * 2 * 16 * 4  # keys and values, layers, batch, KV heads, dim, float32
+    assert sum(used for used, _, _ in facts) == tokens * token_bytes
+    assert [used for used, _, _ in facts] == [len(small(4).owned(r, 0, tokens)) * token_bytes for r in range(4)]
+    assert all(used <= allocated <= 2 * used for used, allocated, _ in facts)
+    assert all(length == tokens for _, _, length in facts)
+
+
+def test_a_wrong_partial_on_one_rank_changes_the_tokens(llama, prompt, monkeypatch):
+    """The fault that mixed bases of the logarithm make: lse off by ln 2 on rank 1."""
+    expected = generate(llama, prompt)
+    plant_lse_fault(monkeypatch)
+    outputs = sharded(llama, prompt, ranks=2)
+    assert not torch.equal(outputs[0].sequences, expected.sequences)
+    assert float((outputs[0].logits[0] - expected.logits[0]).abs().max()) > 100 * LIMIT
+
+
+def test_the_model_is_as_before_afterwards(llama, prompt):
+    before = llama.config._attn_implementation
+    sharded(llama, prompt, ranks=3)
+    assert llama.config._attn_implementation == before
+
+    def fail(comm):
+        with shard_generation(llama, comm):
+            raise KeyError("planned")
+
+    with pytest.raises(KeyError, match="planned"):
+        run_local(fail, ranks=2)
+    assert llama.config._attn_implementation == before
+    generate(llama, prompt, max_new_tokens=2)
+
+
+# What is refused.
+
+
+def refused(model, call, *, ranks=2):
+    def work(comm):
+        with shard_generation(model, comm) as cache, torch.no_grad():
+            call(cache)
+
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - each test looks at the message
+        run_local(work, ranks=ranks)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(3, 49), (3, 51), (1, 50)])
+def test_mask_of_the_wrong_length(llama, prompt, shape):
+    mask = torch.ones(shape, dtype=torch.int64)
+    mask[:, 0] = 0
+    inputs = {**prompt, "attention_mask": mask}
+    message = refused(llama, lambda cache: generate(llama, inputs, past_key_values=cache))
+    assert "attention_mask must be [batch, tokens so far] = [3, 50]" in message
+    assert f"got {list(shape)}" in message
+
+
+def test_mask_of_four_dimensions(llama, prompt):
+    message = refused(
+        llama,
+        lambda cache: llama(prompt["input_ids"], attention_mask=torch.zeros(3, 1, 50, 50), past_key_values=cache),
+    )
+    assert "takes a padding mask [batch, length], got one of shape [3, 1, 50, 50]" in message
+
+
+def test_context_longer_than_the_model(llama):
+    ids = torch.full((1, 161), 7)
+    message = refused(llama, lambda cache: llama(ids, past_key_values=cache))
+    assert "the sequence has 161 tokens, the model has 160 positions" in message
+
+
+def test_forgotten_cache(llama, prompt):
+    message = refused(llama, lambda cache: generate(llama, prompt))
+    assert "pass past_key_values=cache" in message
+
+
+def test_attention_weights_cannot_be_had(llama, prompt):
+    message = refused(llama, lambda cache: generate(llama, prompt, past_key_values=cache, output_attentions=True))
+    assert "does not support output_attentions=True" in message
+
+
+def test_dropout(prompt):
+    model = build(attention_dropout=0.1).train()
+    message = refused(model, lambda cache: model(**prompt, past_key_values=cache))
+    assert "does not support dropout=0.1" in message
+
+
+def test_gradients(llama, prompt):
+    def call(cache):
+        with torch.enable_grad():
+            llama(**prompt, past_key_values=cache)
+
+    assert "require gradients" in refused(llama, call)
+
+
+def test_outside_the_context(llama, prompt):
+    def work(comm):
+        with shard_generation(llama, comm) as cache:
+            if comm.rank == 0:
+                outside(cache)
+
+    def outside(cache):
+        token = hf._ACTIVE.set(None)
+        try:
+            with pytest.raises(RuntimeError, match="call it inside `with shard_generation"):
+                generate(llama, prompt, past_key_values=cache)
+        finally:
+            hf._ACTIVE.reset(token)
+
+    run_local(work, ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "part"),
+    [
+        ("Mistral", {"sliding_window": 32}, "sliding_window=32"),
+        ("Gemma2", {"head_dim": 16}, "attn_logit_softcapping=50.0"),
+        ("Qwen2", {"use_sliding_window": True, "max_window_layers": 1}, "layers of type sliding_attention"),
+    ],
+)
+def test_models_with_another_attention(name, changes, part):
+    model = build(name, **changes)
+    assert part in refused(model, lambda cache: None)
+
+
+def test_models_without_the_attention_interface():
+    config = transformers.BloomConfig(hidden_size=64, n_head=4, n_layer=2, vocab_size=199)
+    model = transformers.BloomForCausalLM(config)
+    assert "does not use transformers' attention interface" in refused(model, lambda cache: None)
+    assert model.config._attn_implementation == "eager"
+
+
+def test_unknown_method_and_too_many_ranks(llama):
+    with pytest.raises(ValueError, match=r"method must be one of tree, ring, allreduce, got 'star'"):
+        sharded(llama, {}, ranks=1, method="star")
+    with pytest.raises(ValueError, match=r"map is for 3 ranks, the communicator has 1"):
+        run_local(lambda comm: ShardedCache(llama, comm, ShardMap(3)), ranks=1)
