@@ -20,9 +20,8 @@ def switch(ranks: int, *, gb_per_s: float = 450.0, gap_us: float | None = None) 
 
 def hosts(count: int, gpus: int) -> Topology:
     """Hosts of GPUs on a switch (0.6 us, 450 GB/s), each GPU with a NIC on its rail (5.0 us, 50 GB/s)."""
-    devices, links = [], []
-    for rail in range(gpus):
-        devices.append(Device(f"rail{rail}", "switch", host="network"))
+    devices = [Device(f"rail{rail}", "switch", host="network") for rail in range(gpus)]
+    links = []
     for host in range(count):
         name = f"h{host}"
         devices.append(Device(f"{name}/switch", "switch", host=name))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 
 from topocomm.errors import OperatorError
 from topocomm.operators.operator import Operator
@@ -22,7 +23,28 @@ def find_operator(name: str) -> Operator:
     try:
         operator = found[name].load()
     except (ImportError, AttributeError) as error:
-        raise OperatorError(f"operator {name!r}: cannot load {found[name].value}: {error}") from None
+        raise OperatorError(
+            f"operator {name!r}: cannot load {found[name].value}: {error}{_shadow(found[name])}"
+        ) from None
     if not isinstance(operator, Operator):
         raise OperatorError(f"operator {name!r}: {found[name].value} is a {type(operator).__name__}, not an Operator")
     return operator
+
+
+def _shadow(entry: EntryPoint) -> str:
+    """What to do if Python finds the entry's package but not its module: another package hides the right one."""
+    package = entry.module.partition(".")[0]
+    spec = find_spec(package)
+    if entry.dist is None or spec is None or _exists(entry.module):
+        return ""
+    return (
+        f"; {spec.origin} is not the {package!r} of {entry.dist.name}, it shadows it: "
+        f"pip uninstall {package}, or leave the directory that holds it, and reinstall {entry.dist.name}"
+    )
+
+
+def _exists(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent is no package
+        return False

@@ -1,0 +1,270 @@
+"""`python -m attention generate`: a language model writes text from a key-value cache sharded over ranks.
+
+Standard output holds the generated text alone; progress, the plan, speeds and the check go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attention.jobs.errors import InputError
+from attention.jobs.launch import OK, WORK_FAILED, positive
+from attention.jobs.models import find_model, load_config, load_model, load_tokenizer, say
+from attention.jobs.progress import Meter
+from topocomm import Communicator
+
+if TYPE_CHECKING:
+    import torch
+
+    from attention.shards import ShardMap
+
+LOGIT_LIMIT = 1e-3
+"""Largest difference of a logit from single-process transformers that `--verify` accepts, in float32."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What one rank brings back."""
+
+    tokens: torch.Tensor
+    """The new tokens [n], int64."""
+    logits: torch.Tensor | None
+    """The scores that each was chosen from [n, vocabulary], float32; None unless they are wanted."""
+    plan: str
+    prefill_s: float
+    decode_s: float
+    cache_bytes: int
+
+
+def add_arguments(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("generate", help="generate text with a sharded cache", description=__doc__)
+    parser.add_argument(
+        "--model", required=True, help="smollm2, or a directory with config.json, safetensors, tokenizer.json"
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", help="the prompt; a model with a chat template gets it as a user's message")
+    source.add_argument("--prompt-file", type=Path, help="a UTF-8 file with the prompt")
+    parser.add_argument("--max-new-tokens", type=positive, default=64, help="tokens to generate (default 64)")
+    parser.add_argument(
+        "--method",
+        choices=("tree", "ring", "allreduce"),
+        default="tree",
+        help="how partial results meet: one planned reduction (default), keys and values in a ring, three all-reduces",
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="compare tokens and logits with single-process transformers"
+    )
+    parser.add_argument("--ranks", type=positive, help="run on this many threads, without mpirun")
+    parser.set_defaults(job=GenerateJob)
+
+
+class GenerateJob:
+    """The job; see `attention.jobs.launch.Job`."""
+
+    name = "attention generate"
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.model: Any = None
+        self.tokenizer: Any = None
+        self.inputs: dict[str, torch.Tensor] = {}
+
+    def prepare(self, ranks: int) -> None:
+        """Check the prompt against the model before its weights are loaded.
+
+        Raises:
+            InputError: The prompt or the model cannot be used.
+            SetupError: The model is not on this machine.
+        """
+        text = self._prompt()
+        path = find_model(self.options.model)
+        self.tokenizer = load_tokenizer(path)
+        config = load_config(path)
+        check_model(config, ranks)
+        self.inputs = encode(self.tokenizer, text)
+        check_length(config, self.inputs["input_ids"].shape[1], self.options.max_new_tokens)
+        self.model = load_model(path)
+
+    def work(self, comm: Communicator, cpu_threads: int) -> Generated:
+        """Generate on this rank; all ranks return the same tokens."""
+        import torch
+
+        from attention.huggingface import shard_generation
+
+        torch.set_num_threads(cpu_threads)
+        prompt_tokens = self.inputs["input_ids"].shape[1]
+        shards = spread(comm.size, prompt_tokens)
+        if comm.rank == 0 and comm.size > 1:
+            say(
+                f"prefill: {comm.size} ranks attend to a part of the {prompt_tokens:,} prompt tokens each, and each "
+                f"computes the rest of the model for all of them ({comm.size} times the work of one process)"
+            )
+        with (
+            shard_generation(self.model, comm, method=self.options.method, shards=shards) as cache,
+            Meter(self.model, self.options.max_new_tokens, show=comm.rank == 0) as meter,
+        ):
+            output = self._generate(streamer=meter, past_key_values=cache)
+        return Generated(
+            tokens=output.sequences[0, prompt_tokens:],
+            logits=torch.cat(output.logits) if output.logits else None,
+            plan=describe_plan(comm, self.model.config, self.options.method),
+            prefill_s=meter.first_token_s,
+            decode_s=meter.other_tokens_s,
+            cache_bytes=cache.used_bytes,
+        )
+
+    def report(self, result: Generated) -> int:
+        """Print the text, what it took, and the check."""
+        print(self.tokenizer.decode(result.tokens, skip_special_tokens=True), flush=True)
+        prompt_tokens, more = self.inputs["input_ids"].shape[1], len(result.tokens) - 1
+        say(f"plan: {result.plan}")
+        say(
+            f"prefill: {prompt_tokens:,} tokens in {result.prefill_s:.2f} s, "
+            f"{prompt_tokens / result.prefill_s:.1f} tokens/s"
+        )
+        if more:
+            say(f"decode: {more} tokens in {result.decode_s:.2f} s, {more / result.decode_s:.2f} tokens/s")
+        say(f"cache: {result.cache_bytes:,} bytes of keys and values on rank 0")
+        return self._verify(result) if self.options.verify else OK
+
+    def _prompt(self) -> str:
+        text = self.options.prompt
+        if text is None:
+            try:
+                text = self.options.prompt_file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(
+                    f"--prompt-file {self.options.prompt_file}: cannot be read as UTF-8: {error}"
+                ) from error
+        if not text.strip():
+            raise InputError("the prompt is empty; give --prompt TEXT or --prompt-file FILE with some text")
+        return str(text)
+
+    def _generate(self, **more: Any) -> Any:
+        return self.model.generate(
+            **self.inputs,
+            **more,
+            max_new_tokens=self.options.max_new_tokens,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            return_dict_in_generate=True,
+            output_logits=self.options.verify,
+        )
+
+    def _verify(self, result: Generated) -> int:
+        import torch
+        import transformers
+
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        say("check: single-process transformers generates the same ...")
+        began_s = time.perf_counter()
+        expected = self._generate()
+        tokens = expected.sequences[0, self.inputs["input_ids"].shape[1] :]
+        assert result.logits is not None, "output_logits follows --verify"
+        same, difference = compare(result.tokens, result.logits, tokens, torch.cat(expected.logits))
+        passed = same == len(tokens) == len(result.tokens) and difference <= LOGIT_LIMIT
+        verdict, took_s = "passed" if passed else "FAILED", time.perf_counter() - began_s
+        steps = f"all {len(tokens)} steps" if same == len(tokens) else f"the first {same + 1} steps"
+        say(
+            f"check {verdict}: {same} of {len(tokens)} tokens are those of single-process transformers "
+            f"{transformers.__version__} ({self.model.config._attn_implementation}, {took_s:.1f} s); "
+            f"max |logit difference| {difference:.2e} over {steps} (limit {LOGIT_LIMIT:g})"
+        )
+        return OK if passed else WORK_FAILED
+
+
+def encode(tokenizer: Any, text: str) -> dict[str, torch.Tensor]:
+    """The model's inputs [1, tokens] for a prompt: as a user's message where the tokenizer has a chat template.
+
+    Raises:
+        InputError: The prompt has no token.
+    """
+    if tokenizer.chat_template:
+        message = [{"role": "user", "content": text.strip()}]
+        inputs = tokenizer.apply_chat_template(
+            message, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+    else:
+        inputs = tokenizer(text, return_tensors="pt")
+    if inputs["input_ids"].shape[1] == 0:
+        raise InputError("the prompt has no token for this model's tokenizer")
+    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+
+def check_model(config: Any, ranks: int) -> None:
+    """Refuse a model or a number of ranks that a sharded cache does not cover.
+
+    Raises:
+        InputError: With the reason.
+    """
+    from attention.sharded_cache import refuse_unsupported_model
+    from attention.shards import ShardMap
+
+    try:
+        ShardMap(ranks)
+        refuse_unsupported_model(config)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def check_length(config: Any, prompt_tokens: int, new_tokens: int) -> None:
+    """Refuse a text that is longer than the model's positions.
+
+    Raises:
+        InputError: With all three figures.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and prompt_tokens + new_tokens > positions:
+        raise InputError(
+            f"{prompt_tokens:,} prompt tokens and {new_tokens:,} new ones make {prompt_tokens + new_tokens:,}, but the "
+            f"model has {positions:,} positions; shorten the prompt or lower --max-new-tokens"
+        )
+
+
+def spread(ranks: int, prompt_tokens: int) -> ShardMap:
+    """A shard map by which every rank has a part of this prompt, also of one with less than 64 blocks of 16 tokens."""
+    from attention.shards import BLOCK_TOKENS, VIRTUAL_SHARDS, ShardMap
+
+    return ShardMap(ranks, block_size=min(BLOCK_TOKENS, max(1, prompt_tokens // VIRTUAL_SHARDS)))
+
+
+def compare(
+    tokens: torch.Tensor, logits: torch.Tensor, expected_tokens: torch.Tensor, expected_logits: torch.Tensor
+) -> tuple[int, float]:
+    """How many leading tokens agree, and the largest |logit difference| over all steps that saw the same tokens.
+
+    After the first token that differs the two runs continue different texts, so later logits say nothing.
+
+    Args:
+        tokens: [n], int64.
+        logits: [n, vocabulary].
+        expected_tokens: [m], int64.
+        expected_logits: [m, vocabulary].
+    """
+    steps = min(len(tokens), len(expected_tokens))
+    differs = (tokens[:steps] != expected_tokens[:steps]).nonzero()
+    same = int(differs[0]) if len(differs) else steps
+    seen = min(same + 1, steps)
+    return same, float((logits[:seen] - expected_logits[:seen]).abs().max())
+
+
+def describe_plan(comm: Communicator, config: Any, method: str) -> str:
+    """The plan of one decode step's reduction in one line."""
+    import numpy as np
+
+    from attention.merge import LOGSUMEXP
+
+    if method != "tree":
+        return f"{method} attention on {comm.size} ranks"
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rows = (1, config.num_attention_heads, 1)
+    like = {"out": np.zeros((*rows, width), np.float32), "lse": np.zeros(rows, np.float32)}
+    return comm.explain("allreduce", like=like, operator=LOGSUMEXP).summary()

@@ -1,0 +1,183 @@
+"""Runs a job on its ranks: those of mpirun, or threads of this process.
+
+A job has three parts. `prepare` runs once per process and raises what is wrong with the input; then every rank runs
+`work` with its communicator; then the process of rank 0 alone runs `report`, while the others sleep. Bad input is
+said once, in one line, by the lowest rank that has something to say. Any other exception is shown with its rank
+and ends the whole job at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import IO, Any, NoReturn, Protocol, TypeVar
+
+import numpy as np
+
+from attention.jobs.errors import InputError, SetupError
+from attention.jobs.models import say
+from topocomm import Communicator, MissingExtraError, TopocommError, run_local
+
+OK, WORK_FAILED, BAD_INPUT = 0, 1, 2
+IDLE_SLICE_S = 0.05
+CPU_MASK_BITS = 4096
+LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH and its relatives
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),  # srun; a batch script itself is a step of one task
+)
+
+Result = TypeVar("Result")
+
+
+class Job(Protocol[Result]):
+    """What `run` runs."""
+
+    name: str
+    """The command, for messages."""
+
+    def prepare(self, ranks: int) -> None:
+        """Read and check the input, load what all ranks of this process share.
+
+        Raises:
+            TopocommError: An InputError for bad input, anything else for a lack of this machine.
+        """
+
+    def work(self, comm: Communicator, cpu_threads: int) -> Result:
+        """One rank's work, with the CPU threads that are its share."""
+
+    def report(self, result: Result) -> int:
+        """What to print in the end, from rank 0's result; returns the exit status."""
+
+
+def run(job: Job[Result], ranks: int | None) -> int:
+    """Run the job and return this process's exit status: 0 done, 1 the work failed, 2 bad input.
+
+    Args:
+        job: What to do.
+        ranks: How many threads to run on, from the command line; None is 1, or as many as mpirun started.
+    """
+    launched = launched_as()
+    if launched is None:
+        return _on_threads(job, 1 if ranks is None else ranks)
+    return _under_mpi(job, ranks, *launched)
+
+
+def launched_as() -> tuple[int, int] | None:
+    """This process's rank and the number of ranks, as mpirun tells them; None without mpirun."""
+    for rank, size in LAUNCHERS:
+        if rank in os.environ and size in os.environ:
+            return int(os.environ[rank]), int(os.environ[size])
+    return None
+
+
+class JobParser(argparse.ArgumentParser):
+    """An argument parser that speaks once: the other ranks of an mpirun job leave in silence."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line and exit status 2."""
+        if _speaks():
+            say(f"{self.prog}: error: {message}")
+        sys.exit(BAD_INPUT if _speaks() else OK)
+
+    def print_help(self, file: IO[str] | None = None) -> None:  # type: ignore[override]
+        """The help, once."""
+        if _speaks():
+            super().print_help(file)
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1, for argparse."""
+    value = int(text) if text.strip().isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value
+
+
+def _speaks() -> bool:
+    launched = launched_as()
+    return launched is None or launched[0] == 0
+
+
+def _on_threads(job: Job[Result], ranks: int) -> int:
+    try:
+        job.prepare(ranks)
+    except TopocommError as error:
+        return _say_error(job, error)
+    cpu_threads = max(1, len(os.sched_getaffinity(0)) // ranks)
+    results = run_local(lambda comm: job.work(comm, cpu_threads), ranks=ranks)
+    return job.report(results[0])
+
+
+def _under_mpi(job: Job[Result], ranks: int | None, rank: int, size: int) -> int:
+    try:
+        world = _world(ranks, size)
+    except TopocommError as error:
+        return _say_error(job, error) if rank == 0 else OK
+    comm = Communicator.from_mpi(world)  # from here on an uncaught exception ends the whole job
+    problem: TopocommError | None = None
+    try:
+        job.prepare(size)
+    except TopocommError as error:
+        problem = error
+    statuses = [int(status[0]) for status in comm.allgather_bytes(np.array([_status(problem)], np.uint8))]
+    if any(statuses):
+        first = next(other for other, status in enumerate(statuses) if status)
+        return _say_error(job, problem, rank) if problem is not None and rank == first else OK
+    result = job.work(comm, _cpu_threads(world))
+    comm.close()
+    status = job.report(result) if rank == 0 else OK
+    _sleep_until_all_are_here(world)
+    return status
+
+
+def _world(ranks: int | None, size: int) -> Any:
+    """MPI.COMM_WORLD, checked against the launcher and the command line."""
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise MissingExtraError("mpirun -n P python -m attention", "mpi4py", "mpi") from error
+    world = MPI.COMM_WORLD
+    if world.size != size:
+        raise SetupError(
+            f"mpirun started {size} ranks, but the MPI library that mpi4py loaded sees {world.size}: "
+            "they are of two MPI installations; put the bin directory of mpi4py's MPI first in PATH"
+        )
+    if ranks is not None and ranks != size:
+        raise InputError(f"--ranks {ranks} contradicts mpirun, which started {size}; leave --ranks out under mpirun")
+    return world
+
+
+def _cpu_threads(world: Any) -> int:
+    """This rank's share of the cores that it may run on: the ranks whose cores overlap with them share them."""
+    from mpi4py import MPI
+
+    local = world.Split_type(MPI.COMM_TYPE_SHARED)
+    mine = np.zeros(CPU_MASK_BITS, np.uint8)
+    mine[list(os.sched_getaffinity(0))] = 1
+    masks = np.empty((local.size, CPU_MASK_BITS), np.uint8)
+    local.Allgather(mine, masks)
+    local.Free()
+    sharers = int((masks & mine).any(axis=1).sum())
+    return max(1, int(mine.sum()) // sharers)
+
+
+def _sleep_until_all_are_here(world: Any) -> None:
+    # MPI_Finalize would wait as well, but wakes up thousands of times a second to look.
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(IDLE_SLICE_S)
+
+
+def _status(error: TopocommError | None) -> int:
+    if error is None:
+        return OK
+    return BAD_INPUT if isinstance(error, InputError) else WORK_FAILED
+
+
+def _say_error(job: Job[Result], error: TopocommError, rank: int = 0) -> int:
+    where = f"rank {rank}: " if rank else ""
+    say(f"{job.name}: error: {where}{error}")
+    return _status(error)

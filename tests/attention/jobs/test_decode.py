@@ -1,0 +1,113 @@
+"""`python -m attention decode`: synthetic data that no rank count changes, the check, the table."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from attention.__main__ import main
+from attention.jobs.synthetic import Sizes, block, exact, queries, shard
+from attention.reference import reference_attention
+from attention.shards import ShardMap
+from tests.attention.faults import plant_lse_fault
+from tests.mpi import mpirun
+
+SIZES = Sizes(context=301, batch=2, heads=6, kv_heads=2, head_dim=8)
+SMALL = ["decode", "--context=3000", "--heads=6", "--kv-heads=2", "--head-dim=20", "--batch=2", "--steps=3"]
+
+
+def whole(sizes):
+    return torch.cat([block(sizes, number) for number in range(-(-sizes.context // 16))], dim=3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8, 64])
+def test_data_do_not_depend_on_the_ranks(ranks):
+    k, v = whole(SIZES)
+    assert k.shape == (2, 2, 301, 8)
+    shards = ShardMap(ranks)
+    for rank in range(ranks):
+        mine = torch.tensor(shards.owned(rank, 0, SIZES.context))
+        mine_k, mine_v = shard(SIZES, shards, rank)
+        assert torch.equal(mine_k, k[:, :, mine])
+        assert torch.equal(mine_v, v[:, :, mine])
+
+
+def test_blocks_differ_and_are_normal():
+    k, v = whole(Sizes(context=4000, batch=1, heads=1, kv_heads=1, head_dim=16))
+    first_rows = torch.cat([k, v])[..., 0]
+    assert len(torch.unique(first_rows)) > 0.999 * first_rows.numel()
+    assert abs(float(k.mean())) < 0.02
+    assert abs(float(k.std()) - 1) < 0.02
+
+
+def test_exact_is_the_reference():
+    k, v = whole(SIZES)
+    expected = reference_attention(queries(SIZES), k, v).out[:, [0, 2, 5]]
+    np.testing.assert_allclose(exact(SIZES, [0, 2, 5]).numpy(), expected, rtol=0, atol=1e-12)
+
+
+def table(text):
+    """The rows of the table by method: p50, p99, wire bytes, error, bits."""
+    rows = re.findall(r"^(\w+) +([\d.]+) +([\d.]+) +([\d,]+) +(\S+)  (the same|differ)$", text, re.MULTILINE)
+    return {row[0]: row[1:] for row in rows}
+
+
+def check_table(text, ranks):
+    rows = table(text)
+    assert list(rows) == ["tree", "ring", "allreduce"]
+    for p50, p99, _, error, bits in rows.values():
+        assert 0 < float(p50) <= float(p99)
+        assert float(error) <= 1e-5
+        assert bits == "the same"
+    kv_bytes = 2 * 4 * 2 * 2 * 3000 * 20
+    assert int(rows["ring"][2].replace(",", "")) == (ranks - 1) * kv_bytes
+    assert f"float32 keys and values: {kv_bytes:,} bytes" in text
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_on_threads(capsys, ranks):
+    assert main([*SMALL, f"--ranks={ranks}"]) == 0
+    check_table(capsys.readouterr().out, ranks)
+
+
+def test_wire_bytes_on_two_ranks(capsys):
+    """An exchange sends every rank's value once: batch x heads rows of 20 numbers and a log-sum-exp, or three times."""
+    assert main([*SMALL, "--ranks=2", "--method=all"]) == 0
+    rows = table(capsys.readouterr().out)
+    tree, allreduce = (int(rows[name][2].replace(",", "")) for name in ("tree", "allreduce"))
+    assert tree == 2 * 12 * 21 * 4
+    assert allreduce == 2 * 12 * 22 * 4
+
+
+def test_under_mpirun():
+    done = mpirun(3, ["-m", "attention", *SMALL])
+    assert done.returncode == 0, done.stderr
+    check_table(done.stdout, 3)
+
+
+def test_one_method(capsys):
+    assert main([*SMALL, "--ranks=2", "--method=ring"]) == 0
+    assert list(table(capsys.readouterr().out)) == ["ring"]
+
+
+def test_a_wrong_partial_fails_the_check(capsys, monkeypatch):
+    plant_lse_fault(monkeypatch)
+    assert main([*SMALL, "--ranks=2", "--method=tree"]) == 1
+    assert re.search(
+        r"^attention decode: error: the result is off by \S+, more than 1e-05$", capsys.readouterr().err, re.M
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--heads=6", "--kv-heads=4"], "--heads 6 must be a multiple of --kv-heads 4"),
+        (["--ranks=65"], "65 ranks cannot share 64 virtual shards"),
+    ],
+)
+def test_bad_input(capsys, arguments, part):
+    assert main(["decode", *arguments]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert part in said.err

@@ -1,0 +1,38 @@
+"""Another distribution's `attention` in place of ours is named, with the remedy."""
+
+import sys
+import types
+
+import pytest
+
+from attention.__main__ import main
+from attention.jobs import shadowed
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    module = types.ModuleType("attention")
+    module.__file__ = "/site-packages/attention/__init__.py"
+    monkeypatch.setitem(sys.modules, "attention", module)
+    return module
+
+
+def test_ours_is_not_shadowed():
+    assert shadowed.why_shadowed() is None
+
+
+@pytest.mark.parametrize(
+    ("owners", "parts"),
+    [
+        ({"attention": ["attention", "topocomm"]}, ["the distribution 'attention'", "pip uninstall attention;"]),
+        ({"attention": ["topocomm", "other-one"]}, ["the distribution 'other-one'", "pip uninstall other-one;"]),
+        ({}, ["another package has overwritten it", "pip uninstall attention;"]),
+    ],
+)
+def test_a_foreign_package_is_named(foreign, monkeypatch, capsys, owners, parts):
+    monkeypatch.setattr(shadowed, "packages_distributions", lambda: owners)
+    assert main(["generate", "--model=smollm2", "--prompt=a"]) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    for part in ["/site-packages/attention/__init__.py is not topocomm's", "--force-reinstall topocomm", *parts]:
+        assert part in line
