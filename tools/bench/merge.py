@@ -1,4 +1,4 @@
-"""One decode step's merge of partials, 32 heads x 128 float32, beside its alternatives: `mpirun -n P python -m mpi4py ...`.
+"""One decode step's merge of partials, 32 heads x 128 float32, beside its alternatives (mpirun -n P).
 
 Every method runs in blocks of 200 calls, all methods in turn, block after block; a block's time per call is that of
 the slowest rank. Printed are the median over the blocks and the quartiles, in microseconds, and the ratio to ours.
