@@ -3,7 +3,7 @@
 For partials (o1, l1) and (o2, l2) over disjoint keys, with m = max(l1, l2) and w_i = exp(l_i - m):
 o = (w1 o1 + w2 o2) / (w1 + w2), l = m + ln(w1 + w2): attention over the union of the keys. It is associative
 and commutative, and its identity is the empty partial (0, -inf): merging with an empty partial returns the
-other operand bit for bit and ignores what the empty one holds in `out`, NaN too.
+other operand bit for bit. An operand of weight 0 is ignored, whatever it holds in `out`, NaN too.
 Source: Shyam et al., "Tree Attention" (2024), section 5 with its algorithm 3, in the normalised form.
 
 Weights are computed in float64 from the float32 lse and rounded once, so chains of merges do not drift.
@@ -36,13 +36,11 @@ def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any
         high, low = (1.0 / total).astype(np.float32), (lighter / total).astype(np.float32)
         left_is_high = left_lse >= right_lse
         lse = (np.maximum(left_lse, right_lse) + np.log(total)).astype(np.float32)
-        out = (
-            np.where(left_is_high, high, low)[..., None] * left[OUT]
-            + np.where(left_is_high, low, high)[..., None] * right[OUT]
-        )
-    for empty, other in ((left_empty, right), (right_empty, left)):
+        left_weight, right_weight = np.where(left_is_high, high, low), np.where(left_is_high, low, high)
+        out = left_weight[..., None] * left[OUT] + right_weight[..., None] * right[OUT]
+    for empty, weight, other in ((left_empty, left_weight, right), (right_empty, right_weight, left)):
         np.copyto(lse, other[LSE], where=empty)
-        np.copyto(out, other[OUT], where=empty[..., None])
+        np.copyto(out, other[OUT], where=(empty | (weight == 0))[..., None])
     np.copyto(out, np.float32(0), where=(left_empty & right_empty)[..., None])
     return {OUT: out, LSE: lse}
 
@@ -50,15 +48,15 @@ def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any
 @cache
 def _kernel() -> Kernel | None:
     try:
-        from attention.kernels.cpu import VERSION, bind
+        from attention.kernels.cpu import COMPILED, VERSION, bind
     except ImportError:  # numba is optional; without it `combine` runs
         return None
 
     def bind_layout(layout: Layout, buffer: Any, rows: int, offsets: Sequence[int]) -> Any:
         chunks = [layout.views(buffer, offset, rows) for offset in offsets]
-        return bind(buffer, [(chunk[OUT], chunk[LSE]) for chunk in chunks])
+        return bind([(chunk[OUT], chunk[LSE]) for chunk in chunks])
 
-    return Kernel(VERSION, bind_layout)
+    return Kernel(VERSION, bind_layout, COMPILED)
 
 
 LOGSUMEXP = Operator(

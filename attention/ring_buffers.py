@@ -76,10 +76,10 @@ class Partials:
         layout = LOGSUMEXP.layout({"out": (shape, np.float32), "lse": (shape[:3], np.float32)})
         slot_bytes = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         buffer = np.zeros((ranks + 1) * slot_bytes, np.uint8)
-        offsets = [slot * slot_bytes for slot in range(ranks + 1)]
+        offsets = [slot * slot_bytes for slot in range(ranks)]
         self.shape = shape
-        self._merged = _partial(layout, buffer, offsets[0])
-        self._of_rank = [_partial(layout, buffer, offset) for offset in offsets[1:]]
+        self._of_rank = [_partial(layout, buffer, offset) for offset in offsets]
+        self._merged = layout.views(buffer, ranks * slot_bytes, layout.rows)
         self._fold = LOGSUMEXP.bind_fold(layout, buffer, layout.rows, offsets)
 
     def of(self, rank: int) -> Partial:
@@ -88,9 +88,9 @@ class Partials:
 
     def fold(self, into: Partial) -> None:
         """Merge all, in rank order."""
-        self._fold()
-        into.out.copy_(self._merged.out)
-        into.lse.copy_(self._merged.lse)
+        self._fold(self._merged)
+        into.out.copy_(torch.from_numpy(self._merged["out"]).view(into.out.shape))
+        into.lse.copy_(torch.from_numpy(self._merged["lse"]).view(into.lse.shape))
 
 
 def _partial(layout: Layout, buffer: NDArray[np.uint8], offset: int) -> Partial:

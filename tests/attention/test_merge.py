@@ -26,10 +26,10 @@ def fold(parts, *, into=0, kernel=True):
     for slot, part in enumerate(parts, 1):
         for name, view in layout.views(buffer, slot * stride, rows).items():
             view[...] = part[name].reshape(view.shape)
-    offsets = [into * stride, *(slot * stride for slot in range(1, len(parts) + 1))]
-    bound = LOGSUMEXP.bind_fold if kernel else LOGSUMEXP._numpy_fold
-    bound(layout, buffer, rows, offsets)()
-    views = layout.views(buffer, offsets[0], rows)
+    offsets = [slot * stride for slot in range(1, len(parts) + 1)]
+    bind = LOGSUMEXP.bind_fold if kernel else LOGSUMEXP._numpy_fold
+    views = layout.views(buffer, into * stride, rows)
+    bind(layout, buffer, rows, offsets)(views)
     return {name: view.reshape(parts[0][name].shape).copy() for name, view in views.items()}
 
 

@@ -98,8 +98,9 @@ def folded(operator, dtype, arrays, *, alias):
     for offset, array in zip(offsets[1:], arrays, strict=True):
         bound.views(buffer, offset, rows)["value"][...] = array.reshape(-1)
     out = offsets[alias]
-    operator.bind_fold(bound, buffer, rows, [out, *offsets[1:]])()
-    return bound.views(buffer, out, rows)["value"].reshape(arrays[0].shape)
+    target = bound.views(buffer, out, rows)
+    operator.bind_fold(bound, buffer, rows, offsets[1:])(target)
+    return target["value"].reshape(arrays[0].shape)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, np.int64, np.int32, np.uint8])

@@ -202,8 +202,7 @@ class Communicator:
         self.refusal = BUSY
 
     def announce(self, tag: int) -> None:
-        """Say which call this rank is in, for ranks that wait for it in another."""
-        self.calls += 1
+        """Say, while waiting, which call this rank is in, for ranks that wait for it in another."""
         if self.transport.standings is not None:
             self.transport.standings[self.rank] = self.calls << 32 | tag
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topocomm.errors import OperatorError
-from topocomm.execute.lanes import Lane, Work, make_lanes
+from topocomm.execute.lanes import Work
+from topocomm.execute.make_lanes import make_lanes
 from topocomm.execute.structure import Fields, Structure, take
+from topocomm.execute.transports.transport import Batch
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
 
-SPIN_S = 0.001
 BUSY = "another call is running; one at a time"
 
 
@@ -35,10 +35,10 @@ class PreparedCall:
         self._comm = comm
         self._layout = work.layout
         self._structure = structure
-        self._waiting = comm.waiting
-        self._lanes = make_lanes(work, comm.waiting)
-        self._inputs = [_given(structure, lane.fields_in()) for lane in self._lanes]
-        self._turn = 0
+        self._lanes = make_lanes(work, comm.waiting, self._wait_long)
+        self._inputs = [None if lane.views is None else structure.give(lane.views) for lane in self._lanes]
+        self._turn, self._turns = 0, len(self._lanes)
+        self._shapes = [(f.name, (*work.layout.leading, *f.row_shape), f.dtype) for f in work.layout.fields]
 
     @property
     def input(self) -> Any:
@@ -70,7 +70,7 @@ class PreparedCall:
             if any(x is other for other in self._inputs):
                 raise OperatorError("x is the send buffer of an earlier call; take `call.input` anew before each call")
             self._check("x", take(x, self._structure.names))
-        if x is None and self._lanes[0].inputs.parts:
+        if x is None and self._lanes[0].takes_value:
             raise OperatorError("x is missing: this rank puts a value in")
         if out is not None and out is not x:
             self._check("out", take(out, self._structure.names))
@@ -82,80 +82,48 @@ class PreparedCall:
         if comm.refusal is not None:
             comm.enter()  # raises, and says why
         comm.refusal = BUSY
+        comm.calls += 1
+        turn = self._turn
+        lane = self._lanes[turn]
         try:
-            lane = self._lanes[self._turn]
-            if x is not None and x is not self._inputs[self._turn]:
-                self._pack(lane, x)
-            comm.announce(self.tag)
-            if lane.state is not None:
-                lane.state[0] += 1
-                self._turn ^= 1
-            for batch, folds in lane.stages:
-                if batch is not None:
-                    batch.start()
-                    if not batch.wait(SPIN_S):
-                        self._waiting.for_batch(batch, self.tag)
-                for fold in folds:
-                    fold()
-            result = self._unpack(lane, out) if lane.outputs.parts else None
+            fields = None if x is None or x is self._inputs[turn] else self._structure.fields(x)
+            given = None if out is None or not lane.gives_result else self._structure.fields(out)
+            target = self._target(given) if lane.gives_result else None
+            lane.run(fields, target, given is not None)
+            if given is not None and target is not None and target is not given:
+                for name, array in given.items():
+                    array[...] = target[name]
         except BaseException as error:
             comm.fail(error)
             raise
+        self._turn = (turn + 1) % self._turns
         comm.refusal = None
-        return result
+        if target is None or given is not None:
+            return None if target is None else out
+        return self._structure.give(target)
 
     def free(self) -> None:
         """Give back the requests."""
         for lane in self._lanes:
             lane.free()
 
-    def _pack(self, lane: Lane, x: Any) -> None:
-        fields = x if type(x) is dict and not self._structure.is_torch else take(x, self._structure.names)
-        if lane.inputs.whole is not None:
-            for name, view in lane.inputs.whole:
-                view[...] = fields[name]
-        else:
-            for name, rows, view in lane.inputs.parts:
-                view[...] = self._flat(name, fields[name])[rows]
+    def _target(self, given: Fields | None) -> Fields:
+        """Where the result goes: to the caller's arrays if they are C-contiguous, else to fresh ones."""
+        if given is not None and all(array.flags.c_contiguous for array in given.values()):
+            return given
+        return {name: np.empty(shape, dtype) for name, shape, dtype in self._shapes}
 
-    def _unpack(self, lane: Lane, out: Any) -> Any:
-        if out is not None:
-            plain = type(out) is dict and not self._structure.is_torch
-            self._copy_out(lane, out if plain else take(out, self._structure.names))
-            return out
-        if lane.outputs.whole is not None:
-            return self._structure.give({name: view.copy() for name, view in lane.outputs.whole})
-        fresh: Fields = {f.name: np.empty((*self._layout.leading, *f.row_shape), f.dtype) for f in self._layout.fields}
-        self._copy_out(lane, fresh)
-        return self._structure.give(fresh)
-
-    def _copy_out(self, lane: Lane, target: Fields) -> None:
-        if lane.outputs.whole is not None:
-            for name, view in lane.outputs.whole:
-                target[name][...] = view
-        else:
-            for name, rows, view in lane.outputs.parts:
-                self._flat(name, target[name])[rows] = view
-
-    def _flat(self, name: str, array: NDArray[Any]) -> NDArray[Any]:
-        """The array as flattened rows."""
-        row_shape = next(f.row_shape for f in self._layout.fields if f.name == name)
-        return array.reshape((self._layout.rows, *row_shape))
+    def _wait_long(self, batch: Batch) -> None:
+        self._comm.announce(self.tag)
+        self._comm.waiting.for_batch(batch, self.tag)
 
     def _check(self, what: str, fields: Fields) -> None:
-        for bound in self._layout.fields:
-            got = fields[bound.name]
-            shape = (*self._layout.leading, *bound.row_shape)
-            if got.shape != shape or got.dtype != bound.dtype:
+        for name, shape, dtype in self._shapes:
+            got = fields[name]
+            if got.shape != shape or got.dtype != dtype:
                 raise OperatorError(
-                    f"{what}: field {bound.name!r} must be {bound.dtype} {list(shape)} as prepared, "
+                    f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, "
                     f"got {got.dtype} {list(got.shape)}"
                 )
             if what == "out" and not got.flags.writeable:
-                raise OperatorError(f"out: field {bound.name!r} is read-only; give a writable array")
-            if what == "out" and len(self.plan.schedule.chunks) > 1 and not got.flags.c_contiguous:
-                raise OperatorError(f"out: field {bound.name!r} must be C-contiguous for a plan of several chunks")
-
-
-def _given(structure: Structure, fields: Fields | None) -> Any:
-    return None if fields is None else structure.give(fields)
+                raise OperatorError(f"out: field {name!r} is read-only; give a writable array")

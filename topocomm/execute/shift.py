@@ -33,7 +33,7 @@ class Shift:
     def start(self) -> None:
         """Post all; compute while the bytes move, calling `advance` now and then, and `wait`."""
         self._comm.enter()
-        self._comm.announce(self._tag)
+        self._comm.calls += 1
         for batch, _ in self._batches:
             batch.start()
 
@@ -51,6 +51,7 @@ class Shift:
         try:
             for batch, tag in self._batches:
                 if not batch.wait(SPIN_S):
+                    self._comm.announce(self._tag)
                     self._comm.waiting.for_batch(batch, tag)
         except BaseException as error:
             self._comm.fail(error)

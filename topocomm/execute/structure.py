@@ -23,22 +23,28 @@ class Structure:
 
     names: tuple[str, ...]
     is_torch: bool
-    rebuild: Callable[[Mapping[str, Any]], Any]
+    rebuild: Callable[[Mapping[str, Any]], Any] | None
+    """None where the container is a dict of the fields in the operator's order."""
 
-    def give(self, fields: Mapping[str, NDArray[Any]]) -> Any:
+    def give(self, fields: Fields) -> Any:
         """The fields in the user's container, as the user's kind of array; no copy is made."""
-        if not self.is_torch:
-            return self.rebuild(fields)
-        import torch
+        made: dict[str, Any] = fields
+        if self.is_torch:
+            import torch
 
-        return self.rebuild({name: torch.from_numpy(array) for name, array in fields.items()})
+            made = {name: torch.from_numpy(array) for name, array in fields.items()}
+        return made if self.rebuild is None else self.rebuild(made)
+
+    def fields(self, x: Any) -> Fields:
+        """The arrays of a value of this structure by field, as `take`."""
+        return x if type(x) is dict and not self.is_torch else take(x, self.names)
 
 
 def signature(x: Any) -> Hashable:
     """A key that is equal for values of the same container, fields, shapes and dtypes; fast."""
     try:
         if type(x) is dict:
-            return tuple([(name, type(a), a.shape, a.dtype) for name, a in x.items()])
+            return tuple([(name, a.shape, a.dtype) for name, a in x.items()])
         return (type(x), x.shape, x.dtype)
     except AttributeError:
         parts = _parts(x)
@@ -62,7 +68,8 @@ def describe(operator: Operator, x: Any) -> Structure:
     kinds = {_is_torch(part) for part in parts.values()}
     if len(kinds) > 1:
         raise OperatorError("the fields mix torch tensors and NumPy arrays; give all as one kind")
-    return Structure(wanted, kinds.pop(), _rebuilder(x))
+    plain = type(x) is dict and tuple(x) == wanted
+    return Structure(wanted, kinds.pop(), None if plain else _rebuilder(x))
 
 
 def take(x: Any, names: tuple[str, ...]) -> Fields:

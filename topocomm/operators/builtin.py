@@ -17,16 +17,14 @@ def _elementwise(name: str, ufunc: np.ufunc, identity: Callable[[np.dtype[Any]],
         return {VALUE: ufunc(left[VALUE], right[VALUE])}
 
     def bind(layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
-        out, first, *rest = (layout.views(buffer, offset, rows)[VALUE] for offset in offsets)
-        if len(rest) == 1:
-            right = rest[0]
-            return lambda: ufunc(first, right, out=out)
+        first, *rest = (layout.views(buffer, offset, rows)[VALUE] for offset in offsets)
 
-        def fold() -> None:
+        def fold(target: Arrays) -> None:
             left = first
-            for operand in rest:
-                ufunc(left, operand, out=out)
-                left = out
+            for right in rest:
+                left = ufunc(left, right, out=target[VALUE])
+            if not rest:
+                target[VALUE][...] = first
 
         return fold
 

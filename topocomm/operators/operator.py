@@ -25,7 +25,8 @@ ALIGNMENT_BYTES = 64
 
 Arrays = Mapping[str, Any]
 Buffer = NDArray[np.uint8]
-Fold = Callable[[], None]
+Fold = Callable[[Arrays], None]
+"""Writes what it folds to the arrays given, one [rows, *dims] per field."""
 
 
 class Field(NamedTuple):
@@ -86,13 +87,20 @@ class Layout:
     def views(self, buffer: Buffer, offset: int, rows: int) -> dict[str, NDArray[Any]]:
         """The fields of the packed chunk of `rows` rows at byte `offset`, as arrays [rows, *dims] on `buffer`."""
         out: dict[str, NDArray[Any]] = {}
-        end = 0
-        for bound in self.fields:
-            start = _aligned(end, bound.dtype.itemsize)
-            end = start + rows * bound.row_bytes
-            flat = buffer[offset + start : offset + end].view(bound.dtype)
+        for bound, start in zip(self.fields, self.addresses(offset, rows), strict=True):
+            flat = buffer[start : start + rows * bound.row_bytes].view(bound.dtype)
             out[bound.name] = flat.reshape((rows, *bound.row_shape))
         return out
+
+    def addresses(self, start: int, rows: int) -> list[int]:
+        """Where the fields of a packed chunk of `rows` rows start, if it starts at `start`."""
+        found = []
+        end = 0
+        for bound in self.fields:
+            at = _aligned(end, bound.dtype.itemsize)
+            end = at + rows * bound.row_bytes
+            found.append(start + at)
+        return found
 
     def __str__(self) -> str:
         return ", ".join(f"{f.name} {f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields)
@@ -101,15 +109,30 @@ class Layout:
 class Kernel(NamedTuple):
     """A fused left fold ((a.b).c) on packed chunks.
 
-    `bind(layout, buffer, rows, offsets)` returns a function without arguments that reads the packed chunks of
-    `rows` rows at byte offsets `offsets[1:]` of `buffer`, folds them left to right, and writes the one at
-    `offsets[0]`, which may be that of the first operand, or of either of two. It returns None for layouts that
-    it does not cover.
+    `bind(layout, buffer, rows, offsets)` returns a `Fold` that reads the packed chunks of `rows` rows at byte
+    offsets `offsets` of `buffer`, folds them left to right, and writes the result to C-contiguous arrays, which may
+    be those of the first operand, or of either of two. It returns None for layouts that it does not cover.
     `version` enters the agreement between ranks: kernels that round differently have different versions.
+    `compiled`, where there is one, is the address of a C function `void fold(int64_t *task)` that does the same
+    without Python, wherever the arrays are. The words of a task (`fold_task`): rows, number of operands, items per
+    row of every field, then the addresses of the fields of the result and of every operand.
     """
 
     version: str
     bind: Callable[[Layout, Buffer, int, Sequence[int]], Fold | None]
+    compiled: int | None = None
+
+
+def fold_task(layout: Layout, rows: int, places: Sequence[int]) -> list[int]:
+    """The task of a compiled fold.
+
+    Args:
+        layout: Of the values.
+        rows: Rows of the chunk.
+        places: Addresses of packed chunks: the result's, then every operand's.
+    """
+    items = [prod(f.row_shape) for f in layout.fields]
+    return [rows, len(places) - 1, *items, *(at for place in places for at in layout.addresses(place, rows))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +220,7 @@ class Operator:
         return self.layout(shapes)
 
     def bind_fold(self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
-        """A function without arguments that folds the packed chunks at `offsets[1:]` into `offsets[0]`."""
+        """The fold of the packed chunks of `rows` rows at byte offsets `offsets` of `buffer`."""
         kernel = self.kernel() if self.kernel is not None else None
         fold = kernel.bind(layout, buffer, rows, offsets) if kernel is not None else None
         return fold if fold is not None else self._numpy_fold(layout, buffer, rows, offsets)
@@ -206,9 +229,15 @@ class Operator:
         """Which implementation `bind_fold` takes for this layout; equal versions round equally."""
         kernel = self.kernel() if self.kernel is not None else None
         probe = np.empty(layout.packed_bytes(1), np.uint8)
-        if kernel is not None and kernel.bind(layout, probe, 1, [0, 0, 0]) is not None:
+        if kernel is not None and kernel.bind(layout, probe, 1, [0, 0]) is not None:
             return kernel.version
         return "numpy"
+
+    def compiled_fold(self, layout: Layout) -> int | None:
+        """The address of the compiled fold for this layout, if there is one."""
+        kernel = self.kernel() if self.kernel is not None else None
+        covered = kernel is not None and self.fold_version(layout) == kernel.version
+        return kernel.compiled if kernel is not None and covered else None
 
     def _split_shape(
         self, f: Field, shape: tuple[int, ...], dims: dict[str, int]
@@ -227,15 +256,15 @@ class Operator:
         return shape[:cut], shape[cut:]
 
     def _numpy_fold(self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
-        out, first, *rest = (layout.views(buffer, offset, rows) for offset in offsets)
+        first, *rest = (layout.views(buffer, offset, rows) for offset in offsets)
         combine = self.combine
 
-        def fold() -> None:
+        def fold(target: Arrays) -> None:
             acc: Arrays = first
             for right in rest:
                 acc = combine(acc, right)
-            for name, view in out.items():
-                np.copyto(view, acc[name], casting="same_kind")
+            for name, array in target.items():
+                np.copyto(array, acc[name], casting="same_kind")
 
         return fold
 

@@ -13,7 +13,7 @@ from topocomm import SUM
 what = sys.argv[1]
 world = MPI.COMM_WORLD
 if "messages" in sys.argv:
-    topocomm.execute.lanes.SHARED_LIMIT_BYTES = -1
+    topocomm.execute.make_lanes.SHARED_LIMIT_BYTES = -1
 comm = topocomm.Communicator.from_mpi(world)
 a, b = np.zeros(4), np.zeros(5)
 comm.allreduce(a, SUM)

@@ -13,12 +13,13 @@ import mmap
 import os
 import tempfile
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.execute.agreement import gather_notes
+from topocomm.execute.kernels import layout as word
 from topocomm.execute.transports.transport import GATHER_TAG, Batch, Message
 from topocomm.execute.waiting import Waiting
 from topocomm.operators.operator import Buffer
@@ -50,57 +51,107 @@ def open_region(waiting: Waiting, size_bytes: int) -> Buffer | None:
 def kernels_available() -> bool:
     """Whether the compiled wait can be used here: it needs numba and a directory for shared memory."""
     try:
-        import topocomm.execute.kernels.spin  # noqa: F401
+        import topocomm.execute.kernels.shared_memory  # noqa: F401
     except ImportError:
         return False
     return os.path.isdir(DIRECTORY)
 
 
-class SharedStage(Batch):
-    """A stage of one rank: publish what is done so far, then wait for the ranks whose values it reads."""
+class SharedMemory:
+    """Two memories that all ranks of a host map, used in turn, and what coordinates them.
 
-    def __init__(self, counters: Any, state: Any, rank: int, waits: Sequence[tuple[int, int]], index: int) -> None:
-        from topocomm.execute.kernels.spin import STRIDE, publish_and_wait
+    Attributes:
+        rank: This rank.
+        counters: int64, one progress counter per rank on a cache line each.
+        memories: uint8 arrays.
+        epoch: Number of calls made here, the running one included.
+        looks: Looks at a counter before the core is given away after every look.
+    """
 
-        words = COUNTER_BYTES // 8
-        crowded = len(os.sched_getaffinity(0)) < counters.size // words
-        plan = [rank * words, index + 1, 0 if crowded else LOOKS]
-        for peer, done in waits:
-            plan += [peer * words, done]
+    def __init__(self, region: Buffer, rank: int, ranks: int) -> None:
+        head = ranks * COUNTER_BYTES
+        half = (region.size - head) // 2
+        self.rank = rank
+        self.counters = region[:head].view(np.int64)
+        self.memories = (region[head : head + half], region[head + half : head + 2 * half])
+        self.epoch = 0
+        self.looks = 0 if len(os.sched_getaffinity(0)) < ranks else LOOKS
+
+
+def open_shared(waiting: Waiting, size_bytes: int) -> SharedMemory | None:
+    """Two memories of this many bytes, a multiple of a cache line; None where the host gives none. Collective."""
+    rank, ranks = waiting.transport.rank, waiting.transport.size
+    region = open_region(waiting, ranks * COUNTER_BYTES + 2 * size_bytes)
+    return None if region is None else SharedMemory(region, rank, ranks)
+
+
+class CompiledRun(Batch):
+    """A lane, as `kernels.layout` describes it, that runs in compiled code; as a batch, what it waits for."""
+
+    def __init__(self, shared: SharedMemory, lane: NDArray[np.int64], peers: Iterable[int]) -> None:
+        from topocomm.execute.kernels.shared_memory import run
+
         self.sends: tuple[Message, ...] = ()
-        self.receives = tuple(Message(peer, ()) for peer, _ in waits)
-        self._run = publish_and_wait
-        self._plan = np.array(plan, np.int64)
-        self._counters, self._state, self._stride = counters, state, STRIDE
+        self.receives = tuple(Message(peer, ()) for peer in sorted(set(peers)))
+        self._run, self._shared, self._lane = run, shared, lane
+        self._start = self._at = int(lane[word.PROGRAM])
+        self._direct = False
+        self._objects: tuple[int, ...] = (0, 0)
+
+    def begin(self, direct: bool, objects: tuple[int, ...]) -> bool:
+        """Begin anew, as `kernels.shared_memory.run` says; True when it went through without a long wait."""
+        self._at, self._direct, self._objects = self._start, direct, objects
+        return self._go_on()
 
     def start(self) -> None:
-        """Nothing: `wait` publishes, so that both take one call."""
+        self._at = self._start
 
     def wait(self, timeout_s: float) -> bool:
-        if self._run(self._counters, self._state, self._plan, ALL_LOOKS):
+        if self._go_on():
             return True
         until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s:
-            if self._run(self._counters, self._state, self._plan, ALL_LOOKS):
+            if self._go_on():
                 return True
         return False
 
     def pending(self) -> tuple[list[Message], list[Message]]:
-        base = int(self._state[0]) * self._stride
-        behind = [
-            message
-            for message, at, done in zip(self.receives, self._plan[3::2], self._plan[4::2], strict=True)
-            if self._counters[at] < base + done
-        ]
-        return [], behind
+        if self._at == word.DONE:
+            return [], []
+        count = int(self._lane[self._at + 1])
+        waits = self._lane[self._at + 2 : self._at + 2 + 2 * count].reshape(count, 2).tolist()
+        base = self._shared.epoch * word.STRIDE
+        behind = {at // COUNTER_BYTES for at, done in waits if self._shared.counters[at // 8] < base + done}
+        return [], [message for message in self.receives if message.peer in behind]
 
     def free(self) -> None:
         """Nothing: the mapping goes with its last array."""
 
+    def _go_on(self) -> bool:
+        if self._at != word.DONE:
+            self._at = self._run(self._lane, self._at, self._shared.epoch, ALL_LOOKS, self._direct, self._objects)
+        return self._at == word.DONE
 
-def counters_of(region: Buffer, ranks: int) -> Any:
-    """The progress counters at the head of a region."""
-    return region[: ranks * COUNTER_BYTES].view(np.int64)
+
+def stage_words(index: int, waits: Sequence[tuple[int, int]]) -> list[int]:
+    """A stage of a lane up to its folds: publish that `index` stages are done, then wait for (rank, its stages)."""
+    found = [index + 1, len(waits)]
+    for peer, done in waits:
+        found += [peer * COUNTER_BYTES, done]
+    return found
+
+
+def lane_head(shared: SharedMemory, function: int, edges: Sequence[int]) -> list[int]:
+    """The header of a lane."""
+    return [shared.counters.ctypes.data, function, shared.rank * COUNTER_BYTES, shared.looks, *edges]
+
+
+def shared_stage(shared: SharedMemory, index: int, waits: Sequence[tuple[int, int]]) -> CompiledRun:
+    """One stage apart from its folds, which run outside."""
+    program = [*stage_words(index, waits), 0]
+    start = word.HEADER_WORDS
+    lane = [*lane_head(shared, 0, [start] * 5 + [start + len(program)]), *program]
+    return CompiledRun(shared, np.array(lane, np.int64), (peer for peer, _ in waits))
 
 
 def _create(size_bytes: int) -> tuple[dict[str, str], str | None]:

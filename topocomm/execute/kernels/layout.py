@@ -1,0 +1,32 @@
+"""How a lane is told to the compiled executor: one int64 array of a header and sections.
+
+Sections follow each other in the order of the header's last six words, each of which is the index where one starts:
+
+    PACK      per piece of the value: array, byte offset in it, address in shared memory, bytes
+    OWN       per operand that is this rank's own value: array, byte offset in it, address in shared memory, and the
+              index of the word that tells its fold where to read
+    TARGETS   per fold that makes a piece of the result: array, byte offset in it, index of the word that tells it
+              where to write
+    UNPACK    per piece of the result that no fold of this rank makes: array, byte offset, address, bytes
+    PROGRAM   per stage: own progress to publish, number of waits, then for each the byte offset of a counter and the
+              progress awaited; number of folds, then for each the index of its task
+    TASKS     tasks as `topocomm.operators.operator.Kernel` describes
+
+Arrays are numbered: the value's fields in the operator's order, then those of the result.
+"""
+
+COUNTERS = 0
+"""Address of the progress counters."""
+FUNCTION = 1
+"""Address of the operator's compiled fold."""
+OWN_COUNTER = 2
+"""Byte offset of this rank's counter."""
+LOOKS = 3
+"""Looks at a counter before the core is given away after every look."""
+PACK, OWN, TARGETS, UNPACK, PROGRAM, TASKS = range(4, 10)
+HEADER_WORDS = 10
+
+DONE = -1
+"""Where a lane stands when it is through."""
+STRIDE = 1 << 16
+"""Counter values of one call: epoch * STRIDE + stage + 1."""
