@@ -1,0 +1,75 @@
+"""The logsumexp merge by every algorithm, in shared memory and by messages, in every way to pass values."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import topocomm.execute.make_lanes
+from attention import LOGSUMEXP
+from tests.attention.merging import assert_close, exact, partial
+from tests.machines import switch
+from topocomm.execute.compiled_lane import CompiledLane
+from topocomm.planning.planner import every_plan
+
+torch.set_num_threads(1)
+world = MPI.COMM_WORLD
+rank, size = world.rank, world.size
+SHAPES = [(32,), (2, 3, 3), (1,), (0,), (700,)]
+
+
+def apart(array):
+    """The same values in memory that is not contiguous."""
+    wide = np.zeros((*array.shape, 2), array.dtype)
+    wide[..., 0] = array
+    return wide[..., 0]
+
+
+def results_of(call, value):
+    """The result by every way to pass the value and to take the result."""
+    out = {name: np.empty_like(array) for name, array in value.items()}
+    yield "plain", call(value)
+    yield "out", call(value, out=out)
+    strided = {name: apart(array) for name, array in value.items()}
+    yield "strided", call(strided)
+    yield "strided out", call(value, out=strided)
+    itself = {name: array.copy() for name, array in value.items()}
+    yield "in place", call(itself, out=itself)
+    alias = {name: array.copy() for name, array in value.items()}
+    yield "in place, another dict", call(alias, out=dict(alias))
+    if call.input is not None:
+        for name, array in call.input.items():
+            array[...] = value[name]
+        yield "send buffer", call(call.input)
+
+
+def check(comm, compiled):
+    for shape in SHAPES:
+        values = [partial(other, shape) for other in range(size)]
+        mine, wanted = values[rank], exact(values)
+        layout = LOGSUMEXP.layout({name: (array.shape, array.dtype) for name, array in mine.items()})
+        for plan in every_plan(comm.topology, "allreduce", LOGSUMEXP, layout):
+            call = comm.prepare("allreduce", like=mine, operator=LOGSUMEXP, plan=plan)
+            assert isinstance(call._lanes[0], CompiledLane) == compiled
+            for way, result in results_of(call, mine):
+                what = f"{plan.algorithm} {shape} {way}, compiled {compiled}"
+                assert_close(result, wanted, size, what)
+                bits = world.allgather(result["out"].tobytes() + result["lse"].tobytes())
+                assert bits == bits[:1] * size, what
+            call.free()
+    tensors = {name: torch.from_numpy(array) for name, array in mine.items()}
+    assert_close({n: a.numpy() for n, a in comm.allreduce(tensors, LOGSUMEXP).items()}, wanted, size, "torch")
+
+
+machine = switch(size)
+with topocomm.Communicator.from_mpi(world, machine) as shared:
+    check(shared, compiled=size > 1)
+topocomm.execute.make_lanes.SHARED_LIMIT_BYTES = -1
+with topocomm.Communicator.from_mpi(world, machine) as messages:
+    check(messages, compiled=False)
+if rank == 0:
+    print(f"{size} ranks: all merges exact, bits equal")
