@@ -15,7 +15,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint bench soak clean setup
+.PHONY: demo test lint bench soak clean setup env
 
 setup: $(VENV)/ready
 
@@ -38,6 +38,18 @@ lint: setup
 
 test: lint
 	pytest
+	$(MAKE) --no-print-directory soak SOAK_S=18
+
+# Random plans, merges and collectives for half an hour; `make test` runs one percent.
+SOAK_S ?= 1800
+soak: setup
+	python tools/soak/plans.py --seconds $$(($(SOAK_S) * 2 / 3))
+	mpirun -n 4 python -m mpi4py tools/soak/collectives.py --seconds $$(($(SOAK_S) / 3))
+
+# For a shell: eval "$(make -s env)"
+env:
+	@echo 'export PATH="$(abspath $(BIN)):$$PATH"'
+	@env | sed -n 's/^\(\(PRTE_MCA\|OMPI\)_[A-Za-z_]*\)=\(.*\)$$/export \1=\3/p' | sort
 
 bench: setup
 	mpirun -n 2 python -m mpi4py tools/bench/merge.py
