@@ -9,8 +9,8 @@ from topocomm import Field, Operator
 
 def combine(a, b):
     n, delta = a["n"] + b["n"], b["mean"] - a["mean"]
-    m2 = a["m2"] + b["m2"] + delta**2 * a["n"] * b["n"] / n
-    return {"n": n, "mean": a["mean"] + delta * b["n"] / n, "m2": m2}
+    share = b["n"] / np.maximum(n, 1)
+    return {"n": n, "mean": a["mean"] + delta * share, "m2": a["m2"] + b["m2"] + delta**2 * a["n"] * share}
 
 
 moments = Operator("moments", (Field("n"), Field("mean"), Field("m2")), combine, {"n": 0, "mean": 0, "m2": 0})
