@@ -102,6 +102,33 @@ class PreparedCall:
             return None if target is None else out
         return self._structure.give(target)
 
+    @property
+    def has_quick_way(self) -> bool:
+        """Whether `quick` can take values of this structure."""
+        plain = self._structure.rebuild is None and not self._structure.is_torch
+        return plain and self._lanes[0].has_quick_way
+
+    def quick(self, x: Any) -> Any:
+        """`run` for a dict of NumPy arrays as the call was prepared for; None, and nothing done, for anything else.
+
+        The check of x costs nothing here: it is part of the compiled call.
+        """
+        comm = self._comm
+        if type(x) is not dict or len(x) != len(self._shapes) or comm.refusal is not None:
+            return None
+        comm.refusal = BUSY
+        turn = self._turn
+        try:
+            result = self._lanes[turn].quick(x)
+        except BaseException as error:
+            comm.fail(error)
+            raise
+        comm.refusal = None
+        if result is not None:
+            comm.calls += 1
+            self._turn = 1 - turn
+        return result
+
     def free(self) -> None:
         """Give back the requests."""
         for lane in self._lanes:

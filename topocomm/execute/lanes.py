@@ -47,6 +47,8 @@ class Lane(ABC):
     """Whether this rank gives a value."""
     gives_result: bool
     """Whether this rank gets a result."""
+    has_quick_way: bool = False
+    """Whether `quick` takes values."""
 
     @abstractmethod
     def run(self, fields: Fields | None, target: Fields | None, in_place: bool) -> None:
@@ -57,6 +59,13 @@ class Lane(ABC):
             target: C-contiguous arrays for the result; None where there is none.
             in_place: Whether the target's memory may be the value's.
         """
+
+    def quick(self, x: Fields) -> Fields | None:
+        """The result for a dict of NumPy arrays as the lane was made for; None, and nothing done, for another one.
+
+        Lanes that cannot check a value on the way take none.
+        """
+        return None
 
     @abstractmethod
     def free(self) -> None:

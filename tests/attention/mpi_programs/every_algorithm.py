@@ -47,6 +47,32 @@ def results_of(call, value):
         yield "send buffer", call(call.input)
 
 
+def check_plain_calls(comm):
+    """`comm.allreduce` on values that fit its quick way and on such as do not, in turn, over many trials of stores."""
+    kinds = {
+        "plain": lambda p: p,
+        "other order": lambda p: dict(reversed(p.items())),
+        "strided": lambda p: {name: apart(array) for name, array in p.items()},
+        "read-only": lambda p: {name: frozen(array) for name, array in p.items()},
+        "subclass": lambda p: {name: array.view(np.memmap) for name, array in p.items()},
+        "one strided": lambda p: {"out": apart(p["out"]), "lse": p["lse"]},
+    }
+    for round_ in range(15):
+        shape = [(9,), (3, 3), (9,)][round_ // 4 % 3]
+        values = [partial(other, shape, dim=4 + round_ % 5 // 4) for other in range(size)]
+        wanted = exact(values)
+        for kind, made in kinds.items():
+            for _ in range(3):
+                result = comm.allreduce(made(values[rank]), LOGSUMEXP)
+                assert_close(result, wanted, size, kind)
+
+
+def frozen(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
 def check(comm, compiled):
     for shape in SHAPES:
         values = [partial(other, shape) for other in range(size)]
@@ -61,6 +87,7 @@ def check(comm, compiled):
                 bits = world.allgather(result["out"].tobytes() + result["lse"].tobytes())
                 assert bits == bits[:1] * size, what
             call.free()
+    check_plain_calls(comm)
     tensors = {name: torch.from_numpy(array) for name, array in mine.items()}
     assert_close({n: a.numpy() for n, a in comm.allreduce(tensors, LOGSUMEXP).items()}, wanted, size, "torch")
 

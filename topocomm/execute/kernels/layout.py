@@ -1,7 +1,8 @@
 """How a lane is told to the compiled executor: one int64 array of a header and sections.
 
-Sections follow each other in the order of the header's last six words, each of which is the index where one starts:
+Sections follow each other in the order of the header's last seven words, each the index where one starts:
 
+    SHAPES    per array of the value: id() of its dtype, number of axes, then their sizes
     PACK      per piece of the value: array, byte offset in it, address in shared memory, bytes
     OWN       per operand that is this rank's own value: array, byte offset in it, address in shared memory, and the
               index of the word that tells its fold where to read
@@ -23,10 +24,23 @@ OWN_COUNTER = 2
 """Byte offset of this rank's counter."""
 LOOKS = 3
 """Looks at a counter before the core is given away after every look."""
-PACK, OWN, TARGETS, UNPACK, PROGRAM, TASKS = range(4, 10)
-HEADER_WORDS = 10
+ARRAY_TYPE = 4
+"""id() of numpy.ndarray."""
+STREAMING = 5
+"""Whether the value is written past the caches."""
+UNTIL_TRIAL = 6
+"""Calls until that is tried anew."""
+SHAPES, PACK, OWN, TARGETS, UNPACK, PROGRAM, TASKS = range(7, 14)
+HEADER_WORDS = 14
 
 DONE = -1
 """Where a lane stands when it is through."""
+MISFIT = -2
+"""Where it stands when the value was to be checked and is not as the lane says; nothing was done."""
+
+DIRECT = 1
+"""Folds may read the caller's arrays: not where the result goes to the same memory."""
+CHECKED = 2
+"""The value's arrays are checked first: NumPy arrays of the lane's dtypes and shapes, C-contiguous."""
 STRIDE = 1 << 16
 """Counter values of one call: epoch * STRIDE + stage + 1."""

@@ -1,12 +1,14 @@
 """One rank's part of a plan in shared memory, in one compiled call: write, publish, await, fold.
 
 numba hoists plain loads out of a loop, so counters are read with an acquire load and written with a release store:
-whoever sees a counter sees everything its writer wrote before. A rank that writes its value with plain stores takes
-every cache line back from the ranks that read it in an earlier call, one after the other: 30 ns a line between
-cores without a common cache. Stores past the caches do not wait.
+whoever sees a counter sees everything its writer wrote before.
 
-Arrays come as `id(array)`: the address of their data stands after the object head (PyArrayObject in NumPy's C API).
-So one compiled function serves all dtypes and shapes, and a call costs half a microsecond instead of several.
+A rank that writes its value with plain stores takes every cache line back from the ranks that read it in an earlier
+call, one after the other: 30 ns a line between cores without a common cache, where stores past the caches do not wait;
+between cores with one, plain stores are quicker. So every TRIAL_CALLS calls plain stores are tried and timed.
+
+Arrays come as `id(array)`: what NumPy's C API calls PyArrayObject stands there. So one compiled function serves all
+dtypes and shapes, and checks them, and a call costs half a microsecond instead of several.
 """
 
 from __future__ import annotations
@@ -20,24 +22,40 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from topocomm.execute.kernels.layout import (
+    ARRAY_TYPE,
+    CHECKED,
     COUNTERS,
+    DIRECT,
     DONE,
     FUNCTION,
     LOOKS,
+    MISFIT,
     OWN,
     OWN_COUNTER,
     PACK,
     PROGRAM,
+    SHAPES,
+    STREAMING,
     STRIDE,
     TARGETS,
     TASKS,
     UNPACK,
+    UNTIL_TRIAL,
 )
 
 DATA_AT = object.__basicsize__
+"""PyArrayObject: the object head, which ends with the type; data, nd, dimensions, strides, base, descr, flags."""
+TYPE_AT, AXES_AT, SIZES_AT, DTYPE_AT, FLAGS_AT = (DATA_AT + 8 * word for word in (-1, 1, 2, 5, 6))
+PLAIN = 0x001 | 0x100
+"""NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED."""
 VECTOR = ir.VectorType(ir.IntType(64), 4)
 VECTOR_BYTES = 32
 WORDS = types.int64[::1]
+ON_X86 = platform.machine() in ("x86_64", "AMD64")
+TRIAL_CALLS = 256
+QUICK_CYCLES = 40
+"""Plain stores that take fewer cycles a cache line are kept."""
+LINE_BYTES = 64
 MOST_FIELDS = 4
 """Operators of more fields run outside this function."""
 
@@ -104,16 +122,32 @@ def _copy_byte(typingctx, to, come_from):
     return types.void(types.int64, types.int64), codegen
 
 
+def _vector_copy(builder, args, to_align):
+    to, come_from = (_pointer(builder, address, VECTOR) for address in args)
+    loaded = builder.load(come_from)
+    loaded.align = 1
+    stored = builder.store(loaded, to)
+    stored.align = to_align
+    return stored
+
+
+@intrinsic
+def _copy_vector(typingctx, to, come_from):
+    """Copy VECTOR_BYTES."""
+
+    def codegen(context, builder, signature, args):
+        _vector_copy(builder, args, 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
 @intrinsic
 def _stream_vector(typingctx, to, come_from):
     """Copy VECTOR_BYTES past the caches; `to` is aligned to them."""
 
     def codegen(context, builder, signature, args):
-        to, come_from = (_pointer(builder, address, VECTOR) for address in args)
-        loaded = builder.load(come_from)
-        loaded.align = 1
-        stored = builder.store(loaded, to)
-        stored.align = VECTOR_BYTES
+        stored = _vector_copy(builder, args, VECTOR_BYTES)
         stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
         return context.get_dummy_value()
 
@@ -121,11 +155,24 @@ def _stream_vector(typingctx, to, come_from):
 
 
 @intrinsic
+def _cycles(typingctx):
+    """The processor's clock on x86, where every process may read it; elsewhere 0: plain stores then seem quick."""
+
+    def codegen(context, builder, signature, args):
+        if not ON_X86:
+            return ir.Constant(ir.IntType(64), 0)
+        kind = ir.FunctionType(ir.IntType(64), [])
+        return builder.call(builder.module.declare_intrinsic("llvm.readcyclecounter", (), kind), [])
+
+    return types.int64(), codegen
+
+
+@intrinsic
 def _drain(typingctx):
     """Order streamed stores before any later one: x86 does so at a fence only."""
 
     def codegen(context, builder, signature, args):
-        if platform.machine() in ("x86_64", "AMD64"):
+        if ON_X86:
             kind = ir.FunctionType(ir.VoidType(), [])
             builder.call(builder.module.declare_intrinsic("llvm.x86.sse.sfence", (), kind), [])
         return context.get_dummy_value()
@@ -152,17 +199,72 @@ def _stream(to, come_from, size_bytes):
 
 @njit
 def _copy(to, come_from, size_bytes):
-    for byte in range(size_bytes):
+    at = 0
+    while at + VECTOR_BYTES <= size_bytes:
+        _copy_vector(to + at, come_from + at)
+        at += VECTOR_BYTES
+    for byte in range(at, size_bytes):
         _copy_byte(to + byte, come_from + byte)
+
+
+@njit
+def _pack(lane, objects, streaming):
+    """Write the value to shared memory; its bytes. What lies there already is left."""
+    written = 0
+    for at in range(lane[PACK], lane[OWN], 4):
+        come_from = _data(objects[lane[at]]) + lane[at + 1]
+        if come_from != lane[at + 2]:
+            written += lane[at + 3]
+            if streaming:
+                _stream(lane[at + 2], come_from, lane[at + 3])
+            else:
+                _copy(lane[at + 2], come_from, lane[at + 3])
+    return written
+
+
+@njit
+def _pack_well(lane, objects):
+    """Write the value the quicker way. Of two plain calls in a row the second is timed: the first warms up."""
+    left = lane[UNTIL_TRIAL]
+    lane[UNTIL_TRIAL] = left - 1 if left > 0 else TRIAL_CALLS
+    if left > 1:
+        _pack(lane, objects, lane[STREAMING])
+        return
+    began = _cycles()
+    written = _pack(lane, objects, False)
+    if left == 0 and written > 0:
+        lane[STREAMING] = (_cycles() - began) * LINE_BYTES > QUICK_CYCLES * written
+
+
+@njit
+def _is_plain(array_type, words, at, object_id):
+    """Whether an object is an array as the word `at` and the next ones say, with plain memory."""
+    if _load_word(object_id + TYPE_AT) != array_type or _load_word(object_id + DTYPE_AT) != words[at]:
+        return False
+    axes = _load_word(object_id + AXES_AT) & 0xFFFFFFFF
+    if axes != words[at + 1] or _load_word(object_id + FLAGS_AT) & PLAIN != PLAIN:
+        return False
+    sizes, same = _load_word(object_id + SIZES_AT), True
+    for axis in range(axes):
+        same &= _load_word(sizes + 8 * axis) == words[at + 2 + axis]
+    return same
+
+
+@njit
+def _fits(lane, objects):
+    """Whether the value's arrays are what the lane was made for."""
+    at = lane[SHAPES]
+    for index in range(len(objects) // 2):
+        if not _is_plain(lane[ARRAY_TYPE], lane, at, objects[index]):
+            return False
+        at += 2 + lane[at + 1]
+    return True
 
 
 @njit
 def _begin(lane, objects, direct):
     """Write the value for the others to read, and tell the folds where the caller's arrays are."""
-    for at in range(lane[PACK], lane[OWN], 4):
-        come_from = _data(objects[lane[at]]) + lane[at + 1]
-        if come_from != lane[at + 2]:  # else it lies in the send buffer already
-            _stream(lane[at + 2], come_from, lane[at + 3])
+    _pack_well(lane, objects)
     for at in range(lane[OWN], lane[TARGETS], 4):
         lane[lane[at + 3]] = _data(objects[lane[at]]) + lane[at + 1] if direct else lane[at + 2]
     for at in range(lane[TARGETS], lane[UNPACK], 3):
@@ -190,19 +292,21 @@ def _advance(lane, tasks, at, epoch, looks):
     return at
 
 
-def _run(lane, at, epoch, looks, direct, objects):
-    """Run a lane, or go on with it; where it stands, or DONE.
+def _run(lane, at, epoch, looks, mode, objects):
+    """Run a lane, or go on with it; where it stands, or DONE, or MISFIT.
 
     Args:
         lane: int64, as `kernels.layout` describes.
         at: Where it stands; at its start, lane[PROGRAM].
         epoch: Number of calls made on this memory, this one included.
         looks: How often to look at counters at most.
-        direct: Whether folds may read the caller's arrays: not where the result goes to the same arrays.
+        mode: DIRECT and CHECKED, or-ed.
         objects: id() of the caller's C-contiguous arrays by field, then of those for the result.
     """
     if at == lane[PROGRAM]:
-        _begin(lane, objects, direct)
+        if mode & CHECKED and not _fits(lane, objects):
+            return MISFIT
+        _begin(lane, objects, mode & DIRECT)
     at = _advance(lane, lane.ctypes.data, at, epoch, looks)
     if at < lane[TASKS]:
         return at
@@ -213,13 +317,18 @@ def _run(lane, at, epoch, looks, direct, objects):
 
 def _signature(fields: int) -> Any:
     word = types.int64
-    return word(WORDS, word, word, word, types.boolean, types.UniTuple(word, 2 * fields))
+    return word(WORDS, word, word, word, word, types.UniTuple(word, 2 * fields))
 
 
 run = njit([_signature(fields) for fields in range(1, MOST_FIELDS + 1)], cache=True, nogil=True)(_run)
 
 
-@njit(types.int64(types.int64), cache=True)
-def data_address(object_id):
-    """Where the data of the array with this id() starts."""
-    return _data(object_id)
+@njit(types.boolean(WORDS, types.int64), cache=True)
+def matches(expected, object_id):
+    """Whether the array with this id() is read right.
+
+    Args:
+        expected: int64: address of its data, id() of its type, id() of its dtype, number of axes, their sizes.
+        object_id: id() of the array.
+    """
+    return _data(object_id) == expected[0] and _is_plain(expected[1], expected, 2, object_id)

@@ -14,6 +14,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ COUNTER_BYTES = 64
 LOOKS = 2000
 """Looks at a counter, about a nanosecond each, before the core is given away after every look: another process may
 need it to come to the point that is awaited. Where ranks share cores it is given away at once."""
+CALLS_TO_WARM_UP = 8
+"""Calls on one memory before it is tried how to write to it."""
 ALL_LOOKS = 2 * LOOKS
 """Looks between two looks at the clock."""
 
@@ -48,13 +51,17 @@ def open_region(waiting: Waiting, size_bytes: int) -> Buffer | None:
     return region if all(mapped_[0] for mapped_ in mapped) else None
 
 
+@cache
 def kernels_available() -> bool:
-    """Whether the compiled wait can be used here: it needs numba and a directory for shared memory."""
+    """Whether compiled code can run here: it needs numba, arrays that lie in memory as it knows them, and /dev/shm."""
     try:
-        import topocomm.execute.kernels.shared_memory  # noqa: F401
+        from topocomm.execute.kernels.shared_memory import matches
     except ImportError:
         return False
-    return os.path.isdir(DIRECTORY)
+    probe = np.empty((3, 5), np.float32)
+    head = [probe.ctypes.data, id(np.ndarray), id(probe.dtype), 2, 3]
+    seen = [matches(np.array([*head, size], np.int64), id(probe)) for size in (5, 6)]
+    return seen == [True, False] and os.path.isdir(DIRECTORY)
 
 
 class SharedMemory:
@@ -95,13 +102,18 @@ class CompiledRun(Batch):
         self.receives = tuple(Message(peer, ()) for peer in sorted(set(peers)))
         self._run, self._shared, self._lane = run, shared, lane
         self._start = self._at = int(lane[word.PROGRAM])
-        self._direct = False
+        self._mode = 0
         self._objects: tuple[int, ...] = (0, 0)
 
-    def begin(self, direct: bool, objects: tuple[int, ...]) -> bool:
-        """Begin anew, as `kernels.shared_memory.run` says; True when it went through without a long wait."""
-        self._at, self._direct, self._objects = self._start, direct, objects
-        return self._go_on()
+    def begin(self, mode: int, objects: tuple[int, ...]) -> int:
+        """Begin a new call, as `kernels.shared_memory.run` says: DONE, MISFIT, or where it waits."""
+        self._mode, self._objects = mode, objects
+        epoch = self._shared.epoch + 1
+        at: int = self._run(self._lane, self._start, epoch, ALL_LOOKS, mode, objects)
+        self._at = at
+        if at != word.MISFIT:
+            self._shared.epoch = epoch
+        return at
 
     def start(self) -> None:
         self._at = self._start
@@ -129,7 +141,7 @@ class CompiledRun(Batch):
 
     def _go_on(self) -> bool:
         if self._at != word.DONE:
-            self._at = self._run(self._lane, self._at, self._shared.epoch, ALL_LOOKS, self._direct, self._objects)
+            self._at = self._run(self._lane, self._at, self._shared.epoch, ALL_LOOKS, self._mode, self._objects)
         return self._at == word.DONE
 
 
@@ -143,14 +155,23 @@ def stage_words(index: int, waits: Sequence[tuple[int, int]]) -> list[int]:
 
 def lane_head(shared: SharedMemory, function: int, edges: Sequence[int]) -> list[int]:
     """The header of a lane."""
-    return [shared.counters.ctypes.data, function, shared.rank * COUNTER_BYTES, shared.looks, *edges]
+    return [
+        shared.counters.ctypes.data,
+        function,
+        shared.rank * COUNTER_BYTES,
+        shared.looks,
+        id(np.ndarray),
+        1,
+        CALLS_TO_WARM_UP,
+        *edges,
+    ]
 
 
 def shared_stage(shared: SharedMemory, index: int, waits: Sequence[tuple[int, int]]) -> CompiledRun:
     """One stage apart from its folds, which run outside."""
     program = [*stage_words(index, waits), 0]
     start = word.HEADER_WORDS
-    lane = [*lane_head(shared, 0, [start] * 5 + [start + len(program)]), *program]
+    lane = [*lane_head(shared, 0, [start] * 6 + [start + len(program)]), *program]
     return CompiledRun(shared, np.array(lane, np.int64), (peer for peer, _ in waits))
 
 
