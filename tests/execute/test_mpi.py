@@ -59,3 +59,17 @@ def test_a_rank_that_raises_ends_the_job_with_its_traceback():
     assert "rank 1 of 3 failed:" in job.stderr
     assert "RuntimeError: planted" in job.stderr
     assert "faults.py" in job.stderr
+
+
+def test_misuse_is_refused_and_harmless():
+    job = run(2, "misuse.py", timeout_s=60)
+    assert "misuse ok" in job.stdout, job.stderr[-3000:]
+
+
+@pytest.mark.parametrize("what", ["call against first use", "call against barrier", "barrier against first use"])
+def test_ranks_in_different_calls_find_out_at_once(what):
+    """Long before the deadline, whatever plan the odd rank waits in."""
+    texts = said(run(4, "different_calls.py", what, TOPOCOMM_TIMEOUT_S="60", timeout_s=50))
+    assert sorted(texts) == [0, 1, 2, 3]
+    assert all("MismatchError" in text for text in texts.values()), texts
+    assert any("all ranks must make the same calls in the same order" in text for text in texts.values())

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
+from topocomm.errors import MismatchError
 from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
 from topocomm.execute.waiting import Waiting
 
@@ -27,7 +28,12 @@ def gather_notes(waiting: Waiting, record: bytes, *, tag: int, what: str) -> lis
         count = min(distance, size - distance)
         transport.post((rank - distance) % size, tag, b"".join(blocks[:count]))
         data = waiting.for_note((rank + distance) % size, tag, what)
-        width = len(data) // count
+        width = len(record)
+        if len(data) != count * width:
+            raise MismatchError(
+                f"rank {rank}: {what}: a record has {width} bytes here and {len(data) // count} on another rank; "
+                "all ranks give records of one length"
+            )
         blocks += [data[i * width : (i + 1) * width] for i in range(count)]
         distance *= 2
     return [blocks[(other - rank) % size] for other in range(size)]

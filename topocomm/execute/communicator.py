@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
 from topocomm.execute.structure import Structure, describe, signature, take
 from topocomm.execute.transports.shared_memory import kernels_available, open_region
-from topocomm.execute.transports.transport import FAILURE_TAG, FIRST_CALL_TAG, GATHER_TAG, Transport
+from topocomm.execute.transports.transport import AGREEMENT_TAG, FAILURE_TAG, FIRST_CALL_TAG, GATHER_TAG, Transport
 from topocomm.execute.waiting import Waiting, failure_note
 from topocomm.operators.operator import Buffer, Field, Layout, Operator
 from topocomm.planning.collectives import COLLECTIVES, Collective
@@ -26,6 +27,9 @@ from topocomm.topology.model import Topology
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+CALLS_MASK = 2**31 - 1
+"""Call numbers are told modulo 2^31."""
 
 BYTES = Operator("bytes", (Field("value"),), lambda left, right: left, {"value": 0})
 """What broadcast moves: it never combines."""
@@ -43,7 +47,7 @@ class Communicator:
         self.transport = transport
         self.topology = topology
         self.settings = Settings.from_environment()
-        self.waiting = Waiting(transport, self.settings.timeout_s, self._describe_tag)
+        self.waiting = Waiting(transport, self.settings.timeout_s, self._describe_tag, self._stand)
         self._places = places
         self._calls: dict[Hashable, PreparedCall] = {}
         self._quick: dict[Operator, PreparedCall] = {}
@@ -54,6 +58,9 @@ class Communicator:
         self.refusal: str | None = None
         """Why no call can begin now, or None."""
         self.calls = 0
+        """Calls begun so far; agreements on a call and barriers count too. The same on all ranks."""
+        self._notes_are_for = GATHER_TAG
+        self._prepared: WeakSet[PreparedCall | Shift] = WeakSet()
         self._failed = False
 
     @classmethod
@@ -106,12 +113,13 @@ class Communicator:
         if call is None:
             call = self._first_use(key, "allreduce", x, op, 0)
         elif self.settings.check == "always":
+            self._notes(AGREEMENT_TAG)
             self._agree({"call": self._describe_tag(call.tag)}, self._describe_tag(call.tag))
         elif call.has_quick_way:
             self._quick[op] = call
-        if out is not None and out is not x:
+        if out is not None:
             return call(x, out=out)
-        return call.run(x, out)
+        return call.run(x)
 
     def reduce(self, x: Any, op: Operator, *, root: int = 0, out: Any = None) -> Any:
         """The fold of all ranks' values on `root`, None elsewhere."""
@@ -128,6 +136,7 @@ class Communicator:
     def allgather_bytes(self, record: Buffer) -> list[Buffer]:
         """Every rank's record, in rank order: a small exchange of uint8 arrays of equal length, for set-up."""
         self.enter()
+        self._notes(GATHER_TAG)
         try:
             notes = gather_notes(self.waiting, record.tobytes(), tag=GATHER_TAG, what="an exchange of records")
         except BaseException as error:
@@ -168,12 +177,15 @@ class Communicator:
         sends = [send] if isinstance(send, np.ndarray) else list(send)
         receives = [receive] if isinstance(receive, np.ndarray) else list(receive)
         self.enter()
+        self._notes(AGREEMENT_TAG)
         try:
             claim = {"call": f"shift {self._tag}, messages {len(sends)} out and {len(receives)} in"}
             self._agree(claim, "the preparation of a shift")
         finally:
             self.leave()
-        return Shift(self, sends, receives, [self.next_tag("shift to the next rank") for _ in sends])
+        shift = Shift(self, sends, receives, [self.next_tag("shift to the next rank") for _ in sends])
+        self._prepared.add(shift)
+        return shift
 
     def explain(self, collective: str, *, like: Any, operator: Operator, root: int = 0) -> Plan:
         """The plan that a call with such values would execute; local."""
@@ -185,9 +197,10 @@ class Communicator:
         if self.refusal is not None:
             return
         self.refusal = "it was closed"
-        for call in self._calls.values():
-            call.free()
+        for prepared in self._prepared:
+            prepared.free()
         self._calls.clear()
+        self._quick.clear()
         self.transport.close()
 
     def __enter__(self) -> Self:
@@ -210,11 +223,6 @@ class Communicator:
             raise TopocommError(f"rank {self.rank}: this communicator takes no call now: {self.refusal}")
         self.refusal = BUSY
 
-    def announce(self, tag: int) -> None:
-        """Say, while waiting, which call this rank is in, for ranks that wait for it in another."""
-        if self.transport.standings is not None:
-            self.transport.standings[self.rank] = self.calls << 32 | tag
-
     def leave(self) -> None:
         """End a call."""
         if self.refusal is BUSY:
@@ -234,8 +242,12 @@ class Communicator:
                 self.transport.post(peer, FAILURE_TAG, note)
 
     def share_standings(self) -> None:
-        """Let the ranks of one host see which call each is in; collective, once."""
-        if self.transport.one_host and self.size > 1 and kernels_available():
+        """Find out whether the ranks share memory, and let them see which call each is in; collective, once."""
+        if not self.transport.one_host or self.size == 1:
+            return
+        able = gather_notes(self.waiting, bytes([kernels_available()]), tag=GATHER_TAG, what="the set-up of ranks")
+        self.transport.shares_memory = all(answer == b"\x01" for answer in able)
+        if self.transport.shares_memory:
             region = open_region(self.waiting, 8 * self.size)
             self.transport.standings = None if region is None else region.view(np.int64)
 
@@ -249,6 +261,17 @@ class Communicator:
             self._names[tag] = name
         return tag
 
+    def _stand(self, tag: int | None) -> None:
+        """Say, while waiting, which call this rank is in, for ranks that wait for it in another."""
+        if self.transport.standings is not None:
+            number = self.calls & CALLS_MASK
+            self.transport.standings[self.rank] = number << 32 | (self._notes_are_for if tag is None else tag)
+
+    def _notes(self, tag: int) -> None:
+        """Begin a call by notes."""
+        self.calls += 1
+        self._notes_are_for = tag
+
     def _describe_tag(self, tag: int) -> str:
         return f"call {tag - FIRST_CALL_TAG} ({self._names.get(tag, 'not known here')})"
 
@@ -258,6 +281,7 @@ class Communicator:
         if call is None:
             call = self._first_use(key, collective, x, op, root)
         elif self.settings.check == "always":
+            self._notes(AGREEMENT_TAG)
             self._agree({"call": self._describe_tag(call.tag)}, self._describe_tag(call.tag))
         takes_part = collective != "broadcast" or root == self.rank
         return call(x if takes_part else None, out=out)
@@ -273,6 +297,7 @@ class Communicator:
 
     def _prepare(self, collective: str, like: Any, operator: Operator, root: int, plan: Plan | None) -> PreparedCall:
         """Bind and plan, agree with all ranks, and only then set up. A local error is agreed upon too."""
+        self._notes(AGREEMENT_TAG)
         problem: TopocommError | None = None
         claim = {"collective": collective, "operator": getattr(operator, "name", repr(operator))}
         try:
@@ -290,12 +315,15 @@ class Communicator:
         if self.settings.check != "never":
             self._agree(claim, f"call {self._tag - FIRST_CALL_TAG} ({name}), first use")
         if problem is not None:
+            if self.settings.check == "never":
+                self.fail(problem)  # the others do not know yet
             raise problem
         try:
             call = PreparedCall(self, Work(chosen, operator, layout, self.next_tag(name)), structure)
         except BaseException as error:
             self.fail(error)
             raise
+        self._prepared.add(call)
         return call
 
     def _agree(self, claim: dict[str, str], what: str) -> None:
@@ -340,6 +368,13 @@ class Communicator:
             raise PlanError(
                 f"the plan is for {plan.payload_bytes} bytes in {plan.schedule.rows} rows, the value has "
                 f"{layout.rows * layout.row_bytes} bytes in {layout.rows} rows"
+            )
+        if plan.operator != operator.name:
+            raise PlanError(f"the plan is for operator {plan.operator!r}, the call's is {operator.name!r}")
+        if plan.ranks != self._places:
+            raise PlanError(
+                f"the plan has its ranks on {', '.join(plan.ranks[:8])}, this communicator on "
+                f"{', '.join(self._places[:8])}; plan with ranks={list(self._places[:8])}"
             )
         proof = verify(plan.schedule, wanted, endpoints=plan.ranks, ports=plan.ports)
         if not proof.uniform:

@@ -8,10 +8,11 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.execute.kernels import layout as word
+from topocomm.execute.compiled_run import CompiledRun, lane_head, stage_words
+from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.lanes import Lane, LongWait, Work
 from topocomm.execute.structure import Fields
-from topocomm.execute.transports.shared_memory import CompiledRun, SharedMemory, lane_head, stage_words
+from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.operators.operator import fold_task
 from topocomm.planning.buffers import Piece
 from topocomm.planning.schedule import Combine
@@ -29,8 +30,8 @@ class CompiledLane(Lane):
         self, work: Work, program: SharedProgram, shared: SharedMemory, number: int, wait_long: LongWait
     ) -> None:
         self._shared, self._wait_long = shared, wait_long
-        self._memory = shared.memories[number]
-        lane = _Encoder(work, program, self._memory.ctypes.data).lane(shared)
+        self.memory = shared.memories[number]
+        lane = _Encoder(work, program, self.memory.ctypes.data).lane(shared)
         self._compiled = CompiledRun(shared, lane, (peer for waits in program.waits for peer, _ in waits))
         self._names = [f.name for f in work.layout.fields]
         self._shapes = [(*work.layout.leading, *f.row_shape) for f in work.layout.fields]
@@ -38,7 +39,7 @@ class CompiledLane(Lane):
         self._send_buffer = self._buffer_views(work, program)
         self.views = self._send_buffer if len(program.input_pieces) == 1 else None
 
-    def run(self, fields: Fields | None, target: Fields | None, in_place: bool) -> None:
+    def run(self, fields: Fields | None, target: Fields | None, apart: bool) -> None:
         """As `Lane.run`."""
         assert target is not None, "every rank of an allreduce gets the result"
         source = self._send_buffer if fields is None else fields
@@ -47,7 +48,7 @@ class CompiledLane(Lane):
             if type(array) is not np.ndarray or not array.flags.c_contiguous:
                 arrays[index] = np.ascontiguousarray(array)
         arrays += [target[name] for name in self._names]
-        mode = 0 if in_place else word.DIRECT
+        mode = word.DIRECT if apart else 0
         if self._compiled.begin(mode, tuple(map(id, arrays))) != word.DONE:
             self._wait_long(self._compiled)
 
@@ -56,10 +57,10 @@ class CompiledLane(Lane):
         names = self._names
         fresh = list(map(np.empty, self._shapes, self._dtypes))
         try:
-            objects = (*map(id, map(x.__getitem__, names)), *map(id, fresh))
+            arrays = list(map(x.__getitem__, names))  # they stay alive to the end of the call
         except KeyError:
             return None
-        at = self._compiled.begin(word.DIRECT | word.CHECKED, objects)
+        at = self._compiled.begin(word.DIRECT | word.CHECKED, (*map(id, arrays), *map(id, fresh)))
         if at != word.DONE:
             if at == word.MISFIT:
                 return None
@@ -72,7 +73,7 @@ class CompiledLane(Lane):
     def _buffer_views(self, work: Work, program: SharedProgram) -> Fields:
         """The send buffer in the user's shapes; where it is split, a value of its own."""
         layout = work.layout
-        memory, at = self._memory, program.offsets[program.input_pieces[0]]
+        memory, at = self.memory, program.offsets[program.input_pieces[0]]
         if len(program.input_pieces) != 1:
             memory, at = np.zeros(layout.packed_bytes(layout.rows), np.uint8), 0
         views = layout.views(memory, at, layout.rows)
@@ -91,7 +92,7 @@ class _Encoder:
         self._starts = [sum(sizes[:index]) for index in range(len(sizes))]
 
     def lane(self, shared: SharedMemory) -> NDArray[np.int64]:
-        """The lane as `kernels.layout` describes it."""
+        """The lane as `kernels.shared_memory` describes it."""
         made = self._made()
         copied = [piece for piece in self._program.output_pieces if piece not in made]
         fields = len(self._row_bytes)
@@ -181,6 +182,4 @@ class _Encoder:
 
 def covers(work: Work) -> bool:
     """Whether calls of this operator and layout can run compiled."""
-    from topocomm.execute.kernels.shared_memory import MOST_FIELDS
-
-    return len(work.layout.fields) <= MOST_FIELDS and work.operator.compiled_fold(work.layout) is not None
+    return len(work.layout.fields) <= word.MOST_FIELDS and work.operator.compiled_fold(work.layout) is not None

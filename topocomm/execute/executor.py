@@ -6,11 +6,12 @@ runs the stages of this rank's program, and copies the result out.
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topocomm.errors import OperatorError
+from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.lanes import Work
 from topocomm.execute.make_lanes import make_lanes
 from topocomm.execute.structure import Fields, Structure, take
@@ -36,9 +37,11 @@ class PreparedCall:
         self._layout = work.layout
         self._structure = structure
         self._lanes = make_lanes(work, comm.waiting, self._wait_long)
-        self._inputs = [None if lane.views is None else structure.give(lane.views) for lane in self._lanes]
+        self._inputs = [None if lane.views is None else structure.give(dict(lane.views)) for lane in self._lanes]
+        self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
         self._turn, self._turns = 0, len(self._lanes)
         self._shapes = [(f.name, (*work.layout.leading, *f.row_shape), f.dtype) for f in work.layout.fields]
+        self._freed = False
 
     @property
     def input(self) -> Any:
@@ -55,52 +58,25 @@ class PreparedCall:
         Args:
             x: This rank's value: the structure, shapes and dtypes that the call was prepared for. None where this
                 rank puts none in (broadcast, not the root).
-            out: Where to write the result, the same structure; may be x. Nothing is allocated then.
+            out: Where to write the result, the same structure; may be x, but not `input`. Nothing is allocated then.
 
         Returns:
             The result in x's structure, the caller's own; `out` where it is given; None on ranks without one.
 
         Raises:
-            OperatorError: x does not fit.
+            OperatorError: x or out does not fit.
             MismatchError: Another rank makes another call.
             DeadlineError: A rank did not come in time.
             RankFailedError: A rank reported a failure.
         """
-        if x is not None and x is not self.input:
-            if any(x is other for other in self._inputs):
-                raise OperatorError("x is the send buffer of an earlier call; take `call.input` anew before each call")
-            self._check("x", take(x, self._structure.names))
-        if x is None and self._lanes[0].takes_value:
-            raise OperatorError("x is missing: this rank puts a value in")
-        if out is not None and out is not x:
-            self._check("out", take(out, self._structure.names))
-        return self.run(x, out)
+        fields = self._value(x)
+        given = None if out is None or not self._lanes[0].gives_result else self._place(out)
+        result = self._run(fields, given)
+        return out if given is not None else result
 
-    def run(self, x: Any, out: Any) -> Any:
-        """`__call__` without the checks of x and out, for callers that know them to fit."""
-        comm = self._comm
-        if comm.refusal is not None:
-            comm.enter()  # raises, and says why
-        comm.refusal = BUSY
-        comm.calls += 1
-        turn = self._turn
-        lane = self._lanes[turn]
-        try:
-            fields = None if x is None or x is self._inputs[turn] else self._structure.fields(x)
-            given = None if out is None or not lane.gives_result else self._structure.fields(out)
-            target = self._target(given) if lane.gives_result else None
-            lane.run(fields, target, given is not None)
-            if given is not None and target is not None and target is not given:
-                for name, array in given.items():
-                    array[...] = target[name]
-        except BaseException as error:
-            comm.fail(error)
-            raise
-        self._turn = (turn + 1) % self._turns
-        comm.refusal = None
-        if target is None or given is not None:
-            return None if target is None else out
-        return self._structure.give(target)
+    def run(self, x: Any) -> Any:
+        """A call without `out` whose x is known to fit."""
+        return self._run(self._structure.fields(x), None)
 
     @property
     def has_quick_way(self) -> bool:
@@ -109,14 +85,15 @@ class PreparedCall:
         return plain and self._lanes[0].has_quick_way
 
     def quick(self, x: Any) -> Any:
-        """`run` for a dict of NumPy arrays as the call was prepared for; None, and nothing done, for anything else.
+        """The result for a dict of NumPy arrays as prepared; None, and nothing done, for anything else.
 
         The check of x costs nothing here: it is part of the compiled call.
         """
         comm = self._comm
-        if type(x) is not dict or len(x) != len(self._shapes) or comm.refusal is not None:
+        if type(x) is not dict or len(x) != len(self._shapes) or comm.refusal is not None or self._freed:
             return None
         comm.refusal = BUSY
+        comm.calls += 1
         turn = self._turn
         try:
             result = self._lanes[turn].quick(x)
@@ -124,15 +101,71 @@ class PreparedCall:
             comm.fail(error)
             raise
         comm.refusal = None
-        if result is not None:
-            comm.calls += 1
+        if result is None:
+            comm.calls -= 1
+        else:
             self._turn = 1 - turn
         return result
 
     def free(self) -> None:
-        """Give back the requests."""
+        """Give back the requests; the call takes no more values."""
+        self._freed = True
         for lane in self._lanes:
             lane.free()
+
+    def _run(self, fields: Fields | None, given: Fields | None) -> Any:
+        comm = self._comm
+        if comm.refusal is not None:
+            comm.enter()  # raises, and says why
+        if self._freed:
+            raise TopocommError("this prepared call was freed; prepare another one")
+        comm.refusal = BUSY
+        comm.calls += 1
+        turn = self._turn
+        lane = self._lanes[turn]
+        try:
+            target = self._target(given) if lane.gives_result else None
+            lane.run(fields, target, given is None)
+            if given is not None and target is not None and target is not given:
+                for name, array in given.items():
+                    array[...] = target[name]
+        except BaseException as error:
+            comm.fail(error)
+            raise
+        self._turn = (turn + 1) % self._turns
+        comm.refusal = None
+        return None if target is None or given is not None else self._structure.give(target)
+
+    def _value(self, x: Any) -> Fields | None:
+        """X as arrays that fit; None where it is the send buffer, or there is none."""
+        if x is None:
+            if self._lanes[0].takes_value:
+                raise OperatorError("x is missing: this rank puts a value in")
+            return None
+        if x is self.input and all(map(is_, self._structure.parts(x), self._input_parts[self._turn])):
+            return None
+        if any(x is other for other in self._inputs if other is not self.input):
+            raise OperatorError("x is the send buffer of an earlier call; take `call.input` anew before each call")
+        fields = take(x, self._structure.names)
+        self._check("x", fields)
+        return fields
+
+    def _place(self, out: Any) -> Fields:
+        """The arrays of `out`, which fit and can be written."""
+        for name, part in zip(self._structure.names, self._structure.parts(out), strict=True):
+            if isinstance(part, np.generic):
+                raise OperatorError(f"out: field {name!r} is a NumPy scalar, which cannot be written; give an array")
+        given = take(out, self._structure.names)
+        self._check("out", given)
+        for name, array in given.items():
+            if not array.flags.writeable:
+                raise OperatorError(f"out: field {name!r} is read-only; give a writable array")
+            if array.base is not None and any(np.may_share_memory(array, lane.memory) for lane in self._lanes):
+                raise OperatorError(
+                    f"out: field {name!r} lies in the call's send buffer, which other ranks may still read; "
+                    "give another array"
+                )
+        return given
 
     def _target(self, given: Fields | None) -> Fields:
         """Where the result goes: to the caller's arrays if they are C-contiguous, else to fresh ones."""
@@ -141,7 +174,6 @@ class PreparedCall:
         return {name: np.empty(shape, dtype) for name, shape, dtype in self._shapes}
 
     def _wait_long(self, batch: Batch) -> None:
-        self._comm.announce(self.tag)
         self._comm.waiting.for_batch(batch, self.tag)
 
     def _check(self, what: str, fields: Fields) -> None:
@@ -152,5 +184,3 @@ class PreparedCall:
                     f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, "
                     f"got {got.dtype} {list(got.shape)}"
                 )
-            if what == "out" and not got.flags.writeable:
-                raise OperatorError(f"out: field {name!r} is read-only; give a writable array")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.transport import Batch
-from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.operator import Buffer, Layout, Operator
 from topocomm.planning.plan import Plan
 
 LongWait = Callable[[Batch], None]
@@ -41,6 +41,8 @@ class Work:
 class Lane(ABC):
     """One set of buffers and this rank's program on them."""
 
+    memory: Buffer
+    """Where everything of this lane lies."""
     views: Fields | None
     """The send buffer in the user's shapes; None where this rank gives no value or the plan splits it."""
     takes_value: bool
@@ -51,13 +53,13 @@ class Lane(ABC):
     """Whether `quick` takes values."""
 
     @abstractmethod
-    def run(self, fields: Fields | None, target: Fields | None, in_place: bool) -> None:
+    def run(self, fields: Fields | None, target: Fields | None, apart: bool) -> None:
         """Run the call once.
 
         Args:
             fields: The value by field; None where it is in the send buffer, or there is none.
             target: C-contiguous arrays for the result; None where there is none.
-            in_place: Whether the target's memory may be the value's.
+            apart: Whether the target is surely other memory than the value's.
         """
 
     def quick(self, x: Fields) -> Fields | None:

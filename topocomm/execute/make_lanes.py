@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.execute import compiled_lane
 from topocomm.execute.lanes import Lane, LongWait, Work
 from topocomm.execute.staged_lane import message_lane, shared_lane
-from topocomm.execute.transports.shared_memory import kernels_available, open_shared
+from topocomm.execute.transports.shared_memory import open_shared
 from topocomm.execute.waiting import Waiting
 from topocomm.operators.operator import ALIGNMENT_BYTES
 from topocomm.planning.shared_memory import shared_program
@@ -27,6 +26,8 @@ def make_lanes(work: Work, waiting: Waiting, wait_long: LongWait) -> Sequence[La
         program = shared_program(work.plan.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
         shared = open_shared(waiting, program.total_bytes)
         if shared is not None:
+            from topocomm.execute import compiled_lane  # needs numba
+
             if compiled_lane.covers(work):
                 return [compiled_lane.CompiledLane(work, program, shared, number, wait_long) for number in range(2)]
             return [shared_lane(work, program, shared, number, wait_long) for number in range(2)]
@@ -36,9 +37,8 @@ def make_lanes(work: Work, waiting: Waiting, wait_long: LongWait) -> Sequence[La
 def _may_share(work: Work, waiting: Waiting) -> bool:
     transport = waiting.transport
     return (
-        transport.one_host
+        transport.shares_memory
         and transport.size > 1
         and work.plan.collective.name == "allreduce"  # the rule of two lanes needs every rank's word in every call
         and work.plan.payload_bytes <= SHARED_LIMIT_BYTES
-        and kernels_available()
     )

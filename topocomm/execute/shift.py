@@ -51,7 +51,6 @@ class Shift:
         try:
             for batch, tag in self._batches:
                 if not batch.wait(SPIN_S):
-                    self._comm.announce(self._tag)
                     self._comm.waiting.for_batch(batch, tag)
         except BaseException as error:
             self._comm.fail(error)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from topocomm.execute.lanes import Lane, LongWait, Work
 from topocomm.execute.structure import Fields
-from topocomm.execute.transports.shared_memory import SharedMemory, shared_stage
+from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.execute.transports.transport import Batch, Message, Transport
 from topocomm.operators.operator import ALIGNMENT_BYTES, Buffer, Fold
 from topocomm.planning.buffers import Piece, RankProgram, Stage, rank_program
@@ -43,7 +43,7 @@ class StagedLane(Lane):
     """Buffers and stages of one call."""
 
     def __init__(self, work: Work, memory: Buffer, program: RankProgram | SharedProgram, wait_long: LongWait) -> None:
-        self._work, self._memory, self._offsets = work, memory, program.offsets
+        self._work, self.memory, self._offsets = work, memory, program.offsets
         self._wait_long = wait_long
         self._shared: SharedMemory | None = None
         self._inputs, self._outputs = self._parts(program.input_pieces), self._parts(program.output_pieces)
@@ -59,7 +59,7 @@ class StagedLane(Lane):
         self._stages = tuple(BoundStage(batch, folds) for batch, folds in zip(batches, self._folds, strict=True))
         return self
 
-    def run(self, fields: Fields | None, target: Fields | None, in_place: bool) -> None:
+    def run(self, fields: Fields | None, target: Fields | None, apart: bool) -> None:
         """As `Lane.run`."""
         if fields is not None:
             for part in self._inputs:
@@ -106,14 +106,14 @@ class StagedLane(Lane):
     def _fold(self, combine: Combine) -> tuple[Fold, Mapping[str, Any]]:
         layout, rows = self._work.layout, self._work.chunk_rows(combine.chunk)
         at = [self._offsets[slot, combine.chunk] for slot in combine.operands]
-        target = layout.views(self._memory, self._offsets[combine.out_slot, combine.chunk], rows)
-        return self._work.operator.bind_fold(layout, self._memory, rows, at), target
+        target = layout.views(self.memory, self._offsets[combine.out_slot, combine.chunk], rows)
+        return self._work.operator.bind_fold(layout, self.memory, rows, at), target
 
     def _parts(self, pieces: Sequence[Piece]) -> tuple[Part, ...]:
         found = []
         for slot, chunk in pieces:
             first, rows = self._work.plan.schedule.chunks[chunk]
-            views = self._work.layout.views(self._memory, self._offsets[slot, chunk], rows)
+            views = self._work.layout.views(self.memory, self._offsets[slot, chunk], rows)
             found += [Part(name, slice(first, first + rows), view) for name, view in views.items()]
         return tuple(found)
 
@@ -148,6 +148,8 @@ def shared_lane(
     work: Work, program: SharedProgram, shared: SharedMemory, number: int, wait_long: LongWait
 ) -> StagedLane:
     """A lane in shared memory, for operators without a compiled fold."""
+    from topocomm.execute.compiled_run import shared_stage  # needs numba
+
     batches: list[Batch | None] = []
     for index, (stage, waits) in enumerate(zip(program.stages, program.waits, strict=True)):
         silent = not stage.sends and not waits

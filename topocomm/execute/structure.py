@@ -35,6 +35,19 @@ class Structure:
             made = {name: torch.from_numpy(array) for name, array in fields.items()}
         return made if self.rebuild is None else self.rebuild(made)
 
+    def parts(self, x: Any) -> tuple[Any, ...]:
+        """What the user gave for every field, as it is.
+
+        Raises:
+            OperatorError: A field is missing.
+        """
+        if _is_array(x):
+            return (x,)
+        found = _parts(x)
+        if sorted(found) != sorted(self.names):
+            raise OperatorError(f"expected the fields {list(self.names)}, got {list(found)}")
+        return tuple([found[name] for name in self.names])
+
     def fields(self, x: Any) -> Fields:
         """The arrays of a value of this structure by field, as `take`."""
         return x if type(x) is dict and not self.is_torch else take(x, self.names)

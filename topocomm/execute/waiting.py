@@ -18,7 +18,6 @@ from topocomm.errors import DeadlineError, MismatchError, RankFailedError, Topoc
 from topocomm.execute.transports.transport import (
     AGREEMENT_TAG,
     FAILURE_TAG,
-    FIRST_CALL_TAG,
     GATHER_TAG,
     Batch,
     Message,
@@ -26,6 +25,7 @@ from topocomm.execute.transports.transport import (
 )
 
 SLICE_S = 0.05
+FIRST_LOOK_S = 0.001
 SAY_AFTER_S = 10.0
 FAILURES: dict[str, type[TopocommError]] = {
     "DeadlineError": DeadlineError,
@@ -42,6 +42,8 @@ class Waiting:
     timeout_s: float
     describe: Callable[[int], str]
     """What the call with a tag is, in words."""
+    stand: Callable[[int | None], None]
+    """Tells the other ranks of the host which call this rank is in: one with a tag, or (None) one by notes."""
     said: set[str] = field(default_factory=set)
 
     def for_batch(self, batch: Batch, tag: int) -> None:
@@ -52,6 +54,7 @@ class Waiting:
             MismatchError: An awaited rank makes another call.
             RankFailedError: A rank reported a failure.
         """
+        self.stand(tag)
         began_s = time.monotonic()
         while not batch.wait(SLICE_S):
             self._look(batch, tag)
@@ -62,15 +65,18 @@ class Waiting:
 
     def for_note(self, peer: int, tag: int, what: str) -> bytes:
         """Wait for a note from `peer`; raises like `for_batch`."""
-        began_s = next_look_s = time.monotonic()
+        began_s = time.monotonic()
+        next_look_s = began_s + FIRST_LOOK_S
         while (data := self.transport.take(peer, tag)) is None:
             now_s = time.monotonic()
             if now_s >= next_look_s:
                 next_look_s = now_s + SLICE_S
+                self.stand(None)
                 self._failures()
                 seen = self.transport.peek(peer)
-                if seen is not None and seen[0] >= FIRST_CALL_TAG:
+                if seen is not None and seen[0] not in (tag, FAILURE_TAG):
                     self._mismatch(peer, seen[0], what)
+                self._compare_standings(what)
                 self._patience(now_s - began_s, what, f"rank {peer}")
             self.transport.pause()
         return data
@@ -84,15 +90,18 @@ class Waiting:
             found = seen.get(peer)
             if found is not None and found[0] not in (tag, FAILURE_TAG):
                 self._mismatch(peer, found[0], self.describe(tag))
-            self._compare_standing(peer)
+        self._compare_standings(self.describe(tag))
 
-    def _compare_standing(self, peer: int) -> None:
-        """The n-th call is the same on all ranks, or the awaited rank makes another one."""
-        standings = self.transport.standings
-        if standings is not None:
-            theirs, mine = int(standings[peer]), int(standings[self.transport.rank])
-            if theirs >> 32 == mine >> 32 and theirs != mine:
-                self._mismatch(peer, theirs & 0xFFFFFFFF, self.describe(mine & 0xFFFFFFFF))
+    def _compare_standings(self, what: str) -> None:
+        """The n-th call is the same on all ranks, or some rank makes another one."""
+        if self.transport.standings is None:
+            return
+        standings = self.transport.standings.tolist()
+        mine = standings[self.transport.rank]
+        for peer, theirs in enumerate(standings):
+            stood = theirs & 0xFFFFFFFF  # 0 as long as a rank has not waited
+            if stood and theirs >> 32 == mine >> 32 and theirs != mine:
+                self._mismatch(peer, stood, what)
 
     def _failures(self) -> None:
         for peer in range(self.transport.size):
@@ -101,9 +110,8 @@ class Waiting:
                 raise _reported(self.transport.rank, json.loads(note))
 
     def _mismatch(self, peer: int, tag: int, mine: str) -> None:
-        theirs = (
-            "makes a call for the first time" if tag in (AGREEMENT_TAG, GATHER_TAG) else f"is in {self.describe(tag)}"
-        )
+        notes = {AGREEMENT_TAG: "makes a call for the first time", GATHER_TAG: "is in a barrier or sets up a call"}
+        theirs = notes[tag] if tag in notes else f"is in {self.describe(tag)}"
         raise MismatchError(
             f"rank {self.transport.rank}: rank {peer} {theirs}, this rank is in {mine}; "
             "all ranks must make the same calls in the same order"

@@ -9,6 +9,24 @@ between cores with one, plain stores are quicker. So every TRIAL_CALLS calls pla
 
 Arrays come as `id(array)`: what NumPy's C API calls PyArrayObject stands there. So one compiled function serves all
 dtypes and shapes, and checks them, and a call costs half a microsecond instead of several.
+
+A lane is told to this code as one int64 array of a header and sections. (The constants below belong to this file:
+numba's cache on disk knows a change of this file only.)
+
+Sections follow each other in the order of the header's last seven words, each the index where one starts:
+
+    SHAPES    per array of the value: id() of its dtype, number of axes, then their sizes
+    PACK      per piece of the value: array, byte offset in it, address in shared memory, bytes
+    OWN       per operand that is this rank's own value: array, byte offset in it, address in shared memory, and the
+              index of the word that tells its fold where to read
+    TARGETS   per fold that makes a piece of the result: array, byte offset in it, index of the word that tells it
+              where to write
+    UNPACK    per piece of the result that no fold of this rank makes: array, byte offset, address, bytes
+    PROGRAM   per stage: own progress to publish, number of waits, then for each the byte offset of a counter and the
+              progress awaited; number of folds, then for each the index of its task
+    TASKS     tasks as `topocomm.operators.operator.Kernel` describes
+
+Arrays are numbered: the value's fields in the operator's order, then those of the result.
 """
 
 from __future__ import annotations
@@ -21,27 +39,36 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from topocomm.execute.kernels.layout import (
-    ARRAY_TYPE,
-    CHECKED,
-    COUNTERS,
-    DIRECT,
-    DONE,
-    FUNCTION,
-    LOOKS,
-    MISFIT,
-    OWN,
-    OWN_COUNTER,
-    PACK,
-    PROGRAM,
-    SHAPES,
-    STREAMING,
-    STRIDE,
-    TARGETS,
-    TASKS,
-    UNPACK,
-    UNTIL_TRIAL,
-)
+COUNTERS = 0
+"""Address of the progress counters."""
+FUNCTION = 1
+"""Address of the operator's compiled fold."""
+OWN_COUNTER = 2
+"""Byte offset of this rank's counter."""
+LOOKS = 3
+"""Looks at a counter before the core is given away after every look."""
+ARRAY_TYPE = 4
+"""id() of numpy.ndarray."""
+STREAMING = 5
+"""Whether the value is written past the caches."""
+UNTIL_TRIAL = 6
+"""Calls until that is tried anew."""
+SHAPES, PACK, OWN, TARGETS, UNPACK, PROGRAM, TASKS = range(7, 14)
+HEADER_WORDS = 14
+START = 0
+"""Where a lane stands before a call."""
+
+DONE = -1
+"""Where a lane stands when it is through."""
+MISFIT = -2
+"""Where it stands when the value was to be checked and is not as the lane says; nothing was done."""
+
+DIRECT = 1
+"""Folds may read the caller's arrays: not where the result goes to the same memory."""
+CHECKED = 2
+"""The value's arrays are checked first: NumPy arrays of the lane's dtypes and shapes, C-contiguous."""
+STRIDE = 1 << 16
+"""Counter values of one call: epoch * STRIDE + stage + 1."""
 
 DATA_AT = object.__basicsize__
 """PyArrayObject: the object head, which ends with the type; data, nd, dimensions, strides, base, descr, flags."""
@@ -174,7 +201,9 @@ def _drain(typingctx):
     def codegen(context, builder, signature, args):
         if ON_X86:
             kind = ir.FunctionType(ir.VoidType(), [])
+            builder.fence("release")  # costs nothing; keeps LLVM from moving stores across the instruction
             builder.call(builder.module.declare_intrinsic("llvm.x86.sse.sfence", (), kind), [])
+            builder.fence("release")
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -296,17 +325,18 @@ def _run(lane, at, epoch, looks, mode, objects):
     """Run a lane, or go on with it; where it stands, or DONE, or MISFIT.
 
     Args:
-        lane: int64, as `kernels.layout` describes.
-        at: Where it stands; at its start, lane[PROGRAM].
+        lane: int64, as described above.
+        at: Where it stands: START, or what the call before returned.
         epoch: Number of calls made on this memory, this one included.
         looks: How often to look at counters at most.
         mode: DIRECT and CHECKED, or-ed.
         objects: id() of the caller's C-contiguous arrays by field, then of those for the result.
     """
-    if at == lane[PROGRAM]:
+    if at == START:
         if mode & CHECKED and not _fits(lane, objects):
             return MISFIT
         _begin(lane, objects, mode & DIRECT)
+        at = lane[PROGRAM]
     at = _advance(lane, lane.ctypes.data, at, epoch, looks)
     if at < lane[TASKS]:
         return at

@@ -21,6 +21,9 @@ from topocomm.operators.operator import Buffer
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+_under_way: list[tuple[Any, Buffer]] = []
+"""Requests that were not complete when their owner let go, with the memory that MPI reads or writes for them."""
+
 CLOCK_EVERY = 64
 """Tests between two looks at the clock: the fast path reads none."""
 
@@ -88,14 +91,20 @@ class MpiBatch(Batch):
         return sends, receives
 
     def free(self) -> None:
+        if self._mpi.Is_finalized():
+            return
         for request in self._requests:
             if request.Test():
                 request.Free()
-            # else the peer is gone or behind: MPI still owns the request, and giving it back could block
+            else:  # the peer is gone or behind: MPI may still write to the buffer
+                _under_way.append((request, self._buffer))
         self._requests = []
         for datatype in self._types:
             datatype.Free()
         self._types = []
+
+    def __del__(self) -> None:
+        self.free()
 
     def _spec(self, message: Message) -> Any:
         """Buffer and datatype of a message: plain bytes, or an indexed type where its ranges lie apart."""
@@ -128,15 +137,14 @@ class MpiTransport(Transport):
         local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.one_host = local.size == self.size
         local.Free()
-        self._notes: list[tuple[Any, Buffer]] = []
 
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
         return MpiBatch(self.comm, buffer, sends, receives, tag)
 
     def post(self, peer: int, tag: int, data: bytes) -> None:
-        self._notes = [(request, kept) for request, kept in self._notes if not request.Test()]
+        _under_way[:] = [(request, kept) for request, kept in _under_way if not request.Test()]
         kept = np.frombuffer(data, np.uint8).copy()
-        self._notes.append((self.comm.Isend([kept, self._mpi.BYTE], peer, tag), kept))
+        _under_way.append((self.comm.Isend([kept, self._mpi.BYTE], peer, tag), kept))
 
     def peek(self, peer: int) -> tuple[int, int] | None:
         status = self._mpi.Status()
@@ -156,6 +164,5 @@ class MpiTransport(Transport):
         os.sched_yield()
 
     def close(self) -> None:
-        self._notes = [(request, kept) for request, kept in self._notes if not request.Test()]
         if not self._mpi.Is_finalized():
             self.comm.Free()

@@ -58,7 +58,7 @@ class Batch(ABC):
 
     @abstractmethod
     def free(self) -> None:
-        """Give back what the batch holds; messages that are not complete are cancelled where possible."""
+        """Give back what the batch holds; what messages under way still need lives on."""
 
 
 class Transport(ABC):
@@ -70,6 +70,8 @@ class Transport(ABC):
     most_tag: int
     one_host: bool = False
     """Whether all ranks are processes of one host, which can map one memory."""
+    shares_memory: bool = False
+    """Whether all ranks have found that they can run in such memory."""
     standings: Any = None
     """int64 [size], shared: number << 32 | tag of the call that each rank is in; None where ranks share no memory."""
 
