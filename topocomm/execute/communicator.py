@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
 from topocomm.execute.agreement import disagreement, gather_notes
-from topocomm.execute.executor import BUSY, PreparedCall
-from topocomm.execute.lanes import Work
+from topocomm.execute.executor import PreparedCall
+from topocomm.execute.lanes import BUSY, Work
 from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
 from topocomm.execute.structure import Structure, describe, signature, take
@@ -50,8 +50,8 @@ class Communicator:
         self.waiting = Waiting(transport, self.settings.timeout_s, self._describe_tag, self._stand)
         self._places = places
         self._calls: dict[Hashable, PreparedCall] = {}
-        self._quick: dict[Operator, PreparedCall] = {}
-        """The call last used with each operator, where values can be checked in compiled code."""
+        self._quick: dict[Operator, Callable[[Any], Any]] = {}
+        """The shortest way through the allreduce last made with each operator, where there is one."""
         self._plans: dict[Hashable, Plan] = {}
         self._names: dict[int, str] = {}
         self._tag = FIRST_CALL_TAG
@@ -105,7 +105,7 @@ class Communicator:
         """
         quick = self._quick.get(op) if out is None else None
         if quick is not None:
-            result = quick.quick(x)
+            result = quick(x)
             if result is not None:
                 return result
         key = (op, signature(x))
@@ -115,8 +115,8 @@ class Communicator:
         elif self.settings.check == "always":
             self._notes(AGREEMENT_TAG)
             self._agree({"call": self._describe_tag(call.tag)}, self._describe_tag(call.tag))
-        elif call.has_quick_way:
-            self._quick[op] = call
+        elif (way := call.quick_way()) is not None:
+            self._quick[op] = way
         if out is not None:
             return call(x, out=out)
         return call.run(x)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.execute.compiled_run import CompiledRun, lane_head, stage_words
+from topocomm.execute.compiled_run import ALL_LOOKS, CompiledRun, lane_head, stage_words
 from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.lanes import Lane, LongWait, Work
+from topocomm.execute.lanes import BUSY, Lane, LongWait, Work
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.operators.operator import fold_task
+from topocomm.operators.operator import Layout, fold_task
 from topocomm.planning.buffers import Piece
 from topocomm.planning.schedule import Combine
 from topocomm.planning.shared_memory import SharedProgram
+
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
 
 Words = list[int]
 
@@ -24,18 +28,16 @@ Words = list[int]
 class CompiledLane(Lane):
     """One of a call's two memories with this rank's program on it."""
 
-    takes_value = gives_result = has_quick_way = True
+    takes_value = gives_result = True
 
     def __init__(
         self, work: Work, program: SharedProgram, shared: SharedMemory, number: int, wait_long: LongWait
     ) -> None:
-        self._shared, self._wait_long = shared, wait_long
+        self.shared, self._wait_long = shared, wait_long
         self.memory = shared.memories[number]
         lane = _Encoder(work, program, self.memory.ctypes.data).lane(shared)
-        self._compiled = CompiledRun(shared, lane, (peer for waits in program.waits for peer, _ in waits))
+        self.compiled = CompiledRun(shared, lane, (peer for waits in program.waits for peer, _ in waits))
         self._names = [f.name for f in work.layout.fields]
-        self._shapes = [(*work.layout.leading, *f.row_shape) for f in work.layout.fields]
-        self._dtypes = [f.dtype for f in work.layout.fields]
         self._send_buffer = self._buffer_views(work, program)
         self.views = self._send_buffer if len(program.input_pieces) == 1 else None
 
@@ -49,23 +51,12 @@ class CompiledLane(Lane):
                 arrays[index] = np.ascontiguousarray(array)
         arrays += [target[name] for name in self._names]
         mode = word.DIRECT if apart else 0
-        if self._compiled.begin(mode, tuple(map(id, arrays))) != word.DONE:
-            self._wait_long(self._compiled)
+        if self.compiled.begin(mode, tuple(map(id, arrays))) != word.DONE:
+            self._wait_long(self.compiled)
 
-    def quick(self, x: Fields) -> Fields | None:
-        """As `Lane.quick`."""
-        names = self._names
-        fresh = list(map(np.empty, self._shapes, self._dtypes))
-        try:
-            arrays = list(map(x.__getitem__, names))  # they stay alive to the end of the call
-        except KeyError:
-            return None
-        at = self._compiled.begin(word.DIRECT | word.CHECKED, (*map(id, arrays), *map(id, fresh)))
-        if at != word.DONE:
-            if at == word.MISFIT:
-                return None
-            self._wait_long(self._compiled)
-        return dict(zip(names, fresh, strict=True))
+    def finish(self, at: int, objects: tuple[int, ...]) -> None:
+        """Wait for a call that stands at `at`."""
+        self._wait_long(self.compiled.stand_at(at, word.DIRECT, objects))
 
     def free(self) -> None:
         """Nothing: the mapping goes with its last array."""
@@ -178,6 +169,48 @@ class _Encoder:
             found += stage_words(index, waits)
             found += [len(stage.folds), *(tasks_at + next(starts) for _ in stage.folds)]
         return found
+
+
+def quick_way(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout) -> Callable[[Any], Fields | None]:
+    """The shortest way through an allreduce: half a microsecond of Python around the compiled call.
+
+    Returns:
+        quick(x): the result for a dict of NumPy arrays that fit, fields in the operator's order; None, and nothing
+        done, for any other x. The check of x is part of the compiled call.
+    """
+    shared, words = lanes[0].compiled.shared, [lane.compiled.words for lane in lanes]
+    names = [f.name for f in layout.fields]
+    shapes, dtypes = [(*layout.leading, *f.row_shape) for f in layout.fields], [f.dtype for f in layout.fields]
+    fields, mode = len(names), word.DIRECT | word.CHECKED
+    run, start, looks, done, misfit, empty = word.run, word.START, ALL_LOOKS, word.DONE, word.MISFIT, np.empty
+
+    def quick(x: Any) -> Fields | None:
+        if type(x) is not dict or len(x) != fields or comm.refusal is not None:
+            return None
+        fresh = list(map(empty, shapes, dtypes))
+        try:
+            arrays = list(map(x.__getitem__, names))  # kept alive to the end of the call
+        except KeyError:
+            return None
+        comm.refusal = BUSY
+        epoch = shared.epoch + 1
+        objects = (*map(id, arrays), *map(id, fresh))
+        at = run(words[epoch & 1], start, epoch, looks, mode, objects)
+        if at == misfit:
+            comm.refusal = None
+            return None
+        shared.epoch = epoch
+        comm.calls += 1
+        if at != done:
+            try:
+                lanes[epoch & 1].finish(at, objects)
+            except BaseException as error:
+                comm.fail(error)
+                raise
+        comm.refusal = None
+        return dict(zip(names, fresh, strict=True))
+
+    return quick
 
 
 def covers(work: Work) -> bool:

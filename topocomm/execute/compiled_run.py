@@ -24,7 +24,7 @@ class CompiledRun(Batch):
     def __init__(self, shared: SharedMemory, lane: NDArray[np.int64], peers: Iterable[int]) -> None:
         self.sends: tuple[Message, ...] = ()
         self.receives = tuple(Message(peer, ()) for peer in sorted(set(peers)))
-        self._shared, self._lane = shared, lane
+        self.shared, self.words = shared, lane
         self._at = word.START
         self._mode = 0
         self._objects: tuple[int, ...] = (0, 0)
@@ -32,12 +32,17 @@ class CompiledRun(Batch):
     def begin(self, mode: int, objects: tuple[int, ...]) -> int:
         """Begin a new call, as `kernels.shared_memory.run` says: DONE, MISFIT, or where it waits."""
         self._mode, self._objects = mode, objects
-        epoch = self._shared.epoch + 1
-        at: int = word.run(self._lane, word.START, epoch, ALL_LOOKS, mode, objects)
+        epoch = self.shared.epoch + 1
+        at: int = word.run(self.words, word.START, epoch, ALL_LOOKS, mode, objects)
         self._at = at
         if at != word.MISFIT:
-            self._shared.epoch = epoch
+            self.shared.epoch = epoch
         return at
+
+    def stand_at(self, at: int, mode: int, objects: tuple[int, ...]) -> CompiledRun:
+        """Itself, to go on with a call that others began."""
+        self._at, self._mode, self._objects = at, mode, objects
+        return self
 
     def start(self) -> None:
         """As `Batch.start`, for a lane of one stage."""
@@ -57,10 +62,10 @@ class CompiledRun(Batch):
         """As `Batch.pending`."""
         if self._at < word.HEADER_WORDS:
             return [], []
-        count = int(self._lane[self._at + 1])
-        waits = self._lane[self._at + 2 : self._at + 2 + 2 * count].reshape(count, 2).tolist()
-        base = self._shared.epoch * word.STRIDE
-        behind = {at // COUNTER_BYTES for at, done in waits if self._shared.counters[at // 8] < base + done}
+        count = int(self.words[self._at + 1])
+        waits = self.words[self._at + 2 : self._at + 2 + 2 * count].reshape(count, 2).tolist()
+        base = self.shared.epoch * word.STRIDE
+        behind = {at // COUNTER_BYTES for at, done in waits if self.shared.counters[at // 8] < base + done}
         return [], [message for message in self.receives if message.peer in behind]
 
     def free(self) -> None:
@@ -68,7 +73,7 @@ class CompiledRun(Batch):
 
     def _go_on(self) -> bool:
         if self._at != word.DONE:
-            self._at = word.run(self._lane, self._at, self._shared.epoch, ALL_LOOKS, self._mode, self._objects)
+            self._at = word.run(self.words, self._at, self.shared.epoch, ALL_LOOKS, self._mode, self._objects)
         return self._at == word.DONE
 
 

@@ -6,21 +6,20 @@ runs the stages of this rank's program, and copies the result out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute.lanes import Work
+from topocomm.execute.lanes import BUSY, Work
 from topocomm.execute.make_lanes import make_lanes
 from topocomm.execute.structure import Fields, Structure, take
 from topocomm.execute.transports.transport import Batch
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
-
-BUSY = "another call is running; one at a time"
 
 
 class PreparedCall:
@@ -39,9 +38,14 @@ class PreparedCall:
         self._lanes = make_lanes(work, comm.waiting, self._wait_long)
         self._inputs = [None if lane.views is None else structure.give(dict(lane.views)) for lane in self._lanes]
         self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
-        self._turn, self._turns = 0, len(self._lanes)
+        self._shared = self._lanes[0].shared
         self._shapes = [(f.name, (*work.layout.leading, *f.row_shape), f.dtype) for f in work.layout.fields]
         self._freed = False
+
+    @property
+    def _turn(self) -> int:
+        """Which lane the next call takes."""
+        return 0 if self._shared is None else (self._shared.epoch + 1) & 1
 
     @property
     def input(self) -> Any:
@@ -78,34 +82,14 @@ class PreparedCall:
         """A call without `out` whose x is known to fit."""
         return self._run(self._structure.fields(x), None)
 
-    @property
-    def has_quick_way(self) -> bool:
-        """Whether `quick` can take values of this structure."""
-        plain = self._structure.rebuild is None and not self._structure.is_torch
-        return plain and self._lanes[0].has_quick_way
-
-    def quick(self, x: Any) -> Any:
-        """The result for a dict of NumPy arrays as prepared; None, and nothing done, for anything else.
-
-        The check of x costs nothing here: it is part of the compiled call.
-        """
-        comm = self._comm
-        if type(x) is not dict or len(x) != len(self._shapes) or comm.refusal is not None or self._freed:
+    def quick_way(self) -> Callable[[Any], Fields | None] | None:
+        """`compiled_lane.quick_way` of this call, if it runs compiled and takes plain dicts of NumPy arrays."""
+        if self._structure.rebuild is not None or self._structure.is_torch or self._shared is None:
             return None
-        comm.refusal = BUSY
-        comm.calls += 1
-        turn = self._turn
-        try:
-            result = self._lanes[turn].quick(x)
-        except BaseException as error:
-            comm.fail(error)
-            raise
-        comm.refusal = None
-        if result is None:
-            comm.calls -= 1
-        else:
-            self._turn = 1 - turn
-        return result
+        from topocomm.execute.compiled_lane import CompiledLane, quick_way
+
+        lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
+        return quick_way(self._comm, lanes, self._layout) if lanes else None
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
@@ -121,8 +105,7 @@ class PreparedCall:
             raise TopocommError("this prepared call was freed; prepare another one")
         comm.refusal = BUSY
         comm.calls += 1
-        turn = self._turn
-        lane = self._lanes[turn]
+        lane = self._lanes[self._turn]
         try:
             target = self._target(given) if lane.gives_result else None
             lane.run(fields, target, given is None)
@@ -132,7 +115,6 @@ class PreparedCall:
         except BaseException as error:
             comm.fail(error)
             raise
-        self._turn = (turn + 1) % self._turns
         comm.refusal = None
         return None if target is None or given is not None else self._structure.give(target)
 

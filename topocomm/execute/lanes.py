@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from topocomm.execute.structure import Fields
+from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.execute.transports.transport import Batch
 from topocomm.operators.operator import Buffer, Layout, Operator
 from topocomm.planning.plan import Plan
 
+BUSY = "another call is running; one at a time"
 LongWait = Callable[[Batch], None]
 """Waits for a batch that did not complete at once; raises at the limit."""
 
@@ -41,6 +43,8 @@ class Work:
 class Lane(ABC):
     """One set of buffers and this rank's program on them."""
 
+    shared: SharedMemory | None = None
+    """The shared memory that this lane is in; its epoch says whose turn it is."""
     memory: Buffer
     """Where everything of this lane lies."""
     views: Fields | None
@@ -49,8 +53,6 @@ class Lane(ABC):
     """Whether this rank gives a value."""
     gives_result: bool
     """Whether this rank gets a result."""
-    has_quick_way: bool = False
-    """Whether `quick` takes values."""
 
     @abstractmethod
     def run(self, fields: Fields | None, target: Fields | None, apart: bool) -> None:
@@ -61,13 +63,6 @@ class Lane(ABC):
             target: C-contiguous arrays for the result; None where there is none.
             apart: Whether the target is surely other memory than the value's.
         """
-
-    def quick(self, x: Fields) -> Fields | None:
-        """The result for a dict of NumPy arrays as the lane was made for; None, and nothing done, for another one.
-
-        Lanes that cannot check a value on the way take none.
-        """
-        return None
 
     @abstractmethod
     def free(self) -> None:

@@ -45,7 +45,7 @@ class StagedLane(Lane):
     def __init__(self, work: Work, memory: Buffer, program: RankProgram | SharedProgram, wait_long: LongWait) -> None:
         self._work, self.memory, self._offsets = work, memory, program.offsets
         self._wait_long = wait_long
-        self._shared: SharedMemory | None = None
+        self.shared = None
         self._inputs, self._outputs = self._parts(program.input_pieces), self._parts(program.output_pieces)
         self._row_shapes = {f.name: (work.layout.rows, *f.row_shape) for f in work.layout.fields}
         self._folds, self._last = self._bind(program.stages, program.output_pieces)
@@ -55,7 +55,7 @@ class StagedLane(Lane):
 
     def attach(self, batches: Sequence[Batch | None], shared: SharedMemory | None = None) -> StagedLane:
         """With what is awaited in every stage, and the shared memory whose calls it counts."""
-        self._shared = shared
+        self.shared = shared
         self._stages = tuple(BoundStage(batch, folds) for batch, folds in zip(batches, self._folds, strict=True))
         return self
 
@@ -64,8 +64,8 @@ class StagedLane(Lane):
         if fields is not None:
             for part in self._inputs:
                 part.view[...] = fields[part.name].reshape(self._row_shapes[part.name])[part.rows]
-        if self._shared is not None:
-            self._shared.epoch += 1
+        if self.shared is not None:
+            self.shared.epoch += 1
         for batch, folds in self._stages:
             if batch is not None:
                 batch.start()
