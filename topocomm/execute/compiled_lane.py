@@ -171,31 +171,33 @@ class _Encoder:
         return found
 
 
+PAIR = 2
+
+
 def quick_way(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout) -> Callable[[Any], Fields | None]:
-    """The shortest way through an allreduce: half a microsecond of Python around the compiled call.
+    """The shortest way through an allreduce of two fields: one microsecond of Python around the compiled call.
 
     Returns:
-        quick(x): the result for a dict of NumPy arrays that fit, fields in the operator's order; None, and nothing
-        done, for any other x. The check of x is part of the compiled call.
+        quick(x): the result for a dict of NumPy arrays that fit; None, and nothing done, for any other x. The check
+        of x is part of the compiled call.
     """
     shared, words = lanes[0].compiled.shared, [lane.compiled.words for lane in lanes]
-    names = [f.name for f in layout.fields]
-    shapes, dtypes = [(*layout.leading, *f.row_shape) for f in layout.fields], [f.dtype for f in layout.fields]
-    fields, mode = len(names), word.DIRECT | word.CHECKED
-    run, start, looks, done, misfit, empty = word.run, word.START, ALL_LOOKS, word.DONE, word.MISFIT, np.empty
+    (name0, shape0, dtype0), (name1, shape1, dtype1) = (
+        (f.name, (*layout.leading, *f.row_shape), f.dtype) for f in layout.fields
+    )
+    run_pair, looks, done, misfit, empty = word.run_pair, ALL_LOOKS, word.DONE, word.MISFIT, np.empty
 
     def quick(x: Any) -> Fields | None:
-        if type(x) is not dict or len(x) != fields or comm.refusal is not None:
+        if type(x) is not dict or len(x) != PAIR or comm.refusal is not None:
             return None
-        fresh = list(map(empty, shapes, dtypes))
         try:
-            arrays = list(map(x.__getitem__, names))  # kept alive to the end of the call
+            x0, x1 = x[name0], x[name1]
         except KeyError:
             return None
+        y0, y1 = empty(shape0, dtype0), empty(shape1, dtype1)
         comm.refusal = BUSY
         epoch = shared.epoch + 1
-        objects = (*map(id, arrays), *map(id, fresh))
-        at = run(words[epoch & 1], start, epoch, looks, mode, objects)
+        at = run_pair(words[epoch & 1], epoch, looks, id(x0), id(x1), id(y0), id(y1))
         if at == misfit:
             comm.refusal = None
             return None
@@ -203,12 +205,12 @@ def quick_way(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout)
         comm.calls += 1
         if at != done:
             try:
-                lanes[epoch & 1].finish(at, objects)
+                lanes[epoch & 1].finish(at, (id(x0), id(x1), id(y0), id(y1)))
             except BaseException as error:
                 comm.fail(error)
                 raise
         comm.refusal = None
-        return dict(zip(names, fresh, strict=True))
+        return {name0: y0, name1: y1}
 
     return quick
 

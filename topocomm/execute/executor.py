@@ -83,13 +83,13 @@ class PreparedCall:
         return self._run(self._structure.fields(x), None)
 
     def quick_way(self) -> Callable[[Any], Fields | None] | None:
-        """`compiled_lane.quick_way` of this call, if it runs compiled and takes plain dicts of NumPy arrays."""
+        """`compiled_lane.quick_way` of this call, if it takes plain dicts of two NumPy arrays."""
         if self._structure.rebuild is not None or self._structure.is_torch or self._shared is None:
             return None
-        from topocomm.execute.compiled_lane import CompiledLane, quick_way
+        from topocomm.execute.compiled_lane import PAIR, CompiledLane, quick_way
 
         lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
-        return quick_way(self._comm, lanes, self._layout) if lanes else None
+        return quick_way(self._comm, lanes, self._layout) if lanes and len(self._shapes) == PAIR else None
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""

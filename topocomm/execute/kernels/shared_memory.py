@@ -350,7 +350,14 @@ def _signature(fields: int) -> Any:
     return word(WORDS, word, word, word, word, types.UniTuple(word, 2 * fields))
 
 
+_run_compiled = njit(_run)
 run = njit([_signature(fields) for fields in range(1, MOST_FIELDS + 1)], cache=True, nogil=True)(_run)
+
+
+@njit(types.int64(WORDS, *[types.int64] * 6), cache=True, nogil=True)
+def run_pair(lane, epoch, looks, x0, x1, y0, y1):
+    """`run` from START, DIRECT and CHECKED, for values of two fields: loose arguments reach it sooner than a tuple."""
+    return _run_compiled(lane, START, epoch, looks, DIRECT | CHECKED, (x0, x1, y0, y1))
 
 
 @njit(types.boolean(WORDS, types.int64), cache=True)
