@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_json import dumps
+from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.plan_text import plan_text
 from topocomm.planning.planner import plan
+from topocomm.planning.verify import verify
 from topocomm.topology.model import Topology
 
 
@@ -28,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
     add_sources(parser)
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
     parser.add_argument("--bytes", metavar="N", help="bytes of one rank's value (16512, 64KiB); 0: latency only")
-    parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum; attention.logsumexp")
+    parser.add_argument("--operator", metavar="NAME", help="default sum; attention.logsumexp")
     parser.add_argument("--objective", choices=OBJECTIVES, default="auto")
     parser.add_argument("--ports", type=int, default=1, metavar="K", help="messages an endpoint sends at once")
     parser.add_argument("--port-model", choices=PORT_MODELS, help="default: loggp for auto, alpha otherwise")
@@ -57,7 +60,7 @@ def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
         topology,
         args.collective,
         payload_bytes=parse_bytes(args.bytes),
-        operator=find_operator(args.operator),
+        operator=find_operator(args.operator or "sum"),
         objective=args.objective,
         ports=args.ports,
         port_model=args.port_model,
@@ -67,12 +70,16 @@ def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
 
 
 def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
+    given = [name for name in ("bytes", "ranks", "operator") if getattr(args, name) is not None]
+    if given:
+        raise PlanError(f"--{given[0]} does not go with --plan FILE: the file says what its plan is for")
     saved = Plan.load(args.plan)
     if saved.topology_digest != topology.digest:
         raise PlanError(
             f"{args.plan}: made for another topology (digest {saved.topology_digest[:12]}; {topology.name!r} has "
             f"{topology.digest[:12]}); name that one with --input or --system, or plan again"
         )
+    verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology), ports=saved.ports)
     return saved
 
 
@@ -80,7 +87,7 @@ def _ranks(text: str | None, topology: Topology) -> tuple[str, ...] | None:
     """Endpoints for `--ranks`: a count, or a list of ids."""
     if text is None:
         return None
-    if not text.lstrip("-").isdigit():
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
         return tuple(part.strip() for part in text.split(","))
     count, most = int(text), len(topology.endpoints)
     if not 1 <= count <= most:

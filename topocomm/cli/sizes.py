@@ -15,7 +15,7 @@ def parse_bytes(text: str) -> int:
     Raises:
         PlanError: It is no such text.
     """
-    match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]*)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,18})\s*([A-Za-z]*)\s*", text)
     unit = match.group(2).upper() if match else None
     if match is None or unit not in UNITS:
         raise PlanError(f"--bytes {text!r}: expected a whole number of bytes such as 16512, 64KiB or 8MiB")

@@ -145,8 +145,13 @@ class _Events:
             flow.left_bytes -= flow.rate_bytes_per_us * step_us
         self.now_us = until_us
 
+    def _is_through(self, flow: _Flow) -> bool:
+        """Whether nothing is left, or so little that the clock would not move for it."""
+        left_us = flow.left_bytes / flow.rate_bytes_per_us if flow.rate_bytes_per_us else inf
+        return flow.left_bytes <= EPSILON_BYTES or self.now_us + left_us == self.now_us
+
     def _finish_flows(self) -> set[str]:
-        done = [f.message for f in self.flows.values() if f.left_bytes <= EPSILON_BYTES]
+        done = [f.message for f in self.flows.values() if self._is_through(f)]
         for index in done:
             del self.flows[index]
             self._flowed(index)

@@ -96,10 +96,11 @@ class Plan:
         """The plan in one line."""
         f = self.figures
         gap = f"{self.certificate.gap:.2f}x the bound"
+        ranks = f"{len(self.ranks)} rank" + "s" * (len(self.ranks) != 1)
         rounds = f"{f.rounds} round" + "s" * (f.rounds != 1)
         messages = f"{f.transfers} message" + "s" * (f.transfers != 1)
         return (
-            f"{self.collective.name} {self.operator} {self.payload_bytes} B on {len(self.ranks)} ranks: "
+            f"{self.collective.name} {self.operator} {self.payload_bytes} B on {ranks}: "
             f"{self.algorithm}, {rounds}, {messages}, predicted {f.predicted_us:.2f} us "
             f"({self.objective} {gap}), proved, digest {self.digest[:12]}"
         )

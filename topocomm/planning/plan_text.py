@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from textwrap import wrap
 
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
@@ -18,20 +19,21 @@ def plan_text(plan: Plan, topology: Topology) -> str:
     """Lines of at most 80 columns, but for names that are longer."""
     f, c = plan.figures, plan.certificate
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"
-    long_run = "" if f.throughput_gb_per_s is None else f"; pipelined {f.throughput_gb_per_s:.2f} GB/s"
+    long_run = "" if f.throughput_gb_per_s is None else f"pipelined {f.throughput_gb_per_s:.2f} GB/s; "
     most = c.throughput_upper_bound_gb_per_s
     limit = "" if most is None else f", throughput <= {most:.2f} GB/s"
     ports = f"{plan.ports} port" + "s" * (plan.ports > 1)
     lines = [
-        f"{plan.collective.name} {plan.operator}, {plan.payload_bytes} B, {len(plan.ranks)} ranks on {topology.name}",
+        f"{plan.collective.name} {plan.operator}, {plan.payload_bytes} B, {_count(len(plan.ranks), 'rank')} "
+        f"on {topology.name}",
         f"  plan    {plan.algorithm}: {_count(f.rounds, 'round')}, {_count(f.transfers, 'message')}, "
         f"{f.wire_bytes} B on the wire",
         f"  memory  {f.scratch_bytes} B scratch a rank",
-        f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}{long_run}",
-        f"          model {plan.port_model}, {ports}, objective {plan.objective}",
+        f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
+        f"          {long_run}model {plan.port_model}, {ports}, objective {plan.objective}",
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
-        f"  gap     {c.gap:.3f} x the {plan.objective} bound: {c.argument}",
-        *_wrap("  proof   ", _proved(plan)),
+        *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
+        *_wrap("  proof   ", ", ".join(_proved(plan))),
         *(f"  assumed {note}" for note in plan.assumed),
         f"  digest  {plan.digest}",
         *_rounds(plan, PathFinder(topology)),
@@ -62,7 +64,7 @@ def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     for round_ in range(min(plan.schedule.rounds, MOST_ROUNDS)):
         here = [move for move in moves if move.round == round_]
         if here:
-            lines += _wrap(f"  round {round_ + 1:<2}", [*_exchanges(here), _over(plan, here, paths)], joint="  ")
+            lines += _wrap(f"  round {round_ + 1:<2} ", " ".join([*_exchanges(here), _over(plan, here, paths)]))
     if plan.schedule.rounds > MOST_ROUNDS:
         lines.append(f"  ... and {plan.schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
     return lines
@@ -93,11 +95,9 @@ def _over(plan: Plan, moves: list[Transfer], paths: PathFinder) -> str:
     return f"({', '.join(sorted(crossed))})" if crossed else ""
 
 
-def _wrap(head: str, words: list[str], *, joint: str = ", ") -> list[str]:
-    lines = [head]
-    for index, word in enumerate(words):
-        text = word + (joint.rstrip() if index + 1 < len(words) else "")
-        if len(lines[-1]) + len(text) + 1 > WIDTH and lines[-1].strip() != head.strip():
-            lines.append(" " * len(head))
-        lines[-1] += (" " if lines[-1] != head and lines[-1].strip() else "") + text
-    return lines
+def _wrap(head: str, text: str) -> list[str]:
+    """The text after its head, in lines of at most WIDTH columns where its words allow."""
+    indent = " " * len(head)
+    return wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

@@ -60,8 +60,12 @@ def dumps(plan: Plan) -> str:
 def save(plan: Plan, path: Path) -> None:
     """Write the plan; a reader never sees half of it."""
     part = path.with_name(f"{path.name}.part{os.getpid()}")
-    part.write_text(dumps(plan) + "\n")
-    part.replace(path)
+    try:
+        part.write_text(dumps(plan) + "\n")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, f"cannot save the plan: {error.strerror}", str(path)) from None
 
 
 def load(path: Path) -> Plan:
@@ -142,12 +146,17 @@ def _read(document: dict[str, Any]) -> Plan:
     collective = Collective(document["collective"], len(ranks), document["root"])
     schedule = read_schedule(document["schedule"], len(ranks))
     proof = Proof(**document["proof"])
-    proved = verify(schedule, collective, endpoints=ranks, ports=document["ports"])
-    for part in ("order_kept", "uniform"):
+    proved = verify(schedule, collective, endpoints=ranks, ports=_integer(document["ports"]))
+    without_machine = [f.name for f in fields(Proof) if f.name != "links_exist"]
+    for part in without_machine:
         if getattr(proved, part) != getattr(proof, part):
             raise PlanError(f"proof.{part} is {getattr(proof, part)}, the schedule proves {getattr(proved, part)}")
-    if schedule.rows and document["payload_bytes"] % schedule.rows:
-        raise PlanError(f"payload_bytes {document['payload_bytes']} is no multiple of the {schedule.rows} rows")
+    figures = PlanFigures(**{f.name: document[f.name] for f in fields(PlanFigures)})
+    certificate = Certificate(**document["certificate"])
+    for part, number in {**asdict(figures), **asdict(certificate)}.items():
+        if part != "argument" and (isinstance(number, bool) or not isinstance(number, int | float | None)):
+            raise PlanError(f"{part}: expected a number, got {number!r}")
+    _check_figures(figures, schedule, _integer(document["payload_bytes"]))
     return Plan(
         collective=collective,
         operator=document["operator"],
@@ -159,15 +168,31 @@ def _read(document: dict[str, Any]) -> Plan:
         algorithm=document["algorithm"],
         ports=document["ports"],
         port_model=document["port_model"],
-        figures=PlanFigures(**{f.name: document[f.name] for f in fields(PlanFigures)}),
+        figures=figures,
         proof=proof,
-        certificate=Certificate(**document["certificate"]),
+        certificate=certificate,
         schedule=schedule,
         assumed=tuple(document["assumed"]),
     )
 
 
+def _check_figures(figures: PlanFigures, schedule: Schedule, payload_bytes: int) -> None:
+    """The figures that a schedule and a payload determine."""
+    if payload_bytes < 0 or payload_bytes % max(schedule.rows, 1):
+        raise PlanError(f"payload_bytes {payload_bytes} is no multiple of the {schedule.rows} rows")
+    row_bytes = payload_bytes // max(schedule.rows, 1)
+    moves = schedule.transfer_list()
+    counted = {
+        "rounds": len({move.round for move in moves}),
+        "transfers": len({(move.round, move.src, move.dst, move.path) for move in moves}),
+        "wire_bytes": sum(schedule.chunks[move.chunk][1] for move in moves) * row_bytes,
+    }
+    for part, number in counted.items():
+        if getattr(figures, part) != number:
+            raise PlanError(f"{part} is {getattr(figures, part)!r}, the schedule has {number}")
+
+
 def _integer(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise PlanError(f"schedule: expected an integer, got {value!r}")
+        raise PlanError(f"expected an integer, got {value!r}")
     return value

@@ -1,0 +1,366 @@
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from topocomm import catalog, plan
+from topocomm.cli.main import main
+from topocomm.planning.formats.plan_json import loads, plan_digest
+from topocomm.topology.catalog import SYSTEMS
+
+DATA = Path(__file__).parents[1] / "data/topologies"
+H100 = ("--system", "dgx-h100")
+SMALL = (*H100, "--bytes", "64KiB")
+
+
+def run(capsys, *words):
+    """Exit status, stdout and stderr of one command line."""
+    try:
+        status = main(["plan", *words])
+    except SystemExit as exit_:
+        status = exit_.code
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def planned(capsys, *words):
+    """The JSON document of a plan that is made."""
+    status, out, err = run(capsys, *words, "--format", "json")
+    assert (status, err) == (0, "")
+    return json.loads(out)
+
+
+def refused(capsys, *words):
+    """The one line on stderr of a command line that is turned away with status 2."""
+    status, out, err = run(capsys, *words)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("topocomm plan: ")
+    return err
+
+
+def test_the_text_says_what_is_done_what_it_costs_and_what_bounds_it(capsys):
+    status, out, err = run(capsys, *SMALL)
+    assert (status, err) == (0, "")
+    made = plan(catalog("dgx-h100"), payload_bytes=65536)
+    lines = out.splitlines()
+    assert lines[0] == "allreduce sum, 65536 B, 8 ranks on dgx-h100"
+    for fact in (
+        f"flat: 7 rounds, {8 * 7} messages, {8 * 7 * 65536} B on the wire",
+        "model loggp, 1 port, objective auto",
+        f"rounds >= {math.log2(8):.0f}, time >= 0.60 us, throughput <= {450 * 8 / 14:.2f} GB/s",
+        f"gap     {made.figures.predicted_us / 0.6:.3f} x the auto bound: GPU7 and GPU6 are 0.6 us apart",
+        "rank order kept",
+        "one expression tree on all ranks",
+        "deadlock-free",
+        f"digest  {made.digest}\n",
+    ):
+        assert fact in out, fact
+    moves = [sorted(line.replace("<>", ">").split()[2:-1]) for line in lines if line.startswith("  round ")]
+    for distance, shown in enumerate(moves, start=1):  # an exchange of two is one word
+        assert shown == sorted(f"{a}>{(a + distance) % 8}" for a in range(8 if distance != 4 else 4)), distance
+    assert len(moves) == 7
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["0", "64KiB", "8MiB"],
+)
+def test_lines_fit_a_terminal(capsys, size):
+    for system in SYSTEMS:
+        for hosts in ("1", "2"):
+            _, out, _ = run(capsys, "--system", system, "--hosts", hosts, "--bytes", size)
+            assert max(map(len, out.splitlines())) <= 80, out
+
+
+@pytest.mark.parametrize("dump", sorted(DATA.iterdir()), ids=lambda path: path.stem)
+def test_figures_that_a_dump_leaves_open_are_named(capsys, dump):
+    document = planned(capsys, "--input", str(dump), "--bytes", "64KiB")
+    _, out, _ = run(capsys, "--input", str(dump), "--bytes", "64KiB")
+    assert [line.removeprefix("  assumed ") for line in out.splitlines() if line.startswith("  assumed ")] == document[
+        "assumed"
+    ]
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_json_is_one_document_that_loads_again(capsys):
+    status, out, err = run(capsys, *SMALL, "--format", "json")
+    assert (status, err, out.count("\n")) == (0, "", 1)
+    assert json.loads(out)["schema"] == "topocomm.plan/1"
+    assert loads(out).digest == json.loads(out)["digest"] == plan(catalog("dgx-h100"), payload_bytes=65536).digest
+
+
+def process(*words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "topocomm", "plan", *words],
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_two_processes_print_the_same_bytes(form):
+    words = ("--system", "mi250x", "--hosts", "2", "--bytes", "64KiB", "--format", form)
+    first, second = (process(*words, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert first.returncode == 0
+    assert first.stderr == b""
+    assert first.stdout == second.stdout != b""
+
+
+def test_long_payloads_are_planned():
+    command = [sys.executable, "-m", "topocomm", "plan", *H100, "--bytes", "16GiB"]
+    assert subprocess.run(command, capture_output=True, timeout=5, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast"])
+def test_a_saved_plan_is_shown_as_it_was(capsys, tmp_path, collective, form):
+    file = tmp_path / "plan.json"
+    system = ("--system", "dgx-a100", "--hosts", "2", "--format", form)
+    made = run(capsys, *system, "--bytes", "4KiB", "--collective", collective, "--save", str(file))
+    assert made[0] == 0
+    assert os.listdir(tmp_path) == ["plan.json"]
+    assert run(capsys, *system, "--plan", str(file)) == made
+
+
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        ([], [f"GPU{i}" for i in range(8)]),
+        (["--ranks", "3"], ["GPU0", "GPU1", "GPU2"]),
+        (["--ranks", "1"], ["GPU0"]),
+        (["--ranks", "8"], [f"GPU{i}" for i in range(8)]),
+        (["--ranks", "GPU5,GPU2"], ["GPU5", "GPU2"]),
+        (["--ranks", "GPU7, GPU0 ,GPU3"], ["GPU7", "GPU0", "GPU3"]),
+        (["--ranks", "GPU1,GPU1,GPU0"], ["GPU1", "GPU1", "GPU0"]),  # two ranks share an endpoint
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_ranks_stand_where_they_are_put(capsys, words, ranks):
+    document = planned(capsys, *SMALL, *words)
+    assert document["ranks"] == ranks
+    assert {rank for rank, _, _ in document["schedule"]["inputs"]} == set(range(len(ranks)))
+    assert f"{len(ranks)} rank{'s' * (len(ranks) > 1)} on dgx-h100" in run(capsys, *SMALL, *words)[1]
+
+
+@pytest.mark.parametrize("root", [0, 3, 7])
+def test_the_root_of_a_reduce_gets_the_result_and_that_of_a_broadcast_gives_it(capsys, root):
+    words = (*SMALL, "--root", str(root), "--collective")
+    reduce, broadcast = planned(capsys, *words, "reduce"), planned(capsys, *words, "broadcast")
+    assert (reduce["root"], broadcast["root"]) == (root, root)
+    assert {rank for rank, _, _ in reduce["schedule"]["outputs"]} == {root}
+    assert {rank for rank, _, _ in broadcast["schedule"]["inputs"]} == {root}
+    assert {rank for rank, _, _ in broadcast["schedule"]["outputs"]} == set(range(8))
+    assert run(capsys, *words, "broadcast")[1].startswith("broadcast sum, 65536 B, 8 ranks")
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [("0", 0), ("16512", 16512), ("64KiB", 2**16), ("8MiB", 2**23), ("64 kib", 2**16), ("4B", 4), ("12kB", 12000)],
+)
+def test_bytes_have_units(capsys, text, size_bytes):
+    document = planned(capsys, *H100, "--bytes", text)
+    assert document["payload_bytes"] == size_bytes
+    assert sum(rows for _, rows in document["schedule"]["chunks"]) == size_bytes // 4
+
+
+@pytest.mark.parametrize("rows", [0, 1, 77])
+def test_rows_of_the_operator(capsys, rows):
+    document = planned(capsys, *H100, "--operator", "attention.logsumexp", "--bytes", str(516 * rows))
+    assert document["operator"] == "attention.logsumexp"
+    assert sum(count for _, count in document["schedule"]["chunks"]) == rows
+
+
+@pytest.mark.parametrize(
+    ("objective", "gap"),
+    [
+        ("latency", lambda d, c: d["alpha_us"] / c["alpha_lower_bound_us"]),
+        ("rounds", lambda d, c: d["rounds"] / c["rounds_lower_bound"]),
+        ("throughput", lambda d, c: c["throughput_upper_bound_gb_per_s"] / d["throughput_gb_per_s"]),
+        (
+            "auto",
+            lambda d, c: (
+                d["predicted_us"]
+                / max(c["alpha_lower_bound_us"], d["payload_bytes"] / c["throughput_upper_bound_gb_per_s"] / 1e3)
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", ["4KiB", "8MiB"])
+def test_the_gap_is_to_the_bound_of_the_objective(capsys, objective, gap, size):
+    document = planned(capsys, *H100, "--bytes", size, "--objective", objective)
+    assert document["objective"] == objective
+    assert document["port_model"] == ("loggp" if objective == "auto" else "alpha")
+    assert document["certificate"]["gap"] == pytest.approx(gap(document, document["certificate"]))
+    assert document["certificate"]["gap"] >= 1 - 1e-9
+
+
+def test_objectives_choose_differently(capsys):
+    chosen = {o: planned(capsys, *SMALL, "--objective", o)["algorithm"] for o in ("rounds", "throughput", "auto")}
+    assert chosen == {"rounds": "recursive-doubling", "throughput": "ring", "auto": "flat"}
+
+
+@pytest.mark.parametrize("ports", [1, 2, 3, 7])
+@pytest.mark.parametrize("model", ["alpha", "loggp"])
+def test_ports(capsys, ports, model):
+    document = planned(capsys, *SMALL, "--objective", "rounds", "--ports", str(ports), "--port-model", model)
+    assert (document["ports"], document["port_model"]) == (ports, model)
+    assert document["certificate"]["rounds_lower_bound"] == math.ceil(round(math.log(8, ports + 1), 9))
+    text = run(capsys, *SMALL, "--ports", str(ports), "--port-model", model)[1]
+    assert f"model {model}, {ports} port{'s' * (ports > 1)}, objective auto" in text
+
+
+BAD = [
+    (H100, "--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)"),
+    ((*H100, "--bytes", "6"), "6 bytes: expected a whole number of rows of operator 'sum', 4 bytes each"),
+    (
+        (*H100, "--bytes", "4", "--operator", "attention.logsumexp"),
+        "4 bytes: expected a whole number of rows of operator 'attention.logsumexp', 516 bytes each",
+    ),
+    *(
+        ((*H100, f"--bytes={text}"), f"--bytes {text!r}: expected a whole number of bytes such as 16512, 64KiB")
+        for text in ("nonsense", "-4", "1.5KiB", "64XiB", "", "KiB")
+    ),
+    ((*SMALL, "--ranks", "0"), "--ranks 0: topology 'dgx-h100' has 8 endpoints; expected 1 to 8"),
+    ((*SMALL, "--ranks=-2"), "--ranks -2: topology 'dgx-h100' has 8 endpoints; expected 1 to 8"),
+    ((*SMALL, "--ranks", "9"), "--ranks 9: topology 'dgx-h100' has 8 endpoints; expected 1 to 8"),
+    ((*SMALL, "--ranks", "GPU0,GPU8"), "rank on 'GPU8': not an endpoint of topology 'dgx-h100'; it has GPU0, GPU1"),
+    ((*SMALL, "--ranks", "GPU0,"), "rank on '': not an endpoint of topology 'dgx-h100'"),
+    ((*SMALL, "--ranks", "GPU0,NVS/0"), "rank on 'NVS/0': not an endpoint"),
+    ((*SMALL, "--operator", "mean"), "unknown operator 'mean'; installed packages register attention.logsumexp, max"),
+    (("--system", "dgx-x", "--bytes", "4"), "system 'dgx-x' is not in the catalogue; it has dgx-1-v100"),
+    ((*SMALL, "--collective", "reduce", "--root", "8"), "root 8 is outside ranks 0..7"),
+    ((*SMALL, "--collective", "broadcast", "--ranks", "2", "--root", "2"), "root 2 is outside ranks 0..1"),
+    ((*SMALL, "--root=-1"), "root -1 is outside ranks 0..7"),
+    ((*SMALL, "--ports", "0"), "ports 0: expected 1 to 7 with 8 ranks"),
+    ((*SMALL, "--ports", "8"), "ports 8: expected 1 to 7 with 8 ranks"),
+    ((*SMALL, "--ports", "1.5"), "argument --ports: invalid int value: '1.5'"),
+    ((*SMALL, "--objective", "fast"), "argument --objective: invalid choice: 'fast' (choose from "),
+    ((*SMALL, "--port-model", "pram"), "argument --port-model: invalid choice: 'pram' (choose from "),
+    ((*SMALL, "--collective", "scan"), "argument --collective: invalid choice: 'scan' (choose from "),
+    (("--hosts", "2", "--bytes", "4"), "--hosts goes with --system NAME only"),
+    ((*H100, "--plan", "nowhere.json"), "nowhere.json: cannot read the plan: No such file or directory"),
+    (("--input", "nowhere.txt", "--bytes", "4"), "nowhere.txt: cannot be read: No such file or directory"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), BAD, ids=[" ".join(words) for words, _ in BAD])
+def test_bad_arguments_are_one_line_and_status_2(capsys, words, message):
+    assert message in refused(capsys, *words)
+
+
+@pytest.mark.parametrize("words", [("--bytes", "9" * 5000), ("--bytes", "4", "--ranks", "²")], ids=["long", "square"])
+def test_digits_that_are_no_number_are_one_line_too(capsys, words):
+    refused(capsys, *H100, *words)
+
+
+def saved(capsys, file):
+    assert run(capsys, *SMALL, "--save", str(file))[0] == 0
+    return json.loads(file.read_text())
+
+
+def put(document, path, value):
+    """The document with one entry replaced."""
+    node = document
+    for key in path[:-1]:
+        node = node[key]
+    assert node[path[-1]] != value
+    node[path[-1]] = value
+    return document
+
+
+ALTERED = {
+    "digest": ("digest", "0" * 64),
+    "a bound": ("certificate", "rounds_lower_bound", 7),
+    "the gap": ("certificate", "gap", 1.0),
+    "a transfer's slot": ("schedule", "rounds", 2, "transfers", 0, 3, 9),
+    "payload_bytes": ("payload_bytes", 131072),
+    "a proof flag": ("proof", "canonical_tree", True),
+    "a time": ("predicted_us", 0.5),
+    "a rank's place": ("ranks", 0, "GPU1"),
+    "the operator": ("operator", "max"),
+}
+
+
+@pytest.mark.parametrize("what", ALTERED)
+def test_a_plan_altered_in_one_figure_is_refused(capsys, tmp_path, what):
+    file = tmp_path / "plan.json"
+    *path, value = ALTERED[what]
+    file.write_text(json.dumps(put(saved(capsys, file), path, value)))
+    message = f"{file}: digest does not fit the content: the plan was altered or cut; plan again"
+    assert message in refused(capsys, *H100, "--plan", str(file))
+
+
+RESIGNED = [
+    (("schedule", "rounds", 2, "transfers", 0, 1, 9), "schedule: round 2: rank 0 reads slot 9 chunk 0"),
+    (("schedule", "rounds", 2, "transfers", 0, 3, 1), "schedule: round 2: rank 3 slot 1 chunk 0 is written twice"),
+    (("payload_bytes", 65540), "payload_bytes 65540 is no multiple of the 16384 rows"),
+    (("proof", "order_kept", False), "proof.order_kept is False, the schedule proves True"),
+    (("ranks", 0, "GPU9"), "GPU9"),
+    (("certificate", None), "malformed plan"),
+    *((path, path[0]) for path in (("rounds", 3), ("transfers", 3), ("wire_bytes", 1), ("proof", "complete", False))),
+    (("predicted_us", "soon"), "predicted_us"),
+]
+
+
+@pytest.mark.parametrize(("path", "message"), RESIGNED, ids=str)
+def test_a_new_digest_does_not_save_a_wrong_plan(capsys, tmp_path, path, message):
+    file = tmp_path / "plan.json"
+    document = put(saved(capsys, file), path[:-1], path[-1])
+    file.write_text(json.dumps(document | {"digest": plan_digest(document)}))
+    assert message in refused(capsys, *H100, "--plan", str(file))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.99])
+def test_a_cut_plan_is_refused(capsys, tmp_path, share):
+    file = tmp_path / "plan.json"
+    saved(capsys, file)
+    text = file.read_text()
+    file.write_text(text[: int(share * len(text))])
+    assert f"{file}: not JSON: " in refused(capsys, *H100, "--plan", str(file))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "expected a document of schema 'topocomm.plan/1', found 'list'"),
+        (b"{}", "expected a document of schema 'topocomm.plan/1', found None"),
+        (b'{"schema": "topocomm.topology/1"}', "found 'topocomm.topology/1'"),
+        (b"\xff\xfe", "cannot read the plan: it is no text"),
+    ],
+)
+def test_other_files_are_no_plan(capsys, tmp_path, data, message):
+    file = tmp_path / "some.json"
+    file.write_bytes(data)
+    said = refused(capsys, *H100, "--plan", str(file))
+    assert f"{file}: " in said
+    assert message in said
+
+
+def test_a_plan_for_another_topology_is_refused(capsys, tmp_path):
+    file = tmp_path / "plan.json"
+    document = saved(capsys, file)
+    other = catalog("dgx-h100", hosts=2)
+    assert refused(capsys, *H100, "--hosts", "2", "--plan", str(file)) == (
+        f"topocomm plan: {file}: made for another topology (digest {document['topology_digest'][:12]}; "
+        f"'dgx-h100 x 2' has {other.digest[:12]}); name that one with --input or --system, or plan again\n"
+    )
+
+
+def test_a_plan_that_cannot_be_saved_is_status_1(capsys, tmp_path):
+    file = tmp_path / "none" / "plan.json"
+    status, out, err = run(capsys, *SMALL, "--save", str(file))
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert "No such file or directory" in err
+
+
+def test_a_plan_that_cannot_be_saved_is_named(capsys, tmp_path):
+    file = tmp_path / "none" / "plan.json"
+    assert f"{file}: " in run(capsys, *SMALL, "--save", str(file))[2]

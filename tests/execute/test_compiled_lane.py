@@ -1,0 +1,275 @@
+"""Lanes in one memory, their ranks on threads of one process: the compiled call holds no interpreter lock."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from attention import LOGSUMEXP
+from tests.attention.merging import assert_close, exact, partial
+from tests.machines import hosts, switch
+from topocomm import SUM
+from topocomm.execute.compiled_lane import CompiledLane, covers, quick_way
+from topocomm.execute.lanes import Work
+from topocomm.execute.staged_lane import aligned_buffer
+from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
+from topocomm.operators.operator import ALIGNMENT_BYTES
+from topocomm.planning.planner import every_plan
+from topocomm.planning.schedule import ScheduleBuilder, split_rows
+from topocomm.planning.shared_memory import shared_program
+
+CALLS = 20
+"""Some more than the two memories see before it is tried how to write to them."""
+LIMIT_S = 30.0
+GUARD = 0xA5
+
+
+class Caller:
+    """What the quick way asks of a communicator."""
+
+    refusal: str | None = None
+    calls = 0
+
+    def fail(self, error):
+        self.refusal = str(error)
+
+
+class Job:
+    """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
+
+    def __init__(self, plan, layout):
+        work = Work(plan, LOGSUMEXP, layout, tag=16)
+        assert covers(work)
+        ranks = range(plan.schedule.ranks)
+        programs = [shared_program(plan.schedule, rank, work.chunk_bytes, ALIGNMENT_BYTES) for rank in ranks]
+        counters_bytes, size_bytes = len(ranks) * COUNTER_BYTES, 2 * programs[0].total_bytes
+        self.whole = aligned_buffer(counters_bytes + size_bytes + 2 * ALIGNMENT_BYTES)
+        self.whole[...] = GUARD
+        region = self.whole[ALIGNMENT_BYTES:-ALIGNMENT_BYTES]
+        region[:counters_bytes], region[counters_bytes:] = 0, 0xFF
+        self.shared = [SharedMemory(region, rank, len(ranks)) for rank in ranks]
+        self.lanes = [
+            [CompiledLane(work, programs[rank], self.shared[rank], number, self.wait_long) for number in range(2)]
+            for rank in ranks
+        ]
+
+        self.callers = [Caller() for _ in ranks]
+        self.quick = [quick_way(*pair, layout) for pair in zip(self.callers, self.lanes, strict=True)]
+
+    def lane(self, rank):
+        """The lane of a rank's next call."""
+        return self.lanes[rank][(self.shared[rank].epoch + 1) & 1]
+
+    def wait_long(self, batch):
+        until_s = time.monotonic() + LIMIT_S
+        while not batch.wait(0.05):
+            assert time.monotonic() < until_s, f"still waiting for {batch.pending()}"
+
+    def on_threads(self, body):
+        """`body(rank)` on a thread of every rank."""
+        with ThreadPoolExecutor(len(self.lanes)) as pool:
+            return [done.result() for done in [pool.submit(body, rank) for rank in range(len(self.lanes))]]
+
+    def close(self):
+        assert np.all(self.whole[:ALIGNMENT_BYTES] == GUARD)
+        assert np.all(self.whole[-ALIGNMENT_BYTES:] == GUARD)
+
+
+def jobs(topology, rows, dim):
+    layout = LOGSUMEXP.layout({"out": ((*rows, dim), np.float32), "lse": (rows, np.float32)})
+    for plan in every_plan(topology, "allreduce", LOGSUMEXP, layout):
+        job = Job(plan, layout)
+        yield plan.algorithm, job
+        job.close()
+
+
+def askew(value):
+    """Copies that start in the middle of a cache line."""
+    found = {}
+    for name, array in value.items():
+        room = aligned_buffer(array.nbytes + ALIGNMENT_BYTES)
+        found[name] = room[12 : 12 + array.nbytes].view(array.dtype).reshape(array.shape)
+        found[name][...] = array
+    return found
+
+
+def strided(value):
+    """Copies with a gap after every item."""
+    return {name: np.repeat(array, 2, axis=-1)[..., ::2] for name, array in value.items()}
+
+
+def plain(job, rank, value):
+    target = askew({name: np.zeros_like(array) for name, array in value.items()})
+    job.lane(rank).run(value, target, apart=True)
+    return target
+
+
+def in_place(job, rank, value):
+    both = askew(value)
+    job.lane(rank).run(both, both, apart=False)
+    return both
+
+
+def from_the_send_buffer(job, rank, value):
+    views = job.lane(rank).views
+    if views is None:  # the plan splits the value
+        return plain(job, rank, strided(value))
+    for name, array in value.items():
+        views[name][...] = array
+    target = {name: np.zeros_like(array) for name, array in value.items()}
+    job.lane(rank).run(None, target, apart=True)
+    return target
+
+
+def quick(job, rank, value):
+    return job.quick[rank](askew(value))
+
+
+WAYS = [plain, in_place, from_the_send_buffer, quick]
+
+
+@pytest.mark.parametrize("dim", [1, 3, 16])
+@pytest.mark.parametrize("rows", [(0,), (1,), (7,), (2, 3)], ids=str)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+def test_every_algorithm_merges(ranks, rows, dim):
+    # Empty rows may hold NaN where there is something to merge them with; alone, rank 0's value is the result.
+    seeds = [0] * CALLS if ranks == 1 else range(0, ranks * CALLS, ranks)
+    values = [[partial(rank + seed, rows, dim) for rank in range(ranks)] for seed in seeds]
+    algorithms = set()
+    for name, job in jobs(switch(ranks), rows, dim):
+        algorithms.add(name)
+
+        def body(rank, job=job):
+            return [WAYS[call // 2 % 4](job, rank, values[call][rank]) for call in range(CALLS)]
+
+        outcomes = job.on_threads(body)
+        assert [shared.epoch for shared in job.shared] == [CALLS] * ranks
+        for call in range(CALLS):
+            what = f"{name}, call {call}"
+            assert_close(outcomes[0][call], exact(values[call]), ranks, what)
+            for results in outcomes:
+                for field, array in results[call].items():
+                    assert array.tobytes() == outcomes[0][call][field].tobytes(), f"{what}: ranks differ"
+    assert algorithms >= {"flat", "binomial", "recursive-doubling", "ring"}
+
+
+@pytest.mark.parametrize(("count", "gpus"), [(2, 2), (2, 3)])
+def test_two_levels_merge(count, gpus):
+    ranks = count * gpus
+    values = [partial(rank, (7,), 5) for rank in range(ranks)]
+    found = dict(jobs(hosts(count, gpus), (7,), 5))
+    assert any(name.startswith("two-level") for name in found)
+    for name, job in found.items():
+        for result in job.on_threads(lambda rank, job=job: plain(job, rank, values[rank])):
+            assert_close(result, exact(values), ranks, name)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 9])
+def test_chunks_that_every_rank_folds_for_itself(parts):
+    ranks, rows = 3, 7
+    builder = ScheduleBuilder(ranks, split_rows(rows, parts))
+    for rank, chunk in product(range(ranks), range(parts)):
+        others = [0 if peer == rank else builder.send(0, peer, 0, rank, chunk=chunk) for peer in range(ranks)]
+        builder.output(rank, builder.fold(0, rank, others, chunk=chunk), chunk=chunk)
+    layout = LOGSUMEXP.layout({"out": ((rows, 5), np.float32), "lse": ((rows,), np.float32)})
+    like = every_plan(switch(ranks), "allreduce", LOGSUMEXP, layout)[0]
+    job = Job(replace(like, schedule=builder.build()), layout)
+    values = [partial(rank, (rows,), 5) for rank in range(ranks)]
+    for results in job.on_threads(lambda rank: [way(job, rank, values[rank]) for way in WAYS for _ in range(2)]):
+        for result in results:
+            assert_close(result, exact(values), ranks, "flat in chunks")
+    job.close()
+
+
+def test_values_are_left_as_they_are():
+    values = [partial(rank, (7,), 5) for rank in range(3)]
+    before = [{name: array.tobytes() for name, array in value.items()} for value in values]
+    for name, job in jobs(switch(3), (7,), 5):
+        for way in (plain, quick):
+            job.on_threads(lambda rank, job=job, way=way: [way(job, rank, values[rank]) for _ in range(2)])
+            assert before == [{name: array.tobytes() for name, array in value.items()} for value in values], name
+
+
+class Sub(np.ndarray):
+    pass
+
+
+OUT, LSE = np.zeros((6, 4), np.float32), np.zeros(6, np.float32)
+MISFITS = {
+    "a field is missing": {"out": OUT},
+    "a field has another name": {"out": OUT, "LSE": LSE},
+    "dtype": {"out": OUT.astype(np.float64), "lse": LSE},
+    "dtype of the same size": {"out": OUT, "lse": LSE.view(np.int32)},
+    "byte order": {"out": OUT, "lse": LSE.astype(">f4")},
+    "rows": {"out": OUT[:5], "lse": LSE[:5]},
+    "the same bytes in other axes": {"out": OUT.reshape(4, 6), "lse": LSE},
+    "an axis more": {"out": OUT, "lse": LSE[:, None]},
+    "an axis less": {"out": OUT.ravel(), "lse": LSE},
+    "strides": {"out": np.zeros((4, 6), np.float32).T, "lse": LSE},
+    "alignment": {"out": np.zeros(97, np.uint8)[1:].view(np.float32).reshape(6, 4), "lse": LSE},
+    "subclass": {"out": OUT, "lse": LSE.view(Sub)},
+    "a list": {"out": OUT, "lse": LSE.tolist()},
+    "a scalar": {"out": OUT, "lse": np.float32(0)},
+    "None": {"out": None, "lse": LSE},
+    "a field more": {"out": OUT, "lse": LSE, "max": LSE},
+    "no dict": (OUT, LSE),
+}
+
+
+@pytest.mark.parametrize("what", MISFITS)
+def test_the_quick_way_does_nothing_with_values_that_do_not_fit(what):
+    values = [partial(rank, (6,), 4) for rank in range(2)]
+    for name, job in jobs(switch(2), (6,), 4):
+        before = job.whole.tobytes()
+        assert job.quick[0](MISFITS[what]) is None
+        assert job.whole.tobytes() == before
+        assert (job.shared[0].epoch, job.callers[0].calls, job.callers[0].refusal) == (0, 0, None)
+        for result in job.on_threads(lambda rank, job=job: quick(job, rank, values[rank])):
+            assert_close(result, exact(values), 2, name)
+        assert (job.shared[0].epoch, job.callers[0].calls, job.callers[0].refusal) == (1, 1, None)
+
+
+class Gone(Exception):
+    pass
+
+
+def test_who_waits_knows_for_whom(monkeypatch):
+    """Ranks of a flat exchange come one after the other: each awaits those that have not."""
+    awaited = {}
+
+    def give_up(job, batch):
+        awaited[len(awaited)] = batch
+        raise Gone
+
+    monkeypatch.setattr(Job, "wait_long", give_up)
+    values = [partial(rank, (7,), 5) for rank in range(3)]
+    targets = [{name: np.zeros_like(array) for name, array in value.items()} for value in values]
+    job = dict(jobs(switch(3), (7,), 5))["flat"]
+
+    def peers(batch):
+        sends, receives = batch.pending()
+        assert sends == []
+        return [message.peer for message in receives]
+
+    for rank, others in ((1, [0, 2]), (0, [2])):
+        with pytest.raises(Gone):
+            job.lane(rank).run(values[rank], targets[rank], apart=True)
+        assert peers(awaited[len(awaited) - 1]) == others
+    assert not awaited[0].wait(0.01)
+    assert peers(awaited[0]) == [2]
+    job.lane(2).run(values[2], targets[2], apart=True)  # the last one waits for nobody
+    for batch in awaited.values():
+        assert batch.wait(LIMIT_S)
+        assert batch.pending() == ([], [])
+    assert len(awaited) == 2
+    for target in targets:
+        assert_close(target, exact(values), 3, "flat")
+
+
+def test_operators_without_a_compiled_fold_are_not_covered():
+    layout = SUM.default_layout(4)
+    plan = every_plan(switch(2), "allreduce", SUM, layout)[0]
+    assert not covers(Work(plan, SUM, layout, tag=16))

@@ -1,0 +1,160 @@
+"""The text of a plan: its width, its cuts, and who talks to whom."""
+
+import re
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from tests.machines import hosts, switch
+from topocomm import Device, catalog, plan
+from topocomm.planning.plan_text import MOST_MOVES, MOST_ROUNDS, WIDTH, plan_text
+from topocomm.planning.schedule import make_schedule
+
+
+def text(topology, **wanted):
+    return plan_text(plan(topology, **{"payload_bytes": 4096, **wanted}), topology)
+
+
+def rounds(said):
+    """Number -> the words of a round, whatever lines they are on."""
+    found = {}
+    for shown in said.splitlines():
+        head = re.match(r"  round (\d+)", shown[:10])
+        if head:
+            found[int(head[1])] = []
+        if head or (found and shown.startswith(" " * 10)):
+            found[max(found)] += re.findall(r"and \d+ more|\(.*\)|\S+", shown[10:])
+    return found
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "auto",
+        "rounds",
+        "latency",
+        "throughput",
+    ],
+)
+def test_lines_fit(objective):
+    for collective, ranks in product(["allreduce", "reduce", "broadcast"], [1, 2, 3, 8, 17, 64]):
+        said = text(switch(ranks), collective=collective, objective=objective).splitlines()
+        assert max(map(len, said)) <= WIDTH == 80, said
+        assert all(line_ == line_.rstrip() for line_ in said)
+
+
+@pytest.mark.parametrize(("count", "gpus"), [(2, 8), (16, 4), (64, 1)])
+def test_lines_fit_with_several_hosts(count, gpus):
+    said = text(hosts(count, gpus))
+    assert max(map(len, said.splitlines())) <= WIDTH, said
+
+
+def test_only_a_long_name_makes_a_line_longer():
+    topology = replace(switch(4), name="n" * 100)
+    long = [line_ for line_ in text(topology).splitlines() if len(line_) > WIDTH]
+    assert long == [f"allreduce sum, 4096 B, 4 ranks on {'n' * 100}"]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_an_exchange_is_told_from_a_one_way_message(ranks):
+    said = rounds(text(switch(ranks), objective="rounds"))
+    for round_, words in said.items():  # recursive doubling: partners differ in one bit
+        apart = 1 << (round_ - 1)
+        assert words == [*(f"{a}<>{a + apart}" for a in range(ranks) if not a & apart), "(nvlink)"]
+
+
+@pytest.mark.parametrize("root", [0, 2, 4])
+def test_a_broadcast_spreads_from_its_root_and_a_reduce_gathers_at_it(root):
+    for collective in ("broadcast", "reduce"):
+        said = rounds(text(switch(5), collective=collective, objective="latency", root=root))
+        moves = [tuple(map(int, word.split(">"))) for words in said.values() for word in words if ">" in word]
+        assert len(moves) == 4
+        if collective == "broadcast":
+            reached = {root}
+            for src, dst in moves:
+                assert src in reached
+                reached.add(dst)
+        else:
+            left = set(range(5))
+            for src, dst in moves:
+                assert {src, dst} <= left
+                left.remove(src)
+            assert left == {root}
+
+
+@pytest.mark.parametrize("ranks", [MOST_MOVES, MOST_MOVES + 1, 40])
+def test_moves_of_a_round_are_cut(ranks):
+    topology = switch(ranks)
+    made = plan(topology, payload_bytes=4096, objective="throughput")
+    first = rounds(plan_text(made, topology))[1]
+    assert made.algorithm == "ring"
+    rest = ranks - MOST_MOVES
+    assert sum(bool(re.fullmatch(r"\d+>\d+", word)) for word in first) == MOST_MOVES
+    assert first[MOST_MOVES:] == ([f"and {rest} more"] if rest else []) + ["(nvlink)"]
+
+
+@pytest.mark.parametrize("ranks", [8, 9, 10, 20])
+def test_rounds_are_cut(ranks):
+    count = 2 * (ranks - 1)  # a ring scatters and gathers
+    said = text(switch(ranks), objective="throughput")
+    assert f"ring: {count} rounds, {count * ranks} messages" in said
+    assert len(rounds(said)) == min(count, MOST_ROUNDS)
+    cut = f"  ... and {count - MOST_ROUNDS} more rounds (--format json has them all)"
+    assert (said.splitlines()[-1] == cut) == (count > MOST_ROUNDS)
+    assert ("more rounds" in said) == (count > MOST_ROUNDS)
+
+
+def test_round_numbers_stand_apart():
+    said = text(switch(8), objective="throughput")
+    assert re.findall(r"^  round (\d+) +\d+>", said, re.M) == [str(number) for number in range(1, 15)]
+
+
+def test_one_rank_has_no_rounds():
+    said = text(switch(1))
+    assert "0 rounds, 0 messages, 0 B on the wire" in said
+    assert "1 rank" in said
+    assert not rounds(said)
+
+
+def test_links_that_a_round_crosses_are_named():
+    said = rounds(text(catalog("dgx-h100", hosts=2)))
+    assert [words[-1] for words in said.values()] == ["(nvlink)"] * 3 + ["(network, pcie)"]
+    assert said[4][:-1] == [f"{rank}<>{rank + 8}" for rank in range(8)]
+
+
+def test_a_named_path_counts_its_own_links():
+    known = switch(2)
+    slow = [link._replace(kind="pcie", src="bridge", latency_us=9.0) for link in known.links if link.src == "switch"]
+    slow += [link._replace(src=link.dst, dst="bridge") for link in slow]
+    topology = replace(known, devices=(*known.devices, Device("bridge", "switch")), links=(*known.links, *slow))
+    made = plan(topology, payload_bytes=64)
+    schedule = make_schedule(
+        2,
+        made.schedule.chunks,
+        inputs=made.schedule.inputs.tolist(),
+        outputs=made.schedule.outputs.tolist(),
+        transfers=[move._replace(path=move.src) for move in made.schedule.transfer_list()],
+        combines=made.schedule.combine_list(),
+        paths=(("GPU0", "bridge", "GPU1"), ("GPU1", "bridge", "GPU0")),
+    )
+    assert rounds(plan_text(made, topology)) == {1: ["0<>1", "(nvlink)"]}
+    assert rounds(plan_text(replace(made, schedule=schedule), topology)) == {1: ["0<>1", "(pcie)"]}
+
+
+def test_what_is_not_proved_is_not_said():
+    topology = switch(8)
+    made = plan(topology, payload_bytes=2**23)
+    assert made.algorithm == "ring"
+    said = plan_text(made, topology)
+    assert "each contribution once" in said
+    assert "rank order kept" not in said
+    without = replace(made, proof=replace(made.proof, deadlock_free=False, uniform=False))
+    assert "deadlock-free" not in plan_text(without, topology)
+    assert "equal bits" not in plan_text(without, topology)
+
+
+def test_assumed_figures_are_told():
+    topology = switch(2)
+    made = replace(plan(topology, payload_bytes=64), assumed=("a link 1 GB/s", "another 2 GB/s"))
+    assert "\n  assumed a link 1 GB/s\n  assumed another 2 GB/s\n" in plan_text(made, topology)

@@ -1,0 +1,86 @@
+"""What importing the packages costs and brings: no optional library, and every public name."""
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import attention
+import topocomm
+
+HEAVY = ["networkx", "torch", "numba", "llvmlite", "mpi4py", "cupy", "triton", "transformers", "tqdm", "gguf"]
+
+
+def loaded_by(code):
+    """Which heavy libraries a fresh process has loaded after the code."""
+    script = f"import sys, json\n{code}\nprint(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
+    command = [sys.executable, "-c", script]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import topocomm",
+        "from topocomm import *",
+        "import attention",
+        "from attention import LOGSUMEXP, Partial, Spec",
+        "import topocomm.cli.main",
+        "import topocomm.cli.inspect",
+        "import attention, topocomm; topocomm.run_local(lambda comm: comm.rank, ranks=1)",
+    ],
+)
+def test_nothing_heavy_is_loaded(code):
+    assert loaded_by(code) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "library"),
+    [
+        ("import topocomm; topocomm.catalog('dgx-h100').graph", "networkx"),
+        ("from attention import local_attention", "torch"),
+        ("from attention import LOGSUMEXP; LOGSUMEXP.kernel()", "numba"),
+    ],
+)
+def test_what_is_used_is_loaded(code, library):
+    """The test above can fail: the libraries are there, and are loaded when they are needed."""
+    assert library in loaded_by(code)
+
+
+@pytest.mark.parametrize("package", [topocomm, attention], ids=lambda package: package.__name__)
+def test_every_public_name_is_there_and_described(package):
+    assert len(set(package.__all__)) == len(package.__all__)
+    for name in package.__all__:
+        found = getattr(package, name)
+        assert not isinstance(found, ModuleType), f"{package.__name__}.{name} is a module"
+        if callable(found):
+            assert found.__doc__, name
+
+
+def modules(package):
+    """All packages and modules below a package, imported, by full name; `__main__` runs and is left out."""
+    names = [found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    return {name: importlib.import_module(name) for name in names if not name.endswith("__main__")}
+
+
+@pytest.mark.parametrize("package", [topocomm, attention], ids=lambda package: package.__name__)
+def test_no_name_hides_a_module(package):
+    below = modules(package)
+    for full, module in below.items():
+        parent, _, name = full.rpartition(".")
+        holder = sys.modules[parent]
+        assert getattr(holder, name) is module, f"{parent} has a {name} of its own beside the module {full}"
+        assert name not in getattr(holder, "__all__", ()), f"{parent}.__all__ names the module {full}"
+    assert {"topocomm.planning.plan", "attention.merge"} & set(below)
+
+
+@pytest.mark.parametrize("package", [topocomm, attention], ids=lambda package: package.__name__)
+def test_no_public_function_is_called_like_a_module_beside_its_package(package):
+    public = {name for name in package.__all__ if callable(getattr(package, name))}
+    beside = {found.name for found in pkgutil.iter_modules(package.__path__)}
+    assert not public & beside
+    assert beside
