@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from attention.jobs.launch import OK, WORK_FAILED, JobParser, launched_as, run
 from attention.jobs.models import say
 from attention.jobs.shadowed import why_shadowed
+from topocomm import MissingExtraError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job that the command line names; returns the exit status."""
-    problem = why_shadowed()
+    problem = why_shadowed() or _missing()
     if problem is not None:
         speaks = (launched_as() or (0, 1))[0] == 0
         if speaks:
@@ -26,6 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(commands)
     options = parser.parse_args(arguments)
     return run(options.job(options), options.ranks)
+
+
+def _missing() -> MissingExtraError | None:
+    """What every job needs and is not installed."""
+    for package in ("torch", "tqdm"):
+        if find_spec(package) is None:
+            return MissingExtraError("python -m attention", package, "attention")
+    return None
 
 
 if __name__ == "__main__":

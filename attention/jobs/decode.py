@@ -137,7 +137,7 @@ class DecodeJob:
         print(
             f"context {s.context:,}, batch {s.batch}, {s.heads} heads, {s.kv_heads} KV heads, head dim {s.head_dim}\n"
             f"float32 keys and values: {s.kv_bytes:,} bytes, {result.shard_bytes:,} on rank 0; "
-            f"peak memory of a process: {result.peak_bytes:,} bytes\n"
+            f"peak memory of a process, all methods: {result.peak_bytes:,} bytes\n"
             f"plan of tree: {result.plan}\n"
             f"latency: of the slowest rank, {self.options.steps} steps; wire_bytes: payload of one step's messages\n"
             f"error: against float64, heads {heads}, over the largest |partial out|; limit {ERROR_LIMIT:g}\n\n"

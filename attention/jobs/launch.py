@@ -18,9 +18,11 @@ import numpy as np
 
 from attention.jobs.errors import InputError, SetupError
 from attention.jobs.models import say
-from topocomm import Communicator, MissingExtraError, TopocommError, run_local
+from topocomm import Communicator, DeadlineError, MissingExtraError, TopocommError, run_local
 
 OK, WORK_FAILED, BAD_INPUT = 0, 1, 2
+LAST_RANK_LIMIT_S = 3600
+"""Rank 0 may check its result for long while the others have finished."""
 IDLE_SLICE_S = 0.05
 CPU_MASK_BITS = 4096
 LAUNCHERS = (
@@ -167,7 +169,10 @@ def _cpu_threads(world: Any) -> int:
 def _sleep_until_all_are_here(world: Any) -> None:
     # MPI_Finalize would wait as well, but wakes up thousands of times a second to look.
     request = world.Ibarrier()
+    until_s = time.monotonic() + LAST_RANK_LIMIT_S
     while not request.Test():
+        if time.monotonic() > until_s:
+            raise DeadlineError(f"rank {world.rank}: other ranks still work {LAST_RANK_LIMIT_S} s after this one")
         time.sleep(IDLE_SLICE_S)
 
 

@@ -54,7 +54,7 @@ def test_proof_of_a_good_schedule(name, ranks):
     assert proof.order_kept == (name != "ring" or ranks == 1)
 
 
-def test_dissemination_is_not_uniform():
+def test_dissemination_is_refused():
     """Plain dissemination gives every rank another bracketing: correct for sums, other bits on each rank."""
     transfers, combines = [], []
     for round_, distance in enumerate((1, 2)):
@@ -69,8 +69,8 @@ def test_dissemination_is_not_uniform():
         transfers=transfers,
         combines=combines,
     )
-    proof = verify(schedule, Collective("allreduce", 4))
-    assert proof.complete and not proof.uniform and not proof.order_kept
+    with pytest.raises(PlanError, match="ranks evaluate different expression trees"):
+        verify(schedule, Collective("allreduce", 4))
 
 
 def test_a_dropped_transfer_is_named():
@@ -88,12 +88,24 @@ def test_a_doubled_contribution_is_named():
         verify(rebuilt(schedule, combines=folds), Collective("allreduce", 4))
 
 
-def test_a_swapped_operand_loses_order_and_uniformity():
+def test_a_swapped_operand_is_refused():
     schedule = recursive_doubling_allreduce(4, 1)
     folds = schedule.combine_list()
     folds[-1] = folds[-1]._replace(operands=folds[-1].operands[::-1])
-    proof = verify(rebuilt(schedule, combines=folds), Collective("allreduce", 4))
-    assert not proof.order_kept and not proof.uniform
+    with pytest.raises(PlanError, match="ranks evaluate different expression trees"):
+        verify(rebuilt(schedule, combines=folds), Collective("allreduce", 4))
+
+
+def test_operands_swapped_on_all_ranks_lose_the_order():
+    schedule = recursive_doubling_allreduce(4, 1)
+    last = max(fold.round for fold in schedule.combine_list())
+    folds = [
+        fold._replace(operands=fold.operands[::-1]) if fold.round == last else fold for fold in schedule.combine_list()
+    ]
+    swapped = rebuilt(schedule, combines=folds)
+    assert not verify(swapped, Collective("allreduce", 4)).order_kept
+    with pytest.raises(PlanError, match="do not stand in rank order"):
+        verify(swapped, Collective("allreduce", 4), keep_order=True)
 
 
 @pytest.mark.parametrize(

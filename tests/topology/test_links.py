@@ -63,3 +63,9 @@ def test_path_latencies_rise_with_the_level():
     levels = [PATH_LATENCY_US[code] for code in ("PIX", "PXB", "PHB", "NODE", "SYS")]
     assert levels == sorted(set(levels))
     assert PATH_LATENCY_US["SOC"] == PATH_LATENCY_US["SYS"]
+
+
+def test_every_figure_says_where_it_comes_from():
+    for name, kind in KINDS.items():
+        assert kind.source, name
+        assert kind.latency_source.startswith("assumed: "), name

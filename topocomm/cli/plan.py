@@ -29,13 +29,13 @@ def add_parser(subparsers: Any) -> None:
         description="Plan a collective on a topology, prove the schedule, and say how far it can be from the optimum.",
     )
     add_sources(parser)
-    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce")
+    parser.add_argument("--collective", choices=COLLECTIVES, help="default allreduce")
     parser.add_argument("--bytes", metavar="N", help="bytes of one rank's value (16512, 64KiB); 0: latency only")
     parser.add_argument("--operator", metavar="NAME", help="default sum; attention.logsumexp")
-    parser.add_argument("--objective", choices=OBJECTIVES, default="auto")
-    parser.add_argument("--ports", type=int, default=1, metavar="K", help="messages an endpoint sends at once")
+    parser.add_argument("--objective", choices=OBJECTIVES, help="default auto")
+    parser.add_argument("--ports", type=int, metavar="K", help="messages an endpoint sends at once (default 1)")
     parser.add_argument("--port-model", choices=PORT_MODELS, help="default: loggp for auto, alpha otherwise")
-    parser.add_argument("--root", type=int, default=0, metavar="R", help="root of reduce and broadcast")
+    parser.add_argument("--root", type=int, metavar="R", help="root of reduce and broadcast (default 0)")
     parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")
     parser.add_argument("--plan", metavar="FILE", help="check and show this saved plan instead of making one")
     parser.add_argument("--save", metavar="FILE", help="also write the plan JSON")
@@ -58,28 +58,30 @@ def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
         raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
     return plan(
         topology,
-        args.collective,
+        args.collective or "allreduce",
         payload_bytes=parse_bytes(args.bytes),
         operator=find_operator(args.operator or "sum"),
-        objective=args.objective,
-        ports=args.ports,
+        objective=args.objective or "auto",
+        ports=1 if args.ports is None else args.ports,
         port_model=args.port_model,
         ranks=_ranks(args.ranks, topology),
-        root=args.root,
+        root=args.root or 0,
     )
 
 
 def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
-    given = [name for name in ("bytes", "ranks", "operator") if getattr(args, name) is not None]
+    options = ("bytes", "ranks", "operator", "collective", "objective", "ports", "port_model", "root")
+    given = [name for name in options if getattr(args, name) is not None]
     if given:
-        raise PlanError(f"--{given[0]} does not go with --plan FILE: the file says what its plan is for")
+        option = given[0].replace("_", "-")
+        raise PlanError(f"--{option} does not go with --plan FILE: the file says what its plan is for")
     saved = Plan.load(args.plan)
     if saved.topology_digest != topology.digest:
         raise PlanError(
             f"{args.plan}: made for another topology (digest {saved.topology_digest[:12]}; {topology.name!r} has "
             f"{topology.digest[:12]}); name that one with --input or --system, or plan again"
         )
-    verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology), ports=saved.ports)
+    verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
     return saved
 
 

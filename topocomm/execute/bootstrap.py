@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextvars
 import dataclasses
 import json
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from topocomm.errors import PlanError, RankFailedError
+from topocomm.errors import DeadlineError, PlanError, RankFailedError
 from topocomm.execute.communicator import Communicator
+from topocomm.execute.settings import Settings
 from topocomm.execute.transports.mpi import MpiTransport, load_mpi
 from topocomm.execute.transports.threads import World
 from topocomm.planning.planner import place_ranks
@@ -34,12 +37,27 @@ def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Communicator:
     mpi = load_mpi()
     if comm.size > 1:
         abort_on_uncaught(mpi.COMM_WORLD)
+    _await_all(comm)
     transport = MpiTransport(comm)
     if topology is None:
         topology = discover_job(transport.comm)
     made = Communicator(transport, topology, _places(topology, transport.size))
     made.share_standings()
     return made
+
+
+def _await_all(comm: MPI.Comm) -> None:
+    """Return when all ranks have come: what follows blocks in MPI, but on ranks that are there."""
+    limit_s = Settings.from_environment().timeout_s
+    request = comm.Ibarrier()
+    until_s = time.monotonic() + limit_s
+    while not request.Test():
+        if time.monotonic() > until_s:
+            raise DeadlineError(
+                f"rank {comm.rank}: Communicator.from_mpi is collective, and not all of {comm.size} ranks have called "
+                f"it within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+            )
+        os.sched_yield()
 
 
 def discover_job(comm: MPI.Comm) -> Topology:

@@ -44,14 +44,6 @@ class Combine(NamedTuple):
     operands: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Repeat:
-    """Software pipelining: the rounds run once per slice, each slice `stagger_rounds` after the one before."""
-
-    count: int
-    stagger_rounds: int
-
-
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """Integer columns of one collective over `ranks` ranks.
@@ -67,7 +59,6 @@ class Schedule:
         operands: int32 [m]: operand slots of all combines, one after the other.
         operand_starts: int32 [n + 1]: combine i has operands[operand_starts[i]:operand_starts[i + 1]].
         paths: Device ids from source to destination endpoint, for transfers that name a path.
-        repeat: Software pipelining, or None.
     """
 
     ranks: int
@@ -80,7 +71,6 @@ class Schedule:
     operands: IntTable
     operand_starts: IntTable
     paths: tuple[tuple[str, ...], ...] = ()
-    repeat: Repeat | None = None
 
     @property
     def rows(self) -> int:
@@ -127,7 +117,6 @@ def make_schedule(
     transfers: Iterable[Transfer],
     combines: Iterable[Combine],
     paths: Sequence[Sequence[str]] = (),
-    repeat: Repeat | None = None,
 ) -> Schedule:
     """A Schedule from rows in any round order; the order within a round is kept."""
     moves = sorted(transfers, key=lambda t: t.round)
@@ -145,7 +134,6 @@ def make_schedule(
         operands=np.asarray([slot for c in folds for slot in c.operands], dtype=np.int32),
         operand_starts=starts.astype(np.int32),
         paths=tuple(tuple(path) for path in paths),
-        repeat=repeat,
     )
 
 
@@ -180,7 +168,6 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
         transfers=transfers,
         combines=combines,
         paths=schedule.paths,
-        repeat=schedule.repeat,
     )
 
 

@@ -51,12 +51,14 @@ def verify(
     endpoints: Sequence[str] = (),
     ports: int = 1,
     serialised: bool = True,
+    keep_order: bool = False,
 ) -> Proof:
     """The proof that `schedule` computes `collective`.
 
-    Every slot read was written before and every slot is written once (so the rounds, run in order with all
-    messages of a round posted before any is awaited, cannot deadlock), every contribution enters each output
-    exactly once, and where `paths` and the ranks' `endpoints` are given each message has a route on the machine.
+    Every slot read was written before and every slot is written once (so the rounds, run in order with all messages of
+    a round posted before any is awaited, cannot deadlock); every contribution enters each output exactly once; all
+    receivers evaluate one expression tree; and where `paths` and the ranks' `endpoints` are given, each message has a
+    route on the machine.
 
     Args:
         schedule: What to prove.
@@ -66,6 +68,7 @@ def verify(
         ports: Messages that an endpoint may send, and receive, in one round.
         serialised: The cost model puts messages of a busy port one after the other, so that more than `ports`
             in a round is no violation.
+        keep_order: Operands must stand in rank order: the operator does not commute.
 
     Raises:
         PlanError: The schedule is invalid; the message names round, rank, slot and chunk.
@@ -73,6 +76,10 @@ def verify(
     replay = _Replay(schedule, collective)
     replay.run()
     order_kept, uniform = replay.check_outputs()
+    if not uniform:
+        raise PlanError("schedule: ranks evaluate different expression trees, so their bits could differ")
+    if keep_order and not order_kept:
+        raise PlanError("schedule: operands do not stand in rank order, which an operator that does not commute needs")
     busiest = _busiest_port(schedule, endpoints)
     if busiest > ports and not serialised:
         raise PlanError(f"schedule: an endpoint has {busiest} messages in one round, {ports} are allowed")

@@ -29,6 +29,22 @@ class LinkKind(NamedTuple):
     """Where GB/s comes from."""
     gb_per_s_source: FigureSource = "table"
 
+    @property
+    def latency_source(self) -> str:
+        """Where the latency comes from: every one is assumed, as said here."""
+        return _LATENCY_SOURCES[self.family]
+
+
+_LATENCY_SOURCES = {
+    "nvlink": "assumed: NCCL tuning.cc has 0.6 us for a hop through an NVSwitch; a direct link is put at 0.7",
+    "xgmi": "assumed: as a direct NVLink",
+    "xgmi-cpu": "assumed: as a direct NVLink",
+    "pcie": "assumed: half of NCCL's 1.0 us for a PCIe hop, which is two links",
+    "smp": "assumed: below half a PCIe hop",
+    "network": "assumed: what NCCL's 5.0 us for a network hop leaves beside its two PCIe hops, on two links",
+    "shared-memory": "assumed: a cache line's way between cores",
+    "unknown": "assumed: as PCIe",
+}
 
 _NVLINK_US = 0.7
 NVSWITCH_HOP_US = 0.3

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from attention.__main__ import main
 from tests.mpi import mpirun
 
 TOY = Path(__file__).with_name("toy_job.py")
@@ -110,6 +111,15 @@ def test_help_is_printed_once():
     done = mpirun(3, [TOY, "--help"])
     assert done.returncode == 0
     assert done.stdout.count("usage: toy") == 1
+
+
+@pytest.mark.parametrize("package", ["torch", "tqdm"])
+def test_a_missing_extra_is_named_before_anything_starts(package, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["decode", "--context=64", "--ranks=1"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert f"needs {package}, which is not installed; run: pip install 'topocomm[attention]'" in said[0]
 
 
 def eval_list(text):
