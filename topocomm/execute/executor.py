@@ -134,10 +134,15 @@ class PreparedCall:
 
     def _place(self, out: Any) -> Fields:
         """The arrays of `out`, which fit and can be written."""
-        for name, part in zip(self._structure.names, self._structure.parts(out), strict=True):
-            if isinstance(part, np.generic):
-                raise OperatorError(f"out: field {name!r} is a NumPy scalar, which cannot be written; give an array")
-        given = take(out, self._structure.names)
+        parts = self._structure.parts(out)
+        given = dict(zip(self._structure.names, parts, strict=True))
+        if not all(type(part) is np.ndarray for part in parts):
+            for name, part in given.items():
+                if isinstance(part, np.generic):
+                    raise OperatorError(
+                        f"out: field {name!r} is a NumPy scalar, which cannot be written; give an array"
+                    )
+            given = take(out, self._structure.names)
         self._check("out", given)
         for name, array in given.items():
             if not array.flags.writeable:

@@ -41,6 +41,8 @@ class Structure:
         Raises:
             OperatorError: A field is missing.
         """
+        if type(x) is dict and len(x) == len(self.names) and all(map(x.__contains__, self.names)):
+            return tuple(map(x.__getitem__, self.names))
         if _is_array(x):
             return (x,)
         found = _parts(x)
