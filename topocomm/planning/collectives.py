@@ -10,7 +10,6 @@ from topocomm.errors import PlanError
 
 CollectiveName = Literal["allreduce", "reduce", "broadcast"]
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
-ROOTED = ("reduce", "broadcast")
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class _Events:
             flow_us = min((f.left_bytes / f.rate_bytes_per_us for f in self.flows.values()), default=inf)
             event_us = self.heap[0][0] if self.heap else inf
             self._advance(min(self.now_us + flow_us, event_us))
-            touched = self._finish_flows() | self._pop_events()
+            self._finish_flows()
+            touched = self._pop_events()
             self._start(touched)
         return max(self.ready_us[place] for place in outputs)
 
@@ -150,14 +151,13 @@ class _Events:
         left_us = flow.left_bytes / flow.rate_bytes_per_us if flow.rate_bytes_per_us else inf
         return flow.left_bytes <= EPSILON_BYTES or self.now_us + left_us == self.now_us
 
-    def _finish_flows(self) -> set[str]:
+    def _finish_flows(self) -> None:
         done = [f.message for f in self.flows.values() if self._is_through(f)]
         for index in done:
             del self.flows[index]
             self._flowed(index)
         if done:
             self._share()
-        return set()
 
     def _flowed(self, index: int) -> None:
         """The last byte left: schedule arrival and the release of the ports."""

@@ -41,7 +41,7 @@ def discover(*, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Topol
             trouble = str(error)
     usable = _usable_cpus()
     found = cpu_host(sysfs, host=host, usable=usable)
-    return replace(found, warnings=(_no_gpu(tool, trouble, sysfs, proc), *found.warnings))
+    return replace(found, warnings=(_no_gpu(trouble, sysfs, proc), *found.warnings))
 
 
 def _gpu_host(tool: str, host: str) -> Topology:
@@ -89,7 +89,7 @@ def _usable_cpus() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def _no_gpu(tool: str | None, trouble: str, sysfs: Path, proc: Path) -> str:
+def _no_gpu(trouble: str, sysfs: Path, proc: Path) -> str:
     """One line: what was looked at, and what was seen there."""
     seen = display_devices(sysfs)
     amd_tools = [name for name in ("amd-smi", "rocm-smi") if shutil.which(name)]

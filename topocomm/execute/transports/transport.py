@@ -17,9 +17,6 @@ from typing import Any, NamedTuple
 
 from topocomm.operators.operator import Buffer
 
-NOTE_TAGS = range(1, 16)
-"""Tags below those of calls: FAILURE, AGREEMENT and the like."""
-
 FAILURE_TAG = 1
 AGREEMENT_TAG = 2
 GATHER_TAG = 3

@@ -112,9 +112,10 @@ def _named_numas(topology: Topology) -> int:
 
 
 def _unknowns(topology: Topology) -> list[str]:
-    """Figures that no source gave, and what a planner puts in their place."""
+    """Figures that no source gave, and what stands or would be put in their place."""
     rates = dict.fromkeys(link.kind for link in topology.links if link.gb_per_s is None)
     late = dict.fromkeys(link.kind for link in topology.links if link.latency_us is None)
+    assumed = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
     lines = []
     if rates:
         words = ", ".join(f"{kind} ({assume(kind).gb_per_s:g})" for kind in rates)
@@ -122,6 +123,8 @@ def _unknowns(topology: Topology) -> list[str]:
     if late:
         words = ", ".join(f"{kind} ({assume(kind).latency_us:g})" for kind in late)
         lines += _wrapped("Unknown: ", f"latency of {words}; in brackets what plans assume, in us")
+    if assumed:
+        lines += _wrapped("Assumed: ", f"latency of {', '.join(assumed)}, which no tool tells")
     return lines
 
 
