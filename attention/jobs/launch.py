@@ -109,7 +109,12 @@ def _on_threads(job: Job[Result], ranks: int) -> int:
     except TopocommError as error:
         return _say_error(job, error)
     cpu_threads = max(1, len(os.sched_getaffinity(0)) // ranks)
-    results = run_local(lambda comm: job.work(comm, cpu_threads), ranks=ranks)
+    try:
+        results = run_local(lambda comm: job.work(comm, cpu_threads), ranks=ranks)
+    except TopocommError as error:
+        if type(error) is not TopocommError:
+            raise
+        return _say_setting(job, error)
     return job.report(results[0])
 
 
@@ -118,7 +123,12 @@ def _under_mpi(job: Job[Result], ranks: int | None, rank: int, size: int) -> int
         world = _world(ranks, size)
     except TopocommError as error:
         return _say_error(job, error) if rank == 0 else OK
-    comm = Communicator.from_mpi(world)  # from here on an uncaught exception ends the whole job
+    try:
+        comm = Communicator.from_mpi(world)  # from here on an uncaught exception ends the whole job
+    except TopocommError as error:
+        if type(error) is not TopocommError:
+            raise
+        return _say_setting(job, error) if rank == 0 else OK
     problem: TopocommError | None = None
     try:
         job.prepare(size)
@@ -180,6 +190,12 @@ def _status(error: TopocommError | None) -> int:
     if error is None:
         return OK
     return BAD_INPUT if isinstance(error, InputError) else WORK_FAILED
+
+
+def _say_setting(job: Job[Result], error: TopocommError) -> int:
+    """A communicator that cannot be made by what the environment says, the same on all ranks."""
+    say(f"{job.name}: error: {error}")
+    return BAD_INPUT
 
 
 def _say_error(job: Job[Result], error: TopocommError, rank: int = 0) -> int:

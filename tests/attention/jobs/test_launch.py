@@ -113,6 +113,15 @@ def test_help_is_printed_once():
     assert done.stdout.count("usage: toy") == 1
 
 
+def test_a_bad_setting_is_one_line(monkeypatch):
+    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "soon")
+    for done in (alone("sum"), mpirun(2, [TOY, "sum"])):
+        assert done.returncode == 2
+        said = [text for text in done.stderr.splitlines() if text.startswith("toy:")]
+        assert said == ["toy: error: TOPOCOMM_TIMEOUT_S='soon': expected a positive number of seconds"]
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("package", ["torch", "tqdm"])
 def test_a_missing_extra_is_named_before_anything_starts(package, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, package, None)
