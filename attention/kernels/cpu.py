@@ -52,7 +52,7 @@ def _from_bits(typingctx, x):
 
 @njit(inline="always")
 def _exp(x):
-    """e^x for x in [NEGLIGIBLE, 0], and NaN for NaN: x = n ln 2 + r, the Taylor series to r^12 (2e-16), times 2^n."""
+    """e^x for x in [NEGLIGIBLE, 0], and NaN for NaN: x = n ln 2 + r, the Taylor series to r^12 (4e-16), times 2^n."""
     shifted = x * LOG2_E + ROUNDING
     n = shifted - ROUNDING
     r = (x - n * LN2_HIGH) - n * LN2_LOW

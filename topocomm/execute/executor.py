@@ -119,7 +119,7 @@ class PreparedCall:
         return None if target is None or given is not None else self._structure.give(target)
 
     def _value(self, x: Any) -> Fields | None:
-        """X as arrays that fit; None where it is the send buffer, or there is none."""
+        """The arrays of x, which fit; None where it is the send buffer, or there is none."""
         if x is None:
             if self._lanes[0].takes_value:
                 raise OperatorError("x is missing: this rank puts a value in")
