@@ -8,35 +8,34 @@ from weakref import WeakSet
 
 import numpy as np
 
-from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
-from topocomm.execute.agreement import disagreement, gather_notes
+from topocomm.errors import OperatorError, TopocommError
+from topocomm.execute.agreement import gather_notes
+from topocomm.execute.departure import watch_departure
 from topocomm.execute.executor import PreparedCall
-from topocomm.execute.lanes import BUSY, Work
+from topocomm.execute.lanes import BUSY
+from topocomm.execute.meeting import meet
+from topocomm.execute.preparing import Request, agree, bind_here, plan_for, prepare
+from topocomm.execute.recorder import Recorder
 from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
-from topocomm.execute.structure import Structure, describe, signature, take
-from topocomm.execute.transports.shared_memory import kernels_available, open_region
+from topocomm.execute.structure import signature
 from topocomm.execute.transports.transport import AGREEMENT_TAG, FAILURE_TAG, FIRST_CALL_TAG, GATHER_TAG, Transport
-from topocomm.execute.waiting import Waiting, failure_note
-from topocomm.operators.operator import Buffer, Field, Layout, Operator
-from topocomm.planning.collectives import COLLECTIVES, Collective
+from topocomm.execute.waiting import Waiting, failure_note, rank_failed
+from topocomm.operators.builtin import MAX
+from topocomm.operators.operator import Buffer, Operator
 from topocomm.planning.plan import Plan
-from topocomm.planning.planner import make_plan
-from topocomm.planning.verify import verify
 from topocomm.topology.model import Topology
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-CALLS_MASK = 2**31 - 1
-"""Call numbers are told modulo 2^31."""
-
-BYTES = Operator("bytes", (Field("value"),), lambda left, right: left, {"value": 0})
-"""What broadcast moves: it never combines."""
+TAGS_A_CALL = 2
+"""A call's messages and its credits."""
+NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of records"}
 
 
 class Communicator:
-    """A group of ranks on a machine. Made by `from_mpi` or, on threads, by `run_local`.
+    """A group of ranks on a machine. Made by `init`, `from_mpi` or, on threads, by `run_local`.
 
     Calls are collective: every rank makes the same calls in the same order, one at a time. The first use of each
     call is agreed between all ranks before data moves. After an error the communicator is closed: every later call
@@ -47,21 +46,23 @@ class Communicator:
         self.transport = transport
         self.topology = topology
         self.settings = Settings.from_environment()
-        self.waiting = Waiting(transport, self.settings.timeout_s, self._describe_tag, self._stand)
-        self._places = places
+        self.recorder = Recorder()
+        self.waiting = Waiting(transport, self.settings.timeout_s, self.describe_tag, self.recorder)
+        self.places = places
+        """Endpoint of every rank."""
+        self.plans: dict[Hashable, Plan] = {}
+        self.refusal: str | None = None
+        """Why no call can begin now, or None."""
         self._calls: dict[Hashable, PreparedCall] = {}
         self._quick: dict[Operator, Callable[[Any], Any]] = {}
         """The shortest way through the allreduce last made with each operator, where there is one."""
-        self._plans: dict[Hashable, Plan] = {}
         self._names: dict[int, str] = {}
         self._tag = FIRST_CALL_TAG
-        self.refusal: str | None = None
-        """Why no call can begin now, or None."""
-        self.calls = 0
-        """Calls begun so far; agreements on a call and barriers count too. The same on all ranks."""
-        self._notes_are_for = GATHER_TAG
+        self._subsets = 0
         self._prepared: WeakSet[PreparedCall | Shift] = WeakSet()
         self._failed = False
+        meet(self.waiting, [topology.by_id[place].host for place in places])
+        watch_departure(self)
 
     @classmethod
     def from_mpi(cls, comm: MPI.Comm, topology: Topology | None = None) -> Communicator:
@@ -111,10 +112,9 @@ class Communicator:
         key = (op, signature(x))
         call = self._calls.get(key)
         if call is None:
-            call = self._first_use(key, "allreduce", x, op, 0)
+            call = self._first_use(key, Request("allreduce", x, op))
         elif self.settings.check == "always":
-            self._notes(AGREEMENT_TAG)
-            self._agree({"call": self._describe_tag(call.tag)}, self._describe_tag(call.tag))
+            self._agree_again(call)
         elif (way := call.quick_way()) is not None:
             self._quick[op] = way
         if out is not None:
@@ -122,51 +122,92 @@ class Communicator:
         return call.run(x)
 
     def reduce(self, x: Any, op: Operator, *, root: int = 0, out: Any = None) -> Any:
-        """The fold of all ranks' values on `root`, None elsewhere."""
-        return self._call("reduce", x, op, root, out)
+        """The fold of all ranks' values on `root`, None elsewhere; operands as in `allreduce`."""
+        return self._call(Request("reduce", x, op, root=root), out)
 
     def broadcast(self, x: Any, *, root: int = 0, out: Any = None) -> Any:
-        """The root's value on every rank. Each rank passes an array of the same shape and dtype."""
-        return self._call("broadcast", x, BYTES, root, out)
+        """The root's value on every rank.
+
+        Args:
+            x: On the root the value; elsewhere anything of the same structure, shapes and dtypes.
+            root: Whose value.
+            out: Where to write the result (may be x).
+        """
+        return self._call(Request("broadcast", x, None, root=root), out)
+
+    def reduce_scatter(self, x: Any, op: Operator, *, rows: Sequence[int] | None = None, out: Any = None) -> Any:
+        """This rank's rows of the fold of all ranks' values; operands as in `allreduce`.
+
+        Args:
+            x: This rank's value; its first axis is what is scattered.
+            op: The operator; its fields have rows.
+            rows: How many entries of the first axis each rank gets, the same on all ranks; None: as equal as can be,
+                rank r those from r*n//P to (r+1)*n//P of n.
+            out: Where to write the result.
+        """
+        return self._call(Request("reduce_scatter", x, op, rows=None if rows is None else tuple(rows)), out)
+
+    def allgather(self, x: Any, *, out: Any = None) -> Any:
+        """All ranks' values joined along their first axis, in rank order, on every rank.
+
+        Ranks may give different numbers of rows, and different ones from call to call: they are exchanged first. A
+        call made by `prepare` keeps those it was prepared with.
+        """
+        return self._call(Request("allgather", x, None, rows=self._gather_rows(x)), out)
+
+    def scan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
+        """On rank r the fold of the values of ranks 0 to r, in rank order."""
+        return self._call(Request("scan", x, op), out)
+
+    def exscan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
+        """On rank r the fold of the values of the ranks before it, in rank order; on rank 0 the identity of `op`."""
+        return self._call(Request("exscan", x, op), out)
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self.allgather_bytes(np.zeros(1, np.uint8))
+        self._call(Request("allreduce", np.zeros(1, np.uint8), MAX), None)
 
     def allgather_bytes(self, record: Buffer) -> list[Buffer]:
         """Every rank's record, in rank order: a small exchange of uint8 arrays of equal length, for set-up."""
         self.enter()
-        self._notes(GATHER_TAG)
+        self.recorder.begin(GATHER_TAG)
         try:
             notes = gather_notes(self.waiting, record.tobytes(), tag=GATHER_TAG, what="an exchange of records")
         except BaseException as error:
-            self.fail(error)
+            self.fail_with(error)
             raise
         finally:
             self.leave()
         return [np.frombuffer(note, np.uint8) for note in notes]
 
     def prepare(
-        self, collective: str, *, like: Any, operator: Operator, root: int = 0, plan: Plan | None = None
+        self,
+        collective: str,
+        *,
+        like: Any,
+        operator: Operator | None = None,
+        root: int = 0,
+        rows: Sequence[int] | None = None,
+        plan: Plan | None = None,
     ) -> PreparedCall:
         """A call made ready for values like `like`; collective.
 
         Args:
-            collective: allreduce, reduce or broadcast.
+            collective: allreduce, reduce, broadcast, reduce_scatter, allgather, scan or exscan.
             like: A value with the structure, shapes and dtypes to come; its contents do not matter.
-            operator: The operator.
+            operator: The operator; broadcast and allgather have none.
             root: Root of reduce and broadcast.
+            rows: Of reduce_scatter, as there.
             plan: The plan to execute; None takes the planner's best for this machine and payload.
 
         Raises:
             MismatchError: Ranks prepare different calls.
             PlanError: The plan is for other ranks, another collective, operator, size or topology.
         """
-        self.enter()
-        try:
-            return self._prepare(collective, like, operator, root, plan)
-        finally:
-            self.leave()
+        parts = None if rows is None else tuple(rows)
+        if collective == "allgather":
+            parts = self._gather_rows(like)
+        return self._make(Request(collective, like, operator, root=root, rows=parts, plan=plan))
 
     def prepare_shift(self, send: Buffer | Sequence[Buffer], receive: Buffer | Sequence[Buffer]) -> Shift:
         """A prepared neighbour exchange: `send` goes to rank + 1, `receive` comes from rank - 1; collective.
@@ -177,25 +218,55 @@ class Communicator:
         sends = [send] if isinstance(send, np.ndarray) else list(send)
         receives = [receive] if isinstance(receive, np.ndarray) else list(receive)
         self.enter()
-        self._notes(AGREEMENT_TAG)
+        self.recorder.begin(AGREEMENT_TAG)
         try:
             claim = {"call": f"shift {self._tag}, messages {len(sends)} out and {len(receives)} in"}
-            self._agree(claim, "the preparation of a shift")
+            agree(self, claim, "the preparation of a shift")
         finally:
             self.leave()
         shift = Shift(self, sends, receives, [self.next_tag("shift to the next rank") for _ in sends])
         self._prepared.add(shift)
         return shift
 
-    def explain(self, collective: str, *, like: Any, operator: Operator, root: int = 0) -> Plan:
-        """The plan that a call with such values would execute; local."""
-        _, layout = self._bind(operator, like)
-        return self._plan(collective, operator, layout, root)
+    def explain(
+        self,
+        collective: str,
+        *,
+        like: Any,
+        operator: Operator | None = None,
+        root: int = 0,
+        rows: Sequence[int] | None = None,
+    ) -> Plan:
+        """The plan that a call with such values would execute; local. For allgather all ranks give as many rows."""
+        parts = None if rows is None else tuple(rows)
+        if collective == "allgather":
+            parts = (len(next(iter(_parts(like)))),) * self.size
+        request = Request(collective, like, operator, root=root, rows=parts)
+        return plan_for(self, request, bind_here(self, request))
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """A communicator of the ranks that give the same color, ordered by key, then rank; collective over all.
+
+        Args:
+            color: Which group; None joins none and gets None.
+            key: Order within the group.
+        """
+        record = np.array([0 if color is None else 1, color or 0, key], np.int64)
+        told = [note.view(np.int64).tolist() for note in self.allgather_bytes(record.view(np.uint8))]
+        number, self._subsets = self._subsets, self._subsets + 1
+        if color is None:
+            return None
+        members = sorted((r for r, one in enumerate(told) if one[:2] == [1, color]), key=lambda r: (told[r][2], r))
+        transport = self.transport.subset(members, number)
+        return Communicator(transport, self.topology, tuple(self.places[rank] for rank in members))
 
     def close(self) -> None:
         """Give back all requests; collective. Later calls raise."""
         if self.refusal is not None:
             return
+        if self.waiting.under_way:
+            number = self.waiting.under_way[0].number
+            raise TopocommError(f"rank {self.rank}: call {number} is under way; wait for its handle before close()")
         self.refusal = "it was closed"
         for prepared in self._prepared:
             prepared.free()
@@ -228,152 +299,116 @@ class Communicator:
         if self.refusal is BUSY:
             self.refusal = None
 
+    @property
+    def failed(self) -> bool:
+        """Whether an error has closed it."""
+        return self._failed
+
+    @property
+    def open(self) -> bool:
+        """Whether it was neither closed nor has failed."""
+        return self.refusal is None or self.refusal is BUSY
+
+    def fail_with(self, error: BaseException) -> None:
+        """`fail`; raises RankFailedError instead if the transport's error means that ranks are gone."""
+        if not isinstance(error, TopocommError):
+            gone = self.transport.blamed(error)
+            if gone:
+                failure = rank_failed(self.rank, gone)
+                self.fail(failure)
+                raise failure from error
+        self.fail(error)
+
     def fail(self, error: BaseException, *, tell: bool = True) -> None:
-        """Close after an error and tell the other ranks, so that nobody waits for this one."""
+        """Close after an error, write the record, and tell the other ranks, so that nobody waits for this one."""
         if self._failed:
             return
         self._failed = True
         self.refusal = f"it was closed by {type(error).__name__}: {error}"
+        self._record(error)
         if not tell:
             return
         note = failure_note(self.rank, error)
+        gone = self.transport.failed()
         for peer in range(self.size):
-            if peer != self.rank:
+            if peer != self.rank and peer not in gone:
                 self.transport.post(peer, FAILURE_TAG, note)
-
-    def share_standings(self) -> None:
-        """Find out whether the ranks share memory, and let them see which call each is in; collective, once."""
-        if not self.transport.one_host or self.size == 1:
-            return
-        able = gather_notes(self.waiting, bytes([kernels_available()]), tag=GATHER_TAG, what="the set-up of ranks")
-        self.transport.shares_memory = all(answer == b"\x01" for answer in able)
-        if self.transport.shares_memory:
-            region = open_region(self.waiting, 8 * self.size)
-            self.transport.standings = None if region is None else region.view(np.int64)
 
     def next_tag(self, name: str = "") -> int:
         """The tag of the next call; the same on all ranks, since they prepare in the same order."""
         tag = self._tag
-        if tag > self.transport.most_tag:
-            raise TopocommError(f"rank {self.rank}: more than {tag} prepared calls; reuse them")
-        self._tag += 1
+        if tag + TAGS_A_CALL > self.transport.most_tag:
+            raise TopocommError(f"rank {self.rank}: more than {tag // TAGS_A_CALL} prepared calls; reuse them")
+        self._tag += TAGS_A_CALL
         if name:
             self._names[tag] = name
         return tag
 
-    def _stand(self, tag: int | None) -> None:
-        """Say, while waiting, which call this rank is in, for ranks that wait for it in another."""
-        if self.transport.standings is not None:
-            number = self.calls & CALLS_MASK
-            self.transport.standings[self.rank] = number << 32 | (self._notes_are_for if tag is None else tag)
+    @property
+    def prepared(self) -> int:
+        """How many calls were prepared so far."""
+        return (self._tag - FIRST_CALL_TAG) // TAGS_A_CALL
 
-    def _notes(self, tag: int) -> None:
-        """Begin a call by notes."""
-        self.calls += 1
-        self._notes_are_for = tag
+    def describe_tag(self, tag: int) -> str:
+        """What the call with a tag is, in words."""
+        return NOTES.get(tag) or self._names.get(tag, "a call not known here")
 
-    def _describe_tag(self, tag: int) -> str:
-        return f"call {tag - FIRST_CALL_TAG} ({self._names.get(tag, 'not known here')})"
-
-    def _call(self, collective: str, x: Any, op: Operator, root: int, out: Any) -> Any:
-        key = (collective, op, root, signature(x))
+    def _call(self, request: Request, out: Any) -> Any:
+        x = request.like
+        key = (request.collective, request.operator, request.root, request.rows, signature(x))
         call = self._calls.get(key)
         if call is None:
-            call = self._first_use(key, collective, x, op, root)
+            call = self._first_use(key, request)
         elif self.settings.check == "always":
-            self._notes(AGREEMENT_TAG)
-            self._agree({"call": self._describe_tag(call.tag)}, self._describe_tag(call.tag))
-        takes_part = collective != "broadcast" or root == self.rank
+            self._agree_again(call)
+        takes_part = request.collective != "broadcast" or request.root == self.rank
         return call(x if takes_part else None, out=out)
 
-    def _first_use(self, key: Hashable, collective: str, x: Any, op: Operator, root: int) -> PreparedCall:
-        self.enter()
-        try:
-            call = self._prepare(collective, x, op, root, None)
-        finally:
-            self.leave()
+    def _first_use(self, key: Hashable, request: Request) -> PreparedCall:
+        call = self._make(request)
         self._calls[key] = call
         return call
 
-    def _prepare(self, collective: str, like: Any, operator: Operator, root: int, plan: Plan | None) -> PreparedCall:
-        """Bind and plan, agree with all ranks, and only then set up. A local error is agreed upon too."""
-        self._notes(AGREEMENT_TAG)
-        problem: TopocommError | None = None
-        claim = {"collective": collective, "operator": getattr(operator, "name", repr(operator))}
+    def _make(self, request: Request) -> PreparedCall:
+        self.enter()
         try:
-            structure, layout = self._bind(operator, like)
-            claim["arrays"] = str(layout)
-            chosen = plan or self._plan(collective, operator, layout, root)
-            self._check_plan(chosen, collective, operator, layout, root)
-            claim["root"] = str(root)
-            claim["plan"] = chosen.digest[:16]
-            claim["kernel"] = operator.fold_version(layout)
-        except TopocommError as error:
-            problem = error
-            claim["error"] = str(error)
-        name = f"{collective} {claim['operator']}, {claim.get('arrays', 'no arrays')}"
-        if self.settings.check != "never":
-            self._agree(claim, f"call {self._tag - FIRST_CALL_TAG} ({name}), first use")
-        if problem is not None:
-            if self.settings.check == "never":
-                self.fail(problem)  # the others do not know yet
-            raise problem
-        try:
-            call = PreparedCall(self, Work(chosen, operator, layout, self.next_tag(name)), structure)
-        except BaseException as error:
-            self.fail(error)
-            raise
+            call = prepare(self, request)
+        finally:
+            self.leave()
         self._prepared.add(call)
         return call
 
-    def _agree(self, claim: dict[str, str], what: str) -> None:
-        """Close, and raise, where ranks claim different things. Every rank finds out, so nobody has to be told."""
+    def _agree_again(self, call: PreparedCall) -> None:
+        self.recorder.begin(AGREEMENT_TAG)
+        what = self.describe_tag(call.tag)
+        agree(self, {"call": f"call {(call.tag - FIRST_CALL_TAG) // TAGS_A_CALL} ({what})"}, what)
+
+    def _gather_rows(self, x: Any) -> tuple[int, ...]:
+        """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows."""
+        rows = -1
         try:
-            differ = disagreement(self.waiting, claim, what=what)
-        except BaseException as error:
-            self.fail(error)
-            raise
-        if differ is not None:
-            mismatch = MismatchError(f"rank {self.rank}: {differ}")
-            self.fail(mismatch, tell=False)
-            raise mismatch
+            rows = len(next(iter(_parts(x))))
+        except (OperatorError, TypeError):
+            pass  # `prepare` finds out too, and tells all ranks
+        counts = self._call(Request("allgather", np.array([rows]), None, rows=(1,) * self.size), None)
+        return tuple(counts.tolist())
 
-    def _bind(self, operator: Operator, like: Any) -> tuple[Structure, Layout]:
-        if not isinstance(operator, Operator):
-            raise OperatorError(f"expected an Operator such as topocomm.SUM, got {type(operator).__name__}")
-        structure = describe(operator, like)
-        arrays = take(like, structure.names)
-        return structure, operator.layout({name: (a.shape, a.dtype) for name, a in arrays.items()})
+    def _record(self, error: BaseException) -> None:
+        header = {
+            "rank": self.rank,
+            "size": self.size,
+            "transport": self.transport.name,
+            "calls": self.recorder.calls,
+            "error": type(error).__name__,
+            "message": str(error)[:2000],
+        }
+        open_calls = {call.number for call in self.waiting.under_way} | {self.recorder.calls}
+        path = self.recorder.write(self.settings.record_dir, header, self.describe_tag, open_calls)
+        if path is not None and self.size > 1:
+            error.add_note(f"rank {self.rank}: its last calls are in {path}")
 
-    def _plan(self, collective: str, operator: Operator, layout: Layout, root: int) -> Plan:
-        if collective not in COLLECTIVES:
-            raise PlanError(f"unknown collective {collective!r}; expected one of {', '.join(COLLECTIVES)}")
-        key = (collective, operator, layout.rows, layout.row_bytes, layout.splittable, root)
-        if key not in self._plans:
-            self._plans[key] = make_plan(
-                self.topology, collective, operator=operator, layout=layout, ranks=self._places, root=root
-            )
-        return self._plans[key]
 
-    def _check_plan(self, plan: Plan, collective: str, operator: Operator, layout: Layout, root: int) -> None:
-        wanted = Collective(collective, self.size, root)
-        if plan.collective != wanted:
-            raise PlanError(f"the plan is for {plan.collective}, the call is {wanted}")
-        if plan.topology_digest != self.topology.digest:
-            raise PlanError(
-                f"the plan is for another topology (digest {plan.topology_digest[:12]}, this machine has "
-                f"{self.topology.digest[:12]}); plan for this one"
-            )
-        if plan.payload_bytes != layout.rows * layout.row_bytes or plan.schedule.rows != layout.rows:
-            raise PlanError(
-                f"the plan is for {plan.payload_bytes} bytes in {plan.schedule.rows} rows, the value has "
-                f"{layout.rows * layout.row_bytes} bytes in {layout.rows} rows"
-            )
-        if plan.operator != operator.name:
-            raise PlanError(f"the plan is for operator {plan.operator!r}, the call's is {operator.name!r}")
-        if plan.ranks != self._places:
-            raise PlanError(
-                f"the plan has its ranks on {', '.join(plan.ranks[:8])}, this communicator on "
-                f"{', '.join(self._places[:8])}; plan with ranks={list(self._places[:8])}"
-            )
-        verify(plan.schedule, wanted, endpoints=plan.ranks, keep_order=not operator.commutative)
+def _parts(x: Any) -> Any:
+    from topocomm.execute.structure import parts_of
+
+    return parts_of(x).values()

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.execute.compiled_run import ALL_LOOKS, CompiledRun, lane_head, stage_words
+from topocomm.execute.compiled_run import ALL_LOOKS, CompiledRun, free_memory, lane_head, stage_words, wait_words
 from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.lanes import BUSY, Lane, LongWait, Work
+from topocomm.execute.lanes import BUSY, Awaited, Lane, Span, Work
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.operators.operator import Layout, fold_task
@@ -28,99 +28,140 @@ Words = list[int]
 class CompiledLane(Lane):
     """One of a call's two memories with this rank's program on it."""
 
-    takes_value = gives_result = True
-
-    def __init__(
-        self, work: Work, program: SharedProgram, shared: SharedMemory, number: int, wait_long: LongWait
-    ) -> None:
-        self.shared, self._wait_long = shared, wait_long
+    def __init__(self, work: Work, program: SharedProgram, shared: SharedMemory, number: int) -> None:
+        self.shared = shared
         self.memory = shared.memories[number]
-        lane = _Encoder(work, program, self.memory.ctypes.data).lane(shared)
-        self.compiled = CompiledRun(shared, lane, (peer for waits in program.waits for peer, _ in waits))
+        self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
+        encoder = _Encoder(work, program, self.memory.ctypes.data, shared)
+        self.compiled = CompiledRun(shared, encoder.lane(), encoder.waited())
         self._names = [f.name for f in work.layout.fields]
         self._send_buffer = self._buffer_views(work, program)
-        self.views = self._send_buffer if len(program.input_pieces) == 1 else None
+        whole = len(program.input_pieces) == 1 and work.chunk_rows(program.input_pieces[0][1]) == work.value.rows
+        self.views = self._send_buffer if whole else None
+        self._kept: Sequence[Any] = ()
 
-    def run(self, fields: Fields | None, target: Fields | None, apart: bool) -> None:
-        """As `Lane.run`."""
-        assert target is not None, "every rank of an allreduce gets the result"
-        source = self._send_buffer if fields is None else fields
-        arrays = [source[name] for name in self._names]
-        for index, array in enumerate(arrays):
-            if type(array) is not np.ndarray or not array.flags.c_contiguous:
-                arrays[index] = np.ascontiguousarray(array)
-        arrays += [target[name] for name in self._names]
-        mode = word.DIRECT if apart else 0
-        if self.compiled.begin(mode, tuple(map(id, arrays))) != word.DONE:
-            self._wait_long(self.compiled)
+    def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
+        """As `Lane.begin`."""
+        names = self._names
+        arrays: list[Any] = []
+        if self.takes_value:
+            source = self._send_buffer if fields is None else fields
+            arrays = [source[name] for name in names]
+            for index, array in enumerate(arrays):
+                if type(array) is not np.ndarray or not array.flags.c_contiguous:
+                    arrays[index] = np.ascontiguousarray(array)
+        results = arrays if target is None else [target[name] for name in names]
+        objects = tuple(map(id, (*(arrays or results), *results)))
+        if self.compiled.begin(word.DIRECT if apart else 0, objects) == word.DONE:
+            return True
+        self._kept = (arrays, results)  # compiled code knows them by address only
+        return False
 
-    def finish(self, at: int, objects: tuple[int, ...]) -> None:
-        """Wait for a call that stands at `at`."""
-        self._wait_long(self.compiled.stand_at(at, word.DIRECT, objects))
+    def advance(self, timeout_s: float) -> bool:
+        """As `Lane.advance`."""
+        return self.compiled.wait(timeout_s)
+
+    def awaited(self) -> Awaited:
+        """As `Lane.awaited`."""
+        return Awaited(self.compiled.stage, *self.compiled.pending())
+
+    def stand_at(self, at: int, kept: Sequence[Any]) -> None:
+        """Go on with a call that others began, by address, on these arrays: it stands at `at`."""
+        self._kept = kept
+        self.compiled.stand_at(at, word.DIRECT, tuple(map(id, kept)))
 
     def free(self) -> None:
         """Nothing: the mapping goes with its last array."""
 
     def _buffer_views(self, work: Work, program: SharedProgram) -> Fields:
         """The send buffer in the user's shapes; where it is split, a value of its own."""
-        layout = work.layout
+        if not program.input_pieces:
+            return {}
+        layout, span = work.layout, work.value
         memory, at = self.memory, program.offsets[program.input_pieces[0]]
-        if len(program.input_pieces) != 1:
-            memory, at = np.zeros(layout.packed_bytes(layout.rows), np.uint8), 0
-        views = layout.views(memory, at, layout.rows)
-        return {f.name: views[f.name].reshape((*layout.leading, *f.row_shape)) for f in layout.fields}
+        if len(program.input_pieces) != 1 or work.chunk_rows(program.input_pieces[0][1]) != span.rows:
+            memory, at = np.zeros(layout.packed_bytes(span.rows), np.uint8), 0
+        views = layout.views(memory, at, span.rows)
+        return {f.name: views[f.name].reshape((*span.leading, *f.row_shape)) for f in layout.fields}
 
 
 class _Encoder:
     """Tells the compiled executor what one rank does on one memory."""
 
-    def __init__(self, work: Work, program: SharedProgram, base: int) -> None:
-        self._work, self._program, self._base = work, program, base
+    def __init__(self, work: Work, program: SharedProgram, base: int, shared: SharedMemory) -> None:
+        self._work, self._program, self._base, self._shared = work, program, base, shared
         self._row_bytes = [f.row_bytes for f in work.layout.fields]
         self._folds = [fold for stage in program.stages for fold in stage.folds]
         self._tasks = [self._task(fold) for fold in self._folds]
         sizes = [len(task) for task in self._tasks]
         self._starts = [sum(sizes[:index]) for index in range(len(sizes))]
+        self._waits = [self._positions(waits) for waits in program.waits]
+        self._credits = [] if work.synchronises else free_memory([place for place, _ in self._readers()])
 
-    def lane(self, shared: SharedMemory) -> NDArray[np.int64]:
+    def waited(self) -> list[tuple[int, int]]:
+        """Everything that is ever awaited."""
+        return [*self._credits, *chain.from_iterable(self._waits)]
+
+    def lane(self) -> NDArray[np.int64]:
         """The lane as `kernels.shared_memory` describes it."""
         made = self._made()
+        inputs, span = self._program.input_pieces, self._work.result
         copied = [piece for piece in self._program.output_pieces if piece not in made]
+        read = {piece for stage in self._program.stages for pieces in stage.sends.values() for piece in pieces}
+        needed = [piece for piece in inputs if piece in read or piece in copied]
         fields = len(self._row_bytes)
-        pack = list(chain.from_iterable(self._copies(self._program.input_pieces, 0)))
-        unpack = list(chain.from_iterable(self._copies(copied, fields)))
+        pack = list(chain.from_iterable(self._copies(needed, 0, self._work.value)))
+        own_only = [piece for piece in inputs if piece not in needed]
+        pack_own = list(chain.from_iterable(self._copies(own_only, 0, self._work.value)))
+        unpack = list(chain.from_iterable(self._copies(copied, fields, span)))
         own, targets = self._own(), self._targets(made)
-        leading = self._work.layout.leading
-        shapes: Words = []
-        for field in self._work.layout.fields:
-            size = (*leading, *field.row_shape)
-            shapes += [id(field.dtype), len(size), *size]
-        lengths = [len(shapes), len(pack), 4 * len(own), 3 * len(targets), len(unpack), len(self._stages(0))]
-        edges = [word.HEADER_WORDS + sum(lengths[:index]) for index in range(7)]
-        tasks_at = edges[6]
-        head = lane_head(shared, self._work.operator.compiled_fold(self._work.layout) or 0, edges)
-        told = [(*entry[:-1], tasks_at + entry[-1]) for entry in (*own, *targets)]
-        parts: Iterable[Iterable[int]] = (
+        shapes, credits = self._shapes(), wait_words(self._credits)
+        parts = (shapes, pack, pack_own, own, targets, unpack, credits, self._stages(0))
+        lengths = [sum(len(entry) if isinstance(entry, tuple) else 1 for entry in part) for part in parts]
+        edges = [word.HEADER_WORDS + sum(lengths[:index]) for index in range(9)]
+        tasks_at = edges[8]
+        final = 0 if self._work.synchronises else word.FINISHED
+        function = self._work.operator.compiled_fold(self._work.layout) or 0
+        head = lane_head(self._shared, function, final, edges)
+        told = [[(*entry[:-1], tasks_at + entry[-1]) for entry in entries] for entries in (own, targets)]
+        words: Iterable[Iterable[int]] = (
             head,
             shapes,
             pack,
-            *told[: len(own)],
-            *told[len(own) :],
+            pack_own,
+            *told[0],
+            *told[1],
             unpack,
+            credits,
             self._stages(tasks_at),
             *self._tasks,
         )
-        return np.array(list(chain.from_iterable(parts)), np.int64)
+        return np.array(list(chain.from_iterable(words)), np.int64)
+
+    def _shapes(self) -> Words:
+        """What the value's arrays must be."""
+        shapes: Words = []
+        for field in self._work.layout.fields:
+            size = (*self._work.value.leading, *field.row_shape)
+            shapes += [id(field.dtype), len(size), *size]
+        return shapes
+
+    def _positions(self, waits: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        return [(self._shared.ranks.index(peer), done) for peer, done in waits]
+
+    def _readers(self) -> list[tuple[int, int]]:
+        return self._positions([(peer, 0) for peer in self._program.readers])
 
     def _task(self, fold: Combine) -> Words:
         places = [self._base + self._program.offsets[slot, fold.chunk] for slot in (fold.out_slot, *fold.operands)]
         return fold_task(self._work.layout, self._work.chunk_rows(fold.chunk), places)
 
-    def _copies(self, pieces: Sequence[Piece], first_array: int) -> list[Words]:
+    def _copies(self, pieces: Sequence[Piece], first_array: int, span: Span) -> list[Words]:
         """Per piece and field: array, byte offset in it, address, bytes."""
         found = []
         for slot, chunk in pieces:
-            first, rows = self._work.plan.schedule.chunks[chunk]
+            first, rows = self._work.parts[chunk]
+            first -= span.first
             places = self._work.layout.addresses(self._base + self._program.offsets[slot, chunk], rows)
             for field, (at, size) in enumerate(zip(places, self._row_bytes, strict=True)):
                 found.append([first_array + field, first * size, at, rows * size])
@@ -134,7 +175,7 @@ class _Encoder:
             for operand, slot in enumerate(fold.operands):
                 if (slot, fold.chunk) in self._program.input_pieces:
                     at = 2 + fields + (1 + operand) * fields
-                    first = self._work.plan.schedule.chunks[fold.chunk][0]
+                    first = self._work.parts[fold.chunk][0] - self._work.value.first
                     found += [
                         (field, first * size, task[at + field], start + at + field)
                         for field, size in enumerate(self._row_bytes)
@@ -155,9 +196,9 @@ class _Encoder:
     def _targets(self, made: dict[Piece, int]) -> list[tuple[int, ...]]:
         """Per piece made and field: array, byte offset in it, word in the tasks."""
         fields = len(self._row_bytes)
-        chunks = self._work.plan.schedule.chunks
+        chunks, first = self._work.parts, self._work.result.first
         return [
-            (fields + field, chunks[chunk][0] * size, start + 2 + fields + field)
+            (fields + field, (chunks[chunk][0] - first) * size, start + 2 + fields + field)
             for (_, chunk), start in made.items()
             for field, size in enumerate(self._row_bytes)
         ]
@@ -165,8 +206,8 @@ class _Encoder:
     def _stages(self, tasks_at: int) -> Words:
         starts = iter(self._starts)
         found: Words = []
-        for index, (stage, waits) in enumerate(zip(self._program.stages, self._program.waits, strict=True)):
-            found += stage_words(index, waits)
+        for index, (stage, waits) in enumerate(zip(self._program.stages, self._waits, strict=True)):
+            found += stage_words(index + 1, waits)
             found += [len(stage.folds), *(tasks_at + next(starts) for _ in stage.folds)]
         return found
 
@@ -174,7 +215,9 @@ class _Encoder:
 PAIR = 2
 
 
-def quick_way(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout) -> Callable[[Any], Fields | None]:
+def quick_way(
+    comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout, wait_long: Callable[[Lane], None]
+) -> Callable[[Any], Fields | None]:
     """The shortest way through an allreduce of two fields: one microsecond of Python around the compiled call.
 
     Returns:
@@ -205,7 +248,9 @@ def quick_way(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout)
         comm.calls += 1
         if at != done:
             try:
-                lanes[epoch & 1].finish(at, (id(x0), id(x1), id(y0), id(y1)))
+                lane = lanes[epoch & 1]
+                lane.stand_at(at, (x0, x1, y0, y1))
+                wait_long(lane)
             except BaseException as error:
                 comm.fail(error)
                 raise
@@ -217,4 +262,6 @@ def quick_way(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout)
 
 def covers(work: Work) -> bool:
     """Whether calls of this operator and layout can run compiled."""
-    return len(work.layout.fields) <= word.MOST_FIELDS and work.operator.compiled_fold(work.layout) is not None
+    folds = len(work.plan.schedule.combines) > 0
+    compiled = not folds or work.operator.compiled_fold(work.layout) is not None
+    return compiled and len(work.layout.fields) <= word.MOST_FIELDS

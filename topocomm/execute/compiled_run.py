@@ -12,6 +12,8 @@ from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, LOOKS, SharedMemory
 from topocomm.execute.transports.transport import Batch, Message
 
+LANES = 2
+"""Memories of a prepared call, used in turn."""
 CALLS_TO_WARM_UP = 8
 """Calls on one memory before it is tried how to write to it."""
 ALL_LOOKS = 2 * LOOKS
@@ -21,9 +23,11 @@ ALL_LOOKS = 2 * LOOKS
 class CompiledRun(Batch):
     """A lane, as `kernels.shared_memory` describes it, that runs in compiled code; as a batch, what it waits for."""
 
-    def __init__(self, shared: SharedMemory, lane: NDArray[np.int64], peers: Iterable[int]) -> None:
+    def __init__(self, shared: SharedMemory, lane: NDArray[np.int64], waits: Iterable[tuple[int, int]]) -> None:
         self.sends: tuple[Message, ...] = ()
-        self.receives = tuple(Message(peer, ()) for peer in sorted(set(peers)))
+        positions = sorted({position for position, _ in waits})
+        self._messages = {position: Message(shared.ranks[position], ()) for position in positions}
+        self.receives = tuple(self._messages.values())
         self.shared, self.words = shared, lane
         self._at = word.START
         self._mode = 0
@@ -52,6 +56,8 @@ class CompiledRun(Batch):
         """As `Batch.wait`."""
         if self._go_on():
             return True
+        if timeout_s <= 0:
+            return False
         until_s = time.monotonic() + timeout_s
         while time.monotonic() < until_s:
             if self._go_on():
@@ -60,16 +66,30 @@ class CompiledRun(Batch):
 
     def pending(self) -> tuple[list[Message], list[Message]]:
         """As `Batch.pending`."""
-        if self._at < word.HEADER_WORDS:
-            return [], []
-        count = int(self.words[self._at + 1])
-        waits = self.words[self._at + 2 : self._at + 2 + 2 * count].reshape(count, 2).tolist()
+        waits = self._waits()
         base = self.shared.epoch * word.STRIDE
         behind = {at // COUNTER_BYTES for at, done in waits if self.shared.counters[at // 8] < base + done}
-        return [], [message for message in self.receives if message.peer in behind]
+        return [], [self._messages[position] for position in sorted(behind)]
+
+    @property
+    def stage(self) -> int:
+        """Number of the stage in which it waits; -1 before the first."""
+        return int(self.words[self._at]) - 1 if self._at >= self.words[word.PROGRAM] else -1
 
     def free(self) -> None:
         """Nothing: the mapping goes with its last array."""
+
+    def _waits(self) -> list[list[int]]:
+        """[byte offset of a counter, progress awaited] of what it waits for now."""
+        at = self._at
+        if at < word.HEADER_WORDS:
+            return []
+        if at < self.words[word.PROGRAM]:
+            first, end = at, int(self.words[word.PROGRAM])
+        else:
+            first, end = at + 2, at + 2 + 2 * int(self.words[at + 1])
+        found: list[list[int]] = self.words[first:end].reshape(-1, 2).tolist()
+        return found
 
     def _go_on(self) -> bool:
         if self._at != word.DONE:
@@ -77,31 +97,39 @@ class CompiledRun(Batch):
         return self._at == word.DONE
 
 
-def stage_words(index: int, waits: Sequence[tuple[int, int]]) -> list[int]:
-    """A stage of a lane up to its folds: publish that `index` stages are done, then wait for (rank, its stages)."""
-    found = [index + 1, len(waits)]
-    for peer, done in waits:
-        found += [peer * COUNTER_BYTES, done]
-    return found
+def stage_words(progress: int, waits: Sequence[tuple[int, int]]) -> list[int]:
+    """A stage of a lane up to its folds: publish this progress, then wait for (rank, its progress)."""
+    return [progress, len(waits), *wait_words(waits)]
 
 
-def lane_head(shared: SharedMemory, function: int, edges: Sequence[int]) -> list[int]:
+def wait_words(waits: Sequence[tuple[int, int]]) -> list[int]:
+    """Byte offset of every rank's counter, and the progress awaited."""
+    return [number for peer, done in waits for number in (peer * COUNTER_BYTES, done)]
+
+
+def free_memory(readers: Sequence[int]) -> list[tuple[int, int]]:
+    """What a rank waits for before it writes: its readers have finished the call that used this memory before."""
+    return [(peer, word.FINISHED - LANES * word.STRIDE) for peer in readers]
+
+
+def lane_head(shared: SharedMemory, function: int, final: int, edges: Sequence[int]) -> list[int]:
     """The header of a lane."""
     return [
         shared.counters.ctypes.data,
         function,
-        shared.rank * COUNTER_BYTES,
+        shared.position * COUNTER_BYTES,
         shared.looks,
         id(np.ndarray),
         1,
         CALLS_TO_WARM_UP,
+        final,
         *edges,
     ]
 
 
-def shared_stage(shared: SharedMemory, index: int, waits: Sequence[tuple[int, int]]) -> CompiledRun:
-    """One stage apart from its folds, which run outside."""
-    program = [*stage_words(index, waits), 0]
+def shared_stage(shared: SharedMemory, progress: int, waits: Sequence[tuple[int, int]]) -> CompiledRun:
+    """One stage apart from its folds, which run outside: publish this progress, wait for (position, its progress)."""
+    program = [*stage_words(progress, waits), 0]
     start = word.HEADER_WORDS
-    lane = [*lane_head(shared, 0, [start] * 6 + [start + len(program)]), *program]
-    return CompiledRun(shared, np.array(lane, np.int64), (peer for peer, _ in waits))
+    lane = [*lane_head(shared, 0, 0, [start] * 8 + [start + len(program)]), *program]
+    return CompiledRun(shared, np.array(lane, np.int64), waits)

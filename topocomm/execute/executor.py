@@ -13,13 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute.lanes import BUSY, Work
+from topocomm.execute.handle import Handle
+from topocomm.execute.lanes import BUSY, Lane, Span, Work
 from topocomm.execute.make_lanes import make_lanes
 from topocomm.execute.structure import Fields, Structure, take
-from topocomm.execute.transports.transport import Batch
+from topocomm.execute.waiting import UnderWay
+from topocomm.operators.operator import Layout
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
+
+Shapes = list[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
 
 class PreparedCall:
@@ -35,11 +39,14 @@ class PreparedCall:
         self._comm = comm
         self._layout = work.layout
         self._structure = structure
-        self._lanes = make_lanes(work, comm.waiting, self._wait_long)
+        self._lanes = make_lanes(work, comm.waiting)
         self._inputs = [None if lane.views is None else structure.give(dict(lane.views)) for lane in self._lanes]
         self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
         self._shared = self._lanes[0].shared
-        self._shapes = [(f.name, (*work.layout.leading, *f.row_shape), f.dtype) for f in work.layout.fields]
+        self._values, self._results = _shapes(work.layout, work.value), _shapes(work.layout, work.result)
+        self._identity = _identity(work)
+        self._gives = self._lanes[0].gives_result or self._identity is not None
+        self._handle: Handle | None = None
         self._freed = False
 
     @property
@@ -71,12 +78,45 @@ class PreparedCall:
             OperatorError: x or out does not fit.
             MismatchError: Another rank makes another call.
             DeadlineError: A rank did not come in time.
-            RankFailedError: A rank reported a failure.
+            RankFailedError: A rank failed.
         """
         fields = self._value(x)
-        given = None if out is None or not self._lanes[0].gives_result else self._place(out)
+        given = None if out is None or not self._gives else self._place(out)
         result = self._run(fields, given)
         return out if given is not None else result
+
+    def start(self, x: Any = None, *, out: Any = None) -> Handle:
+        """Begin the collective and return at once; x and out must be left alone until the handle is through.
+
+        Several prepared calls may be under way at the same time, begun in the same order on all ranks; one of them
+        may be begun again when it is through.
+
+        Args:
+            x: As for a call.
+            out: As for a call.
+
+        Raises:
+            OperatorError: x or out does not fit.
+        """
+        fields = self._value(x)
+        given = None if out is None or not self._gives else self._place(out)
+        comm = self._comm
+        lane, number = self._enter()
+        try:
+            target = self._target(given) if self._gives else None
+            through = lane.begin(fields, target, given is None)
+        except BaseException as error:
+            comm.fail_with(error)
+            raise
+        comm.refusal = None
+        call = UnderWay(lane, self.tag, number)
+        handle = Handle(comm, call, lambda: self._finish(target, given, out))
+        if through:
+            handle.through()
+        else:
+            self._handle = handle
+            comm.waiting.under_way.append(call)
+        return handle
 
     def run(self, x: Any) -> Any:
         """A call without `out` whose x is known to fit."""
@@ -89,7 +129,9 @@ class PreparedCall:
         from topocomm.execute.compiled_lane import PAIR, CompiledLane, quick_way
 
         lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
-        return quick_way(self._comm, lanes, self._layout) if lanes and len(self._shapes) == PAIR else None
+        if not lanes or len(self._values) != PAIR:
+            return None
+        return quick_way(self._comm, lanes, self._layout, self.tag)
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
@@ -97,26 +139,47 @@ class PreparedCall:
         for lane in self._lanes:
             lane.free()
 
-    def _run(self, fields: Fields | None, given: Fields | None) -> Any:
+    def _enter(self) -> tuple[Lane, int]:
+        """Begin a call: its lane and its number."""
         comm = self._comm
         if comm.refusal is not None:
             comm.enter()  # raises, and says why
         if self._freed:
             raise TopocommError("this prepared call was freed; prepare another one")
+        if self._handle is not None:
+            if not self._handle.done:
+                raise TopocommError("this prepared call is under way; wait for its handle before you begin it again")
+            self._handle = None
         comm.refusal = BUSY
-        comm.calls += 1
-        lane = self._lanes[self._turn]
+        return self._lanes[self._turn], comm.recorder.begin(self.tag)
+
+    def _run(self, fields: Fields | None, given: Fields | None) -> Any:
+        comm = self._comm
+        lane, number = self._enter()
         try:
-            target = self._target(given) if lane.gives_result else None
-            lane.run(fields, target, given is None)
-            if given is not None and target is not None and target is not given:
-                for name, array in given.items():
-                    array[...] = target[name]
+            target = self._target(given) if self._gives else None
+            if not lane.begin(fields, target, given is None):
+                comm.waiting.for_call(UnderWay(lane, self.tag, number))
+            result = self._finish(target, given, None)
         except BaseException as error:
-            comm.fail(error)
+            comm.fail_with(error)
             raise
         comm.refusal = None
-        return None if target is None or given is not None else self._structure.give(target)
+        return result
+
+    def _finish(self, target: Fields | None, given: Fields | None, out: Any) -> Any:
+        """What the caller gets from a call that is through."""
+        if target is None:
+            return None
+        if self._identity is not None:
+            for name, array in target.items():
+                array[...] = self._identity[name]
+        if given is None:
+            return self._structure.give(target)
+        if target is not given:
+            for name, array in given.items():
+                array[...] = target[name]
+        return out
 
     def _value(self, x: Any) -> Fields | None:
         """The arrays of x, which fit; None where it is the send buffer, or there is none."""
@@ -129,7 +192,7 @@ class PreparedCall:
         if any(x is other for other in self._inputs if other is not self.input):
             raise OperatorError("x is the send buffer of an earlier call; take `call.input` anew before each call")
         fields = take(x, self._structure.names)
-        self._check("x", fields)
+        _check("x", fields, self._values)
         return fields
 
     def _place(self, out: Any) -> Fields:
@@ -143,7 +206,7 @@ class PreparedCall:
                         f"out: field {name!r} is a NumPy scalar, which cannot be written; give an array"
                     )
             given = take(out, self._structure.names)
-        self._check("out", given)
+        _check("out", given, self._results)
         for name, array in given.items():
             if not array.flags.writeable:
                 raise OperatorError(f"out: field {name!r} is read-only; give a writable array")
@@ -158,16 +221,25 @@ class PreparedCall:
         """Where the result goes: to the caller's arrays if they are C-contiguous, else to fresh ones."""
         if given is not None and all(array.flags.c_contiguous for array in given.values()):
             return given
-        return {name: np.empty(shape, dtype) for name, shape, dtype in self._shapes}
+        return {name: np.empty(shape, dtype) for name, shape, dtype in self._results}
 
-    def _wait_long(self, batch: Batch) -> None:
-        self._comm.waiting.for_batch(batch, self.tag)
 
-    def _check(self, what: str, fields: Fields) -> None:
-        for name, shape, dtype in self._shapes:
-            got = fields[name]
-            if got.shape != shape or got.dtype != dtype:
-                raise OperatorError(
-                    f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, "
-                    f"got {got.dtype} {list(got.shape)}"
-                )
+def _shapes(layout: Layout, span: Span) -> Shapes:
+    return [(f.name, (*span.leading, *f.row_shape), f.dtype) for f in layout.fields]
+
+
+def _check(what: str, fields: Fields, shapes: Shapes) -> None:
+    for name, shape, dtype in shapes:
+        got = fields[name]
+        if got.shape != shape or got.dtype != dtype:
+            raise OperatorError(
+                f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, got {got.dtype} {list(got.shape)}"
+            )
+
+
+def _identity(work: Work) -> dict[str, Any] | None:
+    """The operator's identity where it is this rank's result: rank 0 of an exclusive scan."""
+    if work.plan.collective.name != "exscan" or work.rank > 0:
+        return None
+    identity = work.operator.identity
+    return dict(identity({f.name: f.dtype for f in work.layout.fields}) if callable(identity) else identity)

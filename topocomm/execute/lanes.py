@@ -8,28 +8,69 @@ fold, else stage by stage.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.execute.transports.transport import Batch
+from topocomm.execute.transports.transport import Message
 from topocomm.operators.operator import Buffer, Layout, Operator
 from topocomm.planning.plan import Plan
 
 BUSY = "another call is running; one at a time"
-LongWait = Callable[[Batch], None]
-"""Waits for a batch that did not complete at once; raises at the limit."""
+PARTED = ("allgather", "reduce_scatter")
+
+
+@dataclass(frozen=True)
+class Span:
+    """The rows of the whole payload that one array holds.
+
+    Attributes:
+        first: The first of them.
+        leading: The array's shape in place of `*rows`.
+    """
+
+    first: int
+    leading: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return prod(self.leading)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What lanes are made for."""
+    """What lanes are made for.
+
+    Attributes:
+        plan: The plan.
+        operator: The operator.
+        layout: Of the whole payload.
+        tag: The call's.
+        rank: This rank.
+        value: What this rank's value holds.
+        result: What this rank's result holds.
+        chunks: (first row, rows) of every chunk; None takes the plan's.
+        tensors: Whether the operator's combine is given tensors.
+    """
 
     plan: Plan
     operator: Operator
     layout: Layout
     tag: int
+    rank: int
+    value: Span
+    result: Span
+    tensors: bool = False
+    chunks: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """(first row, rows) of every chunk."""
+        return self.plan.schedule.chunks if self.chunks is None else self.chunks
 
     def chunk_bytes(self, chunk: int) -> int:
         """Packed bytes of a chunk."""
@@ -37,7 +78,31 @@ class Work:
 
     def chunk_rows(self, chunk: int) -> int:
         """Rows of a chunk."""
-        return self.plan.schedule.chunks[chunk][1]
+        return self.parts[chunk][1]
+
+    @property
+    def synchronises(self) -> bool:
+        """Whether no rank gets through a call that some rank has not begun.
+
+        Then a rank in its call n + 2 knows that every rank has finished call n: each is in n + 1 at least.
+        """
+        collective = self.plan.collective
+        everyone = collective.name in ("allreduce", *PARTED)
+        return everyone and all(rows > 0 for rows in collective.parts)
+
+
+class Awaited(NamedTuple):
+    """What a call waits for.
+
+    Attributes:
+        stage: Number of the stage that it is in; -1 where it waits for ranks to finish an earlier call.
+        sends: Messages that were not taken yet.
+        receives: Messages that have not come yet.
+    """
+
+    stage: int
+    sends: Sequence[Message]
+    receives: Sequence[Message]
 
 
 class Lane(ABC):
@@ -55,14 +120,22 @@ class Lane(ABC):
     """Whether this rank gets a result."""
 
     @abstractmethod
-    def run(self, fields: Fields | None, target: Fields | None, apart: bool) -> None:
-        """Run the call once.
+    def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
+        """Begin a call; whether it is through already.
 
         Args:
             fields: The value by field; None where it is in the send buffer, or there is none.
             target: C-contiguous arrays for the result; None where there is none.
             apart: Whether the target is surely other memory than the value's.
         """
+
+    @abstractmethod
+    def advance(self, timeout_s: float) -> bool:
+        """Go on with the call, waiting about `timeout_s` at most at each of its stages; whether it is through."""
+
+    @abstractmethod
+    def awaited(self) -> Awaited:
+        """What the call waits for."""
 
     @abstractmethod
     def free(self) -> None:

@@ -1,44 +1,120 @@
-"""Which lanes a prepared call has on this machine."""
+"""Which lanes a prepared call has on this machine.
+
+Ranks of one host share memory where the host gives it, by compiled code where the operator has it; ranks of different
+hosts exchange messages. Long payloads go through shared memory slice by slice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from topocomm.execute.lanes import Lane, LongWait, Work
-from topocomm.execute.staged_lane import message_lane, shared_lane
-from topocomm.execute.transports.shared_memory import open_shared
+from topocomm.execute.credits import Credits
+from topocomm.execute.lanes import Lane, Work
+from topocomm.execute.sliced_lane import SlicedLane, slices_of
+from topocomm.execute.staged_lane import Coordination, StagedLane, aligned_buffer
+from topocomm.execute.together import Together
+from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
+from topocomm.execute.transports.transport import Batch, Message, Transport
 from topocomm.execute.waiting import Waiting
-from topocomm.operators.operator import ALIGNMENT_BYTES
-from topocomm.planning.shared_memory import shared_program
+from topocomm.operators.operator import ALIGNMENT_BYTES, Buffer
+from topocomm.planning.buffers import Piece, Stage, rank_program
+from topocomm.planning.shared_memory import SharedProgram, shared_program
 
-SHARED_LIMIT_BYTES = 8 << 20
-"""Payloads above this go by messages: their time is in the bytes, not in the latency."""
+Moves = Mapping[tuple[int, int, int], Sequence[Piece]]
 
 
-def make_lanes(work: Work, waiting: Waiting, wait_long: LongWait) -> Sequence[Lane]:
-    """The lanes of this rank; collective.
+def make_lanes(work: Work, waiting: Waiting) -> Sequence[Lane]:
+    """The lanes of a prepared call; collective.
 
-    Ranks of one host share memory for allreduce of small payloads, where a host gives it; else they exchange
-    messages.
+    Args:
+        work: The call.
+        waiting: The communicator's way to wait; its transport says which ranks share a host.
     """
     transport = waiting.transport
-    if _may_share(work, waiting):
-        program = shared_program(work.plan.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
-        shared = open_shared(waiting, program.total_bytes)
-        if shared is not None:
-            from topocomm.execute import compiled_lane  # needs numba
+    hosts = transport.hosts
+    if len(set(hosts)) == transport.size:
+        return [_message_lane(work, transport)]
+    slices = slices_of(work)
+    programs = [_shared_program(part, hosts) for part in slices]
+    shared = open_shared(waiting, max(program.total_bytes for program in programs), hosts)
+    if shared is None:
+        return [_message_lane(work, transport)]
+    if len(slices) == 1:
+        return [_shared_lane(work, programs[0], shared, transport, number) for number in range(2)]
+    first = (shared.epoch + 1) & 1
+    pairs = enumerate(zip(slices, programs, strict=True))
+    return [SlicedLane([_shared_lane(s, p, shared, transport, (first + i) & 1) for i, (s, p) in pairs])]
 
-            if compiled_lane.covers(work):
-                return [compiled_lane.CompiledLane(work, program, shared, number, wait_long) for number in range(2)]
-            return [shared_lane(work, program, shared, number, wait_long) for number in range(2)]
-    return [message_lane(work, transport, wait_long)]
+
+def _shared_program(work: Work, hosts: Sequence[int]) -> SharedProgram:
+    return shared_program(work.plan.schedule, work.rank, work.chunk_bytes, ALIGNMENT_BYTES, hosts)
 
 
-def _may_share(work: Work, waiting: Waiting) -> bool:
-    transport = waiting.transport
-    return (
-        transport.shares_memory
-        and transport.size > 1
-        and work.plan.collective.name == "allreduce"  # the rule of two lanes needs every rank's word in every call
-        and work.plan.payload_bytes <= SHARED_LIMIT_BYTES
+def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, transport: Transport, number: int) -> Lane:
+    from topocomm.execute import compiled_lane  # needs numba
+    from topocomm.execute.compiled_run import free_memory, shared_stage
+    from topocomm.execute.kernels.shared_memory import FINISHED
+
+    one_host = len(set(transport.hosts)) == 1
+    if one_host and compiled_lane.covers(work):
+        return compiled_lane.CompiledLane(work, program, shared, number)
+    memory, rank = shared.memories[number], work.rank
+    away = [peer for peer, host in enumerate(transport.hosts) if host != transport.hosts[rank]]
+    batches: list[Batch | None] = []
+    for index, (stage, waits) in enumerate(zip(program.stages, program.waits, strict=True)):
+        both: list[Batch] = []
+        if any(peer not in away for _, peer, _ in stage.sends) or waits:
+            placed = [(shared.ranks.index(peer), done) for peer, done in waits]
+            both.append(shared_stage(shared, index + 1, placed))
+        both += _messages(work, stage, program.offsets, memory, transport, away)
+        batches.append(Together(both) if len(both) > 1 else (both[0] if both else None))
+    if work.synchronises:
+        return StagedLane(work, memory, program, Coordination(batches, shared=shared))
+    readers = [shared.ranks.index(peer) for peer in program.readers]
+    return StagedLane(
+        work,
+        memory,
+        program,
+        Coordination(
+            batches,
+            before=shared_stage(shared, 0, free_memory(readers)),
+            after=shared_stage(shared, FINISHED, ()),
+            shared=shared,
+            credits=_credits(work, program.stages, transport, away),
+        ),
     )
+
+
+def _message_lane(work: Work, transport: Transport) -> StagedLane:
+    program = rank_program(work.plan.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
+    arena = aligned_buffer(program.arena_bytes)
+    everyone = range(transport.size)
+    batches: list[Batch | None] = []
+    for stage in program.stages:
+        found = _messages(work, stage, program.offsets, arena, transport, everyone)
+        batches.append(found[0] if found else None)
+    credits = None if work.synchronises else _credits(work, program.stages, transport, everyone)
+    return StagedLane(work, arena, program, Coordination(batches, credits=credits))
+
+
+def _messages(
+    work: Work, stage: Stage, offsets: Mapping[Piece, int], memory: Buffer, transport: Transport, peers: Iterable[int]
+) -> list[Batch]:
+    """The messages of a stage to and from these peers, as one batch; empty where there are none."""
+
+    def listed(moves: Moves) -> list[Message]:
+        return [
+            Message(peer, tuple((offsets[piece], work.chunk_bytes(piece[1])) for piece in pieces))
+            for (_, peer, _), pieces in moves.items()
+            if peer in peers
+        ]
+
+    sends, receives = listed(stage.sends), listed(stage.receives)
+    return [transport.batch(memory, sends, receives, work.tag)] if sends or receives else []
+
+
+def _credits(work: Work, stages: Sequence[Stage], transport: Transport, peers: Iterable[int]) -> Credits | None:
+    """Credits by messages; the same lane number on both sides has the same tag."""
+    receivers = {peer for stage in stages for _, peer, _ in stage.sends if peer in peers}
+    senders = {peer for stage in stages for _, peer, _ in stage.receives if peer in peers}
+    return Credits(transport, receivers, senders, work.tag + 1) if receivers or senders else None

@@ -2,16 +2,19 @@
 
 TOPOCOMM_CHECK      first (default), always, never: when ranks prove that they make the same call
 TOPOCOMM_TIMEOUT_S  300 by default: limit of every wait, in seconds
+TOPOCOMM_RECORD_DIR where a rank writes its last calls when something fails; by default a directory for temporary files
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, cast
 
 from topocomm.errors import TopocommError
+from topocomm.execute.recorder import default_directory
 
 Check = Literal["first", "always", "never"]
 
@@ -22,6 +25,7 @@ class Settings:
 
     check: Check = "first"
     timeout_s: float = 300.0
+    record_dir: Path = field(default_factory=default_directory)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -40,4 +44,5 @@ class Settings:
             timeout_s = -1.0
         if not timeout_s > 0:
             raise TopocommError(f"TOPOCOMM_TIMEOUT_S={text!r}: expected a positive number of seconds")
-        return cls(cast(Check, check), timeout_s)
+        given = environment.get("TOPOCOMM_RECORD_DIR")
+        return cls(cast(Check, check), timeout_s, Path(given) if given else default_directory())

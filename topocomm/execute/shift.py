@@ -33,7 +33,7 @@ class Shift:
     def start(self) -> None:
         """Post all; compute while the bytes move, calling `advance` now and then, and `wait`."""
         self._comm.enter()
-        self._comm.calls += 1
+        self._number = self._comm.recorder.begin(self._tag)
         for batch, _ in self._batches:
             batch.start()
 
@@ -49,11 +49,10 @@ class Shift:
             DeadlineError, MismatchError, RankFailedError: As for any call.
         """
         try:
-            for batch, tag in self._batches:
-                if not batch.wait(SPIN_S):
-                    self._comm.waiting.for_batch(batch, tag)
+            for batch, _ in self._batches:
+                self._comm.waiting.for_call(UnderWay(batch, self._tag, self._number))
         except BaseException as error:
-            self._comm.fail(error)
+            self._comm.fail_with(error)
             raise
         finally:
             self._comm.leave()

@@ -9,21 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.execute.lanes import Lane, LongWait, Work
+from topocomm.execute.credits import Credits
+from topocomm.execute.lanes import Awaited, Lane, Span, Work
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.execute.transports.transport import Batch, Message, Transport
+from topocomm.execute.transports.transport import Batch
 from topocomm.operators.operator import ALIGNMENT_BYTES, Buffer, Fold
-from topocomm.planning.buffers import Piece, RankProgram, Stage, rank_program
+from topocomm.planning.buffers import Piece, RankProgram, Stage
 from topocomm.planning.schedule import Combine
 from topocomm.planning.shared_memory import SharedProgram
 
-SPIN_S = 0.001
-"""Waits are polled this long before the reason for them is looked for."""
-
 
 class BoundStage(NamedTuple):
-    """Messages posted together, then folds."""
+    """What is started together and awaited, then folds."""
 
     batch: Batch | None
     folds: tuple[Callable[[], None], ...]
@@ -34,59 +32,136 @@ class Part(NamedTuple):
 
     name: str
     rows: slice
-    """Which of the flattened rows."""
+    """Which of the array's flattened rows."""
     view: NDArray[Any]
     """[rows, *dims]."""
+
+
+class Coordination(NamedTuple):
+    """What a lane waits for.
+
+    Attributes:
+        batches: For every stage, what is awaited in it.
+        before: What is awaited before the value is written.
+        after: What is started when the call is through.
+        shared: The shared memory whose calls the lane counts.
+        credits: Credits by messages.
+    """
+
+    batches: Sequence[Batch | None]
+    before: Batch | None = None
+    after: Batch | None = None
+    shared: SharedMemory | None = None
+    credits: Credits | None = None
+
+
+CREDITS, VALUE = -2, -1
+"""Where a call stands before its first stage: it waits for credits, or for shared memory to be free."""
 
 
 class StagedLane(Lane):
     """Buffers and stages of one call."""
 
-    def __init__(self, work: Work, memory: Buffer, program: RankProgram | SharedProgram, wait_long: LongWait) -> None:
+    def __init__(
+        self, work: Work, memory: Buffer, program: RankProgram | SharedProgram, coordination: Coordination
+    ) -> None:
         self._work, self.memory, self._offsets = work, memory, program.offsets
-        self._wait_long = wait_long
-        self.shared = None
-        self._inputs, self._outputs = self._parts(program.input_pieces), self._parts(program.output_pieces)
-        self._row_shapes = {f.name: (work.layout.rows, *f.row_shape) for f in work.layout.fields}
-        self._folds, self._last = self._bind(program.stages, program.output_pieces)
-        self._stages: tuple[BoundStage, ...] = ()
+        self._inputs = self._parts(program.input_pieces, work.value)
+        self._outputs = self._parts(program.output_pieces, work.result)
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         self.views = self._views(program.input_pieces)
+        folds, self._last = self._bind(program.stages, program.output_pieces)
+        stages = zip(coordination.batches, folds, strict=True)
+        self._stages = tuple(BoundStage(batch, some) for batch, some in stages)
+        self._before, self._after = coordination.before, coordination.after
+        self.shared, self._credits = coordination.shared, coordination.credits
+        self._at, self._posted = CREDITS, False
+        self._fields: Fields | None = None
+        self._target: Fields | None = None
 
-    def attach(self, batches: Sequence[Batch | None], shared: SharedMemory | None = None) -> StagedLane:
-        """With what is awaited in every stage, and the shared memory whose calls it counts."""
-        self.shared = shared
-        self._stages = tuple(BoundStage(batch, folds) for batch, folds in zip(batches, self._folds, strict=True))
-        return self
-
-    def run(self, fields: Fields | None, target: Fields | None, apart: bool) -> None:
-        """As `Lane.run`."""
-        if fields is not None:
-            for part in self._inputs:
-                part.view[...] = fields[part.name].reshape(self._row_shapes[part.name])[part.rows]
+    def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
+        """As `Lane.begin`."""
+        self._fields, self._target = fields, target
+        self._at, self._posted = (CREDITS if self._credits is not None else VALUE), False
         if self.shared is not None:
             self.shared.epoch += 1
-        for batch, folds in self._stages:
+        return self.advance(0.0)
+
+    def advance(self, timeout_s: float) -> bool:
+        """As `Lane.advance`."""
+        stages = self._stages
+        if self._at > len(stages):
+            return True
+        if self._at < 0 and not self._prepare(timeout_s):
+            return False
+        while self._at < len(stages):
+            batch, folds = stages[self._at]
             if batch is not None:
-                batch.start()
-                if not batch.wait(SPIN_S):
-                    self._wait_long(batch)
+                if not self._posted:
+                    batch.start()
+                    self._posted = True
+                if not batch.wait(timeout_s):
+                    return False
             for fold in folds:
                 fold()
-        if target is None:
-            return
-        rows = {name: target[name].reshape(shape) for name, shape in self._row_shapes.items()}
-        if self._last is not None:
-            self._last(rows)
-            return
-        for part in self._outputs:
-            rows[part.name][part.rows] = part.view
+            self._at, self._posted = self._at + 1, False
+        self._at += 1  # through; advancing again does nothing
+        self._finish()
+        return True
+
+    def awaited(self) -> Awaited:
+        """As `Lane.awaited`."""
+        batch = self._before
+        if self._at == CREDITS:
+            batch = None if self._credits is None else self._credits.awaited
+        elif 0 <= self._at < len(self._stages):
+            batch = self._stages[self._at].batch
+        if batch is None or not (self._posted or self._at == CREDITS):
+            return Awaited(self._at, (), ())
+        return Awaited(max(self._at, -1), *batch.pending())
 
     def free(self) -> None:
         """As `Lane.free`."""
         for batch, _ in self._stages:
             if batch is not None:
                 batch.free()
+        if self._credits is not None:
+            self._credits.free()
+
+    def _prepare(self, timeout_s: float) -> bool:
+        """Wait for room, and put the value there; whether that is done."""
+        if self._at == CREDITS:
+            if self._credits is not None and not self._credits.take(timeout_s):
+                return False
+            self._at = VALUE
+        if self._before is not None:
+            if not self._posted:
+                self._before.start()
+                self._posted = True
+            if not self._before.wait(timeout_s):
+                return False
+        if self._fields is not None:
+            for part in self._inputs:
+                field = self._fields[part.name]
+                part.view[...] = field.reshape(self._work.value.rows, *part.view.shape[1:])[part.rows]
+        self._at, self._posted = 0, False
+        return True
+
+    def _finish(self) -> None:
+        target, rows = self._target, self._work.result.rows
+        self._fields = self._target = None
+        if target is not None:
+            flat = {f.name: target[f.name].reshape(rows, *f.row_shape) for f in self._work.layout.fields}
+            if self._last is not None:
+                self._last(flat)
+            else:
+                for part in self._outputs:
+                    flat[part.name][part.rows] = part.view
+        if self._after is not None:
+            self._after.start()
+            self._after.wait(0.0)  # it publishes, and waits for nobody
+        if self._credits is not None:
+            self._credits.give()
 
     def _bind(
         self, stages: Sequence[Stage], results: Sequence[Piece]
@@ -107,54 +182,23 @@ class StagedLane(Lane):
         layout, rows = self._work.layout, self._work.chunk_rows(combine.chunk)
         at = [self._offsets[slot, combine.chunk] for slot in combine.operands]
         target = layout.views(self.memory, self._offsets[combine.out_slot, combine.chunk], rows)
-        return self._work.operator.bind_fold(layout, self.memory, rows, at), target
+        return self._work.operator.bind_fold(layout, self.memory, rows, at, tensors=self._work.tensors), target
 
-    def _parts(self, pieces: Sequence[Piece]) -> tuple[Part, ...]:
+    def _parts(self, pieces: Sequence[Piece], span: Span) -> tuple[Part, ...]:
         found = []
         for slot, chunk in pieces:
-            first, rows = self._work.plan.schedule.chunks[chunk]
+            first, rows = self._work.parts[chunk]
+            first -= span.first
             views = self._work.layout.views(self.memory, self._offsets[slot, chunk], rows)
             found += [Part(name, slice(first, first + rows), view) for name, view in views.items()]
         return tuple(found)
 
     def _views(self, pieces: Sequence[Piece]) -> Fields | None:
-        if len(pieces) != 1:
+        """The send buffer in the user's shapes, if one piece holds the whole value."""
+        leading = self._work.value.leading
+        if len(pieces) != 1 or self._work.parts[pieces[0][1]][1] != self._work.value.rows:
             return None
-        layout = self._work.layout
-        shapes = {f.name: (*layout.leading, *f.row_shape) for f in layout.fields}
-        return {part.name: part.view.reshape(shapes[part.name]) for part in self._inputs}
-
-
-def message_lane(work: Work, transport: Transport, wait_long: LongWait) -> StagedLane:
-    """A lane by messages."""
-    program = rank_program(work.plan.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
-    arena = aligned_buffer(program.arena_bytes)
-
-    def messages(moves: Mapping[tuple[int, int, int], Sequence[Piece]]) -> list[Message]:
-        return [
-            Message(peer, tuple((program.offsets[piece], work.chunk_bytes(piece[1])) for piece in pieces))
-            for (_, peer, _), pieces in moves.items()
-        ]
-
-    def batch(stage: Stage) -> Batch | None:
-        sends, receives = messages(stage.sends), messages(stage.receives)
-        return transport.batch(arena, sends, receives, work.tag) if sends or receives else None
-
-    lane = StagedLane(work, arena, program, wait_long)
-    return lane.attach([batch(stage) for stage in program.stages])
-
-
-def shared_lane(
-    work: Work, program: SharedProgram, shared: SharedMemory, number: int, wait_long: LongWait
-) -> StagedLane:
-    """A lane in shared memory, for operators without a compiled fold."""
-    from topocomm.execute.compiled_run import shared_stage  # needs numba
-
-    batches: list[Batch | None] = []
-    for index, (stage, waits) in enumerate(zip(program.stages, program.waits, strict=True)):
-        silent = not stage.sends and not waits
-        batches.append(None if silent else shared_stage(shared, index, waits))
-    return StagedLane(work, shared.memories[number], program, wait_long).attach(batches, shared)
+        return {part.name: part.view.reshape(*leading, *part.view.shape[1:]) for part in self._inputs}
 
 
 def aligned_buffer(size_bytes: int) -> Buffer:

@@ -66,6 +66,15 @@ def signature(x: Any) -> Hashable:
         return (type(x), tuple((n, type(a), np.shape(a), getattr(a, "dtype", None)) for n, a in parts.items()))
 
 
+def parts_of(x: Any) -> dict[str, Any]:
+    """What the user gave, by field; a bare array is the field "value".
+
+    Raises:
+        OperatorError: x is no array and no container of them.
+    """
+    return {"value": x} if _is_array(x) else _parts(x)
+
+
 def describe(operator: Operator, x: Any) -> Structure:
     """The structure of a user's value.
 

@@ -1,8 +1,10 @@
 """Waiting with a time limit, and finding out meanwhile why nothing comes.
 
-While a rank waits it looks, slice by slice, at what its peers sent: the word that one has failed, or a message of
-another call. Both end the wait at once with an error that names the rank. A wait that reaches its limit raises
-DeadlineError with the ranks awaited; after 10 s rank 0 says once whom it awaits.
+While a rank waits it looks, slice by slice, whether a process has ended, whether a rank has reported a failure, and
+what the ranks that it awaits are doing: those that wait tell those whom they await which calls they have begun, and are
+told in return. Two ranks whose n-th calls differ raise MismatchError at once, each naming the other. A wait that
+reaches its limit raises DeadlineError: call, round, ranks and bytes awaited, and who is behind. After 10 s rank 0 says
+once whom it awaits.
 """
 
 from __future__ import annotations
@@ -15,23 +17,40 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
-from topocomm.execute.transports.transport import (
-    AGREEMENT_TAG,
-    FAILURE_TAG,
-    GATHER_TAG,
-    Batch,
-    Message,
-    Transport,
-)
+from topocomm.execute.lanes import Awaited, Lane
+from topocomm.execute.recorder import Recorder
+from topocomm.execute.standing import Standing, blame, difference
+from topocomm.execute.transports.transport import FAILURE_TAG, STANDING_TAG, Message, Transport
 
+SPIN_S = 0.001
+"""Waits are polled this long before the reason for them is looked for."""
 SLICE_S = 0.05
-FIRST_LOOK_S = 0.001
+TURN_S = 0.0002
+"""Turn of one of several calls under way."""
+TELL_AGAIN_S = 1.0
 SAY_AFTER_S = 10.0
 FAILURES: dict[str, type[TopocommError]] = {
     "DeadlineError": DeadlineError,
     "MismatchError": MismatchError,
     "RankFailedError": RankFailedError,
 }
+
+
+@dataclass(eq=False)
+class UnderWay:
+    """A call that this rank has begun.
+
+    Attributes:
+        lane: What runs it; None for an exchange of notes.
+        tag: The call's tag.
+        number: The how-many-th call of the communicator it is.
+        what: The call in words.
+    """
+
+    lane: Lane | None
+    tag: int
+    number: int
+    what: str = ""
 
 
 @dataclass
@@ -42,91 +61,147 @@ class Waiting:
     timeout_s: float
     describe: Callable[[int], str]
     """What the call with a tag is, in words."""
-    stand: Callable[[int | None], None]
-    """Tells the other ranks of the host which call this rank is in: one with a tag, or (None) one by notes."""
+    recorder: Recorder
+    under_way: list[UnderWay] = field(default_factory=list)
+    """Calls begun by `start` that are not through; all of them move on in every wait."""
     said: set[str] = field(default_factory=set)
+    heard: dict[int, Standing] = field(default_factory=dict)
+    """The last word of every rank that waits for this one, or answered it."""
 
-    def for_batch(self, batch: Batch, tag: int) -> None:
-        """Wait for a batch that did not complete at once.
+    def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
+        """Wait for a call that is not through.
 
         Raises:
             DeadlineError: The limit is reached.
-            MismatchError: An awaited rank makes another call.
-            RankFailedError: A rank reported a failure.
+            MismatchError: Another rank makes another call.
+            RankFailedError: A rank failed.
         """
-        self.stand(tag)
-        began_s = time.monotonic()
-        while not batch.wait(SLICE_S):
-            self._look(batch, tag)
-            waited_s = time.monotonic() - began_s
-            if waited_s >= SAY_AFTER_S or waited_s >= self.timeout_s:
-                sends, receives = batch.pending()
-                self._patience(waited_s, self.describe(tag), _awaited(sends, receives))
+        assert call.lane is not None, "an exchange of notes is awaited note by note"
+        lane = call.lane
+        if lane.advance(SPIN_S if not self.under_way else 0.0):
+            return
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        look = _Look(self, call, limit_s)
+        while not self._turn(lane):
+            look.at_times(lane.awaited)
 
     def for_note(self, peer: int, tag: int, what: str) -> bytes:
-        """Wait for a note from `peer`; raises like `for_batch`."""
-        began_s = time.monotonic()
-        next_look_s = began_s + FIRST_LOOK_S
+        """Wait for a note from `peer`; raises like `for_call`."""
+        number = self.recorder.calls
+        look = _Look(self, UnderWay(None, tag, number, what), self.timeout_s)
+        awaited = Awaited(0, (), (Message(peer, ()),))
         while (data := self.transport.take(peer, tag)) is None:
-            now_s = time.monotonic()
-            if now_s >= next_look_s:
-                next_look_s = now_s + SLICE_S
-                self.stand(None)
-                self._failures()
-                seen = self.transport.peek(peer)
-                if seen is not None and seen[0] not in (tag, FAILURE_TAG):
-                    self._mismatch(peer, seen[0], what)
-                self._compare_standings(what)
-                self._patience(now_s - began_s, what, f"rank {peer}")
+            for other in self.under_way:
+                if other.lane is not None:
+                    other.lane.advance(0.0)
+            look.at_times(lambda: awaited)
             self.transport.pause()
         return data
 
-    def _look(self, batch: Batch, tag: int) -> None:
-        """Look at the oldest message of every awaited rank."""
+    def check(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
+        """Look once whether `call` can still come through; raises like `for_call`."""
         self._failures()
-        seen = {m.peer: self.transport.peek(m.peer) for m in batch.pending()[1]}
-        still = {m.peer for m in batch.pending()[1]}  # asked after peeking: else the awaited message is the older one
-        for peer in still:
-            found = seen.get(peer)
-            if found is not None and found[0] not in (tag, FAILURE_TAG):
-                self._mismatch(peer, found[0], self.describe(tag))
-        self._compare_standings(self.describe(tag))
+        self._hear(call, awaited)
 
-    def _compare_standings(self, what: str) -> None:
-        """The n-th call is the same on all ranks, or some rank makes another one."""
-        if self.transport.standings is None:
+    def patience(self, waited_s: float, limit_s: float, call: UnderWay, awaited: Awaited) -> None:
+        """Say that this rank waits long, or raise DeadlineError where it has waited its time."""
+        if waited_s < SAY_AFTER_S and waited_s < limit_s:
             return
-        standings = self.transport.standings.tolist()
-        mine = standings[self.transport.rank]
-        for peer, theirs in enumerate(standings):
-            stood = theirs & 0xFFFFFFFF  # 0 as long as a rank has not waited
-            if stood and theirs >> 32 == mine >> 32 and theirs != mine:
-                self._mismatch(peer, stood, what)
+        rank, name = self.transport.rank, self._name(call)
+        whom = _whom(awaited)
+        if waited_s >= limit_s:
+            round_ = "" if call.lane is None else f", round {awaited.stage + 1}"
+            behind = blame(rank, {m.peer for m in awaited.receives}, call.number, self.heard)
+            raise DeadlineError(
+                f"rank {rank}: {name}{round_}: still waiting for {whom} after {limit_s:g} s (limit: "
+                f"TOPOCOMM_TIMEOUT_S){behind}"
+            )
+        if rank == 0 and name not in self.said:
+            self.said.add(name)
+            sys.stderr.write(f"topocomm: rank 0 has waited {waited_s:.0f} s in {name} for {whom}\n")
+            sys.stderr.flush()
+
+    def tell(self, call: UnderWay, awaited: Awaited, peers: Iterable[int]) -> None:
+        """Tell `peers` which calls this rank has begun, and for whom it waits."""
+        awaits = sorted({m.peer for m in (*awaited.receives, *awaited.sends)})
+        note = Standing(call.number, self._name(call), awaits, self.recorder.latest()).encode()
+        for peer in peers:
+            self.transport.post(peer, STANDING_TAG, note)
+
+    def _turn(self, lane: Lane) -> bool:
+        """Let the call move on, and every other that is under way; whether it is through."""
+        if not self.under_way:
+            return lane.advance(SLICE_S)
+        for other in self.under_way:
+            if other.lane is not None and other.lane is not lane:
+                other.lane.advance(0.0)
+        return lane.advance(TURN_S)
+
+    def _name(self, call: UnderWay) -> str:
+        return call.what or f"call {call.number} ({self.describe(call.tag)})"
 
     def _failures(self) -> None:
+        rank = self.transport.rank
         for peer in range(self.transport.size):
-            note = self.transport.take(peer, FAILURE_TAG) if peer != self.transport.rank else None
+            note = self.transport.take(peer, FAILURE_TAG) if peer != rank else None
             if note is not None:
-                raise _reported(self.transport.rank, json.loads(note))
+                raise _reported(rank, json.loads(note))
+        gone = self.transport.failed()
+        if gone:
+            raise rank_failed(rank, gone)
 
-    def _mismatch(self, peer: int, tag: int, mine: str) -> None:
-        notes = {AGREEMENT_TAG: "makes a call for the first time", GATHER_TAG: "is in a barrier or sets up a call"}
-        theirs = notes[tag] if tag in notes else f"is in {self.describe(tag)}"
-        raise MismatchError(
-            f"rank {self.transport.rank}: rank {peer} {theirs}, this rank is in {mine}; "
+    def _hear(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
+        """Take in what other ranks say of themselves, and answer."""
+        rank = self.transport.rank
+        for peer in range(self.transport.size):
+            note = self.transport.take(peer, STANDING_TAG) if peer != rank else None
+            if note is None:
+                continue
+            while (newer := self.transport.take(peer, STANDING_TAG)) is not None:
+                note = newer
+            known = self.heard.get(peer)
+            self.heard[peer] = Standing.decode(note)
+            if known is None or known.number != self.heard[peer].number:
+                self.tell(call, awaited(), [peer])
+        for peer, standing in self.heard.items():
+            number = difference(self.recorder, standing)
+            if number is not None:
+                raise MismatchError(self._mismatch(peer, number, standing, call))
+
+    def _mismatch(self, peer: int, number: int, standing: Standing, call: UnderWay) -> str:
+        theirs = standing.name if number == standing.number else self._event(standing.begun[number])
+        mine = self._name(call) if number == call.number else self._event(self.recorder.tag(number))
+        return (
+            f"rank {self.transport.rank}: rank {peer} is in {theirs}, this rank is in {mine}, as call {number}; "
             "all ranks must make the same calls in the same order"
         )
 
-    def _patience(self, waited_s: float, what: str, whom: str) -> None:
-        if waited_s >= self.timeout_s:
-            raise DeadlineError(
-                f"rank {self.transport.rank}: {what}: still waiting for {whom} after {self.timeout_s:g} s "
-                "(limit: TOPOCOMM_TIMEOUT_S)"
-            )
-        if waited_s >= SAY_AFTER_S and self.transport.rank == 0 and what not in self.said:
-            self.said.add(what)
-            sys.stderr.write(f"topocomm: rank 0 has waited {waited_s:.0f} s in {what} for {whom}\n")
-            sys.stderr.flush()
+    def _event(self, tag: int) -> str:
+        return self.describe(tag)
+
+
+class _Look:
+    """One wait's times to look for reasons."""
+
+    def __init__(self, waiting: Waiting, call: UnderWay, limit_s: float) -> None:
+        self._waiting, self._call, self._limit_s = waiting, call, limit_s
+        self._began_s = time.monotonic()
+        self._next_s = self._began_s + min(SPIN_S, limit_s)
+        self._tell_s = 0.0
+
+    def at_times(self, awaited: Callable[[], Awaited]) -> None:
+        """Look, if it is time."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + min(SLICE_S, self._limit_s / 4)
+        if now_s >= self._tell_s:
+            waits = awaited()
+            peers = {m.peer for m in (*waits.receives, *waits.sends)}
+            self._waiting.tell(self._call, waits, sorted(peers))
+            self._tell_s = now_s + TELL_AGAIN_S
+        self._waiting.check(self._call, awaited)
+        self._waiting.patience(now_s - self._began_s, self._limit_s, self._call, awaited())
 
 
 def failure_note(rank: int, error: BaseException) -> bytes:
@@ -135,16 +210,27 @@ def failure_note(rank: int, error: BaseException) -> bytes:
     return json.dumps(report).encode()
 
 
+def rank_failed(rank: int, gone: dict[int, str]) -> RankFailedError:
+    """The error that `rank` raises since others are gone, each with how that is known."""
+    told = ", ".join(f"rank {peer} {how}" for peer, how in sorted(gone.items()))
+    error = RankFailedError(f"rank {rank}: {told}; go on with the others: comm.shrink()")
+    first = min(gone)
+    error.report = {"rank": first, "kind": "RankFailedError", "text": f"rank {first} {gone[first]}"}  # type: ignore[attr-defined]
+    return error
+
+
 def _reported(rank: int, report: dict[str, Any]) -> TopocommError:
     """The error that this rank raises because of another rank's failure."""
     origin, text = report["rank"], report["text"]
-    told = text if text.startswith(f"rank {origin}: ") else f"rank {origin} failed: {report['kind']}: {text}"
+    told = text if text.startswith(f"rank {origin}") else f"rank {origin} failed: {report['kind']}: {text}"
     error = FAILURES.get(report["kind"], RankFailedError)(f"rank {rank}: stopped, since {told}")
     error.report = report  # type: ignore[attr-defined]
     return error
 
 
-def _awaited(sends: Iterable[Message], receives: Iterable[Message]) -> str:
-    parts = [f"rank {m.peer} ({m.payload_bytes} bytes from it)" for m in receives]
-    parts += [f"rank {m.peer} (to take {m.payload_bytes} bytes)" for m in sends]
+def _whom(awaited: Awaited) -> str:
+    parts = [f"rank {m.peer}{f' ({m.payload_bytes} bytes from it)' * bool(m.ranges)}" for m in awaited.receives]
+    parts += [f"rank {m.peer} (to take {m.payload_bytes} bytes)" for m in awaited.sends]
+    if awaited.stage < 0 and parts:
+        return ", ".join(parts) + " to finish an earlier call"
     return ", ".join(parts) or "messages under way"

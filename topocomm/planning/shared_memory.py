@@ -1,17 +1,18 @@
-"""Where the values of a schedule live when all ranks map one memory: nothing is copied between ranks.
+"""Where the values of a schedule live when the ranks of a host map one memory: nothing is copied between them.
 
-Every rank owns a range. Its contribution and the results of its combines are written there, once per call; what a
-transfer moves is read where it was written. A rank publishes how many of its stages are done, and whoever needs a
-value waits for that count. No range is used twice within a call.
+Every rank owns a range of its host's memory. Its contribution, the results of its combines and what it receives from
+other hosts are written there, once per call; what a transfer moves within the host is read where it was written. A
+rank publishes how many of its stages are done, and whoever needs a value waits for that count. No range is used twice
+within a call. Transfers between hosts stay messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from topocomm.planning.buffers import Piece, Stage, output_pieces, stages_of
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.schedule import Schedule, input_pieces
 
 Place = tuple[int, int, int]
 
@@ -21,61 +22,87 @@ class SharedProgram:
     """One rank's part.
 
     Attributes:
-        stages: What it does; a stage's receives are waits.
-        waits: For every stage, (rank, stages of that rank that must be done).
-        offsets: Byte offset in the memory of all ranks of every piece it touches.
+        stages: What it does; receives from ranks of its host are waits.
+        waits: For every stage, (rank of the host, stages of that rank that must be done).
+        readers: The other ranks of the host that read what this rank writes.
+        offsets: Byte offset in the host's memory of every piece it touches.
         input_pieces: Its contribution, by chunk.
         output_pieces: Its result, by chunk.
-        total_bytes: Bytes of the memory of all ranks.
+        total_bytes: Bytes of the host's memory.
     """
 
     stages: tuple[Stage, ...]
     waits: tuple[tuple[tuple[int, int], ...], ...]
+    readers: tuple[int, ...]
     offsets: dict[Piece, int]
     input_pieces: tuple[Piece, ...]
     output_pieces: tuple[Piece, ...]
     total_bytes: int
 
 
-def shared_program(schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int], align: int) -> SharedProgram:
-    """The part of `rank`; every rank computes the same places."""
+def shared_program(
+    schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int], align: int, hosts: Sequence[int] = ()
+) -> SharedProgram:
+    """The part of `rank`; every rank of its host computes the same places.
+
+    Args:
+        schedule: A verified schedule.
+        rank: Whose part.
+        chunk_bytes: Packed bytes of a chunk, by index.
+        align: Every offset is a multiple of this many bytes.
+        hosts: The host of every rank, by number; empty where all are on one.
+    """
+    hosts = tuple(hosts) or (0,) * schedule.ranks
     sizes = {c: -(-chunk_bytes(c) // align) * align for c in range(len(schedule.chunks))}
-    places, total = _places(schedule, sizes)
+    places, owners, total = _places(schedule, sizes, hosts, hosts[rank])
     stages = stages_of(schedule, rank)
     sent_in = _sending_stages(schedule)
     waits = []
     for stage in stages:
         needed: dict[int, int] = {}
         for round_, peer, path in stage.receives:
-            done = sent_in[peer][round_, rank, path] + 1
-            needed[peer] = max(needed.get(peer, 0), done)
+            if hosts[peer] == hosts[rank]:
+                done = sent_in[peer][round_, rank, path] + 1
+                needed[peer] = max(needed.get(peer, 0), done)
         waits.append(tuple(sorted(needed.items())))
+    readers = {reader for (reader, _, _), owner in owners.items() if owner == rank} - {rank}
     return SharedProgram(
         stages=tuple(stages),
         waits=tuple(waits),
+        readers=tuple(sorted(readers)),
         offsets={(slot, chunk): at for (owner, slot, chunk), at in places.items() if owner == rank},
-        input_pieces=tuple((slot, c) for r, slot, _ in schedule.inputs.tolist() if r == rank for c in sizes),
+        input_pieces=input_pieces(schedule, rank),
         output_pieces=output_pieces(schedule, rank),
         total_bytes=total,
     )
 
 
-def _places(schedule: Schedule, sizes: dict[int, int]) -> tuple[dict[Place, int], int]:
-    """Offset of every (rank, slot, chunk): its own bytes, or those of the value that a transfer brought there."""
+def _places(
+    schedule: Schedule, sizes: dict[int, int], hosts: Sequence[int], host: int
+) -> tuple[dict[Place, int], dict[Place, int], int]:
+    """Of every (rank, slot, chunk) on a host its offset and the rank in whose range that is; the bytes of all."""
     own: list[list[Place]] = [[] for _ in range(schedule.ranks)]
-    for rank, slot, _ in schedule.inputs.tolist():
-        own[rank] += [(rank, slot, chunk) for chunk in sizes]
+    for rank in range(schedule.ranks):
+        own[rank] += [(rank, *piece) for piece in input_pieces(schedule, rank)]
     for fold in schedule.combine_list():
         own[fold.rank].append((fold.rank, fold.out_slot, fold.chunk))
+    moves = schedule.transfer_list()
+    for move in moves:
+        if hosts[move.src] != hosts[move.dst]:
+            own[move.dst].append((move.dst, move.dst_slot, move.chunk))
     places: dict[Place, int] = {}
+    owners: dict[Place, int] = {}
     top = 0
-    for written in own:
-        for place in written:
-            places[place] = top
-            top += sizes[place[2]]
-    for move in schedule.transfer_list():  # in round order: a relayed value already has its place
-        places[move.dst, move.dst_slot, move.chunk] = places[move.src, move.src_slot, move.chunk]
-    return places, top
+    for rank, written in enumerate(own):
+        if hosts[rank] == host:
+            for place in written:
+                places[place], owners[place] = top, rank
+                top += sizes[place[2]]
+    for move in moves:  # in round order: a relayed value already has its place
+        if hosts[move.src] == hosts[move.dst] == host:
+            here, there = (move.dst, move.dst_slot, move.chunk), (move.src, move.src_slot, move.chunk)
+            places[here], owners[here] = places[there], owners[there]
+    return places, owners, top
 
 
 def _sending_stages(schedule: Schedule) -> list[dict[tuple[int, int, int], int]]:

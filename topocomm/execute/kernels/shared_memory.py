@@ -13,15 +13,19 @@ dtypes and shapes, and checks them, and a call costs half a microsecond instead 
 A lane is told to this code as one int64 array of a header and sections. (The constants below belong to this file:
 numba's cache on disk knows a change of this file only.)
 
-Sections follow each other in the order of the header's last seven words, each the index where one starts:
+Sections follow each other in the order of the header's last nine words, each the index where one starts:
 
     SHAPES    per array of the value: id() of its dtype, number of axes, then their sizes
-    PACK      per piece of the value: array, byte offset in it, address in shared memory, bytes
+    PACK      per piece of the value that other ranks read, or that is a result: array, byte offset in it, address in
+              shared memory, bytes
+    PACK_OWN  the same of pieces that only folds of this rank read: written if these may not read the caller's arrays
     OWN       per operand that is this rank's own value: array, byte offset in it, address in shared memory, and the
               index of the word that tells its fold where to read
     TARGETS   per fold that makes a piece of the result: array, byte offset in it, index of the word that tells it
               where to write
     UNPACK    per piece of the result that no fold of this rank makes: array, byte offset, address, bytes
+    CREDITS   per rank that must have finished an earlier call before this one writes: byte offset of its counter and
+              the progress awaited
     PROGRAM   per stage: own progress to publish, number of waits, then for each the byte offset of a counter and the
               progress awaited; number of folds, then for each the index of its task
     TASKS     tasks as `topocomm.operators.operator.Kernel` describes
@@ -53,8 +57,10 @@ STREAMING = 5
 """Whether the value is written past the caches."""
 UNTIL_TRIAL = 6
 """Calls until that is tried anew."""
-SHAPES, PACK, OWN, TARGETS, UNPACK, PROGRAM, TASKS = range(7, 14)
-HEADER_WORDS = 14
+FINAL = 7
+"""Progress to publish when through; 0 where no rank waits for it."""
+SHAPES, PACK, PACK_OWN, OWN, TARGETS, UNPACK, CREDITS, PROGRAM, TASKS = range(8, 17)
+HEADER_WORDS = 17
 START = 0
 """Where a lane stands before a call."""
 
@@ -69,6 +75,8 @@ CHECKED = 2
 """The value's arrays are checked first: NumPy arrays of the lane's dtypes and shapes, C-contiguous."""
 STRIDE = 1 << 16
 """Counter values of one call: epoch * STRIDE + stage + 1."""
+FINISHED = STRIDE - 1
+"""What is published when through: more than any stage, less than the next call's."""
 
 DATA_AT = object.__basicsize__
 """PyArrayObject: the object head, which ends with the type; data, nd, dimensions, strides, base, descr, flags."""
@@ -237,10 +245,10 @@ def _copy(to, come_from, size_bytes):
 
 
 @njit
-def _pack(lane, objects, streaming):
+def _pack(lane, objects, direct, streaming):
     """Write the value to shared memory; its bytes. What lies there already is left."""
     written = 0
-    for at in range(lane[PACK], lane[OWN], 4):
+    for at in range(lane[PACK], lane[PACK_OWN if direct else OWN], 4):
         come_from = _data(objects[lane[at]]) + lane[at + 1]
         if come_from != lane[at + 2]:
             written += lane[at + 3]
@@ -252,15 +260,15 @@ def _pack(lane, objects, streaming):
 
 
 @njit
-def _pack_well(lane, objects):
+def _pack_well(lane, objects, direct):
     """Write the value the quicker way. Of two plain calls in a row the second is timed: the first warms up."""
     left = lane[UNTIL_TRIAL]
     lane[UNTIL_TRIAL] = left - 1 if left > 0 else TRIAL_CALLS
     if left > 1:
-        _pack(lane, objects, lane[STREAMING])
+        _pack(lane, objects, direct, lane[STREAMING])
         return
     began = _cycles()
-    written = _pack(lane, objects, False)
+    written = _pack(lane, objects, direct, False)
     if left == 0 and written > 0:
         lane[STREAMING] = (_cycles() - began) * LINE_BYTES > QUICK_CYCLES * written
 
@@ -293,7 +301,7 @@ def _fits(lane, objects):
 @njit
 def _begin(lane, objects, direct):
     """Write the value for the others to read, and tell the folds where the caller's arrays are."""
-    _pack_well(lane, objects)
+    _pack_well(lane, objects, direct)
     for at in range(lane[OWN], lane[TARGETS], 4):
         lane[lane[at + 3]] = _data(objects[lane[at]]) + lane[at + 1] if direct else lane[at + 2]
     for at in range(lane[TARGETS], lane[UNPACK], 3):
@@ -302,19 +310,29 @@ def _begin(lane, objects, direct):
 
 
 @njit
+def _await(lane, waits, end, base, looks):
+    """The looks that are left when all counters of a list stand where they must; 0 if they do not."""
+    counters, patient = lane[COUNTERS], looks - lane[LOOKS]
+    for wait in range(waits, end, 2):
+        while _load_acquire(counters + lane[wait]) < base + lane[wait + 1]:
+            looks -= 1
+            if looks <= 0:
+                return 0
+            if looks <= patient:
+                _yield_core()
+    return looks
+
+
+@njit
 def _advance(lane, tasks, at, epoch, looks):
     """Run the stages from `at` on; where it stands, TASKS when through."""
-    counters, base, patient = lane[COUNTERS], epoch * STRIDE, looks - lane[LOOKS]
+    counters, base = lane[COUNTERS], epoch * STRIDE
     while at < lane[TASKS]:
         _store_release(counters + lane[OWN_COUNTER], base + lane[at])
         folds = at + 2 + 2 * lane[at + 1]
-        for wait in range(at + 2, folds, 2):
-            while _load_acquire(counters + lane[wait]) < base + lane[wait + 1]:
-                looks -= 1
-                if looks <= 0:
-                    return at
-                if looks <= patient:
-                    _yield_core()
+        looks = _await(lane, at + 2, folds, base, looks)
+        if looks <= 0:
+            return at
         for fold in range(folds + 1, folds + 1 + lane[folds]):
             _call(lane[FUNCTION], tasks + 8 * lane[fold])
         at = folds + 1 + lane[folds]
@@ -332,16 +350,20 @@ def _run(lane, at, epoch, looks, mode, objects):
         mode: DIRECT and CHECKED, or-ed.
         objects: id() of the caller's C-contiguous arrays by field, then of those for the result.
     """
-    if at == START:
-        if mode & CHECKED and not _fits(lane, objects):
+    if at < lane[PROGRAM]:
+        if at == START and mode & CHECKED and not _fits(lane, objects):
             return MISFIT
+        if lane[CREDITS] < lane[PROGRAM] and _await(lane, lane[CREDITS], lane[PROGRAM], epoch * STRIDE, looks) <= 0:
+            return lane[CREDITS]
         _begin(lane, objects, mode & DIRECT)
         at = lane[PROGRAM]
     at = _advance(lane, lane.ctypes.data, at, epoch, looks)
     if at < lane[TASKS]:
         return at
-    for copy in range(lane[UNPACK], lane[PROGRAM], 4):
+    for copy in range(lane[UNPACK], lane[CREDITS], 4):
         _copy(_data(objects[lane[copy]]) + lane[copy + 1], lane[copy + 2], lane[copy + 3])
+    if lane[FINAL]:
+        _store_release(lane[COUNTERS] + lane[OWN_COUNTER], epoch * STRIDE + lane[FINAL])
     return DONE
 
 

@@ -72,6 +72,8 @@ class MpiBatch(Batch):
 
     def wait(self, timeout_s: float) -> bool:
         test_all, requests = self._test_all, self._requests
+        if timeout_s <= 0:
+            return bool(test_all(requests))
         for _ in range(CLOCK_EVERY):
             if test_all(requests):
                 return True
@@ -134,9 +136,7 @@ class MpiTransport(Transport):
         self.rank = comm.rank
         self.size = comm.size
         self.most_tag = min(int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767), 2**31 - 1)
-        local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED)
-        self.one_host = local.size == self.size
-        local.Free()
+        self.hosts = tuple(range(self.size))
 
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
         return MpiBatch(self.comm, buffer, sends, receives, tag)
@@ -162,6 +162,36 @@ class MpiTransport(Transport):
 
     def pause(self) -> None:
         os.sched_yield()
+
+    def subset(self, members: Sequence[int], number: int) -> MpiTransport:
+        group = self.comm.Get_group().Incl(list(members))
+        made = self.comm.Create_group(group, number)
+        group.Free()
+        try:
+            return MpiTransport(made)
+        finally:
+            made.Free()
+
+    def blamed(self, error: BaseException) -> dict[int, str]:
+        del error
+        return self.failed()
+
+    def all_leave(self, timeout_s: float) -> bool:
+        if self._mpi.Is_finalized():
+            return True
+        until_s = time.monotonic() + timeout_s
+        try:
+            request = self._mpi.COMM_WORLD.Ibarrier()
+            while not request.Test():
+                if time.monotonic() > until_s:
+                    return False
+                os.sched_yield()
+        except self._mpi.Exception:  # a rank is gone, and this MPI says so: its MPI_Finalize knows it too
+            return True
+        return True
+
+    def end_process(self) -> None:
+        os._exit(1)
 
     def close(self) -> None:
         if not self._mpi.Is_finalized():

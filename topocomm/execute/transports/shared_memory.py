@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -26,14 +27,15 @@ LOOKS = 2000
 need it to come to the point that is awaited. Where ranks share cores it is given away at once."""
 
 
-def open_region(waiting: Waiting, size_bytes: int) -> Buffer | None:
-    """Memory that all ranks map, zeroed; None, on every rank, where the host cannot give it. Collective."""
+def open_region(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> Buffer | None:
+    """Memory that all ranks of a host map, zeroed; None, on every rank, where a host cannot give it. Collective."""
     what = "the set-up of shared memory"
-    transport = waiting.transport
-    file = _create(size_bytes) if transport.rank == 0 else None
+    rank = waiting.transport.rank
+    leader = hosts.index(hosts[rank])
+    file = _create(size_bytes) if rank == leader else None
     try:
         path = "" if file is None else f"/proc/{os.getpid()}/fd/{file}"
-        said = gather_notes(waiting, path.encode().ljust(NOTE_BYTES), tag=GATHER_TAG, what=what)[0]
+        said = gather_notes(waiting, path.encode().ljust(NOTE_BYTES), tag=GATHER_TAG, what=what)[leader]
         path = said.decode().strip()
         region = _map(path, size_bytes) if path else None
         mapped = gather_notes(waiting, bytes([region is not None]), tag=GATHER_TAG, what=what)
@@ -57,30 +59,41 @@ def kernels_available() -> bool:
 
 
 class SharedMemory:
-    """Two memories that all ranks of a host map, used in turn, and what coordinates them.
+    """Two memories that ranks of a host map, used in turn, and what coordinates them.
 
     Attributes:
-        rank: This rank.
-        counters: int64, one progress counter per rank on a cache line each.
+        ranks: The ranks that map it, ascending.
+        position: This rank's place among them.
+        counters: int64, one progress counter per rank on a cache line each, by position.
         memories: uint8 arrays.
         epoch: Number of calls made here, the running one included.
         looks: Looks at a counter before the core is given away after every look.
     """
 
-    def __init__(self, region: Buffer, rank: int, ranks: int) -> None:
-        head = ranks * COUNTER_BYTES
+    def __init__(self, region: Buffer, rank: int, ranks: Sequence[int]) -> None:
+        head = len(ranks) * COUNTER_BYTES
         half = (region.size - head) // 2
-        self.rank = rank
+        self.ranks = tuple(ranks)
+        self.position = self.ranks.index(rank)
         self.counters = region[:head].view(np.int64)
         self.memories = (region[head : head + half], region[head + half : head + 2 * half])
         self.epoch = 0
-        self.looks = 0 if len(os.sched_getaffinity(0)) < ranks else LOOKS
+        self.looks = 0 if len(os.sched_getaffinity(0)) < len(ranks) else LOOKS
 
 
-def open_shared(waiting: Waiting, size_bytes: int) -> SharedMemory | None:
-    """Two memories of this many bytes, a multiple of a cache line; None where the host gives none. Collective."""
-    rank, ranks = waiting.transport.rank, waiting.transport.size
-    region = open_region(waiting, ranks * COUNTER_BYTES + 2 * size_bytes)
+def open_shared(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> SharedMemory | None:
+    """Two memories of this many bytes, a multiple of a cache line, on every host.
+
+    None, on every rank, where a host gives none. Collective over all ranks.
+
+    Args:
+        waiting: The communicator's way to wait.
+        size_bytes: Of one memory on this rank's host.
+        hosts: The host of every rank, by number.
+    """
+    rank = waiting.transport.rank
+    ranks = [peer for peer, host in enumerate(hosts) if host == hosts[rank]]
+    region = open_region(waiting, len(ranks) * COUNTER_BYTES + 2 * size_bytes, hosts)
     return None if region is None else SharedMemory(region, rank, ranks)
 
 

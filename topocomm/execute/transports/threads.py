@@ -39,6 +39,7 @@ class World:
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
         self.sent: dict[tuple[int, int], deque[Post]] = {}
         self.wanted: dict[tuple[int, int], deque[Post]] = {}
+        self.subsets: dict[tuple[int, tuple[int, ...]], World] = {}
         for src in range(size):
             for dst in range(size):
                 self.sent[src, dst] = deque()
@@ -116,12 +117,14 @@ class ThreadTransport(Transport):
     """One rank's end of a `World`."""
 
     name = "threads"
+    in_process = True
     most_tag = 2**31 - 1
 
     def __init__(self, world: World, rank: int) -> None:
         self.world = world
         self.rank = rank
         self.size = world.size
+        self.hosts = tuple(range(self.size))
 
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
         return ThreadBatch(self, buffer, sends, receives, tag)
@@ -149,6 +152,12 @@ class ThreadTransport(Transport):
     def pause(self) -> None:
         with self.world.wake[self.rank]:
             self.world.wake[self.rank].wait(TURN_S)
+
+    def subset(self, members: Sequence[int], number: int) -> ThreadTransport:
+        key = (number, tuple(members))
+        with self.world.lock:
+            inner = self.world.subsets.setdefault(key, World(len(members)))
+        return ThreadTransport(inner, members.index(self.rank))
 
     def close(self) -> None:
         """Nothing to give back: mailboxes belong to the world."""

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from topocomm.execute.transports.watch import Watch
 from topocomm.operators.operator import Buffer
 
 FAILURE_TAG = 1
 AGREEMENT_TAG = 2
 GATHER_TAG = 3
+STANDING_TAG = 4
 FIRST_CALL_TAG = 16
 
 
@@ -65,12 +67,12 @@ class Transport(ABC):
     rank: int
     size: int
     most_tag: int
-    one_host: bool = False
-    """Whether all ranks are processes of one host, which can map one memory."""
-    shares_memory: bool = False
-    """Whether all ranks have found that they can run in such memory."""
-    standings: Any = None
-    """int64 [size], shared: number << 32 | tag of the call that each rank is in; None where ranks share no memory."""
+    hosts: tuple[int, ...]
+    """For every rank the number of a group of ranks that share memory; set up by the communicator."""
+    in_process: bool = False
+    """Whether the ranks are threads of one process."""
+    watch: Watch | None = None
+    """Tells which processes of this host have ended; set up by the communicator."""
 
     @abstractmethod
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
@@ -91,6 +93,34 @@ class Transport(ABC):
     @abstractmethod
     def pause(self) -> None:
         """Let other ranks run for a moment while polling."""
+
+    @abstractmethod
+    def subset(self, members: Sequence[int], number: int) -> Transport:
+        """A transport of its own for some of the ranks, this one included.
+
+        Collective over the members, who all know that all of them come; other subsets are made at the same time.
+
+        Args:
+            members: The ranks, in the order of their new numbers.
+            number: How many subsets this transport was asked for before; the same on all ranks.
+        """
+
+    def failed(self) -> dict[int, str]:
+        """Ranks known to be gone, each with how that is known."""
+        return {} if self.watch is None else self.watch.ended()
+
+    def blamed(self, error: BaseException) -> dict[int, str]:
+        """Ranks whose failure is the cause of an error that the transport raised, with how that is known."""
+        del error
+        return {}
+
+    def all_leave(self, timeout_s: float) -> bool:
+        """Whether all ranks come to the end of their process within this time; asked at that end."""
+        del timeout_s
+        return True
+
+    def end_process(self) -> None:
+        """End a process that could not end without waiting for ranks that are gone."""
 
     @abstractmethod
     def close(self) -> None:

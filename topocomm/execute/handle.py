@@ -1,0 +1,100 @@
+"""A call that was begun and goes on while the program does other things."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from topocomm.errors import DeadlineError, TopocommError
+from topocomm.execute.waiting import SLICE_S, UnderWay
+
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
+
+
+class Handle:
+    """A call under way, made by `PreparedCall.start`. On CPUs it moves on inside `test` and `wait` only.
+
+    Attributes:
+        done: Whether the call is through.
+    """
+
+    def __init__(self, comm: Communicator, call: UnderWay, finish: Callable[[], Any]) -> None:
+        self._comm, self._call, self._finish = comm, call, finish
+        self._result: Any = None
+        self._look_s = 0.0
+        self.done = False
+
+    def test(self) -> bool:
+        """Whether the call is through; lets every call under way move on, and does not wait.
+
+        Raises:
+            MismatchError, RankFailedError: As for any call.
+        """
+        if not self.done:
+            self._move(self._once)
+        return self.done
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """The result, once the call is through; what the call itself would return.
+
+        Args:
+            timeout_s: How long to wait. When it is over DeadlineError is raised and the call stays under way: wait
+                again. None takes the communicator's limit, after which it is closed.
+
+        Raises:
+            DeadlineError, MismatchError, RankFailedError: As for any call.
+        """
+        if not self.done:
+            limit_s = self._comm.settings.timeout_s
+            if timeout_s is not None and timeout_s < limit_s:
+                self._wait_shortly(timeout_s)
+            else:
+                self._move(lambda: self._comm.waiting.for_call(self._call))
+                self.through()
+        return self._result
+
+    def through(self) -> None:
+        """Take the result of a call that is through."""
+        if not self.done:
+            under_way = self._comm.waiting.under_way
+            if self._call in under_way:
+                under_way.remove(self._call)
+            self._result = self._finish()
+            self.done = True
+
+    def _wait_shortly(self, timeout_s: float) -> None:
+        until_s = time.monotonic() + timeout_s
+        while not self.test():
+            if time.monotonic() >= until_s:
+                raise DeadlineError(
+                    f"rank {self._comm.rank}: call {self._call.number} is not through after {timeout_s:g} s; "
+                    "it is still under way: wait again"
+                )
+            self._comm.transport.pause()
+
+    def _once(self) -> None:
+        """Let calls move on; now and then look whether this one can still come through."""
+        waiting = self._comm.waiting
+        for call in list(waiting.under_way):
+            if call.lane is not None and call.lane.advance(0.0) and call is self._call:
+                self.through()
+                return
+        now_s = time.monotonic()
+        if now_s >= self._look_s and self._call.lane is not None:
+            self._look_s = now_s + SLICE_S
+            waiting.check(self._call, self._call.lane.awaited)
+
+    def _move(self, step: Callable[[], None]) -> None:
+        comm = self._comm
+        if comm.refusal is not None:
+            raise TopocommError(
+                f"rank {comm.rank}: call {self._call.number} cannot come through: the communicator takes no call now: "
+                f"{comm.refusal}"
+            )
+        try:
+            step()
+        except BaseException as error:
+            comm.fail_with(error)
+            raise

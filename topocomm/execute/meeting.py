@@ -1,0 +1,47 @@
+"""How the ranks of a new communicator get to know each other: who shares memory with whom, and whose process is whose."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from topocomm.execute.agreement import gather_notes
+from topocomm.execute.transports.shared_memory import kernels_available
+from topocomm.execute.transports.transport import GATHER_TAG
+from topocomm.execute.transports.watch import Watch
+from topocomm.execute.waiting import Waiting
+
+RECORD_BYTES = 256
+
+
+def meet(waiting: Waiting, hosts: Sequence[str]) -> None:
+    """Find out which ranks share memory, and begin to watch the processes of this host; collective.
+
+    Args:
+        waiting: The communicator's way to wait; `hosts` and `watch` of its transport are set.
+        hosts: The host of every rank by the topology: ranks that it puts on two hosts share no memory.
+    """
+    transport = waiting.transport
+    if transport.in_process or transport.size == 1:
+        return
+    record = json.dumps([*_kernel(), os.getpid(), kernels_available()]).encode()
+    notes = gather_notes(waiting, record[:RECORD_BYTES].ljust(RECORD_BYTES), tag=GATHER_TAG, what="the set-up of ranks")
+    met = [json.loads(note) for note in notes]
+    places = [tuple(one[:2]) for one in met]
+    transport.watch = Watch(
+        {rank: one[2] for rank, one in enumerate(met) if places[rank] == places[transport.rank] and rank != transport.rank}
+    )
+    keys = [(place, host) if one[3] else rank for rank, (place, host, one) in enumerate(zip(places, hosts, met, strict=True))]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    transport.hosts = tuple(numbers[key] for key in keys)
+
+
+def _kernel() -> tuple[str, str]:
+    """What tells machines and process namespaces apart: within one, /proc shows all processes."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot, os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux: nobody shares memory with this rank
+        return f"process {os.getpid()} of {os.uname().nodename}", ""

@@ -1,0 +1,79 @@
+"""The last calls of a rank, kept in a ring and written to a file when something fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+KEPT = 256
+MASK = KEPT - 1
+TOLD = 16
+"""Calls that a rank tells others of."""
+
+
+class Recorder:
+    """Tags and times of the last `KEPT` calls that a rank has begun.
+
+    Attributes:
+        calls: Calls begun so far; agreements on a call and barriers count too. The same on all ranks.
+        tags: By number modulo `KEPT`; 0 where there was none.
+        times_ns: `time.monotonic_ns()` at their beginning.
+    """
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.tags = [0] * KEPT
+        self.times_ns = [0] * KEPT
+
+    def begin(self, tag: int) -> int:
+        """Note that a call begins; its number."""
+        number = self.calls = self.calls + 1
+        self.tags[number & MASK] = tag
+        self.times_ns[number & MASK] = time.monotonic_ns()
+        return number
+
+    def tag(self, number: int) -> int:
+        """Tag of the call with this number; 0 if it has not begun or is no longer known."""
+        return self.tags[number & MASK] if self.calls - KEPT < number <= self.calls else 0
+
+    def latest(self) -> dict[int, int]:
+        """Tags of the last calls by number."""
+        return {n: self.tag(n) for n in range(max(1, self.calls - TOLD + 1), self.calls + 1)}
+
+    def write(
+        self, directory: Path, header: dict[str, object], describe: Callable[[int], str], open_calls: Collection[int]
+    ) -> Path | None:
+        """Write the record as JSON lines; its path, or None where that is not possible.
+
+        Args:
+            directory: Where; made if it is not there.
+            header: What the first line says beside the schema.
+            describe: Says what call a tag is.
+            open_calls: Numbers of the calls that are not through.
+        """
+        now_ns = time.monotonic_ns()
+        lines = [json.dumps({"schema": "topocomm.record/1", **header})]
+        for number in range(max(1, self.calls - KEPT + 1), self.calls + 1):
+            entry = {
+                "number": number,
+                "call": describe(self.tag(number)),
+                "state": "open" if number in open_calls else "through",
+                "began_s_before_failure": round((now_ns - self.times_ns[number & MASK]) / 1e9, 6),
+            }
+            lines.append(json.dumps(entry))
+        path = directory / f"rank{header.get('rank', 0)}-pid{os.getpid()}.jsonl"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            path.write_text("\n".join(lines) + "\n")
+        except OSError:  # a record is no reason to fail otherwise than the job did
+            return None
+        return path
+
+
+def default_directory() -> Path:
+    """Where records go if TOPOCOMM_RECORD_DIR does not say."""
+    return Path(tempfile.gettempdir()) / f"topocomm-records-{os.getuid()}"

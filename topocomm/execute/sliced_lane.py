@@ -1,0 +1,82 @@
+"""A lane that runs a long payload slice by slice, so that what ranks share stays in the caches.
+
+Slices take the two shared memories in turn: while one is folded the next is written. Their number is even, so every
+slice always has the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from topocomm.execute.lanes import Awaited, Lane, Work
+from topocomm.execute.structure import Fields
+
+SLICE_BYTES = 1 << 19
+"""Payload of a slice: what ranks write and read in one turn fits the second-level cache of a core."""
+MOST_SLICES = 512
+
+
+def slices_of(work: Work) -> list[Work]:
+    """The work cut in an even number of slices of every chunk; itself where it is short or cannot be cut."""
+    payload_bytes = work.layout.rows * work.layout.row_bytes
+    shortest = min((rows for _, rows in work.parts if rows), default=0)
+    count = min(-(-payload_bytes // SLICE_BYTES), MOST_SLICES, shortest) & ~1
+    if count < 2 or not work.layout.splittable:
+        return [work]
+    return [replace(work, chunks=_slice(work.parts, index, count)) for index in range(count)]
+
+
+def _slice(chunks: Sequence[tuple[int, int]], index: int, count: int) -> tuple[tuple[int, int], ...]:
+    edges = [(first, first + rows * index // count, first + rows * (index + 1) // count) for first, rows in chunks]
+    return tuple((low, high - low) for _, low, high in edges)
+
+
+class SlicedLane(Lane):
+    """The slices of a call, one lane each.
+
+    Args:
+        lanes: By slice, of one shared memory.
+    """
+
+    views = None
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        self.memory = lanes[0].memory
+        self.takes_value, self.gives_result = lanes[0].takes_value, lanes[0].gives_result
+        self._at = 0
+        self._call: Callable[[Lane], bool] = lambda lane: True
+
+    def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
+        """As `Lane.begin`."""
+        self._at = 0
+        self._call = lambda lane: lane.begin(fields, target, apart)
+        return self._call(self._lanes[0]) and self._go_on()
+
+    def advance(self, timeout_s: float) -> bool:
+        """As `Lane.advance`."""
+        while self._at < len(self._lanes):
+            if not self._lanes[self._at].advance(timeout_s):
+                return False
+            if self._go_on():
+                return True
+        return True
+
+    def awaited(self) -> Awaited:
+        """As `Lane.awaited`."""
+        return self._lanes[min(self._at, len(self._lanes) - 1)].awaited()
+
+    def free(self) -> None:
+        """As `Lane.free`."""
+        for lane in self._lanes:
+            lane.free()
+
+    def _go_on(self) -> bool:
+        """Begin what follows a slice that is through; whether all are."""
+        self._at += 1
+        while self._at < len(self._lanes):
+            if not self._call(self._lanes[self._at]):
+                return False
+            self._at += 1
+        return True

@@ -1,0 +1,44 @@
+"""Finds out that a process of this host has ended, through file descriptors that the kernel makes readable then."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Mapping
+
+
+class Watch:
+    """Watches processes of this host.
+
+    Args:
+        processes: Process id by rank.
+    """
+
+    def __init__(self, processes: Mapping[int, int]) -> None:
+        self._ranks: dict[int, tuple[int, int]] = {}
+        self._poll = select.poll()
+        for rank, process in processes.items():
+            try:
+                file = os.pidfd_open(process)
+            except (AttributeError, OSError):  # not Linux, an old kernel, or no more file descriptors
+                continue
+            self._ranks[file] = (rank, process)
+            self._poll.register(file, select.POLLIN)
+
+    def ended(self) -> dict[int, str]:
+        """Ranks whose process has ended, each with what is known of it."""
+        found = {}
+        for file, _ in self._poll.poll(0):
+            rank, process = self._ranks[file]
+            found[rank] = f"has ended (process {process})"
+        return found
+
+    def close(self) -> None:
+        """Stop watching."""
+        for file in self._ranks:
+            os.close(file)
+        self._ranks.clear()
+        self._poll = select.poll()
+
+    def __del__(self) -> None:
+        self.close()
