@@ -1,24 +1,48 @@
-"""The collectives that can be planned: who puts a value in, and what each result holds."""
+"""The collectives that can be planned: who puts a value in, and what each result holds.
+
+Of `allgather` and `reduce_scatter` the payload is the whole (all rows that allgather puts out, all rows that
+reduce_scatter takes in), cut in one contiguous part per rank: what the rank gives (allgather) or gets
+(reduce_scatter). Every chunk of their schedules lies within one part. In canonical order the contributions are
+virtual shards instead of ranks: `shards` says which contiguous range of them each rank owns.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
 from topocomm.errors import PlanError
 
-CollectiveName = Literal["allreduce", "reduce", "broadcast"]
+CollectiveName = Literal["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan", "exscan"]
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
+IN_PARTS = ("allgather", "reduce_scatter")
+"""Collectives whose payload is cut in one part per rank."""
+ORDERS = ("any", "canonical")
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective over `ranks` ranks; `root` counts for reduce and broadcast only."""
+    """One collective over `ranks` ranks.
+
+    Attributes:
+        name: One of `COLLECTIVES`.
+        ranks: How many.
+        root: Counts for reduce and broadcast only.
+        parts: Rows that each rank gives (allgather) or gets (reduce_scatter), in rank order; a rank's part is the
+            rows after those of the ranks before it. Zeros are allowed. Empty for the other collectives.
+        shards: Canonical order (allreduce only): first virtual shard of each rank's contiguous range, and the end
+            of the last: (0, 3, 3, 8) gives rank 0 the shards 0..2, rank 1 none, rank 2 the shards 3..7. Empty: any
+            order.
+    """
 
     name: str
     ranks: int
     root: int = 0
+    parts: tuple[int, ...] = ()
+    shards: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.name not in COLLECTIVES:
@@ -27,18 +51,95 @@ class Collective:
             raise PlanError(f"a collective needs at least one rank, got {self.ranks}")
         if not 0 <= self.root < self.ranks:
             raise PlanError(f"root {self.root} is outside ranks 0..{self.ranks - 1}")
+        self._check_parts()
+        self._check_shards()
 
     @property
-    def contributors(self) -> Sequence[int]:
+    def contributors(self) -> range:
         """Ranks whose value goes in."""
-        return [self.root] if self.name == "broadcast" else range(self.ranks)
+        return range(self.root, self.root + 1) if self.name == "broadcast" else range(self.ranks)
 
     @property
-    def receivers(self) -> Sequence[int]:
-        """Ranks that hold a result."""
-        return [self.root] if self.name == "reduce" else range(self.ranks)
+    def receivers(self) -> range:
+        """Ranks that hold a result; of reduce_scatter each holds its part."""
+        if self.name == "reduce":
+            return range(self.root, self.root + 1)
+        return range(min(1, self.ranks), self.ranks) if self.name == "exscan" else range(self.ranks)
 
-    def expected(self, rank: int) -> Sequence[int]:
-        """Contributions that the result of `rank` holds, each once."""
-        del rank  # the same for every receiver of these collectives
+    def receives(self, rank: int, owner: int | None = None) -> bool:
+        """Whether the rank's result has the chunks of this owner's part."""
+        return rank in self.receivers and (self.name != "reduce_scatter" or rank == owner)
+
+    def expected(self, rank: int, owner: int | None = None) -> range:
+        """Contributions that the result of `rank` holds, each once.
+
+        Args:
+            rank: Whose result.
+            owner: Whose part the chunk lies in; of allgather and reduce_scatter only.
+        """
+        if self.shards:
+            return range(self.shards[-1])
+        if self.name == "allgather":
+            assert owner is not None, "a chunk of an allgather has an owner"
+            return range(owner, owner + 1)
+        if self.name in ("scan", "exscan"):
+            return range(rank + (self.name == "scan"))
         return self.contributors
+
+    @cached_property
+    def _starts(self) -> tuple[int, ...]:
+        return (0, *accumulate(self.parts))
+
+    def part(self, rank: int) -> tuple[int, int]:
+        """(first row, rows) of the rank's part of the payload."""
+        return self._starts[rank], self.parts[rank]
+
+    def owners(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Whose part each chunk (first row, rows) lies in; empty for collectives without parts.
+
+        A payload of no rows has one chunk per rank, in rank order.
+
+        Raises:
+            PlanError: A chunk does not lie within one part.
+        """
+        if not self.parts:
+            return ()
+        if not self._starts[-1]:
+            if len(chunks) != self.ranks:
+                raise PlanError(f"{self.name} of no rows: {len(chunks)} chunks, expected one per rank, {self.ranks}")
+            return tuple(range(self.ranks))
+        found, owner = [], 0
+        for chunk, (first, rows) in enumerate(chunks):
+            while owner < self.ranks - 1 and first >= self._starts[owner + 1]:
+                owner += 1
+            if not (self._starts[owner] <= first and first + rows <= self._starts[owner + 1] and rows):
+                raise PlanError(f"{self.name}: chunk {chunk}, rows {first} to {first + rows}, is within no rank's part")
+            found.append(owner)
+        return tuple(found)
+
+    def _check_parts(self) -> None:
+        if self.name not in IN_PARTS:
+            if self.parts:
+                raise PlanError(f"parts {self.parts}: {self.name} has none; they go with {' and '.join(IN_PARTS)}")
+        elif len(self.parts) != self.ranks or min(self.parts) < 0:
+            raise PlanError(
+                f"{self.name}: parts {_few(self.parts)}: expected the rows of each of {self.ranks} ranks, 0 or more"
+            )
+
+    def _check_shards(self) -> None:
+        if not self.shards:
+            return
+        if self.name != "allreduce":
+            raise PlanError(f"{self.name} in canonical order: expected allreduce, the only collective that has it")
+        falling = any(before > after for before, after in pairwise(self.shards))
+        if len(self.shards) != self.ranks + 1 or self.shards[0] or falling or not self.shards[-1]:
+            raise PlanError(
+                f"shards {_few(self.shards)}: expected the first virtual shard of each of {self.ranks} ranks and the "
+                "end of the last, starting at 0, never falling, ending at 1 or more"
+            )
+
+
+def _few(numbers: Sequence[int]) -> str:
+    """The numbers, cut where they are many."""
+    shown = ", ".join(map(str, numbers[:8]))
+    return f"({shown}, ... {len(numbers)} in all)" if len(numbers) > 8 else f"({shown})"

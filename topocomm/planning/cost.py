@@ -11,7 +11,7 @@ from typing import Literal
 from topocomm.planning.fluid import FluidModel, fluid_time_us
 from topocomm.planning.messages import Message, Place, Step, steps_of
 from topocomm.planning.paths import Edge, PathFinder
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.schedule import Schedule, input_pieces
 
 PortModel = Literal["alpha", "loggp"]
 FLUID_LIMIT_MESSAGES = 4096
@@ -57,7 +57,7 @@ def cost_of(
     steps = steps_of(schedule, endpoints, paths, row_bytes)
     nics = frozenset(d.id for d in paths.topology.devices if d.kind == "nic")
     model = FluidModel(paths, ports, port_model == "loggp", nics)
-    inputs = [(rank, slot, c) for rank, slot, _ in schedule.inputs.tolist() for c in range(len(schedule.chunks))]
+    inputs = [(rank, *piece) for rank in range(schedule.ranks) for piece in input_pieces(schedule, rank)]
     outputs = [(rank, slot, chunk) for rank, slot, chunk in schedule.outputs.tolist()]
     alpha_us = _latency_us(steps, inputs, outputs, model)
     messages = [m for step in steps for m in step.messages]

@@ -49,11 +49,12 @@ class Plan:
     Attributes:
         collective: What it computes.
         operator: Name of the operator it was planned for.
-        order: "any": operands in rank order unless the operator commutes.
+        order: "any": operands in rank order unless the operator commutes. "canonical": one tree over virtual shards,
+            whatever the ranks (`collective.shards`).
         objective: What was minimised.
         topology_digest: Digest of the topology it was planned on.
         ranks: Endpoint id of every rank.
-        payload_bytes: Bytes of one rank's value.
+        payload_bytes: Bytes of one rank's value; of allgather and reduce_scatter, of the whole.
         algorithm: Name of the algorithm chosen.
         ports: K of the K-port model.
         port_model: alpha or loggp.

@@ -52,13 +52,18 @@ class Schedule:
         ranks: Number of ranks.
         rounds: Number of rounds.
         chunks: (first row, rows) of every chunk.
-        inputs: int32 [n, 3]: rank, slot, contributing rank; that rank's value, for every chunk.
+        inputs: int32 [n, 3]: rank, slot, contributing rank; that rank's value, for every chunk (`input_pieces`).
+            In canonical order the third entry is an index into `nodes`.
         outputs: int32 [n, 3]: rank, slot, chunk.
         transfers: int32 [n, 7]: the columns of `Transfer`, sorted by round.
         combines: int32 [n, 4]: round, rank, out slot, chunk, sorted by round.
         operands: int32 [m]: operand slots of all combines, one after the other.
         operand_starts: int32 [n + 1]: combine i has operands[operand_starts[i]:operand_starts[i + 1]].
         paths: Device ids from source to destination endpoint, for transfers that name a path.
+        owners: Of an allgather, whose part each chunk lies in: a rank's input exists for the chunks that it owns,
+            and for no other. Empty for the other collectives, where it exists for every chunk. Follows from the
+            parts of the collective and the chunks; not in the file.
+        nodes: Of a schedule in canonical order, the ranges [low, high) of virtual shards that the inputs hold.
     """
 
     ranks: int
@@ -71,6 +76,8 @@ class Schedule:
     operands: IntTable
     operand_starts: IntTable
     paths: tuple[tuple[str, ...], ...] = ()
+    owners: tuple[int, ...] = ()
+    nodes: tuple[tuple[int, int], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -102,6 +109,18 @@ class Schedule:
         ]
 
 
+def input_pieces(schedule: Schedule, rank: int) -> tuple[tuple[int, int], ...]:
+    """(slot, chunk) of every piece that is there before the first round, on `rank`: what the caller's value fills.
+
+    Slot by slot, by chunk in each: every chunk; of an allgather the chunks of the rank's own part. Most ranks have
+    one input slot, those of a broadcast but the root none, and in canonical order one per range of `nodes`.
+    """
+    owners = schedule.owners
+    chunks = [chunk for chunk in range(len(schedule.chunks)) if not owners or owners[chunk] == rank]
+    slots = schedule.inputs[schedule.inputs[:, 0] == rank, 1].tolist()
+    return tuple((slot, chunk) for slot in slots for chunk in chunks)
+
+
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
     """(first row, rows) of `parts` chunks that differ by at most one row."""
     edges = [rows * i // parts for i in range(parts + 1)]
@@ -117,6 +136,8 @@ def make_schedule(
     transfers: Iterable[Transfer],
     combines: Iterable[Combine],
     paths: Sequence[Sequence[str]] = (),
+    owners: Sequence[int] = (),
+    nodes: Sequence[tuple[int, int]] = (),
 ) -> Schedule:
     """A Schedule from rows in any round order; the order within a round is kept."""
     moves = sorted(transfers, key=lambda t: t.round)
@@ -134,6 +155,8 @@ def make_schedule(
         operands=np.asarray([slot for c in folds for slot in c.operands], dtype=np.int32),
         operand_starts=starts.astype(np.int32),
         paths=tuple(tuple(path) for path in paths),
+        owners=tuple(owners),
+        nodes=tuple((low, high) for low, high in nodes),
     )
 
 
@@ -144,12 +167,17 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
     round changes no value.
     """
     transfers, combines = [], []
-    moves, folds = schedule.transfer_list(), schedule.combine_list()
+    moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
+    folds: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
+    for move in schedule.transfer_list():
+        moves[move.round].append(move)
+    for fold in schedule.combine_list():
+        folds[fold.round].append(fold)
     after = 0
     for round_ in range(schedule.rounds):
         used: dict[tuple[str, str, int], set[tuple[int, int, int]]] = {}
         last = after
-        for move in (m for m in moves if m.round == round_):
+        for move in moves[round_]:
             message = (move.src, move.dst, move.path)
             at = after
             while not _fits(used, endpoints, ports, message, at):
@@ -158,7 +186,7 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
             used.setdefault(("receive", endpoints[move.dst], at), set()).add(message)
             transfers.append(move._replace(round=at))
             last = max(last, at)
-        combines += [fold._replace(round=last) for fold in folds if fold.round == round_]
+        combines += [fold._replace(round=last) for fold in folds[round_]]
         after = last + 1
     return make_schedule(
         schedule.ranks,
@@ -168,6 +196,8 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
         transfers=transfers,
         combines=combines,
         paths=schedule.paths,
+        owners=schedule.owners,
+        nodes=schedule.nodes,
     )
 
 
@@ -189,19 +219,24 @@ def _fits(
 class ScheduleBuilder:
     """Writes a Schedule the way an algorithm thinks: values that move and merge, slots numbered by themselves.
 
-    Slot 0 of every rank is its own contribution. `send` and `fold` return the new slot.
+    Slot 0 of every rank is its own contribution (in canonical order, slot i is the i-th of its `nodes`). `send` and
+    `fold` return the new slot.
     """
 
     ranks: int
     chunks: tuple[tuple[int, int], ...]
     contributors: Iterable[int] | None = None
     """Ranks that put in a value: all, unless the collective says otherwise (broadcast: the root)."""
+    owners: Sequence[int] = ()
+    """Of an allgather, whose part each chunk lies in."""
+    nodes: Sequence[Sequence[tuple[int, int]]] = ()
+    """In canonical order, the ranges of virtual shards that each rank puts in."""
     transfers: list[Transfer] = field(default_factory=list)
     combines: list[Combine] = field(default_factory=list)
     outputs: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._next_slot = [1] * self.ranks
+        self._next_slot = [len(own) for own in self.nodes] or [1] * self.ranks
 
     def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0) -> int:
         """Send (src, slot, chunk) to dst in this round; returns the slot where it arrives."""
@@ -223,14 +258,20 @@ class ScheduleBuilder:
 
     def build(self) -> Schedule:
         """The finished Schedule."""
-        owners = range(self.ranks) if self.contributors is None else self.contributors
+        contributors = range(self.ranks) if self.contributors is None else self.contributors
+        inputs = [(rank, 0, rank) for rank in contributors]
+        if self.nodes:
+            places = [(rank, slot) for rank, own in enumerate(self.nodes) for slot in range(len(own))]
+            inputs = [(rank, slot, node) for node, (rank, slot) in enumerate(places)]
         return make_schedule(
             self.ranks,
             self.chunks,
-            inputs=[(rank, 0, rank) for rank in owners],
+            inputs=inputs,
             outputs=sorted(self.outputs, key=lambda out: (out[0], out[2])),
             transfers=self.transfers,
             combines=self.combines,
+            owners=self.owners,
+            nodes=[node for own in self.nodes for node in own],
         )
 
     def _new_slot(self, rank: int) -> int:

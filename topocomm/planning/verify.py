@@ -1,9 +1,9 @@
 """Proof that a Schedule does what its collective promises, by exact symbolic replay.
 
-Every value is an interned expression tree over the ranks' contributions. Two values are equal as expressions if
-and only if they have the same id, so `uniform` is decided by comparing integers and nothing is hashed in place of
-proof. Each tree knows the contributions it holds: an interval of ranks where they are contiguous (O(1) a combine),
-a set otherwise.
+Every value is an interned expression tree over the contributions: the ranks' values, in canonical order ranges of
+virtual shards. Two values are equal as expressions if and only if they have the same id, so `uniform` is decided by
+comparing integers and nothing is hashed in place of proof. Each tree knows the contributions it holds: an interval
+where they are contiguous (O(1) a combine), a bit set otherwise; a pair of trees is merged once, whatever ranks do it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from topocomm.errors import PlanError
+from topocomm.planning.canonical import canonical_nodes, canonical_split
 from topocomm.planning.collectives import Collective
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import NO_PATH, Combine, Schedule, Transfer
+from topocomm.planning.schedule import NO_PATH, Combine, Schedule, Transfer, input_pieces
 
 
 @dataclass(frozen=True)
@@ -32,17 +33,6 @@ class Proof:
     canonical_tree: bool = False
 
 
-class Value(NamedTuple):
-    """What one slot holds: a tree, and the contributions in it."""
-
-    tree: int
-    low: int
-    high: int
-    in_order: bool
-    members: frozenset[int] | None = None
-    """The contributing ranks where they are no interval [low, high)."""
-
-
 def verify(
     schedule: Schedule,
     collective: Collective,
@@ -56,9 +46,10 @@ def verify(
     """The proof that `schedule` computes `collective`.
 
     Every slot read was written before and every slot is written once (so the rounds, run in order with all messages of
-    a round posted before any is awaited, cannot deadlock); every contribution enters each output exactly once; all
-    receivers evaluate one expression tree; and where `paths` and the ranks' `endpoints` are given, each message has a
-    route on the machine.
+    a round posted before any is awaited, cannot deadlock); an input exists for every chunk, of an allgather for the
+    chunks of the rank's own part only; every output holds the contributions that the collective says, each exactly
+    once; all ranks that receive one result evaluate one expression tree (in canonical order, that one); and where
+    `paths` and the ranks' `endpoints` are given, each message has a route on the machine.
 
     Args:
         schedule: What to prove.
@@ -75,11 +66,13 @@ def verify(
     """
     replay = _Replay(schedule, collective)
     replay.run()
-    order_kept, uniform = replay.check_outputs()
+    order_kept, uniform, canonical = replay.check_outputs()
     if not uniform:
         raise PlanError("schedule: ranks evaluate different expression trees, so their bits could differ")
     if keep_order and not order_kept:
         raise PlanError("schedule: operands do not stand in rank order, which an operator that does not commute needs")
+    if collective.shards and not canonical:
+        raise PlanError("schedule: a result is not the canonical tree over the virtual shards")
     busiest = _busiest_port(schedule, endpoints)
     if busiest > ports and not serialised:
         raise PlanError(f"schedule: an endpoint has {busiest} messages in one round, {ports} are allowed")
@@ -93,7 +86,25 @@ def verify(
         ports_respected=True,
         links_exist=paths is not None,
         deadlock_free=True,
+        canonical_tree=canonical,
     )
+
+
+class Value(NamedTuple):
+    """What one slot holds: a tree, and the contributions in it."""
+
+    tree: int
+    low: int
+    high: int
+    in_order: bool = True
+    canonical: bool = True
+    """Folded as the canonical tree over its contributions is."""
+    bits: int | None = None
+    """The contributions, one bit each, where they are no interval [low, high)."""
+
+    def members(self) -> int:
+        """The contributions, one bit each."""
+        return (1 << self.high) - (1 << self.low) if self.bits is None else self.bits
 
 
 class _Replay:
@@ -103,8 +114,10 @@ class _Replay:
         self.schedule = schedule
         self.collective = collective
         self.values: dict[tuple[int, int, int], Value] = {}
-        self.trees: dict[tuple[int, int], int] = {}
+        self.merged: dict[tuple[int, int], Value] = {}
+        self.trees = 0
         self._check_columns()
+        self.owners = self._check_owners()
         self._load_inputs()
 
     def run(self) -> None:
@@ -121,11 +134,12 @@ class _Replay:
                 self._combine(combines[c])
                 c += 1
 
-    def check_outputs(self) -> tuple[bool, bool]:
-        """(order kept, uniform); raises where an output is missing, extra or incomplete."""
-        wanted = {(rank, chunk) for rank in self.collective.receivers for chunk in range(len(self.schedule.chunks))}
-        order_kept = True
-        trees: dict[int, set[int]] = {}
+    def check_outputs(self) -> tuple[bool, bool, bool]:
+        """(order kept, uniform, canonical); raises where an output is missing, extra or incomplete."""
+        ranks, receives = range(self.schedule.ranks), self.collective.receives
+        wanted = {(rank, chunk) for chunk, owner in enumerate(self.owners) for rank in ranks if receives(rank, owner)}
+        order_kept, canonical = True, bool(self.collective.shards)
+        trees: dict[tuple[int, range], set[int]] = {}
         for rank, slot, chunk in self.schedule.outputs.tolist():
             if (rank, chunk) not in wanted:
                 raise PlanError(f"schedule: rank {rank} chunk {chunk} is output twice or belongs to no result")
@@ -133,16 +147,20 @@ class _Replay:
             value = self.values.get((rank, slot, chunk))
             if value is None:
                 raise PlanError(f"schedule: output of rank {rank} chunk {chunk} is slot {slot}, which nothing wrote")
-            self._check_complete(rank, chunk, value)
+            expected = self.collective.expected(rank, self.owners[chunk])
+            self._check_complete(rank, chunk, value, expected)
             order_kept &= value.in_order
-            trees.setdefault(chunk, set()).add(value.tree)
+            canonical &= value.canonical
+            trees.setdefault((chunk, expected), set()).add(value.tree)
         if wanted:
             rank, chunk = min(wanted)
             raise PlanError(f"schedule: rank {rank} has no output for chunk {chunk}")
-        return order_kept, all(len(same) == 1 for same in trees.values())
+        return order_kept, all(len(same) == 1 for same in trees.values()), canonical
 
     def _check_columns(self) -> None:
         schedule = self.schedule
+        if schedule.ranks != self.collective.ranks:
+            raise PlanError(f"schedule: {schedule.ranks} ranks, the collective has {self.collective.ranks}")
         chunks = len(schedule.chunks)
         for name, column, limit in (
             ("transfer source", schedule.transfers[:, 1], schedule.ranks),
@@ -159,22 +177,62 @@ class _Replay:
             if first != row or rows < 0:
                 raise PlanError(f"schedule: chunk {chunk} starts at row {first}, expected {row}: chunks must abut")
             row += rows
+        if self.collective.parts and row != sum(self.collective.parts):
+            raise PlanError(f"schedule: the chunks have {row} rows, the parts {sum(self.collective.parts)}")
+
+    def _check_owners(self) -> tuple[int, ...] | tuple[None, ...]:
+        """Whose part each chunk lies in, None where the collective has no parts."""
+        schedule = self.schedule
+        owners = self.collective.owners(schedule.chunks)
+        if schedule.owners != (owners if self.collective.name == "allgather" else ()):
+            raise PlanError(
+                f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {owners}"
+            )
+        return owners or (None,) * len(schedule.chunks)
 
     def _load_inputs(self) -> None:
-        contributors: set[int] = set()
+        leaves = self._canonical_leaves() if self.collective.shards else self._rank_leaves()
+        for rank in {rank for rank, _ in leaves}:
+            for slot, chunk in input_pieces(self.schedule, rank):
+                self._write(rank, slot, chunk, leaves[rank, slot], None)
+
+    def _rank_leaves(self) -> dict[tuple[int, int], Value]:
+        """Each rank's own value, by (rank, slot)."""
+        leaves: dict[tuple[int, int], Value] = {}
+        contributors = set(self.collective.contributors)
         for rank, slot, who in self.schedule.inputs.tolist():
-            if rank != who or who not in self.collective.contributors or who in contributors:
+            if rank != who or who not in contributors:
                 raise PlanError(
                     f"schedule: input of rank {rank} claims the contribution of rank {who}; expected each of "
                     f"{_ranks(self.collective.contributors)} once, at home"
                 )
-            contributors.add(who)
-            leaf = Value(self._intern(-1, who), who, who + 1, in_order=True)
-            for chunk in range(len(self.schedule.chunks)):
-                self._write(rank, slot, chunk, leaf, None)
+            contributors.remove(who)
+            leaves[rank, slot] = Value(self._new_tree(), who, who + 1)
+        if self.schedule.nodes:
+            raise PlanError("schedule: it has nodes of virtual shards, but the collective has no shards")
+        return leaves
 
-    def _intern(self, left: int, right: int) -> int:
-        return self.trees.setdefault((left, right), len(self.trees))
+    def _canonical_leaves(self) -> dict[tuple[int, int], Value]:
+        """The nodes of virtual shards that each rank folds its own into, by (rank, slot)."""
+        leaves: dict[tuple[int, int], Value] = {}
+        nodes, shards = self.schedule.nodes, self.collective.shards
+        missing = [
+            set(canonical_nodes(shards[rank], shards[rank + 1], shards[-1])) for rank in range(self.schedule.ranks)
+        ]
+        for rank, slot, index in self.schedule.inputs.tolist():
+            if not 0 <= index < len(nodes) or nodes[index] not in missing[rank]:
+                what = nodes[index] if 0 <= index < len(nodes) else index
+                raise PlanError(
+                    f"schedule: input of rank {rank} is node {what}; expected each of the canonical nodes of its "
+                    f"shards {shards[rank]} to {shards[rank + 1]} once"
+                )
+            missing[rank].remove(nodes[index])
+            leaves[rank, slot] = Value(self._new_tree(), *nodes[index])
+        return leaves
+
+    def _new_tree(self) -> int:
+        self.trees += 1
+        return self.trees
 
     def _read(self, rank: int, slot: int, chunk: int, why: Transfer | Combine) -> Value:
         value = self.values.get((rank, slot, chunk))
@@ -196,40 +254,46 @@ class _Replay:
         result = self._read(fold.rank, fold.operands[0], fold.chunk, fold)
         for slot in fold.operands[1:]:
             right = self._read(fold.rank, slot, fold.chunk, fold)
-            result = self._merge(result, right, fold)
+            pair = (result.tree, right.tree)
+            if pair not in self.merged:
+                self.merged[pair] = self._merge(result, right, fold)
+            result = self.merged[pair]
         self._write(fold.rank, fold.out_slot, fold.chunk, result, fold)
 
     def _merge(self, left: Value, right: Value, fold: Combine) -> Value:
-        tree = self._intern(left.tree, right.tree)
-        if left.members is None and right.members is None:
+        tree = self._new_tree()
+        if left.bits is None and right.bits is None:
             if left.high == right.low:
-                return Value(tree, left.low, right.high, left.in_order and right.in_order)
+                canonical = left.canonical and right.canonical
+                canonical &= left.high - left.low == canonical_split(right.high - left.low)
+                return Value(tree, left.low, right.high, left.in_order and right.in_order, canonical)
             if right.high == left.low:
-                return Value(tree, right.low, left.high, in_order=False)
-        both = _members(left) & _members(right)
+                return Value(tree, right.low, left.high, in_order=False, canonical=False)
+        both, union = left.members() & right.members(), left.members() | right.members()
         if both:
             raise PlanError(
                 f"schedule: round {fold.round}: rank {fold.rank} chunk {fold.chunk} counts the contribution of "
-                f"rank {min(both)} twice"
+                f"{self._who(both)} twice"
             )
-        union = _members(left) | _members(right)
-        low, high = min(union), max(union) + 1
-        return Value(tree, low, high, in_order=False, members=None if high - low == len(union) else union)
+        low, high = min(left.low, right.low), max(left.high, right.high)
+        whole = union == (1 << high) - (1 << low)
+        return Value(tree, low, high, in_order=False, canonical=False, bits=None if whole else union)
 
-    def _check_complete(self, rank: int, chunk: int, value: Value) -> None:
-        wanted = frozenset(self.collective.expected(rank))
-        missing = wanted - _members(value)
-        extra = _members(value) - wanted
-        if missing:
-            raise PlanError(
-                f"schedule: output of rank {rank} chunk {chunk} misses the contribution of rank {min(missing)}"
-            )
-        if extra:
-            raise PlanError(f"schedule: output of rank {rank} chunk {chunk} must not contain rank {min(extra)}")
+    def _check_complete(self, rank: int, chunk: int, value: Value, expected: range) -> None:
+        if value.bits is None and (value.low, value.high) == (expected.start, expected.stop):
+            return
+        wanted, members = (1 << expected.stop) - (1 << expected.start), value.members()
+        if wanted & ~members:
+            who = self._who(wanted & ~members)
+            raise PlanError(f"schedule: output of rank {rank} chunk {chunk} misses the contribution of {who}")
+        if members & ~wanted:
+            who = self._who(members & ~wanted)
+            raise PlanError(f"schedule: output of rank {rank} chunk {chunk} must not contain {who}")
 
-
-def _members(value: Value) -> frozenset[int]:
-    return frozenset(range(value.low, value.high)) if value.members is None else value.members
+    def _who(self, members: int) -> str:
+        """The first of the contributions, in words."""
+        first = (members & -members).bit_length() - 1
+        return f"virtual shard {first}" if self.collective.shards else f"rank {first}"
 
 
 def _busiest_port(schedule: Schedule, endpoints: Sequence[str]) -> int:

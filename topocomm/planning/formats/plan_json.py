@@ -24,11 +24,14 @@ SCHEMA = "topocomm.plan/1"
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """The plan as plain data, in the order of the format, with its digest missing."""
+    collective = plan.collective
     return {
         "schema": SCHEMA,
         "topology_digest": plan.topology_digest,
-        "collective": plan.collective.name,
-        "root": plan.collective.root,
+        "collective": collective.name,
+        "root": collective.root,
+        **({"parts": list(collective.parts)} if collective.parts else {}),
+        **({"shards": list(collective.shards)} if collective.shards else {}),
         "operator": plan.operator,
         "order": plan.order,
         "objective": plan.objective,
@@ -112,6 +115,7 @@ def schedule_document(schedule: Schedule) -> dict[str, Any]:
         rounds[fold.round]["combines"].append([fold.rank, fold.out_slot, list(fold.operands), fold.chunk])
     return {
         "chunks": [list(chunk) for chunk in schedule.chunks],
+        **({"nodes": [list(node) for node in schedule.nodes]} if schedule.nodes else {}),
         "inputs": schedule.inputs.tolist(),
         "outputs": schedule.outputs.tolist(),
         "rounds": rounds,
@@ -120,8 +124,12 @@ def schedule_document(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def read_schedule(document: dict[str, Any], ranks: int) -> Schedule:
-    """The schedule of a plan document; entries are converted, nothing is proved here."""
+def read_schedule(document: dict[str, Any], collective: Collective) -> Schedule:
+    """The schedule of a plan document; entries are converted, nothing is proved here.
+
+    Raises:
+        PlanError: An entry is no integer, or a chunk of an allgather is within no rank's part.
+    """
     transfers, combines = [], []
     for index, round_ in enumerate(document["rounds"]):
         transfers += [Transfer(index, *(_integer(item) for item in entry)) for entry in round_["transfers"]]
@@ -130,21 +138,24 @@ def read_schedule(document: dict[str, Any], ranks: int) -> Schedule:
             combines.append(Combine(index, _integer(rank), _integer(out_slot), _integer(chunk), slots))
     if document["repeat"] is not None:
         raise PlanError(f"repeat {document['repeat']!r}: pipelined schedules cannot be proved yet; plan without")
+    chunks = [(_integer(first), _integer(rows)) for first, rows in document["chunks"]]
     return make_schedule(
-        ranks,
-        [(_integer(first), _integer(rows)) for first, rows in document["chunks"]],
+        collective.ranks,
+        chunks,
         inputs=document["inputs"],
         outputs=document["outputs"],
         transfers=transfers,
         combines=combines,
         paths=document["paths"],
+        owners=collective.owners(chunks) if collective.name == "allgather" else (),
+        nodes=[(_integer(low), _integer(high)) for low, high in document.get("nodes", ())],
     )
 
 
 def _read(document: dict[str, Any]) -> Plan:
     ranks = tuple(document["ranks"])
-    collective = Collective(document["collective"], len(ranks), document["root"])
-    schedule = read_schedule(document["schedule"], len(ranks))
+    collective = _read_collective(document, len(ranks))
+    schedule = read_schedule(document["schedule"], collective)
     proof = Proof(**document["proof"])
     serialised = document["objective"] != "rounds"
     proved = verify(schedule, collective, endpoints=ranks, ports=_integer(document["ports"]), serialised=serialised)
@@ -175,6 +186,14 @@ def _read(document: dict[str, Any]) -> Plan:
         schedule=schedule,
         assumed=tuple(document["assumed"]),
     )
+
+
+def _read_collective(document: dict[str, Any], ranks: int) -> Collective:
+    parts, shards = (tuple(_integer(item) for item in document.get(key, ())) for key in ("parts", "shards"))
+    order = document["order"]
+    if order != ("canonical" if shards else "any"):
+        raise PlanError(f"order {order!r} with {len(shards)} shards: canonical order has shards, any order has none")
+    return Collective(document["collective"], ranks, _integer(document["root"]), parts, shards)
 
 
 def _check_figures(figures: PlanFigures, schedule: Schedule, payload_bytes: int) -> None:

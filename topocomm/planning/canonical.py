@@ -1,0 +1,36 @@
+"""The canonical tree over virtual shards: one expression for every rank count and every layout.
+
+    tree(low, high) = tree(low, low + s) . tree(low + s, high),  s = the largest power of two below high - low
+
+so it is aligned and dyadic, and a ragged right edge joins last. A rank that owns a contiguous range of shards folds
+it into the largest nodes of the tree that lie inside, at most 2 log2 V of them, and sends those.
+"""
+
+from __future__ import annotations
+
+Node = tuple[int, int]
+"""The shards low..high-1."""
+
+
+def canonical_split(shards: int) -> int:
+    """Shards in the left branch of a node that has `shards` of them, at least 2."""
+    return 1 << ((shards - 1).bit_length() - 1)
+
+
+def canonical_nodes(low: int, high: int, total: int) -> list[Node]:
+    """The largest nodes of the tree over `total` shards that lie within the shards low..high-1, from left to right.
+
+    A rank folds its shards into these before it sends: each node by the rule above, over its own shards alone. An
+    empty range has none.
+    """
+    return _inside((0, total), low, high)
+
+
+def _inside(node: Node, low: int, high: int) -> list[Node]:
+    first, last = node
+    if max(first, low) >= min(last, high):
+        return []
+    if low <= first and last <= high:
+        return [node]
+    middle = first + canonical_split(last - first)
+    return _inside((first, middle), low, high) + _inside((middle, last), low, high)
