@@ -41,9 +41,7 @@ def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Communicator:
     transport = MpiTransport(comm)
     if topology is None:
         topology = discover_job(transport.comm)
-    made = Communicator(transport, topology, _places(topology, transport.size))
-    made.share_standings()
-    return made
+    return Communicator(transport, topology, _places(topology, transport.size))
 
 
 def _await_all(comm: MPI.Comm) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
@@ -386,10 +387,8 @@ class Communicator:
     def _gather_rows(self, x: Any) -> tuple[int, ...]:
         """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows."""
         rows = -1
-        try:
+        with suppress(OperatorError, TypeError):  # `prepare` finds out too, and tells all ranks
             rows = len(next(iter(_parts(x))))
-        except (OperatorError, TypeError):
-            pass  # `prepare` finds out too, and tells all ranks
         counts = self._call(Request("allgather", np.array([rows]), None, rows=(1,) * self.size), None)
         return tuple(counts.tolist())
 

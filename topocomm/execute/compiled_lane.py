@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.execute.awaited import Awaited
 from topocomm.execute.compiled_run import ALL_LOOKS, CompiledRun, free_memory, lane_head, stage_words, wait_words
 from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.lanes import BUSY, Awaited, Lane, Span, Work
+from topocomm.execute.lanes import BUSY, Lane, Span, Work
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
+from topocomm.execute.waiting import UnderWay
 from topocomm.operators.operator import Layout, fold_task
 from topocomm.planning.buffers import Piece
 from topocomm.planning.schedule import Combine
@@ -216,7 +218,7 @@ PAIR = 2
 
 
 def quick_way(
-    comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout, wait_long: Callable[[Lane], None]
+    comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout, tag: int
 ) -> Callable[[Any], Fields | None]:
     """The shortest way through an allreduce of two fields: one microsecond of Python around the compiled call.
 
@@ -229,6 +231,7 @@ def quick_way(
         (f.name, (*layout.leading, *f.row_shape), f.dtype) for f in layout.fields
     )
     run_pair, looks, done, misfit, empty = word.run_pair, ALL_LOOKS, word.DONE, word.MISFIT, np.empty
+    begin = comm.recorder.begin
 
     def quick(x: Any) -> Fields | None:
         if type(x) is not dict or len(x) != PAIR or comm.refusal is not None:
@@ -245,14 +248,14 @@ def quick_way(
             comm.refusal = None
             return None
         shared.epoch = epoch
-        comm.calls += 1
+        number = begin(tag)
         if at != done:
             try:
                 lane = lanes[epoch & 1]
                 lane.stand_at(at, (x0, x1, y0, y1))
-                wait_long(lane)
+                comm.waiting.for_call(UnderWay(lane, tag, number))
             except BaseException as error:
-                comm.fail(error)
+                comm.fail_with(error)
                 raise
         comm.refusal = None
         return {name0: y0, name1: y1}

@@ -45,9 +45,9 @@ class Credits:
     def take(self, timeout_s: float) -> bool:
         """Whether a call may begin, after waiting about `timeout_s` at most; counts it if so."""
         batch = self.awaited
-        if self._calls >= CALLS_AHEAD:
-            if not (batch.wait(timeout_s) and self._going[self._calls % CALLS_AHEAD].wait(timeout_s)):
-                return False
+        going = self._going[self._calls % CALLS_AHEAD]
+        if self._calls >= CALLS_AHEAD and not (batch.wait(timeout_s) and going.wait(timeout_s)):
+            return False
         batch.start()
         self._calls += 1
         return True

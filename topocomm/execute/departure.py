@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -52,7 +53,5 @@ def _depart() -> None:
             sys.stderr.flush()
             comm.transport.end_process()
             continue
-        try:
+        with suppress(TopocommError):
             comm.fail(RankFailedError(f"rank {comm.rank} has left: its process ends"))
-        except TopocommError:
-            pass

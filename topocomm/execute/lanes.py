@@ -8,14 +8,13 @@ fold, else stage by stage.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
-from typing import NamedTuple
 
+from topocomm.execute.awaited import Awaited
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.execute.transports.transport import Message
 from topocomm.operators.operator import Buffer, Layout, Operator
 from topocomm.planning.plan import Plan
 
@@ -88,21 +87,8 @@ class Work:
         """
         collective = self.plan.collective
         everyone = collective.name in ("allreduce", *PARTED)
-        return everyone and all(rows > 0 for rows in collective.parts)
-
-
-class Awaited(NamedTuple):
-    """What a call waits for.
-
-    Attributes:
-        stage: Number of the stage that it is in; -1 where it waits for ranks to finish an earlier call.
-        sends: Messages that were not taken yet.
-        receives: Messages that have not come yet.
-    """
-
-    stage: int
-    sends: Sequence[Message]
-    receives: Sequence[Message]
+        owners = (*collective.parts, *(high - low for low, high in pairwise(collective.shards)))
+        return everyone and all(count > 0 for count in owners)
 
 
 class Lane(ABC):

@@ -1,4 +1,4 @@
-"""How the ranks of a new communicator get to know each other: who shares memory with whom, and whose process is whose."""
+"""How the ranks of a new communicator get to know each other: who shares memory, and whose process is whose."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def meet(waiting: Waiting, hosts: Sequence[str]) -> None:
     notes = gather_notes(waiting, record[:RECORD_BYTES].ljust(RECORD_BYTES), tag=GATHER_TAG, what="the set-up of ranks")
     met = [json.loads(note) for note in notes]
     places = [tuple(one[:2]) for one in met]
-    transport.watch = Watch(
-        {rank: one[2] for rank, one in enumerate(met) if places[rank] == places[transport.rank] and rank != transport.rank}
-    )
-    keys = [(place, host) if one[3] else rank for rank, (place, host, one) in enumerate(zip(places, hosts, met, strict=True))]
+    here = [r for r, place in enumerate(places) if place == places[transport.rank] and r != transport.rank]
+    transport.watch = Watch({r: met[r][2] for r in here})
+    keys = [(places[r], hosts[r]) if able else r for r, (_, _, _, able) in enumerate(met)]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     transport.hosts = tuple(numbers[key] for key in keys)
 

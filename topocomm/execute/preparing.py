@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,8 +91,10 @@ def bind_here(comm: Communicator, request: Request) -> Bound:
 def _bind_parts(comm: Communicator, request: Request, bound: Bound) -> Bound:
     leading, counts = bound.layout.leading, request.rows
     if not leading:
-        raise OperatorError(f"{request.collective} cuts values along axis 0, which operator {bound.operator.name!r} or "
-                            "the value does not have; give arrays with rows")
+        raise OperatorError(
+            f"{request.collective} cuts values along axis 0, which operator {bound.operator.name!r} or "
+            "the value does not have; give arrays with rows"
+        )
     if request.collective == "allgather":
         counts = (leading[0],) * comm.size if counts is None else counts
         total = sum(counts)
@@ -101,7 +103,8 @@ def _bind_parts(comm: Communicator, request: Request, bound: Bound) -> Bound:
         counts = _even(total, comm.size) if counts is None else counts
     if len(counts) != comm.size or min(counts) < 0 or sum(counts) != total:
         raise OperatorError(
-            f"rows {list(counts)}: expected {comm.size} counts, none below 0, that add up to {total}, the length of axis 0"
+            f"rows {list(counts)}: expected {comm.size} counts, none below 0, that add up to {total}, "
+            "the length of axis 0"
         )
     item = prod(leading[1:])
     layout = replace(bound.layout, leading=(total, *leading[1:]))
@@ -113,7 +116,7 @@ def _bind_parts(comm: Communicator, request: Request, bound: Bound) -> Bound:
 
 def _even(total: int, ranks: int) -> tuple[int, ...]:
     edges = [total * rank // ranks for rank in range(ranks + 1)]
-    return tuple(high - low for low, high in zip(edges, edges[1:], strict=False))
+    return tuple(high - low for low, high in pairwise(edges))
 
 
 def plan_for(comm: Communicator, request: Request, bound: Bound) -> Plan:
@@ -128,7 +131,7 @@ def plan_for(comm: Communicator, request: Request, bound: Bound) -> Plan:
             layout=layout,
             ranks=comm.places,
             root=request.root,
-            parts=bound.parts,
+            **({"parts": bound.parts} if bound.parts else {}),
         )
     return comm.plans[key]
 
@@ -146,7 +149,7 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
         claim["root"] = str(request.root)
         claim["plan"] = plan.digest[:16]
         tensors = bound.structure.is_torch
-        claim["kernel"] = bound.operator.fold_version(bound.layout, tensors=tensors)
+        claim["kernel"] = bound.operator.fold_version(bound.layout)
     except TopocommError as error:
         problem = error
         claim["error"] = str(error)

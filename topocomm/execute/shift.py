@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from topocomm.execute.awaited import Awaited
 from topocomm.execute.transports.transport import Batch, Message
+from topocomm.execute.waiting import UnderWay
 from topocomm.operators.operator import Buffer
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
 
-SPIN_S = 0.001
+
+class _Messages:
+    """A batch as something to wait for."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def advance(self, timeout_s: float) -> bool:
+        return self._batch.wait(timeout_s)
+
+    def awaited(self) -> Awaited:
+        return Awaited(0, *self._batch.pending())
 
 
 class Shift:
@@ -24,6 +37,7 @@ class Shift:
         batch = comm.transport.batch
         self._comm = comm
         self._tag = tags[0]
+        self._number = 0
         self._batches: list[tuple[Batch, int]] = []  # receives first, so that no message comes unexpected
         for buffer, tag in zip(receives, tags, strict=True):
             self._batches.append((batch(buffer, [], [Message(before, ((0, buffer.size),))], tag), tag))
@@ -50,7 +64,7 @@ class Shift:
         """
         try:
             for batch, _ in self._batches:
-                self._comm.waiting.for_call(UnderWay(batch, self._tag, self._number))
+                self._comm.waiting.for_call(UnderWay(_Messages(batch), self._tag, self._number))
         except BaseException as error:
             self._comm.fail_with(error)
             raise

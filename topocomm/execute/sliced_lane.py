@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from topocomm.execute.lanes import Awaited, Lane, Work
+from topocomm.execute.awaited import Awaited
+from topocomm.execute.lanes import Lane, Work
 from topocomm.execute.structure import Fields
 
 SLICE_BYTES = 1 << 19

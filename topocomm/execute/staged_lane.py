@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.execute.awaited import Awaited
 from topocomm.execute.credits import Credits
-from topocomm.execute.lanes import Awaited, Lane, Span, Work
+from topocomm.execute.lanes import Lane, Span, Work
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.execute.transports.transport import Batch
@@ -182,7 +183,7 @@ class StagedLane(Lane):
         layout, rows = self._work.layout, self._work.chunk_rows(combine.chunk)
         at = [self._offsets[slot, combine.chunk] for slot in combine.operands]
         target = layout.views(self.memory, self._offsets[combine.out_slot, combine.chunk], rows)
-        return self._work.operator.bind_fold(layout, self.memory, rows, at, tensors=self._work.tensors), target
+        return self._work.operator.bind_fold(layout, self.memory, rows, at), target
 
     def _parts(self, pieces: Sequence[Piece], span: Span) -> tuple[Part, ...]:
         found = []

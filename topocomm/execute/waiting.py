@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
-from topocomm.execute.lanes import Awaited, Lane
+from topocomm.execute.awaited import Awaited, Moving
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.standing import Standing, blame, difference
 from topocomm.execute.transports.transport import FAILURE_TAG, STANDING_TAG, Message, Transport
@@ -47,7 +47,7 @@ class UnderWay:
         what: The call in words.
     """
 
-    lane: Lane | None
+    lane: Moving | None
     tag: int
     number: int
     what: str = ""
@@ -128,7 +128,7 @@ class Waiting:
         for peer in peers:
             self.transport.post(peer, STANDING_TAG, note)
 
-    def _turn(self, lane: Lane) -> bool:
+    def _turn(self, lane: Moving) -> bool:
         """Let the call move on, and every other that is under way; whether it is through."""
         if not self.under_way:
             return lane.advance(SLICE_S)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -164,8 +164,10 @@ class MpiTransport(Transport):
         os.sched_yield()
 
     def subset(self, members: Sequence[int], number: int) -> MpiTransport:
-        group = self.comm.Get_group().Incl(list(members))
-        made = self.comm.Create_group(group, number)
+        everyone = self.comm.Get_group()
+        group = everyone.Incl(list(members))
+        everyone.Free()
+        made = cast("MPI.Intracomm", self.comm).Create_group(group, number)
         group.Free()
         try:
             return MpiTransport(made)
@@ -189,9 +191,6 @@ class MpiTransport(Transport):
         except self._mpi.Exception:  # a rank is gone, and this MPI says so: its MPI_Finalize knows it too
             return True
         return True
-
-    def end_process(self) -> None:
-        os._exit(1)
 
     def close(self) -> None:
         if not self._mpi.Is_finalized():

@@ -11,6 +11,7 @@ instead of awaited for ever.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -121,6 +122,7 @@ class Transport(ABC):
 
     def end_process(self) -> None:
         """End a process that could not end without waiting for ranks that are gone."""
+        os._exit(1)
 
     @abstractmethod
     def close(self) -> None:
