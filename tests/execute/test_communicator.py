@@ -331,7 +331,9 @@ def test_disorder_after_the_first_use_is_named_at_the_first_message():
 
     with pytest.raises(MismatchError):
         run_local(body, ranks=2)
-    assert any("is in call 0 (allreduce sum, value float64 [4])" in text for text in texts.values())
+    mine, theirs = "call 5 (allreduce sum, value float64 [5])", "call 5 (allreduce sum, value float64 [4])"
+    assert set(texts) == {0, 1}
+    assert all(mine in text and theirs in text for text in texts.values())
     assert any("rank 1" in text for text in texts.values())
 
 
@@ -350,7 +352,8 @@ def test_a_rank_that_raises_stops_the_others():
 
     with pytest.raises(KeyError, match="lost") as caught:
         run_local(body, ranks=3)
-    assert caught.value.__notes__ == ["raised by rank 1 of 3"]
+    assert caught.value.__notes__[-1] == "raised by rank 1 of 3"
+    assert caught.value.__notes__[0].startswith("rank 1: its last calls are in ")
     assert sorted(stopped) == [0, 2]
     assert all("stopped, since rank 1 failed: KeyError: 'lost'" in text for text in stopped.values())
 

@@ -13,7 +13,8 @@ from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
 from topocomm import SUM
 from topocomm.execute.compiled_lane import CompiledLane, covers, quick_way
-from topocomm.execute.lanes import Work
+from topocomm.execute.lanes import Span, Work
+from topocomm.execute.recorder import Recorder
 from topocomm.execute.staged_lane import aligned_buffer
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
 from topocomm.operators.operator import ALIGNMENT_BYTES
@@ -31,42 +32,54 @@ class Caller:
     """What the quick way asks of a communicator."""
 
     refusal: str | None = None
-    calls = 0
 
-    def fail(self, error):
+    def __init__(self):
+        self.recorder, self.waiting = Recorder(), self
+
+    def for_call(self, call):
+        through(call.lane)
+
+    def fail_with(self, error):
         self.refusal = str(error)
+
+
+def through(lane):
+    """Go on with a call until it is through."""
+    until_s = time.monotonic() + LIMIT_S
+    while not lane.advance(0.05):
+        assert time.monotonic() < until_s, f"still waiting for {lane.awaited()}"
+
+
+def run(lane, fields, target, *, apart):
+    lane.begin(fields, target, apart) or through(lane)
 
 
 class Job:
     """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
 
     def __init__(self, plan, layout):
-        work = Work(plan, LOGSUMEXP, layout, tag=16)
-        assert covers(work)
         ranks = range(plan.schedule.ranks)
-        programs = [shared_program(plan.schedule, rank, work.chunk_bytes, ALIGNMENT_BYTES) for rank in ranks]
+        span = Span(0, layout.leading)
+        works = [Work(plan, LOGSUMEXP, layout, 16, rank, span, span) for rank in ranks]
+        assert all(map(covers, works))
+        programs = [shared_program(plan.schedule, w.rank, w.chunk_bytes, ALIGNMENT_BYTES) for w in works]
         counters_bytes, size_bytes = len(ranks) * COUNTER_BYTES, 2 * programs[0].total_bytes
         self.whole = aligned_buffer(counters_bytes + size_bytes + 2 * ALIGNMENT_BYTES)
         self.whole[...] = GUARD
         region = self.whole[ALIGNMENT_BYTES:-ALIGNMENT_BYTES]
         region[:counters_bytes], region[counters_bytes:] = 0, 0xFF
-        self.shared = [SharedMemory(region, rank, len(ranks)) for rank in ranks]
+        self.shared = [SharedMemory(region, rank, ranks) for rank in ranks]
         self.lanes = [
-            [CompiledLane(work, programs[rank], self.shared[rank], number, self.wait_long) for number in range(2)]
+            [CompiledLane(works[rank], programs[rank], self.shared[rank], number) for number in range(2)]
             for rank in ranks
         ]
 
         self.callers = [Caller() for _ in ranks]
-        self.quick = [quick_way(*pair, layout) for pair in zip(self.callers, self.lanes, strict=True)]
+        self.quick = [quick_way(*pair, layout, 16) for pair in zip(self.callers, self.lanes, strict=True)]
 
     def lane(self, rank):
         """The lane of a rank's next call."""
         return self.lanes[rank][(self.shared[rank].epoch + 1) & 1]
-
-    def wait_long(self, batch):
-        until_s = time.monotonic() + LIMIT_S
-        while not batch.wait(0.05):
-            assert time.monotonic() < until_s, f"still waiting for {batch.pending()}"
 
     def on_threads(self, body):
         """`body(rank)` on a thread of every rank."""
@@ -103,13 +116,13 @@ def strided(value):
 
 def plain(job, rank, value):
     target = askew({name: np.zeros_like(array) for name, array in value.items()})
-    job.lane(rank).run(value, target, apart=True)
+    run(job.lane(rank), value, target, apart=True)
     return target
 
 
 def in_place(job, rank, value):
     both = askew(value)
-    job.lane(rank).run(both, both, apart=False)
+    run(job.lane(rank), both, both, apart=False)
     return both
 
 
@@ -120,7 +133,7 @@ def from_the_send_buffer(job, rank, value):
     for name, array in value.items():
         views[name][...] = array
     target = {name: np.zeros_like(array) for name, array in value.items()}
-    job.lane(rank).run(None, target, apart=True)
+    run(job.lane(rank), None, target, apart=True)
     return target
 
 
@@ -226,45 +239,34 @@ def test_the_quick_way_does_nothing_with_values_that_do_not_fit(what):
         before = job.whole.tobytes()
         assert job.quick[0](MISFITS[what]) is None
         assert job.whole.tobytes() == before
-        assert (job.shared[0].epoch, job.callers[0].calls, job.callers[0].refusal) == (0, 0, None)
+        assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
         for result in job.on_threads(lambda rank, job=job: quick(job, rank, values[rank])):
             assert_close(result, exact(values), 2, name)
-        assert (job.shared[0].epoch, job.callers[0].calls, job.callers[0].refusal) == (1, 1, None)
+        assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (1, 1, None)
 
 
-class Gone(Exception):
-    pass
-
-
-def test_who_waits_knows_for_whom(monkeypatch):
+def test_who_waits_knows_for_whom():
     """Ranks of a flat exchange come one after the other: each awaits those that have not."""
-    awaited = {}
-
-    def give_up(job, batch):
-        awaited[len(awaited)] = batch
-        raise Gone
-
-    monkeypatch.setattr(Job, "wait_long", give_up)
     values = [partial(rank, (7,), 5) for rank in range(3)]
     targets = [{name: np.zeros_like(array) for name, array in value.items()} for value in values]
     job = dict(jobs(switch(3), (7,), 5))["flat"]
 
-    def peers(batch):
-        sends, receives = batch.pending()
-        assert sends == []
+    def awaited(lane):
+        stage, sends, receives = lane.awaited()
+        assert (stage, sends) == (0, [])
+        assert {message.payload_bytes for message in receives} <= {7 * 6 * 4}
         return [message.peer for message in receives]
 
+    lanes = [job.lane(rank) for rank in range(3)]
     for rank, others in ((1, [0, 2]), (0, [2])):
-        with pytest.raises(Gone):
-            job.lane(rank).run(values[rank], targets[rank], apart=True)
-        assert peers(awaited[len(awaited) - 1]) == others
-    assert not awaited[0].wait(0.01)
-    assert peers(awaited[0]) == [2]
-    job.lane(2).run(values[2], targets[2], apart=True)  # the last one waits for nobody
-    for batch in awaited.values():
-        assert batch.wait(LIMIT_S)
-        assert batch.pending() == ([], [])
-    assert len(awaited) == 2
+        assert not lanes[rank].begin(values[rank], targets[rank], True)
+        assert awaited(lanes[rank]) == others
+    assert not lanes[1].advance(0.01)
+    assert awaited(lanes[1]) == [2]
+    assert lanes[2].begin(values[2], targets[2], True)  # the last one waits for nobody
+    for lane in lanes:
+        assert lane.advance(LIMIT_S)
+        assert lane.awaited().receives == []
     for target in targets:
         assert_close(target, exact(values), 3, "flat")
 
@@ -272,4 +274,5 @@ def test_who_waits_knows_for_whom(monkeypatch):
 def test_operators_without_a_compiled_fold_are_not_covered():
     layout = SUM.default_layout(4)
     plan = every_plan(switch(2), "allreduce", SUM, layout)[0]
-    assert not covers(Work(plan, SUM, layout, tag=16))
+    span = Span(0, layout.leading)
+    assert not covers(Work(plan, SUM, layout, 16, 0, span, span))

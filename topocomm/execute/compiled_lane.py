@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.execute.awaited import Awaited
-from topocomm.execute.compiled_run import ALL_LOOKS, CompiledRun, free_memory, lane_head, stage_words, wait_words
+from topocomm.execute.compiled_run import ALL_LOOKS, CompiledRun, Sizes, free_memory, lane_head, stage_words, wait_words
 from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.lanes import BUSY, Lane, Span, Work
 from topocomm.execute.structure import Fields
@@ -35,7 +35,7 @@ class CompiledLane(Lane):
         self.memory = shared.memories[number]
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         encoder = _Encoder(work, program, self.memory.ctypes.data, shared)
-        self.compiled = CompiledRun(shared, encoder.lane(), encoder.waited())
+        self.compiled = CompiledRun(shared, encoder.lane(), awaited_bytes(work, program, shared))
         self._names = [f.name for f in work.layout.fields]
         self._send_buffer = self._buffer_views(work, program)
         whole = len(program.input_pieces) == 1 and work.chunk_rows(program.input_pieces[0][1]) == work.value.rows
@@ -99,10 +99,6 @@ class _Encoder:
         self._starts = [sum(sizes[:index]) for index in range(len(sizes))]
         self._waits = [self._positions(waits) for waits in program.waits]
         self._credits = [] if work.synchronises else free_memory([place for place, _ in self._readers()])
-
-    def waited(self) -> list[tuple[int, int]]:
-        """Everything that is ever awaited."""
-        return [*self._credits, *chain.from_iterable(self._waits)]
 
     def lane(self) -> NDArray[np.int64]:
         """The lane as `kernels.shared_memory` describes it."""
@@ -212,6 +208,17 @@ class _Encoder:
             found += stage_words(index + 1, waits)
             found += [len(stage.folds), *(tasks_at + next(starts) for _ in stage.folds)]
         return found
+
+
+def awaited_bytes(work: Work, program: SharedProgram, shared: SharedMemory) -> Sizes:
+    """What every stage awaits from the other ranks of the host."""
+    sizes: dict[tuple[int, int], int] = {}
+    for index, stage in enumerate(program.stages):
+        for (_, peer, _), pieces in stage.receives.items():
+            if peer in shared.ranks:
+                key = (index, shared.ranks.index(peer))
+                sizes[key] = sizes.get(key, 0) + sum(work.chunk_bytes(chunk) for _, chunk in pieces)
+    return sizes
 
 
 PAIR = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from topocomm.execute.transports.transport import Batch, Message
 
 LANES = 2
 """Memories of a prepared call, used in turn."""
+Sizes = Mapping[tuple[int, int], int]
+"""Bytes awaited in a stage, by number, from a rank, by position."""
 CALLS_TO_WARM_UP = 8
 """Calls on one memory before it is tried how to write to it."""
 ALL_LOOKS = 2 * LOOKS
@@ -23,12 +25,10 @@ ALL_LOOKS = 2 * LOOKS
 class CompiledRun(Batch):
     """A lane, as `kernels.shared_memory` describes it, that runs in compiled code; as a batch, what it waits for."""
 
-    def __init__(self, shared: SharedMemory, lane: NDArray[np.int64], waits: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, shared: SharedMemory, lane: NDArray[np.int64], sizes: Sizes) -> None:
         self.sends: tuple[Message, ...] = ()
-        positions = sorted({position for position, _ in waits})
-        self._messages = {position: Message(shared.ranks[position], ()) for position in positions}
-        self.receives = tuple(self._messages.values())
-        self.shared, self.words = shared, lane
+        self.shared, self.words, self._sizes = shared, lane, sizes
+        self.receives = tuple(self._message(*key) for key in sorted(sizes))
         self._at = word.START
         self._mode = 0
         self._objects: tuple[int, ...] = (0, 0)
@@ -69,7 +69,7 @@ class CompiledRun(Batch):
         waits = self._waits()
         base = self.shared.epoch * word.STRIDE
         behind = {at // COUNTER_BYTES for at, done in waits if self.shared.counters[at // 8] < base + done}
-        return [], [self._messages[position] for position in sorted(behind)]
+        return [], [self._message(self.stage, position) for position in sorted(behind)]
 
     @property
     def stage(self) -> int:
@@ -78,6 +78,10 @@ class CompiledRun(Batch):
 
     def free(self) -> None:
         """Nothing: the mapping goes with its last array."""
+
+    def _message(self, stage: int, position: int) -> Message:
+        size_bytes = self._sizes.get((stage, position), 0)
+        return Message(self.shared.ranks[position], ((0, size_bytes),) if size_bytes else ())
 
     def _waits(self) -> list[list[int]]:
         """[byte offset of a counter, progress awaited] of what it waits for now."""
@@ -127,9 +131,11 @@ def lane_head(shared: SharedMemory, function: int, final: int, edges: Sequence[i
     ]
 
 
-def shared_stage(shared: SharedMemory, progress: int, waits: Sequence[tuple[int, int]]) -> CompiledRun:
+def shared_stage(
+    shared: SharedMemory, progress: int, waits: Sequence[tuple[int, int]], sizes: Sizes | None = None
+) -> CompiledRun:
     """One stage apart from its folds, which run outside: publish this progress, wait for (position, its progress)."""
     program = [*stage_words(progress, waits), 0]
     start = word.HEADER_WORDS
     lane = [*lane_head(shared, 0, 0, [start] * 8 + [start + len(program)]), *program]
-    return CompiledRun(shared, np.array(lane, np.int64), waits)
+    return CompiledRun(shared, np.array(lane, np.int64), sizes or {})

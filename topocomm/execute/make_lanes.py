@@ -60,12 +60,13 @@ def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, trans
         return compiled_lane.CompiledLane(work, program, shared, number)
     memory, rank = shared.memories[number], work.rank
     away = [peer for peer, host in enumerate(transport.hosts) if host != transport.hosts[rank]]
+    sizes = compiled_lane.awaited_bytes(work, program, shared)
     batches: list[Batch | None] = []
     for index, (stage, waits) in enumerate(zip(program.stages, program.waits, strict=True)):
         both: list[Batch] = []
         if any(peer not in away for _, peer, _ in stage.sends) or waits:
             placed = [(shared.ranks.index(peer), done) for peer, done in waits]
-            both.append(shared_stage(shared, index + 1, placed))
+            both.append(shared_stage(shared, index + 1, placed, sizes))
         both += _messages(work, stage, program.offsets, memory, transport, away)
         batches.append(Together(both) if len(both) > 1 else (both[0] if both else None))
     if work.synchronises:

@@ -199,7 +199,7 @@ class StagedLane(Lane):
         leading = self._work.value.leading
         if len(pieces) != 1 or self._work.parts[pieces[0][1]][1] != self._work.value.rows:
             return None
-        return {part.name: part.view.reshape(*leading, *part.view.shape[1:]) for part in self._inputs}
+        return {part.name: part.view.reshape((*leading, *part.view.shape[1:])) for part in self._inputs}
 
 
 def aligned_buffer(size_bytes: int) -> Buffer:
