@@ -1,21 +1,30 @@
 """Lower bounds that no schedule can beat, and the certificate that sets a plan beside them.
 
-Rounds: in one round the number of ranks that can hold a given contribution grows at most by the factor K+1
-(Bruck et al. 1997), hence ceil(log_{K+1} P). Latency: a value must reach the farthest endpoint; and under `alpha`
-every doubling takes a message of at least the cheapest path. Throughput: for any partition of the endpoints into
-m groups an allreduce moves, per element, at least 2(m-1) partial values out of groups, so it runs at most at
-sum(egress) / 2(m-1) (Patarasuk, Yuan 2009, for every partition).
+Rounds: in one round the number of ranks that a contribution can have reached, and the number of contributions that
+can have reached a rank (its own among them), grow at most by the factor K+1 (Bruck et al. 1997). In every collective
+some contribution must reach all ranks or some rank must hear of all others, hence ceil(log_{K+1} P); of an exscan
+the last rank must. Latency: a value must reach the farthest endpoint that needs it; and under `alpha` every doubling
+takes a message of at least the cheapest path. Throughput: what must enter or leave a group of endpoints does so at
+most as fast as the group's links carry it, for every single endpoint and every host; and for any partition of the
+endpoints into m groups an allreduce moves, per element, at least 2(m-1) partial values out of groups, so it runs at
+most at sum(egress) / 2(m-1) (Patarasuk, Yuan 2009, for every partition).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from functools import cached_property
 
-from topocomm.planning.collectives import Collective
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.collectives import IN_PARTS, Collective
 from topocomm.planning.cost import PortModel
 from topocomm.planning.paths import PathFinder
+
+SAME_US = 1e-9
+"""Latencies that differ by less are equal: sums in another order."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ def bounds_of(
     if port_model == "alpha" and rounds * cheapest_us > farthest_us:
         alpha_us = rounds * cheapest_us
         why = f"{rounds} messages in a row of the cheapest path, {cheapest_us:g} us"
-    throughput, cut = _throughput_bound(collective, endpoints, paths)
+    throughput, cut = _Cuts(collective, endpoints, paths).throughput_bound()
     return Bounds(
         rounds=rounds,
         alpha_us=alpha_us,
@@ -61,96 +70,137 @@ def least_rounds(ranks: int, ports: int) -> int:
 
 
 def _distances(collective: Collective, endpoints: Sequence[str], paths: PathFinder) -> tuple[float, float, str]:
-    """(least path latency, the farthest pair's latency with relays allowed, that pair in words)."""
+    """(least path latency, latency with relays allowed of the farthest pair that must talk, that pair in words)."""
     ends = sorted(set(endpoints))
     if len(ends) < 2:
         turn_us = paths.cheapest(ends[0], ends[0]).latency_us if len(endpoints) > 1 else 0.0
         return turn_us, turn_us, f"ranks of {ends[0]}"
-    shared = len(ends) < len(endpoints)
-    cheapest = min(paths.latency_us(a, b) for a in ends for b in ends if a != b or shared)
-    root = endpoints[collective.root]
-    sources = [root] if collective.name == "broadcast" else ends
-    targets = [root] if collective.name == "reduce" else ends
-    farthest = (0.0, ends[0], ends[0])
-    for source in sources:
-        reach = _relayed(source, ends, paths)
-        farthest = max([farthest, *((reach[target], source, target) for target in targets)])
-    return cheapest, farthest[0], f"{farthest[1]} and {farthest[2]}"
+    direct_us = np.array([[paths.latency_us(a, b) for b in ends] for a in ends])
+    counted = ~np.eye(len(ends), dtype=bool) | (len(ends) < len(endpoints))
+    place = [ends.index(end) for end in endpoints]
+    apart_us = _relayed(direct_us)[np.ix_(place, place)]
+    farthest_us = float(apart_us[_talks(collective)].max(initial=0.0))
+    pairs = np.argwhere(_talks(collective) & (apart_us >= farthest_us - SAME_US)).tolist()
+    source, target = max((endpoints[a], endpoints[b]) for a, b in pairs)
+    return float(direct_us[counted].min()), farthest_us, f"{source} and {target}"
 
 
-def _relayed(source: str, ends: Sequence[str], paths: PathFinder) -> dict[str, float]:
-    """Least latency from source to every endpoint when endpoints on the way may relay (Dijkstra, dense)."""
-    best = dict.fromkeys(ends, inf)
-    best[source] = 0.0
-    open_ends = set(ends)
-    while open_ends:
-        near = min(open_ends, key=lambda end: (best[end], end))
-        open_ends.remove(near)
-        for end in open_ends:
-            best[end] = min(best[end], best[near] + paths.latency_us(near, end))
+def _relayed(direct_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Least latency between endpoints when endpoints on the way may relay (Floyd, Warshall)."""
+    best = direct_us.copy()
+    np.fill_diagonal(best, 0.0)
+    for relay in range(len(best)):
+        best = np.minimum(best, best[:, relay, None] + best[relay])
     return best
 
 
-def _throughput_bound(collective: Collective, endpoints: Sequence[str], paths: PathFinder) -> tuple[float | None, str]:
-    ends = sorted(set(endpoints))
-    if len(ends) < 2:
-        return None, "all ranks share one endpoint"
-    if collective.name != "allreduce":
-        return _rooted_throughput_bound(collective, endpoints, paths)
-    hosts: dict[str, list[str]] = {}
-    for end in ends:
-        hosts.setdefault(paths.topology.by_id[end].host, []).append(end)
-    partitions = [("single endpoints", [[end] for end in ends])]
-    if len(hosts) > 1:
-        partitions.append(("hosts", list(hosts.values())))
-    found = []
-    for name, groups in partitions:
-        egress = sum(_egress_gb_per_s(group, paths) for group in groups)
-        found.append((egress / (2 * (len(groups) - 1)), f"{len(groups)} {name}, egress {egress:g} GB/s in all"))
-    return min(found)
+def _talks(collective: Collective) -> NDArray[np.bool_]:
+    """Whether the result of rank b (column) holds something of rank a (row), b another rank."""
+    ranks = np.arange(collective.ranks)
+    gives, gets = np.ones(len(ranks), bool), np.ones(len(ranks), bool)
+    if collective.name == "broadcast":
+        gives = ranks == collective.root
+    elif collective.name == "reduce":
+        gets = ranks == collective.root
+    elif collective.name == "allgather":
+        gives = _shares(collective) > 0
+    elif collective.name == "reduce_scatter":
+        gets = _shares(collective) > 0
+    elif collective.shards:
+        gives = np.diff(collective.shards) > 0
+    talks = gives[:, None] & gets & (ranks[:, None] != ranks)
+    return np.triu(talks) if collective.name in ("scan", "exscan") else talks
 
 
-def _rooted_throughput_bound(
-    collective: Collective, endpoints: Sequence[str], paths: PathFinder
-) -> tuple[float | None, str]:
-    """Broadcast leaves the root and enters every other endpoint at most as fast as their links carry it."""
-    root = endpoints[collective.root]
-    outward = collective.name == "broadcast"
-    found = [
-        (
-            _crossing_gb_per_s({root}, paths, out=outward),
-            f"all links {'out of' if outward else 'into'} {root}",
+def _shares(collective: Collective) -> NDArray[np.float64]:
+    """The share of the payload that is each rank's part; equal ones where there are no rows."""
+    rows = np.array(collective.parts, dtype=float)
+    return rows / rows.sum() if rows.sum() else np.full(len(rows), 1 / len(rows))
+
+
+class _Cuts:
+    """The single endpoints, and the hosts where there are several, with what must cross into and out of each."""
+
+    def __init__(self, collective: Collective, endpoints: Sequence[str], paths: PathFinder) -> None:
+        self.collective, self.endpoints, self.paths = collective, endpoints, paths
+        self.ends = sorted(set(endpoints))
+        self.talks = _talks(collective)
+        self.out: dict[str, list[tuple[str, float]]] = {}
+        self.into: dict[str, list[tuple[str, float]]] = {}
+        for (src, dst), figures in paths.links.items():
+            self.out.setdefault(src, []).append((dst, figures.gb_per_s))
+            self.into.setdefault(dst, []).append((src, figures.gb_per_s))
+
+    def throughput_bound(self) -> tuple[float | None, str]:
+        """(GB/s that no schedule exceeds, why)."""
+        if len(self.ends) < 2:
+            return None, "all ranks share one endpoint"
+        hosts: dict[str, list[str]] = {}
+        for end in self.ends:
+            hosts.setdefault(self.paths.topology.by_id[end].host, []).append(end)
+        partitions = [("single endpoints", [[end] for end in self.ends])]
+        if len(hosts) > 1:
+            partitions.append(("hosts", list(hosts.values())))
+        found = []
+        for name, groups in partitions:
+            for group in groups:
+                found += self._cut(group, group[0] if len(group) == 1 else f"the endpoints of {group[0]}'s host")
+            if self.collective.name == "allreduce":
+                egress = sum(self._capacity(group, self.out) for group in groups)
+                giving = sum(any(self.talks[rank].any() for rank in self._ranks(group)) for group in groups)
+                values = len(groups) + giving - 2
+                found.append((egress / values, f"{len(groups)} {name}, egress {egress:g} GB/s in all"))
+        return min(found, default=(None, "nothing needs to be sent"))
+
+    def _cut(self, group: Sequence[str], name: str) -> list[tuple[float, str]]:
+        """The bounds of one group: payload over the time that what enters it, and what leaves it, takes."""
+        inside = np.zeros(len(self.endpoints), bool)
+        inside[self._ranks(group)] = True
+        enters, leaves = self._crossing(inside)
+        found = []
+        for share, links, word in ((enters, self.into, "enter"), (leaves, self.out, "leave")):
+            if share > 0:
+                capacity = self._capacity(group, links)
+                found.append((capacity / share, f"{share:.4g} of the payload must {word} {name}, at {capacity:g} GB/s"))
+        return found
+
+    def _crossing(self, inside: NDArray[np.bool_]) -> tuple[float, float]:
+        """Shares of the payload that at least enter, and leave, the ranks inside."""
+        enters = bool(self.talks[~inside][:, inside].any())
+        leaves = bool(self.talks[inside][:, ~inside].any())
+        if self.collective.name not in IN_PARTS:  # a whole value, or a fold of whole values
+            return float(enters), float(leaves)
+        mine = float(_shares(self.collective)[inside].sum())
+        others = float(_shares(self.collective)[~inside].sum())
+        into, out = (others, mine) if self.collective.name == "allgather" else (mine, others)
+        return into * enters, out * leaves
+
+    def _ranks(self, group: Sequence[str]) -> list[int]:
+        return [rank for rank, end in enumerate(self.endpoints) if end in group]
+
+    def _capacity(self, group: Sequence[str], links: dict[str, list[tuple[str, float]]]) -> float:
+        """What can cross a group's border, whether or not it owns the forwarding devices that serve it alone."""
+        return min(
+            sum(rate for device in sorted(border) for other, rate in links.get(device, ()) if other not in border)
+            for border in (set(group), self._owned(group))
         )
-    ]
-    others = sorted(set(endpoints) - {root})
-    found += [(_crossing_gb_per_s({end}, paths, out=not outward), f"all links of {end}") for end in others]
-    return min(found)
 
+    def _owned(self, group: Sequence[str]) -> set[str]:
+        """A group with the devices that serve nobody else: a whole host's own, or an endpoint's own NIC."""
+        topology = self.paths.topology
+        host = topology.by_id[group[0]].host
+        members = set(group)
+        rest = {d.id for d in topology.devices if d.host == host}
+        if rest & set(topology.endpoints) == members and len(members) > 1:
+            return rest
+        return members | {nic for nic, users in self._served.items() if users <= members}
 
-def _egress_gb_per_s(group: Sequence[str], paths: PathFinder) -> float:
-    """What can leave a group, whether or not it owns the forwarding devices that serve it alone."""
-    alone, owning = set(group), _owned(group, paths)
-    return min(_crossing_gb_per_s(alone, paths, out=True), _crossing_gb_per_s(owning, paths, out=True))
-
-
-def _owned(group: Sequence[str], paths: PathFinder) -> set[str]:
-    """A group with the devices that serve nobody else: a whole host's own, or an endpoint's own NIC."""
-    topology = paths.topology
-    host = topology.by_id[group[0]].host
-    members = set(group)
-    rest = {d.id for d in topology.devices if d.host == host}
-    if rest & set(topology.endpoints) == members and len(members) > 1:
-        return rest
-    served: dict[str, set[str]] = {}
-    for src, dst in paths.links:
-        if topology.by_id[dst].kind == "nic" and src in topology.endpoints:
-            served.setdefault(dst, set()).add(src)
-    return members | {nic for nic, users in served.items() if users <= members}
-
-
-def _crossing_gb_per_s(group: set[str], paths: PathFinder, *, out: bool) -> float:
-    return sum(
-        figures.gb_per_s
-        for (src, dst), figures in paths.links.items()
-        if ((src in group) > (dst in group) if out else (src in group) < (dst in group))
-    )
+    @cached_property
+    def _served(self) -> dict[str, set[str]]:
+        """The endpoints that each NIC has a direct link from."""
+        topology = self.paths.topology
+        served: dict[str, set[str]] = {}
+        for src, dst in self.paths.links:
+            if topology.by_id[dst].kind == "nic" and src in topology.endpoints:
+                served.setdefault(dst, set()).add(src)
+        return served

@@ -55,6 +55,11 @@ class Collective:
         self._check_shards()
 
     @property
+    def order(self) -> str:
+        """The order of its operands, one of `ORDERS`."""
+        return "canonical" if self.shards else "any"
+
+    @property
     def contributors(self) -> range:
         """Ranks whose value goes in."""
         return range(self.root, self.root + 1) if self.name == "broadcast" else range(self.ranks)

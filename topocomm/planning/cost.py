@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
@@ -74,7 +74,7 @@ def cost_of(
         wire_bytes=wire_bytes,
         alpha_us=alpha_us,
         predicted_us=predicted_us,
-        throughput_gb_per_s=_throughput_gb_per_s(schedule, endpoints, paths, row_bytes),
+        throughput_gb_per_s=_throughput_gb_per_s(schedule, endpoints, paths, messages, schedule.rows * row_bytes),
     )
 
 
@@ -113,14 +113,11 @@ def _busiest_us(messages: Sequence[Message], paths: PathFinder) -> float:
 
 
 def _throughput_gb_per_s(
-    schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, row_bytes: int
+    schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, messages: Sequence[Message], payload_bytes: int
 ) -> float | None:
     """Payload over the busiest link's time. Without a payload, that of one with equal chunks."""
-    if schedule.rows and row_bytes:
-        messages = [m for step in steps_of(schedule, endpoints, paths, row_bytes) for m in step.messages]
-        payload_bytes = schedule.rows * row_bytes
-    else:
-        unit = Schedule(**{**schedule.__dict__, "chunks": tuple((i, 1) for i in range(len(schedule.chunks)))})
+    if not payload_bytes:
+        unit = replace(schedule, chunks=tuple((index, 1) for index in range(len(schedule.chunks))))
         messages = [m for step in steps_of(unit, endpoints, paths, 1) for m in step.messages]
         payload_bytes = unit.rows
     busiest_us = _busiest_us([m for m in messages if m.route.gb_per_s < inf], paths)

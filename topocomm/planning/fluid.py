@@ -180,20 +180,20 @@ class _Events:
         return touched
 
     def _share(self) -> None:
-        """Max-min fair rates: the tightest link shares equally among its flows, and so on with what is left."""
+        """Max-min fair rates: the tightest links share equally among their flows, and so on with what is left."""
         links = self.model.paths.links
         users: dict[Edge, set[int]] = {}
         for index in self.flows:
             for edge in self.messages[index].route.edges:
                 users.setdefault(edge, set()).add(index)
         left = {edge: links[edge].gb_per_s * 1e3 for edge in users}  # bytes per us
-        open_flows = set(self.flows)
-        while open_flows:
-            edge = min((e for e in users if users[e]), key=lambda e: left[e] / len(users[e]))
-            rate = left[edge] / len(users[edge])
-            for index in list(users[edge]):
+        while users:
+            rates = {edge: left[edge] / len(flows) for edge, flows in users.items()}
+            rate = min(rates.values())
+            tightest = [edge for edge, own in rates.items() if own == rate]
+            for index in {index for edge in tightest for index in users[edge]}:
                 self.flows[index].rate_bytes_per_us = rate
-                open_flows.remove(index)
                 for crossed in self.messages[index].route.edges:
                     users[crossed].discard(index)
                     left[crossed] -= rate
+            users = {edge: flows for edge, flows in users.items() if flows}

@@ -46,10 +46,10 @@ def steps_of(schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, ro
     """
     chunk_bytes = [rows * row_bytes for _, rows in schedule.chunks]
     groups: list[dict[tuple[int, int, int], tuple[list[Place], list[Place]]]] = [{} for _ in range(schedule.rounds)]
-    for move in schedule.transfer_list():
-        reads, writes = groups[move.round].setdefault((move.src, move.dst, move.path), ([], []))
-        reads.append((move.src, move.src_slot, move.chunk))
-        writes.append((move.dst, move.dst_slot, move.chunk))
+    for round_, src, src_slot, dst, dst_slot, chunk, path in schedule.transfers.tolist():
+        reads, writes = groups[round_].setdefault((src, dst, path), ([], []))
+        reads.append((src, src_slot, chunk))
+        writes.append((dst, dst_slot, chunk))
     combines: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
     for fold in schedule.combine_list():
         combines[fold.round].append(fold)
@@ -59,7 +59,7 @@ def steps_of(schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, ro
         for (src, dst, path), (reads, writes) in group.items():
             a, b = endpoints[src], endpoints[dst]
             route = paths.cheapest(a, b) if path == NO_PATH else paths.explicit(schedule.paths[path], a, b)
-            size = sum(chunk_bytes[chunk] for _, _, chunk in reads)
+            size = sum([chunk_bytes[place[2]] for place in reads])
             messages.append(Message(a, b, route, size, tuple(reads), tuple(writes)))
         steps.append(Step(tuple(messages), tuple(folds)))
     return steps

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import inf
 
@@ -32,7 +33,7 @@ class Route:
     gb_per_s: float
     gap_us: float
 
-    @property
+    @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """The directed links of the route."""
         return tuple(pairwise(self.devices))

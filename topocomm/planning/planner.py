@@ -5,53 +5,24 @@ Planning is pure: equal inputs give equal plans, byte for byte, on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from threading import Lock
 
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
-from topocomm.planning.algorithms.binomial import binomial_allreduce, binomial_broadcast, binomial_reduce
-from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast, flat_reduce
-from topocomm.planning.algorithms.hierarchical import leaders_allreduce, rails_allreduce
-from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
-from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.bounds import Bounds, bounds_of
 from topocomm.planning.buffers import rank_program
-from topocomm.planning.collectives import Collective
+from topocomm.planning.candidates import Request, candidate_builds
+from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.cost import Cost, PortModel, cost_of
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Objective, Plan, PlanFigures
-from topocomm.planning.schedule import Schedule, split_rounds
+from topocomm.planning.schedule import Schedule, split_rounds, split_rows
 from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import Topology
-
-Build = Callable[[], Schedule]
-
-MOST_FLAT_RANKS = 64
-MOST_RING_RANKS = 256
-"""Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be planned, beside the topology."""
-
-    collective: Collective
-    operator: Operator
-    layout: Layout
-    endpoints: tuple[str, ...]
-    objective: Objective
-    ports: int
-    port_model: PortModel
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of one rank's value."""
-        return self.layout.rows * self.layout.row_bytes
 
 
 @dataclass(frozen=True)
@@ -64,7 +35,7 @@ class Candidate:
     cost: Cost
 
 
-def plan(
+def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-only
     topology: Topology,
     collective: str = "allreduce",
     *,
@@ -75,20 +46,27 @@ def plan(
     port_model: PortModel | None = None,
     ranks: Sequence[str] | None = None,
     root: int = 0,
+    parts: Sequence[int] | None = None,
+    order: str = "any",
+    shards: Sequence[int] | None = None,
 ) -> Plan:
     """The best plan for `payload_bytes` of an operator's rows on a machine.
 
     Args:
         topology: The machine.
-        collective: allreduce, reduce or broadcast.
-        payload_bytes: Bytes of one rank's value: a whole number of rows of the operator at its default sizes
-            (`sum`: 4 bytes, `attention.logsumexp`: 516); 0 plans for latency alone.
+        collective: allreduce, reduce, broadcast, allgather, reduce_scatter, scan or exscan.
+        payload_bytes: Bytes of one rank's value (of allgather and reduce_scatter: of the whole): a whole number of
+            rows of the operator at its default sizes (`sum`: 4 bytes, `attention.logsumexp`: 516); 0 plans for
+            latency alone.
         operator: What is reduced.
         objective: "latency", "rounds", "throughput" or "auto" (the predicted time of this payload).
         ports: Messages that an endpoint can send, and receive, at once.
         port_model: "alpha" or "loggp"; None takes loggp for "auto" and alpha otherwise.
         ranks: Endpoint id of every rank; None puts one rank on every endpoint.
         root: Root rank of reduce and broadcast.
+        parts: Rows that each rank gives (allgather) or gets (reduce_scatter); None: as even as possible.
+        order: "any" or "canonical", as for `make_plan`.
+        shards: Of canonical order, as for `make_plan`.
 
     Raises:
         PlanError: An argument is out of range, or no route joins two ranks.
@@ -109,10 +87,13 @@ def plan(
         objective=objective,
         ports=ports,
         port_model=port_model,
+        parts=parts,
+        order=order,
+        shards=shards,
     )
 
 
-def make_plan(
+def make_plan(  # noqa: PLR0913 - as `plan`
     topology: Topology,
     collective: str,
     *,
@@ -123,20 +104,29 @@ def make_plan(
     objective: Objective = "auto",
     ports: int = 1,
     port_model: PortModel | None = None,
+    parts: Sequence[int] | None = None,
+    order: str = "any",
+    shards: Sequence[int] | None = None,
 ) -> Plan:
     """The best plan for one collective on one machine.
 
     Args:
         topology: The machine.
-        collective: allreduce, reduce or broadcast.
-        operator: What is reduced (ignored by broadcast, whose values move unchanged).
-        layout: Shape and bytes of one rank's value.
+        collective: allreduce, reduce, broadcast, allgather, reduce_scatter, scan or exscan.
+        operator: What is reduced (ignored by broadcast and allgather, whose values move unchanged).
+        layout: Shape and bytes of one rank's value; of allgather and reduce_scatter, of the whole.
         ranks: Endpoint id of every rank; None puts one rank on every endpoint.
         root: Root rank of reduce and broadcast.
         objective: What to minimise: alpha time ("latency"), rounds, time for long payloads ("throughput"), or the
             predicted time for this payload ("auto").
         ports: Messages that an endpoint can send, and receive, at once.
         port_model: "alpha" or "loggp"; None takes loggp for "auto" and alpha otherwise.
+        parts: Rows that each rank gives (allgather) or gets (reduce_scatter), in rank order, zeros allowed; None
+            splits the rows as evenly as possible.
+        order: "any": operands in rank order unless the operator commutes. "canonical" (allreduce only): one tree
+            over virtual shards, the same for every rank count and layout (`canonical.py`).
+        shards: Of canonical order, the first virtual shard of each rank and the end of the last rank's: (0, 3, 3, 8)
+            gives 3 ranks the shards 0..2, none, and 3..7. None gives every rank one shard.
 
     Raises:
         PlanError: An argument is out of range, or no route joins two ranks.
@@ -145,11 +135,17 @@ def make_plan(
         raise PlanError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
     if port_model is not None and port_model not in PORT_MODELS:
         raise PlanError(f"port model {port_model!r}: expected one of {', '.join(PORT_MODELS)}")
+    if order not in ORDERS:
+        raise PlanError(f"order {order!r}: expected one of {', '.join(ORDERS)}")
+    if shards is not None and order != "canonical":
+        raise PlanError(f"shards go with order 'canonical', the order is {order!r}")
     endpoints = place_ranks(topology, ranks)
     if not 1 <= ports <= max(1, len(endpoints) - 1):
         raise PlanError(f"ports {ports}: expected 1 to {max(1, len(endpoints) - 1)} with {len(endpoints)} ranks")
+    if order == "canonical" and shards is None:
+        shards = range(len(endpoints) + 1)
     request = Request(
-        Collective(collective, len(endpoints), root),
+        _collective(collective, len(endpoints), root, layout, parts, shards),
         operator,
         layout,
         endpoints,
@@ -161,16 +157,38 @@ def make_plan(
         return _search(_Machine(topology), request)
 
 
-def every_plan(topology: Topology, collective: str, operator: Operator, layout: Layout, root: int = 0) -> list[Plan]:
+def every_plan(
+    topology: Topology,
+    collective: str,
+    operator: Operator,
+    layout: Layout,
+    root: int = 0,
+    *,
+    parts: Sequence[int] | None = None,
+    shards: Sequence[int] | None = None,
+) -> list[Plan]:
     """The plans of all algorithms that fit, with one rank on every endpoint, least predicted time first.
 
-    What `make_plan` chooses from: for comparing algorithms on one machine.
+    What `make_plan` chooses from: for comparing algorithms on one machine. With `shards`, those in canonical order.
     """
     ends = place_ranks(topology, None)
-    request = Request(Collective(collective, len(ends), root), operator, layout, ends, "auto", 1, "loggp")
+    made = _collective(collective, len(ends), root, layout, parts, shards)
+    request = Request(made, operator, layout, ends, "auto", 1, "loggp")
     paths = PathFinder(topology)
     found = sorted(_candidates(request, paths), key=lambda one: _merit(one, "auto"))
     return [_finish(request, one, paths) for one in found]
+
+
+def _collective(
+    name: str, ranks: int, root: int, layout: Layout, parts: Sequence[int] | None, shards: Sequence[int] | None
+) -> Collective:
+    """The collective with its parts filled in and checked against the rows."""
+    if parts is None:
+        parts = [rows for _, rows in split_rows(layout.rows, ranks)] if name in IN_PARTS else ()
+    made = Collective(name, ranks, root, tuple(map(int, parts)), tuple(map(int, shards or ())))
+    if parts and sum(parts) != layout.rows:
+        raise PlanError(f"{name}: parts of {sum(parts)} rows in all, the payload has {layout.rows}")
+    return made
 
 
 @dataclass(frozen=True)
@@ -213,52 +231,6 @@ def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, .
     return tuple(ranks)
 
 
-def candidate_builds(request: Request, paths: PathFinder) -> Iterator[tuple[str, Build]]:
-    """Name and builder of every algorithm that fits the collective, the operator and the number of ranks."""
-    count, rows, root = len(request.endpoints), request.layout.rows, request.collective.root
-    if request.collective.name == "reduce":
-        yield "binomial", lambda: binomial_reduce(count, rows, root)
-        yield "flat", lambda: flat_reduce(count, rows, root)
-    elif request.collective.name == "broadcast":
-        yield "binomial", lambda: binomial_broadcast(count, rows, root)
-        yield "flat", lambda: flat_broadcast(count, rows, root)
-    else:
-        yield from _allreduce_builds(request, paths, count, rows)
-
-
-def latency_groups(endpoints: Sequence[str], paths: PathFinder) -> list[list[list[int]]]:
-    """Ways to cut the ranks in groups of neighbours: one for every latency that separates them.
-
-    Two neighbours in rank order are in one group if their path latency is at most the level. Levels that leave
-    one group, or only single ranks, are left out.
-    """
-    steps = [paths.latency_us(a, b) for a, b in pairwise(endpoints)]
-    found = []
-    for level in sorted(set(steps))[:-1]:
-        groups = [[0]]
-        for rank, step_us in enumerate(steps, start=1):
-            if step_us <= level:
-                groups[-1].append(rank)
-            else:
-                groups.append([rank])
-        found.append(groups)
-    return found
-
-
-def _allreduce_builds(request: Request, paths: PathFinder, count: int, rows: int) -> Iterator[tuple[str, Build]]:
-    yield "recursive-doubling", lambda: recursive_doubling_allreduce(count, rows)
-    yield "binomial", lambda: binomial_allreduce(count, rows)
-    if count <= MOST_FLAT_RANKS:
-        yield "flat", lambda: flat_allreduce(count, rows)
-    if request.operator.commutative and request.layout.splittable and count <= MOST_RING_RANKS:
-        yield "ring", lambda: ring_allreduce(count, rows)
-    for groups in latency_groups(request.endpoints, paths):
-        sizes = {len(group) for group in groups}
-        if len(sizes) == 1:
-            yield f"two-level-rails-{len(groups)}", lambda g=groups: rails_allreduce(g, rows)  # type: ignore[misc]
-        yield f"two-level-leaders-{len(groups)}", lambda g=groups: leaders_allreduce(g, rows)  # type: ignore[misc]
-
-
 def _candidates(request: Request, paths: PathFinder) -> list[Candidate]:
     """All algorithms whose messages have routes here, proved and costed."""
     found, problems = [], []
@@ -283,6 +255,7 @@ def _candidate(name: str, schedule: Schedule, request: Request, paths: PathFinde
         endpoints=request.endpoints,
         ports=request.ports,
         serialised=serialised,
+        keep_order=not request.operator.commutative,
     )
     cost = cost_of(
         schedule,
@@ -325,7 +298,7 @@ def _finish(request: Request, best: Candidate, paths: PathFinder) -> Plan:
     return Plan(
         collective=request.collective,
         operator=request.operator.name,
-        order="any",
+        order=request.collective.order,
         objective=request.objective,
         topology_digest=paths.topology.digest,
         ranks=request.endpoints,

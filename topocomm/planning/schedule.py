@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -125,6 +125,13 @@ def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
     """(first row, rows) of `parts` chunks that differ by at most one row."""
     edges = [rows * i // parts for i in range(parts + 1)]
     return tuple((low, high - low) for low, high in pairwise(edges))
+
+
+def part_chunks(parts: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """((first row, rows) of one chunk for every part that has rows, whose part each is); of no rows, all parts."""
+    edges = (0, *accumulate(parts))
+    owners = tuple(rank for rank, rows in enumerate(parts) if rows or not edges[-1])
+    return tuple((edges[rank], parts[rank]) for rank in owners), owners
 
 
 def make_schedule(

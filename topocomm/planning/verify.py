@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from topocomm.errors import PlanError
 from topocomm.planning.canonical import canonical_nodes, canonical_split
 from topocomm.planning.collectives import Collective
@@ -297,18 +299,17 @@ class _Replay:
 
 
 def _busiest_port(schedule: Schedule, endpoints: Sequence[str]) -> int:
-    ends = list(endpoints) or [str(rank) for rank in range(schedule.ranks)]
-    used: dict[tuple[int, str, str], set[tuple[int, int, int]]] = {}
-    for move in schedule.transfer_list():
-        message = (move.src, move.dst, move.path)
-        used.setdefault((move.round, "send", ends[move.src]), set()).add(message)
-        used.setdefault((move.round, "receive", ends[move.dst]), set()).add(message)
-    return max(map(len, used.values()), default=0)
+    if not len(schedule.transfers):
+        return 0
+    numbers: dict[str, int] = {}
+    ends = np.asarray([numbers.setdefault(end, len(numbers)) for end in endpoints or map(str, range(schedule.ranks))])
+    messages = np.unique(schedule.transfers[:, [0, 1, 3, 6]], axis=0)
+    ports = [messages[:, 0] * len(numbers) + ends[messages[:, side]] for side in (1, 2)]
+    return max(int(np.bincount(port).max()) for port in ports)
 
 
 def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str]) -> None:
-    for move in dict.fromkeys((t.src, t.dst, t.path) for t in schedule.transfer_list()):
-        src, dst, path = move
+    for src, dst, path in np.unique(schedule.transfers[:, [1, 3, 6]], axis=0).tolist():
         if path == NO_PATH:
             paths.cheapest(endpoints[src], endpoints[dst])
         elif not 0 <= path < len(schedule.paths):

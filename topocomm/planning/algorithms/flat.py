@@ -1,12 +1,16 @@
-"""Flat: every rank sends its value to every rank that needs the result, which folds all of them in rank order.
+"""Flat: every rank sends its value to every rank that needs it, which folds all of them in rank order.
 
 One hop of latency, P-1 messages a port. Best where messages of one port overlap (a switch under LogGP, stores to
 mapped memory) or P is tiny. Round i pairs rank r with r+i, so no endpoint has two messages in a round.
+`direct` is the same for payloads that are worth splitting: each chunk straight to its owner, which folds it once,
+and from there straight to all.
 """
 
 from __future__ import annotations
 
-from topocomm.planning.schedule import Schedule, ScheduleBuilder
+from collections.abc import Sequence
+
+from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks, split_rows
 
 
 def flat_allreduce(ranks: int, rows: int) -> Schedule:
@@ -23,23 +27,100 @@ def flat_allreduce(ranks: int, rows: int) -> Schedule:
     return build.build()
 
 
+def direct_allreduce(ranks: int, rows: int) -> Schedule:
+    """Flat reduce-scatter, then flat allgather: 2(P-1) one-port rounds, one combine a chunk, rank order kept."""
+    build = ScheduleBuilder(ranks, split_rows(rows, min(ranks, rows) if rows else ranks))
+    owners = range(len(build.chunks))
+    slots = collect(build, owners)
+    held = spread(build, owners, slots, first_round=ranks - 1)
+    for rank in range(ranks):
+        for chunk in owners:
+            build.output(rank, held[rank][chunk], chunk=chunk)
+    return build.build()
+
+
 def flat_reduce(ranks: int, rows: int, root: int) -> Schedule:
     """Every rank sends to the root, which folds once."""
     build = ScheduleBuilder(ranks, ((0, rows),))
-    held = {root: 0}
-    for step in range(1, ranks):
-        source = (root + step) % ranks
-        held[source] = build.send(step - 1, source, 0, root)
-    slots = [held[source] for source in range(ranks)]
-    build.output(root, build.fold(max(ranks - 2, 0), root, slots))
+    build.output(root, collect(build, [root])[0])
     return build.build()
 
 
 def flat_broadcast(ranks: int, rows: int, root: int) -> Schedule:
     """The root sends to every rank."""
     build = ScheduleBuilder(ranks, ((0, rows),), contributors=[root])
-    build.output(root, 0)
-    for step in range(1, ranks):
-        target = (root + step) % ranks
-        build.output(target, build.send(step - 1, root, 0, target))
+    held = spread(build, [root], [0], first_round=0)
+    for rank in range(ranks):
+        build.output(rank, held[rank][0])
     return build.build()
+
+
+def flat_allgather(parts: Sequence[int]) -> Schedule:
+    """Every rank sends its part to all: P-1 one-port rounds."""
+    chunks, owners = part_chunks(parts)
+    build = ScheduleBuilder(len(parts), chunks, owners=owners)
+    held = spread(build, owners, [0] * len(chunks), first_round=0)
+    for rank in range(len(parts)):
+        for chunk in range(len(chunks)):
+            build.output(rank, held[rank][chunk], chunk=chunk)
+    return build.build()
+
+
+def flat_reduce_scatter(parts: Sequence[int]) -> Schedule:
+    """Every part straight to its owner, which folds once in rank order: P-1 one-port rounds."""
+    chunks, owners = part_chunks(parts)
+    build = ScheduleBuilder(len(parts), chunks)
+    for chunk, slot in enumerate(collect(build, owners)):
+        build.output(owners[chunk], slot, chunk=chunk)
+    return build.build()
+
+
+def flat_scan(ranks: int, rows: int) -> Schedule:
+    """Every rank sends to all later ones, each of which folds once: P-1 one-port rounds."""
+    return _flat_prefix(ranks, rows, own=True)
+
+
+def flat_exscan(ranks: int, rows: int) -> Schedule:
+    """The same without the rank's own value: P-1 one-port rounds."""
+    return _flat_prefix(ranks, rows, own=False)
+
+
+def _flat_prefix(ranks: int, rows: int, *, own: bool) -> Schedule:
+    build = ScheduleBuilder(ranks, ((0, rows),))
+    held: list[dict[int, int]] = [{rank: 0} if own else {} for rank in range(ranks)]
+    for step in range(1, ranks):
+        for rank in range(ranks - step):
+            held[rank + step][rank] = build.send(step - 1, rank, 0, rank + step)
+    for rank, slots in enumerate(held):
+        if slots:
+            build.output(rank, build.fold(max(rank - 1, 0), rank, [slots[source] for source in sorted(slots)]))
+    return build.build()
+
+
+def collect(build: ScheduleBuilder, owners: Sequence[int]) -> list[int]:
+    """Every rank sends each chunk to its owner, which folds in rank order; returns the owners' slots by chunk."""
+    ranks = build.ranks
+    held = [{owner: 0} for owner in owners]
+    for step in range(1, ranks):
+        for chunk, owner in enumerate(owners):
+            source = (owner - step) % ranks
+            held[chunk][source] = build.send(step - 1, source, 0, owner, chunk=chunk)
+    last = max(ranks - 2, 0)
+    return [
+        build.fold(last, owner, [held[chunk][source] for source in range(ranks)], chunk=chunk)
+        for chunk, owner in enumerate(owners)
+    ]
+
+
+def spread(
+    build: ScheduleBuilder, owners: Sequence[int], slots: Sequence[int], *, first_round: int
+) -> list[dict[int, int]]:
+    """Every owner sends its chunks to all ranks; returns the slots by rank and chunk."""
+    held: list[dict[int, int]] = [{} for _ in range(build.ranks)]
+    for chunk, owner in enumerate(owners):
+        held[owner][chunk] = slots[chunk]
+    for step in range(1, build.ranks):
+        for chunk, owner in enumerate(owners):
+            target = (owner + step) % build.ranks
+            held[target][chunk] = build.send(first_round + step - 1, owner, slots[chunk], target, chunk=chunk)
+    return held

@@ -1,28 +1,71 @@
-"""Ring: reduce-scatter then all-gather around a ring (Patarasuk, Yuan 2009), bandwidth-optimal with equal links.
+"""Ring: chunks travel from neighbour to neighbour (Patarasuk, Yuan 2009), bandwidth-optimal with equal links.
 
-Each rank sends 2(P-1)/P of the payload. Chunk c starts behind its owner and travels once around, so the fold of
-most chunks begins in the middle of the rank order: for commutative operators only.
+A chunk is reduced on its way from behind its owner once around, so the fold of most chunks begins in the middle of
+the rank order: for commutative operators only. An allreduce sends 2(P-1)/P of the payload per rank.
 """
 
 from __future__ import annotations
 
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, split_rows
+from collections.abc import Sequence
+
+from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks, split_rows
 
 
 def ring_allreduce(ranks: int, rows: int) -> Schedule:
     """2(P-1) rounds; chunk c is reduced at rank c, then goes around again. At most one chunk per row."""
-    build = ScheduleBuilder(ranks, split_rows(rows, max(1, min(ranks, rows) if rows else ranks)))
-    for chunk in range(len(build.chunks)):
-        rank, slot = (chunk + 1) % ranks, 0
-        for step in range(ranks - 1):
-            following = (rank + 1) % ranks
-            arrived = build.send(step, rank, slot, following, chunk=chunk)
-            slot = build.fold(step, following, [arrived, 0], chunk=chunk)
-            rank = following
-        build.output(rank, slot, chunk=chunk)
-        for step in range(ranks - 1, 2 * (ranks - 1)):
-            following = (rank + 1) % ranks
-            slot = build.send(step, rank, slot, following, chunk=chunk)
-            rank = following
-            build.output(rank, slot, chunk=chunk)
+    build = ScheduleBuilder(ranks, split_rows(rows, min(ranks, rows) if rows else ranks))
+    owners = range(len(build.chunks))
+    held: list[dict[int, int]] = [{} for _ in range(ranks)]
+    for chunk, slot in enumerate(collect_around(build, owners)):
+        held[chunk][chunk] = slot
+    spread_around(build, owners, held, first_round=ranks - 1)
+    for rank in range(ranks):
+        for chunk in owners:
+            build.output(rank, held[rank][chunk], chunk=chunk)
     return build.build()
+
+
+def ring_reduce_scatter(parts: Sequence[int]) -> Schedule:
+    """P-1 rounds; every part is folded on its way around to its owner."""
+    chunks, owners = part_chunks(parts)
+    build = ScheduleBuilder(len(parts), chunks)
+    for chunk, slot in enumerate(collect_around(build, owners)):
+        build.output(owners[chunk], slot, chunk=chunk)
+    return build.build()
+
+
+def ring_allgather(parts: Sequence[int]) -> Schedule:
+    """P-1 rounds; every part goes around from its owner."""
+    chunks, owners = part_chunks(parts)
+    build = ScheduleBuilder(len(parts), chunks, owners=owners)
+    held = [{chunk: 0 for chunk, owner in enumerate(owners) if owner == rank} for rank in range(len(parts))]
+    spread_around(build, owners, held, first_round=0)
+    for rank in range(len(parts)):
+        for chunk in range(len(chunks)):
+            build.output(rank, held[rank][chunk], chunk=chunk)
+    return build.build()
+
+
+def collect_around(build: ScheduleBuilder, owners: Sequence[int]) -> list[int]:
+    """Fold every chunk on its way from the rank behind its owner to its owner; returns the owners' slots by chunk."""
+    slots = []
+    for chunk, owner in enumerate(owners):
+        rank, slot = (owner + 1) % build.ranks, 0
+        for step in range(build.ranks - 1):
+            rank = (rank + 1) % build.ranks
+            arrived = build.send(step, (rank - 1) % build.ranks, slot, rank, chunk=chunk)
+            slot = build.fold(step, rank, [arrived, 0], chunk=chunk)
+        slots.append(slot)
+    return slots
+
+
+def spread_around(
+    build: ScheduleBuilder, owners: Sequence[int], held: list[dict[int, int]], *, first_round: int
+) -> None:
+    """Send every chunk around from its owner, past the ranks that hold it; adds the slots to `held`."""
+    for chunk, owner in enumerate(owners):
+        for step in range(build.ranks - 1):
+            rank, following = (owner + step) % build.ranks, (owner + step + 1) % build.ranks
+            if chunk not in held[following]:
+                slot = held[rank][chunk]
+                held[following][chunk] = build.send(first_round + step, rank, slot, following, chunk=chunk)

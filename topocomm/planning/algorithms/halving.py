@@ -1,0 +1,109 @@
+"""Recursive halving and doubling (Rabenseifner 2004): log2 P rounds whose messages halve, then double.
+
+Distances grow while chunks are reduced: partners first differ in their lowest bit, so merges join neighbouring
+ranges and rank order is kept; a chunk ends at the position that agrees with its owner's in every bit. For P that is
+not a power of two, P - 2^k neighbours fold in pairs first and get their result back last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks, split_rows
+
+
+def halving_reduce_scatter(parts: Sequence[int]) -> Schedule:
+    """floor(log2 P) rounds, two more where P is not a power of two; rank order kept."""
+    chunks, owners = part_chunks(parts)
+    build = ScheduleBuilder(len(parts), chunks)
+    core = _Core(len(parts))
+    positions = [core.position(owner) for owner in owners]
+    held, round_ = core.collect(build, positions)
+    for chunk, owner in enumerate(owners):
+        holder = core.ranks[positions[chunk]]
+        slot = held[positions[chunk]][chunk]
+        if holder != owner:
+            slot = build.send(round_, holder, slot, owner, chunk=chunk)
+        build.output(owner, slot, chunk=chunk)
+    return build.build()
+
+
+def rabenseifner_allreduce(ranks: int, rows: int) -> Schedule:
+    """Reduce-scatter by halving, allgather by doubling: 2 floor(log2 P) rounds, two more where P is no power of two."""
+    core = _Core(ranks)
+    count = len(core.ranks)
+    build = ScheduleBuilder(ranks, split_rows(rows, min(count, rows) if rows else count))
+    chunks = range(len(build.chunks))
+    held, round_ = core.collect(build, chunks)
+    round_ = core.spread(build, held, round_)
+    for position, rank in enumerate(core.ranks):
+        for chunk in chunks:
+            slot = held[position][chunk]
+            build.output(rank, slot, chunk=chunk)
+            if position < core.surplus:
+                build.output(rank + 1, build.send(round_, rank, slot, rank + 1, chunk=chunk), chunk=chunk)
+    return build.build()
+
+
+class _Core:
+    """The 2^k ranks that exchange; of each of the first P - 2^k pairs of neighbours it has the even one."""
+
+    def __init__(self, ranks: int) -> None:
+        size = 1 << (ranks.bit_length() - 1)
+        self.surplus = ranks - size
+        self.ranks = [*range(0, 2 * self.surplus, 2), *range(2 * self.surplus, ranks)]
+        self.distances = [1 << k for k in range(size.bit_length() - 1)]
+
+    def position(self, rank: int) -> int:
+        """Where in the core the rank, or its even neighbour, stands."""
+        return rank // 2 if rank < 2 * self.surplus else rank - self.surplus
+
+    def collect(self, build: ScheduleBuilder, positions: Sequence[int]) -> tuple[list[dict[int, int]], int]:
+        """Reduce chunk c at position positions[c]; returns the slots by position and chunk, and the round after."""
+        chunks = range(len(positions))
+        held = [dict.fromkeys(chunks, 0) for _ in self.ranks]
+        for position in range(self.surplus):
+            rank = self.ranks[position]
+            for chunk in chunks:
+                arrived = build.send(0, rank + 1, 0, rank, chunk=chunk)
+                held[position][chunk] = build.fold(0, rank, [0, arrived], chunk=chunk)
+        round_ = int(bool(self.surplus))
+        for distance in self.distances:
+            self._halve(build, positions, held, distance, round_)
+            round_ += 1
+        return held, round_
+
+    def spread(self, build: ScheduleBuilder, held: list[dict[int, int]], round_: int) -> int:
+        """Exchange all that is held, farthest partners first, until every position has all; returns the round after."""
+        for distance in reversed(self.distances):
+            before = [dict(slots) for slots in held]
+            for position, slots in enumerate(before):
+                partner = position ^ distance
+                for chunk, slot in slots.items():
+                    held[partner][chunk] = build.send(
+                        round_, self.ranks[position], slot, self.ranks[partner], chunk=chunk
+                    )
+            round_ += 1
+        return round_
+
+    def _halve(
+        self,
+        build: ScheduleBuilder,
+        positions: Sequence[int],
+        held: list[dict[int, int]],
+        distance: int,
+        round_: int,
+    ) -> None:
+        """Every position gives its partner the chunks that end on the partner's side."""
+        arrived: list[dict[int, int]] = [{} for _ in self.ranks]
+        for position, slots in enumerate(held):
+            partner = position ^ distance
+            for chunk in [c for c in slots if (positions[c] ^ position) & distance]:
+                slot = slots.pop(chunk)
+                arrived[partner][chunk] = build.send(
+                    round_, self.ranks[position], slot, self.ranks[partner], chunk=chunk
+                )
+        for position, slots in enumerate(held):
+            for chunk, other in arrived[position].items():
+                operands = [other, slots[chunk]] if position & distance else [slots[chunk], other]
+                slots[chunk] = build.fold(round_, self.ranks[position], operands, chunk=chunk)
