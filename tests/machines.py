@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from topocomm import Device, Link, Topology
 
 
@@ -39,3 +41,17 @@ def line(ranks: int) -> Topology:
     devices = [Device(f"GPU{i}", "gpu") for i in range(ranks)]
     links = [link for i in range(ranks - 1) for link in _both(f"GPU{i}", f"GPU{i + 1}", 10.0, 1.0)]
     return Topology(f"line of {ranks}", "test", tuple(devices), tuple(links))
+
+
+def joined(sizes: Sequence[int]) -> Topology:
+    """Hosts of that many CPUs, all on one network switch: every pair has a route; 2 us within a host, 20 us between."""
+    devices = [Device("network", "switch", host="network")]
+    links = []
+    for host, count in enumerate(sizes):
+        name = f"h{host}"
+        devices.append(Device(f"{name}/memory", "numa", host=name))
+        links += _both(f"{name}/memory", "network", 10.0, 9.0)
+        for cpu in range(count):
+            devices.append(Device(f"{name}/CPU{cpu}", "cpu", host=name))
+            links += _both(f"{name}/CPU{cpu}", f"{name}/memory", 20.0, 1.0)
+    return Topology(f"hosts of {sizes}", "test", tuple(devices), tuple(links))

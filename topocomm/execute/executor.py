@@ -45,7 +45,7 @@ class PreparedCall:
         self._shared = self._lanes[0].shared
         self._values, self._results = _shapes(work.layout, work.value), _shapes(work.layout, work.result)
         self._identity = _identity(work)
-        self._gives = self._lanes[0].gives_result or self._identity is not None
+        self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
         self._handle: Handle | None = None
         self._freed = False
 

@@ -131,7 +131,7 @@ def plan_for(comm: Communicator, request: Request, bound: Bound) -> Plan:
             layout=layout,
             ranks=comm.places,
             root=request.root,
-            **({"parts": bound.parts} if bound.parts else {}),
+            parts=bound.parts,
         )
     return comm.plans[key]
 

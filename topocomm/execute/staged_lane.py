@@ -154,7 +154,7 @@ class StagedLane(Lane):
         if target is not None:
             flat = {f.name: target[f.name].reshape(rows, *f.row_shape) for f in self._work.layout.fields}
             if self._last is not None:
-                self._last(flat)
+                self._last({part.name: flat[part.name][part.rows] for part in self._outputs})
             else:
                 for part in self._outputs:
                     flat[part.name][part.rows] = part.view

@@ -1,8 +1,8 @@
 """MPI through mpi4py: persistent requests on a duplicate of the user's communicator.
 
 The duplicate keeps our tags apart from the user's. No buffer is pickled. Completion is tested, never blocked on,
-so that every wait keeps its deadline; where ranks share cores MPI itself yields between tests
-(`mpi_yield_when_idle`).
+so that every wait keeps its deadline. A rank that waits gives its core away between tests: at once where ranks share
+cores, else after a first round. (Open MPI does it by itself where `mpi_yield_when_idle` is set, MPICH does not.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _under_way: list[tuple[Any, Buffer]] = []
 """Requests that were not complete when their owner let go, with the memory that MPI reads or writes for them."""
 
 CLOCK_EVERY = 64
-"""Tests between two looks at the clock: the fast path reads none."""
+"""Tests between two looks at the clock: the fast path reads none, and keeps its core."""
 
 
 def load_mpi() -> Any:
@@ -51,13 +51,14 @@ class MpiBatch(Batch):
 
     def __init__(
         self,
-        comm: MPI.Comm,
+        transport: MpiTransport,
         buffer: Buffer,
         sends: Sequence[Message],
         receives: Sequence[Message],
         tag: int,
     ) -> None:
-        self._mpi = load_mpi()
+        self._mpi, comm = load_mpi(), transport.comm
+        self._first_tests = transport.first_tests
         self.sends, self.receives = tuple(sends), tuple(receives)
         self._buffer = buffer
         self._types: list[Any] = []
@@ -74,7 +75,7 @@ class MpiBatch(Batch):
         test_all, requests = self._test_all, self._requests
         if timeout_s <= 0:
             return bool(test_all(requests))
-        for _ in range(CLOCK_EVERY):
+        for _ in range(self._first_tests):
             if test_all(requests):
                 return True
         until_s = time.monotonic() + timeout_s
@@ -82,6 +83,7 @@ class MpiBatch(Batch):
             for _ in range(CLOCK_EVERY):
                 if test_all(requests):
                     return True
+                os.sched_yield()
         return False
 
     def pending(self) -> tuple[list[Message], list[Message]]:
@@ -137,9 +139,12 @@ class MpiTransport(Transport):
         self.size = comm.size
         self.most_tag = min(int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767), 2**31 - 1)
         self.hosts = tuple(range(self.size))
+        local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED)
+        self.first_tests = 1 if local.size > len(os.sched_getaffinity(0)) else CLOCK_EVERY
+        local.Free()
 
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
-        return MpiBatch(self.comm, buffer, sends, receives, tag)
+        return MpiBatch(self, buffer, sends, receives, tag)
 
     def post(self, peer: int, tag: int, data: bytes) -> None:
         _under_way[:] = [(request, kept) for request, kept in _under_way if not request.Test()]
