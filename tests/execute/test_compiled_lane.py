@@ -11,7 +11,7 @@ import pytest
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
-from topocomm import SUM
+from topocomm import SUM, Operator
 from topocomm.execute.compiled_lane import CompiledLane, covers, quick_way
 from topocomm.execute.lanes import Work
 from topocomm.execute.staged_lane import aligned_buffer
@@ -270,6 +270,8 @@ def test_who_waits_knows_for_whom(monkeypatch):
 
 
 def test_operators_without_a_compiled_fold_are_not_covered():
+    plain = Operator("plain", SUM.fields, SUM.combine, SUM.identity, commutative=True)
     layout = SUM.default_layout(4)
-    plan = every_plan(switch(2), "allreduce", SUM, layout)[0]
-    assert not covers(Work(plan, SUM, layout, tag=16))
+    for operator, covered in ((SUM, True), (plain, False)):
+        plan = every_plan(switch(2), "allreduce", operator, layout)[0]
+        assert covers(Work(plan, operator, layout, tag=16)) == covered
