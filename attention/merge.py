@@ -46,7 +46,7 @@ def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any
 
 
 @cache
-def _kernel() -> Kernel | None:
+def _fused() -> Kernel | None:
     try:
         from attention.kernels.cpu import COMPILED, VERSION, bind
     except ImportError:  # numba is optional; without it `combine` runs
@@ -57,6 +57,10 @@ def _kernel() -> Kernel | None:
         return bind([(chunk[OUT], chunk[LSE]) for chunk in chunks])
 
     return Kernel(VERSION, bind_layout, COMPILED)
+
+
+def _kernel(layout: Layout) -> Kernel | None:
+    return _fused()  # one for every dim; the dtypes are fixed
 
 
 LOGSUMEXP = Operator(

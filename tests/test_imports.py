@@ -43,7 +43,7 @@ def test_nothing_heavy_is_loaded(code):
     [
         ("import topocomm; topocomm.catalog('dgx-h100').graph", "networkx"),
         ("from attention import local_attention", "torch"),
-        ("from attention import LOGSUMEXP; LOGSUMEXP.kernel()", "numba"),
+        ("from attention import LOGSUMEXP; LOGSUMEXP.kernel(LOGSUMEXP.default_layout(1))", "numba"),
     ],
 )
 def test_what_is_used_is_loaded(code, library):

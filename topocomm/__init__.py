@@ -13,7 +13,7 @@ from topocomm.errors import (
 from topocomm.execute.bootstrap import run_local
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.executor import PreparedCall
-from topocomm.operators.builtin import MAX, MIN, SUM
+from topocomm.operators.builtin import ARGMAX, ARGMIN, BAND, BOR, BXOR, MAX, MIN, PROD, SUM
 from topocomm.operators.operator import Field, Kernel, Layout, Operator
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import plan
@@ -23,8 +23,14 @@ from topocomm.topology.model import Device, Link, Pair, Topology
 from topocomm.topology.recognise import load
 
 __all__ = [
+    "ARGMAX",
+    "ARGMIN",
+    "BAND",
+    "BOR",
+    "BXOR",
     "MAX",
     "MIN",
+    "PROD",
     "SUM",
     "Communicator",
     "DeadlineError",

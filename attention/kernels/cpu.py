@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, cfunc, njit, types  # type: ignore[attr-defined]
+from numba import carray, cfunc, config, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
+
+if config.DISABLE_JIT:  # type: ignore[attr-defined]
+    raise ImportError("numba is switched off by NUMBA_DISABLE_JIT")
 
 VERSION = "numba.logsumexp/2"
 

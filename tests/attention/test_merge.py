@@ -221,4 +221,4 @@ def test_what_the_operator_declares():
 
 def test_without_numba_numpy_runs(monkeypatch):
     monkeypatch.setitem(sys.modules, "attention.kernels.cpu", None)
-    assert merge_module._kernel.__wrapped__() is None
+    assert merge_module._fused.__wrapped__() is None

@@ -11,7 +11,7 @@ import pytest
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
-from topocomm import SUM
+from topocomm import SUM, Operator
 from topocomm.execute.compiled_lane import CompiledLane, covers, quick_way
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.recorder import Recorder
@@ -272,7 +272,9 @@ def test_who_waits_knows_for_whom():
 
 
 def test_operators_without_a_compiled_fold_are_not_covered():
+    plain = Operator("plain", SUM.fields, SUM.combine, SUM.identity, commutative=True)
     layout = SUM.default_layout(4)
-    plan = every_plan(switch(2), "allreduce", SUM, layout)[0]
     span = Span(0, layout.leading)
-    assert not covers(Work(plan, SUM, layout, 16, 0, span, span))
+    for operator, covered in ((SUM, True), (plain, False)):
+        plan = every_plan(switch(2), "allreduce", operator, layout)[0]
+        assert covers(Work(plan, operator, layout, 16, 0, span, span)) == covered

@@ -124,7 +124,8 @@ def test_with_two_operands_the_result_may_replace_the_second():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int32, np.uint8])
 @pytest.mark.parametrize("operator", [SUM, MAX, MIN])
 def test_identities(operator, dtype):
-    neutral = operator.identity({"value": np.dtype(dtype)})["value"]
+    neutral = operator.identity
+    neutral = (neutral({"value": np.dtype(dtype)}) if callable(neutral) else neutral)["value"]
     x = np.array([0, 1, 100], dtype)
     result = operator.combine({"value": np.full(3, neutral, dtype)}, {"value": x})["value"]
     np.testing.assert_array_equal(result, x)
@@ -137,11 +138,32 @@ def test_a_plain_combine_needs_no_kernel():
     assert worst.fold_version(worst.default_layout(1)) == "numpy"
 
 
-def test_a_kernel_may_decline_a_layout():
-    picky = Operator(
-        "picky", (Field("value"),), SUM.combine, {"value": 0}, kernel=lambda: Kernel("picky/1", lambda *_: None)
-    )
+def test_a_kernel_is_chosen_by_layout():
+    """Only float64 has one here, which is told by its result."""
+
+    def bind(layout, buffer, rows, offsets):
+        return lambda target: target["value"].fill(-1)
+
+    def kernel(layout):
+        return Kernel("picky/1", bind) if layout.fields[0].dtype == np.float64 else None
+
+    picky = Operator("picky", (Field("value"),), SUM.combine, {"value": 0}, kernel=kernel)
     arrays = [np.ones(3), np.ones(3)]
-    np.testing.assert_array_equal(folded(picky, np.float64, arrays, alias=0), np.full(3, 2.0))
-    assert picky.fold_version(picky.default_layout(1)) == "numpy"
-    assert SUM.fold_version(SUM.default_layout(1)) == "numpy.add"
+    np.testing.assert_array_equal(folded(picky, np.float64, arrays, alias=0), np.full(3, -1.0))
+    np.testing.assert_array_equal(folded(picky, np.float32, arrays, alias=0), np.full(3, 2.0))
+    versions = [picky.fold_version(picky.layout({"value": ((1,), dtype)})) for dtype in ("f8", "f4")]
+    assert versions == ["picky/1", "numpy"]
+    assert picky.compiled_fold(picky.layout({"value": ((1,), "f8")})) is None
+
+
+def test_a_layout_may_be_refused():
+    whole = Operator(
+        "whole",
+        (Field("value"),),
+        SUM.combine,
+        {"value": 0},
+        refuses=lambda layout: None if layout.fields[0].dtype.kind == "i" else "takes whole numbers",
+    )
+    with pytest.raises(OperatorError, match="operator 'whole' takes whole numbers"):
+        whole.layout({"value": ((3,), np.float32)})
+    assert whole.default_layout(3).fields[0].dtype == np.int64

@@ -149,7 +149,7 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
         claim["root"] = str(request.root)
         claim["plan"] = plan.digest[:16]
         tensors = bound.structure.is_torch
-        claim["kernel"] = bound.operator.fold_version(bound.layout)
+        claim["kernel"] = bound.operator.fold_version(bound.layout, tensors=tensors)
     except TopocommError as error:
         problem = error
         claim["error"] = str(error)

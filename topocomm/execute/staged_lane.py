@@ -183,7 +183,7 @@ class StagedLane(Lane):
         layout, rows = self._work.layout, self._work.chunk_rows(combine.chunk)
         at = [self._offsets[slot, combine.chunk] for slot in combine.operands]
         target = layout.views(self.memory, self._offsets[combine.out_slot, combine.chunk], rows)
-        return self._work.operator.bind_fold(layout, self.memory, rows, at), target
+        return self._work.operator.bind_fold(layout, self.memory, rows, at, tensors=self._work.tensors), target
 
     def _parts(self, pieces: Sequence[Piece], span: Span) -> tuple[Part, ...]:
         found = []

@@ -8,6 +8,8 @@ operator whose fields have no rows is never split.
 
 from __future__ import annotations
 
+import ctypes
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from topocomm.errors import OperatorError
+from topocomm.operators.tensors import tensor_fold
 
 ROWS = "*rows"
 ALIGNMENT_BYTES = 64
@@ -26,7 +29,7 @@ ALIGNMENT_BYTES = 64
 Arrays = Mapping[str, Any]
 Buffer = NDArray[np.uint8]
 Fold = Callable[[Arrays], None]
-"""Writes what it folds to the arrays given, one [rows, *dims] per field."""
+"""Writes what it folds to the arrays given, one C-contiguous [rows, *dims] per field."""
 
 
 class Field(NamedTuple):
@@ -107,19 +110,20 @@ class Layout:
 
 
 class Kernel(NamedTuple):
-    """A fused left fold ((a.b).c) on packed chunks.
+    """A fused left fold ((a.b).c) of packed chunks of one layout.
 
+    `version` enters the agreement between ranks: kernels that may round differently, and compiled ones and others,
+    have different versions.
     `bind(layout, buffer, rows, offsets)` returns a `Fold` that reads the packed chunks of `rows` rows at byte
     offsets `offsets` of `buffer`, folds them left to right, and writes the result to C-contiguous arrays, which may
-    be those of the first operand, or of either of two. It returns None for layouts that it does not cover.
-    `version` enters the agreement between ranks: kernels that round differently have different versions.
+    be those of the first operand, or of either of two. None where there is `compiled`: that is then called.
     `compiled`, where there is one, is the address of a C function `void fold(int64_t *task)` that does the same
     without Python, wherever the arrays are. The words of a task (`fold_task`): rows, number of operands, items per
     row of every field, then the addresses of the fields of the result and of every operand.
     """
 
     version: str
-    bind: Callable[[Layout, Buffer, int, Sequence[int]], Fold | None]
+    bind: Callable[[Layout, Buffer, int, Sequence[int]], Fold] | None = None
     compiled: int | None = None
 
 
@@ -148,8 +152,11 @@ class Operator:
             the bound dtypes by field name to such a mapping.
         commutative: True if combine(a, b) equals combine(b, a): plans may then reorder operands (all ranks hold
             the same bits all the same); otherwise they keep the operands in rank order.
-        kernel: An optional fused CPU kernel; without one `combine` runs on NumPy arrays.
+        kernel: The fused CPU kernel of a layout, or None where it has none; without one `combine` runs.
         default_dims: Sizes of the named axes where there is no array to take them from (`topocomm plan`).
+        refuses: What a layout is refused for ("takes integers, got float32"), or None if it is taken.
+        sample: `sample(rng, layout)` makes a value to try the laws on, for operators that do not take just any
+            arrays (sorted ones, counts); see `check_laws`.
     """
 
     name: str
@@ -157,8 +164,10 @@ class Operator:
     combine: Callable[[Arrays, Arrays], Arrays]
     identity: Mapping[str, Any] | Callable[[Mapping[str, np.dtype[Any]]], Mapping[str, Any]]
     commutative: bool = False
-    kernel: Callable[[], Kernel | None] | None = None
+    kernel: Callable[[Layout], Kernel | None] | None = None
     default_dims: Mapping[str, int] = field(default_factory=dict)
+    refuses: Callable[[Layout], str | None] | None = None
+    sample: Callable[[np.random.Generator, Layout], Arrays] | None = None
 
     def __post_init__(self) -> None:
         if not self.fields:
@@ -179,9 +188,37 @@ class Operator:
         """Bind sizes and dtypes: `shapes` maps every field to (shape, dtype).
 
         Raises:
-            OperatorError: A field is missing or unknown, a dtype differs from the declared one, or the named
-                axes or leading shapes of two fields differ.
+            OperatorError: A field is missing or unknown, a dtype differs from the declared one, the named axes or
+                leading shapes of two fields differ, or the operator refuses the layout.
         """
+        layout = self._bind(shapes)
+        reason = self.refuses(layout) if self.refuses is not None else None
+        if reason is not None:
+            raise OperatorError(f"operator {self.name!r} {reason}")
+        return layout
+
+    def default_layout(self, rows: int) -> Layout:
+        """The layout of `rows` rows with default sizes and dtypes, for planning without arrays.
+
+        A dtype that the operator leaves open is float32, or int64 where it refuses floats.
+        """
+        lead = (rows,) if self.splittable else ()
+        sizes = {}
+        for f in self.fields:
+            named = [d for d in f.dims if d != ROWS]
+            missing = [d for d in named if d not in self.default_dims]
+            if missing:
+                raise OperatorError(f"operator {self.name!r} has no default size for axis {missing[0]!r}")
+            sizes[f.name] = (*lead, *(self.default_dims[d] for d in named))
+
+        def shapes(dtype: DTypeLike) -> dict[str, tuple[tuple[int, ...], DTypeLike]]:
+            return {f.name: (sizes[f.name], dtype if f.dtype is None else f.dtype) for f in self.fields}
+
+        if self.refuses is not None and self.refuses(self._bind(shapes(np.float32))) is not None:
+            return self.layout(shapes(np.int64))
+        return self.layout(shapes(np.float32))
+
+    def _bind(self, shapes: Mapping[str, tuple[tuple[int, ...], DTypeLike]]) -> Layout:
         names = [f.name for f in self.fields]
         if sorted(shapes) != sorted(names):
             raise OperatorError(f"operator {self.name!r} takes the fields {names}, got {list(shapes)}")
@@ -206,38 +243,37 @@ class Operator:
             bound.append(BoundField(f.name, dtype, row_shape))
         return Layout(tuple(bound), leading or (), tuple(dims.items()), self.splittable)
 
-    def default_layout(self, rows: int) -> Layout:
-        """The layout of `rows` rows with default sizes and dtypes (float32), for planning without arrays."""
-        lead = (rows,) if self.splittable else ()
-        shapes = {}
-        for f in self.fields:
-            named = [d for d in f.dims if d != ROWS]
-            missing = [d for d in named if d not in self.default_dims]
-            if missing:
-                raise OperatorError(f"operator {self.name!r} has no default size for axis {missing[0]!r}")
-            sizes = tuple(self.default_dims[d] for d in named)
-            shapes[f.name] = ((*lead, *sizes), f.dtype if f.dtype is not None else np.float32)
-        return self.layout(shapes)
+    def bind_fold(
+        self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int], *, tensors: bool = False
+    ) -> Fold:
+        """The fold of the packed chunks of `rows` rows at byte offsets `offsets` of `buffer`.
 
-    def bind_fold(self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
-        """The fold of the packed chunks of `rows` rows at byte offsets `offsets` of `buffer`."""
-        kernel = self.kernel() if self.kernel is not None else None
-        fold = kernel.bind(layout, buffer, rows, offsets) if kernel is not None else None
-        return fold if fold is not None else self._numpy_fold(layout, buffer, rows, offsets)
+        With `tensors`, an operator without a kernel for this layout gets torch tensors on that memory in `combine`.
 
-    def fold_version(self, layout: Layout) -> str:
+        Raises:
+            OperatorError: With `tensors`: torch has no counterpart of a dtype.
+        """
+        kernel = self._kernel(layout)
+        if kernel is not None and kernel.bind is not None:
+            return kernel.bind(layout, buffer, rows, offsets)
+        if kernel is not None and kernel.compiled is not None:
+            return _compiled_fold(kernel.compiled, layout, buffer, rows, offsets)
+        if tensors:
+            return tensor_fold(self, [layout.views(buffer, offset, rows) for offset in offsets])
+        return self._numpy_fold(layout, buffer, rows, offsets)
+
+    def fold_version(self, layout: Layout, tensors: bool = False) -> str:
         """Which implementation `bind_fold` takes for this layout; equal versions round equally."""
-        kernel = self.kernel() if self.kernel is not None else None
-        probe = np.empty(layout.packed_bytes(1), np.uint8)
-        if kernel is not None and kernel.bind(layout, probe, 1, [0, 0]) is not None:
-            return kernel.version
-        return "numpy"
+        kernel = self._kernel(layout)
+        return kernel.version if kernel is not None else "torch" if tensors else "numpy"
 
     def compiled_fold(self, layout: Layout) -> int | None:
         """The address of the compiled fold for this layout, if there is one."""
-        kernel = self.kernel() if self.kernel is not None else None
-        covered = kernel is not None and self.fold_version(layout) == kernel.version
-        return kernel.compiled if kernel is not None and covered else None
+        kernel = self._kernel(layout)
+        return kernel.compiled if kernel is not None else None
+
+    def _kernel(self, layout: Layout) -> Kernel | None:
+        return self.kernel(layout) if self.kernel is not None else None
 
     def _split_shape(
         self, f: Field, shape: tuple[int, ...], dims: dict[str, int]
@@ -267,6 +303,24 @@ class Operator:
                 np.copyto(array, acc[name], casting="same_kind")
 
         return fold
+
+
+def _compiled_fold(address: int, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
+    """A compiled fold called from Python, which gives up the interpreter's lock meanwhile."""
+    base = buffer.ctypes.data
+    task = np.array(fold_task(layout, rows, [0, *(base + offset for offset in offsets)]), np.int64)
+    words, names = 2 + len(layout.fields), [f.name for f in layout.fields]
+    function, at = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address), task.ctypes.data
+    known: list[Any] = [lambda: None] * len(names)  # the targets of the call before: asking for an address takes 1 us
+
+    def fold(target: Arrays, _alive: Any = (buffer, task)) -> None:
+        for index, name in enumerate(names):
+            array = target[name]
+            if known[index]() is not array:
+                task[words + index], known[index] = array.ctypes.data, weakref.ref(array)
+        function(at)
+
+    return fold
 
 
 def _aligned(offset: int, to: int) -> int:

@@ -1,0 +1,92 @@
+"""SUM, PROD and the bitwise operators. Each takes one array of any shape; every element is a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from topocomm.operators.dtypes import kind, only
+from topocomm.operators.elementwise import Dtypes, Formula, elementwise
+from topocomm.operators.operator import Field, Operator
+
+VALUE = "value"
+NO_BOOL = "use BOR or BAND for bool"
+
+
+def _add(left: Any, right: Any) -> Any:
+    return left + right
+
+
+def _add_complex(left: Any, left_i: Any, right: Any, right_i: Any) -> tuple[Any, Any]:
+    return left + right, left_i + right_i
+
+
+def _multiply(left: Any, right: Any) -> Any:
+    return left * right
+
+
+def multiply_complex(left: Any, left_i: Any, right: Any, right_i: Any) -> tuple[Any, Any]:
+    """Real and imaginary part of a product; six roundings, unlike libraries that fuse some of them."""
+    return left * right - left_i * right_i, left * right_i + left_i * right
+
+
+def _and(left: Any, right: Any) -> Any:
+    return left & right
+
+
+def _or(left: Any, right: Any) -> Any:
+    return left | right
+
+
+def _xor(left: Any, right: Any) -> Any:
+    return left ^ right
+
+
+SUMS = Formula("sum", _add, ufunc=np.add), Formula("sum", _add_complex, ufunc=np.add)
+PRODUCTS = Formula("prod", _multiply, ufunc=np.multiply), Formula("prod", multiply_complex)
+
+
+def _is_complex(dtypes: Dtypes) -> bool:
+    return kind(dtypes[0]) == "c"
+
+
+def _bitwise(name: str, formula: Formula, identity: int) -> Operator:
+    return elementwise(
+        name,
+        [Field(VALUE)],
+        lambda dtypes: formula,
+        lambda dtypes: {VALUE: np.array(identity).astype(dtypes[VALUE])},
+        commutative=True,
+        refuses=only("iu", "b", remedy="bits of other numbers mean nothing"),
+    )
+
+
+SUM = elementwise(
+    "sum",
+    [Field(VALUE)],
+    lambda dtypes: SUMS[_is_complex(dtypes)],
+    {VALUE: 0},
+    commutative=True,
+    refuses=only("iu", "f", "c", remedy=NO_BOOL),
+)
+"""Elementwise a + b; identity 0. Integers wrap."""
+
+PROD = elementwise(
+    "prod",
+    [Field(VALUE)],
+    lambda dtypes: PRODUCTS[_is_complex(dtypes)],
+    {VALUE: 1},
+    commutative=True,
+    refuses=only("iu", "f", "c", remedy=NO_BOOL),
+)
+"""Elementwise a * b; identity 1. Integers wrap."""
+
+BAND = _bitwise("band", Formula("band", _and, ufunc=np.bitwise_and), -1)
+"""Elementwise a & b of integers or bool; identity: all bits set, True."""
+
+BOR = _bitwise("bor", Formula("bor", _or, ufunc=np.bitwise_or), 0)
+"""Elementwise a | b of integers or bool; identity 0, False."""
+
+BXOR = _bitwise("bxor", Formula("bxor", _xor, ufunc=np.bitwise_xor), 0)
+"""Elementwise a ^ b of integers or bool; identity 0, False."""

@@ -1,0 +1,75 @@
+"""What dtypes the built-in operators take, and in which precision they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from topocomm.operators.operator import Layout
+from topocomm.operators.tensors import BFLOAT16
+
+INTEGERS, FLOATS = "iu", "f"
+NAMES = {"b": "bool", "iu": "integers", "f": "floats", "c": "complex numbers"}
+WIDEST_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+
+
+def kind(dtype: np.dtype[Any]) -> str:
+    """The kind of a dtype as NumPy has it, b i u f c, where bfloat16 is a float; "" for all that is not computed with.
+
+    Not computed with: other byte orders than the machine's, long double, and everything that is no number.
+    """
+    if dtype == BFLOAT16:
+        return "f"
+    return dtype.kind if dtype.isnative and dtype.itemsize <= WIDEST_BYTES.get(dtype.kind, 0) else ""
+
+
+def computed(dtype: np.dtype[Any], wide: bool) -> np.dtype[Any]:
+    """In which dtype a stored one is computed with: floats of 16 bits in float32; if `wide` all floats in float64."""
+    if kind(dtype) != FLOATS:
+        return dtype
+    return np.dtype(np.float64) if wide else np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def lowest(dtype: np.dtype[Any]) -> Any:
+    """-inf, or the least value of an integer or bool dtype."""
+    if kind(dtype) == "b":
+        return False
+    return dtype.type(-np.inf) if kind(dtype) == FLOATS else np.iinfo(dtype).min
+
+
+def highest(dtype: np.dtype[Any]) -> Any:
+    """+inf, or the greatest value of an integer or bool dtype."""
+    if kind(dtype) == "b":
+        return True
+    return dtype.type(np.inf) if kind(dtype) == FLOATS else np.iinfo(dtype).max
+
+
+def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it first") -> Callable[[Layout], str | None]:
+    """A check for `Operator.refuses`: the fields whose dtype is open are of these kinds, and of one dtype.
+
+    Args:
+        kinds: Of b, iu, f, c.
+        alike: The fields to be checked; all if empty.
+        remedy: What to do with an array of another kind.
+    """
+    taken = " and ".join([", ".join(NAMES[k] for k in kinds[:-1]), NAMES[kinds[-1]]]) if kinds[1:] else NAMES[kinds[0]]
+
+    def refuses(layout: Layout) -> str | None:
+        fields = [f for f in layout.fields if not alike or f.name in alike]
+        for f in fields:
+            if kind(f.dtype) not in set("".join(kinds)):
+                return f"takes {taken}, got {_told(f.dtype)} in field {f.name!r}; {remedy}"
+            if f.dtype != fields[0].dtype:
+                return (
+                    f"takes one dtype, got {fields[0].dtype} in field {fields[0].name!r} and {f.dtype} "
+                    f"in field {f.name!r}; convert one of them"
+                )
+        return None
+
+    return refuses
+
+
+def _told(dtype: np.dtype[Any]) -> str:
+    return f"{dtype}" if dtype.isnative else f"{dtype.newbyteorder('=')} in another byte order"

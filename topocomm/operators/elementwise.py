@@ -1,0 +1,159 @@
+"""Operators that combine element by element, from one formula that NumPy and the compiled kernel share.
+
+A formula is a function of plain arithmetic, `formula(*left, *right)`, that returns the combined value: of NumPy arrays
+here, of scalars in `kernels/cpu.py`. Every step of it rounds by IEEE 754 and none is a call into a math library, so
+both give the same bits on every machine (only which NaN a NaN is may differ).
+
+A value's *parts* are what a formula takes: one per field, and two, real and imaginary, per complex field. Floats of 16
+bits are computed with in float32, those of a `wide` formula all in float64; the result rounds to the stored dtype once
+(from float64 to 16 bits by way of float32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.operators.dtypes import computed, kind
+from topocomm.operators.operator import Arrays, Buffer, Field, Fold, Kernel, Layout, Operator
+
+Dtypes = tuple[np.dtype[Any], ...]
+BLOCK_ROWS = 16384
+"""Rows that NumPy folds at once, so that what it makes on the way stays in a core's cache."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """How the values of some dtypes are combined.
+
+    Attributes:
+        name: With `version`, what tells its results from those of another formula.
+        function: The formula, of parts.
+        version: Counts changes of what it computes.
+        wide: Whether floats are computed with in float64.
+        ufunc: NumPy's own function that does the same to arrays of one field.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    version: int = 1
+    wide: bool = False
+    ufunc: np.ufunc | None = None
+
+
+def select(condition: Any, left: Any, right: Any) -> Any:
+    """`left` where the condition holds, `right` elsewhere; compiled, a choice without a branch."""
+    return np.where(condition, left, right)
+
+
+def elementwise(
+    name: str,
+    fields: Sequence[Field],
+    choose: Callable[[Dtypes], Formula],
+    identity: Mapping[str, Any] | Callable[[Mapping[str, np.dtype[Any]]], Mapping[str, Any]],
+    *,
+    commutative: bool,
+    refuses: Callable[[Layout], str | None],
+    sample: Callable[[np.random.Generator, Layout], Arrays] | None = None,
+) -> Operator:
+    """An operator whose fields are all [*rows], with the formula that `choose` gives for their dtypes."""
+    names = tuple(f.name for f in fields)
+
+    def combine(left: Arrays, right: Arrays) -> Arrays:
+        dtypes = tuple(np.asarray(left[field]).dtype for field in names)
+        return _combine(choose(dtypes), names, dtypes, left, right)
+
+    def kernel(layout: Layout) -> Kernel:
+        dtypes = tuple(f.dtype for f in layout.fields)
+        return _kernel(choose(dtypes), names, dtypes)
+
+    return Operator(
+        name,
+        tuple(fields),
+        combine,
+        identity,
+        commutative=commutative,
+        kernel=kernel,
+        refuses=refuses,
+        sample=sample,
+    )
+
+
+@cache
+def _kernel(formula: Formula, names: tuple[str, ...], dtypes: Dtypes) -> Kernel:
+    try:
+        from topocomm.operators.kernels.cpu import compile_formula
+    except ImportError:  # numba is optional, and can be switched off
+        return Kernel(f"numpy.{formula.name}/{formula.version}", _numpy_bind(formula, names, dtypes))
+    compiled = compile_formula(formula, dtypes)
+    return Kernel(f"numba.{formula.name}/{formula.version}", compiled=compiled)
+
+
+def _combine(formula: Formula, names: tuple[str, ...], dtypes: Dtypes, left: Arrays, right: Arrays) -> Arrays:
+    with np.errstate(all="ignore"):  # overflow, NaN and infinities go as IEEE 754 says
+        parts = [
+            part
+            for value in (left, right)
+            for name, dtype in zip(names, dtypes, strict=True)
+            for part in _parts(np.asarray(value[name]), dtype, formula.wide)
+        ]
+        made = formula.function(*parts)
+        results = iter(made if isinstance(made, tuple) else (made,))
+        return {name: _join(results, dtype) for name, dtype in zip(names, dtypes, strict=True)}
+
+
+def _parts(array: NDArray[Any], dtype: np.dtype[Any], wide: bool) -> tuple[NDArray[Any], ...]:
+    if kind(dtype) == "c":
+        return array.real, array.imag
+    return (array.astype(computed(dtype, wide), copy=False),)
+
+
+def _join(results: Iterator[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    first = np.asarray(next(results))
+    if kind(dtype) == "c":
+        joined = np.empty(first.shape, dtype)
+        joined.real, joined.imag = first, next(results)
+        return joined
+    if dtype.itemsize == 2 and kind(dtype) == "f":
+        first = first.astype(np.float32, copy=False)
+    return first.astype(dtype, copy=False)
+
+
+def _numpy_bind(
+    formula: Formula, names: tuple[str, ...], dtypes: Dtypes
+) -> Callable[[Layout, Buffer, int, Sequence[int]], Fold]:
+    ufunc = formula.ufunc
+
+    def bind(layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
+        first, *rest = (layout.views(buffer, offset, rows) for offset in offsets)
+
+        def block(target: Arrays, part: slice) -> None:
+            acc: Arrays = {name: first[name][part] for name in names}
+            for operand in rest:
+                right = {name: operand[name][part] for name in names}
+                acc = _combine(formula, names, dtypes, acc, right)
+            for name in names:
+                target[name][part] = acc[name]
+
+        def fold(target: Arrays) -> None:
+            for start in range(0, rows, BLOCK_ROWS):
+                block(target, slice(start, start + BLOCK_ROWS))
+
+        def fold_alike(target: Arrays) -> None:
+            assert ufunc is not None, "bound where there is one"
+            (name,) = names
+            left = first[name]
+            with np.errstate(all="ignore"):
+                for right in rest:
+                    left = ufunc(left, right[name], out=target[name])
+            if not rest:
+                target[name][...] = left
+
+        return fold if ufunc is None else fold_alike
+
+    return bind

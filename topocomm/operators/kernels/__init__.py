@@ -1,0 +1,1 @@
+"""Compiled folds: numba at work, imported only where it is there."""

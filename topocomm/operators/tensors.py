@@ -1,0 +1,88 @@
+"""NumPy arrays and torch tensors on the same memory, bfloat16 included, and folds that combine tensors.
+
+torch is imported where a tensor is at hand or asked for: never by `import topocomm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.errors import MissingExtraError, OperatorError
+
+if TYPE_CHECKING:
+    from topocomm.operators.operator import Operator
+
+BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+
+
+def as_tensor(array: NDArray[Any]) -> Any:
+    """A torch tensor on the memory of an array; bfloat16 is `ml_dtypes.bfloat16` in NumPy.
+
+    Raises:
+        OperatorError: torch has no counterpart of the dtype.
+    """
+    torch = _torch()
+    if array.dtype == BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        raise OperatorError(f"torch has no {array.dtype}; convert it first") from None
+
+
+def as_array(tensor: Any) -> NDArray[Any]:
+    """A NumPy array on the memory of a CPU tensor that requires no gradients; the other way of `as_tensor`.
+
+    Raises:
+        TypeError: NumPy has no counterpart of the dtype.
+    """
+    torch = _torch()
+    if tensor.dtype == torch.bfloat16:
+        array: NDArray[Any] = tensor.view(torch.int16).numpy().view(BFLOAT16)
+        return array
+    found: NDArray[Any] = tensor.numpy()
+    return found
+
+
+def tensor_fold(
+    operator: Operator, operands: Sequence[Mapping[str, NDArray[Any]]]
+) -> Callable[[Mapping[str, Any]], None]:
+    """The left fold of `operands` by `combine` on CPU tensors that share their memory."""
+    try:
+        first, *rest = ({name: as_tensor(array) for name, array in operand.items()} for operand in operands)
+    except OperatorError as error:
+        raise OperatorError(f"operator {operator.name!r}: {error}") from None
+    combine = operator.combine
+
+    def fold(target: Mapping[str, Any]) -> None:
+        acc: Mapping[str, Any] = first
+        for right in rest:
+            acc = combine(acc, right)
+        for name, array in target.items():
+            _write(operator.name, name, array, acc[name])
+
+    return fold
+
+
+def _write(operator: str, name: str, array: NDArray[Any], made: Any) -> None:
+    torch = _torch()
+    if not isinstance(made, torch.Tensor):
+        np.copyto(array, made, casting="same_kind")
+        return
+    target = as_tensor(array)
+    if not torch.can_cast(made.dtype, target.dtype):
+        raise OperatorError(f"operator {operator!r}: combine made field {name!r} {made.dtype}, not {target.dtype}")
+    target.copy_(made.detach())
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("an operator on tensors", "torch", "attention") from None
+    return torch
