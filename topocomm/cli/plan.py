@@ -11,7 +11,7 @@ from topocomm.cli.sizes import parse_bytes
 from topocomm.cli.sources import add_sources, read_sources
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
-from topocomm.planning.collectives import COLLECTIVES
+from topocomm.planning.collectives import COLLECTIVES, ORDERS
 from topocomm.planning.formats.plan_json import dumps
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
@@ -19,6 +19,8 @@ from topocomm.planning.plan_text import plan_text
 from topocomm.planning.planner import plan
 from topocomm.planning.verify import verify
 from topocomm.topology.model import Topology
+
+BYTES = "bytes of one rank's value, or of the whole for allgather and reduce_scatter (64KiB); 0: latency only"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -30,11 +32,12 @@ def add_parser(subparsers: Any) -> None:
     )
     add_sources(parser)
     parser.add_argument("--collective", choices=COLLECTIVES, help="default allreduce")
-    parser.add_argument("--bytes", metavar="N", help="bytes of one rank's value (16512, 64KiB); 0: latency only")
+    parser.add_argument("--bytes", metavar="N", help=BYTES)
     parser.add_argument("--operator", metavar="NAME", help="default sum; attention.logsumexp")
     parser.add_argument("--objective", choices=OBJECTIVES, help="default auto")
     parser.add_argument("--ports", type=int, metavar="K", help="messages an endpoint sends at once (default 1)")
     parser.add_argument("--port-model", choices=PORT_MODELS, help="default: loggp for auto, alpha otherwise")
+    parser.add_argument("--order", choices=ORDERS, help="default any; canonical: one tree for any number of ranks")
     parser.add_argument("--root", type=int, metavar="R", help="root of reduce and broadcast (default 0)")
     parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")
     parser.add_argument("--plan", metavar="FILE", help="check and show this saved plan instead of making one")
@@ -66,11 +69,12 @@ def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
         port_model=args.port_model,
         ranks=_ranks(args.ranks, topology),
         root=args.root or 0,
+        order=args.order or "any",
     )
 
 
 def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
-    options = ("bytes", "ranks", "operator", "collective", "objective", "ports", "port_model", "root")
+    options = ("bytes", "ranks", "operator", "collective", "objective", "ports", "port_model", "order", "root")
     given = [name for name in options if getattr(args, name) is not None]
     if given:
         option = given[0].replace("_", "-")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from textwrap import wrap
 
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import NO_PATH, Transfer
+from topocomm.planning.schedule import NO_PATH, Transfer, split_rows
 from topocomm.topology.model import Topology
 
 WIDTH = 80
@@ -26,6 +27,7 @@ def plan_text(plan: Plan, topology: Topology) -> str:
     lines = [
         f"{plan.collective.name} {plan.operator}, {plan.payload_bytes} B, {_count(len(plan.ranks), 'rank')} "
         f"on {topology.name}",
+        *_shares(plan),
         f"  plan    {plan.algorithm}: {_count(f.rounds, 'round')}, {_count(f.transfers, 'message')}, "
         f"{f.wire_bytes} B on the wire",
         f"  memory  {f.scratch_bytes} B scratch a rank",
@@ -45,6 +47,26 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + "s" * (number != 1)
 
 
+def _shares(plan: Plan) -> list[str]:
+    """Uneven parts, and virtual shards: what the ranks give or get."""
+    collective = plan.collective
+    if collective.shards:
+        owned = [_range(low, high) for low, high in pairwise(collective.shards)]
+        return _wrap("  shards  ", f"of ranks 0..{collective.ranks - 1}, canonical order: {', '.join(owned)}")
+    even = tuple(rows for _, rows in split_rows(plan.schedule.rows, collective.ranks))
+    if collective.parts in ((), even):
+        return []
+    verb = "given" if collective.name == "allgather" else "got"
+    return _wrap(
+        "  parts   ", f"rows {verb} by ranks 0..{collective.ranks - 1}: {', '.join(map(str, collective.parts))}"
+    )
+
+
+def _range(low: int, high: int) -> str:
+    """The numbers low..high-1."""
+    return "none" if low == high else str(low) if low + 1 == high else f"{low}-{high - 1}"
+
+
 def _proved(plan: Plan) -> list[str]:
     words = {
         "complete": "complete",
@@ -54,6 +76,7 @@ def _proved(plan: Plan) -> list[str]:
         "ports_respected": "ports respected",
         "links_exist": "all routes exist",
         "deadlock_free": "deadlock-free",
+        "canonical_tree": "the canonical tree over the virtual shards",
     }
     return [text for name, text in words.items() if getattr(plan.proof, name)]
 
