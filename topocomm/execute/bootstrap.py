@@ -39,9 +39,14 @@ def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Communicator:
         abort_on_uncaught(mpi.COMM_WORLD)
     _await_all(comm)
     transport = MpiTransport(comm)
-    if topology is None:
-        topology = discover_job(transport.comm)
-    return Communicator(transport, topology, _places(topology, transport.size))
+    if topology is not None:
+        return Communicator(transport, topology, _places(topology, transport.size))
+    return Communicator(transport, *_find_places(transport), _find_places)
+
+
+def _find_places(transport: Any) -> tuple[Topology, tuple[str, ...]]:
+    topology = discover_job(transport.comm)
+    return topology, _places(topology, transport.size)
 
 
 def _await_all(comm: MPI.Comm) -> None:
@@ -122,9 +127,12 @@ def run_local(fn: Callable[[Communicator], Result], *, ranks: int, topology: Top
         except BaseException as error:  # noqa: BLE001 - handed to the caller below
             failures[rank] = error
             comm.fail(error)
+        finally:
+            world.leave(rank)
 
     threads = []
-    for rank, transport in enumerate(World(ranks).transports()):
+    world = World(ranks)
+    for rank, transport in enumerate(world.transports()):
         comm = Communicator(transport, topology, places)
         run = contextvars.copy_context().run
         threads.append(threading.Thread(target=run, args=(work, rank, comm), name=f"rank{rank}", daemon=True))

@@ -19,6 +19,7 @@ from topocomm.execute.preparing import Request, agree, bind_here, plan_for, prep
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
+from topocomm.execute.shrinking import survivors
 from topocomm.execute.structure import signature
 from topocomm.execute.transports.transport import AGREEMENT_TAG, FAILURE_TAG, FIRST_CALL_TAG, GATHER_TAG, Transport
 from topocomm.execute.waiting import Waiting, failure_note, rank_failed
@@ -30,6 +31,8 @@ from topocomm.topology.model import Topology
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+FindPlaces = Callable[[Transport], tuple[Topology, tuple[str, ...]]]
+"""Discovers the machine of a transport's ranks, and the endpoint of each; collective."""
 TAGS_A_CALL = 2
 """A call's messages and its credits."""
 NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of records"}
@@ -43,7 +46,9 @@ class Communicator:
     raises at once.
     """
 
-    def __init__(self, transport: Transport, topology: Topology, places: tuple[str, ...]) -> None:
+    def __init__(
+        self, transport: Transport, topology: Topology, places: tuple[str, ...], find_places: FindPlaces | None = None
+    ) -> None:
         self.transport = transport
         self.topology = topology
         self.settings = Settings.from_environment()
@@ -62,6 +67,11 @@ class Communicator:
         self._subsets = 0
         self._prepared: WeakSet[PreparedCall | Shift] = WeakSet()
         self._failed = False
+        self._find_places = find_places
+        self.gone: set[int] = set()
+        """Ranks known to be gone."""
+        self.survivors = tuple(range(self.size))
+        """Of a communicator made by `shrink`, the numbers that its ranks had before."""
         meet(self.waiting, [topology.by_id[place].host for place in places])
         watch_departure(self)
 
@@ -258,8 +268,27 @@ class Communicator:
         if color is None:
             return None
         members = sorted((r for r, one in enumerate(told) if one[:2] == [1, color]), key=lambda r: (told[r][2], r))
-        transport = self.transport.subset(members, number)
-        return Communicator(transport, self.topology, tuple(self.places[rank] for rank in members))
+        return self._subset(self.transport.subset(members, number), members)
+
+    def shrink(self) -> Communicator:
+        """A new communicator of the ranks that are left, after a RankFailedError; collective over them.
+
+        They keep their order; `survivors` of the new communicator has their old numbers. The machine is discovered
+        and plans are made anew. Under MPI this needs one that survives failures: `mpirun --with-ft ulfm`.
+
+        Raises:
+            TopocommError: This communicator has not failed.
+            DeadlineError: A rank that is not known to be gone does not call it.
+        """
+        members = survivors(self)
+        number, self._subsets = self._subsets, self._subsets + 1
+        transport = self.transport.shrink(members, number)
+        if self._find_places is None:
+            made = self._subset(transport, members)
+        else:
+            made = Communicator(transport, *self._find_places(transport), self._find_places)
+        made.survivors = tuple(members)
+        return made
 
     def close(self) -> None:
         """Give back all requests; collective. Later calls raise."""
@@ -325,14 +354,18 @@ class Communicator:
         if self._failed:
             return
         self._failed = True
+        self.gone |= set(self.transport.failed())
+        report = getattr(error, "report", None)
+        if report is not None and report["kind"] == "RankFailedError":
+            self.gone.add(report["rank"])
+        self.gone.discard(self.rank)
         self.refusal = f"it was closed by {type(error).__name__}: {error}"
         self._record(error)
         if not tell:
             return
         note = failure_note(self.rank, error)
-        gone = self.transport.failed()
         for peer in range(self.size):
-            if peer != self.rank and peer not in gone:
+            if peer != self.rank and peer not in self.gone:
                 self.transport.post(peer, FAILURE_TAG, note)
 
     def next_tag(self, name: str = "") -> int:
@@ -353,6 +386,10 @@ class Communicator:
     def describe_tag(self, tag: int) -> str:
         """What the call with a tag is, in words."""
         return NOTES.get(tag) or self._names.get(tag, "a call not known here")
+
+    def _subset(self, transport: Transport, members: Sequence[int]) -> Communicator:
+        places = tuple(self.places[rank] for rank in members)
+        return Communicator(transport, self.topology, places, self._find_places)
 
     def _call(self, request: Request, out: Any) -> Any:
         x = request.like

@@ -7,6 +7,8 @@ not, an open communicator tells the others, who may be waiting for this rank; on
 from __future__ import annotations
 
 import atexit
+import faulthandler
+import os
 import sys
 from contextlib import suppress
 from functools import cache
@@ -43,6 +45,9 @@ def _depart() -> None:
         failed = comm.failed
         if not failed and not comm.open:
             continue
+        if comm.gone:
+            _finish_alone(comm)
+            continue
         if comm.transport.all_leave(FAILED_PATIENCE_S if failed else PATIENCE_S):
             continue
         if failed:
@@ -55,3 +60,11 @@ def _depart() -> None:
             continue
         with suppress(TopocommError):
             comm.fail(RankFailedError(f"rank {comm.rank} has left: its process ends"))
+
+
+def _finish_alone(comm: Communicator) -> None:
+    """Finish a transport some of whose ranks are gone: it may know that, or wait for them for ever."""
+    with open(os.devnull, "w") as nowhere:
+        faulthandler.dump_traceback_later(FAILED_PATIENCE_S, exit=True, file=nowhere)  # works where Python does not
+        comm.transport.finish()
+        faulthandler.cancel_dump_traceback_later()

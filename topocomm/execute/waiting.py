@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ TURN_S = 0.0002
 """Turn of one of several calls under way."""
 TELL_AGAIN_S = 1.0
 SAY_AFTER_S = 10.0
+LAST_WORDS_S = 0.1
 FAILURES: dict[str, type[TopocommError]] = {
     "DeadlineError": DeadlineError,
     "MismatchError": MismatchError,
@@ -100,7 +101,8 @@ class Waiting:
 
     def check(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
         """Look once whether `call` can still come through; raises like `for_call`."""
-        self._failures()
+        waits = awaited()
+        self._failures({m.peer for m in (*waits.receives, *waits.sends)})
         self._hear(call, awaited)
 
     def patience(self, waited_s: float, limit_s: float, call: UnderWay, awaited: Awaited) -> None:
@@ -140,15 +142,27 @@ class Waiting:
     def _name(self, call: UnderWay) -> str:
         return call.what or f"call {call.number} ({self.describe(call.tag)})"
 
-    def _failures(self) -> None:
+    def _failures(self, awaited: Collection[int]) -> None:
+        """Raise what ranks report, and that one of those awaited is gone; another one may have done its part."""
         rank = self.transport.rank
         for peer in range(self.transport.size):
             note = self.transport.take(peer, FAILURE_TAG) if peer != rank else None
             if note is not None:
                 raise _reported(rank, json.loads(note))
-        gone = self.transport.failed()
+        gone = {peer: how for peer, how in self.transport.failed().items() if peer in awaited}
         if gone:
+            self._last_words(gone)
             raise rank_failed(rank, gone)
+
+    def _last_words(self, gone: Iterable[int]) -> None:
+        """Raise what ranks that are gone had reported, if it comes in time."""
+        until_s = time.monotonic() + LAST_WORDS_S
+        while time.monotonic() < until_s:
+            for peer in gone:
+                note = self.transport.take(peer, FAILURE_TAG)
+                if note is not None:
+                    raise _reported(self.transport.rank, json.loads(note))
+            self.transport.pause()
 
     def _hear(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
         """Take in what other ranks say of themselves, and answer."""

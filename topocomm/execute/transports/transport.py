@@ -23,6 +23,7 @@ FAILURE_TAG = 1
 AGREEMENT_TAG = 2
 GATHER_TAG = 3
 STANDING_TAG = 4
+SHRINK_TAG = 5
 FIRST_CALL_TAG = 16
 
 
@@ -106,6 +107,10 @@ class Transport(ABC):
             number: How many subsets this transport was asked for before; the same on all ranks.
         """
 
+    def shrink(self, members: Sequence[int], number: int) -> Transport:
+        """`subset` of the ranks that are left when others are gone."""
+        return self.subset(members, number)
+
     def failed(self) -> dict[int, str]:
         """Ranks known to be gone, each with how that is known."""
         return {} if self.watch is None else self.watch.ended()
@@ -119,6 +124,9 @@ class Transport(ABC):
         """Whether all ranks come to the end of their process within this time; asked at that end."""
         del timeout_s
         return True
+
+    def finish(self) -> None:  # noqa: B027 - most need nothing
+        """Finish what this process's end would finish, some ranks being gone; may hang."""
 
     def end_process(self) -> None:
         """End a process that could not end without waiting for ranks that are gone."""

@@ -1,0 +1,69 @@
+"""Going on without ranks that are gone: the others meet first, with a time limit, and then make a new communicator."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from topocomm.errors import DeadlineError, RankFailedError, TopocommError
+from topocomm.execute.transports.transport import SHRINK_TAG, Transport
+
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
+
+
+def survivors(comm: Communicator) -> list[int]:
+    """The ranks that go on, the same on each of them; collective over them.
+
+    Raises:
+        TopocommError: The communicator has not failed because of a rank that is gone.
+        DeadlineError: A rank that is not known to be gone does not call `shrink`.
+    """
+    if not comm.failed:
+        raise TopocommError(f"rank {comm.rank}: shrink() follows a RankFailedError; this communicator has not failed")
+    meeting = _Meeting(comm.transport, set(comm.gone))
+    limit_s = comm.settings.timeout_s
+    until_s = time.monotonic() + limit_s
+    while not meeting.complete():
+        if time.monotonic() > until_s:
+            raise DeadlineError(
+                f"rank {comm.rank}: shrink() is collective over the ranks that are left; still waiting for "
+                f"rank {', '.join(map(str, meeting.awaited()))} after {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+            )
+        comm.transport.pause()
+    members = [rank for rank in range(comm.size) if rank not in meeting.gone]
+    if len(members) == comm.size:
+        raise RankFailedError(f"rank {comm.rank}: shrink(): no rank is gone; make a new communicator instead")
+    return members
+
+
+class _Meeting:
+    """Each rank tells the others whom it knows to be gone, whenever that grows; all agree in the end."""
+
+    def __init__(self, transport: Transport, gone: set[int]) -> None:
+        self._transport = transport
+        self.gone = gone
+        self._told: set[int] | None = None
+        self._heard: dict[int, set[int]] = {}
+
+    def awaited(self) -> list[int]:
+        """Ranks that have not come, or do not know yet what this one knows."""
+        others = set(range(self._transport.size)) - self.gone - {self._transport.rank}
+        return sorted(peer for peer in others if self._heard.get(peer) != self.gone)
+
+    def complete(self) -> bool:
+        """Whether all ranks that are left know the same."""
+        rank = self._transport.rank
+        self.gone |= set(self._transport.failed()) - {rank}
+        others = [peer for peer in range(self._transport.size) if peer != rank and peer not in self.gone]
+        for peer in others:
+            while (note := self._transport.take(peer, SHRINK_TAG)) is not None:
+                self._heard[peer] = set(json.loads(note))
+                self.gone |= self._heard[peer] - {rank}
+        if self._told != self.gone:
+            self._told = set(self.gone)
+            note = json.dumps(sorted(self.gone)).encode()
+            for peer in others:
+                self._transport.post(peer, SHRINK_TAG, note)
+        return not self.awaited()
