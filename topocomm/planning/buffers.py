@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from topocomm.planning.schedule import Combine, Schedule, Transfer
+from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces
 
 Piece = tuple[int, int]
 """(slot, chunk) of one rank."""
@@ -50,7 +50,7 @@ def rank_program(schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int
     """
     stages = stages_of(schedule, rank)
     chunks = range(len(schedule.chunks))
-    inputs = tuple((slot, c) for owner, slot, _ in schedule.inputs.tolist() if owner == rank for c in chunks)
+    inputs = input_pieces(schedule, rank)
     outputs = output_pieces(schedule, rank)
     sizes = {c: -(-chunk_bytes(c) // align) * align for c in chunks}
     offsets, total = _assign(stages, inputs, outputs, sizes)
