@@ -75,6 +75,7 @@ ROUNDS = {
     ("allgather", "flat"): lambda p: p - 1,
     ("allgather", "ring"): lambda p: p - 1,
     ("allgather", "dissemination"): lambda p: ceil(log2(p)),
+    ("allgather", "doubling"): lambda p: int(log2(p)) + 2 * (p & (p - 1) > 0),
     ("reduce_scatter", "flat"): lambda p: p - 1,
     ("reduce_scatter", "ring"): lambda p: p - 1,
     ("reduce_scatter", "dissemination"): lambda p: ceil(log2(p)),
