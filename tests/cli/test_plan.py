@@ -9,12 +9,13 @@ import pytest
 
 from topocomm import catalog, plan
 from topocomm.cli.main import main
+from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_json import loads, plan_digest
 from topocomm.topology.catalog import SYSTEMS
 
 DATA = Path(__file__).parents[1] / "data/topologies"
 H100 = ("--system", "dgx-h100")
-SMALL = (*H100, "--bytes", "64KiB")
+SMALL = (*H100, "--bytes", "16KiB")
 
 
 def run(capsys, *words):
@@ -46,11 +47,11 @@ def refused(capsys, *words):
 def test_the_text_says_what_is_done_what_it_costs_and_what_bounds_it(capsys):
     status, out, err = run(capsys, *SMALL)
     assert (status, err) == (0, "")
-    made = plan(catalog("dgx-h100"), payload_bytes=65536)
+    made = plan(catalog("dgx-h100"), payload_bytes=16384)
     lines = out.splitlines()
-    assert lines[0] == "allreduce sum, 65536 B, 8 ranks on dgx-h100"
+    assert lines[0] == "allreduce sum, 16384 B, 8 ranks on dgx-h100"
     for fact in (
-        f"flat: 7 rounds, {8 * 7} messages, {8 * 7 * 65536} B on the wire",
+        f"flat: 7 rounds, {8 * 7} messages, {8 * 7 * 16384} B on the wire",
         "model loggp, 1 port, objective auto",
         f"rounds >= {math.log2(8):.0f}, time >= 0.60 us, throughput <= {450 * 8 / 14:.2f} GB/s",
         f"gap     {made.figures.predicted_us / 0.6:.3f} x the auto bound: GPU7 and GPU6 are 0.6 us apart",
@@ -91,7 +92,7 @@ def test_json_is_one_document_that_loads_again(capsys):
     status, out, err = run(capsys, *SMALL, "--format", "json")
     assert (status, err, out.count("\n")) == (0, "", 1)
     assert json.loads(out)["schema"] == "topocomm.plan/1"
-    assert loads(out).digest == json.loads(out)["digest"] == plan(catalog("dgx-h100"), payload_bytes=65536).digest
+    assert loads(out).digest == json.loads(out)["digest"] == plan(catalog("dgx-h100"), payload_bytes=16384).digest
 
 
 def process(*words, **environment):
@@ -119,7 +120,7 @@ def test_long_payloads_are_planned():
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-@pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 def test_a_saved_plan_is_shown_as_it_was(capsys, tmp_path, collective, form):
     file = tmp_path / "plan.json"
     system = ("--system", "dgx-a100", "--hosts", "2", "--format", form)
@@ -157,7 +158,30 @@ def test_the_root_of_a_reduce_gets_the_result_and_that_of_a_broadcast_gives_it(c
     assert {rank for rank, _, _ in reduce["schedule"]["outputs"]} == {root}
     assert {rank for rank, _, _ in broadcast["schedule"]["inputs"]} == {root}
     assert {rank for rank, _, _ in broadcast["schedule"]["outputs"]} == set(range(8))
-    assert run(capsys, *words, "broadcast")[1].startswith("broadcast sum, 65536 B, 8 ranks")
+    assert run(capsys, *words, "broadcast")[1].startswith("broadcast sum, 16384 B, 8 ranks")
+
+
+def test_canonical_order_is_planned_and_told(capsys, tmp_path):
+    file = tmp_path / "plan.json"
+    words = (*SMALL, "--ranks", "5", "--order", "canonical")
+    document = planned(capsys, *words)
+    assert (document["order"], document["shards"], document["proof"]["canonical_tree"]) == (
+        "canonical",
+        [*range(6)],
+        True,
+    )
+    assert planned(capsys, *SMALL, "--ranks", "5", "--order", "any") == planned(capsys, *SMALL, "--ranks", "5")
+    made = run(capsys, *words, "--save", str(file))
+    assert "  shards  of ranks 0..4, canonical order: 0, 1, 2, 3, 4\n" in made[1]
+    assert "the canonical tree over the virtual shards" in " ".join(made[1].split())
+    assert run(capsys, *H100, "--plan", str(file)) == made
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
+def test_parts_are_as_even_as_can_be(capsys, collective):
+    document = planned(capsys, *H100, "--ranks", "3", "--bytes", "40", "--collective", collective)
+    assert (sum(document["parts"]), max(document["parts"]) - min(document["parts"])) == (10, 1)
+    assert document["payload_bytes"] == 40
 
 
 @pytest.mark.parametrize(
@@ -203,7 +227,7 @@ def test_the_gap_is_to_the_bound_of_the_objective(capsys, objective, gap, size):
 
 def test_objectives_choose_differently(capsys):
     chosen = {o: planned(capsys, *SMALL, "--objective", o)["algorithm"] for o in ("rounds", "throughput", "auto")}
-    assert chosen == {"rounds": "recursive-doubling", "throughput": "ring", "auto": "flat"}
+    assert chosen == {"rounds": "recursive-doubling", "throughput": "rabenseifner", "auto": "flat"}
 
 
 @pytest.mark.parametrize("ports", [1, 2, 3, 7])
@@ -243,7 +267,10 @@ BAD = [
     ((*SMALL, "--ports", "1.5"), "argument --ports: invalid int value: '1.5'"),
     ((*SMALL, "--objective", "fast"), "argument --objective: invalid choice: 'fast' (choose from "),
     ((*SMALL, "--port-model", "pram"), "argument --port-model: invalid choice: 'pram' (choose from "),
-    ((*SMALL, "--collective", "scan"), "argument --collective: invalid choice: 'scan' (choose from "),
+    ((*SMALL, "--collective", "gather"), "argument --collective: invalid choice: 'gather' (choose from "),
+    ((*SMALL, "--order", "rank"), "argument --order: invalid choice: 'rank' (choose from "),
+    ((*SMALL, "--order", "canonical", "--collective", "scan"), "scan in canonical order: expected allreduce"),
+    ((*H100, "--plan", "some.json", "--order", "any"), "--order does not go with --plan FILE"),
     (("--hosts", "2", "--bytes", "4"), "--hosts goes with --system NAME only"),
     ((*H100, "--plan", "nowhere.json"), "nowhere.json: cannot read the plan: No such file or directory"),
     (("--input", "nowhere.txt", "--bytes", "4"), "nowhere.txt: cannot be read: No such file or directory"),
@@ -300,7 +327,7 @@ def test_a_plan_altered_in_one_figure_is_refused(capsys, tmp_path, what):
 RESIGNED = [
     (("schedule", "rounds", 2, "transfers", 0, 1, 9), "schedule: round 2: rank 0 reads slot 9 chunk 0"),
     (("schedule", "rounds", 2, "transfers", 0, 3, 1), "schedule: round 2: rank 3 slot 1 chunk 0 is written twice"),
-    (("payload_bytes", 65540), "payload_bytes 65540 is no multiple of the 16384 rows"),
+    (("payload_bytes", 16388), "payload_bytes 16388 is no multiple of the 4096 rows"),
     (("proof", "order_kept", False), "proof.order_kept is False, the schedule proves True"),
     (("ranks", 0, "GPU9"), "GPU9"),
     (("certificate", None), "malformed plan"),

@@ -32,7 +32,7 @@ def schedules(draw, collectives=COLLECTIVES):
     collective = draw(st.sampled_from(collectives))
     machine = draw(st.sampled_from(MACHINES if collective == "allreduce" else SWITCHES))
     ranks = machine[0] * machine[1]
-    root = 0 if collective == "allreduce" else draw(st.integers(0, ranks - 1))
+    root = draw(st.integers(0, ranks - 1)) if collective in ("reduce", "broadcast") else 0
     rows = draw(st.sampled_from([0, 1, 2, 7, 16, 40]))
     plan = draw(st.sampled_from(plans(machine, collective, rows, root)))
     schedule = plan.schedule

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.buffers import rank_program
+from topocomm.planning.schedule import input_pieces
 
 ALIGN = 64
 MADE = schedules() | any_schedules()
@@ -84,7 +85,7 @@ def test_pieces_are_aligned_and_inside_the_arena(made, align):
             assert 0 <= offset <= program.arena_bytes - chunk_bytes(piece[1])
         slots = [(row[3], row[4], row[5]) for row in schedule.transfers.tolist()]
         slots += [(row[1], row[2], row[3]) for row in schedule.combines.tolist()]
-        slots += [(owner, slot, c) for owner, slot, _ in schedule.inputs.tolist() for c in range(len(schedule.chunks))]
+        slots += [(rank, *piece) for piece in input_pieces(schedule, rank)]
         assert set(program.offsets) == {(slot, chunk) for owner, slot, chunk in slots if owner == rank}
 
 

@@ -7,13 +7,20 @@ from itertools import product
 import pytest
 
 from tests.machines import hosts, switch
-from topocomm import Device, catalog, plan
+from topocomm import SUM, Device, catalog, plan
+from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.plan_text import MOST_MOVES, MOST_ROUNDS, WIDTH, plan_text
+from topocomm.planning.planner import every_plan
 from topocomm.planning.schedule import make_schedule
 
 
 def text(topology, **wanted):
     return plan_text(plan(topology, **{"payload_bytes": 4096, **wanted}), topology)
+
+
+def ring(topology):
+    """The plan of a ring allreduce: two neighbours a rank, many rounds."""
+    return next(p for p in every_plan(topology, "allreduce", SUM, SUM.default_layout(1024)) if p.algorithm == "ring")
 
 
 def rounds(said):
@@ -38,7 +45,7 @@ def rounds(said):
     ],
 )
 def test_lines_fit(objective):
-    for collective, ranks in product(["allreduce", "reduce", "broadcast"], [1, 2, 3, 8, 17, 64]):
+    for collective, ranks in product(COLLECTIVES, [1, 2, 3, 8, 17]):
         said = text(switch(ranks), collective=collective, objective=objective).splitlines()
         assert max(map(len, said)) <= WIDTH == 80, said
         assert all(line_ == line_.rstrip() for line_ in said)
@@ -86,9 +93,7 @@ def test_a_broadcast_spreads_from_its_root_and_a_reduce_gathers_at_it(root):
 @pytest.mark.parametrize("ranks", [MOST_MOVES, MOST_MOVES + 1, 40])
 def test_moves_of_a_round_are_cut(ranks):
     topology = switch(ranks)
-    made = plan(topology, payload_bytes=4096, objective="throughput")
-    first = rounds(plan_text(made, topology))[1]
-    assert made.algorithm == "ring"
+    first = rounds(plan_text(ring(topology), topology))[1]
     rest = ranks - MOST_MOVES
     assert sum(bool(re.fullmatch(r"\d+>\d+", word)) for word in first) == MOST_MOVES
     assert first[MOST_MOVES:] == ([f"and {rest} more"] if rest else []) + ["(nvlink)"]
@@ -97,7 +102,8 @@ def test_moves_of_a_round_are_cut(ranks):
 @pytest.mark.parametrize("ranks", [8, 9, 10, 20])
 def test_rounds_are_cut(ranks):
     count = 2 * (ranks - 1)  # a ring scatters and gathers
-    said = text(switch(ranks), objective="throughput")
+    topology = switch(ranks)
+    said = plan_text(ring(topology), topology)
     assert f"ring: {count} rounds, {count * ranks} messages" in said
     assert len(rounds(said)) == min(count, MOST_ROUNDS)
     cut = f"  ... and {count - MOST_ROUNDS} more rounds (--format json has them all)"
@@ -106,7 +112,8 @@ def test_rounds_are_cut(ranks):
 
 
 def test_round_numbers_stand_apart():
-    said = text(switch(8), objective="throughput")
+    topology = switch(8)
+    said = plan_text(ring(topology), topology)
     assert re.findall(r"^  round (\d+) +\d+>", said, re.M) == [str(number) for number in range(1, 15)]
 
 
@@ -144,8 +151,7 @@ def test_a_named_path_counts_its_own_links():
 
 def test_what_is_not_proved_is_not_said():
     topology = switch(8)
-    made = plan(topology, payload_bytes=2**23)
-    assert made.algorithm == "ring"
+    made = ring(topology)
     said = plan_text(made, topology)
     assert "each contribution once" in said
     assert "rank order kept" not in said
@@ -158,3 +164,17 @@ def test_assumed_figures_are_told():
     topology = switch(2)
     made = replace(plan(topology, payload_bytes=64), assumed=("a link 1 GB/s", "another 2 GB/s"))
     assert "\n  assumed a link 1 GB/s\n  assumed another 2 GB/s\n" in plan_text(made, topology)
+
+
+@pytest.mark.parametrize(("collective", "verb"), [("allgather", "given"), ("reduce_scatter", "got")])
+def test_parts_are_told_where_they_are_uneven(collective, verb):
+    uneven = text(switch(4), collective=collective, payload_bytes=40, parts=[7, 0, 1, 2])
+    assert f"\n  parts   rows {verb} by ranks 0..3: 7, 0, 1, 2\n" in uneven
+    assert "  parts " not in text(switch(4), collective=collective, payload_bytes=40)
+    assert "  parts " not in text(switch(4), collective=collective, payload_bytes=0)
+
+
+def test_shards_are_told():
+    said = text(switch(5), order="canonical", shards=[0, 1, 1, 4, 8, 64])
+    assert "\n  shards  of ranks 0..4, canonical order: 0, none, 1-3, 4-7, 8-63\n" in said
+    assert "canonical" not in text(switch(5))

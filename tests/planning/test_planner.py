@@ -10,14 +10,17 @@ import topocomm
 from tests.concatenation import CONCAT
 from tests.machines import hosts, line, switch
 from topocomm import Device, Link, PlanError, Topology, plan
+from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
+from topocomm.planning.planner import every_plan
+from topocomm.planning.schedule import split_rows
 
 
 def test_objectives_choose_different_algorithms():
     machine = switch(8)
     chosen = {o: plan(machine, payload_bytes=1 << 26, objective=o).algorithm for o in ("latency", "throughput")}
-    assert chosen == {"latency": "recursive-doubling", "throughput": "ring"}
+    assert chosen == {"latency": "recursive-doubling", "throughput": "rabenseifner"}
     assert plan(machine, payload_bytes=64, objective="auto").algorithm == "flat"  # stores overlap under LogGP
-    assert plan(machine, payload_bytes=1 << 26, objective="auto").algorithm == "ring"
+    assert plan(machine, payload_bytes=1 << 26, objective="auto").algorithm == "direct"
 
 
 def test_the_plan_is_rated_by_its_own_objective():
@@ -37,18 +40,33 @@ def test_two_levels_save_slow_hops_on_odd_host_counts():
 def test_commutativity_is_not_assumed():
     machine = switch(4)
     layout = CONCAT.default_layout(64)
-    from topocomm.planning.planner import every_plan
-
-    assert all(p.proof.order_kept for p in every_plan(machine, "allreduce", CONCAT, layout))
+    for collective in COLLECTIVES:
+        assert all(p.proof.order_kept for p in every_plan(machine, collective, CONCAT, layout))
 
 
 def test_an_operator_without_rows_is_never_split():
     whole = topocomm.Operator("state", (topocomm.Field("s", ("n",)),), topocomm.SUM.combine, {"s": 0}, True)
     layout = whole.layout({"s": ((1 << 20,), "float32")})
-    from topocomm.planning.planner import every_plan
-
     plans = every_plan(switch(4), "allreduce", whole, layout)
     assert plans and all(len(p.schedule.chunks) == 1 for p in plans)
+
+
+@pytest.mark.parametrize("collective", IN_PARTS)
+@pytest.mark.parametrize("rows", [0, 2, 13])
+def test_parts_are_as_even_as_can_be(collective, rows):
+    made = plan(switch(4), collective, payload_bytes=4 * rows)
+    assert made.collective.parts == tuple(size for _, size in split_rows(rows, 4))
+    assert made.payload_bytes == 4 * rows
+    assert made.schedule.rows == rows
+
+
+def test_canonical_order_has_one_shard_a_rank_unless_said():
+    made = plan(switch(4), payload_bytes=64, order="canonical")
+    assert (made.order, made.collective.shards) == ("canonical", (0, 1, 2, 3, 4))
+    other = plan(switch(4), payload_bytes=64, order="canonical", shards=(0, 4, 4, 5, 9))
+    assert other.collective.shards == (0, 4, 4, 5, 9)
+    assert other.proof.canonical_tree
+    assert not plan(switch(4), payload_bytes=64).proof.canonical_tree
 
 
 def test_the_bytes_of_a_plan_depend_on_its_inputs_only():
@@ -75,6 +93,17 @@ def test_the_bytes_of_a_plan_depend_on_its_inputs_only():
         ({"collective": "reduce", "root": 4}, r"root 4 is outside ranks 0..3"),
         ({"ranks": ["GPU0", "GPU9"]}, r"rank on 'GPU9': not an endpoint of topology 'switch of 4'; it has GPU0, GPU1"),
         ({"ranks": []}, r"no ranks given"),
+        ({"collective": "allgather", "parts": [16]}, r"allgather: parts \(16\): expected the rows of each of 4 ranks"),
+        ({"collective": "allgather", "parts": [8, -1, 8, 1]}, r"parts \(8, -1, 8, 1\): .* 0 or more"),
+        ({"collective": "reduce_scatter", "parts": [4, 4, 4, 5]}, r"parts of 17 rows in all, the payload has 16"),
+        ({"collective": "scan", "parts": [4, 4, 4, 4]}, r"scan has none; they go with allgather and reduce_scatter"),
+        ({"order": "rank"}, r"order 'rank': expected one of any, canonical"),
+        ({"shards": [0, 1, 2, 3, 4]}, r"shards go with order 'canonical', the order is 'any'"),
+        ({"order": "canonical", "collective": "scan"}, r"scan in canonical order: expected allreduce"),
+        ({"order": "canonical", "shards": [0, 1, 2, 3]}, r"shards \(0, 1, 2, 3\): .* each of 4 ranks and the end"),
+        ({"order": "canonical", "shards": [0, 2, 1, 3, 4]}, r"never falling"),
+        ({"order": "canonical", "shards": [1, 2, 3, 3, 4]}, r"starting at 0"),
+        ({"order": "canonical", "shards": [0, 0, 0, 0, 0]}, r"ending at 1 or more"),
     ],
 )
 def test_bad_arguments_are_named(changes, message):

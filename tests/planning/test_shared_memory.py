@@ -5,12 +5,14 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 
+from tests.planning.replay import replay, word
 from tests.planning.schedules import MACHINES, ROW_BYTES, SWITCHES, any_schedules, plans
+from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.shared_memory import shared_program
 
 ALIGN = 64
 CASES = [("allreduce", machine, 0) for machine in MACHINES]
-CASES += [(name, (1, ranks), ranks - 1) for name in ("reduce", "broadcast") for _, ranks in SWITCHES[::4]]
+CASES += [(name, (1, ranks), ranks - 1) for name in COLLECTIVES if name != "allreduce" for _, ranks in SWITCHES[::4]]
 
 
 @pytest.fixture(params=[0, 7, 40], ids="{} rows".format)
@@ -126,10 +128,18 @@ def test_so_it_is_with_any_schedule(made):
     Run(schedule, [shared_program(schedule, rank, chunk_bytes, ALIGN) for rank in range(schedule.ranks)]).finish()
 
 
-def test_who_finishes_an_allreduce_knows_that_all_have_begun_it(every_program):
+def everyone_hears_of_all(schedule):
+    """Whether the result of every rank holds something of every rank, as in an allreduce."""
+    heard = ["" for _ in range(schedule.ranks)]
+    for (rank, _), text in replay(schedule).items():
+        heard[rank] += text
+    return all(word(rank) in text for text in heard for rank in range(schedule.ranks))
+
+
+def test_who_finishes_what_needs_all_knows_that_all_have_begun_it(every_program):
     """Two memories used in turn rest on it: then everyone has left the call before."""
     for name, schedule, programs in every_program:
-        if len(schedule.outputs) < schedule.ranks or len(schedule.inputs) < schedule.ranks:
+        if not everyone_hears_of_all(schedule):
             continue
         run = Run(schedule, programs)
         run.finish()

@@ -1,10 +1,11 @@
-"""Random machines, collectives and payloads: every plan is proved, bounded, saved, loaded and run on threads.
+"""Random machines, collectives and payloads: every plan is proved, bounded, saved, loaded, replayed and run on threads.
 
     python tools/soak/plans.py --seconds 1200 [--seed 1]
 
 A plan must not beat its own bounds, must survive its file, and must give the exact fold: affine maps over integers,
-which do not commute, compose in rank order; partials merge as the float64 formula says. Ends at the first failure
-with the seed that repeats it.
+which do not commute, compose in rank order; partials merge as the float64 formula says; in canonical order their bits
+are those of the tree over all virtual shards, whoever owns them. All plans are replayed value by value; those of
+allreduce and reduce also run on threads. Ends at the first failure with the seed that repeats it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ import numpy as np
 
 import topocomm
 from attention import LOGSUMEXP
-from topocomm import Device, Field, Link, Operator, Topology
+from topocomm import Device, Field, Link, Operator, Plan, Topology
+from topocomm.planning.canonical import canonical_split
+from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
 from topocomm.planning.formats.plan_json import dumps, loads
 from topocomm.planning.planner import every_plan
+from topocomm.planning.schedule import input_pieces
 
+Value = dict[str, Any]
+"""One array per field of the operator."""
 MOST_RANKS = 24
 LIMIT_GAP = 1 - 1e-9
 
@@ -65,7 +71,7 @@ def value_of(operator: Operator, rank: int, rows: int, seed: int) -> dict[str, A
     return {"out": rng.standard_normal((rows, 3), dtype=np.float32), "lse": lse}
 
 
-def check_result(operator: Operator, values: list[dict[str, Any]], got: dict[str, Any]) -> None:
+def check_result(operator: Operator, values: list[Value], got: Value) -> None:
     """Compare with the fold in rank order, for partials within rounding."""
     if operator is AFFINE:
         want = values[0]
@@ -86,6 +92,74 @@ def check_result(operator: Operator, values: list[dict[str, Any]], got: dict[str
     np.testing.assert_allclose(got["lse"][filled], top[filled] + np.log(total[filled]), atol=1e-4)
 
 
+def cut(value: Value, first: int, rows: int) -> Value:
+    """Some rows of a value."""
+    return {name: array[first : first + rows] for name, array in value.items()}
+
+
+def tree(operator: Operator, values: list[Value]) -> Value:
+    """The canonical tree over the values of consecutive virtual shards."""
+    if len(values) == 1:
+        return values[0]
+    middle = canonical_split(len(values))
+    return dict(operator.combine(tree(operator, values[:middle]), tree(operator, values[middle:])))
+
+
+def replay(plan: Plan, operator: Operator, values: list[Value]) -> dict[tuple[int, int], Value]:
+    """(rank, chunk) -> result of a plan, transfer by transfer and fold by fold.
+
+    Args:
+        plan: What to do.
+        operator: What folds.
+        values: Of every rank the whole payload, of which an allgather takes the rank's part; in canonical order of
+            every virtual shard.
+    """
+    schedule = plan.schedule
+    held: dict[tuple[int, int, int], Value] = {}
+    for rank, slot, index in schedule.inputs.tolist():
+        own = tree(operator, values[slice(*schedule.nodes[index])]) if schedule.nodes else values[index]
+        for chunk in [chunk for at, chunk in input_pieces(schedule, rank) if at == slot]:
+            held[rank, slot, chunk] = cut(own, *schedule.chunks[chunk])
+    moves, folds = schedule.transfer_list(), schedule.combine_list()
+    for round_ in range(schedule.rounds):
+        arriving = [(m, held[m.src, m.src_slot, m.chunk]) for m in moves if m.round == round_]
+        held |= {(m.dst, m.dst_slot, m.chunk): value for m, value in arriving}
+        for fold in (f for f in folds if f.round == round_):
+            first, *others = (held[fold.rank, slot, fold.chunk] for slot in fold.operands)
+            for other in others:
+                first = dict(operator.combine(first, other))
+            held[fold.rank, fold.out_slot, fold.chunk] = first
+    return {(rank, chunk): held[rank, slot, chunk] for rank, slot, chunk in schedule.outputs.tolist()}
+
+
+def check_replay(plan: Plan, operator: Operator, values: list[Value]) -> None:
+    """Every result of a replayed plan against the fold of the contributions that it must hold."""
+    chunks, collective = plan.schedule.chunks, plan.collective
+    owners = collective.owners(chunks) or (None,) * len(chunks)
+    whole = tree(operator, values) if collective.shards else {}
+    for (rank, chunk), got in replay(plan, operator, values).items():
+        if collective.shards:
+            want = cut(whole, *chunks[chunk])
+            assert all(np.array_equal(got[name], want[name]) for name in want), f"{plan.algorithm}: other bits"
+        else:
+            wanted = collective.expected(rank, owners[chunk])
+            check_result(operator, [cut(values[who], *chunks[chunk]) for who in wanted], got)
+
+
+def random_request(rng: np.random.Generator, ranks: int) -> dict[str, Any]:
+    """Collective, root, parts and shards."""
+    name = str(rng.choice(COLLECTIVES))
+    wanted: dict[str, Any] = {"collective": name}
+    if name in ("reduce", "broadcast"):
+        wanted["root"] = int(rng.integers(ranks))
+    if name in IN_PARTS:
+        wanted["parts"] = [int(rows) for rows in rng.integers(0, 6, ranks) * rng.integers(0, 2, ranks)]
+    if name == "allreduce" and rng.random() < 0.4:
+        total = int(rng.integers(1, 65))
+        wanted["shards"] = [0, *sorted(int(start) for start in rng.integers(0, total + 1, ranks - 1)), total]
+    return wanted
+
+
 def check(seed: int) -> int:
     """One random machine and call; how many plans were checked."""
     rng = np.random.default_rng(seed)
@@ -94,27 +168,34 @@ def check(seed: int) -> int:
     if ranks > MOST_RANKS:
         return 0
     operator = (AFFINE, LOGSUMEXP)[int(rng.integers(2))]
-    collective = ("allreduce", "reduce")[int(rng.integers(2))]
-    rows, root = int(rng.integers(0, 40)), int(rng.integers(ranks))
-    values = [value_of(operator, rank, rows, seed) for rank in range(ranks)]
+    wanted = random_request(rng, ranks)
+    rows = sum(wanted["parts"]) if "parts" in wanted else int(rng.integers(0, 40))
+    values = [value_of(operator, index, rows, seed) for index in range(wanted.get("shards", [ranks])[-1])]
     layout = operator.layout({name: (array.shape, array.dtype) for name, array in values[0].items()})
-    plans = every_plan(machine, collective, operator, layout, root if collective == "reduce" else 0)
+    plans = every_plan(machine, operator=operator, layout=layout, **wanted)
     for plan in plans:
         assert plan.certificate.gap >= LIMIT_GAP, f"{plan.algorithm} beats its bound: {plan.certificate}"
         assert loads(dumps(plan)).digest == plan.digest, f"{plan.algorithm}: its file is another plan"
+        check_replay(plan, operator, values)
+    if wanted["collective"] in ("allreduce", "reduce") and "shards" not in wanted:
+        run(machine, operator, plans, values)
+    return len(plans)
+
+
+def run(machine: Topology, operator: Operator, plans: list[Plan], values: list[Value]) -> None:
+    """The plans on threads."""
 
     def body(comm: topocomm.Communicator) -> list[Any]:
         mine = values[comm.rank]
         return [
-            comm.prepare(collective, like=mine, operator=operator, root=plan.collective.root, plan=plan)(mine)
+            comm.prepare(plan.collective.name, like=mine, operator=operator, root=plan.collective.root, plan=plan)(mine)
             for plan in plans
         ]
 
-    for results in topocomm.run_local(body, ranks=ranks, topology=machine):
-        for plan, result in zip(plans, results, strict=True):
-            if result is not None and (operator.commutative or plan.proof.order_kept):
+    for results in topocomm.run_local(body, ranks=len(values), topology=machine):
+        for result in results:
+            if result is not None:
                 check_result(operator, values, result)
-    return len(plans)
 
 
 def main() -> None:
@@ -132,7 +213,7 @@ def main() -> None:
             print(f"FAILED; again with: python tools/soak/plans.py --seed {seed} --seconds 1")
             raise
         seed += 1
-    print(f"plans: {seed - args.seed} random calls, {plans} plans proved, bounded, saved and run; no failure")
+    print(f"plans: {seed - args.seed} random calls, {plans} plans proved, bounded, saved and replayed; no failure")
 
 
 if __name__ == "__main__":

@@ -161,7 +161,8 @@ class _Cuts:
         for share, links, word in ((enters, self.into, "enter"), (leaves, self.out, "leave")):
             if share > 0:
                 capacity = self._capacity(group, links)
-                found.append((capacity / share, f"{share:.4g} of the payload must {word} {name}, at {capacity:g} GB/s"))
+                much = "all" if share == 1 else f"{share:.4g}"
+                found.append((capacity / share, f"{much} of the payload must {word} {name}, at {capacity:g} GB/s"))
         return found
 
     def _crossing(self, inside: NDArray[np.bool_]) -> tuple[float, float]:

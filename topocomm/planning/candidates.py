@@ -122,6 +122,7 @@ def _allgather_builds(request: Request) -> Builds:
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_allgather, parts)
     if len(parts) <= MOST_RING_RANKS:
+        yield "doubling", partial(halving.doubling_allgather, parts)
         yield "ring", partial(ring.ring_allgather, parts)
 
 

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from tests.machines import hosts, switch
 from topocomm import Plan, PlanError, plan
+from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_json import dumps, loads, plan_digest
+from topocomm.planning.schedule import input_pieces
 
 
 def document(**changes):
@@ -20,16 +22,100 @@ def signed(text: dict) -> str:
     return json.dumps(text | {"digest": plan_digest(text)})
 
 
-@pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast"])
+@pytest.mark.parametrize("collective", COLLECTIVES)
 @pytest.mark.parametrize("objective", ["latency", "throughput", "auto"])
 def test_round_trip(tmp_path, collective, objective):
-    root = 2 if collective != "allreduce" else 0
-    made = plan(hosts(2, 2), collective, payload_bytes=4096, objective=objective, root=root)
+    root = 2 if collective in ("reduce", "broadcast") else 0
+    machine = hosts(2, 2) if collective in ("allreduce", "reduce", "broadcast") else switch(4)
+    made = plan(machine, collective, payload_bytes=4096, objective=objective, root=root)
     made.save(tmp_path / "plan.json")
     read = Plan.load(tmp_path / "plan.json")
     assert read.digest == made.digest
     assert dumps(read) == dumps(made)
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+
+
+@pytest.mark.parametrize(
+    ("collective", "changes"),
+    [
+        ("allgather", {"parts": (9, 0, 2, 5)}),
+        ("allgather", {"parts": (0, 16, 0, 0)}),
+        ("reduce_scatter", {"parts": (0, 3, 3, 10)}),
+        ("allreduce", {"order": "canonical"}),
+        ("allreduce", {"order": "canonical", "shards": (0, 3, 3, 8, 11)}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("objective", ["rounds", "throughput", "auto"])
+def test_round_trip_with_parts_and_shards(collective, changes, objective):
+    made = plan(switch(4), collective, payload_bytes=64, objective=objective, **changes)
+    read = loads(dumps(made))
+    assert (read.digest, read.collective, read.order) == (made.digest, made.collective, made.order)
+    assert (read.schedule.owners, read.schedule.nodes) == (made.schedule.owners, made.schedule.nodes)
+    assert all(input_pieces(read.schedule, rank) == input_pieces(made.schedule, rank) for rank in range(4))
+
+
+def test_parts_shards_and_nodes_stand_where_they_mean_something():
+    def keys(found):
+        return {"parts", "shards"} & set(found), "nodes" in found["schedule"]
+
+    assert keys(ORIGINAL) == (set(), False)
+    assert keys(document(collective="allgather")) == ({"parts"}, False)
+    assert keys(document(collective="scan")) == (set(), False)
+    canonical = document(order="canonical", shards=(0, 3, 3, 8, 11))
+    assert keys(canonical) == ({"shards"}, True)
+    assert canonical["shards"] == [0, 3, 3, 8, 11]
+    nodes = canonical["schedule"]["nodes"]
+    assert {rank: [nodes[k] for r, _, k in canonical["schedule"]["inputs"] if r == rank] for rank in range(4)} == {
+        0: [[0, 2], [2, 3]],
+        1: [],
+        2: [[3, 4], [4, 8]],
+        3: [[8, 11]],
+    }
+
+
+def change(text, path, value):
+    """The document with one entry replaced, or removed where the value is None."""
+    altered = copy.deepcopy(text)
+    node = altered
+    for key in path[:-1]:
+        node = node[key]
+    if value is None:
+        del node[path[-1]]
+    else:
+        node[path[-1]] = value
+    return altered
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "value", "message"),
+    [
+        ({"collective": "allgather"}, ["parts"], [4, 4, 4, 5], "within no rank's part|the parts 17"),
+        ({"collective": "allgather"}, ["parts"], [5, 3, 4, 4], "chunk 1, rows 4 to 8, is within no rank's part"),
+        ({"collective": "allgather"}, ["parts"], None, r"parts \(\): expected the rows of each of 4 ranks"),
+        ({"collective": "allgather"}, ["parts", 0], 4.0, "expected an integer, got 4.0"),
+        ({"collective": "reduce_scatter"}, ["collective"], "allreduce", "allreduce has none"),
+        ({"order": "canonical"}, ["order"], "any", "order 'any' with 5 shards"),
+        ({"order": "canonical"}, ["shards"], None, "order 'canonical' with 0 shards"),
+        ({"order": "canonical"}, ["shards"], [0, 2, 2, 3, 4], r"input of rank 0 is node \(0, 1\)"),
+        ({"order": "canonical"}, ["schedule", "nodes"], None, "input of rank 0 is node 0"),
+        ({"order": "canonical"}, ["schedule", "nodes", 1], [2, 3], r"input of rank 1 is node \(2, 3\)"),
+        (
+            {"order": "canonical"},
+            ["proof", "canonical_tree"],
+            False,
+            "proof.canonical_tree is False, the schedule proves",
+        ),
+        ({}, ["proof", "canonical_tree"], True, "proof.canonical_tree is True, the schedule proves False"),
+        ({}, ["order"], "canonical", "order 'canonical' with 0 shards"),
+        ({}, ["order"], "rank", "order 'rank' with 0 shards"),
+        ({"collective": "scan"}, ["collective"], "exscan", "output twice or belongs to no result"),
+    ],
+    ids=str,
+)
+def test_a_resigned_other_collective_is_caught(changes, path, value, message):
+    with pytest.raises(PlanError, match=message):
+        loads(signed(change(document(**changes), path, value)))
 
 
 def test_the_format_has_the_agreed_keys():

@@ -28,6 +28,28 @@ def halving_reduce_scatter(parts: Sequence[int]) -> Schedule:
     return build.build()
 
 
+def doubling_allgather(parts: Sequence[int]) -> Schedule:
+    """Halving run backwards: floor(log2 P) rounds, two more where P is no power of two; far partners exchange least."""
+    chunks, owners = part_chunks(parts)
+    build = ScheduleBuilder(len(parts), chunks, owners=owners)
+    core = _Core(len(parts))
+    held: list[dict[int, int]] = [{} for _ in core.ranks]
+    for chunk, owner in enumerate(owners):
+        position = core.position(owner)
+        holder = core.ranks[position]
+        held[position][chunk] = 0 if holder == owner else build.send(0, owner, 0, holder, chunk=chunk)
+    round_ = core.spread(build, held, int(bool(core.surplus)))
+    for position, rank in enumerate(core.ranks):
+        for chunk, owner in enumerate(owners):
+            slot = held[position][chunk]
+            build.output(rank, slot, chunk=chunk)
+            if position < core.surplus:
+                far = rank + 1
+                slot = 0 if owner == far else build.send(round_, rank, slot, far, chunk=chunk)
+                build.output(far, slot, chunk=chunk)
+    return build.build()
+
+
 def rabenseifner_allreduce(ranks: int, rows: int) -> Schedule:
     """Reduce-scatter by halving, allgather by doubling: 2 floor(log2 P) rounds, two more where P is no power of two."""
     core = _Core(ranks)

@@ -1,0 +1,181 @@
+"""Canonical order: one bracketing for every rank count and layout, and nothing else is accepted."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.machines import switch
+from tests.planning.replay import builds, replay, shards_word
+from topocomm import SUM, PlanError
+from topocomm.planning.canonical import canonical_nodes, canonical_split
+from topocomm.planning.collectives import Collective
+from topocomm.planning.planner import every_plan
+from topocomm.planning.schedule import make_schedule
+from topocomm.planning.verify import verify
+
+
+@st.composite
+def layouts(draw, most_ranks=17, most_shards=70):
+    """Starts of the ranks' ranges and the end; many are empty."""
+    ranks, total = draw(st.integers(1, most_ranks)), draw(st.integers(1, most_shards))
+    cuts = sorted(draw(st.lists(st.integers(0, total), min_size=ranks - 1, max_size=ranks - 1)))
+    return (0, *cuts, total)
+
+
+def test_the_tree_is_dyadic_and_a_ragged_edge_joins_last():
+    assert [canonical_split(n) for n in (2, 3, 4, 5, 8, 9, 64, 65)] == [1, 2, 2, 4, 4, 8, 32, 64]
+    assert shards_word(0, 5) == "(((01)(23))4)"
+    assert shards_word(0, 7) == "(((01)(23))((45)6))"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "total", "nodes"),
+    [
+        (0, 64, 64, [(0, 64)]),
+        (3, 3, 8, []),
+        (0, 3, 8, [(0, 2), (2, 3)]),
+        (3, 8, 8, [(3, 4), (4, 8)]),
+        (1, 7, 8, [(1, 2), (2, 4), (4, 6), (6, 7)]),
+        (4, 7, 7, [(4, 7)]),
+        (5, 7, 7, [(5, 6), (6, 7)]),
+        (6, 7, 7, [(6, 7)]),
+        (8, 11, 11, [(8, 11)]),
+    ],
+)
+def test_nodes_of_a_range(low, high, total, nodes):
+    assert canonical_nodes(low, high, total) == nodes
+
+
+def tree(low, high):
+    """All nodes of the tree."""
+    found = {(low, high)}
+    if high - low > 1:
+        middle = low + canonical_split(high - low)
+        found |= tree(low, middle) | tree(middle, high)
+    return found
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 130), st.data())
+def test_nodes_cover_the_range_and_are_the_largest_and_few(total, data):
+    low = data.draw(st.integers(0, total))
+    high = data.draw(st.integers(low, total))
+    nodes = canonical_nodes(low, high, total)
+    assert [shard for node in nodes for shard in range(*node)] == list(range(low, high))
+    every = tree(0, total)
+    assert set(nodes) <= every
+    larger = {node for node in every if low <= node[0] and node[1] <= high}
+    assert not any(node != other and other[0] <= node[0] and node[1] <= other[1] for node in nodes for other in larger)
+    assert len(nodes) <= max(1, 2 * (total - 1).bit_length())
+
+
+@settings(max_examples=150, deadline=None)
+@given(layouts(), st.sampled_from([0, 1, 3, 40]))
+def test_every_layout_evaluates_one_expression(shards, rows):
+    """For every algorithm, rank and chunk: the tree over all virtual shards, bracket by bracket."""
+    ranks = len(shards) - 1
+    collective = Collective("allreduce", ranks, shards=shards)
+    whole = shards_word(0, shards[-1])
+    for name, build in builds(switch(ranks), collective, rows).items():
+        schedule = build()
+        proof = verify(schedule, collective, keep_order=True)
+        assert proof.canonical_tree, name
+        results = replay(schedule, brackets=True)
+        assert set(results.values()) == {whole}, name
+        assert len(results) == ranks * len(schedule.chunks), name
+
+
+@pytest.mark.parametrize("ranks", [32, 64, 100])
+def test_many_ranks(ranks):
+    chance = random.Random(ranks)
+    shards = (0, *sorted(chance.randint(0, 128) for _ in range(ranks - 1)), 128)
+    collective = Collective("allreduce", ranks, shards=shards)
+    offered = builds(switch(ranks), collective, 4)
+    assert {"canonical-doubling", "canonical-binomial"} <= set(offered)
+    assert ("canonical-flat" in offered) == (ranks <= 64)
+    for build in offered.values():
+        schedule = build()
+        assert verify(schedule, collective).canonical_tree
+        assert set(replay(schedule, brackets=True).values()) == {shards_word(0, 128)}
+
+
+def test_a_message_has_few_slots():
+    for shards in [(0, 1, 127, 128), (0, 3, 64, 65, 128), tuple(range(0, 129, 8))]:
+        collective = Collective("allreduce", len(shards) - 1, shards=shards)
+        for build in builds(switch(collective.ranks), collective, 1).values():
+            sizes = {}
+            for move in build().transfer_list():
+                sizes[move.round, move.src, move.dst] = sizes.get((move.round, move.src, move.dst), 0) + 1
+            assert max(sizes.values()) <= 2 * 7
+
+
+def test_fewer_messages_than_flat_for_many_ranks():
+    shards = tuple(range(17))
+    counts = {
+        p.algorithm: p.figures.transfers
+        for p in every_plan(switch(16), "allreduce", SUM, SUM.default_layout(4), shards=shards)
+    }
+    assert counts["canonical-flat"] == 16 * 15
+    assert counts["canonical-doubling"] == 16 * 4
+    assert counts["canonical-binomial"] == 2 * 15
+
+
+def test_another_tree_over_the_shards_is_refused():
+    """((0 1) (2 3)) may be folded in one go or in two, but not as (0 (1 (2 3))), though every contribution is there."""
+    shards = (0, 1, 2, 4)
+    collective = Collective("allreduce", 3, shards=shards)
+    schedule = builds(switch(3), collective, 1)["canonical-flat"]()
+    folds = schedule.combine_list()
+    for fold in [f for f in folds if len(f.operands) == 2][::2]:
+        (last,) = [f for f in folds if f.rank == fold.rank and fold.out_slot in f.operands]
+        folds.remove(fold)
+        folds[folds.index(last)] = last._replace(operands=(*fold.operands, last.operands[1]))
+    same = with_folds(schedule, folds)  # ((a.b).c) folded at once is the same tree
+    assert verify(same, collective).canonical_tree
+    last = [f for f in folds if len(f.operands) == 3]
+    assert len(last) == 3
+    wrong = with_folds(schedule, rebracketed(folds))
+    with pytest.raises(PlanError, match="not the canonical tree over the virtual shards"):
+        verify(wrong, collective)
+
+
+def with_folds(schedule, folds):
+    """The schedule with other combines."""
+    return make_schedule(
+        schedule.ranks,
+        schedule.chunks,
+        inputs=schedule.inputs.tolist(),
+        outputs=schedule.outputs.tolist(),
+        transfers=schedule.transfer_list(),
+        combines=folds,
+        nodes=schedule.nodes,
+    )
+
+
+def rebracketed(folds):
+    """(a.(b.c)) in place of ((a.b).c)."""
+    found = []
+    for fold in folds:
+        a, b, c = fold.operands
+        found += [fold._replace(out_slot=99, operands=(b, c)), fold._replace(operands=(a, 99))]
+    return found
+
+
+def test_nodes_that_the_rank_does_not_own_are_refused():
+    collective = Collective("allreduce", 3, shards=(0, 3, 3, 8))
+    schedule = builds(switch(3), collective, 1)["canonical-doubling"]()
+    verify(schedule, collective)
+    with pytest.raises(
+        PlanError, match=r"input of rank 0 is node \(2, 4\); expected each .* of its shards 0 to 3 once"
+    ):
+        verify(replace(schedule, nodes=((0, 2), (2, 4), *schedule.nodes[2:])), collective)
+    with pytest.raises(PlanError, match=r"input of rank 0 is node 3; expected"):
+        verify(replace(schedule, inputs=np.add(schedule.inputs, [0, 0, 3]), nodes=schedule.nodes[:3]), collective)
+    with pytest.raises(PlanError, match=r"input of rank 0 is node \(2, 3\)"):
+        verify(schedule, Collective("allreduce", 3, shards=(0, 2, 3, 8)))
+    with pytest.raises(PlanError, match="misses the contribution of virtual shard 8"):
+        verify(schedule, Collective("allreduce", 3, shards=(0, 3, 3, 9)))
