@@ -68,7 +68,7 @@ class Job:
         self.whole[...] = GUARD
         region = self.whole[ALIGNMENT_BYTES:-ALIGNMENT_BYTES]
         region[:counters_bytes], region[counters_bytes:] = 0, 0xFF
-        self.shared = [SharedMemory(region, rank, ranks) for rank in ranks]
+        self.shared = [SharedMemory(region, rank, ranks, cores=2) for rank in ranks]
         self.lanes = [
             [CompiledLane(works[rank], programs[rank], self.shared[rank], number) for number in range(2)]
             for rank in ranks

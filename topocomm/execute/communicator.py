@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from topocomm.errors import OperatorError, TopocommError
+from topocomm.errors import MismatchError, OperatorError, TopocommError
 from topocomm.execute.agreement import gather_notes
 from topocomm.execute.departure import watch_departure
 from topocomm.execute.executor import PreparedCall
@@ -104,17 +104,26 @@ class Communicator:
         """The number of ranks."""
         return self.transport.size
 
-    def allreduce(self, x: Any, op: Operator, *, out: Any = None) -> Any:
+    def allreduce(
+        self, x: Any, op: Operator, *, out: Any = None, order: str = "any", shards: tuple[int, int] | None = None
+    ) -> Any:
         """The fold of all ranks' values, in rank order unless `op` commutes; the same bits on every rank.
 
         Args:
             x: This rank's value: an array, or a dict, NamedTuple or dataclass of arrays; NumPy or torch (CPU).
             op: The operator.
             out: Where to write the result (may be x).
+            order: "any", or "canonical": one tree over virtual shards, so that the bits do not depend on how many
+                ranks there are, nor on who owns which shards.
+            shards: Of canonical order, this rank's virtual shards, from the first to before the second; x has them
+                along a first axis of their own. The ranks' ranges follow each other. None: one shard a rank, x
+                itself. They are exchanged in every call; a call made by `prepare` keeps them.
 
         Returns:
             The result in x's structure, the caller's own.
         """
+        if order != "any" or shards is not None:
+            return self._call(Request("allreduce", x, op, order=order, shards=self._gather_shards(shards)), out)
         quick = self._quick.get(op) if out is None else None
         if quick is not None:
             result = quick(x)
@@ -200,6 +209,8 @@ class Communicator:
         root: int = 0,
         rows: Sequence[int] | None = None,
         plan: Plan | None = None,
+        order: str = "any",
+        shards: tuple[int, int] | None = None,
     ) -> PreparedCall:
         """A call made ready for values like `like`; collective.
 
@@ -210,6 +221,8 @@ class Communicator:
             root: Root of reduce and broadcast.
             rows: Of reduce_scatter, as there.
             plan: The plan to execute; None takes the planner's best for this machine and payload.
+            order: Of allreduce, as there.
+            shards: Of allreduce, as there.
 
         Raises:
             MismatchError: Ranks prepare different calls.
@@ -218,7 +231,8 @@ class Communicator:
         parts = None if rows is None else tuple(rows)
         if collective == "allgather":
             parts = self._gather_rows(like)
-        return self._make(Request(collective, like, operator, root=root, rows=parts, plan=plan))
+        ranges = None if order == "any" and shards is None else self._gather_shards(shards)
+        return self._make(Request(collective, like, operator, root, parts, order, ranges, plan))
 
     def prepare_shift(self, send: Buffer | Sequence[Buffer], receive: Buffer | Sequence[Buffer]) -> Shift:
         """A prepared neighbour exchange: `send` goes to rank + 1, `receive` comes from rank - 1; collective.
@@ -393,7 +407,7 @@ class Communicator:
 
     def _call(self, request: Request, out: Any) -> Any:
         x = request.like
-        key = (request.collective, request.operator, request.root, request.rows, signature(x))
+        key = (*request.which, signature(x))
         call = self._calls.get(key)
         if call is None:
             call = self._first_use(key, request)
@@ -428,6 +442,28 @@ class Communicator:
             rows = len(next(iter(_parts(x))))
         counts = self._call(Request("allgather", np.array([rows]), None, rows=(1,) * self.size), None)
         return tuple(counts.tolist())
+
+    def _gather_shards(self, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
+        """The first virtual shard of every rank and the end of the last; None where no rank says."""
+        mine = np.array([-1, -1] if shards is None else shards, np.int64)
+        told = self._call(Request("allgather", mine, None, rows=(2,) * self.size), None).reshape(-1, 2).tolist()
+        if all(pair == [-1, -1] for pair in told):
+            return None
+        edge = 0
+        for rank, (start, stop) in enumerate(told):
+            if start != edge or stop < start:
+                raise self._refuse(
+                    f"virtual shards of the ranks are {told}: those of rank {rank} must begin at {edge}; "
+                    "the ranks' ranges follow each other in rank order, from 0"
+                )
+            edge = stop
+        return (0, *(stop for _, stop in told))
+
+    def _refuse(self, why: str) -> MismatchError:
+        """Close; every rank does, since all see the same."""
+        mismatch = MismatchError(f"rank {self.rank}: {why}")
+        self.fail(mismatch, tell=False)
+        return mismatch
 
     def _record(self, error: BaseException) -> None:
         header = {

@@ -97,6 +97,7 @@ class _Encoder:
         self._tasks = [self._task(fold) for fold in self._folds]
         sizes = [len(task) for task in self._tasks]
         self._starts = [sum(sizes[:index]) for index in range(len(sizes))]
+        self._slots = work.input_slots(program.input_pieces)
         self._waits = [self._positions(waits) for waits in program.waits]
         self._credits = [] if work.synchronises else free_memory([place for place, _ in self._readers()])
 
@@ -144,6 +145,10 @@ class _Encoder:
             shapes += [id(field.dtype), len(size), *size]
         return shapes
 
+    def _slot_row(self, slot: int) -> int:
+        """The row of the value where an input slot begins."""
+        return self._slots.index(slot) * self._work.layout.rows
+
     def _positions(self, waits: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         return [(self._shared.ranks.index(peer), done) for peer, done in waits]
 
@@ -159,7 +164,7 @@ class _Encoder:
         found = []
         for slot, chunk in pieces:
             first, rows = self._work.parts[chunk]
-            first -= span.first
+            first += (0 if first_array else self._slot_row(slot)) - span.first
             places = self._work.layout.addresses(self._base + self._program.offsets[slot, chunk], rows)
             for field, (at, size) in enumerate(zip(places, self._row_bytes, strict=True)):
                 found.append([first_array + field, first * size, at, rows * size])
@@ -173,7 +178,7 @@ class _Encoder:
             for operand, slot in enumerate(fold.operands):
                 if (slot, fold.chunk) in self._program.input_pieces:
                     at = 2 + fields + (1 + operand) * fields
-                    first = self._work.parts[fold.chunk][0] - self._work.value.first
+                    first = self._slot_row(slot) + self._work.parts[fold.chunk][0] - self._work.value.first
                     found += [
                         (field, first * size, task[at + field], start + at + field)
                         for field, size in enumerate(self._row_bytes)

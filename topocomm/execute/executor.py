@@ -15,6 +15,7 @@ import numpy as np
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.handle import Handle
 from topocomm.execute.lanes import BUSY, Lane, Span, Work
+from topocomm.execute.local_nodes import LocalNodes
 from topocomm.execute.make_lanes import make_lanes
 from topocomm.execute.structure import Fields, Structure, take
 from topocomm.execute.waiting import UnderWay
@@ -33,17 +34,20 @@ class PreparedCall:
         plan: What is executed.
     """
 
-    def __init__(self, comm: Communicator, work: Work, structure: Structure) -> None:
+    def __init__(self, comm: Communicator, work: Work, structure: Structure, local: LocalNodes | None = None) -> None:
         self.plan = work.plan
         self.tag = work.tag
         self._comm = comm
         self._layout = work.layout
         self._structure = structure
         self._lanes = make_lanes(work, comm.waiting)
-        self._inputs = [None if lane.views is None else structure.give(dict(lane.views)) for lane in self._lanes]
+        views = [lane.views if local is None else None for lane in self._lanes]
+        self._inputs = [None if held is None else structure.give(dict(held)) for held in views]
         self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
         self._shared = self._lanes[0].shared
-        self._values, self._results = _shapes(work.layout, work.value), _shapes(work.layout, work.result)
+        self._local = local
+        given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
+        self._values, self._results = _shapes(work.layout, given), _shapes(work.layout, work.result)
         self._identity = _identity(work)
         self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
         self._handle: Handle | None = None
@@ -120,7 +124,8 @@ class PreparedCall:
 
     def run(self, x: Any) -> Any:
         """A call without `out` whose x is known to fit."""
-        return self._run(self._structure.fields(x), None)
+        fields = self._structure.fields(x)
+        return self._run(fields if self._local is None else self._local.fold(fields), None)
 
     def quick_way(self) -> Callable[[Any], Fields | None] | None:
         """`compiled_lane.quick_way` of this call, if it takes plain dicts of two NumPy arrays."""
@@ -193,7 +198,7 @@ class PreparedCall:
             raise OperatorError("x is the send buffer of an earlier call; take `call.input` anew before each call")
         fields = take(x, self._structure.names)
         _check("x", fields, self._values)
-        return fields
+        return fields if self._local is None else self._local.fold(fields)
 
     def _place(self, out: Any) -> Fields:
         """The arrays of `out`, which fit and can be written."""

@@ -8,6 +8,7 @@ fold, else stage by stage.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -16,6 +17,7 @@ from topocomm.execute.awaited import Awaited
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.operators.operator import Buffer, Layout, Operator
+from topocomm.planning.buffers import Piece
 from topocomm.planning.plan import Plan
 
 BUSY = "another call is running; one at a time"
@@ -70,6 +72,11 @@ class Work:
     def parts(self) -> tuple[tuple[int, int], ...]:
         """(first row, rows) of every chunk."""
         return self.plan.schedule.chunks if self.chunks is None else self.chunks
+
+    @staticmethod
+    def input_slots(pieces: Sequence[Piece]) -> list[int]:
+        """The slots of a rank's value: several in canonical order, one after the other in the value's rows."""
+        return list(dict.fromkeys(slot for slot, _ in pieces))
 
     def chunk_bytes(self, chunk: int) -> int:
         """Packed bytes of a chunk."""

@@ -5,7 +5,7 @@ A rank whose arguments are wrong takes part in the agreement all the same, so th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import prod
@@ -16,6 +16,7 @@ from topocomm.execute.agreement import disagreement
 from topocomm.execute.carrier import carrier
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.lanes import PARTED, Span, Work
+from topocomm.execute.local_nodes import LocalNodes
 from topocomm.execute.structure import Structure, describe, take
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.operator import Layout, Operator
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
 
 CARRYING = ("broadcast", "allgather")
+Shapes = dict[str, tuple[tuple[int, ...], Any]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Request:
         operator: None for collectives that combine nothing.
         root: Of reduce and broadcast.
         rows: Entries of axis 0 by rank: what each gives to an all-gather, or gets from a reduce-scatter.
+        order: "any" or "canonical".
+        shards: Of canonical order, the first virtual shard of every rank and the end of the last; None: one a rank.
         plan: The plan to execute; None takes the planner's.
     """
 
@@ -48,7 +52,14 @@ class Request:
     operator: Operator | None
     root: int = 0
     rows: tuple[int, ...] | None = None
+    order: str = "any"
+    shards: tuple[int, ...] | None = None
     plan: Plan | None = None
+
+    @property
+    def which(self) -> tuple[Hashable, ...]:
+        """What tells calls with equal values apart."""
+        return (self.collective, self.operator, self.root, self.rows, self.order, self.shards)
 
 
 class Bound(NamedTuple):
@@ -60,8 +71,10 @@ class Bound(NamedTuple):
     """Of the whole payload."""
     value: Span
     result: Span
-    parts: tuple[int, ...] | None
+    parts: tuple[int, ...] | None = None
     """Rows of every rank's part, where the collective has parts."""
+    local: LocalNodes | None = None
+    """What folds this rank's virtual shards, where it has several."""
 
 
 def bind_here(comm: Communicator, request: Request) -> Bound:
@@ -81,11 +94,29 @@ def bind_here(comm: Communicator, request: Request) -> Bound:
         raise OperatorError(f"expected an Operator such as topocomm.SUM, got {type(operator).__name__}")
     structure = describe(operator, request.like)
     arrays = take(request.like, structure.names)
-    layout = operator.layout({name: (a.shape, a.dtype) for name, a in arrays.items()})
+    shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
+    if request.shards is not None:
+        return _bind_shards(comm, request.shards, operator, structure, shapes)
+    layout = operator.layout(shapes)
     whole = Span(0, layout.leading)
-    if name not in PARTED:
-        return Bound(operator, structure, layout, whole, whole, None)
-    return _bind_parts(comm, request, Bound(operator, structure, layout, whole, whole, None))
+    bound = Bound(operator, structure, layout, whole, whole)
+    return _bind_parts(comm, request, bound) if name in PARTED else bound
+
+
+def _bind_shards(
+    comm: Communicator, shards: tuple[int, ...], operator: Operator, structure: Structure, shapes: Shapes
+) -> Bound:
+    """Values that have their virtual shards along a first axis of their own."""
+    own = shards[comm.rank + 1] - shards[comm.rank]
+    for name, (shape, _) in shapes.items():
+        if shape[:1] != (own,):
+            raise OperatorError(
+                f"canonical order: field {name!r} has shape {list(shape)}; expected its first axis to be the "
+                f"{own} virtual shards {shards[comm.rank]} to {shards[comm.rank + 1]} of this rank"
+            )
+    layout = operator.layout({name: (shape[1:], dtype) for name, (shape, dtype) in shapes.items()})
+    local = LocalNodes(operator, layout, shards, comm.rank, tensors=structure.is_torch)
+    return Bound(operator, structure, layout, Span(0, local.leading), Span(0, layout.leading), local=local)
 
 
 def _bind_parts(comm: Communicator, request: Request, bound: Bound) -> Bound:
@@ -122,7 +153,8 @@ def _even(total: int, ranks: int) -> tuple[int, ...]:
 def plan_for(comm: Communicator, request: Request, bound: Bound) -> Plan:
     """The plan of a request; made once."""
     layout, operator = bound.layout, bound.operator
-    key = (request.collective, operator, layout.rows, layout.row_bytes, layout.splittable, request.root, bound.parts)
+    which = (request.collective, request.root, bound.parts, request.order, request.shards)
+    key = (*which, operator, layout.rows, layout.row_bytes, layout.splittable)
     if key not in comm.plans:
         comm.plans[key] = make_plan(
             comm.topology,
@@ -132,8 +164,17 @@ def plan_for(comm: Communicator, request: Request, bound: Bound) -> Plan:
             ranks=comm.places,
             root=request.root,
             parts=bound.parts,
+            order=request.order,
+            shards=request.shards,
+            cores=_cores(comm),
         )
     return comm.plans[key]
+
+
+def _cores(comm: Communicator) -> int:
+    """Cores of the ranks together, if they share one memory."""
+    transport = comm.transport
+    return transport.cores if transport.size > 1 and len(set(transport.hosts)) == 1 else 0
 
 
 def prepare(comm: Communicator, request: Request) -> PreparedCall:
@@ -146,7 +187,7 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
         claim["arrays"] = str(bound.layout)
         plan = request.plan or plan_for(comm, request, bound)
         _check_plan(comm, plan, request, bound)
-        claim["root"] = str(request.root)
+        claim["root"], claim["order"] = str(request.root), request.order
         claim["plan"] = plan.digest[:16]
         tensors = bound.structure.is_torch
         claim["kernel"] = bound.operator.fold_version(bound.layout, tensors=tensors)
@@ -163,7 +204,7 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
     tag = comm.next_tag(name)
     work = Work(plan, bound.operator, bound.layout, tag, comm.rank, bound.value, bound.result, tensors)
     try:
-        return PreparedCall(comm, work, bound.structure)
+        return PreparedCall(comm, work, bound.structure, bound.local)
     except BaseException as error:
         comm.fail_with(error)
         raise
@@ -184,7 +225,8 @@ def agree(comm: Communicator, claim: Mapping[str, str], what: str) -> None:
 
 def _check_plan(comm: Communicator, plan: Plan, request: Request, bound: Bound) -> None:
     layout, operator = bound.layout, bound.operator
-    wanted = Collective(request.collective, comm.size, request.root, bound.parts or ())
+    shards = request.shards or ((tuple(range(comm.size + 1))) if request.order == "canonical" else ())
+    wanted = Collective(request.collective, comm.size, request.root, bound.parts or (), shards)
     if plan.collective != wanted:
         raise PlanError(f"the plan is for {plan.collective}, the call is {wanted}")
     if plan.topology_digest != comm.topology.digest:

@@ -67,7 +67,7 @@ class StagedLane(Lane):
         self, work: Work, memory: Buffer, program: RankProgram | SharedProgram, coordination: Coordination
     ) -> None:
         self._work, self.memory, self._offsets = work, memory, program.offsets
-        self._inputs = self._parts(program.input_pieces, work.value)
+        self._inputs = self._parts(program.input_pieces, work.value, work.input_slots(program.input_pieces))
         self._outputs = self._parts(program.output_pieces, work.result)
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         self.views = self._views(program.input_pieces)
@@ -185,11 +185,12 @@ class StagedLane(Lane):
         target = layout.views(self.memory, self._offsets[combine.out_slot, combine.chunk], rows)
         return self._work.operator.bind_fold(layout, self.memory, rows, at, tensors=self._work.tensors), target
 
-    def _parts(self, pieces: Sequence[Piece], span: Span) -> tuple[Part, ...]:
+    def _parts(self, pieces: Sequence[Piece], span: Span, slots: Sequence[int] = ()) -> tuple[Part, ...]:
+        """Where the pieces of an array lie. One that holds several slots has them one after the other."""
         found = []
         for slot, chunk in pieces:
             first, rows = self._work.parts[chunk]
-            first -= span.first
+            first += (slots.index(slot) if slots else 0) * self._work.layout.rows - span.first
             views = self._work.layout.views(self.memory, self._offsets[slot, chunk], rows)
             found += [Part(name, slice(first, first + rows), view) for name, view in views.items()]
         return tuple(found)

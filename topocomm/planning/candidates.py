@@ -37,6 +37,8 @@ class Request:
     objective: Objective
     ports: int
     port_model: PortModel
+    cores: int = 0
+    """Of ranks that share one memory; 0 where links are what counts."""
 
     @property
     def payload_bytes(self) -> int:

@@ -18,6 +18,7 @@ from topocomm.planning.buffers import rank_program
 from topocomm.planning.candidates import Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.cost import Cost, PortModel, cost_of
+from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Objective, Plan, PlanFigures
 from topocomm.planning.schedule import Schedule, split_rounds, split_rows
@@ -107,6 +108,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
     parts: Sequence[int] | None = None,
     order: str = "any",
     shards: Sequence[int] | None = None,
+    cores: int = 0,
 ) -> Plan:
     """The best plan for one collective on one machine.
 
@@ -127,6 +129,8 @@ def make_plan(  # noqa: PLR0913 - as `plan`
             over virtual shards, the same for every rank count and layout (`canonical.py`).
         shards: Of canonical order, the first virtual shard of each rank and the end of the last rank's: (0, 3, 3, 8)
             gives 3 ranks the shards 0..2, none, and 3..7. None gives every rank one shard.
+        cores: Of ranks that execute the plan in one memory, the cores they have together: objective "auto" then
+            compares candidates by what they do there (`memory_cost.py`). 0: by the links.
 
     Raises:
         PlanError: An argument is out of range, or no route joins two ranks.
@@ -152,6 +156,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         objective,
         ports,
         port_model or ("loggp" if objective == "auto" else "alpha"),
+        cores,
     )
     with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
         return _search(_Machine(topology), request)
@@ -208,7 +213,7 @@ _planning = Lock()
 @lru_cache(maxsize=256)
 def _search(machine: _Machine, request: Request) -> Plan:
     paths = PathFinder(machine.topology)
-    best = min(_candidates(request, paths), key=lambda found: _merit(found, request.objective))
+    best = min(_candidates(request, paths), key=lambda found: _rank(found, request))
     return _finish(request, best, paths)
 
 
@@ -266,6 +271,14 @@ def _candidate(name: str, schedule: Schedule, request: Request, paths: PathFinde
         port_model=request.port_model,
     )
     return Candidate(name, schedule, proof, cost)
+
+
+def _rank(found: Candidate, request: Request) -> tuple[float, ...]:
+    """What the best candidate has least of."""
+    merit = _merit(found, request.objective)
+    if not request.cores or request.objective != "auto":
+        return merit
+    return (memory_us(found.schedule, row_bytes=request.layout.row_bytes, cores=request.cores), *merit)
 
 
 def _merit(found: Candidate, objective: Objective) -> tuple[float, ...]:

@@ -70,7 +70,7 @@ class SharedMemory:
         looks: Looks at a counter before the core is given away after every look.
     """
 
-    def __init__(self, region: Buffer, rank: int, ranks: Sequence[int]) -> None:
+    def __init__(self, region: Buffer, rank: int, ranks: Sequence[int], cores: int) -> None:
         head = len(ranks) * COUNTER_BYTES
         half = (region.size - head) // 2
         self.ranks = tuple(ranks)
@@ -78,7 +78,7 @@ class SharedMemory:
         self.counters = region[:head].view(np.int64)
         self.memories = (region[head : head + half], region[head + half : head + 2 * half])
         self.epoch = 0
-        self.looks = 0 if len(os.sched_getaffinity(0)) < len(ranks) else LOOKS
+        self.looks = 0 if cores < len(ranks) else LOOKS
 
 
 def open_shared(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> SharedMemory | None:
@@ -94,7 +94,7 @@ def open_shared(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> Shar
     rank = waiting.transport.rank
     ranks = [peer for peer, host in enumerate(hosts) if host == hosts[rank]]
     region = open_region(waiting, len(ranks) * COUNTER_BYTES + 2 * size_bytes, hosts)
-    return None if region is None else SharedMemory(region, rank, ranks)
+    return None if region is None else SharedMemory(region, rank, ranks, waiting.transport.cores)
 
 
 def _create(size_bytes: int) -> int | None:

@@ -71,6 +71,8 @@ class Transport(ABC):
     most_tag: int
     hosts: tuple[int, ...]
     """For every rank the number of a group of ranks that share memory; set up by the communicator."""
+    cores: int = 1
+    """Cores that the ranks of this rank's group may run on, together; set up by the communicator."""
     in_process: bool = False
     """Whether the ranks are threads of one process."""
     watch: Watch | None = None
