@@ -14,7 +14,7 @@ from topocomm import SUM, PlanError
 from topocomm.planning.canonical import canonical_nodes, canonical_split
 from topocomm.planning.collectives import Collective
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import make_schedule
+from topocomm.planning.schedule import Combine, make_schedule
 from topocomm.planning.verify import verify
 
 
@@ -143,13 +143,48 @@ def test_another_tree_over_the_shards_is_refused():
         verify(wrong, collective)
 
 
-def with_folds(schedule, folds):
-    """The schedule with other combines."""
+@settings(max_examples=300, deadline=None)
+@given(st.integers(2, 9), st.randoms(use_true_random=False))
+def test_a_bracketing_is_accepted_where_it_is_that_of_the_tree_and_nowhere_else(ranks, chance):
+    """All ranks evaluate one random bracketing of the shards in order, sometimes the canonical one."""
+    shards = tuple(range(ranks + 1))
+    collective = Collective("allreduce", ranks, shards=shards)
+    schedule = builds(switch(ranks), collective, 1)["canonical-flat"]()
+    canonical, slots = chance.random() < 0.3, [{rank: 0} for rank in range(ranks)]
+    for move in schedule.transfer_list():
+        slots[move.dst][move.src] = move.dst_slot
+    cuts = {}  # (low, high) -> where the left branch ends
+    for low in range(ranks):
+        for high in range(low + 2, ranks + 1):
+            cuts[low, high] = low + (canonical_split(high - low) if canonical else chance.randrange(1, high - low))
+    folds, outputs = [], []
+    for rank in range(ranks):
+
+        def fold(low, high, rank=rank):
+            if high - low == 1:
+                return slots[rank][low]
+            operands = fold(low, cuts[low, high]), fold(cuts[low, high], high)
+            folds.append(Combine(max(ranks - 2, 0), rank, 100 + len(folds), 0, operands))
+            return folds[-1].out_slot
+
+        outputs.append((rank, fold(0, ranks), 0))
+    made = with_folds(schedule, folds, outputs)
+    right = set(replay(made, brackets=True).values()) == {shards_word(0, ranks)}
+    assert right or not canonical
+    if right:
+        assert verify(made, collective).canonical_tree
+    else:
+        with pytest.raises(PlanError, match="not the canonical tree"):
+            verify(made, collective)
+
+
+def with_folds(schedule, folds, outputs=None):
+    """The schedule with other combines, and other slots put out."""
     return make_schedule(
         schedule.ranks,
         schedule.chunks,
         inputs=schedule.inputs.tolist(),
-        outputs=schedule.outputs.tolist(),
+        outputs=outputs or schedule.outputs.tolist(),
         transfers=schedule.transfer_list(),
         combines=folds,
         nodes=schedule.nodes,

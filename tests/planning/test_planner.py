@@ -95,6 +95,8 @@ def test_the_bytes_of_a_plan_depend_on_its_inputs_only():
         ({"ranks": []}, r"no ranks given"),
         ({"collective": "allgather", "parts": [16]}, r"allgather: parts \(16\): expected the rows of each of 4 ranks"),
         ({"collective": "allgather", "parts": [8, -1, 8, 1]}, r"parts \(8, -1, 8, 1\): .* 0 or more"),
+        ({"collective": "allgather", "parts": [4, 4, 4, 4.0]}, r"parts \[4, 4, 4, 4.0\]: expected whole numbers"),
+        ({"order": "canonical", "shards": 8}, r"shards 8: expected whole numbers, one per rank"),
         ({"collective": "reduce_scatter", "parts": [4, 4, 4, 5]}, r"parts of 17 rows in all, the payload has 16"),
         ({"collective": "scan", "parts": [4, 4, 4, 4]}, r"scan has none; they go with allgather and reduce_scatter"),
         ({"order": "rank"}, r"order 'rank': expected one of any, canonical"),

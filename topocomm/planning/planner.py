@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import index
 from threading import Lock
 
 from topocomm.errors import PlanError
@@ -190,10 +191,18 @@ def _collective(
     """The collective with its parts filled in and checked against the rows."""
     if parts is None:
         parts = [rows for _, rows in split_rows(layout.rows, ranks)] if name in IN_PARTS else ()
-    made = Collective(name, ranks, root, tuple(map(int, parts)), tuple(map(int, shards or ())))
+    made = Collective(name, ranks, root, _whole("parts", parts), _whole("shards", shards or ()))
     if parts and sum(parts) != layout.rows:
         raise PlanError(f"{name}: parts of {sum(parts)} rows in all, the payload has {layout.rows}")
     return made
+
+
+def _whole(what: str, numbers: Sequence[int]) -> tuple[int, ...]:
+    """The numbers as Python integers."""
+    try:
+        return tuple(index(number) for number in numbers)
+    except TypeError:
+        raise PlanError(f"{what} {numbers!r}: expected whole numbers, one per rank") from None
 
 
 @dataclass(frozen=True)
