@@ -55,3 +55,9 @@ def joined(sizes: Sequence[int]) -> Topology:
             devices.append(Device(f"{name}/CPU{cpu}", "cpu", host=name))
             links += _both(f"{name}/CPU{cpu}", f"{name}/memory", 20.0, 1.0)
     return Topology(f"hosts of {sizes}", "test", tuple(devices), tuple(links))
+
+
+def ways(ranks: int) -> dict[str, Topology | None]:
+    """How ranks of one host can be made to exchange data: a topology that puts them on several keeps them apart."""
+    two = [(ranks + 1) // 2, ranks // 2]
+    return {"shared": None, "messages": joined([1] * ranks), "two levels": joined(two if ranks > 1 else [1])}
