@@ -14,7 +14,7 @@ from topocomm import MAX, SUM
 from topocomm.operators.operator import Field, Operator
 
 BASE = np.arange(21.0).reshape(7, 3)
-REPEATS = 4
+REPEATS = 3
 """The first use, and then the prepared call more often than it has memories."""
 
 
@@ -37,9 +37,14 @@ def allreduce(comm):
     assert torch.equal(tensor, torch.tensor(total(everyone)))
 
 
+def roots(comm):
+    """The first rank and the last: whatever happens between them."""
+    return sorted({0, comm.size - 1})
+
+
 def reduce(comm):
     x = BASE + comm.rank
-    for root in range(comm.size):
+    for root in roots(comm):
         for _ in range(REPEATS):
             reduced = comm.reduce(x, SUM, root=root)
             assert (reduced is None) == (comm.rank != root)
@@ -56,7 +61,7 @@ class Pair:
 
 
 def broadcast(comm):
-    for root in range(comm.size):
+    for root in roots(comm):
         for turn in range(REPEATS):
             np.testing.assert_array_equal(comm.broadcast(BASE + comm.rank + turn, root=root), BASE + root + turn)
             both = np.full(5, comm.rank, np.int32)
@@ -161,7 +166,7 @@ def handles(comm):
         comm.prepare("allreduce", like=word(0, 1), operator=CONCAT),
     ]
     out = np.empty_like(x)
-    for turn in range(3 * REPEATS):
+    for turn in range(6):
         begun = [call.start(value) for call, value in zip(calls[1:], (x + turn, x, word(comm.rank, 1)), strict=True)]
         begun.insert(0, calls[0].start(x, out=out))
         for handle in begun[:: -1 if comm.rank % 2 else 1]:

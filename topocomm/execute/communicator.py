@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from topocomm.errors import MismatchError, OperatorError, TopocommError
+from topocomm.errors import DeadlineError, MismatchError, OperatorError, TopocommError
 from topocomm.execute.agreement import gather_notes
 from topocomm.execute.departure import watch_departure
 from topocomm.execute.executor import PreparedCall
@@ -279,10 +279,10 @@ class Communicator:
         record = np.array([0 if color is None else 1, color or 0, key], np.int64)
         told = [note.view(np.int64).tolist() for note in self.allgather_bytes(record.view(np.uint8))]
         number, self._subsets = self._subsets, self._subsets + 1
-        if color is None:
-            return None
-        members = sorted((r for r, one in enumerate(told) if one[:2] == [1, color]), key=lambda r: (told[r][2], r))
-        return self._subset(self.transport.subset(members, number), members)
+        same = [rank for rank, one in enumerate(told) if one[:2] == [1, color]]
+        members = sorted(same, key=lambda rank: (told[rank][2], rank))
+        transport = self.transport.subset(members, number)
+        return None if transport is None else self._subset(transport, members)
 
     def shrink(self) -> Communicator:
         """A new communicator of the ranks that are left, after a RankFailedError; collective over them.
@@ -316,7 +316,11 @@ class Communicator:
             prepared.free()
         self._calls.clear()
         self._quick.clear()
-        self.transport.close()
+        if not self.transport.close(self.settings.timeout_s):
+            raise DeadlineError(
+                f"rank {self.rank}: close() is collective, and not all of {self.size} ranks have called it after "
+                f"{self.settings.timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -182,12 +182,12 @@ class MpiTransport(Transport):
     def pause(self) -> None:
         os.sched_yield()
 
-    def subset(self, members: Sequence[int], number: int) -> MpiTransport:
-        everyone = self.comm.Get_group()
-        group = everyone.Incl(list(members))
-        everyone.Free()
-        made = cast("MPI.Intracomm", self.comm).Create_group(group, number)
-        group.Free()
+    def subset(self, members: Sequence[int], number: int) -> MpiTransport | None:
+        del number
+        if self.rank not in members:
+            self.comm.Split(self._mpi.UNDEFINED)
+            return None
+        made = self.comm.Split(min(members), members.index(self.rank))
         try:
             return MpiTransport(made)
         finally:
@@ -245,6 +245,14 @@ class MpiTransport(Transport):
         if not self._mpi.Is_finalized():
             self._mpi.Finalize()
 
-    def close(self) -> None:
-        if not self._mpi.Is_finalized():
-            self.comm.Free()
+    def close(self, timeout_s: float) -> bool:
+        if self._mpi.Is_finalized():
+            return True
+        if self.size > 1:  # a communicator is given back when nobody has a note to take from it any more
+            request, until_s = self.comm.Ibarrier(), time.monotonic() + timeout_s
+            while not request.Test():
+                if time.monotonic() > until_s:
+                    return False
+                os.sched_yield()
+        self.comm.Free()
+        return True

@@ -164,14 +164,19 @@ class ThreadTransport(Transport):
         with self.world.lock:
             return dict.fromkeys(self.world.gone - {self.rank}, "has ended")
 
-    def subset(self, members: Sequence[int], number: int) -> ThreadTransport:
+    def subset(self, members: Sequence[int], number: int) -> ThreadTransport | None:
+        return self.shrink(members, number) if members else None
+
+    def shrink(self, members: Sequence[int], number: int) -> ThreadTransport:
         key = (number, tuple(members))
         with self.world.lock:
             inner = self.world.subsets.setdefault(key, World(len(members)))
         return ThreadTransport(inner, members.index(self.rank))
 
-    def close(self) -> None:
+    def close(self, timeout_s: float) -> bool:
         """Nothing to give back: mailboxes belong to the world."""
+        del timeout_s
+        return True
 
 
 def _drop(line: deque[Post], post: Post) -> None:

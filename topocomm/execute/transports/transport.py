@@ -99,19 +99,17 @@ class Transport(ABC):
         """Let other ranks run for a moment while polling."""
 
     @abstractmethod
-    def subset(self, members: Sequence[int], number: int) -> Transport:
-        """A transport of its own for some of the ranks, this one included.
-
-        Collective over the members, who all know that all of them come; other subsets are made at the same time.
+    def subset(self, members: Sequence[int], number: int) -> Transport | None:
+        """A transport of its own for some of the ranks; collective over all, who make disjoint subsets.
 
         Args:
-            members: The ranks, in the order of their new numbers.
+            members: The ranks, in the order of their new numbers; none for a rank that is in no subset.
             number: How many subsets this transport was asked for before; the same on all ranks.
         """
 
+    @abstractmethod
     def shrink(self, members: Sequence[int], number: int) -> Transport:
-        """`subset` of the ranks that are left when others are gone."""
-        return self.subset(members, number)
+        """A transport of the ranks that are left when others are gone; collective over those."""
 
     def failed(self) -> dict[int, str]:
         """Ranks known to be gone, each with how that is known."""
@@ -135,5 +133,5 @@ class Transport(ABC):
         os._exit(1)
 
     @abstractmethod
-    def close(self) -> None:
-        """Give everything back; collective, called once, and only while no rank has failed."""
+    def close(self, timeout_s: float) -> bool:
+        """Give everything back, when all ranks do; whether they did in time. Called once, while no rank has failed."""
