@@ -13,6 +13,7 @@ from topocomm.errors import (
 from topocomm.execute.bootstrap import run_local
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.executor import PreparedCall
+from topocomm.execute.launch import init
 from topocomm.operators.builtin import MAX, MIN, SUM
 from topocomm.operators.operator import Field, Kernel, Layout, Operator
 from topocomm.planning.plan import Plan
@@ -47,6 +48,7 @@ __all__ = [
     "TopologyError",
     "catalog",
     "discover",
+    "init",
     "load",
     "plan",
     "run_local",
