@@ -15,7 +15,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test lint bench soak clean setup env
+.PHONY: demo test test-mpich lint bench soak clean setup env
 
 setup: $(VENV)/ready
 
@@ -40,6 +40,19 @@ test: lint
 	pytest
 	$(MAKE) --no-print-directory soak SOAK_S=18
 
+# The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.
+VENV_MPICH ?= .venv-mpich
+MPI_TESTS := tests/execute/test_mpi.py tests/execute/test_launch.py tests/attention/test_mpi.py
+test-mpich: $(VENV_MPICH)/ready
+	PATH="$(abspath $(VENV_MPICH)/bin):$$PATH" $(VENV_MPICH)/bin/python -m pytest $(MPI_TESTS)
+
+$(VENV_MPICH)/ready: pyproject.toml tools/constraints.txt tools/constraints-mpich.txt
+	$(PYTHON) -m venv $(VENV_MPICH)
+	$(VENV_MPICH)/bin/pip install --quiet --disable-pip-version-check \
+		--constraint tools/constraints.txt --constraint tools/constraints-mpich.txt \
+		--editable '.[mpi,attention]' mpich pytest pytest-timeout hypothesis
+	touch $@
+
 # Random plans, merges and collectives for half an hour; `make test` runs one percent.
 SOAK_S ?= 1800
 soak: setup
@@ -57,4 +70,4 @@ bench: setup
 	mpirun -n 8 python -m mpi4py tools/bench/merge.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_MPICH) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

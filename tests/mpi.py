@@ -1,4 +1,4 @@
-"""Starts real mpirun jobs from tests."""
+"""Starts real mpirun jobs from tests, of Open MPI or MPICH, whichever is beside the interpreter."""
 
 import os
 import signal
@@ -13,6 +13,8 @@ ENVIRONMENT = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    # A rank's line goes out in one write: launchers pass on what they read, in pieces of several ranks.
+    "PYTHONUNBUFFERED": "",
 }
 
 
@@ -24,7 +26,11 @@ def mpirun(ranks, args, *, timeout_s=120.0, env=None):
     """
     beside = str(Path(sys.executable).parent)
     environment = {**os.environ, **ENVIRONMENT, "PATH": beside + os.pathsep + os.environ["PATH"], **(env or {})}
-    command = ["mpirun", "-n", str(ranks), sys.executable, *map(str, args)]
+    return finished(["mpirun", "-n", str(ranks), sys.executable, *map(str, args)], environment, timeout_s)
+
+
+def finished(command, environment, timeout_s):
+    """A finished process: stdout and stderr as text and exit status; ended with its children if it takes too long."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
     ) as process:

@@ -13,6 +13,7 @@ from topocomm.errors import (
 from topocomm.execute.bootstrap import run_local
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.executor import PreparedCall
+from topocomm.execute.launch import init
 from topocomm.operators.builtin import ARGMAX, ARGMIN, BAND, BOR, BXOR, MAX, MIN, PROD, SUM
 from topocomm.operators.operator import Field, Kernel, Layout, Operator
 from topocomm.planning.plan import Plan
@@ -53,6 +54,7 @@ __all__ = [
     "TopologyError",
     "catalog",
     "discover",
+    "init",
     "load",
     "plan",
     "run_local",

@@ -1,29 +1,31 @@
-"""How a communicator comes to be: from MPI, or on threads of this process."""
+"""How a communicator comes to be: from MPI, from a torch process group, or on threads of this process."""
 
 from __future__ import annotations
 
 import contextvars
-import dataclasses
-import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
+from weakref import WeakSet
 
 from topocomm.errors import DeadlineError, PlanError, RankFailedError
 from topocomm.execute.communicator import Communicator
+from topocomm.execute.groups import process_group
+from topocomm.execute.job_topology import discover_job, hosts_of_ranks, spread
+from topocomm.execute.launchers import check_world
+from topocomm.execute.recorder import Recorder
 from topocomm.execute.settings import Settings
 from topocomm.execute.transports.mpi import MpiTransport, load_mpi
 from topocomm.execute.transports.threads import World
+from topocomm.execute.transports.torch_group import TorchGroupTransport
+from topocomm.execute.transports.transport import FAILURE_TAG, Transport
+from topocomm.execute.uncaught import end_on_uncaught
+from topocomm.execute.waiting import Waiting, failure_note
 from topocomm.planning.planner import place_ranks
-from topocomm.topology.discover import discover, merge_hosts
-from topocomm.topology.model import RankPlace, Topology
-from topocomm.topology.readers.topology_json import from_document, to_document
+from topocomm.topology.discover import discover
+from topocomm.topology.model import Topology
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -31,22 +33,67 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 LOCAL_RANKS_LIMIT = 1024
 
+_over_torch: WeakSet[Communicator] = WeakSet()
+"""Communicators whose ranks no launcher ends together."""
+
 
 def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Communicator:
     """The body of `Communicator.from_mpi`."""
     mpi = load_mpi()
+    if comm.size == 1 and mpi.Comm.Compare(comm, mpi.COMM_WORLD) == mpi.IDENT:
+        check_world(mpi)
     if comm.size > 1:
-        abort_on_uncaught(mpi.COMM_WORLD)
+        end_on_uncaught(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size, _abort)
     _await_all(comm)
-    transport = MpiTransport(comm)
-    if topology is not None:
-        return Communicator(transport, topology, _places(topology, transport.size))
-    return Communicator(transport, *_find_places(transport), _find_places)
+    return _assemble(MpiTransport(comm), topology)
 
 
-def _find_places(transport: Any) -> tuple[Topology, tuple[str, ...]]:
-    topology = discover_job(transport.comm)
+def from_torch(group: Any, topology: Topology | None) -> Communicator:
+    """The body of `Communicator.from_torch`."""
+    group = process_group(group)
+    if group.size() == 1:
+        return _assemble(World(1).transports()[0], topology)
+    transport = TorchGroupTransport.of_group(group, Settings.from_environment().timeout_s)
+    made = _assemble(transport, topology)
+    _over_torch.add(made)
+    end_on_uncaught(transport.rank, transport.size, _fail)
+    return made
+
+
+def on_one_thread(topology: Topology | None) -> Communicator:
+    """A communicator of one rank."""
+    return _assemble(World(1).transports()[0], topology)
+
+
+def _assemble(transport: Transport, topology: Topology | None) -> Communicator:
+    """A communicator on a transport, with the topology of the whole job; collective."""
+    try:
+        if topology is not None:
+            return Communicator(transport, topology, _places(topology, transport.size))
+        return Communicator(transport, *_find_places(transport), _find_places)
+    except BaseException as error:
+        for peer in range(transport.size):
+            if peer != transport.rank:
+                transport.post(peer, FAILURE_TAG, failure_note(transport.rank, error))
+        raise
+
+
+def _find_places(transport: Transport) -> tuple[Topology, tuple[str, ...]]:
+    """The topology of the whole job and every rank's endpoint; collective."""
+    waiting = Waiting(transport, Settings.from_environment().timeout_s, lambda tag: f"call {tag}", Recorder())
+    topology = discover_job(waiting, hosts_of_ranks(waiting))
     return topology, _places(topology, transport.size)
+
+
+def _abort(_error: BaseException) -> None:
+    mpi = load_mpi()
+    if not mpi.Is_finalized():
+        mpi.COMM_WORLD.Abort(1)
+
+
+def _fail(error: BaseException) -> None:
+    for comm in list(_over_torch):
+        comm.fail(error)
 
 
 def _await_all(comm: MPI.Comm) -> None:
@@ -61,46 +108,6 @@ def _await_all(comm: MPI.Comm) -> None:
                 f"it within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
             )
         os.sched_yield()
-
-
-def discover_job(comm: MPI.Comm) -> Topology:
-    """The topology of all hosts of an MPI communicator, the same on every rank; collective.
-
-    The first rank of every host discovers it. `ranks` says where each rank sits: ranks of one host are spread
-    over its endpoints in order.
-    """
-    mpi = load_mpi()
-    local = comm.Split_type(mpi.COMM_TYPE_SHARED)
-    head = np.array([comm.rank], np.int64)
-    local.Bcast(head)
-    local_rank, local_size = local.rank, local.size
-    local.Free()
-    leader = local_rank == 0
-    document = to_document(discover()) if leader else None
-    claim = {"leader": int(head[0]), "local_rank": local_rank, "local_size": local_size, "topology": document}
-    claims = [json.loads(text) for text in _allgather(comm, json.dumps(claim).encode())]
-    leaders = [rank for rank, other in enumerate(claims) if other["topology"] is not None]
-    hosts = [from_document(claims[rank]["topology"]) for rank in leaders]
-    merged = merge_hosts(hosts)
-    edges = np.cumsum([0, *(len(host.endpoints) for host in hosts)]).tolist()
-    places = []
-    for rank, other in enumerate(claims):
-        index = leaders.index(other["leader"])
-        ends = merged.endpoints[edges[index] : edges[index + 1]]  # merge_hosts keeps the order of hosts and devices
-        device = spread(ends, other["local_size"])[other["local_rank"]]
-        places.append(RankPlace(rank, merged.by_id[device].host, device))
-    return dataclasses.replace(merged, ranks=tuple(places))
-
-
-def _allgather(comm: MPI.Comm, data: bytes) -> list[bytes]:
-    """Byte strings of any length from all ranks; set-up only."""
-    mpi = load_mpi()
-    sizes = np.empty(comm.size, np.int64)
-    comm.Allgather(np.array([len(data)], np.int64), sizes)
-    joined = np.empty(int(sizes.sum()), np.uint8)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    comm.Allgatherv([np.frombuffer(data, np.uint8), mpi.BYTE], [joined, sizes, starts, mpi.BYTE])
-    return [joined[start : start + size].tobytes() for start, size in zip(starts, sizes, strict=True)]
 
 
 def run_local(fn: Callable[[Communicator], Result], *, ranks: int, topology: Topology | None = None) -> list[Result]:
@@ -144,27 +151,6 @@ def run_local(fn: Callable[[Communicator], Result], *, ranks: int, topology: Top
     return outcomes
 
 
-def abort_on_uncaught(world: MPI.Comm) -> None:
-    """Make an uncaught exception of this process end the whole MPI job, its traceback shown with the rank.
-
-    Without it the other ranks would wait for ever: a rank that leaves on an exception blocks in MPI_Finalize.
-    """
-    if getattr(sys.excepthook, "aborts_mpi", False):
-        return
-    before = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        sys.stderr.write(f"rank {world.rank} of {world.size} failed:\n")
-        before(kind, error, trace)
-        sys.stderr.flush()
-        sys.stdout.flush()
-        if not load_mpi().Is_finalized():
-            world.Abort(1)
-
-    hook.aborts_mpi = True  # type: ignore[attr-defined]
-    sys.excepthook = hook
-
-
 def _raise_first(failures: Sequence[BaseException | None]) -> None:
     """Raise the cause rather than its consequences on other ranks."""
     raised = [(rank, error) for rank, error in enumerate(failures) if error is not None]
@@ -182,10 +168,3 @@ def _places(topology: Topology, size: int) -> tuple[str, ...]:
         return place_ranks(topology, [place.device for place in ordered])
     ends = place_ranks(topology, None)
     return tuple(spread(ends, size))
-
-
-def spread(ends: Sequence[str], size: int) -> list[str]:
-    """`size` ranks on endpoints in order, neighbours near each other."""
-    if size <= len(ends):
-        return list(ends[:size])
-    return [ends[rank * len(ends) // size] for rank in range(size)]

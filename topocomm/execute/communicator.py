@@ -94,6 +94,29 @@ class Communicator:
 
         return from_mpi(comm, topology)
 
+    @classmethod
+    def from_torch(cls, group: Any = None, topology: Topology | None = None) -> Communicator:
+        """A communicator over the ranks of a torch process group; collective over its members.
+
+        Traffic runs over gloo connections of its own; the group itself is used for nothing but to set them up.
+        Ranks of one host share memory for small values. An exception that a rank does not catch ends the others'
+        waiting with RankFailedError, and so does a rank that dies.
+
+        Args:
+            group: A torch.distributed.ProcessGroup, a 1-D DeviceMesh, or None for the default group. Its backend
+                must serve host memory (gloo).
+            topology: The machine; None discovers every host of the job. The same on all ranks.
+
+        Raises:
+            MissingExtraError: torch is missing.
+            TopocommError: torch.distributed is not initialised, this process is not a member of the group, or the
+                group cannot be used.
+            DeadlineError: Not all members made the call in time.
+        """
+        from topocomm.execute.bootstrap import from_torch
+
+        return from_torch(group, topology)
+
     @property
     def rank(self) -> int:
         """This rank's number."""

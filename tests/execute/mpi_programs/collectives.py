@@ -1,4 +1,4 @@
-"""Run by test_mpi under mpirun: every collective on NumPy and torch, in shared memory, by messages and in two levels."""
+"""Run by test_mpi: every collective on NumPy and torch, in shared memory, by messages and in two levels."""
 
 import sys
 import tracemalloc

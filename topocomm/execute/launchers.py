@@ -1,0 +1,118 @@
+"""Who started this process, as its environment tells, and whether MPI agrees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from topocomm.errors import TopocommError
+
+ENV_LIMIT = 64
+"""Ancestors looked at."""
+
+
+class Launcher(NamedTuple):
+    """What a launcher tells its ranks by."""
+
+    name: str
+    kind: Literal["mpi", "torch"]
+    rank: str
+    """The variable that holds the rank."""
+    size: str
+    """The variable that holds the number of ranks."""
+    also: tuple[str, ...] = ()
+    """Variables that must be there as well."""
+
+
+OPEN_MPI = Launcher("Open MPI's mpirun", "mpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+SRUN = Launcher("srun", "mpi", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+LAUNCHERS = (
+    Launcher("torchrun", "torch", "RANK", "WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
+    OPEN_MPI,
+    Launcher("mpiexec", "mpi", "PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI and their relatives
+    Launcher("RANK and MASTER_ADDR", "torch", "RANK", "WORLD_SIZE", ("MASTER_ADDR", "MASTER_PORT")),
+    SRUN,
+)
+"""In the order in which they are believed: torchrun runs inside steps of the others, never around them; variables
+that a script sets for torch say more than those that srun sets for every program."""
+
+
+class Launch(NamedTuple):
+    """This process as one of a launcher's ranks."""
+
+    by: Launcher
+    rank: int
+    size: int
+
+
+def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
+    """How this process was launched as one of several ranks; None where it runs alone.
+
+    A process that a rank starts as a helper has the same variables. It is told by its parents: if one of them has
+    the same rank and has loaded MPI (or torch), that one is the rank, and this process runs alone.
+    """
+    for by in LAUNCHERS:
+        if not all(name in environment for name in by.also):
+            continue
+        rank, size = environment.get(by.rank, ""), environment.get(by.size, "")
+        if rank.isdecimal() and size.isdecimal() and int(size) > 1:
+            return None if _parent_is_rank(by, rank) else Launch(by, int(rank), int(size))
+    return None
+
+
+def check_world(mpi: Any) -> None:
+    """See that MPI has found the ranks of its launcher.
+
+    Args:
+        mpi: mpi4py.MPI, initialised, or at least loaded.
+
+    Raises:
+        TopocommError: MPI sees one rank where the launcher started several: N jobs of one rank each.
+    """
+    launch = launched()
+    if launch is None or launch.by.kind != "mpi":
+        return
+    if mpi.Is_initialized():
+        sees = mpi.COMM_WORLD.size
+        if sees == 1:
+            raise TopocommError(_two_mpis(launch, mpi, f"sees {sees} rank"))
+    elif launch.by is OPEN_MPI and not _library(mpi).startswith("Open MPI"):
+        raise TopocommError(_two_mpis(launch, mpi, "is another one"))  # it would end the process in its set-up
+
+
+def _two_mpis(launch: Launch, mpi: Any, finding: str) -> str:
+    by = launch.by
+    remedy = (
+        "start with `srun --mpi=TYPE` (`srun --mpi=list` shows the types), or torchrun once per node under srun"
+        if by is SRUN
+        else "put the launcher of that library first on PATH, or load the launcher's own (`module load`, or "
+        "MPI4PY_LIBMPI=/path/to/libmpi.so with MPI4PY_MPIABI for its kind)"
+    )
+    return (
+        f"rank {launch.rank}: {by.name} started {launch.size} ranks ({by.size}={launch.size}), but the MPI library "
+        f"that mpi4py loaded {finding}: {_library(mpi)}; {remedy}. To run alone on purpose, unset {by.size}"
+    )
+
+
+def _library(mpi: Any) -> str:
+    """The first line of what the library says of itself, to its first comma."""
+    return str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0].strip()
+
+
+def _parent_is_rank(by: Launcher, rank: str) -> bool:
+    mark = f"{by.rank}={rank}".encode()
+    library = "libmpi" if by.kind == "mpi" else "libtorch"
+    pid = os.getppid()
+    try:
+        for _ in range(ENV_LIMIT):
+            process = Path("/proc") / str(pid)
+            if mark not in (process / "environ").read_bytes().split(b"\0"):
+                return False
+            if f"/{library}" in (process / "maps").read_text(errors="replace"):
+                return True
+            pid = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):  # another user's process, or a system without /proc
+        pass
+    return False

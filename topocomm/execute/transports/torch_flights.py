@@ -1,0 +1,136 @@
+"""Helper threads that wait for messages of torch.distributed under way.
+
+A gloo message is complete only inside a `wait` of its own, and a `wait` that reaches its time limit breaks every
+connection of the group. So each message is awaited without a limit, by a thread that has nothing else to do, and the
+rank itself waits for that thread, as long as it likes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+from topocomm.execute.transports.transport import Message
+
+NEVER = timedelta(days=365)
+
+
+class Departure(NamedTuple):
+    """A message under way."""
+
+    message: Message
+    work: Any
+    """torch.distributed's handle of it."""
+    memory: Any
+    """What it is read from or written to: kept alive as long as it is under way."""
+
+
+class Refused:
+    """In place of a message that could not even be posted: its peer is gone."""
+
+    def __init__(self, error: RuntimeError) -> None:
+        self._error = error
+
+    def wait(self, _limit: timedelta) -> None:
+        """Say why."""
+        raise self._error
+
+
+class Flight:
+    """Messages that were started together.
+
+    Attributes:
+        failed: (peer, what torch.distributed said) of the first message that broke, or None.
+    """
+
+    def __init__(self, departures: Sequence[Departure]) -> None:
+        self.waiting: deque[tuple[int, Departure]] = deque(enumerate(departures))
+        self.failed: tuple[int, str] | None = None
+        self._left = {index: departure.message for index, departure in enumerate(departures)}
+        self._guard = threading.Lock()
+        self._landed = threading.Lock()
+        self._landed.acquire()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether all have arrived, or one has failed, within this time."""
+        if not self._landed.acquire(timeout=timeout_s):
+            return False
+        self._landed.release()
+        return True
+
+    def left(self) -> list[int]:
+        """Which messages, by their place among those started, have not arrived."""
+        with self._guard:
+            return list(self._left)
+
+    def await_next(self) -> bool:
+        """Wait for a message that no other helper waits for; False where there is none left."""
+        try:
+            index, departure = self.waiting.popleft()
+        except IndexError:
+            return False
+        try:
+            departure.work.wait(NEVER)
+        except RuntimeError as error:
+            self._arrive(index, (departure.message.peer, _first_sentence(error)))
+        else:
+            self._arrive(index, None)
+        return True
+
+    def _arrive(self, index: int, failed: tuple[int, str] | None) -> None:
+        with self._guard:
+            over = self.failed is not None
+            if failed is None:
+                del self._left[index]
+            self.failed = self.failed or failed
+            if not over and (failed is not None or not self._left):
+                self._landed.release()
+
+
+class Helpers:
+    """Idle threads, and as many more as there are flights at once."""
+
+    def __init__(self) -> None:
+        self._idle: list[SimpleQueue[Flight | None]] = []
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def send_with(self, flight: Flight, count: int = 1) -> None:
+        """Let this many helpers wait for the messages of a flight."""
+        for _ in range(count):
+            try:
+                orders = self._idle.pop()
+            except IndexError:
+                orders = SimpleQueue()
+                thread = threading.Thread(target=self._serve, args=(orders,), name="topocomm wait", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            orders.put(flight)
+
+    def close(self, until_s: float) -> None:
+        """End the idle ones, and those that come free until then (`time.monotonic`)."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+
+    def _serve(self, orders: SimpleQueue[Flight | None]) -> None:
+        while (flight := orders.get()) is not None:
+            while flight.await_next():
+                pass
+            del flight  # its memory must not live until the next order
+            if self._closed:
+                return
+            self._idle.append(orders)
+
+
+def _first_sentence(error: RuntimeError) -> str:
+    """What gloo says, without the line of its source before it and the advice after it."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return text.split("] ", 1)[-1].split(". ")[0]

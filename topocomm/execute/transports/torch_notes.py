@@ -1,0 +1,233 @@
+"""Notes between the ranks of a torch process group, and the word that a rank has gone.
+
+torch.distributed cannot be asked whether a message has come. So a thread of every rank always holds a receive open,
+from any rank, and puts what comes into an inbox; another one holds a receive open from the next rank that only that
+rank's end completes: with a byte where it leaves in order, with an error where its connection breaks. It tells all
+others, so that everyone hears of a death, whatever it waits for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import struct
+import threading
+import time
+from collections import deque
+from datetime import timedelta
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from topocomm.execute.transports.torch_flights import NEVER, Departure, Flight, Helpers
+from topocomm.execute.transports.transport import FAILURE_TAG, Message
+
+CLOSED_TAG = -1
+NOTES_TAG = 2**31 - 1
+"""The tag under which torch.distributed carries all notes."""
+LIFE_TAG = 2**31 - 2
+HEAD = struct.Struct("<iiq")
+"""Sending rank, the note's own tag, bytes of the whole note."""
+PART_BYTES = 65536 - HEAD.size
+"""Longer notes go in parts."""
+BREAK_TAG = 2**31 - 3
+"""Nobody sends under it."""
+LEAVE_S = 1.0
+"""How long a rank that leaves waits for its last words to be taken, and then for its threads to end."""
+WORD_S = 0.1
+"""A connection may break before the word of its rank's failure is read."""
+GOODBYE_S = 0.05
+"""What the last word has in any case."""
+WATCH = 1
+AT_ONCE = timedelta(milliseconds=1)
+
+_all: WeakSet[Notes] = WeakSet()
+
+
+class Inbox:
+    """Notes that have come, by sender; filled by threads."""
+
+    def __init__(self, size: int) -> None:
+        self._lines: list[deque[tuple[int, bytes]]] = [deque() for _ in range(size)]
+        self._news = threading.Condition()
+        self._told = [False] * size
+
+    def put(self, peer: int, tag: int, data: bytes) -> None:
+        """A note from `peer`."""
+        with self._news:
+            self._lines[peer].append((tag, data))
+            self._told[peer] |= tag == FAILURE_TAG
+            self._news.notify_all()
+
+    def first(self, peer: int) -> tuple[int, bytes] | None:
+        """The oldest note from `peer`, left where it is."""
+        with self._news:
+            return self._lines[peer][0] if self._lines[peer] else None
+
+    def take(self, peer: int, tag: int) -> bytes | None:
+        """The oldest note from `peer` with this tag."""
+        with self._news:
+            line = self._lines[peer]
+            for index, (other, data) in enumerate(line):
+                if other == tag:
+                    del line[index]
+                    return data
+        return None
+
+    def pause(self, timeout_s: float) -> None:
+        """Until something comes, or so long."""
+        with self._news:
+            self._news.wait(timeout_s)
+
+    def told_failure(self, peer: int, timeout_s: float) -> bool:
+        """Whether `peer` has said that it failed, or says so within this time."""
+        with self._news:
+            return self._news.wait_for(lambda: self._told[peer], timeout_s)
+
+
+class Notes:
+    """One rank's side of the notes.
+
+    Args:
+        torch: The module.
+        gloo: A process group of our own.
+        helpers: Threads that wait for what is sent.
+    """
+
+    def __init__(self, torch: Any, gloo: Any, helpers: Helpers) -> None:
+        self.inbox = Inbox(gloo.size())
+        self._torch, self._gloo, self._helpers = torch, gloo, helpers
+        self._rank, self._size = gloo.rank(), gloo.size()
+        self._next, self._previous = (self._rank + 1) % self._size, (self._rank - 1) % self._size
+        self._posting = threading.Lock()
+        self._posted: list[Flight] = []
+        self._left = False
+        self._threads = [
+            threading.Thread(target=work, args=(gloo,), name=f"topocomm {name}", daemon=True)
+            for name, work in (("notes", self._listen), ("life", self._watch))
+        ]
+        for thread in self._threads:
+            thread.start()
+        _all.add(self)
+
+    def post(self, peer: int, tag: int, data: bytes) -> None:
+        """Send a note; does not wait, and does not fail where the peer is gone or this side is closed."""
+        departures: list[Departure] = []
+        if self._gloo is None:
+            return
+        with self._posting:
+            for start in range(0, max(len(data), 1), PART_BYTES):
+                part = HEAD.pack(self._rank, tag, len(data)) + data[start : start + PART_BYTES]
+                memory = self._torch.from_numpy(np.frombuffer(bytearray(part), np.uint8))
+                try:
+                    work = self._gloo.send([memory], peer, NOTES_TAG)
+                except RuntimeError:
+                    return
+                departures.append(Departure(Message(peer, ()), work, memory))
+            flight = Flight(departures)
+            self._posted = [other for other in self._posted if not other.wait(0)] + [flight]
+        self._helpers.send_with(flight)
+
+    def lose(self, peer: int, text: str) -> bool:
+        """The connection to `peer` broke: a failure for whoever waits, unless `peer` itself has said why.
+
+        Returns:
+            Whether it is news.
+        """
+        if self.inbox.told_failure(peer, WORD_S):
+            return False
+        self.inbox.put(peer, FAILURE_TAG, _obituary(peer, text))
+        return True
+
+    def close(self) -> None:
+        """Give everything back; collective."""
+        if self._left:
+            return
+        self._left = True
+        self._tell_all(CLOSED_TAG, b"")
+        until_s = time.monotonic() + LEAVE_S
+        self._say_goodbye(until_s)
+        for thread in self._threads:  # each ends when the others have closed as well
+            thread.join(max(0.0, until_s - time.monotonic()))
+        self._helpers.close(until_s)
+        if not any(thread.is_alive() for thread in self._threads):
+            self._gloo = None
+
+    def leave(self, until_s: float) -> None:
+        """End with the process: let the last words be taken, then break all connections, so that no thread stays.
+
+        A thread that came back from torch while the interpreter ends would abort the process.
+        """
+        if self._gloo is None:
+            return
+        if not self._left:
+            self._left = True
+            self._say_goodbye(until_s)
+        for distance in range(1, self._size):  # the first that is still there is enough: see torch_flights
+            with contextlib.suppress(RuntimeError):
+                memory = self._torch.zeros(1, dtype=self._torch.uint8)
+                self._gloo.recv([memory], (self._rank + distance) % self._size, BREAK_TAG).wait(AT_ONCE)
+        until_s = time.monotonic() + LEAVE_S
+        self._threads[WATCH].join(LEAVE_S)
+        self._helpers.close(until_s)
+
+    def _say_goodbye(self, until_s: float) -> None:
+        for flight in self._posted:
+            flight.wait(max(0.0, until_s - time.monotonic()))
+        byte = self._torch.zeros(1, dtype=self._torch.uint8)
+        with contextlib.suppress(RuntimeError):  # nobody is there to be told
+            work = self._gloo.send([byte], self._previous, LIFE_TAG)
+            flight = Flight([Departure(Message(self._previous, ()), work, byte)])
+            self._helpers.send_with(flight)
+            flight.wait(max(GOODBYE_S, until_s - time.monotonic()))
+
+    def _listen(self, gloo: Any) -> None:
+        buffer = np.empty(HEAD.size + PART_BYTES, np.uint8)
+        memory = [self._torch.from_numpy(buffer)]
+        begun: dict[int, bytearray] = {}
+        closed = 0
+        while True:
+            try:
+                gloo.recv_anysource(memory, NOTES_TAG).wait(NEVER)
+            except RuntimeError:  # the group is gone
+                return
+            sender, tag, whole = HEAD.unpack_from(buffer.data)
+            if tag == CLOSED_TAG:  # the last note of that rank
+                closed += 1
+                if closed == self._size - 1:
+                    return
+                continue
+            note = begun.setdefault(sender, bytearray())
+            note += buffer[HEAD.size : HEAD.size + min(whole - len(note), PART_BYTES)].tobytes()
+            if len(note) < whole:
+                continue
+            del begun[sender]
+            self.inbox.put(sender, tag, bytes(note))
+
+    def _watch(self, gloo: Any) -> None:
+        memory = self._torch.zeros(1, dtype=self._torch.uint8)
+        end = Flight([Departure(Message(self._next, ()), gloo.recv([memory], self._next, LIFE_TAG), memory)])
+        end.await_next()
+        if end.failed is None or self._left or not self.lose(*end.failed):
+            return
+        self._tell_all(FAILURE_TAG, _obituary(*end.failed))
+
+    def _tell_all(self, tag: int, data: bytes) -> None:
+        for distance in range(1, self._size):
+            self.post((self._rank + distance) % self._size, tag, data)
+
+
+def _obituary(peer: int, text: str) -> bytes:
+    """The failure note that `peer` could not write any more."""
+    report = {"rank": peer, "kind": "RankFailedError", "text": f"rank {peer}: it ended without a word ({text})"}
+    return json.dumps(report).encode()
+
+
+@atexit.register
+def _leave_in_order() -> None:
+    """A rank whose program ends has not died: those who watch it are told."""
+    until_s = time.monotonic() + LEAVE_S
+    for notes in list(_all):
+        notes.leave(until_s)
