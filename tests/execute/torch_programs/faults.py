@@ -9,22 +9,18 @@ import numpy as np
 import torch
 
 import topocomm
+from tests.machines import ways
 from topocomm import SUM
-from topocomm.execute import make_lanes
 from topocomm.execute.transports.transport import Message
 
 torch.set_num_threads(1)
 what, how = sys.argv[1:3]
-if how == "messages":
-    make_lanes.SHARED_LIMIT_BYTES = -1
 a, b = np.zeros(4), np.zeros(5)
 
 
 def fresh(how=how):
     """A communicator on which both values were reduced once."""
-    comm = topocomm.Communicator.from_torch()
-    if how == "far":  # as if the ranks were on hosts of their own
-        comm.transport.shares_memory, comm.transport.standings = False, comm.transport.notes.standings
+    comm = topocomm.Communicator.from_torch(topology=ways(3)[how])
     comm.allreduce(a, SUM)
     comm.allreduce(b, SUM)
     return comm
@@ -42,7 +38,7 @@ first = topocomm.init()
 rank = first.rank
 odd = rank == 1
 if what == "disagree":
-    for how in ("shared", "far"):
+    for how in ("shared", "messages"):
         print(f"[{rank}] shape {told(fresh(how).allreduce, np.zeros(7 if odd else 6), SUM)}", flush=True)
         print(f"[{rank}] disorder {told(fresh(how).allreduce, a if odd else b, SUM)}", flush=True)
         comm = fresh(how)
