@@ -13,8 +13,26 @@ from topocomm.errors import (
 from topocomm.execute.bootstrap import run_local
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.executor import PreparedCall
-from topocomm.operators.builtin import ARGMAX, ARGMIN, BAND, BOR, BXOR, MAX, MIN, PROD, SUM
+from topocomm.operators.builtin import (
+    AFFINE,
+    AFFINE_MATRIX,
+    ARGMAX,
+    ARGMIN,
+    BAND,
+    BOR,
+    BXOR,
+    LOGADDEXP,
+    MAX,
+    MIN,
+    PROD,
+    SUM,
+    TOPK,
+    WELFORD,
+    topk_value,
+)
+from topocomm.operators.laws import LawReport, check_laws
 from topocomm.operators.operator import Field, Kernel, Layout, Operator
+from topocomm.operators.row_kernels import row_kernel
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import plan
 from topocomm.topology.catalog import catalog
@@ -23,20 +41,26 @@ from topocomm.topology.model import Device, Link, Pair, Topology
 from topocomm.topology.recognise import load
 
 __all__ = [
+    "AFFINE",
+    "AFFINE_MATRIX",
     "ARGMAX",
     "ARGMIN",
     "BAND",
     "BOR",
     "BXOR",
+    "LOGADDEXP",
     "MAX",
     "MIN",
     "PROD",
     "SUM",
+    "TOPK",
+    "WELFORD",
     "Communicator",
     "DeadlineError",
     "Device",
     "Field",
     "Kernel",
+    "LawReport",
     "Layout",
     "Link",
     "MismatchError",
@@ -52,8 +76,11 @@ __all__ = [
     "Topology",
     "TopologyError",
     "catalog",
+    "check_laws",
     "discover",
     "load",
     "plan",
+    "row_kernel",
     "run_local",
+    "topk_value",
 ]
