@@ -16,6 +16,8 @@ from topocomm.operators.samples import Values, identity_value, sample_layout, sa
 TOLERANCE_ULP = 32.0
 """Rounding explains this much, in units of the last place of the greatest number, or product of two, involved."""
 
+FEWEST = 32
+"""Samples that show whether an operator rounds."""
 LONGEST = 160
 """Characters of an array in a counterexample."""
 
@@ -88,14 +90,15 @@ def check_laws(
             signed zeros, infinities and identities, and the extremes of the dtype, NaN and subnormals among them.
         dims: Sizes of named axes; those missing are the operator's default, or 3.
         dtype: Of the fields that leave it open; None: float32, or int64 where that is refused.
-        samples: Rows tried; whole values of an operator without rows.
+        samples: Rows tried, 32 or more; whole values of an operator without rows.
         seed: Equal seeds give equal values.
 
     Raises:
         OperatorError: The operator refuses the dtype or the sizes, or has no such axis.
     """
-    layout = sample_layout(op, dims, dtype, samples)
-    trial = _Trial(op, layout, samples, seed)
+    count = max(samples, FEWEST)
+    layout = sample_layout(op, dims, dtype, count)
+    trial = _Trial(op, layout, count, seed)
     laws, worst_ulp = trial.run()
     return LawReport(op.name, str(layout), tuple(laws), worst_ulp)
 
@@ -149,6 +152,7 @@ class _Trial:
             with np.errstate(all="ignore"):
                 for case in self._cases:
                     self._combine(case.a, case.b)
+                self._combine_nothing()
                 found = [self._associativity()]  # first: it tells whether the operator rounds
                 found = [self._identity(), *found, self._commutativity(), *self._kernel()]
         except _Broken as broken:
@@ -171,6 +175,12 @@ class _Trial:
                     )
         self._check_form(made, given[0])
         return {f.name: np.asarray(made[f.name]).reshape(left[f.name].shape) for f in self._layout.fields}
+
+    def _combine_nothing(self) -> None:
+        """Values without rows, of which there is nothing to split, combine to one without."""
+        if self._op.splittable:
+            nothing = {f.name: np.zeros((0, *f.row_shape), f.dtype) for f in self._layout.fields}
+            self._check_form(self._op.combine(nothing, nothing), nothing)
 
     def _rows(self, value: Values) -> Values:
         rows = self._layout.rows
@@ -197,12 +207,12 @@ class _Trial:
             ab, bc = self._combine(case.a, case.b), self._combine(case.b, case.c)
             left, right = self._combine(ab, case.c), self._combine(case.a, bc)
             found.append((case, left, right, self._gap(left, right, [*case[:3], ab, bc, left, right])))
-        self._rounds = any(gap.rounds for *_, gap in found)
+        self._rounds = any(gap.rounds for case, *_, gap in found if not case.extreme)
         failures: list[str] = []
         for case, left, right, gap in found:
             bad = self._beyond_rounding(gap, case.extreme)
             failures += self._example(bad, case[:3], "abc", {"(a.b).c": left, "a.(b.c)": right})
-            if self._rounds and not case.extreme:
+            if not case.extreme:
                 self._worst_ulp = max(self._worst_ulp, float(gap.ulp.max(initial=0)))
         detail = f"rounding moves it by up to {self._worst_ulp:.1f} ulp" if self._rounds else "exact"
         return _law("associativity", failures, detail, "beyond what rounding explains" if self._rounds else "")
@@ -230,10 +240,11 @@ class _Trial:
         Where an operator rounds, products of the greatest numbers overflow and those of the least vanish, so that its
         extremes, and what is not finite, may come out otherwise.
         """
-        bad = gap.exact if not (self._rounds and extreme) else np.zeros_like(gap.exact)
         if not self._rounds:
-            return bad | gap.odd
-        return bad if extreme else bad | (gap.ulp > TOLERANCE_ULP * np.maximum(gap.scale, 1))
+            return gap.exact | gap.odd | (gap.ulp > 0)
+        if extreme:
+            return np.zeros_like(gap.exact)
+        return gap.exact | (gap.ulp > TOLERANCE_ULP * np.maximum(gap.scale, 1))
 
     def _identity(self) -> Law:
         failures: list[str] = []

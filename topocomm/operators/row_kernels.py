@@ -29,16 +29,16 @@ def row_kernel(function: Callable[..., None]) -> Callable[[Layout], Kernel | Non
     @cache
     def of_fields(fields: tuple[BoundField, ...]) -> Kernel | None:
         try:
-            from topocomm.operators.kernels import rows
+            from topocomm.operators.kernels.rows import NumbaError, compile_row_function, covers, fingerprint
         except ImportError:  # numba is optional, and can be switched off
             return None
-        if not rows.covers(fields):
+        if not covers(fields):
             return None
         try:
-            compiled = rows.compile_row_function(function, fields)
-        except rows.NumbaError as error:
+            compiled = compile_row_function(function, fields)
+        except (NumbaError, TypeError) as error:  # TypeError: another number of arguments
             raise OperatorError(f"row_kernel: numba does not take {_name(function)}: {_reason(error)}") from None
-        return Kernel(f"numba.{_name(function)}/{rows.fingerprint(function)}", compiled=compiled)
+        return Kernel(f"numba.{_name(function)}/{fingerprint(function)}", compiled=compiled)
 
     def kernel(layout: Layout) -> Kernel | None:
         return of_fields(layout.fields)
