@@ -70,10 +70,10 @@ def _select(condition, left, right):
 @cache
 def compile_formula(formula: Formula, dtypes: Dtypes) -> int:
     """The address of the compiled fold of a formula; it lives as long as the process."""
-    names = ",".join(dtype.name for dtype in dtypes)
-    key = f"{formula.name}({names}) {'wide ' if formula.wide else ''}{fingerprint(formula.function)}"
-    function = njit(formula.function, forceinline=True, error_model="numpy")
     parts = tuple(_parts(dtypes, formula.wide))
+    told = ",".join(dtype.name for dtype in dtypes) + " as " + ",".join(str(part.computed) for part in parts)
+    key = f"{formula.name}({told}) {fingerprint(formula.function)}"
+    function = njit(formula.function, forceinline=True, error_model="numpy")
     streams = formula.ufunc is not None and not any(_is_widened(part) for part in parts)
     _specs[key] = Spec(function, parts, len(dtypes), streams)
     block_rows = max(1, BLOCK_BYTES // sum(dtype.itemsize for dtype in dtypes))
