@@ -63,6 +63,14 @@ def _kernel(layout: Layout) -> Kernel | None:
     return _fused()  # one for every dim; the dtypes are fixed
 
 
+def _sample(rng: np.random.Generator, layout: Layout) -> dict[str, Any]:
+    """Partials, one in ten of them empty: (0, -inf)."""
+    shapes = {f.name: (*layout.leading, *f.row_shape) for f in layout.fields}
+    out, lse = (rng.normal(0, spread, shapes[name]).astype(np.float32) for name, spread in ((OUT, 1), (LSE, 20)))
+    empty = rng.random(lse.shape) < 1 / 10
+    return {OUT: np.where(empty[..., None], np.float32(0), out), LSE: np.where(empty, np.float32(-np.inf), lse)}
+
+
 LOGSUMEXP = Operator(
     "attention.logsumexp",
     fields=(Field(OUT, ("*rows", "dim"), np.float32), Field(LSE, ("*rows",), np.float32)),
@@ -71,5 +79,6 @@ LOGSUMEXP = Operator(
     commutative=True,
     kernel=_kernel,
     default_dims={"dim": 128},
+    sample=_sample,
 )
 """Merge of partials: fields `out` float32 [*rows, dim] and `lse` float32 [*rows] (natural logarithm)."""

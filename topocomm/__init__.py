@@ -13,9 +13,28 @@ from topocomm.errors import (
 from topocomm.execute.bootstrap import run_local
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.executor import PreparedCall
+from topocomm.execute.handle import Handle
 from topocomm.execute.launch import init
-from topocomm.operators.builtin import ARGMAX, ARGMIN, BAND, BOR, BXOR, MAX, MIN, PROD, SUM
+from topocomm.operators.builtin import (
+    AFFINE,
+    AFFINE_MATRIX,
+    ARGMAX,
+    ARGMIN,
+    BAND,
+    BOR,
+    BXOR,
+    LOGADDEXP,
+    MAX,
+    MIN,
+    PROD,
+    SUM,
+    TOPK,
+    WELFORD,
+    topk_value,
+)
+from topocomm.operators.laws import LawReport, check_laws
 from topocomm.operators.operator import Field, Kernel, Layout, Operator
+from topocomm.operators.row_kernels import row_kernel
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import plan
 from topocomm.topology.catalog import catalog
@@ -24,20 +43,27 @@ from topocomm.topology.model import Device, Link, Pair, Topology
 from topocomm.topology.recognise import load
 
 __all__ = [
+    "AFFINE",
+    "AFFINE_MATRIX",
     "ARGMAX",
     "ARGMIN",
     "BAND",
     "BOR",
     "BXOR",
+    "LOGADDEXP",
     "MAX",
     "MIN",
     "PROD",
     "SUM",
+    "TOPK",
+    "WELFORD",
     "Communicator",
     "DeadlineError",
     "Device",
     "Field",
+    "Handle",
     "Kernel",
+    "LawReport",
     "Layout",
     "Link",
     "MismatchError",
@@ -53,9 +79,12 @@ __all__ = [
     "Topology",
     "TopologyError",
     "catalog",
+    "check_laws",
     "discover",
     "init",
     "load",
     "plan",
+    "row_kernel",
     "run_local",
+    "topk_value",
 ]

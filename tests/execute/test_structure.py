@@ -5,6 +5,7 @@ from collections import OrderedDict
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -123,6 +124,29 @@ def test_a_bare_array_is_the_only_field(value, kind):
     assert np.array_equal(np.asarray(structure.give(fresh)), fresh["value"])
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
+def test_bfloat16_is_that_of_ml_dtypes_both_ways(shape):
+    tensor = torch.arange(6).reshape(2, 3).to(torch.bfloat16).resize_(shape) if shape else torch.tensor(2.5).bfloat16()
+    structure = describe(SUM, tensor)
+    (array,) = structure.fields(tensor).values()
+    assert (array.dtype, array.shape) == (ml_dtypes.bfloat16, shape)
+    assert np.array_equal(array.astype(np.float32), tensor.float().numpy())
+    array[...] = 7
+    assert torch.all(tensor == 7)
+    fresh = {"value": np.full(shape, 3, ml_dtypes.bfloat16)}
+    given = structure.give(fresh)
+    assert (given.dtype, tuple(given.shape)) == (torch.bfloat16, shape)
+    given.fill_(5)
+    assert np.all(fresh["value"] == 5)
+
+
+def test_strided_bfloat16_shares_memory():
+    tensor = torch.zeros(4, 3, dtype=torch.bfloat16).T
+    (array,) = take(tensor, ("value",)).values()
+    array[1, 2] = 4
+    assert tensor[1, 2] == 4
+
+
 def test_a_plain_dict_in_order_goes_through_untouched():
     value = {"a": np.zeros(2), "b": np.zeros(2), "c": np.zeros(2)}
     structure = describe(TRIPLE, value)
@@ -182,9 +206,9 @@ def test_values_that_do_not_fit_are_told(operator, value, message):
     [
         (torch.zeros(2, requires_grad=True), "field 'b' requires gradients; pass x.detach()"),
         (torch.zeros(2, device="meta"), "field 'b' is on meta; this transport takes CPU tensors: pass x.cpu()"),
-        (torch.zeros(2, dtype=torch.bfloat16), "field 'b': NumPy has no torch.bfloat16 ("),
+        (torch.zeros(2, dtype=torch.float8_e5m2), "field 'b': NumPy has no torch.float8_e5m2 ("),
     ],
-    ids=["gradients", "device", "bfloat16"],
+    ids=["gradients", "device", "float8"],
 )
 def test_tensors_that_cannot_travel_are_told(container, part, message):
     whole = torch.zeros(2)

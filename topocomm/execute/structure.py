@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.operators.operator import Operator
+from topocomm.operators.tensors import as_array, as_tensor
 
 Fields = dict[str, NDArray[Any]]
 
@@ -30,9 +31,7 @@ class Structure:
         """The fields in the user's container, as the user's kind of array; no copy is made."""
         made: dict[str, Any] = fields
         if self.is_torch:
-            import torch
-
-            made = {name: torch.from_numpy(array) for name, array in fields.items()}
+            made = {name: as_tensor(array) for name, array in fields.items()}
         return made if self.rebuild is None else self.rebuild(made)
 
     def parts(self, x: Any) -> tuple[Any, ...]:
@@ -115,10 +114,9 @@ def _as_numpy(name: str, part: Any) -> NDArray[Any]:
         if part.device.type != "cpu":
             raise OperatorError(f"field {name!r} is on {part.device}; this transport takes CPU tensors: pass x.cpu()")
         try:
-            array: NDArray[Any] = part.numpy()
+            return as_array(part)
         except TypeError as error:
             raise OperatorError(f"field {name!r}: NumPy has no {part.dtype} ({error}); convert it first") from None
-        return array
     if isinstance(part, (np.ndarray, np.generic)):
         return np.asarray(part)
     raise OperatorError(f"field {name!r}: expected a NumPy array or torch tensor, got {type(part).__name__}")

@@ -26,7 +26,7 @@ def _multiply(left: Any, right: Any) -> Any:
     return left * right
 
 
-def multiply_complex(left: Any, left_i: Any, right: Any, right_i: Any) -> tuple[Any, Any]:
+def _multiply_complex(left: Any, left_i: Any, right: Any, right_i: Any) -> tuple[Any, Any]:
     """Real and imaginary part of a product; six roundings, unlike libraries that fuse some of them."""
     return left * right - left_i * right_i, left * right_i + left_i * right
 
@@ -44,7 +44,7 @@ def _xor(left: Any, right: Any) -> Any:
 
 
 SUMS = Formula("sum", _add, ufunc=np.add), Formula("sum", _add_complex, ufunc=np.add)
-PRODUCTS = Formula("prod", _multiply, ufunc=np.multiply), Formula("prod", multiply_complex)
+PRODUCTS = Formula("prod", _multiply, ufunc=np.multiply), Formula("prod", _multiply_complex)
 
 
 def _is_complex(dtypes: Dtypes) -> bool:

@@ -1,6 +1,26 @@
 """The built-in operators, each from the module of its kind."""
 
+from topocomm.operators.affine import AFFINE, AFFINE_MATRIX
 from topocomm.operators.arithmetic import BAND, BOR, BXOR, PROD, SUM, VALUE
 from topocomm.operators.extremes import ARGMAX, ARGMIN, MAX, MIN
+from topocomm.operators.statistics import LOGADDEXP, WELFORD
+from topocomm.operators.topk import TOPK, topk_value
 
-__all__ = ["ARGMAX", "ARGMIN", "BAND", "BOR", "BXOR", "MAX", "MIN", "PROD", "SUM", "VALUE"]
+__all__ = [
+    "AFFINE",
+    "AFFINE_MATRIX",
+    "ARGMAX",
+    "ARGMIN",
+    "BAND",
+    "BOR",
+    "BXOR",
+    "LOGADDEXP",
+    "MAX",
+    "MIN",
+    "PROD",
+    "SUM",
+    "TOPK",
+    "VALUE",
+    "WELFORD",
+    "topk_value",
+]

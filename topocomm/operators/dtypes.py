@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from topocomm.operators.operator import Layout
@@ -44,6 +45,11 @@ def highest(dtype: np.dtype[Any]) -> Any:
     if kind(dtype) == "b":
         return True
     return dtype.type(np.inf) if kind(dtype) == FLOATS else np.iinfo(dtype).max
+
+
+def limits(dtype: np.dtype[Any]) -> Any:
+    """What `numpy.finfo` says of a float dtype, bfloat16 included."""
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
 def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it first") -> Callable[[Layout], str | None]:

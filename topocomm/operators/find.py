@@ -1,7 +1,11 @@
-"""Operators by name, through the entry-point group `topocomm.operators`, so that any package can bring its own."""
+"""Operators by name, through the entry-point group `topocomm.operators`, so that any package can bring its own.
+
+An entry is an operator, or a function from a whole number to one: "topk(8)" is what `topk` gives for 8.
+"""
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 
@@ -18,17 +22,29 @@ def find_operator(name: str) -> Operator:
         OperatorError: Nobody registers the name, or what is registered cannot be loaded.
     """
     found = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if name not in found:
+    stem, number = _split(name)
+    if stem not in found:
         raise OperatorError(f"unknown operator {name!r}; installed packages register {', '.join(sorted(found))}")
+    entry = found[stem]
     try:
-        operator = found[name].load()
+        operator = entry.load()
     except (ImportError, AttributeError) as error:
-        raise OperatorError(
-            f"operator {name!r}: cannot load {found[name].value}: {error}{_shadow(found[name])}"
-        ) from None
+        raise OperatorError(f"operator {name!r}: cannot load {entry.value}: {error}{_shadow(entry)}") from None
+    if callable(operator) and number is not None:
+        operator = operator(number)
+    elif callable(operator):
+        raise OperatorError(f"operator {name!r} takes a number: {name}(8)")
+    elif number is not None:
+        raise OperatorError(f"operator {stem!r} takes no number, got {name!r}")
     if not isinstance(operator, Operator):
-        raise OperatorError(f"operator {name!r}: {found[name].value} is a {type(operator).__name__}, not an Operator")
+        raise OperatorError(f"operator {name!r}: {entry.value} is a {type(operator).__name__}, not an Operator")
     return operator
+
+
+def _split(name: str) -> tuple[str, int | None]:
+    """The name and number of "topk(8)"."""
+    match = re.fullmatch(r"(.+)\((\d+)\)", name)
+    return (match[1], int(match[2])) if match else (name, None)
 
 
 def _shadow(entry: EntryPoint) -> str:

@@ -148,8 +148,8 @@ class Operator:
         fields: The arrays that make up one value.
         combine: `combine(left, right) -> result` over mappings from field name to array [rows, *dims]; must be
             associative and must not write to its arguments.
-        identity: The value e with combine(e, x) = combine(x, e) = x: one scalar per field, or a function from
-            the bound dtypes by field name to such a mapping.
+        identity: The value e with combine(e, x) = combine(x, e) = x: per field one scalar, or an array that
+            broadcasts to a row; or a function from the bound dtypes by field name to such a mapping.
         commutative: True if combine(a, b) equals combine(b, a): plans may then reorder operands (all ranks hold
             the same bits all the same); otherwise they keep the operands in rank order.
         kernel: The fused CPU kernel of a layout, or None where it has none; without one `combine` runs.

@@ -32,7 +32,7 @@ FOLD = types.void(types.CPointer(types.int64))
 BLOCK_BYTES = 8192
 """Of the result, while more than two operands are folded."""
 VECTOR_BYTES = 32
-"""Of loops that convert nothing: cores without stores of 64 bytes a cycle are up to 10% slower with wider ones."""
+"""Of loops that wait for memory: cores that store less than 64 bytes a cycle are up to 10% slower with wider ones."""
 HALF, SINGLE, WORD = (ir.IntType(bits) for bits in (16, 32, 64))
 FLOAT = ir.FloatType()
 
@@ -55,6 +55,8 @@ class Spec(NamedTuple):
     function: Any
     parts: tuple[Part, ...]
     fields: int
+    streams: bool
+    """Whether memory is what it waits for: one instruction an item, nothing converted."""
 
 
 _specs: dict[str, Spec] = {}
@@ -68,10 +70,12 @@ def _select(condition, left, right):
 @cache
 def compile_formula(formula: Formula, dtypes: Dtypes) -> int:
     """The address of the compiled fold of a formula; it lives as long as the process."""
-    names = ",".join(dtype.name for dtype in dtypes)
-    key = f"{formula.name}({names}) {'wide ' if formula.wide else ''}{fingerprint(formula.function)}"
+    parts = tuple(_parts(dtypes, formula.wide))
+    told = ",".join(dtype.name for dtype in dtypes) + " as " + ",".join(str(part.computed) for part in parts)
+    key = f"{formula.name}({told}) {fingerprint(formula.function)}"
     function = njit(formula.function, forceinline=True, error_model="numpy")
-    _specs[key] = Spec(function, tuple(_parts(dtypes, formula.wide)), len(dtypes))
+    streams = formula.ufunc is not None and not any(_is_widened(part) for part in parts)
+    _specs[key] = Spec(function, parts, len(dtypes), streams)
     block_rows = max(1, BLOCK_BYTES // sum(dtype.itemsize for dtype in dtypes))
     _alive.append(_make_fold(key, len(dtypes), block_rows))
     address: int = _alive[-1].address
@@ -183,7 +187,7 @@ def _loop(builder, spec: Spec, start, count, turn: Callable[[Any, Any], None]) -
     module = builder.module
     loop = module.add_metadata([ir.Constant(SINGLE, len(module.metadata))])
     hints: list[Any] = []
-    if not any(_is_widened(part) for part in spec.parts):
+    if spec.streams:
         lanes = VECTOR_BYTES // max(part.stored.itemsize for part in spec.parts)
         width = ir.MetaDataString(module, "llvm.loop.vectorize.width"), ir.Constant(SINGLE, lanes)
         hints.append(module.add_metadata(width))

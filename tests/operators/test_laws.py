@@ -1,0 +1,173 @@
+"""`check_laws` tells every broken law with a counterexample, and no law that holds."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from attention import LOGSUMEXP
+from topocomm import AFFINE, MAX, SUM, TOPK, Field, LawReport, Operator, OperatorError, check_laws
+
+X = "x"
+
+
+def operator(rule, identity=0, *, commutative=False, dtype=None, **more):
+    return Operator(
+        "planted",
+        (Field(X, dtype=dtype),),
+        lambda a, b: {X: rule(a[X], b[X])},
+        {X: identity},
+        commutative=commutative,
+        **more,
+    )
+
+
+def write(left, right):
+    left += right
+    return left
+
+
+def write_to_right(left, right):
+    right *= 1
+    right[:1] = 7
+    return left + right
+
+
+PLANTED = {
+    "wrong identity": (operator(np.add, 1), {"identity"}, ["e = 1.0, a = ", "e.a = "]),
+    "zero for maximum": (operator(np.maximum, 0), {"identity"}, ["e = 0.0, a = -", "e.a = 0.0"]),
+    "identity of one side": (
+        operator(lambda a, b: np.where(b == 0, a, b), 0, dtype=np.int64),
+        set(),
+        [],
+    ),
+    "identity of the left only": (
+        operator(lambda a, b: b, 0, dtype=np.int64),
+        {"identity"},
+        ["a.e = 0"],
+    ),
+    "average": (
+        operator(lambda a, b: (a + b) / 2, commutative=True),
+        {"identity", "associativity"},
+        ["associativity  BROKEN; beyond what rounding explains", "(a.b).c = ", "a.(b.c) = "],
+    ),
+    "subtraction": (operator(np.subtract), {"identity", "associativity"}, ["(a.b).c = "]),
+    "subtraction of integers": (operator(np.subtract, dtype=np.int32), {"identity", "associativity"}, ["(a.b).c = "]),
+    "claims to commute": (
+        operator(lambda a, b: b * 0 + a, commutative=True, dtype=np.int64),
+        {"identity", "commutativity"},
+        ["commutativity  BROKEN; though claimed", "a.b = ", "b.a = "],
+    ),
+    "commutes but for the last bit": (
+        operator(
+            lambda a, b: a + b + a.clip(0, 1) * b.clip(-1, 0) * np.float32(1e-7), commutative=True, dtype=np.float32
+        ),
+        {"commutativity"},
+        ["a.b = "],
+    ),
+    "zeros of either sign": (
+        operator(lambda a, b: np.where(a >= b, a, b), -np.inf, commutative=True, dtype=np.float32),
+        {"commutativity", "associativity", "identity"},  # NaN, too, wins from one side only
+        ["commutativity  BROKEN; though claimed"],
+    ),
+    "writes to the left": (operator(write), {"purity"}, ["combine writes to field 'x' of its left argument: "]),
+    "writes to the right": (operator(write_to_right), {"purity"}, ["field 'x' of its right argument: ", " became 7.0"]),
+    "another dtype": (
+        operator(lambda a, b: (a + b).astype(np.float64), dtype=np.float32),
+        {"shapes"},
+        ["field 'x' of the result is float64, not float32; add .astype"],
+    ),
+    "another shape": (operator(lambda a, b: (a + b)[:1]), {"shapes"}, ["has shape [1], not [256]"]),
+    "no dict": (
+        Operator("planted", (Field(X),), lambda a, b: a[X] + b[X], {X: 0}),
+        {"shapes"},
+        ["combine must return a dict of the fields ['x'], got ndarray"],
+    ),
+    "another field": (
+        Operator("planted", (Field(X),), lambda a, b: {"y": a[X]}, {X: 0}),
+        {"shapes"},
+        ["combine must return a dict of the fields ['x'], got ['y']"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_faults_are_told(name):
+    planted, laws, parts = PLANTED[name]
+    report = check_laws(planted)
+    assert isinstance(report, LawReport)
+    assert set(report.broken) == laws, report
+    assert report.ok == (not laws)
+    for part in parts:
+        assert part in str(report)
+    for law in report.laws:
+        assert law.holds or law.counterexample or law.detail
+
+
+@pytest.mark.parametrize("dtype", ["f8", "f4", "c16"])
+def test_rounding_is_measured_and_no_fault(dtype):
+    report = check_laws(operator(np.add, commutative=True), dtype=dtype)
+    assert report.ok
+    assert 0.2 < report.worst_rounding_ulp < 3
+    assert f"rounding moves it by up to {report.worst_rounding_ulp:.1f} ulp" in str(report)
+    assert check_laws(MAX, dtype=dtype if dtype != "c16" else "f2").worst_rounding_ulp == 0
+    assert "associativity  holds; exact" in str(check_laws(MAX))
+
+
+def test_a_small_departure_from_associativity_is_found():
+    """A thousandth, far above the rounding of float64."""
+    report = check_laws(operator(lambda a, b: a + b + 1e-3 * a * a * b), dtype=np.float64)
+    assert "associativity" in report.broken
+
+
+def test_what_is_not_claimed_and_seems_to_hold_is_a_hint():
+    assert "it seems to commute: commutative=True would allow more plans" in str(check_laws(operator(np.add)))
+    assert "not claimed" in str(check_laws(AFFINE))
+    assert "seems" not in str(check_laws(AFFINE))
+
+
+def test_the_same_seed_tries_the_same_values():
+    texts = [str(check_laws(PLANTED["average"][0], seed=seed)) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_counterexamples_are_one_row_of_every_field():
+    wrong = dataclasses.replace(AFFINE, identity={"a": 1, "b": 1})
+    text = str(check_laws(wrong))
+    assert "e = (a 1.0, b 1.0), a = (a " in text
+    assert max(map(len, text.splitlines())) < 300
+
+
+def test_a_kernel_that_differs_is_told():
+    wrong = dataclasses.replace(SUM, combine=lambda a, b: {"value": a["value"] + b["value"] * 1}, kernel=MAX.kernel)
+    report = check_laws(wrong)
+    assert report.broken == ("kernel",)
+    assert "kernel         BROKEN; differs from combine" in str(report)
+    assert "kernel = " in str(report)
+
+
+def test_operators_without_rows_and_without_items():
+    def matrix(a, b):
+        return {"m": np.einsum("rij,rjk->rik", a["m"], b["m"])}
+
+    product = Operator("product", (Field("m", ("n", "n")),), matrix, {"m": np.eye(2)})
+    report = check_laws(product, dims={"n": 2}, samples=40)
+    assert report.ok, report
+    assert not check_laws(dataclasses.replace(product, identity={"m": 0}), dims={"n": 2}, samples=40).ok
+    assert check_laws(SUM, samples=0).ok
+    assert check_laws(operator(np.add), samples=1).ok
+    lost = operator(lambda a, b: a + b if len(a) else np.zeros(1, a.dtype))
+    assert "field 'x' of the result has shape [1], not [0]" in str(check_laws(lost))
+
+
+def test_dims_and_dtypes_are_the_caller_s():
+    assert "out float32 [40, 5], lse float32 [40]" in check_laws(LOGSUMEXP, dims={"dim": 5}, samples=40).layout
+    assert check_laws(LOGSUMEXP).ok
+    with pytest.raises(OperatorError, match=r"operator 'attention.logsumexp' has no axis 'k', only \['dim'\]"):
+        check_laws(LOGSUMEXP, dims={"k": 5})
+    with pytest.raises(OperatorError, match="operator 'max' takes integers, floats and bool, got complex64"):
+        check_laws(MAX, dtype=np.complex64)
+    with pytest.raises(OperatorError, match="takes rows of 8 items, got 5"):
+        check_laws(TOPK(8), dims={"k": 5})
+    with pytest.raises(OperatorError, match="cannot sample datetime64"):
+        check_laws(operator(np.maximum, dtype="M8[s]"))

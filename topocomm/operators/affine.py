@@ -1,0 +1,109 @@
+"""AFFINE and AFFINE_MATRIX: maps x -> a x + b, one after the other. They do not commute: plans keep the rank order."""
+
+from __future__ import annotations
+
+from functools import cache
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.errors import OperatorError
+from topocomm.operators.dtypes import computed, kind, only
+from topocomm.operators.elementwise import Formula, elementwise
+from topocomm.operators.operator import Arrays, Field, Layout, Operator
+from topocomm.operators.row_kernels import row_kernel
+
+A, B = "a", "b"
+
+
+def _compose(left_a: Any, left_b: Any, right_a: Any, right_b: Any) -> tuple[Any, Any]:
+    return right_a * left_a, right_a * left_b + right_b
+
+
+def _compose_complex(
+    left_a: Any, left_a_i: Any, left_b: Any, left_b_i: Any, right_a: Any, right_a_i: Any, right_b: Any, right_b_i: Any
+) -> tuple[Any, Any, Any, Any]:
+    a, a_i = right_a * left_a - right_a_i * left_a_i, right_a * left_a_i + right_a_i * left_a
+    b, b_i = right_a * left_b - right_a_i * left_b_i, right_a * left_b_i + right_a_i * left_b
+    return a, a_i, b + right_b, b_i + right_b_i
+
+
+FORMULAS = Formula("affine", _compose), Formula("affine", _compose_complex)
+
+AFFINE = elementwise(
+    "affine",
+    [Field(A), Field(B)],
+    lambda dtypes: FORMULAS[kind(dtypes[0]) == "c"],
+    {A: 1, B: 0},
+    commutative=False,
+    refuses=only("iu", "f", "c"),
+)
+"""The map x -> a x + b of every element: first the left one, then the right: (a' a, a' b + b'). Identity (1, 0).
+
+A linear recurrence h_t = a_t h_{t-1} + b_t is its scan over t: the `b` of the inclusive scan is h_t from h_0 = 0, and
+h_t = a h_0 + b in general. `a` and `b` have one dtype; integers wrap.
+"""
+
+
+def AFFINE_MATRIX(d: int) -> Operator:
+    """The operator that composes maps x -> a x + b of vectors of size `d`; the same object for the same d.
+
+    First the left map, then the right one: (a' a, a' b + b'), as AFFINE. Fields: `a` [*rows, d, d] and `b`
+    [*rows, d], floats of one dtype; identity: the unit matrix and 0. Sums run over ascending indices; floats of 16
+    bits are computed with in float32.
+
+    Raises:
+        OperatorError: d is less than 1.
+    """
+    if index(d) < 1:
+        raise OperatorError(f"AFFINE_MATRIX: d must be 1 or more, got {d}")
+    return _affine_matrix(index(d))
+
+
+@cache
+def _affine_matrix(d: int) -> Operator:
+    def refuses(layout: Layout) -> str | None:
+        found = dict(layout.dims)["d"]
+        return only("f")(layout) if found == d else f"takes maps of vectors of size {d}, got {found}"
+
+    return Operator(
+        f"affine_matrix({d})",
+        (Field(A, ("*rows", "d", "d")), Field(B, ("*rows", "d"))),
+        _compose_matrices,
+        {A: np.eye(d), B: 0},
+        kernel=_kernel,
+        default_dims={"d": d},
+        refuses=refuses,
+    )
+
+
+def _compose_matrices(left: Arrays, right: Arrays) -> dict[str, NDArray[Any]]:
+    dtype = left[A].dtype
+    left_a, left_b, right_a, right_b = (
+        side[f].astype(computed(dtype, False)) for side in (left, right) for f in (A, B)
+    )
+    with np.errstate(all="ignore"):  # overflow, NaN and infinities go as IEEE 754 says
+        a = right_a[..., :, :1] * left_a[..., :1, :]
+        b = right_a[..., :, 0] * left_b[..., :1]
+        for at in range(1, left_b.shape[-1]):  # a library's product rounds in an order of its own
+            a = a + right_a[..., :, at : at + 1] * left_a[..., at : at + 1, :]
+            b = b + right_a[..., :, at] * left_b[..., at : at + 1]
+        return {A: a.astype(dtype), B: (b + right_b).astype(dtype)}
+
+
+def _compose_row(left_a: Any, left_b: Any, right_a: Any, right_b: Any, out_a: Any, out_b: Any) -> None:
+    size = left_b.size
+    for row in range(size):
+        total = right_a[row, 0] * left_b[0]
+        for column in range(size):
+            out_a[row, column] = right_a[row, 0] * left_a[0, column]
+        for at in range(1, size):
+            total = total + right_a[row, at] * left_b[at]
+            for column in range(size):
+                out_a[row, column] += right_a[row, at] * left_a[at, column]
+        out_b[row] = total + right_b[row]
+
+
+_kernel = row_kernel(_compose_row)

@@ -1,0 +1,373 @@
+"""Whether an operator keeps the laws that plans rely on, tried on sampled values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from topocomm.operators.dtypes import kind, limits
+from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.samples import Values, identity_value, sample_layout, samples
+
+TOLERANCE_ULP = 32.0
+"""Rounding explains this much, in units of the last place of the greatest number, or product of two, involved."""
+
+FEWEST = 32
+"""Samples that show whether an operator rounds."""
+LONGEST = 160
+"""Characters of an array in a counterexample."""
+
+
+class Law(NamedTuple):
+    """One law: whether it holds on all values tried, what was measured, and a counterexample."""
+
+    name: str
+    holds: bool
+    detail: str = ""
+    counterexample: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.name:14} {'holds' if self.holds else 'BROKEN'}{'; ' + self.detail if self.detail else ''}"
+        return text + (f"\n{'':15}{self.counterexample}" if self.counterexample else "")
+
+
+@dataclass(frozen=True)
+class LawReport:
+    """What `check_laws` found; printable.
+
+    Attributes:
+        operator: Its name.
+        layout: The fields with their dtypes and shapes.
+        laws: shapes, purity, identity, associativity, commutativity and kernel, as far as they were tried: after a
+            broken `shapes` none is.
+        worst_rounding_ulp: The greatest difference between (a.b).c and a.(b.c), in units of the last place of the
+            greatest number involved; 0 where rounding never moved anything.
+    """
+
+    operator: str
+    layout: str
+    laws: tuple[Law, ...]
+    worst_rounding_ulp: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether every law tried holds."""
+        return all(law.holds for law in self.laws)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Names of the laws that do not hold."""
+        return tuple(law.name for law in self.laws if not law.holds)
+
+    def __str__(self) -> str:
+        head = (
+            f"operator {self.operator!r} on {self.layout}: {'ok' if self.ok else 'broken: ' + ', '.join(self.broken)}"
+        )
+        return "\n".join([head, *(f"  {law}" for law in self.laws)])
+
+
+def check_laws(
+    op: Operator,
+    *,
+    dims: Mapping[str, int] | None = None,
+    dtype: DTypeLike | None = None,
+    samples: int = 256,
+    seed: int = 0,
+) -> LawReport:
+    """A report of the laws that an operator keeps or breaks, with counterexamples of one row.
+
+    Tried are: result shapes and dtypes; that `combine` does not write to its arguments; the identity on both sides;
+    associativity, exact for integers and for operators that only select, else within rounding (the worst is
+    measured); commutativity, bit for bit, if the operator claims it; and that its kernel agrees with `combine`. Where
+    an operator rounds, values whose result is not finite are only tried for commutativity.
+
+    Args:
+        op: The operator. Its `sample`, if it has one, makes the values; else they are ordinary numbers with ties,
+            signed zeros, infinities and identities, and the extremes of the dtype, NaN and subnormals among them.
+        dims: Sizes of named axes; those missing are the operator's default, or 3.
+        dtype: Of the fields that leave it open; None: float32, or int64 where that is refused.
+        samples: Rows tried, 32 or more; whole values of an operator without rows.
+        seed: Equal seeds give equal values.
+
+    Raises:
+        OperatorError: The operator refuses the dtype or the sizes, or has no such axis.
+    """
+    count = max(samples, FEWEST)
+    layout = sample_layout(op, dims, dtype, count)
+    trial = _Trial(op, layout, count, seed)
+    laws, worst_ulp = trial.run()
+    return LawReport(op.name, str(layout), tuple(laws), worst_ulp)
+
+
+class _Case(NamedTuple):
+    """A triple of values, and the results of combining them."""
+
+    a: Values
+    b: Values
+    c: Values
+    extreme: bool
+
+
+class _Gap(NamedTuple):
+    """How far two values lie apart, row by row."""
+
+    exact: NDArray[np.bool_]
+    """Integers differ."""
+    odd: NDArray[np.bool_]
+    """Floats differ, and not both are finite."""
+    ulp: NDArray[np.float64]
+    """Units of the last place of the greatest number involved between finite floats."""
+    scale: NDArray[np.float64]
+    """That number."""
+
+    @property
+    def rounds(self) -> bool:
+        return bool(self.ulp.any())
+
+
+class _Broken(Exception):
+    """A law broken in a way that makes trying the others pointless."""
+
+    def __init__(self, law: str, detail: str) -> None:
+        self.law, self.detail = law, detail
+
+
+class _Trial:
+    """One run of `check_laws`."""
+
+    def __init__(self, operator: Operator, layout: Layout, count: int, seed: int) -> None:
+        self._op, self._layout = operator, layout
+        rng = np.random.default_rng(seed)
+        triples = samples(operator, layout, rng, count)
+        self._cases = [_Case(a, b, c, bool(turn % 2)) for turn, (a, b, c) in enumerate(triples)]
+        self._neutral = identity_value(operator, layout)
+        self._worst_ulp = 0.0
+
+    def run(self) -> tuple[list[Law], float]:
+        try:
+            with np.errstate(all="ignore"):
+                for case in self._cases:
+                    self._combine(case.a, case.b)
+                self._combine_nothing()
+                found = [self._associativity()]  # first: it tells whether the operator rounds
+                found = [self._identity(), *found, self._commutativity(), *self._kernel()]
+        except _Broken as broken:
+            return [Law(broken.law, False, broken.detail)], 0.0
+        return [Law("shapes", True), Law("purity", True), *found], self._worst_ulp
+
+    def _combine(self, left: Values, right: Values) -> Values:
+        """A combination of flattened rows as a fold makes it, with its form and purity looked at."""
+        given = [self._rows(value) for value in (left, right)]
+        copies = [{name: array.copy() for name, array in value.items()} for value in given]
+        made = self._op.combine(*given)
+        for side, value, copy in zip(("left", "right"), given, copies, strict=True):
+            for name, array in value.items():
+                if array.tobytes() != copy[name].tobytes():
+                    row = _first(_differs(array, copy[name]), self._op.splittable)
+                    raise _Broken(
+                        "purity",
+                        f"combine writes to field {name!r} of its {side} argument: "
+                        f"{_show(copy[name], row)} became {_show(array, row)}",
+                    )
+        self._check_form(made, given[0])
+        return {f.name: np.asarray(made[f.name]).reshape(left[f.name].shape) for f in self._layout.fields}
+
+    def _combine_nothing(self) -> None:
+        """Values without rows, of which there is nothing to split, combine to one without."""
+        if self._op.splittable:
+            nothing = {f.name: np.zeros((0, *f.row_shape), f.dtype) for f in self._layout.fields}
+            self._check_form(self._op.combine(nothing, nothing), nothing)
+
+    def _rows(self, value: Values) -> Values:
+        rows = self._layout.rows
+        return {f.name: value[f.name].reshape((rows, *f.row_shape)).copy() for f in self._layout.fields}
+
+    def _check_form(self, made: Any, given: Values) -> None:
+        if not isinstance(made, Mapping) or sorted(made) != sorted(given):
+            got = list(made) if isinstance(made, Mapping) else type(made).__name__
+            raise _Broken("shapes", f"combine must return a dict of the fields {list(given)}, got {got}")
+        for name, array in given.items():
+            result = np.asarray(made[name])
+            if result.shape != array.shape:
+                raise _Broken(
+                    "shapes", f"field {name!r} of the result has shape {list(result.shape)}, not {list(array.shape)}"
+                )
+            if result.dtype != array.dtype:
+                raise _Broken(
+                    "shapes", f"field {name!r} of the result is {result.dtype}, not {array.dtype}; add .astype"
+                )
+
+    def _associativity(self) -> Law:
+        found = []
+        for case in self._cases:
+            ab, bc = self._combine(case.a, case.b), self._combine(case.b, case.c)
+            left, right = self._combine(ab, case.c), self._combine(case.a, bc)
+            found.append((case, left, right, self._gap(left, right, [*case[:3], ab, bc, left, right])))
+        self._rounds = any(gap.rounds for case, *_, gap in found if not case.extreme)
+        failures: list[str] = []
+        for case, left, right, gap in found:
+            bad = self._beyond_rounding(gap, case.extreme)
+            failures += self._example(bad, case[:3], "abc", {"(a.b).c": left, "a.(b.c)": right})
+            if not case.extreme:
+                self._worst_ulp = max(self._worst_ulp, float(gap.ulp.max(initial=0)))
+        detail = f"rounding moves it by up to {self._worst_ulp:.1f} ulp" if self._rounds else "exact"
+        return _law("associativity", failures, detail, "beyond what rounding explains" if self._rounds else "")
+
+    def _gap(self, left: Values, right: Values, every: list[Values]) -> _Gap:
+        """How far two values lie apart; `every` has all the numbers involved."""
+        scale = np.maximum.reduce([self._greatest(value) for value in every])
+        rows = self._layout.rows
+        exact, odd, ulp = np.zeros(rows, bool), np.zeros(rows, bool), np.zeros(rows)
+        for f in self._layout.fields:
+            unequal = _differs(left[f.name], right[f.name], zeros=False)
+            if not _rounded(f.dtype):
+                exact |= self._any(unequal)
+                continue
+            one, other = _wide(left[f.name]), _wide(right[f.name])
+            finite = np.isfinite(one) & np.isfinite(other)
+            odd |= self._any(unequal & ~finite)
+            apart = self._flat(np.where(unequal & finite, np.abs(one - other), 0)).max(axis=1, initial=0)
+            ulp = np.maximum(ulp, apart / (float(limits(_real(f.dtype)).eps) * scale))
+        return _Gap(exact, odd, ulp, scale)
+
+    def _beyond_rounding(self, gap: _Gap, extreme: bool) -> NDArray[np.bool_]:
+        """Rows that lie apart by more than rounding does.
+
+        Where an operator rounds, products of the greatest numbers overflow and those of the least vanish, so that its
+        extremes, and what is not finite, may come out otherwise.
+        """
+        if not self._rounds:
+            return gap.exact | gap.odd | (gap.ulp > 0)
+        if extreme:
+            return np.zeros_like(gap.exact)
+        return gap.exact | (gap.ulp > TOLERANCE_ULP * np.maximum(gap.scale, 1))
+
+    def _identity(self) -> Law:
+        failures: list[str] = []
+        for case in self._cases:
+            finite = self._finite(case.a) | (not self._rounds)
+            for text, pair in (("e.a", (self._neutral, case.a)), ("a.e", (case.a, self._neutral))):
+                made = self._combine(*pair)
+                bad = self._unequal(made, case.a, zeros=False) & finite
+                failures += self._example(bad, (self._neutral, case.a), "ea", {text: made})
+        return _law("identity", failures)
+
+    def _commutativity(self) -> Law:
+        failures: list[str] = []
+        for case in self._cases:
+            one, other = self._combine(case.a, case.b), self._combine(case.b, case.a)
+            bad = self._unequal(one, other, zeros=True)
+            failures += self._example(bad, (case.a, case.b), "ab", {"a.b": one, "b.a": other})
+        if not self._op.commutative:
+            hint = "" if failures else ", but it seems to commute: commutative=True would allow more plans"
+            return Law("commutativity", True, "not claimed" + hint)
+        return _law("commutativity", failures, "bit for bit", "though claimed")
+
+    def _kernel(self) -> list[Law]:
+        """That the kernel, if there is one, folds as `combine` does."""
+        if self._op.kernel is None or self._op.kernel(self._layout) is None:
+            return []
+        failures: list[str] = []
+        for case in self._cases:
+            want = self._combine(self._combine(case.a, case.b), case.c)
+            made = self._folded(case[:3])
+            bad = self._beyond_rounding(self._gap(made, want, [*case[:3], made, want]), case.extreme)
+            failures += self._example(bad, case[:3], "abc", {"kernel": made, "combine": want})
+        return [_law("kernel", failures, self._op.fold_version(self._layout), "differs from combine")]
+
+    def _folded(self, values: tuple[Values, ...]) -> Values:
+        layout, rows = self._layout, self._layout.rows
+        size = -(-layout.packed_bytes(rows) // 64) * 64
+        buffer = np.zeros((len(values) + 1) * size, np.uint8)
+        for slot, value in enumerate(values):
+            for name, view in layout.views(buffer, slot * size, rows).items():
+                view[...] = value[name].reshape(view.shape)
+        target = layout.views(buffer, len(values) * size, rows)
+        self._op.bind_fold(layout, buffer, rows, [slot * size for slot in range(len(values))])(target)
+        return {name: target[name].reshape(values[0][name].shape) for name in target}
+
+    def _flat(self, array: NDArray[Any]) -> NDArray[Any]:
+        return array.reshape(self._layout.rows, array.size // max(1, self._layout.rows))
+
+    def _any(self, array: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.asarray(self._flat(array).any(axis=1))
+
+    def _finite(self, value: Values) -> NDArray[np.bool_]:
+        found = np.ones(self._layout.rows, bool)
+        for array in value.values():
+            if _rounded(array.dtype):
+                found &= self._flat(np.isfinite(_wide(array))).all(axis=1)
+        return found
+
+    def _greatest(self, value: Values) -> NDArray[np.float64]:
+        """The greatest finite magnitude of every row; at least the least normal number."""
+        found = np.full(self._layout.rows, np.finfo(np.float32).tiny, np.float64)
+        for array in value.values():
+            if _rounded(array.dtype):
+                size = np.abs(_wide(array))
+                found = np.maximum(found, self._flat(np.where(np.isfinite(size), size, 0)).max(axis=1, initial=0))
+        return found
+
+    def _unequal(self, one: Values, other: Values, *, zeros: bool) -> NDArray[np.bool_]:
+        found = np.zeros(self._layout.rows, bool)
+        for name in one:
+            found |= self._any(_differs(one[name], other[name], zeros=zeros))
+        return found
+
+    def _example(
+        self, bad: NDArray[np.bool_], values: tuple[Values, ...], names: str, results: Mapping[str, Values]
+    ) -> list[str]:
+        """The row that is told shortest of those that are bad."""
+        texts = []
+        for row in np.flatnonzero(bad)[:64]:
+            at = int(row) if self._op.splittable else None
+            told = [*zip(names, values, strict=True), *results.items()]
+            texts.append(", ".join(f"{name} = {self._told(value, at)}" for name, value in told))
+        return sorted(texts, key=len)[:1]
+
+    def _told(self, value: Values, row: int | None) -> str:
+        parts = [f"{name} {_show(array, row)}" for name, array in value.items()]
+        return parts[0].split(" ", 1)[1] if len(parts) == 1 else f"({', '.join(parts)})"
+
+
+def _law(name: str, failures: list[str], detail: str = "", broken: str = "") -> Law:
+    if failures:
+        return Law(name, False, broken, min(failures, key=len))
+    return Law(name, True, detail)
+
+
+def _rounded(dtype: np.dtype[Any]) -> bool:
+    return kind(dtype) in ("f", "c")
+
+
+def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"f{dtype.itemsize // 2}") if kind(dtype) == "c" else dtype
+
+
+def _wide(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.complex128 if kind(array.dtype) == "c" else np.float64)
+
+
+def _differs(one: NDArray[Any], other: NDArray[Any], *, zeros: bool = True) -> NDArray[np.bool_]:
+    """Where two arrays differ, any NaN being equal to any other; with `zeros`, +0 and -0 differ."""
+    if not _rounded(one.dtype):
+        return np.asarray(one != other)
+    if kind(one.dtype) == "c":
+        return _differs(one.real, other.real, zeros=zeros) | _differs(one.imag, other.imag, zeros=zeros)
+    left, right = _wide(one), _wide(other)
+    unequal = (left != right) & ~(np.isnan(left) & np.isnan(right))
+    found: Any = unequal | (zeros & (left == right) & (np.signbit(left) != np.signbit(right)))
+    return np.asarray(found)
+
+
+def _first(bad: NDArray[np.bool_], rows: bool) -> int | None:
+    return int(np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[0]) if rows else None
+
+
+def _show(array: NDArray[Any], row: int | None) -> str:
+    text = str(np.asarray(array[row] if row is not None else array).tolist())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."

@@ -1,0 +1,107 @@
+"""Values to try an operator on: ordinary ones with ties, signed zeros, infinities; and the extremes of the dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from topocomm.errors import OperatorError
+from topocomm.operators.dtypes import kind, limits
+from topocomm.operators.operator import ROWS, Arrays, Layout, Operator
+
+AXIS = 3
+"""Size of an axis that the call does not give, if the operator takes it; small, for counterexamples to be read."""
+Values = dict[str, NDArray[Any]]
+
+
+def sample_layout(operator: Operator, dims: Mapping[str, int] | None, dtype: DTypeLike | None, rows: int) -> Layout:
+    """The layout of `rows` rows, or of the whole value where there are none.
+
+    Raises:
+        OperatorError: An axis is not the operator's, or it refuses the layout.
+    """
+    named = {d for f in operator.fields for d in f.dims if d != ROWS}
+    unknown = sorted(set(dims or {}) - named)
+    if unknown:
+        raise OperatorError(f"check_laws: operator {operator.name!r} has no axis {unknown[0]!r}, only {sorted(named)}")
+    small = dict.fromkeys(named, AXIS) | dict(dims or {})
+    usual = dict.fromkeys(named, AXIS) | dict(operator.default_dims) | dict(dims or {})
+    lead = (rows,) if operator.splittable else ()
+
+    def layout(sizes: Mapping[str, int], open_dtype: DTypeLike) -> Layout:
+        return operator.layout(
+            {
+                f.name: ((*lead, *(sizes[d] for d in f.dims if d != ROWS)), open_dtype if f.dtype is None else f.dtype)
+                for f in operator.fields
+            }
+        )
+
+    tries = [(sizes, d) for d in ([dtype] if dtype is not None else [np.float32, np.int64]) for sizes in (small, usual)]
+    for sizes, open_dtype in tries[:-1]:
+        try:
+            return layout(sizes, open_dtype)
+        except OperatorError:
+            continue
+    return layout(*tries[-1])
+
+
+def identity_value(operator: Operator, layout: Layout) -> Values:
+    """The identity as arrays of a layout."""
+    dtypes = {f.name: f.dtype for f in layout.fields}
+    scalars = operator.identity(dtypes) if callable(operator.identity) else operator.identity
+    return {f.name: np.full((*layout.leading, *f.row_shape), scalars[f.name], f.dtype) for f in layout.fields}
+
+
+def samples(operator: Operator, layout: Layout, rng: np.random.Generator, count: int) -> Iterator[list[Values]]:
+    """Triples of values; of operators without rows, `count` triples of one value each."""
+    rounds = 1 if operator.splittable else count
+    for turn in range(rounds):
+        for extreme in (False, True):
+            yield [_value(operator, layout, rng, extreme, turn) for _ in range(3)]
+
+
+def _value(operator: Operator, layout: Layout, rng: np.random.Generator, extreme: bool, turn: int) -> Values:
+    if operator.sample is not None:
+        made: Arrays = operator.sample(rng, layout)
+        value = {f.name: np.asarray(made[f.name], f.dtype) for f in layout.fields}
+    else:
+        value = {f.name: _array((*layout.leading, *f.row_shape), f.dtype, rng, extreme) for f in layout.fields}
+    neutral = identity_value(operator, layout)
+    if not operator.splittable:
+        return neutral if rng.random() < 0.1 and turn else value
+    chosen = rng.random(layout.leading) < 0.1
+    for name, array in value.items():
+        array[chosen] = neutral[name][chosen]
+    return value
+
+
+def _array(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, extreme: bool) -> NDArray[Any]:
+    what = kind(dtype)
+    if what == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
+    if what in ("i", "u"):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        wide = rng.integers(low, high, shape, dtype, endpoint=True)
+        small = rng.integers(max(low, -3), 4, shape).astype(dtype)
+        return np.asarray(np.where(rng.random(shape) < (0.8 if extreme else 0.2), wide, small), dtype)
+    if what == "c":
+        half = np.dtype(f"f{dtype.itemsize // 2}")
+        return np.asarray(_array(shape, half, rng, extreme) + 1j * rng.normal(size=shape), dtype)
+    if what == "f":
+        return _floats(shape, dtype, rng, extreme)
+    raise OperatorError(f"check_laws: cannot sample {dtype}; give the operator a `sample` of its own")
+
+
+def _floats(shape: tuple[int, ...], dtype: np.dtype[Any], rng: np.random.Generator, extreme: bool) -> NDArray[Any]:
+    of_dtype = limits(dtype)
+    special = np.array([0.0, -0.0, 1.0, -1.0, 2.0, -2.0, np.inf, -np.inf], dtype)
+    if extreme:
+        tiny = of_dtype.smallest_subnormal
+        ends = [of_dtype.max, -of_dtype.max, of_dtype.smallest_normal, tiny, -tiny]
+        special = np.concatenate([special, np.array([np.nan, *ends], dtype)])
+    ordinary = rng.normal(size=shape).astype(dtype)
+    picked = special[rng.integers(0, len(special), shape)]
+    return np.asarray(np.where(rng.random(shape) < (0.6 if extreme else 0.25), picked, ordinary), dtype)
