@@ -135,7 +135,7 @@ def canonical(comm):
 
 def long_payloads(comm):
     """Longer than a slice, of a length that slices do not divide."""
-    ranks, rows = comm.size, 700_001
+    ranks, rows = comm.size, 200_001
     mine = np.full(rows, comm.rank + 1.0)
     mine[-1] = -comm.rank
     both = mine.copy()

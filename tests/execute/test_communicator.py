@@ -362,22 +362,37 @@ def test_a_rank_that_raises_stops_the_others():
 
 def test_a_missing_rank_is_named_at_the_deadline(monkeypatch):
     monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "0.4")
-    texts = {}
+    texts, late = {}, threading.Event()
 
     def body(comm):
         comm.allreduce(np.ones(2), SUM)
         if comm.rank == 1:
+            late.wait(10)
             return
         try:
             comm.allreduce(np.ones(2), SUM)
         except topocomm.DeadlineError as error:
             texts[comm.rank] = str(error)
+            late.set()
             raise
 
     with pytest.raises(topocomm.DeadlineError):
         run_local(body, ranks=3)
     assert sorted(texts) == [0, 2]
     assert any("still waiting for rank 1 (" in text and "after 0.4 s" in text for text in texts.values())
+    assert any("call 3 (allreduce sum, value float64 [2]), round 1: " in text for text in texts.values())
+    assert any("behind: rank 1 (" in text for text in texts.values())
+
+
+def test_a_rank_that_returns_early_is_named_at_once():
+    def body(comm):
+        comm.allreduce(np.ones(2), SUM)
+        if comm.rank == 1:
+            return
+        comm.allreduce(np.ones(2), SUM)
+
+    with pytest.raises(topocomm.RankFailedError, match="rank 1 has ended"):
+        run_local(body, ranks=3)
 
 
 def test_a_closed_communicator_says_why():

@@ -17,7 +17,6 @@ import numpy as np
 from mpi4py import MPI
 
 import topocomm
-import topocomm.execute.make_lanes
 from attention import LOGSUMEXP
 
 GROWTH_LIMIT_BYTES = 64 << 20
@@ -81,8 +80,8 @@ def resident_bytes() -> int:
 def series(world: MPI.Comm, seed: int) -> int:
     """Calls on a communicator of their own; how many."""
     rng = np.random.default_rng(seed)
-    topocomm.execute.make_lanes.SHARED_LIMIT_BYTES = (8 << 20) if seed % 2 else -1
-    with topocomm.Communicator.from_mpi(world) as comm:
+    apart = topocomm.catalog("cpu-2-socket", hosts=max(2, world.size // 2)) if seed % 2 else None
+    with topocomm.Communicator.from_mpi(world, apart) as comm:
         for _ in range(LIVE_CALLS):
             state = rng.bit_generator.state
             for _ in range(3):  # the first use, then the prepared call in both its memories

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import topocomm.execute.make_lanes
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
-from tests.machines import switch
+from tests.machines import switch, ways
 from topocomm.execute.compiled_lane import CompiledLane
 from topocomm.planning.planner import every_plan
 
@@ -95,8 +95,8 @@ def check(comm, compiled):
 machine = switch(size)
 with topocomm.Communicator.from_mpi(world, machine) as shared:
     check(shared, compiled=size > 1)
-topocomm.execute.make_lanes.SHARED_LIMIT_BYTES = -1
-with topocomm.Communicator.from_mpi(world, machine) as messages:
-    check(messages, compiled=False)
+for way in ("messages", "two levels"):
+    with topocomm.Communicator.from_mpi(world, ways(size)[way]) as comm:
+        check(comm, compiled=False)
 if rank == 0:
     print(f"{size} ranks: all merges exact, bits equal")

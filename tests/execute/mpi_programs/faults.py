@@ -8,13 +8,12 @@ import numpy as np
 from mpi4py import MPI
 
 import topocomm
+from tests.machines import ways
 from topocomm import SUM
 
 what = sys.argv[1]
 world = MPI.COMM_WORLD
-if "messages" in sys.argv:
-    topocomm.execute.make_lanes.SHARED_LIMIT_BYTES = -1
-comm = topocomm.Communicator.from_mpi(world)
+comm = topocomm.Communicator.from_mpi(world, ways(world.size)[sys.argv[2]])
 a, b = np.zeros(4), np.zeros(5)
 comm.allreduce(a, SUM)
 comm.allreduce(b, SUM)
