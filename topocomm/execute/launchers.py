@@ -88,7 +88,7 @@ def _two_mpis(launch: Launch, mpi: Any, finding: str) -> str:
         "start with `srun --mpi=TYPE` (`srun --mpi=list` shows the types), or torchrun once per node under srun"
         if by is SRUN
         else "put the launcher of that library first on PATH, or load the launcher's own (`module load`, or "
-        "MPI4PY_LIBMPI=/path/to/libmpi.so with MPI4PY_MPIABI for its kind)"
+        "MPI4PY_LIBMPI=/path/to/libmpi.so.N)"
     )
     return (
         f"rank {launch.rank}: {by.name} started {launch.size} ranks ({by.size}={launch.size}), but the MPI library "
