@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 from topocomm.errors import TopocommError
 
-ENV_LIMIT = 64
-"""Ancestors looked at."""
+ANCESTORS_LIMIT = 64
+"""How many parents are looked at."""
 
 
 class Launcher(NamedTuple):
@@ -37,6 +37,10 @@ LAUNCHERS = (
 )
 """In the order in which they are believed: torchrun runs inside steps of the others, never around them; variables
 that a script sets for torch say more than those that srun sets for every program."""
+
+
+OTHER_KINDS = ("MPICH", "MVAPICH", "Intel")
+"""What libraries call themselves that Open MPI's mpirun cannot start."""
 
 
 class Launch(NamedTuple):
@@ -78,7 +82,7 @@ def check_world(mpi: Any) -> None:
         sees = mpi.COMM_WORLD.size
         if sees == 1:
             raise TopocommError(_two_mpis(launch, mpi, f"sees {sees} rank"))
-    elif launch.by is OPEN_MPI and not _library(mpi).startswith("Open MPI"):
+    elif launch.by is OPEN_MPI and any(kind in _library(mpi) for kind in OTHER_KINDS):
         raise TopocommError(_two_mpis(launch, mpi, "is another one"))  # it would end the process in its set-up
 
 
@@ -88,7 +92,7 @@ def _two_mpis(launch: Launch, mpi: Any, finding: str) -> str:
         "start with `srun --mpi=TYPE` (`srun --mpi=list` shows the types), or torchrun once per node under srun"
         if by is SRUN
         else "put the launcher of that library first on PATH, or load the launcher's own (`module load`, or "
-        "MPI4PY_LIBMPI=/path/to/libmpi.so with MPI4PY_MPIABI for its kind)"
+        "MPI4PY_LIBMPI=/path/to/libmpi.so.N)"
     )
     return (
         f"rank {launch.rank}: {by.name} started {launch.size} ranks ({by.size}={launch.size}), but the MPI library "
@@ -103,12 +107,14 @@ def _library(mpi: Any) -> str:
 
 def _parent_is_rank(by: Launcher, rank: str) -> bool:
     mark = f"{by.rank}={rank}".encode()
+    also = {name.encode() for name in by.also}
     library = "libmpi" if by.kind == "mpi" else "libtorch"
     pid = os.getppid()
     try:
-        for _ in range(ENV_LIMIT):
+        for _ in range(ANCESTORS_LIMIT):
             process = Path("/proc") / str(pid)
-            if mark not in (process / "environ").read_bytes().split(b"\0"):
+            theirs = (process / "environ").read_bytes().split(b"\0")
+            if mark not in theirs or not also <= {name.partition(b"=")[0] for name in theirs}:
                 return False
             if f"/{library}" in (process / "maps").read_text(errors="replace"):
                 return True

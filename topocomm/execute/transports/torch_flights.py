@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -39,6 +39,22 @@ class Refused:
     def wait(self, _limit: timedelta) -> None:
         """Say why."""
         raise self._error
+
+
+def depart(post: Callable[..., Any], tensor: Any, message: Message, tag: int, memory: Any = None) -> Departure:
+    """A message sent or received by `post`; one that is refused fails when it is awaited.
+
+    Args:
+        post: `send` or `recv` of a process group.
+        tensor: Its bytes.
+        message: Which one it is.
+        tag: The tag under which torch.distributed carries it.
+        memory: What else must live as long as it is under way.
+    """
+    try:
+        return Departure(message, post([tensor], message.peer, tag), (tensor, memory))
+    except RuntimeError as error:
+        return Departure(message, Refused(error), None)
 
 
 class Flight:

@@ -8,14 +8,14 @@ only, since a store whose host stops blocks its clients; if its host ends later,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from topocomm.errors import DeadlineError, MissingExtraError, TopocommError
-from topocomm.execute.transports.torch_flights import Departure, Flight, Helpers, Refused
+from topocomm.execute.transports.torch_flights import Flight, Helpers, depart
 from topocomm.execute.transports.torch_notes import BREAK_TAG, Notes
 from topocomm.execute.transports.transport import Batch, Message, Transport
 from topocomm.operators.operator import Buffer
@@ -64,11 +64,11 @@ class TorchBatch(Batch):
         self._flight: Flight | None = None
 
     def start(self) -> None:
-        gloo = self._transport.gloo
-        departures = [self._depart(gloo.recv, part) for part in self._in]
+        gloo, tag = self._transport.gloo, self._tag
+        departures = [depart(gloo.recv, part.tensor, part.message, tag, part) for part in self._in]
         for part in self._out:
             part.gather()
-            departures.append(self._depart(gloo.send, part))
+            departures.append(depart(gloo.send, part.tensor, part.message, tag, part))
         self._flight = Flight(departures)
         self._transport.helpers.send_with(self._flight)
 
@@ -98,13 +98,6 @@ class TorchBatch(Batch):
             flight.wait(PENDING_S)
         left, cut = flight.left(), len(self.receives)
         return [self.sends[i - cut] for i in left if i >= cut], [self.receives[i] for i in left if i < cut]
-
-    def _depart(self, post: Callable[..., Any], part: _Part) -> Departure:
-        try:
-            work = post([part.tensor], part.message.peer, self._tag)
-        except RuntimeError as error:
-            work = Refused(error)
-        return Departure(part.message, work, part)
 
     def free(self) -> None:
         """Nothing: messages under way keep what they need."""

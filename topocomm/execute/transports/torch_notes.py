@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from topocomm.execute.transports.torch_flights import NEVER, Departure, Flight, Helpers
+from topocomm.execute.transports.torch_flights import NEVER, Flight, Helpers, depart
 from topocomm.execute.transports.transport import FAILURE_TAG, Message
 
 CLOSED_TAG = -1
@@ -114,18 +114,14 @@ class Notes:
 
     def post(self, peer: int, tag: int, data: bytes) -> None:
         """Send a note; does not wait, and does not fail where the peer is gone or this side is closed."""
-        departures: list[Departure] = []
-        if self._gloo is None:
+        if self._gloo is None or (self._left and tag != CLOSED_TAG):
             return
+        departures = []
         with self._posting:
             for start in range(0, max(len(data), 1), PART_BYTES):
                 part = HEAD.pack(self._rank, tag, len(data)) + data[start : start + PART_BYTES]
                 memory = self._torch.from_numpy(np.frombuffer(bytearray(part), np.uint8))
-                try:
-                    work = self._gloo.send([memory], peer, NOTES_TAG)
-                except RuntimeError:
-                    return
-                departures.append(Departure(Message(peer, ()), work, memory))
+                departures.append(depart(self._gloo.send, memory, Message(peer, ()), NOTES_TAG))
             flight = Flight(departures)
             self._posted = [other for other in self._posted if not other.wait(0)] + [flight]
         self._helpers.send_with(flight)
@@ -165,7 +161,7 @@ class Notes:
         if not self._left:
             self._left = True
             self._say_goodbye(until_s)
-        for distance in range(1, self._size):  # the first that is still there is enough: see torch_flights
+        for distance in range(1, self._size):  # one that is still there is enough: its wait runs out
             with contextlib.suppress(RuntimeError):
                 memory = self._torch.zeros(1, dtype=self._torch.uint8)
                 self._gloo.recv([memory], (self._rank + distance) % self._size, BREAK_TAG).wait(AT_ONCE)
@@ -177,11 +173,9 @@ class Notes:
         for flight in self._posted:
             flight.wait(max(0.0, until_s - time.monotonic()))
         byte = self._torch.zeros(1, dtype=self._torch.uint8)
-        with contextlib.suppress(RuntimeError):  # nobody is there to be told
-            work = self._gloo.send([byte], self._previous, LIFE_TAG)
-            flight = Flight([Departure(Message(self._previous, ()), work, byte)])
-            self._helpers.send_with(flight)
-            flight.wait(max(GOODBYE_S, until_s - time.monotonic()))
+        flight = Flight([depart(self._gloo.send, byte, Message(self._previous, ()), LIFE_TAG)])
+        self._helpers.send_with(flight)
+        flight.wait(max(GOODBYE_S, until_s - time.monotonic()))
 
     def _listen(self, gloo: Any) -> None:
         buffer = np.empty(HEAD.size + PART_BYTES, np.uint8)
@@ -208,7 +202,7 @@ class Notes:
 
     def _watch(self, gloo: Any) -> None:
         memory = self._torch.zeros(1, dtype=self._torch.uint8)
-        end = Flight([Departure(Message(self._next, ()), gloo.recv([memory], self._next, LIFE_TAG), memory)])
+        end = Flight([depart(gloo.recv, memory, Message(self._next, ()), LIFE_TAG)])
         end.await_next()
         if end.failed is None or self._left or not self.lose(*end.failed):
             return
