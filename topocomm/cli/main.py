@@ -13,11 +13,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
+from topocomm.cli.job import speaks
 from topocomm.errors import TopocommError
 
 COMMANDS = {
     "inspect": "the topology of this machine, of captured dumps, or of a catalogue system",
     "plan": "the schedule of a collective on a topology, with its proof and its bounds",
+    "bench": "measured latencies beside the alternatives, under mpirun, torchrun or alone",
+    "doctor": "what is in order here, what is not, and what to do about it",
 }
 """Name and one line of help of every command."""
 
@@ -27,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with status 2."""
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n" if speaks() else None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ runs the stages of this rank's program, and copies the result out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from topocomm.execute.lanes import BUSY, Lane, Span, Work
 from topocomm.execute.local_nodes import LocalNodes
 from topocomm.execute.make_lanes import make_lanes
 from topocomm.execute.structure import Fields, Structure, take
+from topocomm.execute.transports.transport import Transport
 from topocomm.execute.waiting import UnderWay
 from topocomm.operators.operator import Layout
 
@@ -57,6 +58,16 @@ class PreparedCall:
     def _turn(self) -> int:
         """Which lane the next call takes."""
         return 0 if self._shared is None else (self._shared.epoch + 1) & 1
+
+    @property
+    def lanes(self) -> Sequence[Lane]:
+        """The memory that it runs in, one lane or two in turn: they tell how its data moves."""
+        return self._lanes
+
+    @property
+    def transport(self) -> Transport:
+        """The wire between its ranks."""
+        return self._comm.transport
 
     @property
     def input(self) -> Any:

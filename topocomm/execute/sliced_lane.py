@@ -36,14 +36,14 @@ def _slice(chunks: Sequence[tuple[int, int]], index: int, count: int) -> tuple[t
 class SlicedLane(Lane):
     """The slices of a call, one lane each.
 
-    Args:
+    Attributes:
         lanes: By slice, of one shared memory.
     """
 
     views = None
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
-        self._lanes = lanes
+        self.lanes = lanes
         self.memory = lanes[0].memory
         self.takes_value, self.gives_result = lanes[0].takes_value, lanes[0].gives_result
         self._at = 0
@@ -53,12 +53,12 @@ class SlicedLane(Lane):
         """As `Lane.begin`."""
         self._at = 0
         self._call = lambda lane: lane.begin(fields, target, apart)
-        return self._call(self._lanes[0]) and self._go_on()
+        return self._call(self.lanes[0]) and self._go_on()
 
     def advance(self, timeout_s: float) -> bool:
         """As `Lane.advance`."""
-        while self._at < len(self._lanes):
-            if not self._lanes[self._at].advance(timeout_s):
+        while self._at < len(self.lanes):
+            if not self.lanes[self._at].advance(timeout_s):
                 return False
             if self._go_on():
                 return True
@@ -66,18 +66,18 @@ class SlicedLane(Lane):
 
     def awaited(self) -> Awaited:
         """As `Lane.awaited`."""
-        return self._lanes[min(self._at, len(self._lanes) - 1)].awaited()
+        return self.lanes[min(self._at, len(self.lanes) - 1)].awaited()
 
     def free(self) -> None:
         """As `Lane.free`."""
-        for lane in self._lanes:
+        for lane in self.lanes:
             lane.free()
 
     def _go_on(self) -> bool:
         """Begin what follows a slice that is through; whether all are."""
         self._at += 1
-        while self._at < len(self._lanes):
-            if not self._call(self._lanes[self._at]):
+        while self._at < len(self.lanes):
+            if not self._call(self.lanes[self._at]):
                 return False
             self._at += 1
         return True

@@ -1,0 +1,162 @@
+"""The ways that do without us: the library's own collective, a user-defined MPI operator, all-gather and a local fold.
+
+Each has its buffers set up beforehand and pickles nothing. What must be packed is packed before the clock runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.bench.libraries import MpiLibrary
+from topocomm.bench.method import Arrays, Call, Library
+from topocomm.bench.problem import CARRYING, ROOT, Fields, Problem
+from topocomm.execute.staged_lane import aligned_buffer
+from topocomm.operators.builtin import BAND, BOR, BXOR, MAX, MIN, PROD, SUM
+from topocomm.operators.operator import ALIGNMENT_BYTES, Operator
+
+LIBRARY_OPERATORS = (SUM, PROD, MAX, MIN, BAND, BOR, BXOR)
+"""Those that libraries have under the same names."""
+GATHERED_LIMIT_BYTES = 256 << 20
+"""More is not gathered on every rank: nobody would."""
+
+
+class LibraryCollective:
+    """The library's own collective."""
+
+    def __init__(self, library: Library, problem: Problem) -> None:
+        self.name = library.title(problem.collective)
+        self.in_place = problem.value_rows == problem.result_rows
+        self._library, self._problem = library, problem
+        self._out: Arrays = {}
+        self.run: Call = lambda: None
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """As `Method.prepare`; not with other operators than the library's."""
+        problem = self._problem
+        carries = problem.collective in CARRYING
+        if len(x) != 1 or not (carries or problem.operator in LIBRARY_OPERATORS):
+            return False
+        (name,) = x
+        op = None if carries else problem.operator.name
+        call = self._library.collective(problem.collective, x[name], out[name], op)
+        if call is None:
+            return False
+        self.run = call
+        self._out = x if problem.collective == "broadcast" and self._library.rank == ROOT else out
+        return True
+
+    def result(self) -> Arrays | None:
+        """As `Method.result`."""
+        name = self._problem.collective
+        undefined = (name == "reduce" and self._library.rank != ROOT) or (name == "exscan" and self._library.rank == 0)
+        return None if undefined else self._out
+
+    def free(self) -> None:
+        """Nothing is held."""
+
+
+class UserDefinedOp:
+    """`MPI.Op.Create` around the operator's combine, on whole records: MPI splits no row."""
+
+    name = "MPI user-defined op"
+    in_place = False
+
+    def __init__(self, library: MpiLibrary, problem: Problem) -> None:
+        self._library, self._problem = library, problem
+        fields = problem.layout.fields
+        self._record = np.dtype([(f.name, f.dtype, f.row_shape) for f in fields])
+        self._held: list[Any] = []
+        self._received: NDArray[Any] = np.empty(0, self._record)
+        self.run: Call = lambda: None
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """As `Method.prepare`."""
+        problem, mpi = self._problem, self._library.mpi
+        if problem.collective in CARRYING:
+            return False
+        send = self._packed(x, problem.value_rows)
+        self._received = np.empty(problem.result_rows, self._record)
+        row = mpi.BYTE.Create_contiguous(self._record.itemsize).Commit()
+        op = mpi.Op.Create(_folding(problem.operator, self._record), problem.operator.commutative)
+        self._held = [row, op]
+        given = [send, problem.value_rows, row]
+        taken = [self._received, problem.result_rows, row]
+        self.run = self._library.call(problem.collective, given, taken, op)
+        return True
+
+    def result(self) -> Fields | None:
+        """As `Method.result`."""
+        name, rank = self._problem.collective, self._library.rank
+        if (name == "reduce" and rank != ROOT) or (name == "exscan" and rank == 0):
+            return None
+        return {f: self._received[f] for f in self._record.names or ()}
+
+    def free(self) -> None:
+        """As `Method.free`."""
+        for handle in self._held:
+            handle.Free()
+
+    def _packed(self, x: Arrays, rows: int) -> NDArray[Any]:
+        packed = np.empty(rows, self._record)
+        for name, array in x.items():
+            packed[name] = array
+        return packed
+
+
+def _folding(operator: Operator, record: np.dtype[Any]) -> Callable[[Any, Any, Any], None]:
+    """The function that MPI calls: inout = in . inout."""
+    names = record.names or ()
+
+    def fold(left: Any, right: Any, _: Any) -> None:
+        a, b = np.frombuffer(left, record), np.frombuffer(right, record)
+        made = operator.combine({name: a[name] for name in names}, {name: b[name] for name in names})
+        for name in names:
+            b[name] = made[name]
+
+    return fold
+
+
+class GatherAndFold:
+    """All-gather of the packed values, then the operator's own fold on every rank."""
+
+    in_place = False
+
+    def __init__(self, library: Library, problem: Problem) -> None:
+        self.name = "all-gather + local fold"
+        self._library, self._problem = library, problem
+        self._out: Arrays = {}
+        self.run: Call = lambda: None
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """As `Method.prepare`; allreduce only, and only where all values together are not too many bytes."""
+        problem, ranks, layout = self._problem, self._library.size, self._problem.layout
+        stride = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        if problem.collective != "allreduce" or stride * ranks > GATHERED_LIMIT_BYTES:
+            return False
+        send, everyone = aligned_buffer(stride), aligned_buffer(stride * ranks)
+        for name, view in layout.views(send, 0, layout.rows).items():
+            view[...] = x[name].reshape(view.shape)
+        gather = self._library.allgather(send, everyone.reshape(ranks, stride))
+        if gather is None:
+            return False
+        fold = problem.operator.bind_fold(layout, everyone, layout.rows, [stride * rank for rank in range(ranks)])
+        target = {f.name: out[f.name].reshape(layout.rows, *f.row_shape) for f in layout.fields}
+        self._out = out
+
+        def run() -> None:
+            gather()
+            fold(target)
+
+        self.run = run
+        return True
+
+    def result(self) -> Arrays:
+        """As `Method.result`."""
+        return self._out
+
+    def free(self) -> None:
+        """Nothing is held."""

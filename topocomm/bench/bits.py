@@ -1,0 +1,214 @@
+"""Proof by trial of the contract on bits: same inputs and plan, same bits, whichever rank, run, way or transport.
+
+In canonical order the bits must not depend on the number of ranks either, nor on who owns which virtual shards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.bench.problem import Fields, Problem
+from topocomm.bench.ways import MESSAGES, way_of
+from topocomm.execute.bootstrap import run_local
+from topocomm.execute.communicator import Communicator
+from topocomm.planning.plan import Plan
+
+REPETITIONS = 10
+SHARDS = 64
+FEWEST_SHARDS = 8
+SHARDS_LIMIT_BYTES = 256 << 20
+EMULATED_RANKS = range(1, 9)
+RECORD_BYTES = 1024
+
+Trial = tuple[str, Fields | None]
+"""What was done, and the result of it."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first number whose bits are not those of the reference.
+
+    Attributes:
+        what: What was done.
+        rank: Where.
+        field: The field.
+        element: Index of the number in the flattened field.
+        value: What is there, with its bits.
+        reference: What ought to be.
+    """
+
+    what: str
+    rank: int
+    field: str
+    element: int
+    value: str
+    reference: str
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank}, {self.what}: element {self.element} of field {self.field!r} is {self.value}, "
+            f"not {self.reference}"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one size in one order.
+
+    Attributes:
+        size_bytes: Payload.
+        order: any or canonical.
+        plan_digest: Of the plan that all trials executed; in canonical order there are several plans: None.
+        digest: SHA-256 of the result's bytes, field after field.
+        results: How many results were compared.
+        trials: What was done, each once.
+        difference: The first difference, by rank; None where all bits are the same.
+    """
+
+    size_bytes: int
+    order: str
+    plan_digest: str | None
+    digest: str
+    results: int
+    trials: tuple[str, ...]
+    difference: Difference | None
+
+
+def prove_order_any(comm: Communicator, problem: Problem) -> Outcome:
+    """One plan on every rank, several times, in every way; collective."""
+    x = problem.given(problem.value(comm.rank))
+    with_messages = comm.split(0, comm.rank)
+    assert with_messages is not None
+    with_messages.transport.hosts = tuple(range(comm.size))  # as if every rank were a host of its own
+    call = comm.prepare("allreduce", like=x, operator=problem.operator)
+    reference = _of_rank_0(comm, problem, _fields(problem, call(x)))
+    outcome = _compare(comm, reference, "any", problem, _trials(comm, with_messages, problem, call.plan))
+    call.free()
+    with_messages.close()
+    return outcome
+
+
+def prove_canonical(comm: Communicator, problem: Problem) -> Outcome:
+    """Canonical order for 1 to 8 ranks on threads in layouts drawn at random, and on the ranks at hand; collective."""
+    shards = min(max(SHARDS_LIMIT_BYTES // problem.size_bytes, FEWEST_SHARDS), SHARDS)
+    first = _emulated(problem, [0, shards]) if comm.rank == 0 else problem.empty_result()
+    reference = _of_rank_0(comm, problem, first)
+    return _compare(comm, reference, "canonical", problem, _canonical_trials(comm, problem, shards))
+
+
+def _trials(comm: Communicator, with_messages: Communicator, problem: Problem, plan: Plan) -> Iterator[Trial]:
+    operator, original = problem.operator, problem.value(comm.rank)
+    x = problem.given(original)
+    call = comm.prepare("allreduce", like=x, operator=operator, plan=plan)
+    way = way_of(call)
+    for number in range(REPETITIONS):
+        yield f"{way}, repetition {number}", _fields(problem, call(x, out=problem.given(problem.empty_result())))
+    yield f"{way}, plain call", _fields(problem, comm.allreduce(x, operator))
+    place = problem.given({name: array.copy() for name, array in original.items()})
+    yield f"{way}, in place", _fields(problem, comm.allreduce(place, operator, out=place))
+    yield f"{way}, handle", _fields(problem, call.start(x).wait())
+    call.free()
+    if way.startswith("shared memory"):
+        call = with_messages.prepare("allreduce", like=x, operator=operator, plan=plan)
+        for _ in range(2):
+            yield MESSAGES.get(comm.transport.name, comm.transport.name), _fields(problem, call(x))
+        call.free()
+    if comm.rank == 0 and not comm.transport.in_process:
+
+        def on_thread(other: Communicator) -> Fields:
+            value = problem.given(problem.value(other.rank))
+            return _fields(problem, other.prepare("allreduce", like=value, operator=operator, plan=plan)(value))
+
+        for rank, fields in enumerate(run_local(on_thread, ranks=comm.size, topology=comm.topology)):
+            yield f"threads, rank {rank}", fields
+
+
+def _canonical_trials(comm: Communicator, problem: Problem, shards: int) -> Iterator[Trial]:
+    rng = np.random.default_rng([2026, shards])
+    edges = [[0, *np.sort(rng.integers(0, shards + 1, comm.size - 1)).tolist(), shards] for _ in range(2)]
+    for edge in edges:
+        own = (edge[comm.rank], edge[comm.rank + 1])
+        x = problem.given(_stacked(problem, *own))
+        made = comm.allreduce(x, problem.operator, order="canonical", shards=own)
+        yield f"{comm.size} ranks by {comm.transport.name}, shards {edge}", _fields(problem, made)
+    if comm.rank > 0:
+        return
+    for ranks in EMULATED_RANKS:
+        even = [shards * rank // ranks for rank in range(ranks + 1)]
+        drawn = [0, *np.sort(rng.integers(0, shards + 1, ranks - 1)).tolist(), shards]
+        for edge in (even, drawn):
+            yield f"{ranks} ranks on threads, shards {edge}", _emulated(problem, edge)
+
+
+def _emulated(problem: Problem, edge: Sequence[int]) -> Fields:
+    """The result in canonical order of as many threads as there are ranges of shards, which must agree."""
+
+    def on_thread(comm: Communicator) -> Fields:
+        own = (edge[comm.rank], edge[comm.rank + 1])
+        x = problem.given(_stacked(problem, *own))
+        return _fields(problem, comm.allreduce(x, problem.operator, order="canonical", shards=own))
+
+    results = run_local(on_thread, ranks=len(edge) - 1)
+    odd = [result for result in results[1:] if _difference(result, results[0], "", 0) is not None]
+    return (odd or results)[0]
+
+
+def _stacked(problem: Problem, start: int, stop: int) -> Fields:
+    """The values of virtual shards, along a first axis."""
+    empty = {name: np.empty((stop - start, *a.shape), a.dtype) for name, a in problem.empty_result().items()}
+    for index in range(start, stop):
+        for name, array in problem.value(index).items():
+            empty[name][index - start] = array
+    return empty
+
+
+def _compare(comm: Communicator, reference: Fields, order: str, problem: Problem, trials: Iterator[Trial]) -> Outcome:
+    difference: Difference | None = None
+    done: dict[str, None] = {}
+    results = 0
+    for what, fields in trials:
+        if fields is None:
+            continue
+        results += 1
+        done[what] = None
+        difference = difference or _difference(fields, reference, what, comm.rank)
+    told = json.dumps([results, None if difference is None else asdict(difference)]).encode()
+    records = comm.allgather_bytes(np.frombuffer(told[:RECORD_BYTES].ljust(RECORD_BYTES), np.uint8))
+    heard = [json.loads(record.tobytes()) for record in records]
+    found = [Difference(**other) for _, other in heard if other is not None]
+    digest = hashlib.sha256(b"".join(reference[f.name].tobytes() for f in problem.layout.fields)).hexdigest()
+    total = sum(count for count, _ in heard)
+    return Outcome(problem.size_bytes, order, None, digest, total, tuple(done), found[0] if found else None)
+
+
+def _difference(got: Mapping[str, NDArray[Any]], reference: Fields, what: str, rank: int) -> Difference | None:
+    for name, wanted in reference.items():
+        flat, other = (np.ascontiguousarray(array).reshape(-1) for array in (got[name], wanted))
+        unlike = flat.view(np.uint8) != other.view(np.uint8)
+        if unlike.any():
+            at = int(unlike.argmax()) // flat.itemsize
+            return Difference(what, rank, name, at, _shown(flat[at : at + 1]), _shown(other[at : at + 1]))
+    return None
+
+
+def _shown(one: NDArray[Any]) -> str:
+    return f"{one[0]!s} (0x{one.tobytes()[::-1].hex()})"
+
+
+def _of_rank_0(comm: Communicator, problem: Problem, fields: Fields) -> Fields:
+    return _fields(problem, comm.broadcast(problem.given(fields)))
+
+
+def _fields(problem: Problem, made: Any) -> Fields:
+    return made if isinstance(made, dict) else {problem.layout.fields[0].name: made}
+
+
+Prove = Callable[[Communicator, Problem], Outcome]
+PROOFS: tuple[Prove, ...] = (prove_order_any, prove_canonical)

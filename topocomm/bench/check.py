@@ -1,0 +1,142 @@
+"""What a result must be, in float64, and how many of its numbers are wrong.
+
+A number is wrong if it is further from the expected one than
+
+    2 P eps (|expected| + sum over the P ranks of |their number|),
+
+eps being that of its dtype: more than any order of P roundings of sums, products, means or weighted means explains.
+Integers, infinities and NaN must be met exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.bench.problem import CARRYING, ROOT, Fields, Problem
+from topocomm.errors import OperatorError
+from topocomm.operators.dtypes import kind
+from topocomm.operators.operator import Operator
+
+Exact = Callable[[Sequence[Mapping[str, NDArray[Any]]]], Mapping[str, Any]]
+"""The reduction of the values of some ranks, in float64, from values widened to float64."""
+
+
+class Segment(NamedTuple):
+    """Rows of a result, from `first`, that repeat the rows expected."""
+
+    first: int
+    rows: int
+    expected: Fields
+    tolerance: Fields
+
+
+def expected(problem: Problem, rank: int, exact: Exact | None = None) -> list[Segment]:
+    """What a rank's result must hold; empty where it gets none.
+
+    Args:
+        problem: The collective and its values.
+        rank: Whose result.
+        exact: The formula; None folds with the operator's own combine, on values widened to float64.
+    """
+    name, ranks = problem.collective, problem.ranks
+    if name == "allgather":
+        rows = problem.value_rows
+        return [_segment(problem, peer * rows, rows, [peer], None, 0) for peer in range(ranks)]
+    if name == "broadcast":
+        return [_segment(problem, 0, problem.result_rows, [ROOT], None, 0)]
+    if name == "reduce" and rank != ROOT:
+        return []
+    if name == "exscan" and rank == 0:
+        return [_identity(problem)]
+    members = {"scan": range(rank + 1), "exscan": range(rank)}.get(name, range(ranks))
+    shift = rank * problem.result_rows if name == "reduce_scatter" else 0
+    return [_segment(problem, 0, problem.result_rows, list(members), exact, shift)]
+
+
+def count_wrong(problem: Problem, result: Mapping[str, NDArray[Any]], segments: Sequence[Segment]) -> int:
+    """How many numbers of a rank's result are not what they must be."""
+    if not problem.layout.splittable:
+        (only,) = segments
+        return sum(_wrong(array, only.expected[name], only.tolerance[name]) for name, array in result.items())
+    wrong = 0
+    for first, rows, wanted, tolerance in segments:
+        period = len(next(iter(wanted.values())))
+        for start in range(0, rows, period):
+            n = min(period, rows - start)
+            part = slice(first + start, first + start + n)
+            wrong += sum(_wrong(array[part], wanted[f][:n], tolerance[f][:n]) for f, array in result.items())
+    return wrong
+
+
+def _segment(
+    problem: Problem, first: int, rows: int, members: Sequence[int], exact: Exact | None, shift: int
+) -> Segment:
+    periods = [problem.period(member) for member in members]
+    wide = [{name: _widened(array) for name, array in period.items()} for period in periods]
+    with np.errstate(all="ignore"):
+        if len(members) == 1 or problem.collective in CARRYING:
+            wanted: Fields = wide[0]
+        elif exact is not None:
+            wanted = {name: np.asarray(array) for name, array in exact(wide).items()}
+        else:
+            wanted = _fold(problem.operator, wide, periods)
+        tolerance = {name: _tolerance(wanted[name], [v[name] for v in wide], periods[0][name].dtype) for name in wanted}
+    if shift:
+        wanted = {name: np.roll(array, -shift, axis=0) for name, array in wanted.items()}
+        tolerance = {name: np.roll(array, -shift, axis=0) for name, array in tolerance.items()}
+    return Segment(first, rows, wanted, tolerance)
+
+
+def _identity(problem: Problem) -> Segment:
+    identity = problem.operator.identity
+    dtypes = {f.name: f.dtype for f in problem.layout.fields}
+    scalars = identity(dtypes) if callable(identity) else identity
+    rows = (min(problem.result_rows, 1),) if problem.layout.splittable else ()
+    wanted = {f.name: np.zeros((*rows, *f.row_shape), f.dtype) for f in problem.layout.fields}
+    for name, array in wanted.items():
+        array[...] = scalars[name]
+    wide = {name: _widened(array) for name, array in wanted.items()}
+    return Segment(0, problem.result_rows, wide, {name: np.zeros(a.shape) for name, a in wide.items()})
+
+
+def _fold(operator: Operator, wide: Sequence[Fields], periods: Sequence[Fields]) -> Fields:
+    """The left fold in float64 or, by an operator that takes the stored dtypes only, in those."""
+    try:
+        return _left_fold(operator, wide)
+    except (TypeError, ValueError, OperatorError):
+        return {name: _widened(array) for name, array in _left_fold(operator, periods).items()}
+
+
+def _left_fold(operator: Operator, values: Sequence[Fields]) -> Fields:
+    made: Mapping[str, Any] = values[0]
+    for value in values[1:]:
+        made = operator.combine(made, value)
+    return {f.name: np.asarray(made[f.name]) for f in operator.fields}
+
+
+def _widened(array: NDArray[Any]) -> NDArray[Any]:
+    wide: dict[str, Any] = {"f": np.float64, "c": np.complex128}
+    return array.astype(wide.get(kind(array.dtype), array.dtype))
+
+
+def _tolerance(wanted: NDArray[Any], operands: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    if kind(dtype) not in "fc" or len(operands) == 1:
+        return np.zeros(wanted.shape)
+    scale: NDArray[Any] = sum((np.abs(operand) for operand in operands), np.abs(wanted))
+    real = dtype if kind(dtype) == "f" else np.zeros(0, dtype).real.dtype
+    eps = float(ml_dtypes.finfo(real).eps)  # type: ignore[no-untyped-call]
+    return np.asarray(2 * len(operands) * eps * np.where(np.isfinite(scale), scale, 0))
+
+
+def _wrong(got: NDArray[Any], wanted: NDArray[Any], tolerance: NDArray[Any]) -> int:
+    if kind(got.dtype) not in "fc":
+        return int(np.count_nonzero(got != wanted))
+    with np.errstate(all="ignore"):
+        wide = _widened(got)
+        right = (wide == wanted) | (np.abs(wide - wanted) <= tolerance) | (np.isnan(wide) & np.isnan(wanted))
+    return int(right.size - np.count_nonzero(right))

@@ -1,0 +1,122 @@
+"""MPI and torch.distributed as libraries to compare with."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.bench.method import Call, Library
+from topocomm.bench.problem import ROOT
+from topocomm.execute.transports.mpi import load_mpi
+
+
+class MpiLibrary(Library):
+    """Blocking MPI collectives on buffers, on a duplicate of the communicator given; collective.
+
+    Args:
+        comm: An mpi4py intracommunicator.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.mpi = load_mpi()
+        self.comm = comm.Dup()
+        self.rank, self.size, self.name = comm.rank, comm.size, "MPI"
+        mpi = self.mpi
+        self._ops = {"sum": mpi.SUM, "prod": mpi.PROD, "max": mpi.MAX, "min": mpi.MIN}
+        self._ops |= {"band": mpi.BAND, "bor": mpi.BOR, "bxor": mpi.BXOR}
+
+    def title(self, collective: str) -> str:
+        """As `Library.title`."""
+        return {"broadcast": "MPI_Bcast", "reduce_scatter": "MPI_Reduce_scatter_block"}.get(
+            collective, f"MPI_{collective.capitalize()}"
+        )
+
+    def collective(self, name: str, send: NDArray[Any], receive: NDArray[Any], op: str | None) -> Call | None:
+        """As `Library.collective`."""
+        if op is None:
+            return self.call(name, send, receive, None)
+        if op not in self._ops or not self._knows(send.dtype):
+            return None
+        return self.call(name, send, receive, self._ops[op])
+
+    def call(self, name: str, send: Any, receive: Any, op: Any) -> Call:
+        """The call with any MPI operator on any buffers; in place where `send` is `receive`."""
+        comm, mpi = self.comm, self.mpi
+        given = mpi.IN_PLACE if send is receive else send
+        if name == "broadcast":
+            return partial(comm.Bcast, send if self.rank == ROOT else receive, ROOT)
+        if name == "allgather":
+            return partial(comm.Allgather, given, receive)
+        if name == "reduce":
+            if self.rank == ROOT:
+                return partial(comm.Reduce, given, receive, op, ROOT)
+            return partial(comm.Reduce, send, None, op, ROOT)
+        if name == "reduce_scatter":
+            count = len(receive) if isinstance(receive, np.ndarray) else receive[1]
+            first = [send, count] if isinstance(send, np.ndarray) else [send[0], count, send[2]]
+            return partial(comm.Reduce_scatter_block, first, receive, op)
+        function = {"allreduce": comm.Allreduce, "scan": comm.Scan, "exscan": comm.Exscan}
+        return partial(function[name], given, receive, op)
+
+    def close(self) -> None:
+        """As `Library.close`."""
+        self.comm.Free()
+
+    def _knows(self, dtype: np.dtype[Any]) -> bool:
+        """Whether MPI has this dtype; it has none of 16-bit floats."""
+        try:
+            self.mpi.Datatype.fromcode(dtype.char)
+        except (KeyError, ValueError):
+            return False
+        return True
+
+
+class TorchLibrary(Library):
+    """torch.distributed's collectives on CPU tensors of the default process group."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self.dist: Any = dist
+        self.rank, self.size, self.name = dist.get_rank(), dist.get_world_size(), str(dist.get_backend())
+
+    def title(self, collective: str) -> str:
+        """As `Library.title`."""
+        names = {"allreduce": "all_reduce", "allgather": "all_gather"}
+        return f"{self.name} {names.get(collective, collective)}"
+
+    def collective(self, name: str, send: NDArray[Any], receive: NDArray[Any], op: str | None) -> Call | None:
+        """As `Library.collective`; what torch reduces in place only is copied first, as its users do."""
+        import torch
+
+        dist = self.dist
+        source, target = torch.from_numpy(send), torch.from_numpy(receive)
+        if name == "allgather":
+            return partial(dist.all_gather_into_tensor, target.reshape(-1), source.reshape(-1))
+        if name == "broadcast":
+            return partial(dist.broadcast, source if self.rank == ROOT else target, ROOT)
+        ops = {
+            "sum": "SUM",
+            "prod": "PRODUCT",
+            "max": "MAX",
+            "min": "MIN",
+            "band": "BAND",
+            "bor": "BOR",
+            "bxor": "BXOR",
+        }
+        if name not in ("allreduce", "reduce") or op not in ops:
+            return None
+        word = getattr(dist.ReduceOp, ops[op])
+        reduce = partial(dist.all_reduce, target, word) if name == "allreduce" else None
+        reduce = reduce or partial(dist.reduce, target, ROOT, word)
+        if send is receive:
+            return reduce
+
+        def copied() -> None:
+            target.copy_(source)
+            reduce()
+
+        return copied

@@ -1,0 +1,45 @@
+"""What packages bring to measure their operators beside: the entry-point group `topocomm.bench`.
+
+An entry point has an operator's name and leads to a module with
+
+    alternatives(library) -> list of methods   `topocomm.bench.method` says what a library and a method is
+    exact(values) -> fields                    the reduction of widened values by formula, in float64; optional
+
+so that the package needs to import nothing of topocomm.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from topocomm.bench.check import Exact
+from topocomm.bench.method import Library, Method
+from topocomm.errors import OperatorError
+
+GROUP = "topocomm.bench"
+
+
+def find_module(operator: str) -> Any:
+    """The module registered for an operator, or None.
+
+    Raises:
+        OperatorError: It cannot be loaded.
+    """
+    for entry in entry_points(group=GROUP):
+        if entry.name == operator:
+            try:
+                return entry.load()
+            except (ImportError, AttributeError) as error:
+                raise OperatorError(f"operator {operator!r}: cannot load its {GROUP} {entry.value}: {error}") from None
+    return None
+
+
+def registered_methods(module: Any, library: Library) -> list[Method]:
+    """The methods of a registered module; none without one."""
+    return [] if module is None else list(module.alternatives(library))
+
+
+def registered_exact(module: Any) -> Exact | None:
+    """The formula of a registered module, if it has one."""
+    return getattr(module, "exact", None)

@@ -1,0 +1,171 @@
+"""One row of the table, and how it is measured and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from topocomm.bench.bandwidth import bus_factor, gb_per_s
+from topocomm.bench.check import Exact, count_wrong, expected
+from topocomm.bench.method import Method
+from topocomm.bench.ours import PLAIN, PREPARED, Ours
+from topocomm.bench.problem import Fields, Problem
+from topocomm.bench.timing import Pace, Timed, Times, measure
+from topocomm.bench.ways import way_of
+from topocomm.execute.communicator import Communicator
+from topocomm.operators.builtin import SUM
+from topocomm.planning.plan import Plan
+
+OURS = (PLAIN, PREPARED)
+MakeMethods = Callable[[Problem], list[Method]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Out of place or in place: times, bandwidths, and numbers that are wrong on all ranks together.
+
+    `wrong` is None where the way has no result to check.
+    """
+
+    times: Times
+    alg_gb_per_s: float
+    bus_gb_per_s: float
+    wrong: int | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way at one size.
+
+    Attributes:
+        problem: What was done.
+        name: The way's name.
+        out_of_place: None where it writes over its value only.
+        in_place: None where it does not.
+        plan: Of ours, the plan executed.
+        way: Of ours, how data moves.
+    """
+
+    problem: Problem
+    name: str
+    out_of_place: Cell | None
+    in_place: Cell | None
+    plan: Plan | None = None
+    way: str | None = None
+
+    @property
+    def main(self) -> Cell:
+        """Out of place, or what there is."""
+        cell = self.out_of_place or self.in_place
+        assert cell is not None, "every row has one"
+        return cell
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is one of ours."""
+        return self.name in OURS
+
+    @property
+    def predicted_us(self) -> float | None:
+        """What the plan predicts."""
+        return None if self.plan is None else self.plan.figures.predicted_us
+
+    @property
+    def predicted_over_measured(self) -> float | None:
+        """The prediction over the median."""
+        predicted_us = self.predicted_us
+        return None if predicted_us is None else predicted_us / self.main.times.percentile_us(50)
+
+    @property
+    def wrong(self) -> int:
+        """Wrong numbers in all of it."""
+        return sum(cell.wrong or 0 for cell in (self.out_of_place, self.in_place) if cell is not None)
+
+
+class _Set:
+    """A method set up for one of the two modes."""
+
+    def __init__(self, method: Method, x: Fields, out: Fields, original: Fields) -> None:
+        self.method = method
+        self.x, self.out, self._original = x, out, original
+        in_place = x is out
+        self.timed = Timed(method.run, self._refill) if in_place else Timed(method.run)
+
+    def result_after_one_run(self) -> Fields | None:
+        """The result of one run on the value itself."""
+        self._refill()
+        self.method.run()
+        result = self.method.result()
+        return None if result is None else dict(result)
+
+    def _refill(self) -> None:
+        if self.x is self.out:
+            for name, array in self.x.items():
+                np.copyto(array, self._original[name])
+
+
+def measure_problem(
+    comm: Communicator, problem: Problem, alternatives: MakeMethods, pace: Pace, exact: Exact | None
+) -> list[Row]:
+    """The rows of one problem, ours first; collective.
+
+    Args:
+        comm: The communicator.
+        problem: What to do.
+        alternatives: Makes the other ways.
+        pace: How often.
+        exact: The formula that results are checked against; None takes the operator's combine.
+    """
+    original = problem.value(comm.rank)
+    sets: dict[tuple[str, bool], _Set] = {}
+    names: list[str] = []
+    for in_place in (False, True):
+        ours: list[Method] = [Ours(comm, problem, prepared=prepared) for prepared in (False, True)]
+        for method in (*ours, *alternatives(problem)):
+            made = _set_up(problem, method, original, in_place)
+            if made is None:
+                continue
+            names.append(method.name)
+            sets[method.name, in_place] = made
+    prepared = sets[PREPARED, False].method
+    assert isinstance(prepared, Ours)
+    assert prepared.call is not None
+    plan, way = prepared.call.plan, way_of(prepared.call)
+    cells = _measure_sets(comm, problem, sets, pace, exact)
+    for one in sets.values():
+        one.method.free()
+    rows = []
+    for name in dict.fromkeys(names):
+        is_ours = name in OURS
+        both = cells.get((name, False)), cells.get((name, True))
+        rows.append(Row(problem, name, *both, plan if is_ours else None, way if is_ours else None))
+    return rows
+
+
+def _set_up(problem: Problem, method: Method, original: Fields, in_place: bool) -> _Set | None:
+    if in_place and not method.in_place:
+        return None
+    x = {name: array.copy() for name, array in original.items()} if in_place else original
+    out = x if in_place else problem.empty_result()
+    return _Set(method, x, out, original) if method.prepare(x, out) else None
+
+
+def _measure_sets(
+    comm: Communicator, problem: Problem, sets: dict[tuple[str, bool], _Set], pace: Pace, exact: Exact | None
+) -> dict[tuple[str, bool], Cell]:
+    times = measure(comm, [one.timed for one in sets.values()], pace)
+    segments = expected(problem, comm.rank, exact)
+    counts = np.zeros((len(sets), 2), np.int64)  # wrong numbers, ranks that have a result
+    for index, one in enumerate(sets.values()):
+        result = one.result_after_one_run()
+        if result is not None:
+            counts[index] = count_wrong(problem, result, segments), 1
+    totals: Sequence[Sequence[int]] = comm.allreduce(counts, SUM).tolist()
+    factor = bus_factor(problem.collective, problem.ranks)
+    cells = {}
+    for key, time_us, (wrong, results) in zip(sets, times, totals, strict=True):
+        alg = gb_per_s(problem.size_bytes, time_us.mean_us)
+        cells[key] = Cell(time_us, alg, alg * factor, wrong if results else None)
+    return cells

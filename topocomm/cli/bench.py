@@ -1,0 +1,175 @@
+"""`topocomm bench`: collectives measured beside the alternatives on the same ranks, or their bits compared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from topocomm.bench.bits import PROOFS, Outcome
+from topocomm.bench.document import dump_csv, dump_json
+from topocomm.bench.facts import Facts, gather_facts, kernel_words
+from topocomm.bench.row import Row
+from topocomm.bench.session import Wanted, explain, measure_all
+from topocomm.bench.table import Table
+from topocomm.bench.timing import Pace
+from topocomm.cli.job import launched_as, run_on_ranks, speaks
+from topocomm.cli.sizes import parse_sizes
+from topocomm.errors import PlanError, TopocommError
+from topocomm.execute.communicator import Communicator
+from topocomm.operators.find import find_operator
+from topocomm.planning.collectives import COLLECTIVES
+
+BITS_SCHEMA = "topocomm.bits/1"
+SIZES = "8:16MiB:8"
+THREADS = 2
+OK, FAILED, BAD_INPUT = 0, 1, 2
+
+
+def add_parser(subparsers: Any) -> None:
+    """Adds the command's parser."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measured latencies beside the alternatives",
+        description="Measure a collective beside the alternatives on the same ranks: under mpirun, torchrun, or alone.",
+    )
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")
+    parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum; attention.logsumexp")
+    parser.add_argument("--sizes", metavar="A:B:FACTOR", default=SIZES, help=f"or one size, 16512; default {SIZES}")
+    parser.add_argument("-n", "--iterations", type=_positive, metavar="N", help="timed blocks (default: 20 to 100)")
+    parser.add_argument("-w", "--warmup", type=_positive, default=5, metavar="N", help="calls before (default 5)")
+    parser.add_argument("--ranks", type=_positive, metavar="N", help=f"threads, without a launcher (default {THREADS})")
+    parser.add_argument("--bits", action="store_true", help="compare bits over ranks, runs and transports; no times")
+    parser.add_argument("--format", choices=("text", "json", "csv"), default="text", help="default text")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures and prints, on rank 0; the exit status is 1 where anything is wrong.
+
+    Raises:
+        PlanError: A size or an option does not fit.
+        OperatorError: There is no such operator.
+    """
+    try:
+        wanted = _wanted(args)
+    except TopocommError:
+        if speaks():
+            raise
+        return BAD_INPUT  # rank 0 says it
+    work = _bits if args.bits else _measure
+    return run_on_ranks(lambda comm: work(comm, wanted, args), THREADS if args.ranks is None else args.ranks)
+
+
+def _wanted(args: argparse.Namespace) -> Wanted:
+    if args.ranks is not None and (launch := launched_as()) is not None:
+        raise PlanError(f"--ranks {args.ranks}: {launch[0]} has started {launch[2]} ranks; leave --ranks out")
+    if args.bits and args.collective != "allreduce":
+        raise PlanError(f"--bits with --collective {args.collective}: bits are compared for allreduce")
+    operator = find_operator(args.operator)
+    rows = parse_sizes(args.sizes, operator.default_layout(1).row_bytes) if operator.splittable else (1,)
+    return Wanted(args.collective, operator, rows, Pace(args.iterations, args.warmup))
+
+
+def _measure(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
+    tells = comm.rank == 0
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    facts = gather_facts(comm)
+    table = Table(_terminal_columns())
+    problems = wanted.problems(comm.size)
+    if tells and args.format == "text":
+        plans = [explain(comm, problem) for problem in problems]
+        _write(table.head(facts, problems, plans, kernel_words(wanted.operator, problems[0].layout)))
+    rows: list[Row] = []
+    for some in measure_all(comm, wanted):
+        rows += some
+        if tells and args.format == "text":
+            _write("".join(table.row(row) for row in some))
+    if tells:
+        _write(_end(args, table, facts, rows, began))
+    return FAILED if any(row.wrong for row in rows) else OK
+
+
+def _end(args: argparse.Namespace, table: Table, facts: Facts, rows: list[Row], began: str) -> str:
+    if args.format == "text":
+        return table.foot(rows)
+    if args.format == "csv":
+        return dump_csv(rows)
+    keys = ("collective", "operator", "sizes", "iterations", "warmup")
+    config = {"start_time": began, **{key: getattr(args, key) for key in keys}}
+    return dump_json(facts, rows, config)
+
+
+def _bits(comm: Communicator, wanted: Wanted, args: argparse.Namespace) -> int:
+    tells = comm.rank == 0
+    facts = gather_facts(comm)
+    if tells and args.format == "text":
+        _write(_bits_head(facts, wanted))
+    outcomes = []
+    for outcome in _outcomes(comm, wanted):
+        outcomes.append(outcome)
+        if tells and args.format == "text":
+            _write(_bits_line(outcome))
+    if tells:
+        _write(_bits_end(args, facts, outcomes))
+    return FAILED if any(outcome.difference for outcome in outcomes) else OK
+
+
+def _outcomes(comm: Communicator, wanted: Wanted) -> Iterator[Outcome]:
+    for problem in wanted.problems(comm.size):
+        for prove in PROOFS:
+            yield prove(comm, problem)
+
+
+def _bits_head(facts: Facts, wanted: Wanted) -> str:
+    return (
+        f"# topocomm {facts.versions.get('topocomm', '')}: bits of allreduce {wanted.operator.name}, "
+        f"{facts.ranks} ranks by {', '.join(facts.pairs) or 'none'}, and threads\n"
+        "# any: one plan, on every rank, repeated, plain, in place, by a handle, over every transport at hand\n"
+        "# canonical: 1 to 8 ranks on threads and the ranks at hand, virtual shards laid out evenly and at random\n"
+        f"#\n# {'size (B)':>10}  {'order':9}  {'results':>7}  sha256 of the result\n"
+    )
+
+
+def _bits_line(outcome: Outcome) -> str:
+    line = f"{outcome.size_bytes:12d}  {outcome.order:9}  {outcome.results:7d}  {outcome.digest}\n"
+    return line if outcome.difference is None else f"{line}# DIFFERENT BITS: {outcome.difference}\n"
+
+
+def _bits_end(args: argparse.Namespace, facts: Facts, outcomes: list[Outcome]) -> str:
+    different = sum(outcome.difference is not None for outcome in outcomes)
+    if args.format == "text":
+        return (
+            f"# Bits of {sum(o.results for o in outcomes)} results : {'DIFFERENT' if different else 'the same, OK'}\n"
+        )
+    entries = [asdict(outcome) for outcome in outcomes]
+    if args.format == "csv":
+        lines = [f"{o.size_bytes},{o.order},{o.results},{o.digest},{o.difference is None}" for o in outcomes]
+        return "\n".join(["size,order,results,sha256,same", *lines]) + "\n"
+    document = {"schema": BITS_SCHEMA, "facts": asdict(facts), "results": entries, "okay": not different}
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isascii() and text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return value
+
+
+def _terminal_columns() -> int | None:
+    """Columns of the terminal that stdout is; None where it is none, or does not say."""
+    if not sys.stdout.isatty():
+        return None
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() else shutil.get_terminal_size((0, 0)).columns or None
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

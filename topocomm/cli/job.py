@@ -1,0 +1,62 @@
+"""The ranks that a command runs on: those of a launcher, or threads of this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import topocomm
+from topocomm.execute.bootstrap import run_local
+from topocomm.execute.communicator import Communicator
+from topocomm.execute.transports.mpi import load_mpi
+from topocomm.topology.model import Topology
+
+LAUNCHERS = (
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpiexec", "PMI_RANK", "PMI_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Name, and the variables that hold a process's rank and the number of ranks."""
+
+Result = TypeVar("Result")
+
+
+def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
+    """The launcher of this process, its rank and the number of ranks; None without a launcher."""
+    for name, rank, size in LAUNCHERS:
+        numbers = environment.get(rank, ""), environment.get(size, "")
+        if all(number.isdecimal() for number in numbers):
+            return name, int(numbers[0]), int(numbers[1])
+    return None
+
+
+def speaks() -> bool:
+    """Whether this process prints: rank 0, or one without a launcher."""
+    launched = launched_as()
+    return launched is None or launched[1] == 0
+
+
+def join(topology: Topology | None = None) -> Communicator:
+    """The communicator of the launcher's ranks; collective."""
+    init: Callable[[Topology | None], Communicator] | None = getattr(topocomm, "init", None)
+    if init is not None:
+        return init(topology)
+    mpi = load_mpi()
+    if not mpi.Is_initialized():
+        mpi.Init_thread()
+    return Communicator.from_mpi(mpi.COMM_WORLD, topology)
+
+
+def run_on_ranks(work: Callable[[Communicator], Result], ranks: int) -> Result:
+    """What `work` returns on this process's rank; without a launcher, on rank 0 of this many threads.
+
+    Args:
+        work: What every rank does.
+        ranks: Threads, where there is no launcher.
+    """
+    if launched_as() is None:
+        return run_local(work, ranks=ranks)[0]
+    with join() as comm:
+        return work(comm)

@@ -1,0 +1,115 @@
+"""All checks in order: first those of one process, then those that need all ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from topocomm.doctor.finding import Environment, Finding, usable_cores
+from topocomm.doctor.launch import Placed, check_cores, check_faults, check_launcher, check_world
+from topocomm.doctor.libraries import (
+    check_kernels,
+    check_mpi4py,
+    check_numba,
+    check_numpy,
+    check_optional,
+    check_python,
+    mpi_library_name,
+)
+from topocomm.doctor.machine import check_clock, check_settings, check_topology, check_visible_gpus
+from topocomm.doctor.memory import check_dev_shm, check_process_watch, check_shared_memory
+from topocomm.doctor.transport import check_transport, check_transport_alone, ways_by_size, ways_text
+from topocomm.doctor.union import gather_json, union
+from topocomm.errors import TopocommError
+from topocomm.execute.communicator import Communicator
+from topocomm.execute.transports.shared_memory import kernels_available
+from topocomm.topology.model import Topology
+
+Launched = tuple[str, int, int] | None
+MPI_LAUNCHERS = ("mpirun", "mpiexec", "srun")
+library_name = cache(mpi_library_name)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found, and which transport each payload takes."""
+
+    findings: Sequence[Finding]
+    ways: Sequence[str] = field(default=())
+
+
+def check_process(
+    topology: Topology | TopocommError, launched: Launched, environment: Environment = os.environ
+) -> list[Finding]:
+    """The checks of this process.
+
+    Args:
+        topology: The machine that is meant, or the error of reading it.
+        launched: Launcher, rank and number of ranks.
+        environment: The environment.
+    """
+    by_mpi = launched[0] if launched is not None and launched[0] in MPI_LAUNCHERS else None
+    kernels = check_kernels(kernels_available, environment)
+    return [
+        check_python(),
+        check_numpy(),
+        check_numba(environment),
+        *([] if kernels is None else [kernels]),
+        check_mpi4py(by_mpi, library=library_name),
+        check_launcher(launched, library_name() if by_mpi else None),
+        *check_optional(),
+        check_shared_memory(),
+        check_process_watch(),
+        check_dev_shm(),
+        *check_topology(topology),
+        *check_visible_gpus(environment),
+        check_clock(),
+        *check_settings(environment),
+    ]
+
+
+def can_join(findings: Sequence[Finding]) -> bool:
+    """Whether it makes sense to call the other ranks: nothing that they need is broken."""
+    return not any(finding.level == "FAIL" and finding.check in ("mpi4py", "launcher") for finding in findings)
+
+
+def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str, int, int]) -> Examined:
+    """The checks of all ranks, and their findings as one list; collective."""
+    by_rank = [[Finding(*one) for one in told] for told in gather_json(comm, [list(finding) for finding in own])]
+    host = comm.topology.by_id[comm.places[comm.rank]].host
+    told = gather_json(comm, [host, sorted(usable_cores())])
+    placed: dict[str, list[Placed]] = {}
+    for rank, (name, cores) in enumerate(told):
+        placed.setdefault(name, []).append(Placed(rank, frozenset(cores)))
+    everything = union(by_rank)
+    everything.append(check_world(launched, comm.size))
+    library = library_name() if comm.transport.name == "mpi" else None
+    for name, ranks in placed.items():
+        host_findings = check_cores(ranks, library)
+        several = len(placed) > 1
+        everything += [one._replace(text=f"{name}: {one.text}") if several else one for one in host_findings]
+    everything.append(check_faults(library, _tells_failures(comm)))
+    everything.append(check_transport(comm, kernels=_fine(everything, "kernels"), shared_memory=_shares(everything)))
+    return Examined(everything, ways_text(ways_by_size(comm)))
+
+
+def check_alone(own: Sequence[Finding]) -> Examined:
+    """The findings of a process that no launcher has started."""
+    return Examined([*own, check_transport_alone(kernels=_fine(own, "kernels"), shared_memory=_shares(own))])
+
+
+def _fine(findings: Sequence[Finding], check: str) -> bool:
+    """Whether a check was made, and was ok on every rank."""
+    levels = {finding.level for finding in findings if finding.check == check}
+    return levels == {"ok"}
+
+
+def _shares(findings: Sequence[Finding]) -> bool:
+    return _fine(findings, "shared memory")
+
+
+def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool | None:
+    """Whether MPI was started to survive failures: `mpirun --with-ft ulfm` sets this variable."""
+    return environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true") if comm.transport.name == "mpi" else None

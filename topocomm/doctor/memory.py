@@ -1,0 +1,73 @@
+"""Checks of memory that ranks of a host share, and of how the end of a process is noticed."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from pathlib import Path
+
+from topocomm.doctor.finding import Finding
+
+PROBE_BYTES = 4096
+LEAST_SHM_BYTES = 256 << 20
+MIB = 1 << 20
+
+
+def check_shared_memory(proc: Path = Path("/proc")) -> Finding:
+    """Whether processes can map one nameless file, by the way that they find it: through /proc.
+
+    Args:
+        proc: Root of procfs.
+    """
+    lost = "ranks of a host exchange messages"
+    if not hasattr(os, "memfd_create"):
+        return Finding("warn", "shared memory", f"this system has no memfd_create: {lost}", "run on Linux")
+    try:
+        file = os.memfd_create("topocomm-doctor")
+    except OSError as error:
+        text = f"memfd_create fails ({error.strerror}): {lost}"
+        return Finding("warn", "shared memory", text, "allow memfd_create in the container's seccomp profile")
+    try:
+        os.posix_fallocate(file, 0, PROBE_BYTES)
+        with open(proc / str(os.getpid()) / "fd" / str(file), "r+b") as other:
+            mmap.mmap(other.fileno(), PROBE_BYTES).close()
+    except OSError as error:
+        text = f"a memory file cannot be opened through {proc} ({error.strerror}): {lost}"
+        return Finding(
+            "warn", "shared memory", text, "mount -t proc proc /proc, in the namespace that all ranks are in"
+        )
+    finally:
+        os.close(file)
+    return Finding("ok", "shared memory", "memory files can be made and mapped")
+
+
+def check_process_watch() -> Finding:
+    """Whether the kernel tells at once that a process has ended."""
+    lost = "the end of a rank is noticed by MPI, or at the deadline"
+    if not hasattr(os, "pidfd_open"):
+        return Finding("info", "process watch", f"no pidfd_open: {lost}", "Linux 5.3 or newer has it")
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        text = f"pidfd_open fails ({error.strerror}): {lost}"
+        return Finding("info", "process watch", text, "allow pidfd_open in the container's seccomp profile")
+    return Finding("ok", "process watch", "the end of a rank of this host is noticed at once")
+
+
+def check_dev_shm(path: Path = Path("/dev/shm"), *, free_bytes: int | None = None) -> Finding:
+    """Whether /dev/shm has room: MPI and torch keep their own shared memory there; ours needs none of it.
+
+    Args:
+        path: Where it is mounted.
+        free_bytes: Room there; None looks.
+    """
+    if free_bytes is None:
+        try:
+            free_bytes = shutil.disk_usage(path).free
+        except OSError:
+            return Finding("info", "/dev/shm", f"{path} is not there; MPI may fall back to files in TMPDIR")
+    if free_bytes < LEAST_SHM_BYTES:
+        text = f"{free_bytes // MIB} MiB free: MPI or torch may run out of it"
+        return Finding("warn", "/dev/shm", text, "docker run --shm-size=1g ...")
+    return Finding("ok", "/dev/shm", f"at least {LEAST_SHM_BYTES // MIB} MiB free")

@@ -1,0 +1,102 @@
+"""Which transport a launch takes, by payload, and why."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from topocomm.bench.ways import MESSAGES, way_of
+from topocomm.doctor.finding import Finding
+from topocomm.execute.communicator import Communicator
+from topocomm.operators.builtin import SUM
+from topocomm.topology.draw.names import ranges
+
+SIZES_BYTES = tuple(4 << (2 * power) for power in range(13))
+"""4 B to 64 MiB."""
+
+
+class Way(NamedTuple):
+    """What payloads up to and including a size take."""
+
+    up_to_bytes: int
+    way: str
+    algorithm: str
+
+
+def ways_by_size(comm: Communicator) -> list[Way]:
+    """What an allreduce of float32 sums takes on these ranks, by payload; collective."""
+    found: list[Way] = []
+    for size_bytes in SIZES_BYTES:
+        call = comm.prepare("allreduce", like=np.zeros(size_bytes // 4, np.float32), operator=SUM)
+        way = Way(size_bytes, way_of(call), call.plan.algorithm)
+        call.free()
+        if found and found[-1][1:] == way[1:]:
+            found.pop()
+        found.append(way)
+    return found
+
+
+def ways_text(ways: list[Way]) -> list[str]:
+    """The same as lines."""
+    names = [_bytes(way.up_to_bytes) for way in ways]
+    lines = [f"up to {name:>8}  {way.way:36}  {way.algorithm}" for name, way in zip(names, ways, strict=True)]
+    lines[-1] = lines[-1].replace(f"up to {names[-1]:>8}", "longer".rjust(len("up to ") + 8), 1)
+    return lines
+
+
+def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -> Finding:
+    """Which ranks share memory, and why the others do not.
+
+    Args:
+        comm: The communicator.
+        kernels: Whether compiled code runs on every rank.
+        shared_memory: Whether every rank can map memory files.
+    """
+    transport = comm.transport
+    messages = MESSAGES.get(transport.name, f"{transport.name} messages")
+    if transport.size == 1:
+        return Finding("ok", "transport", "one rank: nothing moves")
+    if transport.in_process:
+        return Finding("ok", "transport", f"{transport.size} ranks are threads of one process: a message is one copy")
+    hosts = transport.hosts
+    groups = [[str(rank) for rank in range(transport.size) if hosts[rank] == host] for host in dict.fromkeys(hosts)]
+    shared = [group for group in groups if len(group) > 1]
+    told = "; ".join(f"ranks {ranges(group)} share memory" for group in shared)
+    machines = {comm.topology.by_id[place].host for place in comm.places}
+    if len(groups) == 1:
+        return Finding("ok", "transport", f"{told}: they are on one host, and can map its memory")
+    if len(groups) == len(machines):
+        between = f"{messages} between hosts"
+        return Finding("ok", "transport", f"{told}; {between}" if shared else f"{between}: one rank on each")
+    if not kernels:
+        reason, remedy = "no compiled code on every rank", "pip install 'topocomm[mpi]'"
+    elif not shared_memory:
+        reason, remedy = "memory files cannot be mapped", "see `shared memory` above"
+    else:
+        reason, remedy = "ranks of one host are in different containers", "start them in one process namespace"
+    return Finding("warn", "transport", f"{told + '; ' if told else ''}{messages} within a host: {reason}", remedy)
+
+
+def check_transport_alone(*, kernels: bool, shared_memory: bool) -> Finding:
+    """What ranks of this host would take, where no launcher has started any.
+
+    Args:
+        kernels: Whether compiled code runs here.
+        shared_memory: Whether memory files can be mapped here.
+    """
+    alone = (
+        "no launcher: ranks of `run_local` are threads, a message is one copy; under mpirun ranks of this host would"
+    )
+    if kernels and shared_memory:
+        return Finding("info", "transport", f"{alone} share memory", "mpirun -n 2 topocomm doctor")
+    reason = "memory files cannot be mapped" if kernels else "no compiled code"
+    return Finding("info", "transport", f"{alone} exchange messages: {reason}", "see the findings above")
+
+
+def _bytes(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024 or unit == "MiB":
+            return f"{count} {unit}"
+        count //= 1024
+    raise AssertionError("unreachable")
