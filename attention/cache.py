@@ -2,64 +2,84 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
-from attention.shards import ShardMap
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attention.growing import TokenRows
+from attention.loss import ABSENT, COPY, OWN, Loss, describe, ranges_of
+from attention.shards import Positions, ShardMap
+from topocomm import Communicator
+
+Recompute = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""Positions [n], int64, ascending, to their keys [batch, kv_heads, n, d] and values [batch, kv_heads, n, d_v]."""
 
 
 class ShardedKVCache:
     """The keys and values of the positions that one rank owns, for one attention layer.
 
     Positions count from 0 over the whole sequence; `shards` says who owns which. New tokens are kept by their
-    owner and never move. Storage grows by doubling, so n appended tokens cost O(n) copies in all.
+    owner and, with replicas, by the holders of copies: every rank is given all new tokens, so keeping copies takes
+    memory but no message. Tokens move only in `recover`. Storage grows by doubling, so n appended tokens cost O(n)
+    copies in all.
 
     Attributes:
         shards: The owners of all positions.
         rank: The rank whose part this is.
         length: Tokens of the whole sequence so far, on all ranks together.
+        missing: Positions that were lost with a rank and are not restored yet, ascending, the same on every rank.
     """
 
-    def __init__(self, shards: ShardMap, rank: int) -> None:
-        shards.virtual_range(rank)  # refuses a rank that does not exist
-        self.shards = shards
+    def __init__(self, shards: ShardMap, rank: int, *, replicas: int | None = None) -> None:
+        """An empty part; `replicas` overrides that of the map."""
+        self.shards = shards if replicas is None else replace(shards, replicas=replicas)
+        self.shards.owned(rank, 0, 0)  # refuses a rank that does not exist
         self.rank = rank
         self.length = 0
-        self._k = _Growing("k")
-        self._v = _Growing("v")
-        self._positions = _Growing("positions")
+        self.missing: Positions = np.arange(0)
+        self._own = TokenRows()
+        self._copies = TokenRows()
 
     @property
     def k(self) -> torch.Tensor:
         """The owned keys [batch, kv_heads, n_local, d]: a view, valid until the next call that changes the cache."""
-        return self._k.view()
+        return self._own.k.view()
 
     @property
     def v(self) -> torch.Tensor:
         """The owned values [batch, kv_heads, n_local, d_v]: a view like `k`."""
-        return self._v.view()
+        return self._own.v.view()
 
     @property
     def positions(self) -> torch.Tensor:
         """The position of every owned token [n_local], int64, ascending: a view like `k`."""
-        return self._positions.view()[0, 0, :, 0]
+        return self._own.positions
 
     @property
     def n_local(self) -> int:
         """Number of owned tokens."""
-        return self._k.rows
+        return self._own.k.rows
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the owned keys and values."""
-        return self._k.used_bytes + self._v.used_bytes
+        """Bytes of the keys and values held, copies for other ranks among them."""
+        return self._own.used_bytes + self._copies.used_bytes
 
     @property
     def allocated_bytes(self) -> int:
         """Bytes of the storage for keys and values, at most about twice `used_bytes`."""
-        return self._k.allocated_bytes + self._v.allocated_bytes
+        return self._own.allocated_bytes + self._copies.allocated_bytes
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token's keys and values."""
+        return self._own.k.row_bytes + self._own.v.row_bytes
 
     def append(self, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Add the next n tokens of the sequence, given in full; this rank keeps those that it owns.
+        """Add the next n tokens of the sequence, given in full; this rank keeps those that it owns or copies.
 
         Args:
             k: Keys [batch, kv_heads, n, d]; the same on every rank.
@@ -67,39 +87,35 @@ class ShardedKVCache:
 
         Raises:
             ValueError: Shapes, dtype or device do not fit each other or the tokens before, the tokens lie beyond
-                the capacity, or gradients are wanted.
+                the capacity, gradients are wanted, or positions before are lost.
         """
         tokens = self._tokens_in(k, v)
-        mine = self.shards.owned(self.rank, self.length, self.length + tokens)
-        if len(mine) < tokens:
-            index = torch.tensor(mine - self.length, device=k.device)
-            k, v = k.index_select(2, index), v.index_select(2, index)
-        self.extend(k, v, tokens)
+        self._keep(k, v, None, tokens)
 
     def extend(self, k: torch.Tensor, v: torch.Tensor, tokens: int) -> None:
-        """Add the next `tokens` tokens of the sequence, of which `k` and `v` hold the owned ones only.
+        """Add the next `tokens` tokens of the sequence, of which `k` and `v` hold this rank's only.
 
         Args:
-            k: Keys [batch, kv_heads, n_owned, d] of the owned positions in [length, length + tokens), ascending.
-            v: Values [batch, kv_heads, n_owned, d_v].
+            k: Keys [batch, kv_heads, n_held, d] of the positions in [length, length + tokens) that this rank owns or
+                holds copies of, ascending.
+            v: Values [batch, kv_heads, n_held, d_v].
             tokens: Tokens by which the whole sequence grows; the same on every rank.
 
         Raises:
-            ValueError: As for `append`, or `k` does not hold exactly the owned tokens.
+            ValueError: As for `append`, or `k` does not hold exactly those tokens.
         """
-        mine = self.shards.owned(self.rank, self.length, self.length + tokens)
+        start, stop = self.length, self.length + tokens
+        mine = self.shards.owned(self.rank, start, stop)
+        if self.shards.replicas > 1:
+            mine = np.union1d(mine, self.shards.copied(self.rank, start, stop))
         given = self._tokens_in(k, v)
         if given != len(mine):
+            verb = "owns" if self.shards.replicas == 1 else "holds"
             raise ValueError(
-                f"ShardedKVCache: rank {self.rank} owns {len(mine)} of the tokens {self.length} to "
-                f"{self.length + tokens - 1}, but k and v hold {given}"
+                f"ShardedKVCache: rank {self.rank} {verb} {len(mine)} of the tokens {start} to {stop - 1}, "
+                f"but k and v hold {given}"
             )
-        self._k.check(k)
-        self._v.check(v)
-        self._k.append(k)
-        self._v.append(v)
-        self._positions.append(torch.tensor(mine, device=k.device)[None, None, :, None])
-        self.length += tokens
+        self._keep(k, v, mine, tokens)
 
     def truncate(self, length: int) -> None:
         """Forget all tokens from position `length` on.
@@ -109,28 +125,140 @@ class ShardedKVCache:
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"ShardedKVCache.truncate: length must be 0 to {self.length}, got {length}")
-        if self.length:
-            kept = int(torch.searchsorted(self.positions, length))
-            for part in (self._k, self._v, self._positions):
-                part.rows = kept
+        self._own.truncate(length)
+        self._copies.truncate(length)
+        self.missing = self.missing[self.missing < length]
         self.length = length
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its rows `index` [new_batch], int64 (beam search); needs no communication."""
-        self._k.select_batch(index)
-        self._v.select_batch(index)
+        self._own.select_batch(index)
+        self._copies.select_batch(index)
 
     def reset(self) -> None:
         """Forget everything, storage, shape and dtype included."""
         self.length = 0
-        for part in (self._k, self._v, self._positions):
-            part.clear()
+        self.missing = self.missing[:0]
+        self._own.clear()
+        self._copies.clear()
+
+    def lost(self, survivors: Iterable[int]) -> Loss:
+        """What the cache loses if only these ranks of it are left, as `comm.shrink().survivors` names them."""
+        return Loss.of(self.shards, survivors, self.length)
+
+    def recover(self, comm: Communicator, *, recompute: Recompute | None = None) -> Loss:
+        """Go on over `comm`, which `shrink` made after a loss; returns what was lost. Collective.
+
+        All ranks cut back to the tokens that all of them have. Who is left keeps what it holds, copies become owned
+        where their owner is gone, missing copies are made again, and positions of which nothing is left are
+        recomputed. If another rank is lost meanwhile, call this again with the next communicator.
+
+        Args:
+            comm: The communicator of the ranks that are left.
+            recompute: Keys and values of positions, in full, called on every rank alike; needed where no copy is left.
+
+        Raises:
+            ValueError: Positions are lost and `recompute` is None; nothing has changed then.
+            RankFailedError, DeadlineError: Another rank was lost.
+        """
+        from attention.recovery import Recovery
+
+        recovery = Recovery.agree([self], comm)
+        if len(recovery.missing) and recompute is None:
+            raise ValueError(
+                f"ShardedKVCache.recover: {recovery.loss}; give recompute= to compute them again (or keep replicas=2)"
+            )
+        recovery.move()
+        if len(self.missing) and recompute is not None:
+            positions = torch.tensor(self.missing)
+            self.restore(*recompute(positions), self.missing)
+        return recovery.loss
+
+    def restore(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
+        """Put back tokens at positions that are missing; this rank keeps those that it owns or copies.
+
+        Args:
+            k: Keys [batch, kv_heads, n, d].
+            v: Values [batch, kv_heads, n, d_v].
+            positions: Their positions [n], int64, ascending.
+
+        Raises:
+            ValueError: Shapes, dtype or device do not fit.
+        """
+        if self._tokens_in(k, v) != len(positions):
+            raise ValueError(
+                f"ShardedKVCache.restore: {len(positions)} positions, but k and v hold {k.shape[2]} tokens"
+            )
+        self._own.check(k, v)
+        for part, held in self._parts(0, self.length):
+            index = torch.from_numpy(np.flatnonzero(np.isin(positions, held))).to(k.device)
+            part.insert(k.index_select(2, index), v.index_select(2, index), positions[np.isin(positions, held)])
+        self.missing = np.setdiff1d(self.missing, positions)
 
     def __repr__(self) -> str:
         return (
             f"ShardedKVCache(rank {self.rank} of {self.shards.ranks}: {self.n_local} of {self.length} tokens, "
             f"{self.used_bytes:,} bytes)"
         )
+
+    # What a recovery does with the cache of every layer.
+
+    def standing(self) -> NDArray[np.uint8]:
+        """What this rank has of every virtual shard, [virtual_shards]: ABSENT, COPY or OWN."""
+        standing = np.full(self.shards.virtual_shards, ABSENT, np.uint8)
+        columns = self.shards.table == self.rank
+        states = ((OWN, columns[:, 0]), (COPY, columns[:, 1:].any(1)))
+        for (state, mine), (part, held) in zip(states, self._parts(0, self.length), strict=False):
+            lacking = self.shards.virtual_shard_of(np.setdiff1d(held, part.known_positions()))
+            standing[mine] = state
+            standing[lacking] = ABSENT
+        return standing
+
+    def adopt(self, shards: ShardMap, rank: int, length: int, missing: Positions) -> None:
+        """Follow another map as `rank` of it: keep what that gives to this rank, of the first `length` tokens."""
+        self.truncate(length)
+        if length == 0:
+            self.reset()
+        self.shards, self.rank, self.missing = shards, rank, missing
+        if length:
+            parts = self._parts(0, length)
+            kept = [self.rows_at(np.setdiff1d(held, missing)) for _, held in parts]
+            self._copies.clear()
+            for (part, _), rows in zip(parts, kept, strict=True):
+                part.replace(*rows)
+
+    def rows_at(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]:
+        """(k, v, positions) of the tokens at these positions that this rank has, owned or copied, ascending."""
+        found = [part.pick(positions) for part in (self._own, self._copies) if not part.empty]
+        k, v = torch.cat([rows[0] for rows in found], 2), torch.cat([rows[1] for rows in found], 2)
+        at = np.concatenate([rows[2] for rows in found])
+        order = torch.from_numpy(at.argsort()).to(k.device)
+        return k.index_select(2, order), v.index_select(2, order), np.sort(at)
+
+    def _parts(self, start: int, stop: int) -> list[tuple[TokenRows, Positions]]:
+        """The rows owned and the copies, each with the positions in [start, stop) that belong there."""
+        parts = [(self._own, self.shards.owned(self.rank, start, stop))]
+        if self.shards.replicas > 1:
+            parts.append((self._copies, self.shards.copied(self.rank, start, stop)))
+        return parts
+
+    def _keep(self, k: torch.Tensor, v: torch.Tensor, given: Positions | None, tokens: int) -> None:
+        """Take from k and v, which hold the positions `given` (None: all new ones), what belongs to this rank."""
+        if len(self.missing):
+            raise ValueError(
+                f"ShardedKVCache: {describe(ranges_of(self.missing))} were lost and are not restored yet; call "
+                "recover() or restore() before tokens are added"
+            )
+        parts = self._parts(self.length, self.length + tokens)
+        self._own.check(k, v)
+        for part, mine in parts:
+            if len(mine) < k.shape[2]:
+                rows = mine - self.length if given is None else np.searchsorted(given, mine)
+                index = torch.tensor(rows, device=k.device)
+                part.append(k.index_select(2, index), v.index_select(2, index), mine)
+            else:
+                part.append(k, v, mine)
+        self.length += tokens
 
     def _tokens_in(self, k: torch.Tensor, v: torch.Tensor) -> int:
         if k.ndim != 4 or v.ndim != 4 or k.shape[:3] != v.shape[:3]:
@@ -143,56 +271,3 @@ class ShardedKVCache:
                 "ShardedKVCache: k and v require gradients, which a cache cannot keep; use torch.no_grad()"
             )
         return k.shape[2]
-
-
-class _Growing:
-    """A tensor [batch, heads, rows, d] that grows along its rows; the storage doubles when it is full."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.rows = 0
-        self._storage: torch.Tensor | None = None
-
-    def view(self) -> torch.Tensor:
-        if self._storage is None:
-            raise ValueError(f"ShardedKVCache.{self.name}: the cache is empty, so its shape is not known; append first")
-        return self._storage.narrow(2, 0, self.rows)
-
-    @property
-    def used_bytes(self) -> int:
-        return 0 if self._storage is None else self.view().numel() * self._storage.element_size()
-
-    @property
-    def allocated_bytes(self) -> int:
-        return 0 if self._storage is None else self._storage.numel() * self._storage.element_size()
-
-    def check(self, part: torch.Tensor) -> None:
-        """Refuse a part that does not continue what is stored."""
-        if self._storage is None:
-            return
-        want, got = ((t.shape[0], t.shape[1], t.shape[3], t.dtype, t.device) for t in (self._storage, part))
-        if want != got:
-            raise ValueError(
-                f"ShardedKVCache: {self.name} must continue [batch, kv_heads, d], dtype and device of the tokens "
-                f"before, {list(want)}; got {list(got)}"
-            )
-
-    def append(self, part: torch.Tensor) -> None:
-        batch, heads, new, width = part.shape
-        if self._storage is None:
-            self._storage = part.new_empty((batch, heads, new, width))
-        elif self.rows + new > self._storage.shape[2]:
-            room = max(self.rows + new, 2 * self._storage.shape[2])
-            grown = part.new_empty((batch, heads, room, width))
-            grown.narrow(2, 0, self.rows).copy_(self.view())
-            self._storage = grown
-        self._storage.narrow(2, self.rows, new).copy_(part)
-        self.rows += new
-
-    def select_batch(self, index: torch.Tensor) -> None:
-        if self._storage is not None:
-            self._storage = self._storage.index_select(0, index.to(self._storage.device))
-
-    def clear(self) -> None:
-        self.rows = 0
-        self._storage = None

@@ -9,19 +9,23 @@ reduction merges the partial results. So the cache needs 1/P of the memory on ea
 model is computed P times over.
 
 Three hooks of transformers carry this, without a patch: a `Cache` whose layers keep only what the rank owns, an
-attention function that finds them, and a mask function that hands the padding mask through by position. Cache and
-communicator travel in a context variable, so that ranks on threads share one model.
+attention function that finds them, and a mask function that hands the padding mask through by position. The cache
+travels in a context variable, so that ranks on threads share one model. A hook of torch notes the tokens of every
+pass: when a rank is lost, `cache.recover(comm.shrink())` computes again from them what no other rank holds.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from attention.allreduce import three_allreduce_decode
 from attention.one_choice import OneChoice
@@ -51,13 +55,25 @@ HARMLESS = frozenset({"position_ids", "use_cache", "logits_to_keep", "output_hid
 """Keyword arguments that reach the attention function but do not change its result."""
 
 
+RECORDED = ("input_ids", "position_ids", "attention_mask")
+"""What a forward pass is given that a recovery needs."""
+
+
 class _Active:
     """What the hooks need to know in the rank that calls them."""
 
-    def __init__(self, cache: ShardedCache, comm: Communicator, method: str) -> None:
+    def __init__(self, cache: ShardedCache, method: str) -> None:
         self.cache = cache
-        self.comm = comm
         self.decode = METHODS[method]
+
+
+@dataclass
+class _Use:
+    """A model that ranks of this process use: how it attends otherwise, and the hook that notes its tokens."""
+
+    before: str
+    hook: RemovableHandle
+    ranks: int = 0
 
 
 _ACTIVE: ContextVar[_Active | None] = ContextVar("topocomm_sharded_generation", default=None)
@@ -65,7 +81,12 @@ _ACTIVE: ContextVar[_Active | None] = ContextVar("topocomm_sharded_generation", 
 
 @contextmanager
 def shard_generation(
-    model: PreTrainedModel, comm: Communicator, *, method: Method = "tree", shards: ShardMap | None = None
+    model: PreTrainedModel,
+    comm: Communicator,
+    *,
+    method: Method = "tree",
+    shards: ShardMap | None = None,
+    replicas: int | None = None,
 ) -> Iterator[ShardedCache]:
     """A sharded cache, and a model that attends through it as long as the context lasts; collective.
 
@@ -81,6 +102,8 @@ def shard_generation(
         method: How partial results meet: "tree" (one planned reduction), "ring" (keys and values travel), or
             "allreduce" (three all-reduces).
         shards: Who owns which positions; None deals blocks of 16 tokens out round robin.
+        replicas: How many ranks hold each token; None: as `shards` says, by default one. With two the loss of any
+            one rank loses no token, for twice the memory.
 
     Yields:
         The empty cache.
@@ -91,13 +114,13 @@ def shard_generation(
     """
     if method not in get_args(Method):
         raise ValueError(f"shard_generation: method must be one of {', '.join(get_args(Method))}, got {method!r}")
-    cache = ShardedCache(model, comm, shards)
+    cache = ShardedCache(model, comm, shards, replicas)
     with ExitStack() as stack:
         stack.enter_context(_implementation(model))
-        token = _ACTIVE.set(_Active(cache, comm, method))
+        token = _ACTIVE.set(_Active(cache, method))
         stack.callback(_ACTIVE.reset, token)
         if comm.size > 1:
-            stack.enter_context(OneChoice(comm))
+            stack.enter_context(OneChoice(lambda: cache.comm))
         yield cache
 
 
@@ -135,15 +158,14 @@ def sharded_attention(
         )
     scaling = options.pop("scaling", None)
     _refuse_options(options)
-    queries = torch.arange(layer.query_start, layer.query_start + query.shape[2])
     keys = layer.store.positions
     out = active.decode(
         query,
         key,
         value,
-        active.comm,
+        active.cache.comm,
         spec=Spec(scale=scaling, causal=True),
-        q_positions=queries,
+        q_positions=layer.queries,
         kv_positions=keys,
         kv_mask=None if attention_mask is None else attention_mask[:, keys],
     )
@@ -208,7 +230,17 @@ def _refuse_options(options: dict[str, Any]) -> None:
             raise ValueError(f"sharded attention does not support {name}={value!r}")
 
 
-_IN_USE: dict[int, tuple[int, str]] = {}
+def _note_tokens(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Before a forward pass: record its tokens, from which lost keys and values can be computed again."""
+    active = _ACTIVE.get()
+    given = inspect.signature(model.forward).bind_partial(*args).arguments | kwargs
+    if active is None or given.get("past_key_values") is not active.cache:
+        return
+    cache = active.cache
+    cache.record.add(cache.get_seq_length(), *(given.get(name) for name in RECORDED))
+
+
+_IN_USE: dict[int, _Use] = {}
 _IN_USE_LOCK = threading.Lock()
 
 
@@ -216,20 +248,23 @@ _IN_USE_LOCK = threading.Lock()
 def _implementation(model: PreTrainedModel) -> Iterator[None]:
     """Let the model call our attention; ranks on threads share the model, so the last one to leave restores it."""
     with _IN_USE_LOCK:
-        count, before = _IN_USE.get(id(model), (0, model.config._attn_implementation))
-        if count == 0:
+        if id(model) not in _IN_USE:
+            before = model.config._attn_implementation
             model.set_attn_implementation(IMPLEMENTATION)
             if model.config._attn_implementation != IMPLEMENTATION:
                 raise ValueError(
                     f"{type(model).__name__} does not use transformers' attention interface, so it cannot be sharded"
                 )
-        _IN_USE[id(model)] = (count + 1, before)
+            hook = model.register_forward_pre_hook(_note_tokens, with_kwargs=True)
+            _IN_USE[id(model)] = _Use(before, hook)
+        _IN_USE[id(model)].ranks += 1
     try:
         yield
     finally:
         with _IN_USE_LOCK:
-            count, before = _IN_USE.pop(id(model))
-            if count > 1:
-                _IN_USE[id(model)] = (count - 1, before)
-            else:
-                model.set_attn_implementation(before)
+            use = _IN_USE[id(model)]
+            use.ranks -= 1
+            if use.ranks == 0:
+                del _IN_USE[id(model)]
+                use.hook.remove()
+                model.set_attn_implementation(use.before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,17 +21,19 @@ class OneChoice(TorchFunctionMode):
     DRAWS = frozenset({torch.multinomial, torch.Tensor.multinomial})
     CHOICES = DRAWS | {torch.argmax, torch.Tensor.argmax}
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(self, comm: Callable[[], Communicator]) -> None:
+        """A mode over the ranks that `comm` gives at each choice: they change where a rank is lost."""
         super().__init__()
-        self.comm = comm
+        self._comm = comm
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func not in self.CHOICES:
             return func(*args, **kwargs)
-        draws_elsewhere = func in self.DRAWS and self.comm.rank != 0
+        comm = self._comm()
+        draws_elsewhere = func in self.DRAWS and comm.rank != 0
         mine = _undrawn(*args, **kwargs) if draws_elsewhere else func(*args, **kwargs)
-        return self.comm.broadcast(mine.cpu(), root=0).to(mine.device)
+        return comm.broadcast(mine.cpu(), root=0).to(mine.device)
 
 
 def _undrawn(weights: torch.Tensor, num_samples: int, *_: Any, **__: Any) -> torch.Tensor:

@@ -5,12 +5,15 @@ shard b mod V (round robin, for sequences that grow), or, where the final length
 of blocks. Rank r of P owns the whole virtual shards from r*V//P up to (r+1)*V//P, so ranks with one shard more
 than others, and ranks whose shards have no block yet, are normal. Because V does not depend on P, the
 canonical order of a reduction (virtual shard by virtual shard) is the same for every rank count.
+
+With `replicas` other ranks hold copies: those of one rank's shards are spread over all others in turn, so that
+after a loss every survivor takes over a part. Once ranks are gone, `holders` says shard by shard who holds what.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +26,7 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True)
 class ShardMap:
-    """The owners of all positions.
+    """The owners of all positions, and who holds copies.
 
     Attributes:
         ranks: Number of ranks, at least 1.
@@ -31,30 +34,47 @@ class ShardMap:
         block_size: Tokens in a block.
         capacity: None deals the blocks out round robin. A number of tokens gives every virtual shard a
             contiguous range of that many tokens' blocks instead; positions from `capacity` on have no owner.
+        replicas: How many ranks hold each token, its owner among them; at most `ranks`.
+        holders: For every virtual shard its owner and then the holders of copies; None: by the rule above.
 
     Raises:
-        ValueError: A figure is less than 1, or there are more ranks than virtual shards.
+        ValueError: A figure is less than 1, there are more ranks than virtual shards, or more replicas than ranks.
     """
 
     ranks: int
     virtual_shards: int = VIRTUAL_SHARDS
     block_size: int = BLOCK_TOKENS
     capacity: int | None = None
+    replicas: int = 1
+    holders: tuple[tuple[int, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "virtual_shards", "block_size", "capacity"):
+        for name in ("ranks", "virtual_shards", "block_size", "capacity", "replicas"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"ShardMap: {name} must be at least 1, got {value}")
-        if self.ranks > self.virtual_shards:
+        if self.holders is None and self.ranks > self.virtual_shards:
             raise ValueError(
                 f"ShardMap: {self.ranks} ranks cannot share {self.virtual_shards} virtual shards, "
                 f"a rank owns whole ones; give virtual_shards={self.ranks} or more"
             )
+        if self.replicas > self.ranks:
+            raise ValueError(
+                f"ShardMap: replicas={self.replicas} needs {self.replicas} ranks, there are {self.ranks}; "
+                "a second copy on the same rank would be lost with the first"
+            )
+        if self.holders is not None:
+            self._check_holders(self.holders)
 
     def virtual_range(self, rank: int) -> tuple[int, int]:
-        """The virtual shards of `rank`: first, and first of the next rank."""
+        """The virtual shards of `rank`: first, and first of the next rank.
+
+        Raises:
+            ValueError: No such rank, or shards were dealt out anew, so that a rank's are no range.
+        """
         self._check_rank(rank)
+        if self.holders is not None:
+            raise ValueError("ShardMap.virtual_range: the shards of lost ranks were dealt out; a rank's are no range")
         return rank * self.virtual_shards // self.ranks, (rank + 1) * self.virtual_shards // self.ranks
 
     def virtual_shard_of(self, positions: Positions) -> Positions:
@@ -66,9 +86,17 @@ class ShardMap:
         # Shard v holds the blocks from v*total//V up to (v+1)*total//V; this is its inverse in integers.
         return np.asarray(((blocks + 1) * self.virtual_shards - 1) // total)
 
+    @cached_property
+    def table(self) -> Positions:
+        """The holders of every virtual shard, int64 [virtual_shards, replicas], the owner in column 0."""
+        rows = self.holders or [self._by_rule(shard) for shard in range(self.virtual_shards)]
+        table = np.array(rows, np.int64).reshape(self.virtual_shards, self.replicas)
+        table.flags.writeable = False
+        return table
+
     def owner_of(self, positions: Positions) -> Positions:
         """The rank that owns each position, int64, in the shape of `positions`."""
-        return np.asarray(((self.virtual_shard_of(positions) + 1) * self.ranks - 1) // self.virtual_shards)
+        return np.asarray(self.table[self.virtual_shard_of(positions), 0])
 
     def owned(self, rank: int, start: int, stop: int) -> Positions:
         """The positions in [start, stop) that `rank` owns, ascending, int64; a shared array that is read-only.
@@ -77,22 +105,48 @@ class ShardMap:
             ValueError: No such rank, or `stop` lies beyond the capacity.
         """
         self._check_rank(rank)
-        if self.capacity is not None and stop > self.capacity:
-            raise ValueError(
-                f"ShardMap: position {stop - 1} lies beyond the capacity of {self.capacity} tokens; "
-                "build the map with a larger capacity, or without one"
-            )
-        return _owned(self, rank, start, stop)
+        self._check_stop(stop)
+        return _held(self, rank, start, stop, 0, 1)
+
+    def copied(self, rank: int, start: int, stop: int) -> Positions:
+        """The positions in [start, stop) of which `rank` holds a copy beside their owner; else as `owned`."""
+        self._check_rank(rank)
+        self._check_stop(stop)
+        return _held(self, rank, start, stop, 1, None)
+
+    def _by_rule(self, shard: int) -> tuple[int, ...]:
+        owner = ((shard + 1) * self.ranks - 1) // self.virtual_shards
+        turn = shard - owner * self.virtual_shards // self.ranks
+        others = [(owner + 1 + (turn + i) % (self.ranks - 1)) % self.ranks for i in range(self.replicas - 1)]
+        return (owner, *others)
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:
             raise ValueError(f"ShardMap: rank must be 0 to {self.ranks - 1}, got {rank}")
 
+    def _check_stop(self, stop: int) -> None:
+        if self.capacity is not None and stop > self.capacity:
+            raise ValueError(
+                f"ShardMap: position {stop - 1} lies beyond the capacity of {self.capacity} tokens; "
+                "build the map with a larger capacity, or without one"
+            )
+
+    def _check_holders(self, holders: tuple[tuple[int, ...], ...]) -> None:
+        if len(holders) != self.virtual_shards:
+            raise ValueError(f"ShardMap: holders must name {self.virtual_shards} virtual shards, got {len(holders)}")
+        for shard, ranks in enumerate(holders):
+            if len({*ranks} & {*range(self.ranks)}) != self.replicas or len(ranks) != self.replicas:
+                raise ValueError(
+                    f"ShardMap: virtual shard {shard} must have {self.replicas} different holders "
+                    f"from 0 to {self.ranks - 1}, got {list(ranks)}"
+                )
+
 
 # All layers of a model ask for the same range one after the other.
 @lru_cache(maxsize=64)
-def _owned(shards: ShardMap, rank: int, start: int, stop: int) -> Positions:
+def _held(shards: ShardMap, rank: int, start: int, stop: int, *columns: int | None) -> Positions:
     positions = np.arange(start, stop, dtype=np.int64)
-    mine: Positions = positions[shards.owner_of(positions) == rank]
+    holders = shards.table[shards.virtual_shard_of(positions), slice(*columns)]
+    mine: Positions = positions[(holders == rank).any(-1)]
     mine.flags.writeable = False
     return mine

@@ -1,0 +1,170 @@
+"""Rows of tensors that grow: the storage of keys, values and their positions."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from attention.shards import Positions
+
+
+class Growing:
+    """A tensor [batch, heads, rows, d] that grows along its rows; the storage doubles when it is full."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.rows = 0
+        self._storage: torch.Tensor | None = None
+
+    def view(self) -> torch.Tensor:
+        """The rows so far, valid until the next change."""
+        if self._storage is None:
+            raise ValueError(f"ShardedKVCache.{self.name}: the cache is empty, so its shape is not known; append first")
+        return self._storage.narrow(2, 0, self.rows)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was ever appended, not even no rows."""
+        return self._storage is None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, over the whole batch."""
+        if self._storage is None:
+            return 0
+        batch, heads, _, width = self._storage.shape
+        return batch * heads * width * self._storage.element_size()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the rows."""
+        return self.rows * self.row_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of the storage."""
+        return 0 if self._storage is None else self._storage.numel() * self._storage.element_size()
+
+    def check(self, part: torch.Tensor) -> None:
+        """Refuse a part that does not continue what is stored."""
+        if self._storage is None:
+            return
+        want, got = ((t.shape[0], t.shape[1], t.shape[3], t.dtype, t.device) for t in (self._storage, part))
+        if want != got:
+            raise ValueError(
+                f"ShardedKVCache: {self.name} must continue [batch, kv_heads, d], dtype and device of the tokens "
+                f"before, {list(want)}; got {list(got)}"
+            )
+
+    def append(self, part: torch.Tensor) -> None:
+        """Add rows at the end."""
+        batch, heads, new, width = part.shape
+        if self._storage is None:
+            self._storage = part.new_empty((batch, heads, new, width))
+        elif self.rows + new > self._storage.shape[2]:
+            room = max(self.rows + new, 2 * self._storage.shape[2])
+            grown = part.new_empty((batch, heads, room, width))
+            grown.narrow(2, 0, self.rows).copy_(self.view())
+            self._storage = grown
+        self._storage.narrow(2, self.rows, new).copy_(part)
+        self.rows += new
+
+    def replace(self, rows: torch.Tensor) -> None:
+        """Hold these rows instead, in their own memory."""
+        self._storage = rows
+        self.rows = rows.shape[2]
+
+    def select_batch(self, index: torch.Tensor) -> None:
+        """Replace the batch by its entries `index`."""
+        if self._storage is not None:
+            self._storage = self._storage.index_select(0, index.to(self._storage.device))
+
+    def clear(self) -> None:
+        """Forget rows, shape and dtype."""
+        self.rows = 0
+        self._storage = None
+
+
+class TokenRows:
+    """Keys and values of some positions, ascending."""
+
+    def __init__(self) -> None:
+        self.k = Growing("k")
+        self.v = Growing("v")
+        self._positions = Growing("positions")
+        self._all = (self.k, self.v, self._positions)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was ever appended, not even no rows."""
+        return self.k.empty
+
+    @property
+    def positions(self) -> torch.Tensor:
+        """int64 [rows], a view."""
+        return self._positions.view()[0, 0, :, 0]
+
+    def known_positions(self) -> Positions:
+        """The same as an array, also while nothing was ever appended."""
+        return np.arange(0) if self.empty else self.positions.cpu().numpy()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of keys and values."""
+        return self.k.used_bytes + self.v.used_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of their storage."""
+        return self.k.allocated_bytes + self.v.allocated_bytes
+
+    def check(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Refuse rows that do not continue those there are."""
+        self.k.check(k)
+        self.v.check(v)
+
+    def append(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
+        """Add rows behind those there are."""
+        self.k.append(k)
+        self.v.append(v)
+        self._positions.append(torch.tensor(positions, device=k.device)[None, None, :, None])
+
+    def insert(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
+        """Add rows at their places among those there are; a position that is there keeps its row."""
+        new = torch.from_numpy(np.flatnonzero(~np.isin(positions, self.known_positions()))).to(k.device)
+        if self.empty or not len(new):
+            return self.append(k, v, positions) if self.empty else None
+        at = np.concatenate([self.known_positions(), positions[new.cpu().numpy()]])
+        order = torch.from_numpy(at.argsort()).to(k.device)
+        k, v = (torch.cat([old.view(), x.index_select(2, new)], 2) for old, x in ((self.k, k), (self.v, v)))
+        return self.replace(k.index_select(2, order), v.index_select(2, order), np.sort(at))
+
+    def pick(self, wanted: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]:
+        """Copies of (k, v) and the positions of the rows whose positions are among `wanted`."""
+        there = np.isin(self.known_positions(), wanted)
+        k, v = self.k.view(), self.v.view()
+        index = torch.from_numpy(np.flatnonzero(there)).to(k.device)
+        return k.index_select(2, index), v.index_select(2, index), self.known_positions()[there]
+
+    def replace(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
+        """Hold these rows, ascending, instead, in their own memory."""
+        self.k.replace(k)
+        self.v.replace(v)
+        self._positions.replace(torch.tensor(positions, device=k.device)[None, None, :, None])
+
+    def truncate(self, length: int) -> None:
+        """Forget the rows of positions from `length` on."""
+        if not self.empty:
+            kept = int(torch.searchsorted(self.positions, length))
+            for part in self._all:
+                part.rows = kept
+
+    def select_batch(self, index: torch.Tensor) -> None:
+        """Replace the batch by its entries `index`."""
+        self.k.select_batch(index)
+        self.v.select_batch(index)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for part in self._all:
+            part.clear()

@@ -1,0 +1,113 @@
+"""What a cache loses with ranks that are gone, and who takes it over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attention.shards import Positions, ShardMap
+
+ABSENT, COPY, OWN = 0, 1, 2
+"""What a rank has of a virtual shard: nothing or not all of it, a copy, or the owner's rows."""
+
+RANGES_SHOWN = 8
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Positions that went with ranks that are gone, as ranges (first, last), ascending.
+
+    Attributes:
+        owned: For every rank that is gone, in the cache's numbering, the positions that it owned.
+        lost: The positions of which no rank that is left holds a copy.
+    """
+
+    owned: dict[int, tuple[Range, ...]]
+    lost: tuple[Range, ...]
+
+    @classmethod
+    def of(cls, shards: ShardMap, survivors: Iterable[int], length: int) -> Loss:
+        """What of the first `length` tokens is lost if only `survivors` are left."""
+        left = set(survivors)
+        if not left or not left <= set(range(shards.ranks)):
+            raise ValueError(f"survivors must be ranks from 0 to {shards.ranks - 1}, got {sorted(left)}")
+        gone = [rank for rank in range(shards.ranks) if rank not in left]
+        positions = np.arange(length, dtype=np.int64)
+        held = np.asarray(np.isin(shards.table, sorted(left)).any(1))[shards.virtual_shard_of(positions)]
+        return cls({rank: ranges_of(shards.owned(rank, 0, length)) for rank in gone}, ranges_of(positions[~held]))
+
+    @property
+    def positions(self) -> Positions:
+        """All lost positions, int64, ascending."""
+        return np.concatenate([np.arange(0), *(np.arange(a, b + 1) for a, b in self.lost)]).astype(np.int64)
+
+    def __str__(self) -> str:
+        held = [f"rank {rank} held {describe(ranges)}" for rank, ranges in self.owned.items()]
+        if not any(self.owned.values()) and not self.lost:
+            held.append("nothing is lost")
+        elif not self.lost:
+            held.append("copies of all are left")
+        else:
+            held.append(f"no copy is left of {describe(self.lost)}")
+        return "; ".join(held)
+
+
+def ranges_of(positions: Positions) -> tuple[Range, ...]:
+    """Ascending positions as ranges (first, last)."""
+    if not len(positions):
+        return ()
+    breaks = np.flatnonzero(np.diff(positions) != 1) + 1
+    return tuple((int(run[0]), int(run[-1])) for run in np.split(positions, breaks))
+
+
+def describe(ranges: tuple[Range, ...]) -> str:
+    """Such as "positions 128..255 and 640..767"; of many ranges the first ones."""
+    if not ranges:
+        return "no positions"
+    told = [str(first) if first == last else f"{first}..{last}" for first, last in ranges[:RANGES_SHOWN]]
+    if len(ranges) > RANGES_SHOWN:
+        told.append(f"{len(ranges) - RANGES_SHOWN} more ranges")
+    return "positions " + " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+
+
+def deal(shards: ShardMap, standing: NDArray[np.uint8]) -> ShardMap:
+    """The map by which those who are left go on: nobody gives up what it has, the rest is dealt out evenly.
+
+    A shard keeps its owner where that is left; else a holder of a copy becomes the owner, the one that owns least;
+    where nothing is left, the rank that owns least. Missing copies go to the ranks that hold least.
+
+    Args:
+        shards: The map before.
+        standing: [ranks that are left, virtual shards]: ABSENT, COPY or OWN.
+    """
+    ranks = len(standing)
+    replicas = min(shards.replicas, ranks)
+    owned, held = [0] * ranks, [0] * ranks
+    owners: dict[int, int] = {}
+    for shard in _most_settled_first(standing):
+        column = standing[:, shard]
+        able = np.flatnonzero(column == column.max()).tolist()
+        owners[shard] = able[0] if column.max() == OWN else min(able, key=lambda rank: (owned[rank], rank))
+        owned[owners[shard]] += 1
+    holders = []
+    for shard, owner in sorted(owners.items()):
+        kept = [rank for rank in np.flatnonzero(standing[:, shard]).tolist() if rank != owner][: replicas - 1]
+        holders.append([owner, *kept])
+        for rank in holders[shard]:
+            held[rank] += 1
+    for ranks_of_shard in holders:
+        while len(ranks_of_shard) < replicas:
+            others = [rank for rank in range(ranks) if rank not in ranks_of_shard]
+            ranks_of_shard.append(min(others, key=lambda rank: (held[rank], rank)))
+            held[ranks_of_shard[-1]] += 1
+    return replace(shards, ranks=ranks, replicas=replicas, holders=tuple(map(tuple, holders)))
+
+
+def _most_settled_first(standing: NDArray[np.uint8]) -> list[int]:
+    """The shards in the order of how little choice there is: with an owner, with copies, with nothing."""
+    return np.argsort(-standing.max(0).astype(np.int64), kind="stable").tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,121 @@
+"""Caches move onto the communicator of the ranks that are left: who has what, who takes over, what moves.
+
+Nothing is taken from history: the ranks tell each other what they hold of every layer, and everything follows from
+that table, on all ranks alike. So a recovery in which yet another rank is lost is begun again from what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attention.loss import ABSENT, Loss, deal, ranges_of
+from attention.shards import Positions, ShardMap
+from topocomm import Communicator
+
+if TYPE_CHECKING:
+    from attention.cache import ShardedKVCache
+
+PIECE_BYTES = 64 << 20
+"""Rows of one layer travel in pieces of about this size in all, which every rank receives."""
+
+
+class Recovery:
+    """One attempt to go on; the same on every rank that is left.
+
+    Attributes:
+        loss: What was lost, with the ranks by their numbers before.
+        length: Tokens that all ranks have, in all layers.
+        missing: The positions of which nothing is left, int64, ascending.
+    """
+
+    def __init__(self, stores: Sequence[ShardedKVCache], comm: Communicator, standings: NDArray[np.uint8]) -> None:
+        self._stores = stores
+        self._comm = comm
+        self._standing = standings
+        self.loss = Loss({}, ())
+        self.length = 0
+        self.missing: Positions = np.arange(0)
+
+    @classmethod
+    def agree(cls, stores: Sequence[ShardedKVCache], comm: Communicator) -> Recovery:
+        """Find out what is left; changes nothing. Collective.
+
+        Args:
+            stores: The caches of all layers, with one map.
+            comm: The ranks that are left.
+        """
+        head = np.array([stores[0].rank, stores[0].shards.ranks, min(s.length for s in stores)], np.int64)
+        standing = np.minimum.reduce([store.standing() for store in stores])
+        records = comm.allgather_bytes(np.concatenate([head.view(np.uint8), standing]))
+        heads = [record[: head.nbytes].view(np.int64).tolist() for record in records]
+        made = cls(stores, comm, np.stack([record[head.nbytes :] for record in records]))
+        made.length = min(length for _, _, length in heads)
+        shards = stores[0].shards
+        positions = np.arange(made.length, dtype=np.int64)
+        nobody = made._standing.max(0) == ABSENT
+        made.missing = positions[nobody[shards.virtual_shard_of(positions)]]
+        made.loss = Loss({}, ranges_of(made.missing))
+        if all(ranks == shards.ranks for _, ranks, _ in heads):  # else an earlier attempt went half way
+            made.loss = Loss(Loss.of(shards, (rank for rank, _, _ in heads), made.length).owned, made.loss.lost)
+        return made
+
+    def move(self) -> None:
+        """Give every rank the rows that it has to hold and does not have; collective."""
+        before = self._stores[0].shards
+        after = deal(before, self._standing)
+        sources = self._sources(after)
+        for store in self._stores:
+            store.adopt(after, self._comm.rank, self.length, self.missing)
+            for rows in self._pieces(store, sources):
+                _exchange(store, self._comm, rows)
+
+    def _sources(self, after: ShardMap) -> Positions:
+        """The rank that sends each virtual shard to a new holder, or -1, [virtual_shards]."""
+        sources = np.full(after.virtual_shards, -1, np.int64)
+        for shard, holders in enumerate(after.table.tolist()):
+            having = [rank for rank in holders if self._standing[rank, shard] != ABSENT]
+            if having and len(having) < len(holders):
+                sources[shard] = having[0]
+        return sources
+
+    def _pieces(self, store: ShardedKVCache, sources: Positions) -> Iterator[list[Positions]]:
+        """The positions that each rank sends, piece by piece."""
+        positions = np.arange(self.length, dtype=np.int64)
+        source = sources[store.shards.virtual_shard_of(positions)]
+        positions, source = positions[source >= 0], source[source >= 0]
+        if not len(positions):
+            return
+        step = max(1, PIECE_BYTES // max(1, store.token_bytes))
+        for start in range(0, len(positions), step):
+            part = slice(start, start + step)
+            yield [positions[part][source[part] == rank] for rank in range(self._comm.size)]
+
+
+def _exchange(store: ShardedKVCache, comm: Communicator, rows: list[Positions]) -> None:
+    """Give all ranks these rows of one layer; each keeps those that it holds by the map."""
+    k, v, _ = store.rows_at(rows[comm.rank])
+    sent = [_as_bytes(x) for x in (k, v)]
+    gathered = comm.allgather(np.concatenate(sent, axis=1))
+    width = sent[0].shape[1]
+    at = np.concatenate(rows)
+    order = at.argsort()
+    received = [_from_bytes(x[order], like) for x, like in ((gathered[:, :width], k), (gathered[:, width:], v))]
+    store.restore(received[0], received[1], at[order])
+
+
+def _as_bytes(x: torch.Tensor) -> NDArray[np.uint8]:
+    """[batch, heads, rows, d] as bytes [rows, ...]."""
+    batch, heads, count, width = x.shape
+    flat = x.permute(2, 0, 1, 3).reshape(-1).view(torch.uint8)
+    return flat.view(count, batch * heads * width * x.element_size()).cpu().numpy()
+
+
+def _from_bytes(rows: NDArray[np.uint8], like: torch.Tensor) -> torch.Tensor:
+    batch, heads, _, width = like.shape
+    flat = torch.from_numpy(np.ascontiguousarray(rows)).view(-1).view(like.dtype)
+    return flat.view(len(rows), batch, heads, width).permute(1, 2, 0, 3).to(like.device)
