@@ -16,10 +16,10 @@ pytest.importorskip("torch.distributed")
 PROGRAMS = Path(__file__).parent / "torch_programs"
 
 
-def test_collectives_on_groups_of_1_2_3_4_and_8_ranks():
-    job = torchrun(8, [PROGRAMS / "collectives.py"], timeout_s=120)
+def test_collectives_on_groups_of_1_to_4_ranks():
+    job = torchrun(4, [PROGRAMS / "collectives.py"], timeout_s=120)
     assert job.returncode == 0, job.stderr[-3000:]
-    assert said(job.stdout) == dict.fromkeys(range(8), "ok")
+    assert said(job.stdout) == dict.fromkeys(range(4), "ok")
 
 
 def faults(*args):

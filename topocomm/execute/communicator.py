@@ -39,7 +39,7 @@ NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of r
 
 
 class Communicator:
-    """A group of ranks on a machine. Made by `init`, `from_mpi` or, on threads, by `run_local`.
+    """A group of ranks on a machine. Made by `init`, `from_mpi`, `from_torch` or, on threads, by `run_local`.
 
     Calls are collective: every rank makes the same calls in the same order, one at a time. The first use of each
     call is agreed between all ranks before data moves. After an error the communicator is closed: every later call

@@ -29,32 +29,31 @@ class Credits:
     def __init__(self, transport: Transport, receivers: Iterable[int], senders: Iterable[int], tag: int) -> None:
         coming = [Message(peer, ((index, 1),)) for index, peer in enumerate(sorted(receivers))]
         going = [Message(peer, ((index, 1),)) for index, peer in enumerate(sorted(senders))]
-        self._coming = [
-            transport.batch(np.zeros(max(len(coming), 1), np.uint8), [], coming, tag) for _ in range(CALLS_AHEAD)
-        ]
-        self._going = [
-            transport.batch(np.zeros(max(len(going), 1), np.uint8), going, [], tag) for _ in range(CALLS_AHEAD)
-        ]
+        turns = range(CALLS_AHEAD)
+        self._coming = [transport.batch(np.zeros(len(coming), np.uint8), [], coming, tag) for _ in turns if coming]
+        self._going = [transport.batch(np.zeros(len(going), np.uint8), going, [], tag) for _ in turns if going]
         self._calls = 0
 
     @property
-    def awaited(self) -> Batch:
-        """What the call that begins waits for."""
-        return self._coming[self._calls % CALLS_AHEAD]
+    def awaited(self) -> Batch | None:
+        """What the call that begins waits for, if anything."""
+        return self._coming[self._calls % CALLS_AHEAD] if self._coming else None
 
     def take(self, timeout_s: float) -> bool:
         """Whether a call may begin, after waiting about `timeout_s` at most; counts it if so."""
-        batch = self.awaited
-        going = self._going[self._calls % CALLS_AHEAD]
-        if self._calls >= CALLS_AHEAD and not (batch.wait(timeout_s) and going.wait(timeout_s)):
+        turn = self._calls % CALLS_AHEAD
+        before = [*self._coming[turn : turn + 1], *self._going[turn : turn + 1]] if self._calls >= CALLS_AHEAD else []
+        if not all(batch.wait(timeout_s) for batch in before):
             return False
-        batch.start()
+        if self._coming:
+            self._coming[turn].start()
         self._calls += 1
         return True
 
     def give(self) -> None:
         """Say that the call is through."""
-        self._going[(self._calls - 1) % CALLS_AHEAD].start()
+        if self._going:
+            self._going[(self._calls - 1) % CALLS_AHEAD].start()
 
     def free(self) -> None:
         """Give back the requests."""

@@ -9,7 +9,6 @@ from typing import Any
 from topocomm.errors import DeadlineError, TopocommError
 from topocomm.execute.bootstrap import from_mpi, from_torch, on_one_thread
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.lanes import BUSY
 from topocomm.execute.launchers import Launch, check_world, launched
 from topocomm.execute.settings import Settings
 from topocomm.execute.transports.mpi import load_mpi
@@ -38,7 +37,7 @@ def init(topology: Topology | None = None) -> Communicator:
         DeadlineError: Not all ranks came in time (TOPOCOMM_TIMEOUT_S).
         TopocommError: MPI does not see the launcher's ranks, or the default process group cannot be used.
     """
-    if _made and _made[0].refusal in (None, BUSY):
+    if _made and _made[0].open:
         if topology is not None and topology.digest != _made[0].topology.digest:
             raise TopocommError("topocomm.init was called before with another topology; close that communicator first")
         return _made[0]
