@@ -16,9 +16,9 @@ from topocomm.planning.schedule import Schedule, input_pieces
 CACHED_BYTES = 1 << 20
 CACHED_BYTES_PER_US = 16_000.0
 MEMORY_BYTES_PER_US = 6_000.0
-WAIT_US = 0.5
+WAIT_US = 2.5
 """Of ranks with a core each: a line goes from one core to another, and back."""
-SWITCH_US = 5.0
+SWITCH_US = 2.0
 """Of ranks that share cores: one process gives way to another."""
 
 
