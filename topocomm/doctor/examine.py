@@ -92,7 +92,11 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
         everything += [one._replace(text=f"{name}: {one.text}") if several else one for one in host_findings]
     everything.append(check_faults(library, _tells_failures(comm)))
     everything.append(check_transport(comm, kernels=_fine(everything, "kernels"), shared_memory=_shares(everything)))
-    return Examined(everything, ways_text(ways_by_size(comm)))
+    try:
+        return Examined(everything, ways_text(ways_by_size(comm)))
+    except TopocommError as error:
+        remedy = "install the same on all ranks: the findings above name those that differ"
+        return Examined([*everything, Finding("FAIL", "calls", str(error), remedy)])
 
 
 def check_alone(own: Sequence[Finding]) -> Examined:
