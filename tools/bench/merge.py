@@ -20,7 +20,7 @@ from attention import LOGSUMEXP, bench
 from topocomm import Communicator
 from topocomm.bench.alternatives import GatherAndFold, UserDefinedOp
 from topocomm.bench.libraries import MpiLibrary
-from topocomm.bench.method import Call
+from topocomm.bench.method import Call, Method
 from topocomm.bench.ours import Ours
 from topocomm.bench.problem import make_problem
 
@@ -51,9 +51,9 @@ def main() -> None:
     comm, library = Communicator.from_mpi(world), MpiLibrary(world)
     problem = make_problem("allreduce", LOGSUMEXP, HEADS, world.size)
     x = problem.value(world.rank)
-    methods = [Ours(comm, problem, prepared=prepared) for prepared in (False, True)]
+    methods: list[Method] = [Ours(comm, problem, prepared=prepared) for prepared in (False, True)]
     methods += [*bench.alternatives(library), GatherAndFold(library, problem), UserDefinedOp(library, problem)]
-    ways = {method.name: method.run for method in methods if method.prepare(x, problem.empty_result())}
+    ways: dict[str, Call] = {method.name: method.run for method in methods if method.prepare(x, problem.empty_result())}
     ways["floor: one exchange"] = floor(world, problem.size_bytes)
     compare(comm, f"merge of {HEADS} x 128 float32 partials", ways, BLOCKS)
 
