@@ -112,6 +112,6 @@ def _fine(findings: Sequence[Finding], check: str) -> bool:
     return levels == {"ok"}
 
 
-def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool | None:
-    """Whether MPI was started to survive failures: `mpirun --with-ft ulfm` sets this variable."""
-    return environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true") if comm.transport.name == "mpi" else None
+def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool:
+    """Whether failures are told: MPI must be started so, and `mpirun --with-ft ulfm` sets this variable."""
+    return comm.transport.name != "mpi" or environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
