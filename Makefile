@@ -64,10 +64,12 @@ env:
 	@echo 'export PATH="$(abspath $(BIN)):$$PATH"'
 	@env | sed -n 's/^\(\(PRTE_MCA\|OMPI\)_[A-Za-z_]*\)=\(.*\)$$/export \1=\3/p' | sort
 
+# Every figure beside its alternatives, in one run each; `mpirun -n 4 topocomm bench` has more sizes and operators.
 bench: setup
-	mpirun -n 2 python -m mpi4py tools/bench/merge.py
-	mpirun -n 4 python -m mpi4py tools/bench/merge.py
-	mpirun -n 8 python -m mpi4py tools/bench/merge.py
+	for ranks in 2 4 8; do mpirun -n $$ranks python -m mpi4py tools/bench/merge.py; done
+	for ranks in 2 4; do mpirun -n $$ranks python -m mpi4py tools/bench/sum64.py; done
+	mpirun -n 4 topocomm bench --sizes 8:16MiB:8
+	mpirun -n 4 topocomm bench --bits --operator attention.logsumexp --sizes 516:1MiB:32
 
 clean:
 	rm -rf $(VENV) $(VENV_MPICH) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -36,11 +36,9 @@ class MpiLibrary(Library):
 
     def collective(self, name: str, send: NDArray[Any], receive: NDArray[Any], op: str | None) -> Call | None:
         """As `Library.collective`."""
-        if op is None:
-            return self.call(name, send, receive, None)
-        if op not in self._ops or not self._knows(send.dtype):
+        if op is not None and op not in self._ops:
             return None
-        return self.call(name, send, receive, self._ops[op])
+        return self.call(name, send, receive, None if op is None else self._ops[op])
 
     def call(self, name: str, send: Any, receive: Any, op: Any) -> Call:
         """The call with any MPI operator on any buffers; in place where `send` is `receive`."""
@@ -65,14 +63,6 @@ class MpiLibrary(Library):
         """As `Library.close`."""
         self.comm.Free()
 
-    def _knows(self, dtype: np.dtype[Any]) -> bool:
-        """Whether MPI has this dtype; it has none of 16-bit floats."""
-        try:
-            self.mpi.Datatype.fromcode(dtype.char)
-        except (KeyError, ValueError):
-            return False
-        return True
-
 
 class TorchLibrary(Library):
     """torch.distributed's collectives on CPU tensors of the default process group."""
@@ -95,7 +85,8 @@ class TorchLibrary(Library):
         dist = self.dist
         source, target = torch.from_numpy(send), torch.from_numpy(receive)
         if name == "allgather":
-            return partial(dist.all_gather_into_tensor, target.reshape(-1), source.reshape(-1))
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
+            return partial(gather, target.reshape(-1), source.reshape(-1))
         if name == "broadcast":
             return partial(dist.broadcast, source if self.rank == ROOT else target, ROOT)
         ops = {

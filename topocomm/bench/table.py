@@ -65,12 +65,12 @@ class Table:
         if self.narrow:
             return (
                 f"# {problem.dtype_name}, redop {problem.redop}, root {problem.root}\n"
-                f"# {'':7} {'':{NAME_WIDTH}} {'out-of-place':^39}  {'in-place':^14}\n"
+                f"# {'':7} {'':{NAME_WIDTH}} {'out-of-place':^38} {'in-place':^15}\n"
                 f"# {'size':>7} {'':{NAME_WIDTH}}"
-                f"{'time':>8}{'busbw':>7}{'#wrong':>7}{'p50':>9}{'p99':>9}"
-                f"  {'time':>8}{'#wrong':>7}{'pred.':>8}{'/p50':>6}\n"
+                f"{'time':>8}{'busbw':>7}{'#wrong':>7}{'p50':>8}{'p99':>8}"
+                f" {'time':>8}{'#wrong':>7}{'pred.':>7}{'/p50':>6}\n"
                 f"# {'(B)':>7} {'':{NAME_WIDTH}}"
-                f"{'(us)':>8}{'(GB/s)':>7}{'':7}{'(us)':>9}{'(us)':>9}  {'(us)':>8}{'':7}{'(us)':>8}\n"
+                f"{'(us)':>8}{'(GB/s)':>7}{'':7}{'(us)':>8}{'(us)':>8} {'(us)':>8}{'':7}{'(us)':>7}\n"
             )
         dtype, redop = _widths(problem)
         first = f"# {'':>10}  {'':>12}  {'':>{dtype}}  {'':>{redop}}  {'':>6}  {'out-of-place':^31}  {'in-place':^31}"
@@ -129,8 +129,8 @@ def _narrow_row(row: Row) -> str:
     return (
         f"{row.problem.size_bytes:9d} {row.name:{NAME_WIDTH}}"
         f"{figure(main.times.mean_us, 8)}{figure(main.bus_gb_per_s)}{_wrong(main):>7}"
-        f"{figure(main.times.percentile_us(50), 9)}{figure(main.times.percentile_us(99), 9)}"
-        f"  {in_place}{figure(row.predicted_us, 8)}{figure(row.predicted_over_measured, 6)}"
+        f" {figure(main.times.percentile_us(50))} {figure(main.times.percentile_us(99))}"
+        f" {in_place} {figure(row.predicted_us, 6)}{figure(row.predicted_over_measured, 6)}"
     )
 
 

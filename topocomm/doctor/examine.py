@@ -91,25 +91,27 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
         several = len(placed) > 1
         everything += [one._replace(text=f"{name}: {one.text}") if several else one for one in host_findings]
     everything.append(check_faults(library, _tells_failures(comm)))
-    everything.append(check_transport(comm, kernels=_fine(everything, "kernels"), shared_memory=_shares(everything)))
-    return Examined(everything, ways_text(ways_by_size(comm)))
+    kernels, shared_memory = (all(_fine(one, check) for one in by_rank) for check in ("kernels", "shared memory"))
+    everything.append(check_transport(comm, kernels=kernels, shared_memory=shared_memory))
+    try:
+        return Examined(everything, ways_text(ways_by_size(comm)))
+    except TopocommError as error:
+        remedy = "install the same on all ranks: the findings above name those that differ"
+        return Examined([*everything, Finding("FAIL", "calls", str(error), remedy)])
 
 
 def check_alone(own: Sequence[Finding]) -> Examined:
     """The findings of a process that no launcher has started."""
-    return Examined([*own, check_transport_alone(kernels=_fine(own, "kernels"), shared_memory=_shares(own))])
+    transport = check_transport_alone(kernels=_fine(own, "kernels"), shared_memory=_fine(own, "shared memory"))
+    return Examined([*own, transport])
 
 
 def _fine(findings: Sequence[Finding], check: str) -> bool:
-    """Whether a check was made, and was ok on every rank."""
+    """Whether a check was made, and was ok."""
     levels = {finding.level for finding in findings if finding.check == check}
     return levels == {"ok"}
 
 
-def _shares(findings: Sequence[Finding]) -> bool:
-    return _fine(findings, "shared memory")
-
-
-def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool | None:
-    """Whether MPI was started to survive failures: `mpirun --with-ft ulfm` sets this variable."""
-    return environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true") if comm.transport.name == "mpi" else None
+def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool:
+    """Whether failures are told: MPI must be started so, and `mpirun --with-ft ulfm` sets this variable."""
+    return comm.transport.name != "mpi" or environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")

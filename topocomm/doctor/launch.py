@@ -34,10 +34,10 @@ def check_launcher(launched: tuple[str, int, int] | None, library: str | None) -
 
 
 def check_world(launched: tuple[str, int, int], world_size: int) -> Finding:
-    """Whether MPI sees the ranks that its launcher has started."""
+    """Whether the ranks that the launcher has started see each other."""
     name, _, size = launched
     if world_size == size:
-        return Finding("ok", "world", f"MPI sees {world_size} of {size} ranks")
+        return Finding("ok", "world", f"{world_size} of {size} ranks see each other")
     text = f"{name} started {size} ranks, MPI sees {world_size}: launcher and library are of two MPI installations"
     return Finding("FAIL", "world", text, TWO_MPIS)
 
@@ -74,17 +74,15 @@ def check_cores(placed: Sequence[Placed], library: str | None, environment: Envi
     return findings
 
 
-def check_faults(library: str | None, tells: bool | None) -> Finding:
-    """Whether this MPI tells which ranks have failed, so that the others can go on.
+def check_faults(library: str | None, tells: bool) -> Finding:
+    """Whether ranks learn which others have failed, so that they can go on.
 
     Args:
-        library: The MPI library.
-        tells: Whether it does; None where that was not asked.
+        library: The MPI library; None without MPI.
+        tells: Whether the transport tells.
     """
     if tells:
-        return Finding("ok", "faults", "MPI tells which ranks have failed: comm.shrink() works")
-    if tells is None:
-        return Finding("info", "faults", "no MPI job: nobody to fail")
+        return Finding("ok", "faults", "the ranks that are left learn which have failed, and go on with comm.shrink()")
     if library is not None and not library.startswith("Open MPI"):
         return Finding("info", "faults", f"{library} does not tell which ranks have failed: a failure ends the job")
     remedy = "mpirun --with-ft ulfm --mca pml ob1 --mca btl tcp,self ..."

@@ -48,13 +48,14 @@ def open_region(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> Buff
 @cache
 def kernels_available() -> bool:
     """Whether compiled code can run here: it needs numba, arrays that lie in memory as it knows them, and Linux."""
-    try:
-        from topocomm.execute.kernels.shared_memory import matches
-    except (ImportError, NotImplementedError):  # no numba, or one that is told not to compile
-        return False
     probe = np.empty((3, 5), np.float32)
     head = [probe.ctypes.data, id(np.ndarray), id(probe.dtype), 2, 3]
-    seen = [matches(np.array([*head, size], np.int64), id(probe)) for size in (5, 6)]
+    try:
+        from topocomm.execute.kernels.shared_memory import matches
+
+        seen = [matches(np.array([*head, size], np.int64), id(probe)) for size in (5, 6)]
+    except (ImportError, NotImplementedError):  # no numba, or one that is told not to compile
+        return False
     return seen == [True, False] and hasattr(os, "memfd_create")
 
 

@@ -1,0 +1,36 @@
+"""Blocks are taken in turns, as often as asked, each after its refill."""
+
+import gc
+
+import pytest
+
+from topocomm import run_local
+from topocomm.bench.timing import FEWEST_BLOCKS, MOST_BLOCKS, Pace, Timed, measure
+
+
+def test_blocks_are_taken_in_turns():
+    log = []
+    ways = [Timed(lambda: log.append("a"), lambda: log.append("-")), Timed(lambda: log.append("b"))]
+
+    def body(comm):
+        return measure(comm, ways, Pace(iterations=3, warmup=1))
+
+    a, b = run_local(body, ranks=1)[0]
+    assert a.us.shape == b.us.shape == (3,)
+    assert (a.us > 0).all()
+    assert "".join(log).endswith(("-" + "a" * a.calls + "b" * b.calls) * 3)
+    assert a.percentile_us(25) <= a.percentile_us(50) <= a.percentile_us(99)
+
+
+def test_the_number_of_blocks_is_bounded():
+    (times,) = run_local(lambda comm: measure(comm, [Timed(lambda: None)], Pace()), ranks=1)[0]
+    assert FEWEST_BLOCKS <= times.us.size <= MOST_BLOCKS
+
+
+def test_the_collector_is_switched_on_again_after_an_error():
+    def fail():
+        raise RuntimeError("planted")
+
+    with pytest.raises(RuntimeError, match="planted"):
+        run_local(lambda comm: measure(comm, [Timed(fail)], Pace(1)), ranks=1)
+    assert gc.isenabled()
