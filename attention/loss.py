@@ -87,13 +87,15 @@ def deal(shards: ShardMap, standing: NDArray[np.uint8]) -> ShardMap:
     """
     ranks = len(standing)
     replicas = min(shards.replicas, ranks)
-    owned, held = [0] * ranks, [0] * ranks
+    owned, taken, held = [0] * ranks, [0] * ranks, [0] * ranks
     owners: dict[int, int] = {}
     for shard in _most_settled_first(standing):
         column = standing[:, shard]
         able = np.flatnonzero(column == column.max()).tolist()
-        owners[shard] = able[0] if column.max() == OWN else min(able, key=lambda rank: (owned[rank], rank))
-        owned[owners[shard]] += 1
+        owner = able[0] if column.max() == OWN else min(able, key=lambda rank: (owned[rank], taken[rank]))
+        owners[shard] = owner
+        owned[owner] += 1
+        taken[owner] += column.max() != OWN
     holders = []
     for shard, owner in sorted(owners.items()):
         kept = [rank for rank in np.flatnonzero(standing[:, shard]).tolist() if rank != owner][: replicas - 1]
@@ -103,7 +105,7 @@ def deal(shards: ShardMap, standing: NDArray[np.uint8]) -> ShardMap:
     for ranks_of_shard in holders:
         while len(ranks_of_shard) < replicas:
             others = [rank for rank in range(ranks) if rank not in ranks_of_shard]
-            ranks_of_shard.append(min(others, key=lambda rank: (held[rank], rank)))
+            ranks_of_shard.append(min(others, key=lambda rank: held[rank]))
             held[ranks_of_shard[-1]] += 1
     return replace(shards, ranks=ranks, replicas=replicas, holders=tuple(map(tuple, holders)))
 

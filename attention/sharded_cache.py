@@ -167,7 +167,7 @@ class ShardedCache(Cache):
         """
         if self.record.length == 0 or self.record.length < self.get_seq_length():
             return {}
-        return {"input_ids": self.record.ids.clone(), "attention_mask": self.record.mask}
+        return {"input_ids": self.record.ids.clone(), "attention_mask": self.record.mask.clone()}
 
     def lost(self, survivors: Iterable[int]) -> Loss:
         """What the cache loses if only these ranks of it are left, the same in all layers."""

@@ -7,7 +7,7 @@ import torch
 from attention.growing import Growing
 from topocomm import Communicator
 
-IDS, PLACES = 0, 1
+IDS, PLACES, PRESENT = 0, 1, 2
 
 
 class TokenRecord:
@@ -19,7 +19,6 @@ class TokenRecord:
 
     def __init__(self) -> None:
         self._rows = Growing("tokens")
-        self._mask: torch.Tensor | None = None
 
     @property
     def length(self) -> int:
@@ -44,9 +43,7 @@ class TokenRecord:
     @property
     def mask(self) -> torch.Tensor:
         """1 where a token is, 0 where padding is, [batch, length], int64."""
-        if self._mask is None:
-            return torch.ones_like(self.ids)
-        return self._mask[:, : self.length].long()
+        return self._rows.view()[:, 0, :, PRESENT]
 
     def add(self, start: int, ids: torch.Tensor | None, places: torch.Tensor | None, mask: torch.Tensor | None) -> None:
         """Record the tokens that a forward pass begins with, at the positions from `start` on.
@@ -55,16 +52,18 @@ class TokenRecord:
             start: Tokens that the cache holds; later ones, of a pass that was undone, are forgotten.
             ids: Token ids [batch, n]; None leaves a gap, from which on nothing is known.
             places: Position ids [batch or 1, n]; None: the positions.
-            mask: [batch, start + n], or None where nothing is padding.
+            mask: [batch, start + n], 0 where padding is; None: nowhere.
         """
         self.truncate(start)
         if ids is None or self.length < start or (places is not None and places.ndim != 2):
             return
+        count = ids.shape[1]
         if places is None:
-            places = torch.arange(start, start + ids.shape[1])[None]
-        rows = torch.stack([ids.long(), places.long().expand_as(ids)], -1)[:, None]
-        self._rows.append(rows)
-        self._mask = mask if mask is not None and mask.ndim == 2 else None
+            places = torch.arange(start, start + count)[None]
+        fits = mask is not None and mask.shape == (len(ids), start + count)  # the mask function refuses others
+        present = mask[:, start:] if mask is not None and fits else torch.ones_like(ids)
+        rows = [x.long().expand_as(ids) for x in (ids, places, present)]
+        self._rows.append(torch.stack(rows, -1)[:, None])
 
     def truncate(self, length: int) -> None:
         """Forget the tokens from position `length` on."""
@@ -75,19 +74,14 @@ class TokenRecord:
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""
         self._rows.select_batch(index)
-        if self._mask is not None:
-            self._mask = self._mask.index_select(0, index)
 
     def clear(self) -> None:
         """Forget everything."""
         self._rows.clear()
-        self._mask = None
 
     def spread(self, comm: Communicator, root: int, batch: int, length: int) -> None:
         """Take over the record of rank `root`, which has this batch and length; collective."""
-        told = torch.zeros((3, batch, length), dtype=torch.int64)
+        told = torch.zeros((batch, 1, length, 3), dtype=torch.int64)
         if comm.rank == root:
-            told = torch.stack([self.ids, self.places, self.mask])
-        ids, places, mask = comm.broadcast(told, root=root)
-        self.clear()
-        self.add(0, ids, places, mask)
+            told = self._rows.view().contiguous()
+        self._rows.replace(comm.broadcast(told, root=root))

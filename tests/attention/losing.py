@@ -23,6 +23,11 @@ class Died(BaseException):
     """The end of a rank on a thread."""
 
 
+def leave(comm):
+    """The rank of this thread ends: said to the communicator in use, which may be one that `shrink` has made."""
+    comm.transport.world.leave(comm.rank)
+
+
 def build(**changes):
     """A random model with large weights: a key that is lost or counted twice changes its tokens."""
     torch.manual_seed(1)

@@ -1,0 +1,45 @@
+"""A process is killed under mpirun while a model generates: the example of the guide, at random ranks and steps."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mpi import ENVIRONMENT
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "lost_rank.py"
+LIMIT_S = 120
+
+
+def run(ranks, *arguments):
+    """The output of the example under an mpirun that survives the loss of processes."""
+    beside = str(Path(sys.executable).parent)
+    environment = {**os.environ, **ENVIRONMENT, "PATH": beside + os.pathsep + os.environ["PATH"]}
+    environment["PYTHONPATH"] = os.pathsep.join([str(EXAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")])
+    command = ["mpirun", "--with-ft", "ulfm", "-n", str(ranks), sys.executable, str(EXAMPLE), *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    ) as process:
+        try:
+            return process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+@pytest.mark.parametrize(("ranks", "replicas", "seed"), [(3, 1, 1), (3, 2, 2), (4, 1, 3)])
+def test_the_others_bring_the_tokens_of_an_undisturbed_run(ranks, replicas, seed):
+    chance = random.Random(seed)
+    victim, last_pass = chance.randrange(ranks), chance.randint(2, 40)
+    stdout, stderr = run(ranks, victim, last_pass, replicas)
+    lines = stdout.splitlines()
+    told = [line for line in lines if f"rank {victim} held positions" in line]
+    assert len(told) == ranks - 1, (victim, last_pass, stdout, stderr)
+    what = "no copy is left of positions" if replicas == 1 else "copies of all are left"
+    assert all(what in line for line in told)
+    same = {line for line in lines if "the same tokens as an undisturbed run" in line}
+    assert same == {f"rank {rank}: the same tokens as an undisturbed run" for rank in range(ranks - 1)}, stderr
