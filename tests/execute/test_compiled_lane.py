@@ -12,8 +12,9 @@ from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
 from topocomm import SUM, Operator
-from topocomm.execute.compiled_lane import CompiledLane, covers, quick_way
+from topocomm.execute.compiled_lane import CompiledLane, covers
 from topocomm.execute.lanes import Span, Work
+from topocomm.execute.quick import quick_pair
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.staged_lane import aligned_buffer
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
@@ -75,7 +76,7 @@ class Job:
         ]
 
         self.callers = [Caller() for _ in ranks]
-        self.quick = [quick_way(*pair, layout, 16) for pair in zip(self.callers, self.lanes, strict=True)]
+        self.quick = [quick_pair(*pair, layout, 16) for pair in zip(self.callers, self.lanes, strict=True)]
 
     def lane(self, rank):
         """The lane of a rank's next call."""

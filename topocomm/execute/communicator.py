@@ -158,8 +158,8 @@ class Communicator:
             call = self._first_use(key, Request("allreduce", x, op))
         elif self.settings.check == "always":
             self._agree_again(call)
-        elif (way := call.quick_way()) is not None:
-            self._quick[op] = way
+        elif call.quick is not None:
+            self._quick[op] = call.quick
         if out is not None:
             return call(x, out=out)
         return call.run(x)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.execute.awaited import Awaited
-from topocomm.execute.compiled_run import ALL_LOOKS, CompiledRun, Sizes, free_memory, lane_head, stage_words, wait_words
+from topocomm.execute.compiled_run import CompiledRun, Sizes, free_memory, lane_head, stage_words, wait_words
 from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.lanes import BUSY, Lane, Span, Work
+from topocomm.execute.lanes import Lane, Span, Work
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.execute.waiting import UnderWay
-from topocomm.operators.operator import Layout, fold_task
+from topocomm.operators.operator import fold_task
 from topocomm.planning.buffers import Piece
 from topocomm.planning.schedule import Combine
 from topocomm.planning.shared_memory import SharedProgram
-
-if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
 
 Words = list[int]
 
@@ -224,55 +220,6 @@ def awaited_bytes(work: Work, program: SharedProgram, shared: SharedMemory) -> S
                 key = (index, shared.ranks.index(peer))
                 sizes[key] = sizes.get(key, 0) + sum(work.chunk_bytes(chunk) for _, chunk in pieces)
     return sizes
-
-
-PAIR = 2
-
-
-def quick_way(
-    comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout, tag: int
-) -> Callable[[Any], Fields | None]:
-    """The shortest way through an allreduce of two fields: one microsecond of Python around the compiled call.
-
-    Returns:
-        quick(x): the result for a dict of NumPy arrays that fit; None, and nothing done, for any other x. The check
-        of x is part of the compiled call.
-    """
-    shared, words = lanes[0].compiled.shared, [lane.compiled.words for lane in lanes]
-    (name0, shape0, dtype0), (name1, shape1, dtype1) = (
-        (f.name, (*layout.leading, *f.row_shape), f.dtype) for f in layout.fields
-    )
-    run_pair, looks, done, misfit, empty = word.run_pair, ALL_LOOKS, word.DONE, word.MISFIT, np.empty
-    begin = comm.recorder.begin
-
-    def quick(x: Any) -> Fields | None:
-        if type(x) is not dict or len(x) != PAIR or comm.refusal is not None:
-            return None
-        try:
-            x0, x1 = x[name0], x[name1]
-        except KeyError:
-            return None
-        y0, y1 = empty(shape0, dtype0), empty(shape1, dtype1)
-        comm.refusal = BUSY
-        epoch = shared.epoch + 1
-        at = run_pair(words[epoch & 1], epoch, looks, id(x0), id(x1), id(y0), id(y1))
-        if at == misfit:
-            comm.refusal = None
-            return None
-        shared.epoch = epoch
-        number = begin(tag)
-        if at != done:
-            try:
-                lane = lanes[epoch & 1]
-                lane.stand_at(at, (x0, x1, y0, y1))
-                comm.waiting.for_call(UnderWay(lane, tag, number))
-            except BaseException as error:
-                comm.fail_with(error)
-                raise
-        comm.refusal = None
-        return {name0: y0, name1: y1}
-
-    return quick
 
 
 def covers(work: Work) -> bool:

@@ -53,6 +53,8 @@ class PreparedCall:
         self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
         self._handle: Handle | None = None
         self._freed = False
+        self.quick = self._quick_way()
+        """As `quick.py`; None where there is no shorter way."""
 
     @property
     def _turn(self) -> int:
@@ -95,6 +97,10 @@ class PreparedCall:
             DeadlineError: A rank did not come in time.
             RankFailedError: A rank failed.
         """
+        if out is None and self.quick is not None and self._handle is None and not self._freed:
+            result = None if (x is self._inputs[0] or x is self._inputs[-1]) else self.quick(x)
+            if result is not None:
+                return result
         fields = self._value(x)
         given = None if out is None or not self._gives else self._place(out)
         result = self._run(fields, given)
@@ -119,7 +125,7 @@ class PreparedCall:
         lane, number = self._enter()
         try:
             target = self._target(given) if self._gives else None
-            through = lane.begin(fields, target, given is None)
+            through = lane.begin(fields, target, _apart(fields, given))
         except BaseException as error:
             comm.fail_with(error)
             raise
@@ -138,16 +144,22 @@ class PreparedCall:
         fields = self._structure.fields(x)
         return self._run(fields if self._local is None else self._local.fold(fields), None)
 
-    def quick_way(self) -> Callable[[Any], Fields | None] | None:
-        """`compiled_lane.quick_way` of this call, if it takes plain dicts of two NumPy arrays."""
-        if self._structure.rebuild is not None or self._structure.is_torch or self._shared is None:
+    def _quick_way(self) -> Callable[[Any], Any] | None:
+        """The shortest way through this call, if it is an allreduce in shared memory of values that have one."""
+        structure, name = self._structure, self.plan.collective.name
+        if structure.is_torch or self._shared is None or self._local is not None or name != "allreduce":
             return None
-        from topocomm.execute.compiled_lane import PAIR, CompiledLane, quick_way
+        from topocomm.execute.compiled_lane import CompiledLane
+        from topocomm.execute.quick import PAIR, quick_bare, quick_pair
 
         lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
-        if not lanes or len(self._values) != PAIR:
+        if not lanes:
             return None
-        return quick_way(self._comm, lanes, self._layout, self.tag)
+        if structure.bare:
+            return quick_bare(self._comm, lanes, self._layout, self.tag)
+        if structure.rebuild is None and len(self._values) == PAIR:
+            return quick_pair(self._comm, lanes, self._layout, self.tag)
+        return None
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
@@ -174,7 +186,7 @@ class PreparedCall:
         lane, number = self._enter()
         try:
             target = self._target(given) if self._gives else None
-            if not lane.begin(fields, target, given is None):
+            if not lane.begin(fields, target, _apart(fields, given)):
                 comm.waiting.for_call(UnderWay(lane, self.tag, number))
             result = self._finish(target, given, None)
         except BaseException as error:
@@ -203,9 +215,11 @@ class PreparedCall:
             if self._lanes[0].takes_value:
                 raise OperatorError("x is missing: this rank puts a value in")
             return None
-        if x is self.input and all(map(is_, self._structure.parts(x), self._input_parts[self._turn])):
-            return None
-        if any(x is other for other in self._inputs if other is not self.input):
+        turn = self._turn
+        if x is self._inputs[turn]:
+            if all(map(is_, self._structure.parts(x), self._input_parts[turn])):
+                return None
+        elif x is self._inputs[turn - 1]:
             raise OperatorError("x is the send buffer of an earlier call; take `call.input` anew before each call")
         fields = take(x, self._structure.names)
         _check("x", fields, self._values)
@@ -242,6 +256,13 @@ class PreparedCall:
 
 def _shapes(layout: Layout, span: Span) -> Shapes:
     return [(f.name, (*span.leading, *f.row_shape), f.dtype) for f in layout.fields]
+
+
+def _apart(fields: Fields | None, given: Fields | None) -> bool:
+    """Whether what is written is surely other memory than what is read."""
+    if fields is None or given is None:
+        return True
+    return not any(np.may_share_memory(a, b) for a in fields.values() for b in given.values())
 
 
 def _check(what: str, fields: Fields, shapes: Shapes) -> None:

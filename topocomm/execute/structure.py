@@ -26,6 +26,8 @@ class Structure:
     is_torch: bool
     rebuild: Callable[[Mapping[str, Any]], Any] | None
     """None where the container is a dict of the fields in the operator's order."""
+    bare: bool = False
+    """Whether there is no container, but one array."""
 
     def give(self, fields: Fields) -> Any:
         """The fields in the user's container, as the user's kind of array; no copy is made."""
@@ -84,7 +86,7 @@ def describe(operator: Operator, x: Any) -> Structure:
     if _is_array(x):
         if len(wanted) != 1:
             raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got one bare array")
-        return Structure(wanted, _is_torch(x), lambda fields: fields[wanted[0]])
+        return Structure(wanted, _is_torch(x), lambda fields: fields[wanted[0]], bare=True)
     parts = _parts(x)
     if sorted(parts) != sorted(wanted):
         raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got {list(parts)}")
