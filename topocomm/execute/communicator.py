@@ -11,7 +11,7 @@ import numpy as np
 
 from topocomm.errors import DeadlineError, MismatchError, OperatorError, TopocommError
 from topocomm.execute.agreement import gather_notes
-from topocomm.execute.departure import watch_departure
+from topocomm.execute.departure import note_loss, watch_departure
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.lanes import BUSY
 from topocomm.execute.meeting import meet
@@ -318,6 +318,7 @@ class Communicator:
             DeadlineError: A rank that is not known to be gone does not call it.
         """
         members = survivors(self)
+        note_loss(self.transport)
         number, self._subsets = self._subsets, self._subsets + 1
         transport = self.transport.shrink(members, number)
         if self._find_places is None:
@@ -400,6 +401,8 @@ class Communicator:
         if report is not None and report["kind"] == "RankFailedError":
             self.gone.add(report["rank"])
         self.gone.discard(self.rank)
+        if self.gone:
+            note_loss(self.transport)
         self.refusal = f"it was closed by {type(error).__name__}: {error}"
         self._record(error)
         if not tell:

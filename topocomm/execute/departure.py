@@ -19,6 +19,7 @@ from topocomm.errors import RankFailedError, TopocommError
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
+    from topocomm.execute.transports.transport import Transport
 
 PATIENCE_S = 1.0
 """How long an open communicator waits for others to leave too before it tells them."""
@@ -26,6 +27,8 @@ FAILED_PATIENCE_S = 5.0
 """How long one that has failed waits before its process ends without the others."""
 
 _alive: WeakSet[Communicator] = WeakSet()
+_bereaved: list[Transport] = []
+"""The first transport that has lost ranks: its communicator may have been dropped for a smaller one long before."""
 
 
 def watch_departure(comm: Communicator) -> None:
@@ -33,6 +36,12 @@ def watch_departure(comm: Communicator) -> None:
     if comm.size > 1 and not comm.transport.in_process:
         _alive.add(comm)
         _at_exit()
+
+
+def note_loss(transport: Transport) -> None:
+    """Remember at this process's end that ranks are gone, whatever becomes of the communicator that found it out."""
+    if not _bereaved and not transport.in_process:
+        _bereaved.append(transport)
 
 
 @cache
@@ -45,8 +54,8 @@ def _depart() -> None:
         failed = comm.failed
         if not failed and not comm.open:
             continue
-        if comm.gone:
-            _finish_alone(comm)
+        if comm.gone or (failed and comm.transport.failed()):
+            note_loss(comm.transport)
             continue
         if comm.transport.all_leave(FAILED_PATIENCE_S if failed else PATIENCE_S):
             continue
@@ -60,11 +69,13 @@ def _depart() -> None:
             continue
         with suppress(TopocommError):
             comm.fail(RankFailedError(f"rank {comm.rank} has left: its process ends"))
+    for transport in _bereaved:
+        _finish_alone(transport)
 
 
-def _finish_alone(comm: Communicator) -> None:
+def _finish_alone(transport: Transport) -> None:
     """Finish a transport some of whose ranks are gone: it may know that, or wait for them for ever."""
     with open(os.devnull, "w") as nowhere:
         faulthandler.dump_traceback_later(FAILED_PATIENCE_S, exit=True, file=nowhere)  # works where Python does not
-        comm.transport.finish()
+        transport.finish()
         faulthandler.cancel_dump_traceback_later()
