@@ -1,0 +1,63 @@
+"""The examples run, alone and as jobs, and so does the code of every page of the guide, in the order of the page."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mpi import finished, mpirun
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "docs/examples").glob("*.py"))
+PAGES = sorted((ROOT / "docs").glob("**/*.md"))
+PRINTS = {
+    "custom_operator": "longest runs of dry days: [78, 85, 80]",
+    "recurrence": "1000 steps; the last state is [4.897, 5.155, -4.075, 2.342]",
+    "topk": "5. item 437273: 4.396",
+    "tree": "rank 0: ",
+    "welford": "column 2: ",
+}
+BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+"""A block of code and, right after it, what it prints."""
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run_as_jobs(path):
+    job = mpirun(2, ["-W", "error", path], env={"PYTHONPATH": str(ROOT)})
+    assert job.returncode == 0, job.stderr[-3000:]
+    assert PRINTS[path.stem] in job.stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run_alone(path):
+    job = alone(path)
+    assert job.returncode == 0, job.stderr[-3000:]
+    assert PRINTS[path.stem] in job.stdout
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if "```python" in page.read_text()], ids=lambda page: page.stem
+)
+def test_the_code_of_a_page_runs_and_prints_what_it_says(page, tmp_path):
+    blocks = BLOCK.findall(page.read_text())
+    script = tmp_path / f"{page.stem}.py"
+    mark = "----- end of block"
+    script.write_text("\n".join(f"{code}\nprint({mark!r}, flush=True)" for code, _ in blocks))
+    job = alone(script)
+    assert job.returncode == 0, job.stderr[-3000:]
+    for (code, text), printed in zip(blocks, job.stdout.split(f"{mark}\n"), strict=False):
+        assert not text or printed == text, f"{page.name}:\n{code}"
+
+
+def test_links_lead_somewhere():
+    for page in [*PAGES, *ROOT.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def alone(script):
+    """The finished program on one process."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
+    return finished([sys.executable, "-W", "error", str(script)], environment, 120)
