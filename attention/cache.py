@@ -222,7 +222,7 @@ class ShardedKVCache:
         self.shards, self.rank, self.missing = shards, rank, missing
         if length:
             parts = self._parts(0, length)
-            kept = [self.rows_at(np.setdiff1d(held, missing)) for _, held in parts]
+            kept = [self.rows_at(held) for _, held in parts]
             self._copies.clear()
             for (part, _), rows in zip(parts, kept, strict=True):
                 part.replace(*rows)
