@@ -18,6 +18,12 @@ Arrays = Mapping[str, NDArray[Any]]
 Call = Callable[[], object]
 
 
+def draw(rng: np.random.Generator, layout: Any) -> dict[str, NDArray[Any]]:
+    """Partials as a decode step has them, none of them empty: the alternatives make 0 / 0 of a row without keys."""
+    out, lse = (rng.standard_normal((*layout.leading, *f.row_shape), dtype=np.float32) for f in layout.fields)
+    return {OUT: out, LSE: lse}
+
+
 def exact(values: Sequence[Arrays]) -> dict[str, Any]:
     """The merge of partials by formula, in float64: weights exp(lse - max), never a merge of two."""
     lse = np.stack([value[LSE] for value in values])

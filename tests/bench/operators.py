@@ -12,6 +12,14 @@ def _add(left, right):
 ADD = Operator("add", (Field("value", dtype=np.float32),), _add, {"value": 0}, True)
 
 
+def _logadd(left, right):
+    return {"value": np.logaddexp(left["value"], right["value"])}
+
+
+LOGADD = Operator("logadd", (Field("value", dtype=np.float32),), _logadd, {"value": -np.inf}, True)
+"""ln(e^a + e^b) in NumPy: an operator that infinities are ordinary values of."""
+
+
 def _off_kernel(layout):
     def bind(layout, buffer, rows, offsets):
         views = [layout.views(buffer, offset, rows)["value"] for offset in offsets]

@@ -1,10 +1,12 @@
 """Results of every collective are right by the check, and what is wrong with one is counted."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from attention import LOGSUMEXP, bench
-from tests.bench.operators import ADD, ENDS
+from tests.bench.operators import ADD, ENDS, LOGADD
 from topocomm import ARGMAX, BXOR, MAX, PROD, SUM, run_local
 from topocomm.bench.check import count_wrong, expected
 from topocomm.bench.ours import Ours
@@ -68,6 +70,17 @@ def test_nan_and_infinities_are_wrong_unless_expected(value):
     assert count_wrong(problem, result, [segment]) == 1
     segment.expected["value"][3] = value
     assert count_wrong(problem, result, [segment]) == 0
+
+
+def test_infinite_operands_take_no_tolerance_away():
+    def sample(rng, layout):
+        values = rng.standard_normal(layout.leading).astype(np.float32)
+        values[: 3 if values[0] > 0 else 2] = -np.inf
+        return {"value": values}
+
+    problem = make_problem("allreduce", replace(LOGADD, sample=sample), 50, 4)
+    for rank, result in enumerate(results(problem)):
+        assert count_wrong(problem, result, expected(problem, rank)) == 0
 
 
 def test_integers_must_be_exact():

@@ -200,21 +200,20 @@ def test_under_mpirun_the_library_does_what_it_can():
     assert rows["MPI_Allreduce"]["predicted_us"] is None
 
 
-@pytest.mark.parametrize("collective", ["reduce_scatter", "broadcast"])
-def test_under_mpirun_other_collectives_have_their_library_call(collective):
-    ended = job(2, "--collective", collective, "--sizes", "2KiB", "--format", "json", *QUICK)
+def test_under_mpirun_other_collectives_have_their_library_call():
+    ended = job(2, "--collective", "reduce_scatter", "--sizes", "2KiB", "--format", "json", *QUICK)
     assert ended.returncode == 0, ended.stderr
     rows = json.loads(ended.stdout)["results"]
-    assert any(row["implementation"].startswith("MPI_") for row in rows)
+    assert any(row["implementation"] == "MPI_Reduce_scatter_block" for row in rows)
     assert all((row["out_of_place"] or row["in_place"])["nwrong"] == 0 for row in rows)
 
 
 def test_bits_under_mpirun():
-    ended = job(3, "--bits", "--sizes", "1KiB:64KiB:64", "--format", "json")
+    ended = job(2, "--bits", "--sizes", "1KiB:64KiB:64", "--format", "json")
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     trials = document["results"][0]["trials"]
-    for part in ("shared memory", "in place", "handle", "MPI messages", "threads, rank 2"):
+    for part in ("shared memory", "in place", "handle", "MPI messages", "threads, rank 1"):
         assert any(part in trial for trial in trials), part
     assert {(row["size_bytes"], row["order"]) for row in document["results"]} == {
         (1024, "any"),

@@ -23,6 +23,7 @@ from topocomm.bench.libraries import MpiLibrary
 from topocomm.bench.method import Call, Method
 from topocomm.bench.ours import Ours
 from topocomm.bench.problem import make_problem
+from topocomm.bench.registered import with_values
 
 HEADS = 32
 BLOCKS = 100
@@ -49,7 +50,7 @@ def main() -> None:
     if world.size < 2:
         sys.exit("merge.py compares ways to merge between ranks: run it with mpirun -n 2 or more")
     comm, library = Communicator.from_mpi(world), MpiLibrary(world)
-    problem = make_problem("allreduce", LOGSUMEXP, HEADS, world.size)
+    problem = make_problem("allreduce", with_values(LOGSUMEXP, bench), HEADS, world.size)
     x = problem.value(world.rank)
     methods: list[Method] = [Ours(comm, problem, prepared=prepared) for prepared in (False, True)]
     methods += [*bench.alternatives(library), GatherAndFold(library, problem), UserDefinedOp(library, problem)]

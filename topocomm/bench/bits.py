@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.bench.problem import Fields, Problem
-from topocomm.bench.ways import MESSAGES, way_of
+from topocomm.bench.ways import way_of
 from topocomm.execute.bootstrap import run_local
 from topocomm.execute.communicator import Communicator
 from topocomm.planning.plan import Plan
@@ -118,7 +118,7 @@ def _trials(comm: Communicator, with_messages: Communicator, problem: Problem, p
     if way.startswith("shared memory"):
         call = with_messages.prepare("allreduce", like=x, operator=operator, plan=plan)
         for _ in range(2):
-            yield MESSAGES.get(comm.transport.name, comm.transport.name), _fields(problem, call(x))
+            yield way_of(call), _fields(problem, call(x))
         call.free()
     if comm.rank == 0 and not comm.transport.in_process:
 

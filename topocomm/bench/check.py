@@ -127,10 +127,15 @@ def _widened(array: NDArray[Any]) -> NDArray[Any]:
 def _tolerance(wanted: NDArray[Any], operands: Sequence[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
     if kind(dtype) not in "fc" or len(operands) == 1:
         return np.zeros(wanted.shape)
-    scale: NDArray[Any] = sum((np.abs(operand) for operand in operands), np.abs(wanted))
+    scale: NDArray[Any] = sum((_finite(operand) for operand in operands), _finite(wanted))
     real = dtype if kind(dtype) == "f" else np.zeros(0, dtype).real.dtype
     eps = float(ml_dtypes.finfo(real).eps)  # type: ignore[no-untyped-call]
-    return np.asarray(2 * len(operands) * eps * np.where(np.isfinite(scale), scale, 0))
+    return np.asarray(2 * len(operands) * eps * scale)
+
+
+def _finite(array: NDArray[Any]) -> NDArray[Any]:
+    """Absolute values; 0 for infinities and NaN, which round nothing."""
+    return np.where(np.isfinite(array), np.abs(array), 0.0)
 
 
 def _wrong(got: NDArray[Any], wanted: NDArray[Any], tolerance: NDArray[Any]) -> int:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from topocomm.bench.alternatives import GatherAndFold, LibraryCollective, UserDefinedOp
 from topocomm.bench.libraries import MpiLibrary, TorchLibrary
 from topocomm.bench.method import Library, Method
 from topocomm.bench.problem import CARRYING, Problem, make_problem
-from topocomm.bench.registered import find_module, registered_exact, registered_methods
+from topocomm.bench.registered import find_module, registered_exact, registered_methods, with_values
 from topocomm.bench.row import Row, measure_problem
 from topocomm.bench.timing import Pace
 from topocomm.execute.communicator import Communicator
@@ -52,6 +52,7 @@ def measure_all(comm: Communicator, wanted: Wanted) -> Iterator[list[Row]]:
     """The rows of every size; collective."""
     library = open_library(comm)
     module = find_module(wanted.operator.name)
+    wanted = replace(wanted, operator=with_values(wanted.operator, module))
 
     def alternatives(problem: Problem) -> list[Method]:
         if library is None:
