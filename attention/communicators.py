@@ -14,17 +14,28 @@ if TYPE_CHECKING:
 
     from topocomm import PreparedCall
 
+_of_torch: dict[Any, Communicator] = {}
+"""Communicators of process groups and meshes, which live as long as the process."""
 PREPARED_LIMIT = 32
 """Prepared calls kept per communicator; the one unused for longest goes first, on all ranks alike."""
 
 
 def as_communicator(function: str, comm: Any) -> Communicator:
-    """The Communicator itself, or that of an mpi4py communicator, made at its first use; collective then."""
+    """The Communicator itself, or that of an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh.
+
+    Those are wrapped at their first use, which is collective.
+    """
     if isinstance(comm, Communicator):
         return comm
-    if type(comm).__module__.split(".")[0] != "mpi4py":
+    origin = type(comm).__module__.split(".")[0]
+    if origin == "torch" and type(comm).__name__.startswith(("ProcessGroup", "DeviceMesh")):
+        if comm not in _of_torch:
+            _of_torch[comm] = Communicator.from_torch(comm)
+        return _of_torch[comm]
+    if origin != "mpi4py":
         raise OperatorError(
-            f"{function}: comm must be a topocomm.Communicator or an mpi4py communicator, got {type(comm).__name__}"
+            f"{function}: comm must be a topocomm.Communicator, an mpi4py communicator, a torch ProcessGroup or a "
+            f"1-D DeviceMesh, got {type(comm).__name__}"
         )
     key = _mpi_key()
     known = comm.Get_attr(key)

@@ -1,0 +1,23 @@
+"""Run by test_torch on 2 ranks: what attention takes as `comm` under torch.distributed."""
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from attention import tree_decode
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+q, k, v = torch.randn(1, 4, 1, 16), torch.randn(1, 2, 33, 16), torch.randn(1, 2, 33, 16)
+own = slice(33 * rank // size, 33 * (rank + 1) // size)
+shard = [x[:, :, own].contiguous() for x in (k, v)]
+whole = torch.nn.functional.scaled_dot_product_attention(
+    q.double(), *(x.double().repeat_interleave(2, 1) for x in (k, v))
+)
+mesh = init_device_mesh("cpu", (size,))
+results = [tree_decode(q, *shard, comm) for comm in (dist.group.WORLD, mesh, dist.group.WORLD)]
+assert all(torch.equal(result, results[0]) for result in results)
+torch.testing.assert_close(results[0].double(), whole, atol=1e-6, rtol=0)
+print(f"[{rank}] ok", flush=True)
