@@ -55,11 +55,13 @@ class TokenRecord:
             mask: [batch, start + n], 0 where padding is; None: nowhere.
         """
         self.truncate(start)
-        if ids is None or self.length < start or (places is not None and places.ndim != 2):
+        if ids is None or self.length < start:
             return
         count = ids.shape[1]
         if places is None:
             places = torch.arange(start, start + count)[None]
+        if places.shape not in ((1, count), ids.shape):
+            return
         fits = mask is not None and mask.shape == (len(ids), start + count)  # the mask function refuses others
         present = mask[:, start:] if mask is not None and fits else torch.ones_like(ids)
         rows = [x.long().expand_as(ids) for x in (ids, places, present)]

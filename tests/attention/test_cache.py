@@ -1,5 +1,7 @@
 """Which rank owns what, and what a rank's cache holds after any history of calls."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -218,3 +220,44 @@ def test_views_before_the_first_token_and_bad_cuts_are_refused():
         cache.k  # noqa: B018
     with pytest.raises(ValueError, match=r"length must be 0 to 0, got 1"):
         cache.truncate(1)
+
+
+@given(MAPS, st.integers(1, 9), st.lists(st.integers(0, 60), max_size=5), st.integers(0, 300))
+def test_copies_are_kept_in_step_and_apart_from_what_is_owned(shards, replicas, steps, cut):
+    shards = replace(shards, replicas=min(replicas, shards.ranks))
+    caches = [ShardedKVCache(shards, rank) for rank in range(shards.ranks)]
+    total = 0
+    for turn, count in enumerate([5, *steps]):
+        k, v = tokens(count, start=total)
+        for rank, cache in enumerate(caches):
+            if turn % 2:
+                held = np.union1d(*(of(rank, total, total + count) for of in (shards.owned, shards.copied))) - total
+                cache.extend(k[:, :, held], v[:, :, held], count)
+            else:
+                cache.append(k, v)
+        total += count
+    total = min(cut, total)
+    k, v = tokens(total)
+    held = np.zeros(total, int)
+    for rank, cache in enumerate(caches):
+        cache.truncate(total)
+        assert cache.positions.tolist() == shards.owned(rank, 0, total).tolist()
+        for part, mine in cache._parts(0, total):
+            assert part.positions.tolist() == mine.tolist()
+            assert torch.equal(part.k.view(), k[:, :, mine.tolist()])
+            assert torch.equal(part.v.view(), v[:, :, mine.tolist()])
+            held[mine] += 1
+    assert (held == shards.replicas).all()
+
+
+def test_replicas_can_be_given_to_the_cache():
+    cache = ShardedKVCache(ShardMap(3), 0, replicas=2)
+    cache.append(*tokens(3 * 64 * 16))
+    assert cache.shards.replicas == 2
+    held = sum(len(of(0, 0, cache.length)) for of in (cache.shards.owned, cache.shards.copied))
+    assert cache.token_bytes == 2 * 3 * (4 + 5) * 4
+    assert cache.used_bytes == held * cache.token_bytes
+    cache.select_batch(torch.tensor([1]))
+    assert all(part.k.view().shape[0] == 1 for part, _ in cache._parts(0, cache.length))
+    with pytest.raises(ValueError, match="replicas=2 needs 2 ranks, there are 1"):
+        ShardedKVCache(ShardMap(1), 0, replicas=2)

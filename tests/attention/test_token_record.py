@@ -1,0 +1,41 @@
+"""What is known of the tokens behind a cache, also after passes that were undone or gave no tokens."""
+
+import torch
+
+from attention.token_record import TokenRecord
+
+
+def ids(*numbers):
+    return torch.tensor([numbers, [100 + n for n in numbers]])
+
+
+def test_tokens_positions_and_padding_of_their_own_pass():
+    record = TokenRecord()
+    assert (record.length, record.batch) == (0, 0)
+    record.add(0, ids(1, 2, 3), None, torch.tensor([[0, 1, 1], [1, 1, 1]]))
+    record.add(3, ids(4), torch.tensor([[2], [3]]), None)
+    assert (record.length, record.batch) == (4, 2)
+    assert record.ids.tolist() == [[1, 2, 3, 4], [101, 102, 103, 104]]
+    assert record.places.tolist() == [[0, 1, 2, 2], [0, 1, 2, 3]]
+    assert record.mask.tolist() == [[0, 1, 1, 1], [1, 1, 1, 1]]
+    record.select_batch(torch.tensor([1, 1, 0]))
+    assert record.ids[:, 0].tolist() == [101, 101, 1]
+
+
+def test_a_pass_that_was_undone_is_forgotten():
+    record = TokenRecord()
+    record.add(0, ids(1, 2, 3), None, None)
+    record.add(2, ids(9), None, None)
+    assert record.ids[0].tolist() == [1, 2, 9]
+    record.add(0, ids(7)[:1], None, None)
+    assert record.ids.tolist() == [[7]]
+
+
+def test_a_gap_stays_a_gap():
+    record = TokenRecord()
+    record.add(0, ids(1, 2), None, None)
+    record.add(2, None, None, None)  # three embeddings
+    record.add(5, ids(6), None, None)
+    assert record.length == 2
+    record.add(2, ids(3), torch.zeros(3, 2, 1), None)  # positions of several kinds
+    assert record.length == 2
