@@ -66,8 +66,8 @@ env:
 
 # Every figure beside its alternatives, in one run each; `mpirun -n 4 topocomm bench` has more sizes and operators.
 bench: setup
-	for ranks in 2 4 8; do mpirun -n $$ranks python -m mpi4py tools/bench/merge.py; done
-	for ranks in 2 4; do mpirun -n $$ranks python -m mpi4py tools/bench/sum64.py; done
+	for ranks in 2 4 8; do mpirun -n $$ranks python -m mpi4py tools/bench/merge.py || exit 1; done
+	for ranks in 2 4; do mpirun -n $$ranks python -m mpi4py tools/bench/sum64.py || exit 1; done
 	mpirun -n 4 topocomm bench --sizes 8:16MiB:8
 	mpirun -n 4 topocomm bench --bits --operator attention.logsumexp --sizes 516:1MiB:32
 
