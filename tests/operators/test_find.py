@@ -12,7 +12,7 @@ def test_names_of_the_packages_installed():
 
 
 def test_unknown_names_list_the_known():
-    with pytest.raises(OperatorError, match=r"unknown operator 'avg'; installed packages register .*max, min, sum"):
+    with pytest.raises(OperatorError, match=r"unknown operator 'avg'; installed packages register .*max, min, .*sum"):
         find_operator("avg")
 
 

@@ -52,6 +52,8 @@ class UnderWay:
     tag: int
     number: int
     what: str = ""
+    suspects: frozenset[int] = frozenset()
+    """Ranks awaited that the last look found gone."""
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Waiting:
     def check(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
         """Look once whether `call` can still come through; raises like `for_call`."""
         waits = awaited()
-        self._failures({m.peer for m in (*waits.receives, *waits.sends)})
+        self._failures(call, {m.peer for m in (*waits.receives, *waits.sends)})
         self._hear(call, awaited)
 
     def patience(self, waited_s: float, limit_s: float, call: UnderWay, awaited: Awaited) -> None:
@@ -142,14 +144,19 @@ class Waiting:
     def _name(self, call: UnderWay) -> str:
         return call.what or f"call {call.number} ({self.describe(call.tag)})"
 
-    def _failures(self, awaited: Collection[int]) -> None:
-        """Raise what ranks report, and that one of those awaited is gone; another one may have done its part."""
+    def _failures(self, call: UnderWay, awaited: Collection[int]) -> None:
+        """Raise what ranks report, and that one of those awaited is gone; another one may have done its part.
+
+        A rank counts as gone when two looks find it so: what it did last may come between them.
+        """
         rank = self.transport.rank
         for peer in range(self.transport.size):
             note = self.transport.take(peer, FAILURE_TAG) if peer != rank else None
             if note is not None:
                 raise _reported(rank, json.loads(note))
-        gone = {peer: how for peer, how in self.transport.failed().items() if peer in awaited}
+        found = {peer: how for peer, how in self.transport.failed().items() if peer in awaited}
+        gone = {peer: how for peer, how in found.items() if peer in call.suspects}
+        call.suspects = frozenset(found)
         if gone:
             self._last_words(gone)
             raise rank_failed(rank, gone)

@@ -48,9 +48,12 @@ class World:
                 self.wanted[src, dst] = deque()
 
     def leave(self, rank: int) -> None:
-        """The thread of `rank` has ended."""
+        """The thread of `rank` has ended; worlds of fewer ranks learn it too."""
         with self.lock:
             self.gone.add(rank)
+            inner = [(world, members) for (_, members), world in self.subsets.items() if rank in members]
+        for world, members in inner:
+            world.leave(members.index(rank))
 
     def transports(self) -> list[ThreadTransport]:
         """One transport per rank."""
@@ -171,6 +174,9 @@ class ThreadTransport(Transport):
         key = (number, tuple(members))
         with self.world.lock:
             inner = self.world.subsets.setdefault(key, World(len(members)))
+            gone = [members.index(rank) for rank in members if rank in self.world.gone]
+        for rank in gone:
+            inner.leave(rank)
         return ThreadTransport(inner, members.index(self.rank))
 
     def close(self, timeout_s: float) -> bool:
