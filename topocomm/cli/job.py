@@ -6,10 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-import topocomm
 from topocomm.execute.bootstrap import run_local
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.transports.mpi import load_mpi
+from topocomm.execute.launch import init
 from topocomm.topology.model import Topology
 
 LAUNCHERS = (
@@ -40,13 +39,7 @@ def speaks() -> bool:
 
 def join(topology: Topology | None = None) -> Communicator:
     """The communicator of the launcher's ranks; collective."""
-    init: Callable[[Topology | None], Communicator] | None = getattr(topocomm, "init", None)
-    if init is not None:
-        return init(topology)
-    mpi = load_mpi()
-    if not mpi.Is_initialized():
-        mpi.Init_thread()
-    return Communicator.from_mpi(mpi.COMM_WORLD, topology)
+    return init(topology)
 
 
 def run_on_ranks(work: Callable[[Communicator], Result], ranks: int) -> Result:
