@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 
 from topocomm.execute.recorder import Recorder
@@ -46,8 +46,18 @@ def difference(recorder: Recorder, standing: Standing) -> int | None:
     return None
 
 
-def blame(rank: int, awaited: set[int], number: int, heard: Mapping[int, Standing]) -> str:
-    """Who is behind, in words: of the ranks awaited, and of those whom they await, the ones that are not waiting."""
+def blame(rank: int, awaited: set[int], number: int, heard: Mapping[int, Standing], silent: Collection[int]) -> str:
+    """Who is behind, in words: of the ranks awaited, and of those whom they await, the ones that are not waiting.
+
+    A rank that waits in an earlier call is named too, and so are those that it waits for.
+
+    Args:
+        rank: This rank.
+        awaited: Whom it awaits.
+        number: Of the call that it waits in.
+        heard: The last word of every rank heard of.
+        silent: Ranks whose last word is too old: they waited then, and may have stopped since.
+    """
     behind: list[str] = []
     seen = {rank}
     queue = sorted(awaited)
@@ -57,10 +67,12 @@ def blame(rank: int, awaited: set[int], number: int, heard: Mapping[int, Standin
             continue
         seen.add(peer)
         standing = heard.get(peer)
-        if standing is not None and standing.number >= number and standing.awaits:
-            queue += standing.awaits
-        elif standing is None:
+        if standing is None:
             behind.append(f"rank {peer} (not heard of)")
-        else:
+            continue
+        waits = standing.awaits and peer not in silent
+        if not waits or standing.number < number:
             behind.append(f"rank {peer} (last heard of in {standing.name})")
+        if waits:
+            queue += standing.awaits
     return f"; behind: {', '.join(behind)}" if behind else ""

@@ -28,6 +28,8 @@ SLICE_S = 0.05
 TURN_S = 0.0002
 """Turn of one of several calls under way."""
 TELL_AGAIN_S = 1.0
+SILENT_AFTER = 2.5
+"""Turns without a word after which a rank that said that it waits may have stopped."""
 SAY_AFTER_S = 10.0
 LAST_WORDS_S = 0.1
 FAILURES: dict[str, type[TopocommError]] = {
@@ -70,6 +72,8 @@ class Waiting:
     said: set[str] = field(default_factory=set)
     heard: dict[int, Standing] = field(default_factory=dict)
     """The last word of every rank that waits for this one, or answered it."""
+    heard_s: dict[int, float] = field(default_factory=dict)
+    """When that was, by the monotonic clock."""
 
     def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
         """Wait for a call that is not through.
@@ -115,7 +119,10 @@ class Waiting:
         whom = _whom(awaited)
         if waited_s >= limit_s:
             round_ = "" if call.lane is None else f", round {awaited.stage + 1}"
-            behind = blame(rank, {m.peer for m in awaited.receives}, call.number, self.heard)
+            oldest_s = time.monotonic() - SILENT_AFTER * _tell_again_s(limit_s)
+            silent = {peer for peer, when_s in self.heard_s.items() if when_s < oldest_s}
+            peers = {m.peer for m in (*awaited.receives, *awaited.sends)}
+            behind = blame(rank, peers, call.number, self.heard, silent)
             raise DeadlineError(
                 f"rank {rank}: {name}{round_}: still waiting for {whom} after {limit_s:g} s (limit: "
                 f"TOPOCOMM_TIMEOUT_S){behind}"
@@ -131,6 +138,11 @@ class Waiting:
         note = Standing(call.number, self._name(call), awaits, self.recorder.latest()).encode()
         for peer in peers:
             self.transport.post(peer, STANDING_TAG, note)
+
+    def awaiting(self, call: UnderWay) -> set[int]:
+        """Ranks that wait for this one in the same call: they blame by what they know of whom it awaits."""
+        rank = self.transport.rank
+        return {peer for peer, told in self.heard.items() if told.number == call.number and rank in told.awaits}
 
     def _turn(self, lane: Moving) -> bool:
         """Let the call move on, and every other that is under way; whether it is through."""
@@ -181,7 +193,7 @@ class Waiting:
             while (newer := self.transport.take(peer, STANDING_TAG)) is not None:
                 note = newer
             known = self.heard.get(peer)
-            self.heard[peer] = Standing.decode(note)
+            self.heard[peer], self.heard_s[peer] = Standing.decode(note), time.monotonic()
             if known is None or known.number != self.heard[peer].number:
                 self.tell(call, awaited(), [peer])
         for peer, standing in self.heard.items():
@@ -209,6 +221,8 @@ class _Look:
         self._began_s = time.monotonic()
         self._next_s = self._began_s + min(SPIN_S, limit_s)
         self._tell_s = 0.0
+        self._told: set[int] = set()
+        """Whom this rank awaited when it last said so."""
 
     def at_times(self, awaited: Callable[[], Awaited]) -> None:
         """Look, if it is time."""
@@ -216,13 +230,17 @@ class _Look:
         if now_s < self._next_s:
             return
         self._next_s = now_s + min(SLICE_S, self._limit_s / 4)
-        if now_s >= self._tell_s:
-            waits = awaited()
-            peers = {m.peer for m in (*waits.receives, *waits.sends)}
-            self._waiting.tell(self._call, waits, sorted(peers))
-            self._tell_s = now_s + TELL_AGAIN_S
+        waits = awaited()
+        peers = {m.peer for m in (*waits.receives, *waits.sends)}
+        if now_s >= self._tell_s or peers != self._told:
+            self._waiting.tell(self._call, waits, sorted(peers | self._waiting.awaiting(self._call)))
+            self._tell_s, self._told = now_s + _tell_again_s(self._limit_s), peers
         self._waiting.check(self._call, awaited)
         self._waiting.patience(now_s - self._began_s, self._limit_s, self._call, awaited())
+
+
+def _tell_again_s(limit_s: float) -> float:
+    return min(TELL_AGAIN_S, limit_s / 4)
 
 
 def failure_note(rank: int, error: BaseException) -> bytes:
