@@ -10,7 +10,8 @@ import pytest
 from tests.mpi import finished, mpirun
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted((ROOT / "docs/examples").glob("*.py"))
+EXAMPLES = [path for path in sorted((ROOT / "docs/examples").glob("*.py")) if "--with-ft" not in path.read_text()]
+"""All but those that kill a rank."""
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
 PRINTS = {  # a part of what an example prints
     "custom_operator": "longest runs of dry days: [78, 85, 80]",
