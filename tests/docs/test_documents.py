@@ -15,6 +15,7 @@ EXAMPLES = [path for path in sorted((ROOT / "docs/examples").glob("*.py")) if "-
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
 PRINTS = {  # a part of what an example prints
     "custom_operator": "longest runs of dry days: [78, 85, 80]",
+    "first": "product [",
     "recurrence": "1000 steps; the last state is [4.897, 5.155, -4.075, 2.342]",
     "topk": "5. item 437273: 4.396",
     "tree": "rank 0: ",
