@@ -21,8 +21,15 @@ from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
 from topocomm.execute.shrinking import survivors
 from topocomm.execute.structure import signature
-from topocomm.execute.transports.transport import AGREEMENT_TAG, FAILURE_TAG, FIRST_CALL_TAG, GATHER_TAG, Transport
-from topocomm.execute.waiting import Waiting, failure_note, rank_failed
+from topocomm.execute.transports.transport import (
+    AGREEMENT_TAG,
+    FAILURE_TAG,
+    FIRST_CALL_TAG,
+    GATHER_TAG,
+    REFUSED_TAG,
+    Transport,
+)
+from topocomm.execute.waiting import Waiting, failure_note, rank_failed, refusal_note
 from topocomm.operators.builtin import MAX
 from topocomm.operators.operator import Buffer, Operator
 from topocomm.planning.plan import Plan
@@ -152,10 +159,11 @@ class Communicator:
             result = quick(x)
             if result is not None:
                 return result
-        key = (op, signature(x))
+        request = Request("allreduce", x, op)
+        key = self._key(request)
         call = self._calls.get(key)
         if call is None:
-            call = self._first_use(key, Request("allreduce", x, op))
+            call = self._first_use(key, request)
         elif self.settings.check == "always":
             self._agree_again(call)
         elif call.quick is not None:
@@ -412,6 +420,15 @@ class Communicator:
             if peer != self.rank and peer not in self.gone:
                 self.transport.post(peer, FAILURE_TAG, note)
 
+    def refuse(self, tag: int, error: OperatorError) -> None:
+        """Tell the other ranks that this one does not make the call with a tag, which counts as begun all the same."""
+        if self.refusal is not None:
+            return
+        note = refusal_note(self.recorder.begin(tag), error)
+        for peer in range(self.size):
+            if peer != self.rank:
+                self.transport.post(peer, REFUSED_TAG, note)
+
     def next_tag(self, name: str = "") -> int:
         """The tag of the next call; the same on all ranks, since they prepare in the same order."""
         tag = self._tag
@@ -421,11 +438,6 @@ class Communicator:
         if name:
             self._names[tag] = name
         return tag
-
-    @property
-    def prepared(self) -> int:
-        """How many calls were prepared so far."""
-        return (self._tag - FIRST_CALL_TAG) // TAGS_A_CALL
 
     def describe_tag(self, tag: int) -> str:
         """What the call with a tag is, in words."""
@@ -437,14 +449,20 @@ class Communicator:
 
     def _call(self, request: Request, out: Any) -> Any:
         x = request.like
-        key = (*request.which, signature(x))
+        key = self._key(request)
         call = self._calls.get(key)
         if call is None:
             call = self._first_use(key, request)
         elif self.settings.check == "always":
             self._agree_again(call)
-        takes_part = request.collective != "broadcast" or request.root == self.rank
-        return call(x if takes_part else None, out=out)
+        return call(x, out=out)
+
+    def _key(self, request: Request) -> Hashable:
+        """What tells prepared calls apart; a value without a signature is none that was prepared."""
+        try:
+            return (*request.which, signature(request.like))
+        except (OperatorError, AttributeError):
+            return None  # `prepare` says what is wrong with it, and tells all ranks
 
     def _first_use(self, key: Hashable, request: Request) -> PreparedCall:
         call = self._make(request)
@@ -463,7 +481,7 @@ class Communicator:
     def _agree_again(self, call: PreparedCall) -> None:
         self.recorder.begin(AGREEMENT_TAG)
         what = self.describe_tag(call.tag)
-        agree(self, {"call": f"call {(call.tag - FIRST_CALL_TAG) // TAGS_A_CALL} ({what})"}, what)
+        agree(self, {"call": f"prepared call {(call.tag - FIRST_CALL_TAG) // TAGS_A_CALL} ({what})"}, what)
 
     def _gather_rows(self, x: Any) -> tuple[int, ...]:
         """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows."""
@@ -482,14 +500,14 @@ class Communicator:
         edge = 0
         for rank, (start, stop) in enumerate(told):
             if start != edge or stop < start:
-                raise self._refuse(
+                raise self._closed_by(
                     f"virtual shards of the ranks are {told}: those of rank {rank} must begin at {edge}; "
                     "the ranks' ranges follow each other in rank order, from 0"
                 )
             edge = stop
         return (0, *(stop for _, stop in told))
 
-    def _refuse(self, why: str) -> MismatchError:
+    def _closed_by(self, why: str) -> MismatchError:
         """Close; every rank does, since all see the same."""
         mismatch = MismatchError(f"rank {self.rank}: {why}")
         self.fail(mismatch, tell=False)

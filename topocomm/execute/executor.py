@@ -7,6 +7,7 @@ runs the stages of this rank's program, and copies the result out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import combinations
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +102,7 @@ class PreparedCall:
             result = None if (x is self._inputs[0] or x is self._inputs[-1]) else self.quick(x)
             if result is not None:
                 return result
-        fields = self._value(x)
-        given = None if out is None or not self._gives else self._place(out)
+        fields, given = self._fit(x, out)
         result = self._run(fields, given)
         return out if given is not None else result
 
@@ -119,13 +119,12 @@ class PreparedCall:
         Raises:
             OperatorError: x or out does not fit.
         """
-        fields = self._value(x)
-        given = None if out is None or not self._gives else self._place(out)
+        fields, given = self._fit(x, out)
         comm = self._comm
         lane, number = self._enter()
         try:
-            target = self._target(given) if self._gives else None
-            through = lane.begin(fields, target, _apart(fields, given))
+            target = self._target(fields, given) if self._gives else None
+            through = lane.begin(fields, target, target is not given or _apart(fields, given))
         except BaseException as error:
             comm.fail_with(error)
             raise
@@ -185,8 +184,8 @@ class PreparedCall:
         comm = self._comm
         lane, number = self._enter()
         try:
-            target = self._target(given) if self._gives else None
-            if not lane.begin(fields, target, _apart(fields, given)):
+            target = self._target(fields, given) if self._gives else None
+            if not lane.begin(fields, target, target is not given or _apart(fields, given)):
                 comm.waiting.for_call(UnderWay(lane, self.tag, number))
             result = self._finish(target, given, None)
         except BaseException as error:
@@ -208,6 +207,14 @@ class PreparedCall:
             for name, array in given.items():
                 array[...] = target[name]
         return out
+
+    def _fit(self, x: Any, out: Any) -> tuple[Fields | None, Fields | None]:
+        """The arrays of x and out; where they do not fit, the other ranks are told, who may wait for them."""
+        try:
+            return self._value(x), None if out is None or not self._gives else self._place(out)
+        except OperatorError as error:
+            self._comm.refuse(self.tag, error)
+            raise
 
     def _value(self, x: Any) -> Fields | None:
         """The arrays of x, which fit; None where it is the send buffer, or there is none."""
@@ -240,16 +247,25 @@ class PreparedCall:
         for name, array in given.items():
             if not array.flags.writeable:
                 raise OperatorError(f"out: field {name!r} is read-only; give a writable array")
+            if 0 in array.strides and array.size > 1:
+                raise OperatorError(f"out: several items of field {name!r} are one place in memory; give a plain array")
             if array.base is not None and any(np.may_share_memory(array, lane.memory) for lane in self._lanes):
                 raise OperatorError(
                     f"out: field {name!r} lies in the call's send buffer, which other ranks may still read; "
                     "give another array"
                 )
+        for one, other in combinations(given, 2):
+            if np.may_share_memory(given[one], given[other]) and np.shares_memory(given[one], given[other]):
+                raise OperatorError(f"out: fields {one!r} and {other!r} share memory; give arrays of their own")
         return given
 
-    def _target(self, given: Fields | None) -> Fields:
-        """Where the result goes: to the caller's arrays if they are C-contiguous, else to fresh ones."""
-        if given is not None and all(array.flags.c_contiguous for array in given.values()):
+    def _target(self, fields: Fields | None, given: Fields | None) -> Fields:
+        """Where the result goes: to the caller's arrays if it can be made there, else to fresh ones.
+
+        They must be C-contiguous, and overlap the value's only where they are the value's.
+        """
+        plain = given is not None and all(array.flags.c_contiguous for array in given.values())
+        if given is not None and plain and (_apart(fields, given) or _in_place(fields or {}, given)):
             return given
         return {name: np.empty(shape, dtype) for name, shape, dtype in self._results}
 
@@ -263,6 +279,17 @@ def _apart(fields: Fields | None, given: Fields | None) -> bool:
     if fields is None or given is None:
         return True
     return not any(np.may_share_memory(a, b) for a in fields.values() for b in given.values())
+
+
+def _in_place(fields: Fields, given: Fields) -> bool:
+    """Whether the result's arrays are the value's, field by field."""
+    return all(
+        array.ctypes.data == given[name].ctypes.data
+        and array.shape == given[name].shape
+        and array.flags.c_contiguous
+        and not any(np.may_share_memory(array, other) for n, other in given.items() if n != name)
+        for name, array in fields.items()
+    )
 
 
 def _check(what: str, fields: Fields, shapes: Shapes) -> None:

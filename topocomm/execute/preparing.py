@@ -94,6 +94,9 @@ def bind_here(comm: Communicator, request: Request) -> Bound:
         raise OperatorError(f"expected an Operator such as topocomm.SUM, got {type(operator).__name__}")
     structure = describe(operator, request.like)
     arrays = take(request.like, structure.names)
+    for field, array in arrays.items():
+        if array.dtype.hasobject:
+            raise OperatorError(f"field {field!r} holds Python objects ({array.dtype}); give numbers")
     shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
     if request.shards is not None:
         return _bind_shards(comm, request.shards, operator, structure, shapes)
@@ -196,7 +199,7 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
         claim["error"] = str(error)
     name = f"{claim['collective']} {claim['operator']}, {claim.get('arrays', 'no arrays')}"
     if comm.settings.check != "never":
-        agree(comm, claim, f"call {comm.prepared} ({name}), first use")
+        agree(comm, claim, f"the first use of {name}")
     if problem is not None:
         if comm.settings.check == "never":
             comm.fail(problem)  # the others do not know yet

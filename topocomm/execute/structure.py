@@ -119,6 +119,8 @@ def _as_numpy(name: str, part: Any) -> NDArray[Any]:
             return as_array(part)
         except TypeError as error:
             raise OperatorError(f"field {name!r}: NumPy has no {part.dtype} ({error}); convert it first") from None
+        except RuntimeError as error:  # a view that is conjugated or negated when it is read
+            raise OperatorError(f"field {name!r}: {str(error).splitlines()[0]}") from None
     if isinstance(part, (np.ndarray, np.generic)):
         return np.asarray(part)
     raise OperatorError(f"field {name!r}: expected a NumPy array or torch tensor, got {type(part).__name__}")

@@ -20,7 +20,7 @@ from topocomm.errors import DeadlineError, MismatchError, RankFailedError, Topoc
 from topocomm.execute.awaited import Awaited, Moving
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.standing import Standing, blame, difference
-from topocomm.execute.transports.transport import FAILURE_TAG, STANDING_TAG, Message, Transport
+from topocomm.execute.transports.transport import FAILURE_TAG, REFUSED_TAG, STANDING_TAG, Message, Transport
 
 SPIN_S = 0.001
 """Waits are polled this long before the reason for them is looked for."""
@@ -70,6 +70,8 @@ class Waiting:
     under_way: list[UnderWay] = field(default_factory=list)
     """Calls begun by `start` that are not through; all of them move on in every wait."""
     said: set[str] = field(default_factory=set)
+    refused: dict[int, dict[int, str]] = field(default_factory=dict)
+    """Calls that other ranks did not make, by number, each with the reason."""
     heard: dict[int, Standing] = field(default_factory=dict)
     """The last word of every rank that waits for this one, or answered it."""
     heard_s: dict[int, float] = field(default_factory=dict)
@@ -109,6 +111,7 @@ class Waiting:
         """Look once whether `call` can still come through; raises like `for_call`."""
         waits = awaited()
         self._failures(call, {m.peer for m in (*waits.receives, *waits.sends)})
+        self._refusals(call)
         self._hear(call, awaited)
 
     def patience(self, waited_s: float, limit_s: float, call: UnderWay, awaited: Awaited) -> None:
@@ -172,6 +175,19 @@ class Waiting:
         if gone:
             self._last_words(gone)
             raise rank_failed(rank, gone)
+
+    def _refusals(self, call: UnderWay) -> None:
+        """Raise that a rank does not make this call, since its arrays do not fit."""
+        for peer in range(self.transport.size):
+            while peer != self.transport.rank and (note := self.transport.take(peer, REFUSED_TAG)) is not None:
+                told = json.loads(note)
+                self.refused.setdefault(peer, {})[told["number"]] = told["text"]
+        for peer, calls in self.refused.items():
+            if call.number in calls:
+                what = f"rank {self.transport.rank}: {self._name(call)}"
+                raise MismatchError(f"{what}: rank {peer} refused its arrays: {calls[call.number]}")
+            for number in [number for number in calls if number < call.number]:
+                del calls[number]
 
     def _last_words(self, gone: Iterable[int]) -> None:
         """Raise what ranks that are gone had reported, if it comes in time."""
@@ -241,6 +257,11 @@ class _Look:
 
 def _tell_again_s(limit_s: float) -> float:
     return min(TELL_AGAIN_S, limit_s / 4)
+
+
+def refusal_note(number: int, error: BaseException) -> bytes:
+    """The word that a rank does not make the call with this number."""
+    return json.dumps({"number": number, "text": str(error)[:800]}).encode()
 
 
 def failure_note(rank: int, error: BaseException) -> bytes:
