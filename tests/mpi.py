@@ -18,15 +18,15 @@ ENVIRONMENT = {
 }
 
 
-def mpirun(ranks, args, *, timeout_s=120.0, env=None):
-    """The finished job `mpirun -n RANKS python ARGS...`: stdout and stderr as text, and mpirun's exit status.
+def mpirun(ranks, args, *, timeout_s=120.0, env=None, options=()):
+    """The finished job `mpirun OPTIONS... -n RANKS python ARGS...`: text of stdout and stderr, and exit status.
 
     The interpreter is the one that runs the tests, mpirun the one beside it. A job that is not done in time is
     ended with all its ranks, and subprocess.TimeoutExpired is raised with what it had printed.
     """
     beside = str(Path(sys.executable).parent)
     environment = {**os.environ, **ENVIRONMENT, "PATH": beside + os.pathsep + os.environ["PATH"], **(env or {})}
-    return finished(["mpirun", "-n", str(ranks), sys.executable, *map(str, args)], environment, timeout_s)
+    return finished(["mpirun", *options, "-n", str(ranks), sys.executable, *map(str, args)], environment, timeout_s)
 
 
 def finished(command, environment, timeout_s):

@@ -27,11 +27,12 @@ def gather_notes(waiting: Waiting, record: bytes, *, tag: int, what: str) -> lis
     while distance < size:
         count = min(distance, size - distance)
         transport.post((rank - distance) % size, tag, b"".join(blocks[:count]))
-        data = waiting.for_note((rank + distance) % size, tag, what)
+        peer = (rank + distance) % size
+        data = waiting.for_note(peer, tag, what)
         width = len(record)
         if len(data) != count * width:
             raise MismatchError(
-                f"rank {rank}: {what}: a record has {width} bytes here and {len(data) // count} on another rank; "
+                f"rank {rank}: {what}: a record has {width} bytes here and {len(data) // count} on rank {peer}; "
                 "all ranks give records of one length"
             )
         blocks += [data[i * width : (i + 1) * width] for i in range(count)]

@@ -497,6 +497,12 @@ class Communicator:
         told = self._call(Request("allgather", mine, None, rows=(2,) * self.size), None).reshape(-1, 2).tolist()
         if all(pair == [-1, -1] for pair in told):
             return None
+        silent = [rank for rank, pair in enumerate(told) if pair == [-1, -1]]
+        if silent:
+            others = [rank for rank in range(self.size) if rank not in silent]
+            raise self._refuse(
+                f"ranks {others} say which virtual shards they have, ranks {silent} do not; all do or none"
+            )
         edge = 0
         for rank, (start, stop) in enumerate(told):
             if start != edge or stop < start:

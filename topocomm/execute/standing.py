@@ -49,7 +49,7 @@ def difference(recorder: Recorder, standing: Standing) -> int | None:
 def blame(rank: int, awaited: set[int], number: int, heard: Mapping[int, Standing], silent: Collection[int]) -> str:
     """Who is behind, in words: of the ranks awaited, and of those whom they await, the ones that are not waiting.
 
-    A rank that waits in an earlier call is named too, and so are those that it waits for.
+    A rank that waits in an earlier call is named too, and so are those that any of them waits for.
 
     Args:
         rank: This rank.
@@ -70,9 +70,7 @@ def blame(rank: int, awaited: set[int], number: int, heard: Mapping[int, Standin
         if standing is None:
             behind.append(f"rank {peer} (not heard of)")
             continue
-        waits = standing.awaits and peer not in silent
-        if not waits or standing.number < number:
+        if peer in silent or standing.number < number or not standing.awaits:
             behind.append(f"rank {peer} (last heard of in {standing.name})")
-        if waits:
-            queue += standing.awaits
+        queue += standing.awaits
     return f"; behind: {', '.join(behind)}" if behind else ""

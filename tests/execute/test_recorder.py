@@ -1,0 +1,44 @@
+"""The ring of a rank's last calls and its file."""
+
+import json
+
+from topocomm.execute.recorder import KEPT, TOLD, Recorder
+
+
+def test_the_last_calls_are_kept_and_older_ones_are_not_known():
+    recorder = Recorder()
+    for number in range(1, KEPT + 11):
+        assert recorder.begin(100 + number) == number
+    assert recorder.tag(10) == recorder.tag(KEPT + 11) == 0
+    assert recorder.tag(11) == 111
+    assert recorder.tag(KEPT + 10) == 100 + KEPT + 10
+    assert recorder.latest() == {n: 100 + n for n in range(KEPT + 11 - TOLD, KEPT + 11)}
+
+
+def test_the_first_calls_of_a_communicator_are_told_as_far_as_they_are_there():
+    recorder = Recorder()
+    assert recorder.latest() == {}
+    recorder.begin(7)
+    assert recorder.latest() == {1: 7}
+
+
+def test_a_record_is_a_header_and_a_line_a_call(tmp_path):
+    recorder = Recorder()
+    for tag in (16, 18, 16):
+        recorder.begin(tag)
+    path = recorder.write(tmp_path / "new", {"rank": 5, "error": "DeadlineError"}, {16: "a", 18: "b"}.__getitem__, {2})
+    assert path.parent == tmp_path / "new"
+    assert path.name.startswith("rank5-pid")
+    head, *calls = map(json.loads, path.read_text().splitlines())
+    assert head == {"schema": "topocomm.record/1", "rank": 5, "error": "DeadlineError"}
+    assert [(call["number"], call["call"], call["state"]) for call in calls] == [
+        (1, "a", "through"),
+        (2, "b", "open"),
+        (3, "a", "through"),
+    ]
+    assert all(call["began_s_before_failure"] >= 0 for call in calls)
+
+
+def test_a_directory_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert Recorder().write(tmp_path / "file", {}, str, set()) is None
