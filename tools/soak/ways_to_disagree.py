@@ -55,7 +55,7 @@ def read_only() -> Any:
     return out
 
 
-def sums(name: str, width: int = 0) -> Operator:
+def sums(name: str, width: str = "") -> Operator:
     """An operator of the user's."""
     dims = ("*rows", width) if width else ("*rows",)
     return Operator(name, (Field("value", dims),), lambda a, b: {"value": a["value"] + b["value"]}, {"value": 0}, True)
@@ -175,7 +175,7 @@ WAYS: dict[str, Way] = {
     "dtype unknown": either(lambda c: c.allreduce(A.astype(object), SUM), lambda c: c.allreduce(A, SUM)),
     "operator": either(lambda c: c.allreduce(A, MAX), lambda c: c.allreduce(A, SUM)),
     "operator's name": either(lambda c: c.allreduce(A, sums("one")), lambda c: c.allreduce(A, sums("other"))),
-    "operator's fields": either(lambda c: c.allreduce(B, sums("same", 3)), lambda c: c.allreduce(B, sums("same"))),
+    "operator's fields": either(lambda c: c.allreduce(B, sums("same", "d")), lambda c: c.allreduce(B, sums("same"))),
     "no operator": either(lambda c: c.prepare("allreduce", like=A), lambda c: c.allreduce(A, SUM)),
     "collective": either(lambda c: c.reduce(A, SUM), lambda c: c.allreduce(A, SUM)),
     "scan against exscan": either(lambda c: c.scan(A, SUM), lambda c: c.exscan(A, SUM)),

@@ -499,10 +499,11 @@ class Communicator:
             return None
         silent = [rank for rank, pair in enumerate(told) if pair == [-1, -1]]
         if silent:
-            others = [rank for rank in range(self.size) if rank not in silent]
-            raise self._refuse(
-                f"ranks {others} say which virtual shards they have, ranks {silent} do not; all do or none"
+            given, none = (
+                ", ".join(f"rank {rank}" for rank in range(self.size) if (rank in silent) == quiet)
+                for quiet in (False, True)
             )
+            raise self._closed_by(f"virtual shards are given by {given}, and not by {none}; all do or none")
         edge = 0
         for rank, (start, stop) in enumerate(told):
             if start != edge or stop < start:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import DeadlineError, TopocommError
-from topocomm.execute.waiting import SLICE_S, UnderWay
+from topocomm.execute.waiting import Look, UnderWay
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
@@ -23,14 +23,15 @@ class Handle:
     def __init__(self, comm: Communicator, call: UnderWay, finish: Callable[[], Any]) -> None:
         self._comm, self._call, self._finish = comm, call, finish
         self._result: Any = None
-        self._look_s = 0.0
+        self._look: Look | None = None
         self.done = False
 
     def test(self) -> bool:
         """Whether the call is through; lets every call under way move on, and does not wait.
 
         Raises:
-            MismatchError, RankFailedError: As for any call.
+            DeadlineError, MismatchError, RankFailedError: As for any call; the time limit counts while it is asked
+                again and again.
         """
         if not self.done:
             self._move(self._once)
@@ -81,10 +82,10 @@ class Handle:
             if call.lane is not None and call.lane.advance(0.0) and call is self._call:
                 self.through()
                 return
-        now_s = time.monotonic()
-        if now_s >= self._look_s and self._call.lane is not None:
-            self._look_s = now_s + SLICE_S
-            waiting.check(self._call, self._call.lane.awaited)
+        if self._look is None:
+            self._look = Look(waiting, self._call, self._comm.settings.timeout_s)
+        if self._call.lane is not None:
+            self._look.at_times(self._call.lane.awaited)
 
     def _move(self, step: Callable[[], None]) -> None:
         comm = self._comm

@@ -31,6 +31,8 @@ TELL_AGAIN_S = 1.0
 SILENT_AFTER = 2.5
 """Turns without a word after which a rank that said that it waits may have stopped."""
 SAY_AFTER_S = 10.0
+AWAY_S = 1.0
+"""Who has not asked for longer than this did something else meanwhile, and has not waited."""
 LAST_WORDS_S = 0.1
 FAILURES: dict[str, type[TopocommError]] = {
     "DeadlineError": DeadlineError,
@@ -90,14 +92,14 @@ class Waiting:
         if lane.advance(SPIN_S if not self.under_way else 0.0):
             return
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        look = _Look(self, call, limit_s)
+        look = Look(self, call, limit_s)
         while not self._turn(lane):
             look.at_times(lane.awaited)
 
     def for_note(self, peer: int, tag: int, what: str) -> bytes:
         """Wait for a note from `peer`; raises like `for_call`."""
         number = self.recorder.calls
-        look = _Look(self, UnderWay(None, tag, number, what), self.timeout_s)
+        look = Look(self, UnderWay(None, tag, number, what), self.timeout_s)
         awaited = Awaited(0, (), (Message(peer, ()),))
         while (data := self.transport.take(peer, tag)) is None:
             for other in self.under_way:
@@ -229,12 +231,12 @@ class Waiting:
         return self.describe(tag)
 
 
-class _Look:
+class Look:
     """One wait's times to look for reasons."""
 
     def __init__(self, waiting: Waiting, call: UnderWay, limit_s: float) -> None:
         self._waiting, self._call, self._limit_s = waiting, call, limit_s
-        self._began_s = time.monotonic()
+        self._last_s = self._began_s = time.monotonic()
         self._next_s = self._began_s + min(SPIN_S, limit_s)
         self._tell_s = 0.0
         self._told: set[int] = set()
@@ -243,6 +245,8 @@ class _Look:
     def at_times(self, awaited: Callable[[], Awaited]) -> None:
         """Look, if it is time."""
         now_s = time.monotonic()
+        self._began_s += max(0.0, now_s - self._last_s - AWAY_S)
+        self._last_s = now_s
         if now_s < self._next_s:
             return
         self._next_s = now_s + min(SLICE_S, self._limit_s / 4)
