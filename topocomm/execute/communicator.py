@@ -481,10 +481,10 @@ class Communicator:
             return None
         silent = [rank for rank, pair in enumerate(told) if pair == [-1, -1]]
         if silent:
-            others = [rank for rank in range(self.size) if rank not in silent]
-            raise self._refuse(
-                f"ranks {others} say which virtual shards they have, ranks {silent} do not; all do or none"
+            given, none = (
+                f"rank {', '.join(map(str, ranks))}" for ranks in (sorted({*range(self.size)} - {*silent}), silent)
             )
+            raise self._refuse(f"virtual shards are given by {given} and not by {none}; give them on all ranks or none")
         edge = 0
         for rank, (start, stop) in enumerate(told):
             if start != edge or stop < start:
