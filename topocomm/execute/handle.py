@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import DeadlineError, TopocommError
-from topocomm.execute.waiting import SLICE_S, UnderWay
+from topocomm.execute.waiting import SLICE_S, TELL_AGAIN_S, UnderWay
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
@@ -24,6 +24,7 @@ class Handle:
         self._comm, self._call, self._finish = comm, call, finish
         self._result: Any = None
         self._look_s = 0.0
+        self._tell_s = time.monotonic() + SLICE_S
         self.done = False
 
     def test(self) -> bool:
@@ -84,6 +85,11 @@ class Handle:
         now_s = time.monotonic()
         if now_s >= self._look_s and self._call.lane is not None:
             self._look_s = now_s + SLICE_S
+            if now_s >= self._tell_s:  # ranks that only poll must find out too that they make different calls
+                self._tell_s = now_s + TELL_AGAIN_S
+                waits = self._call.lane.awaited()
+                peers = {m.peer for m in (*waits.receives, *waits.sends)}
+                waiting.tell(self._call, waits, sorted(peers | waiting.awaiting(self._call)))
             waiting.check(self._call, self._call.lane.awaited)
 
     def _move(self, step: Callable[[], None]) -> None:
