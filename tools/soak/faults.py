@@ -4,7 +4,7 @@
 
 Jobs of 5 to 8 ranks run under `mpirun --with-ft ulfm`, in shared memory, by messages and in two levels; each goes on
 with the ranks that are left, fault by fault, until one is. Every survivor must raise RankFailedError (killed) or
-DeadlineError (stopped) that names the rank, in time; no result may be wrong; mpirun must end, and no process may be left.
+DeadlineError (stopped) naming the rank, in time; no result may be wrong, mpirun must end, no process may be left.
 One kill in twenty is under a plain mpirun, which must end the whole job, not with status 0.
 """
 
