@@ -53,8 +53,8 @@ $(VENV_MPICH)/ready: pyproject.toml tools/constraints.txt tools/constraints-mpic
 		--editable '.[mpi,attention]' mpich pytest pytest-timeout hypothesis
 	touch $@
 
-# Half an hour: random plans and collectives for a third and a sixth of it, 100,000 calls in a row, every way to
-# disagree, 1,000 kills and 1,000 stops. `make test` runs one percent.
+# Random plans and collectives for a third and a sixth of SOAK_S; as it is 100,000 calls in a row, every way to
+# disagree, 1,000 kills and 1,000 stops, about an hour in all. `make test` runs one percent.
 SOAK_S ?= 1800
 soak: setup
 	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3))

@@ -4,8 +4,8 @@
 
 Jobs of 5 to 8 ranks run under `mpirun --with-ft ulfm`, in shared memory, by messages and in two levels; each goes on
 with the ranks that are left, fault by fault, until one is. Every survivor must raise RankFailedError (killed) or
-DeadlineError (stopped) that names the rank, in time; no result may be wrong; mpirun must end, and nothing may be left
-behind. One kill in twenty is under a plain mpirun, which must end the whole job, not with status 0.
+DeadlineError (stopped) naming the rank, in time; no result may be wrong, mpirun must end, no process may be left.
+One kill in twenty is under a plain mpirun, which must end the whole job, not with status 0.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def series(wanted: int, seed: int, *, stop: bool) -> None:
     print(
         f"{what}: {figures.faults} survived{plain}, {figures.calls} calls, {figures.jobs + plainly.jobs} jobs of seeds "
         f"{first}..{seed - 1}, {took_s:.0f} s; the last survivor raised after {np.median(figures.raised_s or [0]):.2f} "
-        f"s (median), {most(figures):.2f} s (most); no wrong value, nothing left behind",
+        f"s (median), {most(figures):.2f} s (most); no wrong value, no process left",
         flush=True,
     )
 

@@ -55,9 +55,9 @@ def read_only() -> Any:
     return out
 
 
-def sums(name: str, width: str = "") -> Operator:
+def sums(name: str, *, wide: bool = False) -> Operator:
     """An operator of the user's."""
-    dims = ("*rows", width) if width else ("*rows",)
+    dims = ("*rows", "dim") if wide else ("*rows",)
     return Operator(name, (Field("value", dims),), lambda a, b: {"value": a["value"] + b["value"]}, {"value": 0}, True)
 
 
@@ -79,11 +79,10 @@ def all_always(comm: Communicator, odd: bool) -> None:
 
 
 def handles(comm: Communicator, odd: bool) -> None:
-    """Handles begun in another order."""
+    """Handles begun in another order, each awaited before the next."""
     two = ready(comm)
-    begun = [call.start(x) for call, x in ((two.b, B), (two.a, A))[:: 1 if odd else -1]]
-    for handle in begun:
-        handle.wait()
+    for call, x in ((two.b, B), (two.a, A))[:: 1 if odd else -1]:
+        call.start(x).wait()
 
 
 def one_handle_less(comm: Communicator, odd: bool) -> None:
@@ -175,7 +174,9 @@ WAYS: dict[str, Way] = {
     "dtype unknown": either(lambda c: c.allreduce(A.astype(object), SUM), lambda c: c.allreduce(A, SUM)),
     "operator": either(lambda c: c.allreduce(A, MAX), lambda c: c.allreduce(A, SUM)),
     "operator's name": either(lambda c: c.allreduce(A, sums("one")), lambda c: c.allreduce(A, sums("other"))),
-    "operator's fields": either(lambda c: c.allreduce(B, sums("same", "d")), lambda c: c.allreduce(B, sums("same"))),
+    "operator's fields": either(
+        lambda c: c.allreduce(B, sums("same", wide=True)), lambda c: c.allreduce(B, sums("same"))
+    ),
     "no operator": either(lambda c: c.prepare("allreduce", like=A), lambda c: c.allreduce(A, SUM)),
     "collective": either(lambda c: c.reduce(A, SUM), lambda c: c.allreduce(A, SUM)),
     "scan against exscan": either(lambda c: c.scan(A, SUM), lambda c: c.exscan(A, SUM)),
