@@ -9,9 +9,9 @@ from weakref import WeakSet
 
 import numpy as np
 
-from topocomm.errors import DeadlineError, MismatchError, OperatorError, TopocommError
+from topocomm.errors import MismatchError, OperatorError, TopocommError
 from topocomm.execute.agreement import gather_notes
-from topocomm.execute.departure import note_loss, watch_departure
+from topocomm.execute.departure import note_close, note_failure, watch_departure
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.lanes import BUSY
 from topocomm.execute.meeting import meet
@@ -23,13 +23,14 @@ from topocomm.execute.shrinking import survivors
 from topocomm.execute.structure import signature
 from topocomm.execute.transports.transport import (
     AGREEMENT_TAG,
+    CLOSING_TAG,
     FAILURE_TAG,
     FIRST_CALL_TAG,
     GATHER_TAG,
     REFUSED_TAG,
     Transport,
 )
-from topocomm.execute.waiting import Waiting, failure_note, rank_failed, refusal_note
+from topocomm.execute.waiting import UnderWay, Waiting, failure_note, rank_failed, refusal_note
 from topocomm.operators.builtin import MAX
 from topocomm.operators.operator import Buffer, Operator
 from topocomm.planning.plan import Plan
@@ -42,7 +43,7 @@ FindPlaces = Callable[[Transport], tuple[Topology, tuple[str, ...]]]
 """Discovers the machine of a transport's ranks, and the endpoint of each; collective."""
 TAGS_A_CALL = 2
 """A call's messages and its credits."""
-NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of records"}
+NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of records", CLOSING_TAG: "close"}
 
 
 class Communicator:
@@ -61,6 +62,7 @@ class Communicator:
         self.settings = Settings.from_environment()
         self.recorder = Recorder()
         self.waiting = Waiting(transport, self.settings.timeout_s, self.describe_tag, self.recorder)
+        self.recorder.sweep = self.waiting.sweep
         self.places = places
         """Endpoint of every rank."""
         self.plans: dict[Hashable, Plan] = {}
@@ -326,7 +328,7 @@ class Communicator:
             DeadlineError: A rank that is not known to be gone does not call it.
         """
         members = survivors(self)
-        note_loss(self.transport)
+        note_failure(self.transport, gone=True)
         number, self._subsets = self._subsets, self._subsets + 1
         transport = self.transport.shrink(members, number)
         if self._find_places is None:
@@ -337,7 +339,12 @@ class Communicator:
         return made
 
     def close(self) -> None:
-        """Give back all requests; collective. Later calls raise."""
+        """Give back all requests; collective. Later calls raise.
+
+        Raises:
+            TopocommError: A call is under way.
+            DeadlineError, MismatchError: Not all ranks close it.
+        """
         if self.refusal is not None:
             return
         if self.waiting.under_way:
@@ -348,11 +355,13 @@ class Communicator:
             prepared.free()
         self._calls.clear()
         self._quick.clear()
-        if not self.transport.close(self.settings.timeout_s):
-            raise DeadlineError(
-                f"rank {self.rank}: close() is collective, and not all of {self.size} ranks have called it after "
-                f"{self.settings.timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
-            )
+        number = self.recorder.begin(CLOSING_TAG)
+        try:
+            self.waiting.for_close(UnderWay(None, CLOSING_TAG, number, f"call {number} (close)"))
+        except BaseException as error:
+            self.fail_with(error)
+            raise
+        note_close(self.transport)
 
     def __enter__(self) -> Self:
         return self
@@ -409,8 +418,7 @@ class Communicator:
         if report is not None and report["kind"] == "RankFailedError":
             self.gone.add(report["rank"])
         self.gone.discard(self.rank)
-        if self.gone:
-            note_loss(self.transport)
+        note_failure(self.transport, gone=bool(self.gone))
         self.refusal = f"it was closed by {type(error).__name__}: {error}"
         self._record(error)
         if not tell:

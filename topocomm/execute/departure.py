@@ -12,6 +12,7 @@ import os
 import sys
 from contextlib import suppress
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -27,20 +28,38 @@ FAILED_PATIENCE_S = 5.0
 """How long one that has failed waits before its process ends without the others."""
 
 _alive: WeakSet[Communicator] = WeakSet()
+_unclosed: dict[int, Transport] = {}
+"""Transports of communicators that were not closed, by the order in which they were made: the same on all ranks,
+whatever has become of the communicators."""
+_failed: list[Transport] = []
+"""The first transport whose communicator has failed."""
 _bereaved: list[Transport] = []
 """The first transport that has lost ranks: its communicator may have been dropped for a smaller one long before."""
+_numbers = count()
 
 
 def watch_departure(comm: Communicator) -> None:
     """Have the other ranks told when this process ends before `comm` is closed."""
     if comm.size > 1 and not comm.transport.in_process:
         _alive.add(comm)
+        _unclosed[next(_numbers)] = comm.transport
         _at_exit()
 
 
-def note_loss(transport: Transport) -> None:
-    """Remember at this process's end that ranks are gone, whatever becomes of the communicator that found it out."""
-    if not _bereaved and not transport.in_process:
+def note_close(transport: Transport) -> None:
+    """Forget a communicator that was closed."""
+    for number, other in list(_unclosed.items()):
+        if other is transport:
+            del _unclosed[number]
+
+
+def note_failure(transport: Transport, *, gone: bool) -> None:
+    """Remember at this process's end that a communicator has failed, and whether ranks are gone."""
+    if transport.in_process:
+        return
+    if not _failed:
+        _failed.append(transport)
+    if gone and not _bereaved:
         _bereaved.append(transport)
 
 
@@ -50,27 +69,27 @@ def _at_exit() -> None:
 
 
 def _depart() -> None:
+    if _bereaved or (_failed and _failed[0].failed()):
+        _finish_alone((_bereaved or _failed)[0])
+    elif _unclosed and not next(iter(_unclosed.values())).all_leave(FAILED_PATIENCE_S if _failed else PATIENCE_S):
+        _leave_alone()
+
+
+def _leave_alone() -> None:
+    """The other ranks do not leave: tell those that may wait for this one, or end without MPI_Finalize."""
+    failed = list(_failed)
     for comm in list(_alive):
-        failed = comm.failed
-        if not failed and not comm.open:
-            continue
-        if comm.gone or (failed and comm.transport.failed()):
-            note_loss(comm.transport)
-            continue
-        if comm.transport.all_leave(FAILED_PATIENCE_S if failed else PATIENCE_S):
-            continue
-        if failed:
-            sys.stderr.write(
-                f"rank {comm.rank}: the other ranks do not come to the end of the job; this process ends without them\n"
-            )
-            sys.stdout.flush()
-            sys.stderr.flush()
-            comm.transport.end_process()
-            continue
-        with suppress(TopocommError):
-            comm.fail(RankFailedError(f"rank {comm.rank} has left: its process ends"))
-    for transport in _bereaved:
-        _finish_alone(transport)
+        if comm.open:
+            with suppress(TopocommError):
+                comm.fail(RankFailedError(f"rank {comm.rank} has left: its process ends"))
+    if failed:
+        sys.stderr.write(
+            f"rank {failed[0].rank}: the other ranks do not come to the end of the job; "
+            "this process ends without them\n"
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        failed[0].end_process()
 
 
 def _finish_alone(transport: Transport) -> None:

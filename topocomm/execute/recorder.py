@@ -11,6 +11,8 @@ from pathlib import Path
 
 KEPT = 256
 MASK = KEPT - 1
+SWEEP_MASK = 1023
+"""Calls between two times that notes nobody asked for are taken in."""
 TOLD = 16
 """Calls that a rank tells others of."""
 
@@ -19,12 +21,14 @@ class Recorder:
     """Tags and times of the last `KEPT` calls that a rank has begun.
 
     Attributes:
+        sweep: Called now and then.
         calls: Calls begun so far; agreements on a call and barriers count too. The same on all ranks.
         tags: By number modulo `KEPT`; 0 where there was none.
         times_ns: `time.monotonic_ns()` at their beginning.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sweep: Callable[[], None] = lambda: None) -> None:
+        self.sweep = sweep
         self.calls = 0
         self.tags = [0] * KEPT
         self.times_ns = [0] * KEPT
@@ -32,6 +36,8 @@ class Recorder:
     def begin(self, tag: int) -> int:
         """Note that a call begins; its number."""
         number = self.calls = self.calls + 1
+        if not number & SWEEP_MASK:
+            self.sweep()
         self.tags[number & MASK] = tag
         self.times_ns[number & MASK] = time.monotonic_ns()
         return number

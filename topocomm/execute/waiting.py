@@ -109,6 +109,14 @@ class Waiting:
             self.transport.pause()
         return data
 
+    def for_close(self, call: UnderWay) -> None:
+        """Wait until all ranks close the communicator; raises like `for_call`."""
+        rank = self.transport.rank
+        everyone = Awaited(0, (), [Message(peer, ()) for peer in range(self.transport.size) if peer != rank])
+        look = Look(self, call, self.timeout_s)
+        while not self.transport.close(SLICE_S):
+            look.at_times(lambda: everyone)
+
     def check(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
         """Look once whether `call` can still come through; raises like `for_call`."""
         waits = awaited()
@@ -218,6 +226,13 @@ class Waiting:
             number = difference(self.recorder, standing)
             if number is not None:
                 raise MismatchError(self._mismatch(peer, number, standing, call))
+
+    def sweep(self) -> None:
+        """Take in what others told a rank that never waited long enough to ask: it must not pile up."""
+        rank = self.transport.rank
+        for peer in range(self.transport.size):
+            while peer != rank and (note := self.transport.take(peer, STANDING_TAG)) is not None:
+                self.heard[peer], self.heard_s[peer] = Standing.decode(note), time.monotonic()
 
     def _mismatch(self, peer: int, number: int, standing: Standing, call: UnderWay) -> str:
         theirs = standing.name if number == standing.number else self._event(standing.begun[number])

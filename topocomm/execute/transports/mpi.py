@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _under_way: list[tuple[Any, Buffer]] = []
 """Requests that were not complete when their owner let go, with the memory that MPI reads or writes for them."""
 
+CLOSING_BARRIERS = 2
 CLOCK_EVERY = 64
 """Tests between two looks at the clock: the fast path reads none, and keeps its core."""
 
@@ -148,6 +149,8 @@ class MpiTransport(Transport):
         self.size = comm.size
         self.most_tag = min(int(self.comm.Get_attr(self._mpi.TAG_UB) or 32767), 2**31 - 1)
         self.hosts = tuple(range(self.size))
+        self._closing: Any = None
+        self._barriers = 0
         self._tells_failures = self._has_fault_tolerance()
         local = self.comm.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.first_tests = 1 if local.size > len(os.sched_getaffinity(0)) else CLOCK_EVERY
@@ -246,13 +249,27 @@ class MpiTransport(Transport):
             self._mpi.Finalize()
 
     def close(self, timeout_s: float) -> bool:
+        """Twice all ranks come: when the second time is over, nobody sends a note any more.
+
+        A communicator with notes that nobody took must not be given back: MPI may hand them to the next one.
+        """
         if self._mpi.Is_finalized():
             return True
-        if self.size > 1:  # a communicator is given back when nobody has a note to take from it any more
-            request, until_s = self.comm.Ibarrier(), time.monotonic() + timeout_s
-            while not request.Test():
+        until_s = time.monotonic() + timeout_s
+        while self.size > 1 and self._barriers < CLOSING_BARRIERS:
+            self._closing = self._closing or self.comm.Ibarrier()
+            while not self._closing.Test():
                 if time.monotonic() > until_s:
                     return False
                 os.sched_yield()
+            self._closing = None
+            self._barriers += 1
+            self._drop_notes()
         self.comm.Free()
         return True
+
+    def _drop_notes(self) -> None:
+        status = self._mpi.Status()
+        while self.comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG, status):
+            data = np.empty(status.Get_count(self._mpi.BYTE), np.uint8)
+            self.comm.Recv([data, self._mpi.BYTE], status.Get_source(), status.Get_tag())

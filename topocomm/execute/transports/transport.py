@@ -25,6 +25,7 @@ GATHER_TAG = 3
 STANDING_TAG = 4
 SHRINK_TAG = 5
 REFUSED_TAG = 6
+CLOSING_TAG = 7
 FIRST_CALL_TAG = 16
 
 
@@ -135,4 +136,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self, timeout_s: float) -> bool:
-        """Give everything back, when all ranks do; whether they did in time. Called once, while no rank has failed."""
+        """Give everything back when all ranks do; whether they have, waiting about `timeout_s` at most.
+
+        Called again where they have not; only while no rank has failed.
+        """
