@@ -27,6 +27,9 @@ SPIN_S = 0.001
 SLICE_S = 0.05
 TURN_S = 0.0002
 """Turn of one of several calls under way."""
+FIRST_LOOK_S = 0.02
+TELL_AFTER_S = 0.2
+"""Shorter waits are the rule where ranks have different work: nobody is told of them."""
 TELL_AGAIN_S = 1.0
 SILENT_AFTER = 2.5
 """Turns without a word after which a rank that said that it waits may have stopped."""
@@ -252,8 +255,8 @@ class Look:
     def __init__(self, waiting: Waiting, call: UnderWay, limit_s: float) -> None:
         self._waiting, self._call, self._limit_s = waiting, call, limit_s
         self._last_s = self._began_s = time.monotonic()
-        self._next_s = self._began_s + min(SPIN_S, limit_s)
-        self._tell_s = 0.0
+        self._next_s = self._began_s + min(FIRST_LOOK_S, limit_s / 4)
+        self._tell_s = self._began_s + min(TELL_AFTER_S, limit_s / 4)
         self._told: set[int] = set()
         """Whom this rank awaited when it last said so."""
 
@@ -267,7 +270,7 @@ class Look:
         self._next_s = now_s + min(SLICE_S, self._limit_s / 4)
         waits = awaited()
         peers = {m.peer for m in (*waits.receives, *waits.sends)}
-        if now_s >= self._tell_s or peers != self._told:
+        if now_s >= self._tell_s or (self._told and peers != self._told):
             self._waiting.tell(self._call, waits, sorted(peers | self._waiting.awaiting(self._call)))
             self._tell_s, self._told = now_s + _tell_again_s(self._limit_s), peers
         self._waiting.check(self._call, awaited)
