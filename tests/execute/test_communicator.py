@@ -12,6 +12,7 @@ import topocomm
 from tests.concatenation import CAPACITY, CONCAT, in_order, spelled, word
 from tests.machines import line, switch
 from topocomm import (
+    AFFINE,
     MAX,
     MIN,
     SUM,
@@ -496,3 +497,74 @@ def test_a_machine_without_routes_is_refused():
 
 def test_capacity_is_enough_for_the_tests():
     assert len(in_order(64)) <= CAPACITY
+
+
+def test_arrays_that_one_rank_refuses_are_an_error_on_every_rank():
+    texts = {}
+
+    def body(comm):
+        x, out = np.ones(3), np.zeros(3)
+        comm.allreduce(x, SUM, out=out)
+        out.flags.writeable = False
+        for _ in range(2):  # where all refuse, they go on
+            with pytest.raises(OperatorError, match="read-only"):
+                comm.allreduce(x, SUM, out=out)
+        assert comm.allreduce(x, SUM).tolist() == [3.0] * 3
+        try:
+            comm.allreduce(x, SUM, out=out if comm.rank == 1 else np.zeros(3))
+            comm.barrier()
+        except TopocommError as error:
+            texts[comm.rank] = f"{type(error).__name__}: {error}"
+            raise
+
+    with pytest.raises(TopocommError):
+        run_local(body, ranks=3)
+    assert texts.pop(1).startswith("OperatorError: out: field 'value' is read-only")
+    assert sorted(texts) == [0, 2]
+    for text in texts.values():
+        assert "rank 1 refused its arrays: " in text or "rank 1 failed: OperatorError: " in text
+        assert "out: field 'value' is read-only" in text
+
+
+@pytest.mark.parametrize("items", [6, 300_000], ids=["short", "in slices"])
+@pytest.mark.parametrize("name", ["allreduce", "scan"])
+def test_results_that_overlap_their_values(name, items):
+    def body(comm):
+        room = np.zeros(3 * items)
+        x = room[items : 2 * items]
+        x[:] = np.arange(items) + comm.rank
+        wanted = getattr(comm, name)(x.copy(), SUM)
+        for start in (1, items // 2, items - 1, items + 1):
+            x[:] = np.arange(items) + comm.rank
+            out = room[start : start + items]
+            assert getattr(comm, name)(x, SUM, out=out) is out
+            np.testing.assert_array_equal(out, wanted)
+        same = np.zeros(items)
+        with pytest.raises(OperatorError, match="share memory; give arrays of their own"):
+            comm.allreduce({"a": x, "b": x}, AFFINE, out={"a": same, "b": same})
+
+    run_local(body, ranks=2)
+
+
+def test_objects_do_not_travel():
+    def body(comm):
+        for refused in (np.array([{}]), {"a": np.array([None])}):
+            with pytest.raises(OperatorError, match="holds Python objects"):
+                comm.broadcast(refused)
+        for empty in ({}, {"a": [1.0]}):
+            with pytest.raises(OperatorError):
+                comm.allgather(empty)
+        assert comm.broadcast(np.ones(1)).tolist() == [1.0]
+
+    run_local(body, ranks=2)
+
+
+def test_closing_against_a_call_is_named():
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 1:
+            return comm.close()
+        return comm.barrier()
+
+    with pytest.raises(TopocommError, match="rank 1"):
+        run_local(body, ranks=3)

@@ -494,7 +494,7 @@ class Communicator:
     def _gather_rows(self, x: Any) -> tuple[int, ...]:
         """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows."""
         rows = -1
-        with suppress(OperatorError, TypeError):  # `prepare` finds out too, and tells all ranks
+        with suppress(OperatorError, TypeError, StopIteration):  # `prepare` finds out too, and tells all ranks
             rows = len(next(iter(_parts(x))))
         counts = self._call(Request("allgather", np.array([rows]), None, rows=(1,) * self.size), None)
         return tuple(counts.tolist())

@@ -94,13 +94,13 @@ def bind_here(comm: Communicator, request: Request) -> Bound:
         raise OperatorError(f"expected an Operator such as topocomm.SUM, got {type(operator).__name__}")
     structure = describe(operator, request.like)
     arrays = take(request.like, structure.names)
-    for field, array in arrays.items():
-        if array.dtype.hasobject:
-            raise OperatorError(f"field {field!r} holds Python objects ({array.dtype}); give numbers")
     shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
     if request.shards is not None:
         return _bind_shards(comm, request.shards, operator, structure, shapes)
     layout = operator.layout(shapes)
+    for field, array in arrays.items():
+        if array.dtype.hasobject:
+            raise OperatorError(f"field {field!r} holds Python objects ({array.dtype}); give numbers")
     whole = Span(0, layout.leading)
     bound = Bound(operator, structure, layout, whole, whole)
     return _bind_parts(comm, request, bound) if name in PARTED else bound
