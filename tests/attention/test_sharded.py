@@ -246,7 +246,7 @@ def test_what_does_not_fit_is_named(method, options, parts):
 @each_method
 def test_a_wrong_communicator_is_named(method):
     q = np.zeros((1, 1, 1, 8), np.float32)
-    with pytest.raises(OperatorError, match=r"comm must be a topocomm.Communicator or an mpi4py .* got str"):
+    with pytest.raises(OperatorError, match=r"comm must be a topocomm.Communicator, an mpi4py .* got str"):
         method(q, q, q, "world")
 
 

@@ -1,5 +1,7 @@
 """Run by test_torch on 2 ranks: what attention takes as `comm` under torch.distributed."""
 
+import sys
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
@@ -20,4 +22,4 @@ mesh = init_device_mesh("cpu", (size,))
 results = [tree_decode(q, *shard, comm) for comm in (dist.group.WORLD, mesh, dist.group.WORLD)]
 assert all(torch.equal(result, results[0]) for result in results)
 torch.testing.assert_close(results[0].double(), whole, atol=1e-6, rtol=0)
-print(f"[{rank}] ok", flush=True)
+sys.stdout.write(f"[{rank}] ok\n")  # in one piece, also where torchrun has Python write through
