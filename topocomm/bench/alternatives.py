@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from topocomm.bench.libraries import MpiLibrary
 from topocomm.bench.method import Arrays, Call, Library
-from topocomm.bench.problem import CARRYING, ROOT, Fields, Problem
+from topocomm.bench.problem import ROOT, Fields, Problem
 from topocomm.execute.staged_lane import aligned_buffer
 from topocomm.operators.builtin import BAND, BOR, BXOR, MAX, MIN, PROD, SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Operator
+from topocomm.planning.collectives import CARRYING
 
 LIBRARY_OPERATORS = (SUM, PROD, MAX, MIN, BAND, BOR, BXOR)
 """Those that libraries have under the same names."""

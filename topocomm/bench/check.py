@@ -17,10 +17,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.bench.problem import CARRYING, ROOT, Fields, Problem
+from topocomm.bench.problem import ROOT, Fields, Problem
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind
 from topocomm.operators.operator import Operator
+from topocomm.planning.collectives import CARRYING
 
 Exact = Callable[[Sequence[Mapping[str, NDArray[Any]]]], Mapping[str, Any]]
 """The reduction of the values of some ranks, in float64, from values widened to float64."""
@@ -93,9 +94,7 @@ def _segment(
 
 
 def _identity(problem: Problem) -> Segment:
-    identity = problem.operator.identity
-    dtypes = {f.name: f.dtype for f in problem.layout.fields}
-    scalars = identity(dtypes) if callable(identity) else identity
+    scalars = problem.operator.identities(problem.layout)
     rows = (min(problem.result_rows, 1),) if problem.layout.splittable else ()
     wanted = {f.name: np.zeros((*rows, *f.row_shape), f.dtype) for f in problem.layout.fields}
     for name, array in wanted.items():

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any
 
 from topocomm.bench.method import Arrays
-from topocomm.bench.problem import CARRYING, ROOT, WITH_ROOT, Fields, Problem
+from topocomm.bench.problem import ROOT, WITH_ROOT, Fields, Problem
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.executor import PreparedCall
+from topocomm.planning.collectives import CARRYING
 
 PLAIN = "topocomm"
 PREPARED = "topocomm prepared"

@@ -18,11 +18,10 @@ from topocomm.errors import PlanError
 from topocomm.execute.carrier import carrier
 from topocomm.operators.dtypes import kind
 from topocomm.operators.operator import BoundField, Layout, Operator
+from topocomm.planning.collectives import CARRYING, IN_PARTS
 
 Fields = dict[str, NDArray[Any]]
 PERIOD_ROWS = 4093
-CARRYING = ("broadcast", "allgather")
-IN_PARTS = ("allgather", "reduce_scatter")
 WITH_ROOT = ("reduce", "broadcast")
 ROOT = 0
 
@@ -119,9 +118,8 @@ def make_problem(collective: str, operator: Operator, rows: int, ranks: int) -> 
 
 def draw(operator: Operator, layout: Layout, rng: np.random.Generator) -> Fields:
     """A value for an operator: as it samples itself, else normal floats, integers below 100, coins for bool."""
-    sample = getattr(operator, "sample", None)
-    if sample is not None:
-        return {name: np.ascontiguousarray(array) for name, array in sample(rng, layout).items()}
+    if operator.sample is not None:
+        return {name: np.ascontiguousarray(array) for name, array in operator.sample(rng, layout).items()}
     leading = layout.leading if layout.splittable else ()
     return {f.name: _numbers(f, leading, rng) for f in layout.fields}
 

@@ -10,12 +10,13 @@ from typing import Any
 from topocomm.bench.alternatives import GatherAndFold, LibraryCollective, UserDefinedOp
 from topocomm.bench.libraries import MpiLibrary, TorchLibrary
 from topocomm.bench.method import Library, Method
-from topocomm.bench.problem import CARRYING, Problem, make_problem
+from topocomm.bench.problem import Problem, make_problem
 from topocomm.bench.registered import find_module, registered_exact, registered_methods, with_values
 from topocomm.bench.row import Row, measure_problem
 from topocomm.bench.timing import Pace
 from topocomm.execute.communicator import Communicator
 from topocomm.operators.operator import Operator
+from topocomm.planning.collectives import CARRYING
 from topocomm.planning.plan import Plan
 
 

@@ -170,9 +170,7 @@ class Communicator:
             self._agree_again(call)
         elif call.quick is not None:
             self._quick[op] = call.quick
-        if out is not None:
-            return call(x, out=out)
-        return call.run(x)
+        return call(x, out=out)
 
     def reduce(self, x: Any, op: Operator, *, root: int = 0, out: Any = None) -> Any:
         """The fold of all ranks' values on `root`, None elsewhere; operands as in `allreduce`."""

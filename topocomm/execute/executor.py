@@ -50,7 +50,8 @@ class PreparedCall:
         self._local = local
         given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
         self._values, self._results = _shapes(work.layout, given), _shapes(work.layout, work.result)
-        self._identity = _identity(work)
+        first_of_exscan = work.plan.collective.name == "exscan" and work.rank == 0  # nothing comes before it
+        self._identity = work.operator.identities(work.layout) if first_of_exscan else None
         self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
         self._handle: Handle | None = None
         self._freed = False
@@ -137,11 +138,6 @@ class PreparedCall:
             self._handle = handle
             comm.waiting.under_way.append(call)
         return handle
-
-    def run(self, x: Any) -> Any:
-        """A call without `out` whose x is known to fit."""
-        fields = self._structure.fields(x)
-        return self._run(fields if self._local is None else self._local.fold(fields), None)
 
     def _quick_way(self) -> Callable[[Any], Any] | None:
         """The shortest way through this call, if it is an allreduce in shared memory of values that have one."""
@@ -299,11 +295,3 @@ def _check(what: str, fields: Fields, shapes: Shapes) -> None:
             raise OperatorError(
                 f"{what}: field {name!r} must be {dtype} {list(shape)} as prepared, got {got.dtype} {list(got.shape)}"
             )
-
-
-def _identity(work: Work) -> dict[str, Any] | None:
-    """The operator's identity where it is this rank's result: rank 0 of an exclusive scan."""
-    if work.plan.collective.name != "exscan" or work.rank > 0:
-        return None
-    identity = work.operator.identity
-    return dict(identity({f.name: f.dtype for f in work.layout.fields}) if callable(identity) else identity)

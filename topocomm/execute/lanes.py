@@ -18,10 +18,10 @@ from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.operators.operator import Buffer, Layout, Operator
 from topocomm.planning.buffers import Piece
+from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.plan import Plan
 
 BUSY = "another call is running; one at a time"
-PARTED = ("allgather", "reduce_scatter")
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Work:
         Then a rank in its call n + 2 knows that every rank has finished call n: each is in n + 1 at least.
         """
         collective = self.plan.collective
-        everyone = collective.name in ("allreduce", *PARTED)
+        everyone = collective.name in ("allreduce", *IN_PARTS)
         owners = (*collective.parts, *(high - low for low, high in pairwise(collective.shards)))
         return everyone and all(count > 0 for count in owners)
 

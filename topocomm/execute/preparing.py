@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,20 +15,20 @@ from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommErr
 from topocomm.execute.agreement import disagreement
 from topocomm.execute.carrier import carrier
 from topocomm.execute.executor import PreparedCall
-from topocomm.execute.lanes import PARTED, Span, Work
+from topocomm.execute.lanes import Span, Work
 from topocomm.execute.local_nodes import LocalNodes
 from topocomm.execute.structure import Structure, describe, take
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.operator import Layout, Operator
-from topocomm.planning.collectives import COLLECTIVES, Collective
+from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import make_plan
+from topocomm.planning.schedule import split_rows
 from topocomm.planning.verify import verify
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
 
-CARRYING = ("broadcast", "allgather")
 Shapes = dict[str, tuple[tuple[int, ...], Any]]
 
 
@@ -103,7 +103,7 @@ def bind_here(comm: Communicator, request: Request) -> Bound:
             raise OperatorError(f"field {field!r} holds Python objects ({array.dtype}); give numbers")
     whole = Span(0, layout.leading)
     bound = Bound(operator, structure, layout, whole, whole)
-    return _bind_parts(comm, request, bound) if name in PARTED else bound
+    return _bind_parts(comm, request, bound) if name in IN_PARTS else bound
 
 
 def _bind_shards(
@@ -134,7 +134,7 @@ def _bind_parts(comm: Communicator, request: Request, bound: Bound) -> Bound:
         total = sum(counts)
     else:
         total = leading[0]
-        counts = _even(total, comm.size) if counts is None else counts
+        counts = tuple(rows for _, rows in split_rows(total, comm.size)) if counts is None else counts
     if len(counts) != comm.size or min(counts) < 0 or sum(counts) != total:
         raise OperatorError(
             f"rows {list(counts)}: expected {comm.size} counts, none below 0, that add up to {total}, "
@@ -146,11 +146,6 @@ def _bind_parts(comm: Communicator, request: Request, bound: Bound) -> Bound:
     own, whole = Span(first * item, (counts[comm.rank], *leading[1:])), Span(0, layout.leading)
     value, result = (own, whole) if request.collective == "allgather" else (whole, own)
     return bound._replace(layout=layout, value=value, result=result, parts=tuple(count * item for count in counts))
-
-
-def _even(total: int, ranks: int) -> tuple[int, ...]:
-    edges = [total * rank // ranks for rank in range(ranks + 1)]
-    return tuple(high - low for low, high in pairwise(edges))
 
 
 def plan_for(comm: Communicator, request: Request, bound: Bound) -> Plan:

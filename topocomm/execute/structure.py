@@ -51,10 +51,6 @@ class Structure:
             raise OperatorError(f"expected the fields {list(self.names)}, got {list(found)}")
         return tuple([found[name] for name in self.names])
 
-    def fields(self, x: Any) -> Fields:
-        """The arrays of a value of this structure by field, as `take`."""
-        return x if type(x) is dict and not self.is_torch else take(x, self.names)
-
 
 def signature(x: Any) -> Hashable:
     """A key that is equal for values of the same container, fields, shapes and dtypes; fast."""

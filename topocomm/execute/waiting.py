@@ -238,15 +238,12 @@ class Waiting:
                 self.heard[peer], self.heard_s[peer] = Standing.decode(note), time.monotonic()
 
     def _mismatch(self, peer: int, number: int, standing: Standing, call: UnderWay) -> str:
-        theirs = standing.name if number == standing.number else self._event(standing.begun[number])
-        mine = self._name(call) if number == call.number else self._event(self.recorder.tag(number))
+        theirs = standing.name if number == standing.number else self.describe(standing.begun[number])
+        mine = self._name(call) if number == call.number else self.describe(self.recorder.tag(number))
         return (
             f"rank {self.transport.rank}: rank {peer} is in {theirs}, this rank is in {mine}, as call {number}; "
             "all ranks must make the same calls in the same order"
         )
-
-    def _event(self, tag: int) -> str:
-        return self.describe(tag)
 
 
 class Look:

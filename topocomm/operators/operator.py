@@ -243,6 +243,12 @@ class Operator:
             bound.append(BoundField(f.name, dtype, row_shape))
         return Layout(tuple(bound), leading or (), tuple(dims.items()), self.splittable)
 
+    def identities(self, layout: Layout) -> Mapping[str, Any]:
+        """The identity for the dtypes of a layout: per field a scalar, or an array that broadcasts to a row."""
+        if not callable(self.identity):
+            return self.identity
+        return self.identity({f.name: f.dtype for f in layout.fields})
+
     def bind_fold(
         self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int], *, tensors: bool = False
     ) -> Fold:

@@ -50,8 +50,7 @@ def sample_layout(operator: Operator, dims: Mapping[str, int] | None, dtype: DTy
 
 def identity_value(operator: Operator, layout: Layout) -> Values:
     """The identity as arrays of a layout."""
-    dtypes = {f.name: f.dtype for f in layout.fields}
-    scalars = operator.identity(dtypes) if callable(operator.identity) else operator.identity
+    scalars = operator.identities(layout)
     return {f.name: np.full((*layout.leading, *f.row_shape), scalars[f.name], f.dtype) for f in layout.fields}
 
 

@@ -20,6 +20,8 @@ CollectiveName = Literal["allreduce", "reduce", "broadcast", "allgather", "reduc
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
 IN_PARTS = ("allgather", "reduce_scatter")
 """Collectives whose payload is cut in one part per rank."""
+CARRYING = ("broadcast", "allgather")
+"""Collectives that move values and combine none."""
 ORDERS = ("any", "canonical")
 
 

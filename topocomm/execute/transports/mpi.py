@@ -165,12 +165,6 @@ class MpiTransport(Transport):
         with suppress(self._mpi.Exception):  # the peer is gone, and `failed` says so
             _under_way.append((self.comm.Isend([kept, self._mpi.BYTE], peer, tag), kept))
 
-    def peek(self, peer: int) -> tuple[int, int] | None:
-        status = self._mpi.Status()
-        if not self.comm.Iprobe(peer, self._mpi.ANY_TAG, status):
-            return None
-        return status.Get_tag(), status.Get_count(self._mpi.BYTE)
-
     def take(self, peer: int, tag: int) -> bytes | None:
         status = self._mpi.Status()
         try:

@@ -145,11 +145,6 @@ class ThreadTransport(Transport):
             self.world.sent[self.rank, peer].append(note)
             self.world.wake[peer].notify_all()
 
-    def peek(self, peer: int) -> tuple[int, int] | None:
-        with self.world.lock:
-            line = self.world.sent[peer, self.rank]
-            return (line[0].tag, line[0].message.payload_bytes) if line else None
-
     def take(self, peer: int, tag: int) -> bytes | None:
         with self.world.lock:
             line = self.world.sent[peer, self.rank]

@@ -168,10 +168,6 @@ class TorchGroupTransport(Transport):
     def post(self, peer: int, tag: int, data: bytes) -> None:
         self.notes.post(peer, tag, data)
 
-    def peek(self, peer: int) -> tuple[int, int] | None:
-        first = self.notes.inbox.first(peer)
-        return None if first is None else (first[0], len(first[1]))
-
     def take(self, peer: int, tag: int) -> bytes | None:
         return self.notes.inbox.take(peer, tag)
 

@@ -61,11 +61,6 @@ class Inbox:
             self._told[peer] |= tag == FAILURE_TAG
             self._news.notify_all()
 
-    def first(self, peer: int) -> tuple[int, bytes] | None:
-        """The oldest note from `peer`, left where it is."""
-        with self._news:
-            return self._lines[peer][0] if self._lines[peer] else None
-
     def take(self, peer: int, tag: int) -> bytes | None:
         """The oldest note from `peer` with this tag."""
         with self._news:

@@ -4,9 +4,8 @@ A transport moves bytes between the ranks of one communicator. Data goes through
 and peers are fixed once and started many times. Notes are small messages outside any plan: agreement between
 ranks, and the word that a rank has failed. All waiting is done in slices, so that the caller keeps its deadline.
 
-Messages of one (source, destination) pair arrive in the order they were started. A message carries the tag of
-its call; a rank that waits can peek at the tag of what its peer sent, so a call that does not fit is named
-instead of awaited for ever.
+Messages of one (source, destination) pair arrive in the order they were started. A message carries the tag of its
+call: one of another call is never taken for it.
 """
 
 from __future__ import annotations
@@ -87,10 +86,6 @@ class Transport(ABC):
     @abstractmethod
     def post(self, peer: int, tag: int, data: bytes) -> None:
         """Send a note; buffered, does not wait."""
-
-    @abstractmethod
-    def peek(self, peer: int) -> tuple[int, int] | None:
-        """(tag, bytes) of the oldest message from `peer` that nobody has received, or None."""
 
     @abstractmethod
     def take(self, peer: int, tag: int) -> bytes | None:
