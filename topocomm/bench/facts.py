@@ -11,6 +11,7 @@ from typing import Any
 
 from topocomm.bench.ways import pairs_by_way
 from topocomm.execute.communicator import Communicator
+from topocomm.execute.transports.mpi import library_name
 from topocomm.operators.operator import Layout, Operator
 
 PACKAGES = ("topocomm", "numpy", "numba", "mpi4py", "torch", "ml_dtypes")
@@ -72,9 +73,7 @@ def kernel_words(operator: Operator, layout: Layout) -> str:
 def mpi_library() -> str | None:
     """Name and version of the MPI library that is loaded."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
-    if mpi is None:
-        return None
-    return str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0].strip()
+    return None if mpi is None else library_name(mpi)
 
 
 def versions() -> dict[str, str]:

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Callable
 
 from topocomm.doctor.finding import Environment, Finding, FindVersion, installed
+from topocomm.execute.transports.mpi import library_name
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_NUMPY = 2
@@ -114,7 +115,7 @@ def mpi_library_name() -> str | None:
         return None
     finally:
         mpi4py.rc.initialize, mpi4py.rc.finalize = before
-    return str(MPI.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0].strip()
+    return library_name(MPI)
 
 
 def _optional(check: str, version: str | None, lost: str, remedy: str) -> Finding:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from topocomm.errors import TopocommError
+from topocomm.execute.transports.mpi import library_name
 
 ANCESTORS_LIMIT = 64
 """How many parents are looked at."""
@@ -82,7 +83,7 @@ def check_world(mpi: Any) -> None:
         sees = mpi.COMM_WORLD.size
         if sees == 1:
             raise TopocommError(_two_mpis(launch, mpi, f"sees {sees} rank"))
-    elif launch.by is OPEN_MPI and any(kind in _library(mpi) for kind in OTHER_KINDS):
+    elif launch.by is OPEN_MPI and any(kind in library_name(mpi) for kind in OTHER_KINDS):
         raise TopocommError(_two_mpis(launch, mpi, "is another one"))  # it would end the process in its set-up
 
 
@@ -96,13 +97,8 @@ def _two_mpis(launch: Launch, mpi: Any, finding: str) -> str:
     )
     return (
         f"rank {launch.rank}: {by.name} started {launch.size} ranks ({by.size}={launch.size}), but the MPI library "
-        f"that mpi4py loaded {finding}: {_library(mpi)}; {remedy}. To run alone on purpose, unset {by.size}"
+        f"that mpi4py loaded {finding}: {library_name(mpi)}; {remedy}. To run alone on purpose, unset {by.size}"
     )
-
-
-def _library(mpi: Any) -> str:
-    """The first line of what the library says of itself, to its first comma."""
-    return str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0].strip()
 
 
 def _parent_is_rank(by: Launcher, rank: str) -> bool:

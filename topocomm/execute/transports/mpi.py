@@ -48,6 +48,11 @@ def load_mpi() -> Any:
     return MPI
 
 
+def library_name(mpi: Any) -> str:
+    """Name and version of the MPI library: the first line of what it says of itself, to its first comma."""
+    return str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0].strip()
+
+
 def _done(request: Any, *, failed: bool = True) -> bool:
     """Whether MPI no longer needs the memory of a request; `failed` where its peer is gone."""
     try:
