@@ -139,10 +139,22 @@ def from_the_send_buffer(job, rank, value):
 
 
 def quick(job, rank, value):
-    return job.quick[rank](askew(value))
+    return job.quick[rank](askew(value), None)
 
 
-WAYS = [plain, in_place, from_the_send_buffer, quick]
+def quick_into(job, rank, value):
+    given = {name: np.full_like(array, np.nan) for name, array in value.items()}
+    assert job.quick[rank](askew(value), given) is given
+    return given
+
+
+def quick_in_place(job, rank, value):
+    both = {name: array.copy() for name, array in value.items()}
+    assert job.quick[rank](both, both) is both
+    return both
+
+
+WAYS = [plain, in_place, from_the_send_buffer, quick, quick_into, quick_in_place]
 
 
 @pytest.mark.parametrize("dim", [1, 3, 16])
@@ -238,12 +250,46 @@ def test_the_quick_way_does_nothing_with_values_that_do_not_fit(what):
     values = [partial(rank, (6,), 4) for rank in range(2)]
     for name, job in jobs(switch(2), (6,), 4):
         before = job.whole.tobytes()
-        assert job.quick[0](MISFITS[what]) is None
+        assert job.quick[0](MISFITS[what], None) is None
         assert job.whole.tobytes() == before
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
         for result in job.on_threads(lambda rank, job=job: quick(job, rank, values[rank])):
             assert_close(result, exact(values), 2, name)
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (1, 1, None)
+
+
+def overlapping():
+    whole = np.zeros(36, np.float32)
+    return {"out": whole[:24].reshape(6, 4), "lse": whole[20:26]}
+
+
+X = {"out": np.zeros((6, 4), np.float32), "lse": np.zeros(6, np.float32)}
+READ_ONLY = np.zeros(6, np.float32)
+READ_ONLY.flags.writeable = False
+SHIFTED = np.zeros(7, np.float32)
+MISPLACED = {
+    "read-only": (X, {"out": OUT, "lse": READ_ONLY}),
+    "overlaps itself": (X, overlapping()),
+    "one array twice": (X, {"out": OUT, "lse": OUT.reshape(-1)[:6]}),
+    "lies in another field of the value": (X, {"out": OUT, "lse": X["out"].reshape(-1)[6:12]}),
+    "overlaps its field of the value": ({"out": OUT, "lse": SHIFTED[:6]}, {"out": OUT, "lse": SHIFTED[1:]}),
+}
+
+
+@pytest.mark.parametrize("what", [*MISFITS, *MISPLACED, "the send buffer"])
+def test_the_quick_way_does_nothing_where_the_result_does_not_fit(what):
+    x, out = MISPLACED.get(what, (X, MISFITS.get(what)))
+    values = [partial(rank, (6,), 4) for rank in range(2)]
+    for name, job in jobs(switch(2), (6,), 4):
+        given = job.lanes[0][0].views if what == "the send buffer" else out
+        if given is None:  # the plan splits the value: there is none
+            continue
+        before = job.whole.tobytes()
+        assert job.quick[0](x, given) is None
+        assert job.whole.tobytes() == before
+        assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
+        for result in job.on_threads(lambda rank, job=job: quick_into(job, rank, values[rank])):
+            assert_close(result, exact(values), 2, name)
 
 
 def test_who_waits_knows_for_whom():

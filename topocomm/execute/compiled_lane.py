@@ -117,7 +117,8 @@ class _Encoder:
         tasks_at = edges[8]
         final = 0 if self._work.synchronises else word.FINISHED
         function = self._work.operator.compiled_fold(self._work.layout) or 0
-        head = lane_head(self._shared, function, final, edges)
+        sizes = [self._work.value.rows * size for size in self._row_bytes]
+        head = lane_head(self._shared, function, final, edges, sizes)
         told = [[(*entry[:-1], tasks_at + entry[-1]) for entry in entries] for entries in (own, targets)]
         words: Iterable[Iterable[int]] = (
             head,

@@ -116,8 +116,11 @@ def free_memory(readers: Sequence[int]) -> list[tuple[int, int]]:
     return [(peer, word.FINISHED - LANES * word.STRIDE) for peer in readers]
 
 
-def lane_head(shared: SharedMemory, function: int, final: int, edges: Sequence[int]) -> list[int]:
+def lane_head(
+    shared: SharedMemory, function: int, final: int, edges: Sequence[int], sizes: Sequence[int] = ()
+) -> list[int]:
     """The header of a lane."""
+    memories = [(memory.ctypes.data, memory.ctypes.data + memory.nbytes) for memory in shared.memories]
     return [
         shared.counters.ctypes.data,
         function,
@@ -127,6 +130,9 @@ def lane_head(shared: SharedMemory, function: int, final: int, edges: Sequence[i
         1,
         CALLS_TO_WARM_UP,
         final,
+        *(edge for memory in memories for edge in memory),
+        *sizes,
+        *[0] * (word.MOST_FIELDS - len(sizes)),
         *edges,
     ]
 

@@ -99,8 +99,8 @@ class PreparedCall:
             DeadlineError: A rank did not come in time.
             RankFailedError: A rank failed.
         """
-        if out is None and self.quick is not None and self._handle is None and not self._freed:
-            result = None if (x is self._inputs[0] or x is self._inputs[-1]) else self.quick(x)
+        if self.quick is not None and self._handle is None and not self._freed:
+            result = self.quick(x, out) if self._may_be_sent(x) else None
             if result is not None:
                 return result
         fields, given = self._fit(x, out)
@@ -139,22 +139,30 @@ class PreparedCall:
             comm.waiting.under_way.append(call)
         return handle
 
-    def _quick_way(self) -> Callable[[Any], Any] | None:
+    def _may_be_sent(self, x: Any) -> bool:
+        """Whether x is not the send buffer of the call before."""
+        first, second = self._inputs
+        return (x is not first and x is not second) or x is self._inputs[self._turn]
+
+    def _quick_way(self) -> Callable[[Any, Any], Any] | None:
         """The shortest way through this call, if it is an allreduce in shared memory of values that have one."""
         structure, name = self._structure, self.plan.collective.name
-        if structure.is_torch or self._shared is None or self._local is not None or name != "allreduce":
+        if self._shared is None or self._local is not None or name != "allreduce":
             return None
         from topocomm.execute.compiled_lane import CompiledLane
-        from topocomm.execute.quick import PAIR, quick_bare, quick_pair
+        from topocomm.execute.quick import PAIR, quick_bare, quick_pair, quick_tensors
 
         lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
         if not lanes:
             return None
         if structure.bare:
-            return quick_bare(self._comm, lanes, self._layout, self.tag)
-        if structure.rebuild is None and len(self._values) == PAIR:
-            return quick_pair(self._comm, lanes, self._layout, self.tag)
-        return None
+            way = quick_bare(self._comm, lanes, self._layout, self.tag)
+        elif structure.rebuild is None and len(self._values) == PAIR:
+            way = quick_pair(self._comm, lanes, self._layout, self.tag)
+        else:
+            return None
+        dtypes = [dtype for _, _, dtype in self._values]
+        return quick_tensors(way, dtypes, bare=structure.bare) if structure.is_torch else way
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
@@ -243,7 +251,7 @@ class PreparedCall:
         for name, array in given.items():
             if not array.flags.writeable:
                 raise OperatorError(f"out: field {name!r} is read-only; give a writable array")
-            if 0 in array.strides and array.size > 1:
+            if any(stride == 0 < size - 1 for stride, size in zip(array.strides, array.shape, strict=True)):
                 raise OperatorError(f"out: several items of field {name!r} are one place in memory; give a plain array")
             if array.base is not None and any(np.may_share_memory(array, lane.memory) for lane in self._lanes):
                 raise OperatorError(

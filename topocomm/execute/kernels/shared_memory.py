@@ -59,8 +59,14 @@ UNTIL_TRIAL = 6
 """Calls until that is tried anew."""
 FINAL = 7
 """Progress to publish when through; 0 where no rank waits for it."""
-SHAPES, PACK, PACK_OWN, OWN, TARGETS, UNPACK, CREDITS, PROGRAM, TASKS = range(8, 17)
-HEADER_WORDS = 17
+MEMORIES = 8
+"""Where the two memories of the call begin and end."""
+SIZES = 12
+"""Bytes of every array of the value."""
+MOST_FIELDS = 4
+"""Operators of more fields run outside this file."""
+SHAPES, PACK, PACK_OWN, OWN, TARGETS, UNPACK, CREDITS, PROGRAM, TASKS = range(16, 25)
+HEADER_WORDS = 25
 START = 0
 """Where a lane stands before a call."""
 
@@ -73,6 +79,8 @@ DIRECT = 1
 """Folds may read the caller's arrays: not where the result goes to the same memory."""
 CHECKED = 2
 """The value's arrays are checked first: NumPy arrays of the lane's dtypes and shapes, C-contiguous."""
+GIVEN = 4
+"""So are the result's, of the same shapes: writable, and apart from all others but the value's of the same field."""
 STRIDE = 1 << 16
 """Counter values of one call: epoch * STRIDE + stage + 1."""
 FINISHED = STRIDE - 1
@@ -83,6 +91,8 @@ DATA_AT = object.__basicsize__
 TYPE_AT, AXES_AT, SIZES_AT, DTYPE_AT, FLAGS_AT = (DATA_AT + 8 * word for word in (-1, 1, 2, 5, 6))
 PLAIN = 0x001 | 0x100
 """NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED."""
+WRITEABLE = 0x400
+"""NPY_ARRAY_WRITEABLE."""
 VECTOR = ir.VectorType(ir.IntType(64), 4)
 VECTOR_BYTES = 32
 WORDS = types.int64[::1]
@@ -91,8 +101,6 @@ TRIAL_CALLS = 256
 QUICK_CYCLES = 40
 """Plain stores that take fewer cycles a cache line are kept."""
 LINE_BYTES = 64
-MOST_FIELDS = 4
-"""Operators of more fields run outside this function."""
 
 
 def _pointer(builder, address, kind):
@@ -274,12 +282,12 @@ def _pack_well(lane, objects, direct):
 
 
 @njit
-def _is_plain(array_type, words, at, object_id):
-    """Whether an object is an array as the word `at` and the next ones say, with plain memory."""
+def _is_plain(array_type, words, at, object_id, flags):
+    """Whether an object is an array as the word `at` and the next ones say, with these flags."""
     if _load_word(object_id + TYPE_AT) != array_type or _load_word(object_id + DTYPE_AT) != words[at]:
         return False
     axes = _load_word(object_id + AXES_AT) & 0xFFFFFFFF
-    if axes != words[at + 1] or _load_word(object_id + FLAGS_AT) & PLAIN != PLAIN:
+    if axes != words[at + 1] or _load_word(object_id + FLAGS_AT) & flags != flags:
         return False
     sizes, same = _load_word(object_id + SIZES_AT), True
     for axis in range(axes):
@@ -288,14 +296,33 @@ def _is_plain(array_type, words, at, object_id):
 
 
 @njit
-def _fits(lane, objects):
-    """Whether the value's arrays are what the lane was made for."""
+def _fits(lane, objects, first, flags):
+    """Whether the arrays from `first` on, one a field, are what the lane was made for."""
     at = lane[SHAPES]
-    for index in range(len(objects) // 2):
-        if not _is_plain(lane[ARRAY_TYPE], lane, at, objects[index]):
+    for index in range(first, first + len(objects) // 2):
+        if not _is_plain(lane[ARRAY_TYPE], lane, at, objects[index], flags):
             return False
         at += 2 + lane[at + 1]
     return True
+
+
+@njit
+def _given_mode(lane, objects, mode):
+    """The mode of a call into given arrays: without DIRECT where one is the value's; MISFIT where they overlap else."""
+    fields = len(objects) // 2
+    for field in range(fields):
+        begin = _data(objects[fields + field])
+        end = begin + lane[SIZES + field]
+        for at in range(MEMORIES, SIZES, 2):
+            if begin < lane[at + 1] and lane[at] < end:
+                return MISFIT
+        for other in range(2 * fields):
+            its = _data(objects[other])
+            if other == field and its == begin:
+                mode &= ~DIRECT
+            elif other != fields + field and begin < its + lane[SIZES + other % fields] and its < end:
+                return MISFIT
+    return mode
 
 
 @njit
@@ -347,12 +374,18 @@ def _run(lane, at, epoch, looks, mode, objects):
         at: Where it stands: START, or what the call before returned.
         epoch: Number of calls made on this memory, this one included.
         looks: How often to look at counters at most.
-        mode: DIRECT and CHECKED, or-ed.
+        mode: DIRECT, CHECKED and GIVEN, or-ed.
         objects: id() of the caller's C-contiguous arrays by field, then of those for the result.
     """
     if at < lane[PROGRAM]:
-        if at == START and mode & CHECKED and not _fits(lane, objects):
+        if at == START and mode & CHECKED and not _fits(lane, objects, 0, PLAIN):
             return MISFIT
+        if at == START and mode & GIVEN:
+            if not _fits(lane, objects, len(objects) // 2, PLAIN | WRITEABLE):
+                return MISFIT
+            mode = _given_mode(lane, objects, mode)
+            if mode == MISFIT:
+                return MISFIT
         if lane[CREDITS] < lane[PROGRAM] and _await(lane, lane[CREDITS], lane[PROGRAM], epoch * STRIDE, looks) <= 0:
             return lane[CREDITS]
         _begin(lane, objects, mode & DIRECT)
@@ -376,10 +409,10 @@ _run_compiled = njit(_run)
 run = njit([_signature(fields) for fields in range(1, MOST_FIELDS + 1)], cache=True, nogil=True)(_run)
 
 
-@njit(types.int64(WORDS, *[types.int64] * 6), cache=True, nogil=True)
-def run_pair(lane, epoch, looks, x0, x1, y0, y1):
-    """`run` from START, DIRECT and CHECKED, for values of two fields: loose arguments reach it sooner than a tuple."""
-    return _run_compiled(lane, START, epoch, looks, DIRECT | CHECKED, (x0, x1, y0, y1))
+@njit(types.int64(WORDS, *[types.int64] * 7), cache=True, nogil=True)
+def run_pair(lane, epoch, looks, mode, x0, x1, y0, y1):
+    """`run` from START for values of two fields: loose arguments reach it sooner than a tuple."""
+    return _run_compiled(lane, START, epoch, looks, mode, (x0, x1, y0, y1))
 
 
 @njit(types.boolean(WORDS, types.int64), cache=True)
@@ -390,4 +423,4 @@ def matches(expected, object_id):
         expected: int64: address of its data, id() of its type, id() of its dtype, number of axes, their sizes.
         object_id: id() of the array.
     """
-    return _data(object_id) == expected[0] and _is_plain(expected[1], expected, 2, object_id)
+    return _data(object_id) == expected[0] and _is_plain(expected[1], expected, 2, object_id, PLAIN)
