@@ -11,7 +11,7 @@ import pytest
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
-from topocomm import SUM, Operator
+from topocomm import Field, Operator
 from topocomm.execute.compiled_lane import CompiledLane, covers
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.quick import quick_pair
@@ -23,8 +23,9 @@ from topocomm.planning.planner import every_plan
 from topocomm.planning.schedule import ScheduleBuilder, split_rows
 from topocomm.planning.shared_memory import shared_program
 
-CALLS = 20
-"""Some more than the two memories see before it is tried how to write to them."""
+CALLS = 40
+"""Some more than the two memories see before it is chosen how to write to them."""
+OPERATORS = {"compiled": LOGSUMEXP, "in NumPy": replace(LOGSUMEXP, kernel=None)}
 LIMIT_S = 30.0
 GUARD = 0xA5
 
@@ -58,10 +59,10 @@ def run(lane, fields, target, *, apart):
 class Job:
     """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
 
-    def __init__(self, plan, layout):
+    def __init__(self, plan, layout, operator=LOGSUMEXP):
         ranks = range(plan.schedule.ranks)
         span = Span(0, layout.leading)
-        works = [Work(plan, LOGSUMEXP, layout, 16, rank, span, span) for rank in ranks]
+        works = [Work(plan, operator, layout, 16, rank, span, span) for rank in ranks]
         assert all(map(covers, works))
         programs = [shared_program(plan.schedule, w.rank, w.chunk_bytes, ALIGNMENT_BYTES) for w in works]
         counters_bytes, size_bytes = len(ranks) * COUNTER_BYTES, 2 * programs[0].total_bytes
@@ -92,10 +93,10 @@ class Job:
         assert np.all(self.whole[-ALIGNMENT_BYTES:] == GUARD)
 
 
-def jobs(topology, rows, dim):
-    layout = LOGSUMEXP.layout({"out": ((*rows, dim), np.float32), "lse": (rows, np.float32)})
-    for plan in every_plan(topology, "allreduce", LOGSUMEXP, layout):
-        job = Job(plan, layout)
+def jobs(topology, rows, dim, operator=LOGSUMEXP):
+    layout = operator.layout({"out": ((*rows, dim), np.float32), "lse": (rows, np.float32)})
+    for plan in every_plan(topology, "allreduce", operator, layout):
+        job = Job(plan, layout, operator)
         yield plan.algorithm, job
         job.close()
 
@@ -160,16 +161,17 @@ WAYS = [plain, in_place, from_the_send_buffer, quick, quick_into, quick_in_place
 @pytest.mark.parametrize("dim", [1, 3, 16])
 @pytest.mark.parametrize("rows", [(0,), (1,), (7,), (2, 3)], ids=str)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
-def test_every_algorithm_merges(ranks, rows, dim):
+@pytest.mark.parametrize("folds", OPERATORS)
+def test_every_algorithm_merges(folds, ranks, rows, dim):
     # Empty rows may hold NaN where there is something to merge them with; alone, rank 0's value is the result.
     seeds = [0] * CALLS if ranks == 1 else range(0, ranks * CALLS, ranks)
     values = [[partial(rank + seed, rows, dim) for rank in range(ranks)] for seed in seeds]
     algorithms = set()
-    for name, job in jobs(switch(ranks), rows, dim):
+    for name, job in jobs(switch(ranks), rows, dim, OPERATORS[folds]):
         algorithms.add(name)
 
         def body(rank, job=job):
-            return [WAYS[call // 2 % 4](job, rank, values[call][rank]) for call in range(CALLS)]
+            return [WAYS[call // 2 % len(WAYS)](job, rank, values[call][rank]) for call in range(CALLS)]
 
         outcomes = job.on_threads(body)
         assert [shared.epoch for shared in job.shared] == [CALLS] * ranks
@@ -318,10 +320,17 @@ def test_who_waits_knows_for_whom():
         assert_close(target, exact(values), 3, "flat")
 
 
-def test_operators_without_a_compiled_fold_are_not_covered():
-    plain = Operator("plain", SUM.fields, SUM.combine, SUM.identity, commutative=True)
-    layout = SUM.default_layout(4)
-    span = Span(0, layout.leading)
-    for operator, covered in ((SUM, True), (plain, False)):
+def test_values_of_many_fields_run_otherwise():
+    names = [f"field{index}" for index in range(5)]
+    for used, covered in ((names[:4], True), (names, False)):
+        operator = Operator(
+            "sums",
+            tuple(Field(name) for name in used),
+            lambda left, right: {name: left[name] + right[name] for name in left},
+            dict.fromkeys(used, 0),
+            commutative=True,
+        )
+        layout = operator.layout(dict.fromkeys(used, ((4,), np.float32)))
+        span = Span(0, layout.leading)
         plan = every_plan(switch(2), "allreduce", operator, layout)[0]
         assert covers(Work(plan, operator, layout, 16, 0, span, span)) == covered

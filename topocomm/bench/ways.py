@@ -27,7 +27,7 @@ def way_of(call: PreparedCall) -> str:
     words = ["shared memory"]
     if len(set(transport.hosts)) > 1:
         words = [f"shared memory within hosts, {MESSAGES.get(transport.name, transport.name)} between"]
-    elif type(inner).__name__ == "CompiledLane":
+    elif not inner.in_python:
         words.append("compiled")
     if slices:
         words.append("in slices")

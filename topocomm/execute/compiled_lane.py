@@ -1,10 +1,13 @@
-"""A lane in shared memory that runs in one compiled call: writing, waiting, the operator's folds, the result."""
+"""A lane in shared memory that runs in one compiled call: writing, waiting, the operator's folds, the result.
+
+Of an operator without a compiled fold it comes back at the folds of every stage, which run here, and goes on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +18,7 @@ from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.lanes import Lane, Span, Work
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.operators.operator import fold_task
+from topocomm.operators.operator import Fold, fold_task
 from topocomm.planning.buffers import Piece
 from topocomm.planning.schedule import Combine
 from topocomm.planning.shared_memory import SharedProgram
@@ -31,12 +34,20 @@ class CompiledLane(Lane):
         self.memory = shared.memories[number]
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         encoder = _Encoder(work, program, self.memory.ctypes.data, shared)
-        self.compiled = CompiledRun(shared, encoder.lane(), awaited_bytes(work, program, shared))
+        words, sizes = encoder.lane(), awaited_bytes(work, program, shared)
+        self._work = work
+        self._folds: dict[int, list[BoundFold]] = {}
+        if not encoder.function:
+            self._folds = {at: [self._bind(f, encoder, program) for f in some] for at, some in encoder.folds_at(words)}
+        self.in_python = any(self._folds.values())
+        self.compiled = CompiledRun(shared, words, sizes, self._fold)
         self._names = [f.name for f in work.layout.fields]
         self._send_buffer = self._buffer_views(work, program)
         whole = len(program.input_pieces) == 1 and work.chunk_rows(program.input_pieces[0][1]) == work.value.rows
         self.views = self._send_buffer if whole else None
         self._kept: Sequence[Any] = ()
+        self._results: Sequence[NDArray[Any]] = ()
+        """By field, where folds that run outside write what they make of the result."""
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
         """As `Lane.begin`."""
@@ -50,14 +61,12 @@ class CompiledLane(Lane):
                     arrays[index] = np.ascontiguousarray(array)
         results = arrays if target is None else [target[name] for name in names]
         objects = tuple(map(id, (*(arrays or results), *results)))
-        if self.compiled.begin(word.DIRECT if apart else 0, objects) == word.DONE:
-            return True
-        self._kept = (arrays, results)  # compiled code knows them by address only
-        return False
+        self._kept, self._results = (arrays, results), results  # compiled code knows them by address only
+        return self._let_go(self.compiled.begin(word.DIRECT if apart else 0, objects) == word.DONE)
 
     def advance(self, timeout_s: float) -> bool:
         """As `Lane.advance`."""
-        return self.compiled.wait(timeout_s)
+        return self._let_go(self.compiled.wait(timeout_s))
 
     def awaited(self) -> Awaited:
         """As `Lane.awaited`."""
@@ -66,10 +75,36 @@ class CompiledLane(Lane):
     def stand_at(self, at: int, kept: Sequence[Any]) -> None:
         """Go on with a call that others began, by address, on these arrays: it stands at `at`."""
         self._kept = kept
+        self._results = kept[len(kept) // 2 :]
         self.compiled.stand_at(at, word.DIRECT, tuple(map(id, kept)))
 
     def free(self) -> None:
         """Nothing: the mapping goes with its last array."""
+
+    def _let_go(self, through: bool) -> bool:
+        if through:
+            self._kept = self._results = ()
+        return through
+
+    def _bind(self, combine: Combine, encoder: _Encoder, program: SharedProgram) -> BoundFold:
+        """A fold; with where in the result its rows go, or else the memory they go to."""
+        work, piece = self._work, (combine.out_slot, combine.chunk)
+        rows = work.chunk_rows(combine.chunk)
+        places = [program.offsets[slot, combine.chunk] for slot in combine.operands]
+        fold = work.operator.bind_fold(work.layout, self.memory, rows, places, tensors=work.tensors)
+        if piece in encoder.made:
+            first = work.parts[combine.chunk][0] - work.result.first
+            return BoundFold(fold, slice(first, first + rows), {})
+        return BoundFold(fold, None, work.layout.views(self.memory, program.offsets[piece], rows))
+
+    def _fold(self, at: int) -> None:
+        """Run the folds that stand at a place of the lane."""
+        rows = self._work.result.rows
+        for fold, where, target in self._folds[at]:
+            if where is not None:
+                fields = zip(self._work.layout.fields, self._results, strict=True)
+                target = {f.name: array.reshape(rows, *f.row_shape)[where] for f, array in fields}
+            fold(target)
 
     def _buffer_views(self, work: Work, program: SharedProgram) -> Fields:
         """The send buffer in the user's shapes; where it is split, a value of its own."""
@@ -83,6 +118,20 @@ class CompiledLane(Lane):
         return {f.name: views[f.name].reshape((*span.leading, *f.row_shape)) for f in layout.fields}
 
 
+class BoundFold(NamedTuple):
+    """A fold that runs outside compiled code.
+
+    Attributes:
+        fold: Writes to a target.
+        rows: Rows of the result that it makes, or None.
+        target: By field, where it writes if it makes none.
+    """
+
+    fold: Fold
+    rows: slice | None
+    target: Mapping[str, NDArray[Any]]
+
+
 class _Encoder:
     """Tells the compiled executor what one rank does on one memory."""
 
@@ -94,31 +143,32 @@ class _Encoder:
         sizes = [len(task) for task in self._tasks]
         self._starts = [sum(sizes[:index]) for index in range(len(sizes))]
         self._slots = work.input_slots(program.input_pieces)
+        self._read = {piece for stage in program.stages for pieces in stage.sends.values() for piece in pieces}
+        self.made = self._find_made()
+        self.function = work.operator.compiled_fold(work.layout) or 0
         self._waits = [self._positions(waits) for waits in program.waits]
         self._credits = [] if work.synchronises else free_memory([place for place, _ in self._readers()])
 
     def lane(self) -> NDArray[np.int64]:
         """The lane as `kernels.shared_memory` describes it."""
-        made = self._made()
+        made, read = self.made, self._read
         inputs, span = self._program.input_pieces, self._work.result
         copied = [piece for piece in self._program.output_pieces if piece not in made]
-        read = {piece for stage in self._program.stages for pieces in stage.sends.values() for piece in pieces}
         needed = [piece for piece in inputs if piece in read or piece in copied]
         fields = len(self._row_bytes)
         pack = list(chain.from_iterable(self._copies(needed, 0, self._work.value)))
         own_only = [piece for piece in inputs if piece not in needed]
         pack_own = list(chain.from_iterable(self._copies(own_only, 0, self._work.value)))
         unpack = list(chain.from_iterable(self._copies(copied, fields, span)))
-        own, targets = self._own(), self._targets(made)
+        own, targets = self._own(), self._targets()
         shapes, credits = self._shapes(), wait_words(self._credits)
         parts = (shapes, pack, pack_own, own, targets, unpack, credits, self._stages(0))
         lengths = [sum(len(entry) if isinstance(entry, tuple) else 1 for entry in part) for part in parts]
         edges = [word.HEADER_WORDS + sum(lengths[:index]) for index in range(9)]
         tasks_at = edges[8]
         final = 0 if self._work.synchronises else word.FINISHED
-        function = self._work.operator.compiled_fold(self._work.layout) or 0
         sizes = [self._work.value.rows * size for size in self._row_bytes]
-        head = lane_head(self._shared, function, final, edges, sizes)
+        head = lane_head(self._shared, self.function, final, edges, sizes)
         told = [[(*entry[:-1], tasks_at + entry[-1]) for entry in entries] for entries in (own, targets)]
         words: Iterable[Iterable[int]] = (
             head,
@@ -133,6 +183,15 @@ class _Encoder:
             *self._tasks,
         )
         return np.array(list(chain.from_iterable(words)), np.int64)
+
+    def folds_at(self, words: NDArray[np.int64]) -> Iterator[tuple[int, Sequence[Combine]]]:
+        """Where in a lane the folds of every stage stand."""
+        at = int(words[word.PROGRAM])
+        for stage in self._program.stages:
+            at += 2 + 2 * int(words[at + 1])
+            yield at, stage.folds
+            at += 1 + len(stage.folds)
+            at += 1 + int(words[at])
 
     def _shapes(self) -> Words:
         """What the value's arrays must be."""
@@ -182,10 +241,9 @@ class _Encoder:
                     ]
         return found
 
-    def _made(self) -> dict[Piece, int]:
-        """Pieces of the result that a fold makes and nobody reads, each with its task's start."""
-        read = {piece for stage in self._program.stages for pieces in stage.sends.values() for piece in pieces}
-        read |= {(slot, fold.chunk) for fold in self._folds for slot in fold.operands}
+    def _find_made(self) -> dict[Piece, int]:
+        """Pieces of the result that a fold makes and no other fold here reads, each with its task's start."""
+        read = {(slot, fold.chunk) for fold in self._folds for slot in fold.operands}
         results = set(self._program.output_pieces) - read
         return {
             (fold.out_slot, fold.chunk): start
@@ -193,13 +251,13 @@ class _Encoder:
             if (fold.out_slot, fold.chunk) in results
         }
 
-    def _targets(self, made: dict[Piece, int]) -> list[tuple[int, ...]]:
+    def _targets(self) -> list[tuple[int, ...]]:
         """Per piece made and field: array, byte offset in it, word in the tasks."""
         fields = len(self._row_bytes)
         chunks, first = self._work.parts, self._work.result.first
         return [
             (fields + field, (chunks[chunk][0] - first) * size, start + 2 + fields + field)
-            for (_, chunk), start in made.items()
+            for (_, chunk), start in self.made.items()
             for field, size in enumerate(self._row_bytes)
         ]
 
@@ -209,6 +267,9 @@ class _Encoder:
         for index, (stage, waits) in enumerate(zip(self._program.stages, self._waits, strict=True)):
             found += stage_words(index + 1, waits)
             found += [len(stage.folds), *(tasks_at + next(starts) for _ in stage.folds)]
+            made = {(fold.out_slot, fold.chunk) for fold in stage.folds} & self.made.keys() & self._read
+            copies = self._copies(sorted(made), len(self._row_bytes), self._work.result)
+            found += [4 * len(copies), *chain.from_iterable(copies)]
         return found
 
 
@@ -224,7 +285,5 @@ def awaited_bytes(work: Work, program: SharedProgram, shared: SharedMemory) -> S
 
 
 def covers(work: Work) -> bool:
-    """Whether calls of this operator and layout can run compiled."""
-    folds = len(work.plan.schedule.combines) > 0
-    compiled = not folds or work.operator.compiled_fold(work.layout) is not None
-    return compiled and len(work.layout.fields) <= word.MOST_FIELDS
+    """Whether calls of this layout can run compiled."""
+    return len(work.layout.fields) <= word.MOST_FIELDS

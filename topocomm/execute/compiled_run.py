@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ LANES = 2
 Sizes = Mapping[tuple[int, int], int]
 """Bytes awaited in a stage, by number, from a rank, by position."""
 CALLS_TO_WARM_UP = 8
-"""Calls on one memory before it is tried how to write to it."""
+"""Calls on one memory before it is tried how to write to it: past the caches at first."""
 ALL_LOOKS = 2 * LOOKS
 """Looks between two looks at the clock."""
 
@@ -25,10 +25,13 @@ ALL_LOOKS = 2 * LOOKS
 class CompiledRun(Batch):
     """A lane, as `kernels.shared_memory` describes it, that runs in compiled code; as a batch, what it waits for."""
 
-    def __init__(self, shared: SharedMemory, lane: NDArray[np.int64], sizes: Sizes) -> None:
+    def __init__(
+        self, shared: SharedMemory, lane: NDArray[np.int64], sizes: Sizes, fold: Callable[[int], None] | None = None
+    ) -> None:
         self.sends: tuple[Message, ...] = ()
         self.shared, self.words, self._sizes = shared, lane, sizes
         self.receives = tuple(self._message(*key) for key in sorted(sizes))
+        self._fold = fold
         self._at = word.START
         self._mode = 0
         self._objects: tuple[int, ...] = (0, 0)
@@ -37,11 +40,12 @@ class CompiledRun(Batch):
         """Begin a new call, as `kernels.shared_memory.run` says: DONE, MISFIT, or where it waits."""
         self._mode, self._objects = mode, objects
         epoch = self.shared.epoch + 1
-        at: int = word.run(self.words, word.START, epoch, ALL_LOOKS, mode, objects)
-        self._at = at
-        if at != word.MISFIT:
+        self._at = word.run(self.words, word.START, epoch, ALL_LOOKS, mode, objects)
+        if self._at != word.MISFIT:
             self.shared.epoch = epoch
-        return at
+        if self._at >= word.TO_FOLD:
+            self._go_on()
+        return self._at
 
     def stand_at(self, at: int, mode: int, objects: tuple[int, ...]) -> CompiledRun:
         """Itself, to go on with a call that others began."""
@@ -74,7 +78,7 @@ class CompiledRun(Batch):
     @property
     def stage(self) -> int:
         """Number of the stage in which it waits; -1 before the first."""
-        return int(self.words[self._at]) - 1 if self._at >= self.words[word.PROGRAM] else -1
+        return int(self.words[self._at]) - 1 if self.words[word.PROGRAM] <= self._at < word.TO_FOLD else -1
 
     def free(self) -> None:
         """Nothing: the mapping goes with its last array."""
@@ -86,7 +90,7 @@ class CompiledRun(Batch):
     def _waits(self) -> list[list[int]]:
         """[byte offset of a counter, progress awaited] of what it waits for now."""
         at = self._at
-        if at < word.HEADER_WORDS:
+        if at < word.HEADER_WORDS or at >= word.TO_FOLD:
             return []
         if at < self.words[word.PROGRAM]:
             first, end = at, int(self.words[word.PROGRAM])
@@ -96,8 +100,14 @@ class CompiledRun(Batch):
         return found
 
     def _go_on(self) -> bool:
-        if self._at != word.DONE:
+        """Go on until it waits or is through; whether it is through."""
+        while self._at != word.DONE:
+            if self._at >= word.TO_FOLD:
+                assert self._fold is not None, "a lane without a compiled fold has another"
+                self._fold(self._at - word.TO_FOLD)
             self._at = word.run(self.words, self._at, self.shared.epoch, ALL_LOOKS, self._mode, self._objects)
+            if self._at < word.TO_FOLD:
+                break
         return self._at == word.DONE
 
 
@@ -128,9 +138,12 @@ def lane_head(
         shared.looks,
         id(np.ndarray),
         1,
-        CALLS_TO_WARM_UP,
+        CALLS_TO_WARM_UP + 2 * word.CALLS_A_WAY,
         final,
         *(edge for memory in memories for edge in memory),
+        0,
+        word.NO_TIME,
+        word.NO_TIME,
         *sizes,
         *[0] * (word.MOST_FIELDS - len(sizes)),
         *edges,
@@ -141,7 +154,7 @@ def shared_stage(
     shared: SharedMemory, progress: int, waits: Sequence[tuple[int, int]], sizes: Sizes | None = None
 ) -> CompiledRun:
     """One stage apart from its folds, which run outside: publish this progress, wait for (position, its progress)."""
-    program = [*stage_words(progress, waits), 0]
+    program = [*stage_words(progress, waits), 0, 0]
     start = word.HEADER_WORDS
     lane = [*lane_head(shared, 0, 0, [start] * 8 + [start + len(program)]), *program]
     return CompiledRun(shared, np.array(lane, np.int64), sizes or {})

@@ -1,8 +1,8 @@
 """The memory of a prepared call and what a rank does in it.
 
 A lane is one set of buffers with this rank's program bound to them. Calls by messages have one lane. Calls in
-memory that all ranks map have two, used in turn; they run in one compiled call where the operator has a compiled
-fold, else stage by stage.
+memory that all ranks map have two, used in turn; on one host compiled code runs them, and comes back for folds that
+are not compiled.
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ class Lane(ABC):
     """Where everything of this lane lies."""
     views: Fields | None
     """The send buffer in the user's shapes; None where this rank gives no value or the plan splits it."""
+    in_python = True
+    """Whether any of its work is done in Python."""
     takes_value: bool
     """Whether this rank gives a value."""
     gives_result: bool

@@ -5,7 +5,8 @@ whoever sees a counter sees everything its writer wrote before.
 
 A rank that writes its value with plain stores takes every cache line back from the ranks that read it in an earlier
 call, one after the other: 30 ns a line between cores without a common cache, where stores past the caches do not wait;
-between cores with one, plain stores are quicker. So every TRIAL_CALLS calls plain stores are tried and timed.
+between cores with one, plain stores are quicker. So every now and then some calls are made either way, and what they
+work, apart from waiting, is timed: all ranks make the same calls, and try the same way in the same call.
 
 Arrays come as `id(array)`: what NumPy's C API calls PyArrayObject stands there. So one compiled function serves all
 dtypes and shapes, and checks them, and a call costs half a microsecond instead of several.
@@ -21,13 +22,14 @@ Sections follow each other in the order of the header's last nine words, each th
     PACK_OWN  the same of pieces that only folds of this rank read: written if these may not read the caller's arrays
     OWN       per operand that is this rank's own value: array, byte offset in it, address in shared memory, and the
               index of the word that tells its fold where to read
-    TARGETS   per fold that makes a piece of the result: array, byte offset in it, index of the word that tells it
-              where to write
-    UNPACK    per piece of the result that no fold of this rank makes: array, byte offset, address, bytes
+    TARGETS   per fold that makes a piece of the result, which no fold of this rank reads: array, byte offset in it,
+              index of the word that tells it where to write
+    UNPACK    per other piece of the result: array, byte offset in it, address, bytes
     CREDITS   per rank that must have finished an earlier call before this one writes: byte offset of its counter and
               the progress awaited
     PROGRAM   per stage: own progress to publish, number of waits, then for each the byte offset of a counter and the
-              progress awaited; number of folds, then for each the index of its task
+              progress awaited; number of folds, then for each the index of its task; number of words about pieces of
+              the result that these folds made and other ranks read: array, byte offset, address, bytes
     TASKS     tasks as `topocomm.operators.operator.Kernel` describes
 
 Arrays are numbered: the value's fields in the operator's order, then those of the result.
@@ -46,7 +48,7 @@ from numba.extending import intrinsic
 COUNTERS = 0
 """Address of the progress counters."""
 FUNCTION = 1
-"""Address of the operator's compiled fold."""
+"""Address of the operator's compiled fold; 0 where folds run outside: a lane then stands there for a while."""
 OWN_COUNTER = 2
 """Byte offset of this rank's counter."""
 LOOKS = 3
@@ -55,20 +57,26 @@ ARRAY_TYPE = 4
 """id() of numpy.ndarray."""
 STREAMING = 5
 """Whether the value is written past the caches."""
-UNTIL_TRIAL = 6
-"""Calls until that is tried anew."""
+UNTIL_CHOICE = 6
+"""Calls until that is chosen anew, the last ones on trial."""
 FINAL = 7
 """Progress to publish when through; 0 where no rank waits for it."""
 MEMORIES = 8
 """Where the two memories of the call begin and end."""
-SIZES = 12
+WORKED = 12
+"""Clock cycles that this call has worked so far."""
+QUICKEST = 13
+"""Those of the quickest call on trial, by plain stores and past the caches."""
+SIZES = 15
 """Bytes of every array of the value."""
 MOST_FIELDS = 4
 """Operators of more fields run outside this file."""
-SHAPES, PACK, PACK_OWN, OWN, TARGETS, UNPACK, CREDITS, PROGRAM, TASKS = range(16, 25)
-HEADER_WORDS = 25
+SHAPES, PACK, PACK_OWN, OWN, TARGETS, UNPACK, CREDITS, PROGRAM, TASKS = range(19, 28)
+HEADER_WORDS = 28
 START = 0
 """Where a lane stands before a call."""
+TO_FOLD = 1 << 32
+"""Added to the index of a stage's folds where it stands when they are to be run outside."""
 
 DONE = -1
 """Where a lane stands when it is through."""
@@ -97,10 +105,10 @@ VECTOR = ir.VectorType(ir.IntType(64), 4)
 VECTOR_BYTES = 32
 WORDS = types.int64[::1]
 ON_X86 = platform.machine() in ("x86_64", "AMD64")
-TRIAL_CALLS = 256
-QUICK_CYCLES = 40
-"""Plain stores that take fewer cycles a cache line are kept."""
-LINE_BYTES = 64
+CALLS_A_WAY = 4
+"""Calls on trial past the caches, then by plain stores; the first of each warms up."""
+CALLS_A_CHOICE = 512
+NO_TIME = 1 << 62
 
 
 def _pointer(builder, address, kind):
@@ -253,32 +261,28 @@ def _copy(to, come_from, size_bytes):
 
 
 @njit
-def _pack(lane, objects, direct, streaming):
-    """Write the value to shared memory; its bytes. What lies there already is left."""
-    written = 0
-    for at in range(lane[PACK], lane[PACK_OWN if direct else OWN], 4):
+def _write(lane, objects, first, end, streaming):
+    """Write pieces of arrays to shared memory. What lies there already is left."""
+    for at in range(first, end, 4):
         come_from = _data(objects[lane[at]]) + lane[at + 1]
         if come_from != lane[at + 2]:
-            written += lane[at + 3]
             if streaming:
                 _stream(lane[at + 2], come_from, lane[at + 3])
             else:
                 _copy(lane[at + 2], come_from, lane[at + 3])
-    return written
 
 
 @njit
-def _pack_well(lane, objects, direct):
-    """Write the value the quicker way. Of two plain calls in a row the second is timed: the first warms up."""
-    left = lane[UNTIL_TRIAL]
-    lane[UNTIL_TRIAL] = left - 1 if left > 0 else TRIAL_CALLS
-    if left > 1:
-        _pack(lane, objects, direct, lane[STREAMING])
-        return
-    began = _cycles()
-    written = _pack(lane, objects, direct, False)
-    if left == 0 and written > 0:
-        lane[STREAMING] = (_cycles() - began) * LINE_BYTES > QUICK_CYCLES * written
+def _learn(lane):
+    """Take note of how long a call on trial worked; after the last one, choose how to write."""
+    left = lane[UNTIL_CHOICE]
+    if left <= 2 * CALLS_A_WAY and left % CALLS_A_WAY != 0:
+        lane[QUICKEST + lane[STREAMING]] = min(lane[QUICKEST + lane[STREAMING]], lane[WORKED])
+    if left == 1:
+        lane[STREAMING] = lane[QUICKEST + 1] < lane[QUICKEST]
+        lane[QUICKEST] = lane[QUICKEST + 1] = NO_TIME
+        left = CALLS_A_CHOICE
+    lane[UNTIL_CHOICE] = left - 1
 
 
 @njit
@@ -307,13 +311,19 @@ def _fits(lane, objects, first, flags):
 
 
 @njit
-def _given_mode(lane, objects, mode):
-    """The mode of a call into given arrays: without DIRECT where one is the value's; MISFIT where they overlap else."""
+def _fitting_mode(lane, objects, mode):
+    """The mode of a call on these arrays: without DIRECT where the result's are the value's; MISFIT if they misfit."""
     fields = len(objects) // 2
+    if mode & CHECKED and not _fits(lane, objects, 0, PLAIN):
+        return MISFIT
+    if not mode & GIVEN:
+        return mode
+    if not _fits(lane, objects, fields, PLAIN | WRITEABLE):
+        return MISFIT
     for field in range(fields):
         begin = _data(objects[fields + field])
         end = begin + lane[SIZES + field]
-        for at in range(MEMORIES, SIZES, 2):
+        for at in range(MEMORIES, MEMORIES + 4, 2):
             if begin < lane[at + 1] and lane[at] < end:
                 return MISFIT
         for other in range(2 * fields):
@@ -328,7 +338,11 @@ def _given_mode(lane, objects, mode):
 @njit
 def _begin(lane, objects, direct):
     """Write the value for the others to read, and tell the folds where the caller's arrays are."""
-    _pack_well(lane, objects, direct)
+    if lane[UNTIL_CHOICE] <= 2 * CALLS_A_WAY:
+        lane[STREAMING] = lane[UNTIL_CHOICE] > CALLS_A_WAY
+    _write(lane, objects, lane[PACK], lane[PACK_OWN], lane[STREAMING])
+    if not direct:
+        _write(lane, objects, lane[PACK_OWN], lane[OWN], False)
     for at in range(lane[OWN], lane[TARGETS], 4):
         lane[lane[at + 3]] = _data(objects[lane[at]]) + lane[at + 1] if direct else lane[at + 2]
     for at in range(lane[TARGETS], lane[UNPACK], 3):
@@ -351,18 +365,28 @@ def _await(lane, waits, end, base, looks):
 
 
 @njit
-def _advance(lane, tasks, at, epoch, looks):
-    """Run the stages from `at` on; where it stands, TASKS when through."""
+def _advance(lane, tasks, at, epoch, looks, objects):
+    """Run the stages from `at` on, or what follows folds run outside; where it stands, TASKS when through."""
     counters, base = lane[COUNTERS], epoch * STRIDE
-    while at < lane[TASKS]:
-        _store_release(counters + lane[OWN_COUNTER], base + lane[at])
-        folds = at + 2 + 2 * lane[at + 1]
-        looks = _await(lane, at + 2, folds, base, looks)
-        if looks <= 0:
-            return at
-        for fold in range(folds + 1, folds + 1 + lane[folds]):
-            _call(lane[FUNCTION], tasks + 8 * lane[fold])
+    while at < lane[TASKS] or at >= TO_FOLD:
+        folds = at - TO_FOLD
+        if folds < 0:
+            _store_release(counters + lane[OWN_COUNTER], base + lane[at])
+            folds = at + 2 + 2 * lane[at + 1]
+            lane[WORKED] += _cycles()
+            looks = _await(lane, at + 2, folds, base, looks)
+            lane[WORKED] -= _cycles()
+            if looks <= 0:
+                return at
+            if lane[FUNCTION] == 0 and lane[folds] > 0:
+                return folds + TO_FOLD
+            for fold in range(folds + 1, folds + 1 + lane[folds]):
+                _call(lane[FUNCTION], tasks + 8 * lane[fold])
         at = folds + 1 + lane[folds]
+        if lane[at] > 0:
+            _write(lane, objects, at + 1, at + 1 + lane[at], lane[STREAMING])
+            _drain()
+        at += 1 + lane[at]
     return at
 
 
@@ -371,30 +395,32 @@ def _run(lane, at, epoch, looks, mode, objects):
 
     Args:
         lane: int64, as described above.
-        at: Where it stands: START, or what the call before returned.
+        at: Where it stands: START, or what the call before returned; if that is TO_FOLD or more, the folds were run.
         epoch: Number of calls made on this memory, this one included.
         looks: How often to look at counters at most.
         mode: DIRECT, CHECKED and GIVEN, or-ed.
         objects: id() of the caller's C-contiguous arrays by field, then of those for the result.
     """
     if at < lane[PROGRAM]:
-        if at == START and mode & CHECKED and not _fits(lane, objects, 0, PLAIN):
-            return MISFIT
-        if at == START and mode & GIVEN:
-            if not _fits(lane, objects, len(objects) // 2, PLAIN | WRITEABLE):
-                return MISFIT
-            mode = _given_mode(lane, objects, mode)
+        if at == START:
+            mode = _fitting_mode(lane, objects, mode)
             if mode == MISFIT:
                 return MISFIT
         if lane[CREDITS] < lane[PROGRAM] and _await(lane, lane[CREDITS], lane[PROGRAM], epoch * STRIDE, looks) <= 0:
             return lane[CREDITS]
-        _begin(lane, objects, mode & DIRECT)
+        lane[WORKED] = -_cycles()
+        _begin(lane, objects, mode & DIRECT if lane[FUNCTION] else 0)
         at = lane[PROGRAM]
-    at = _advance(lane, lane.ctypes.data, at, epoch, looks)
-    if at < lane[TASKS]:
+    else:
+        lane[WORKED] -= _cycles()
+    at = _advance(lane, lane.ctypes.data, at, epoch, looks, objects)
+    if at != lane[TASKS]:
+        lane[WORKED] += _cycles()
         return at
     for copy in range(lane[UNPACK], lane[CREDITS], 4):
         _copy(_data(objects[lane[copy]]) + lane[copy + 1], lane[copy + 2], lane[copy + 3])
+    lane[WORKED] += _cycles()
+    _learn(lane)
     if lane[FINAL]:
         _store_release(lane[COUNTERS] + lane[OWN_COUNTER], epoch * STRIDE + lane[FINAL])
     return DONE
