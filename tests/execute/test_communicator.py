@@ -21,7 +21,6 @@ from topocomm import (
     Operator,
     OperatorError,
     PlanError,
-    RankFailedError,
     TopocommError,
     run_local,
 )
@@ -320,82 +319,6 @@ def test_every_part_of_a_call_is_compared(what):
         run_local(body, ranks=3)
 
 
-def test_disorder_after_the_first_use_is_named_at_the_first_message():
-    texts = {}
-
-    def body(comm):
-        a, b = np.zeros(4), np.zeros(5)
-        comm.allreduce(a, SUM), comm.allreduce(b, SUM)
-        try:
-            comm.allreduce(a if comm.rank == 1 else b, SUM)
-        except MismatchError as error:
-            texts[comm.rank] = str(error)
-            raise
-
-    with pytest.raises(MismatchError):
-        run_local(body, ranks=2)
-    mine, theirs = "call 5 (allreduce sum, value float64 [5])", "call 5 (allreduce sum, value float64 [4])"
-    assert set(texts) == {0, 1}
-    assert all(mine in text and theirs in text for text in texts.values())
-    assert any("rank 1" in text for text in texts.values())
-
-
-def test_a_rank_that_raises_stops_the_others():
-    stopped = {}
-
-    def body(comm):
-        comm.allreduce(np.ones(2), SUM)
-        if comm.rank == 1:
-            raise KeyError("lost")
-        try:
-            comm.allreduce(np.ones(2), SUM)
-        except RankFailedError as error:
-            stopped[comm.rank] = str(error)
-            raise
-
-    with pytest.raises(KeyError, match="lost") as caught:
-        run_local(body, ranks=3)
-    assert caught.value.__notes__[-1] == "raised by rank 1 of 3"
-    assert caught.value.__notes__[0].startswith("rank 1: its last calls are in ")
-    assert sorted(stopped) == [0, 2]
-    assert all("stopped, since rank 1 failed: KeyError: 'lost'" in text for text in stopped.values())
-
-
-def test_a_missing_rank_is_named_at_the_deadline(monkeypatch):
-    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "0.4")
-    texts, late = {}, threading.Event()
-
-    def body(comm):
-        comm.allreduce(np.ones(2), SUM)
-        if comm.rank == 1:
-            late.wait(10)
-            return
-        try:
-            comm.allreduce(np.ones(2), SUM)
-        except topocomm.DeadlineError as error:
-            texts[comm.rank] = str(error)
-            late.set()
-            raise
-
-    with pytest.raises(topocomm.DeadlineError):
-        run_local(body, ranks=3)
-    assert sorted(texts) == [0, 2]
-    assert any("still waiting for rank 1 (" in text and "after 0.4 s" in text for text in texts.values())
-    assert any("call 3 (allreduce sum, value float64 [2]), round 1: " in text for text in texts.values())
-    assert any("behind: rank 1 (" in text for text in texts.values())
-
-
-def test_a_rank_that_returns_early_is_named_at_once():
-    def body(comm):
-        comm.allreduce(np.ones(2), SUM)
-        if comm.rank == 1:
-            return
-        comm.allreduce(np.ones(2), SUM)
-
-    with pytest.raises(topocomm.RankFailedError, match="rank 1 has ended"):
-        run_local(body, ranks=3)
-
-
 def test_a_closed_communicator_says_why():
     def body(comm):
         with comm:
@@ -426,30 +349,6 @@ def test_one_call_at_a_time():
     run_local(body, ranks=2)
     assert told
     assert all("one at a time" in text for text in told)
-
-
-@pytest.mark.parametrize("check", ["always", "never"])
-def test_check_settings(monkeypatch, check):
-    monkeypatch.setenv("TOPOCOMM_CHECK", check)
-
-    def body(comm):
-        return [comm.allreduce(np.full(3, float(step)), SUM)[0] for step in range(3)]
-
-    assert run_local(body, ranks=2) == [[0.0, 2.0, 4.0]] * 2
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("TOPOCOMM_CHECK", "often", "TOPOCOMM_CHECK='often': expected first, always or never"),
-        ("TOPOCOMM_TIMEOUT_S", "soon", "TOPOCOMM_TIMEOUT_S='soon': expected a positive number"),
-        ("TOPOCOMM_TIMEOUT_S", "0", "TOPOCOMM_TIMEOUT_S='0'"),
-    ],
-)
-def test_bad_settings_are_named(monkeypatch, name, value, message):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(TopocommError, match=message):
-        run_local(lambda comm: None, ranks=1)
 
 
 @pytest.mark.parametrize("ranks", [0, -1, 2000])
@@ -499,33 +398,6 @@ def test_capacity_is_enough_for_the_tests():
     assert len(in_order(64)) <= CAPACITY
 
 
-def test_arrays_that_one_rank_refuses_are_an_error_on_every_rank():
-    texts = {}
-
-    def body(comm):
-        x, out = np.ones(3), np.zeros(3)
-        comm.allreduce(x, SUM, out=out)
-        out.flags.writeable = False
-        for _ in range(2):  # where all refuse, they go on
-            with pytest.raises(OperatorError, match="read-only"):
-                comm.allreduce(x, SUM, out=out)
-        assert comm.allreduce(x, SUM).tolist() == [3.0] * 3
-        try:
-            comm.allreduce(x, SUM, out=out if comm.rank == 1 else np.zeros(3))
-            comm.barrier()
-        except TopocommError as error:
-            texts[comm.rank] = f"{type(error).__name__}: {error}"
-            raise
-
-    with pytest.raises(TopocommError):
-        run_local(body, ranks=3)
-    assert texts.pop(1).startswith("OperatorError: out: field 'value' is read-only")
-    assert sorted(texts) == [0, 2]
-    for text in texts.values():
-        assert "rank 1 refused its arrays: " in text or "rank 1 failed: OperatorError: " in text
-        assert "out: field 'value' is read-only" in text
-
-
 @pytest.mark.parametrize("items", [6, 300_000], ids=["short", "in slices"])
 @pytest.mark.parametrize("name", ["allreduce", "scan"])
 def test_results_that_overlap_their_values(name, items):
@@ -557,14 +429,3 @@ def test_objects_do_not_travel():
         assert comm.broadcast(np.ones(1)).tolist() == [1.0]
 
     run_local(body, ranks=2)
-
-
-def test_closing_against_a_call_is_named():
-    def body(comm):
-        comm.barrier()
-        if comm.rank == 1:
-            return comm.close()
-        return comm.barrier()
-
-    with pytest.raises(TopocommError, match="rank 1"):
-        run_local(body, ranks=3)

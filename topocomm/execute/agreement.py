@@ -40,6 +40,13 @@ def gather_notes(waiting: Waiting, record: bytes, *, tag: int, what: str) -> lis
     return [blocks[(other - rank) % size] for other in range(size)]
 
 
+def gather_texts(waiting: Waiting, text: bytes, *, what: str) -> list[bytes]:
+    """The byte strings of all ranks, in rank order, of any length; for set-up."""
+    sizes = [int.from_bytes(n) for n in gather_notes(waiting, len(text).to_bytes(8), tag=GATHER_TAG, what=what)]
+    padded = gather_notes(waiting, text.ljust(max(sizes)), tag=GATHER_TAG, what=what)
+    return [one[:size] for one, size in zip(padded, sizes, strict=True)]
+
+
 def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> str | None:
     """None if all ranks claim the same, else, on every rank, the ranks that differ and in what.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakSet
 
@@ -13,9 +12,12 @@ from topocomm.errors import MismatchError, OperatorError, TopocommError
 from topocomm.execute.agreement import gather_notes
 from topocomm.execute.departure import note_close, note_failure, watch_departure
 from topocomm.execute.executor import PreparedCall
+from topocomm.execute.failing import gone_with, write_record
 from topocomm.execute.lanes import BUSY
+from topocomm.execute.log import say, show
 from topocomm.execute.meeting import meet
 from topocomm.execute.preparing import Request, agree, bind_here, plan_for, prepare
+from topocomm.execute.ranges import NO_SHARDS, rows_of, shard_edges
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
@@ -81,8 +83,10 @@ class Communicator:
         """Ranks known to be gone."""
         self.survivors = tuple(range(self.size))
         """Of a communicator made by `shrink`, the numbers that its ranks had before."""
-        meet(self.waiting, [topology.by_id[place].host for place in places])
+        meet(self.waiting, [topology.by_id[place].host for place in places], self.settings.check)
         watch_departure(self)
+        show(self.settings.log)
+        say(self.rank, f"{self.size} ranks by {transport.name} on {topology.name}: {', '.join(places)}")
 
     @classmethod
     def from_mpi(cls, comm: MPI.Comm, topology: Topology | None = None) -> Communicator:
@@ -296,7 +300,7 @@ class Communicator:
         """The plan that a call with such values would execute; local. For allgather all ranks give as many rows."""
         parts = None if rows is None else tuple(rows)
         if collective == "allgather":
-            parts = (len(next(iter(_parts(like)))),) * self.size
+            parts = (rows_of(like),) * self.size
         request = Request(collective, like, operator, root=root, rows=parts)
         return plan_for(self, request, bind_here(self, request))
 
@@ -411,29 +415,18 @@ class Communicator:
         if self._failed:
             return
         self._failed = True
-        self.gone |= set(self.transport.failed())
-        report = getattr(error, "report", None)
-        if report is not None and report["kind"] == "RankFailedError":
-            self.gone.add(report["rank"])
-        self.gone.discard(self.rank)
+        self.gone |= gone_with(self.transport, error)
         note_failure(self.transport, gone=bool(self.gone))
         self.refusal = f"it was closed by {type(error).__name__}: {error}"
-        self._record(error)
-        if not tell:
-            return
-        note = failure_note(self.rank, error)
-        for peer in range(self.size):
-            if peer != self.rank and peer not in self.gone:
-                self.transport.post(peer, FAILURE_TAG, note)
+        write_record(self, error)
+        if tell:
+            self._tell(FAILURE_TAG, failure_note(self.rank, error))
 
     def refuse(self, tag: int, error: OperatorError) -> None:
         """Tell the other ranks that this one does not make the call with a tag, which counts as begun all the same."""
         if self.refusal is not None:
             return
-        note = refusal_note(self.recorder.begin(tag), error)
-        for peer in range(self.size):
-            if peer != self.rank:
-                self.transport.post(peer, REFUSED_TAG, note)
+        self._tell(REFUSED_TAG, refusal_note(self.recorder.begin(tag), error))
 
     def next_tag(self, name: str = "") -> int:
         """The tag of the next call; the same on all ranks, since they prepare in the same order."""
@@ -448,6 +441,10 @@ class Communicator:
     def describe_tag(self, tag: int) -> str:
         """What the call with a tag is, in words."""
         return NOTES.get(tag) or self._names.get(tag, "a call not known here")
+
+    def _tell(self, tag: int, note: bytes) -> None:
+        for peer in set(range(self.size)) - self.gone - {self.rank}:
+            self.transport.post(peer, tag, note)
 
     def _subset(self, transport: Transport, members: Sequence[int]) -> Communicator:
         places = tuple(self.places[rank] for rank in members)
@@ -472,7 +469,8 @@ class Communicator:
 
     def _first_use(self, key: Hashable, request: Request) -> PreparedCall:
         call = self._make(request)
-        self._calls[key] = call
+        if key is not None:
+            self._calls[key] = call
         return call
 
     def _make(self, request: Request) -> PreparedCall:
@@ -491,57 +489,16 @@ class Communicator:
 
     def _gather_rows(self, x: Any) -> tuple[int, ...]:
         """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows."""
-        rows = -1
-        with suppress(OperatorError, TypeError, StopIteration):  # `prepare` finds out too, and tells all ranks
-            rows = len(next(iter(_parts(x))))
-        counts = self._call(Request("allgather", np.array([rows]), None, rows=(1,) * self.size), None)
+        counts = self._call(Request("allgather", np.array([rows_of(x)]), None, rows=(1,) * self.size), None)
         return tuple(counts.tolist())
 
     def _gather_shards(self, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
         """The first virtual shard of every rank and the end of the last; None where no rank says."""
-        mine = np.array([-1, -1] if shards is None else shards, np.int64)
+        mine = np.array(NO_SHARDS if shards is None else shards, np.int64)
         told = self._call(Request("allgather", mine, None, rows=(2,) * self.size), None).reshape(-1, 2).tolist()
-        if all(pair == [-1, -1] for pair in told):
-            return None
-        silent = [rank for rank, pair in enumerate(told) if pair == [-1, -1]]
-        if silent:
-            given, none = (
-                ", ".join(f"rank {rank}" for rank in range(self.size) if (rank in silent) == quiet)
-                for quiet in (False, True)
-            )
-            raise self._closed_by(f"virtual shards are given by {given}, and not by {none}; all do or none")
-        edge = 0
-        for rank, (start, stop) in enumerate(told):
-            if start != edge or stop < start:
-                raise self._closed_by(
-                    f"virtual shards of the ranks are {told}: those of rank {rank} must begin at {edge}; "
-                    "the ranks' ranges follow each other in rank order, from 0"
-                )
-            edge = stop
-        return (0, *(stop for _, stop in told))
-
-    def _closed_by(self, why: str) -> MismatchError:
-        """Close; every rank does, since all see the same."""
-        mismatch = MismatchError(f"rank {self.rank}: {why}")
-        self.fail(mismatch, tell=False)
-        return mismatch
-
-    def _record(self, error: BaseException) -> None:
-        header = {
-            "rank": self.rank,
-            "size": self.size,
-            "transport": self.transport.name,
-            "calls": self.recorder.calls,
-            "error": type(error).__name__,
-            "message": str(error)[:2000],
-        }
-        open_calls = {call.number for call in self.waiting.under_way} | {self.recorder.calls}
-        path = self.recorder.write(self.settings.record_dir, header, self.describe_tag, open_calls)
-        if path is not None and self.size > 1:
-            error.add_note(f"rank {self.rank}: its last calls are in {path}")
-
-
-def _parts(x: Any) -> Any:
-    from topocomm.execute.structure import parts_of
-
-    return parts_of(x).values()
+        try:
+            return shard_edges([(start, stop) for start, stop in told])
+        except MismatchError as error:
+            mismatch = MismatchError(f"rank {self.rank}: {error}")
+            self.fail(mismatch, tell=False)  # all ranks see the same
+            raise mismatch from None

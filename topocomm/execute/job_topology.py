@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
-from topocomm.execute.agreement import gather_notes
+from topocomm.execute.agreement import gather_notes, gather_texts
+from topocomm.execute.process_space import process_space
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.waiting import Waiting
 from topocomm.topology.discover import discover, merge_hosts
@@ -22,7 +21,8 @@ DIGEST_BYTES = 16
 
 def hosts_of_ranks(waiting: Waiting) -> list[bytes]:
     """Which host each rank is on: a digest per rank, equal where ranks can see each other's processes; collective."""
-    return gather_notes(waiting, _this_host(waiting.transport.rank), tag=GATHER_TAG, what=WHAT)
+    own = hashlib.blake2b("/".join(process_space()).encode(), digest_size=DIGEST_BYTES).digest()
+    return gather_notes(waiting, own, tag=GATHER_TAG, what=WHAT)
 
 
 def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
@@ -38,7 +38,7 @@ def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
     rank = waiting.transport.rank
     leaders = [hosts.index(host) for host in dict.fromkeys(hosts)]
     document = json.dumps(to_document(discover())).encode() if rank in leaders else b""
-    texts = _gather(waiting, document)
+    texts = gather_texts(waiting, document, what=WHAT)
     found = [from_document(json.loads(texts[leader])) for leader in leaders]
     merged = merge_hosts(found)
     places: list[RankPlace] = []
@@ -59,25 +59,3 @@ def spread(ends: Sequence[str], size: int) -> list[str]:
     if size <= len(ends):
         return list(ends[:size])
     return [ends[rank * len(ends) // size] for rank in range(size)]
-
-
-def _this_host(rank: int) -> bytes:
-    """A digest of the running kernel and the process numbers that count here: containers are hosts of their own.
-
-    Where the system does not tell, every rank counts as a host.
-    """
-    try:
-        name = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
-    except OSError:
-        name = f"{os.uname().nodename} {os.getpid()} {rank}"
-    return hashlib.blake2b(name.encode(), digest_size=DIGEST_BYTES).digest()
-
-
-def _gather(waiting: Waiting, data: bytes) -> list[bytes]:
-    """Byte strings of any length from all ranks; set-up only."""
-    sizes = [int.from_bytes(size) for size in _notes(waiting, len(data).to_bytes(8))]
-    return [text[:size] for text, size in zip(_notes(waiting, data.ljust(max(sizes))), sizes, strict=True)]
-
-
-def _notes(waiting: Waiting, record: bytes) -> list[bytes]:
-    return gather_notes(waiting, record, tag=GATHER_TAG, what=WHAT)

@@ -41,9 +41,9 @@ def make_lanes(work: Work, waiting: Waiting) -> Sequence[Lane]:
         return [_message_lane(work, transport)]
     if len(slices) == 1:
         return [_shared_lane(work, programs[0], shared, transport, number) for number in range(2)]
-    first = (shared.epoch + 1) & 1
-    pairs = enumerate(zip(slices, programs, strict=True))
-    return [SlicedLane([_shared_lane(s, p, shared, transport, (first + i) & 1) for i, (s, p) in pairs])]
+    first = (shared.epoch + 1) & 1  # the memory of the first call
+    pairs = zip(slices, programs, strict=True)
+    return [SlicedLane([_shared_lane(s, p, shared, transport, i & 1) for i, (s, p) in enumerate(pairs, first)])]
 
 
 def _shared_program(work: Work, hosts: Sequence[int]) -> SharedProgram:

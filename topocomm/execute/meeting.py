@@ -5,34 +5,38 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
-from topocomm.execute.agreement import gather_notes
+from topocomm.errors import MismatchError
+from topocomm.execute.agreement import gather_texts
+from topocomm.execute.process_space import process_space
 from topocomm.execute.transports.shared_memory import kernels_available
-from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.transports.watch import Watch
 from topocomm.execute.waiting import Waiting
 
-RECORD_BYTES = 1024
 
-
-def meet(waiting: Waiting, hosts: Sequence[str]) -> None:
+def meet(waiting: Waiting, hosts: Sequence[str], check: str) -> None:
     """Find out which ranks share memory, and begin to watch the processes of this host; collective.
 
     Args:
         waiting: The communicator's way to wait; `hosts` and `watch` of its transport are set.
         hosts: The host of every rank by the topology: ranks that it puts on two hosts share no memory.
+        check: When this rank proves that all make the same call: the same on all ranks.
+
+    Raises:
+        MismatchError: It is not the same on all ranks.
     """
     transport = waiting.transport
     if transport.in_process or transport.size == 1:
         return
-    record = json.dumps([*_kernel(), os.getpid(), kernels_available(), _cores()]).encode()
-    notes = gather_notes(waiting, record[:RECORD_BYTES].ljust(RECORD_BYTES), tag=GATHER_TAG, what="the set-up of ranks")
-    met = [json.loads(note) for note in notes]
+    record = json.dumps([*process_space(), os.getpid(), kernels_available(), _cores(), check])
+    met = [json.loads(text) for text in gather_texts(waiting, record.encode(), what="the set-up of ranks")]
+    checks = [one[5] for one in met]
+    if len(set(checks)) > 1:
+        raise MismatchError(f"rank {transport.rank}: TOPOCOMM_CHECK is {checks} by rank; set it alike on all ranks")
     places = [tuple(one[:2]) for one in met]
     here = [r for r, place in enumerate(places) if place == places[transport.rank] and r != transport.rank]
     transport.watch = Watch({r: met[r][2] for r in here})
-    keys = [(places[r], hosts[r]) if able else r for r, (_, _, _, able, _) in enumerate(met)]
+    keys = [(places[r], hosts[r]) if able else r for r, (_, _, _, able, *_) in enumerate(met)]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
     transport.hosts = tuple(numbers[key] for key in keys)
     cores = dict.fromkeys(transport.hosts, 0)
@@ -46,12 +50,3 @@ def _cores() -> str:
     if not hasattr(os, "sched_getaffinity"):  # not Linux
         return format((1 << (os.cpu_count() or 1)) - 1, "x")
     return format(sum(1 << core for core in os.sched_getaffinity(0)), "x")
-
-
-def _kernel() -> tuple[str, str]:
-    """What tells machines and process namespaces apart: within one, /proc shows all processes."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return boot, os.readlink("/proc/self/ns/pid")
-    except OSError:  # not Linux: nobody shares memory with this rank
-        return f"process {os.getpid()} of {os.uname().nodename}", ""

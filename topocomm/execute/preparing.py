@@ -17,6 +17,7 @@ from topocomm.execute.carrier import carrier
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.local_nodes import LocalNodes
+from topocomm.execute.log import say
 from topocomm.execute.structure import Structure, describe, take
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.operator import Layout, Operator
@@ -200,6 +201,7 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
             comm.fail(problem)  # the others do not know yet
         raise problem
     tag = comm.next_tag(name)
+    say(comm.rank, f"{name}: {plan.summary()}")
     work = Work(plan, bound.operator, bound.layout, tag, comm.rank, bound.value, bound.result, tensors)
     try:
         return PreparedCall(comm, work, bound.structure, bound.local)

@@ -2,6 +2,7 @@
 
 TOPOCOMM_CHECK      first (default), always, never: when ranks prove that they make the same call
 TOPOCOMM_TIMEOUT_S  300 by default: limit of every wait, in seconds
+TOPOCOMM_LOG        off (default), info, debug: what rank 0, or every rank, says on standard error of what it prepares
 TOPOCOMM_RECORD_DIR where a rank writes its last calls when something fails; by default a directory for temporary files
 """
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from topocomm.errors import TopocommError
+from topocomm.execute.log import LEVELS
 from topocomm.execute.recorder import default_directory
 
 Check = Literal["first", "always", "never"]
@@ -26,6 +28,7 @@ class Settings:
     check: Check = "first"
     timeout_s: float = 300.0
     record_dir: Path = field(default_factory=default_directory)
+    log: str = "off"
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -44,5 +47,8 @@ class Settings:
             timeout_s = -1.0
         if not timeout_s > 0:
             raise TopocommError(f"TOPOCOMM_TIMEOUT_S={text!r}: expected a positive number of seconds")
+        log = environment.get("TOPOCOMM_LOG", "off")
+        if log not in LEVELS:
+            raise TopocommError(f"TOPOCOMM_LOG={log!r}: expected {', '.join(LEVELS)}")
         given = environment.get("TOPOCOMM_RECORD_DIR")
-        return cls(cast(Check, check), timeout_s, Path(given) if given else default_directory())
+        return cls(cast(Check, check), timeout_s, Path(given) if given else default_directory(), log)

@@ -238,10 +238,12 @@ class Waiting:
                 self.heard[peer], self.heard_s[peer] = Standing.decode(note), time.monotonic()
 
     def _mismatch(self, peer: int, number: int, standing: Standing, call: UnderWay) -> str:
-        theirs = standing.name if number == standing.number else self.describe(standing.begun[number])
-        mine = self._name(call) if number == call.number else self.describe(self.recorder.tag(number))
+        before = self.describe(standing.begun[number]), self.describe(self.recorder.tag(number))
+        theirs, mine = (f"call {number} ({name})" for name in before)
+        theirs = standing.name if number == standing.number else theirs
+        mine = self._name(call) if number == call.number else mine
         return (
-            f"rank {self.transport.rank}: rank {peer} is in {theirs}, this rank is in {mine}, as call {number}; "
+            f"rank {self.transport.rank}: rank {peer} makes {theirs}, this rank {mine}; "
             "all ranks must make the same calls in the same order"
         )
 

@@ -1,0 +1,42 @@
+"""What ranks tell of rows and virtual shards."""
+
+import numpy as np
+import pytest
+
+from topocomm import MismatchError
+from topocomm.execute.ranges import NO_ROWS, NO_SHARDS, rows_of, shard_edges
+
+
+@pytest.mark.parametrize(
+    ("value", "rows"),
+    [
+        (np.zeros((3, 2)), 3),
+        ({"a": np.zeros(0), "b": np.zeros(0)}, 0),
+        (np.float64(1.0), NO_ROWS),
+        (np.zeros(()), NO_ROWS),
+        ({}, NO_ROWS),
+        ({"a": None}, NO_ROWS),
+        ("text", NO_ROWS),
+    ],
+)
+def test_rows(value, rows):
+    assert rows_of(value) == rows
+
+
+def test_edges_of_ranges_that_follow_each_other():
+    assert shard_edges([(0, 2), (2, 2), (2, 7)]) == (0, 2, 2, 7)
+    assert shard_edges([NO_SHARDS] * 3) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ([(0, 2), NO_SHARDS, (2, 3)], "given by rank 0, rank 2, and not by rank 1; all do or none"),
+        ([(1, 2), (2, 3)], r"are \[\[1, 2\], \[2, 3\]\]: those of rank 0 must begin at 0;"),
+        ([(0, 2), (3, 4)], "those of rank 1 must begin at 2;"),
+        ([(0, 2), (2, 1)], "those of rank 1 must begin at 2;"),
+    ],
+)
+def test_ranges_that_do_not_fit_are_named(told, message):
+    with pytest.raises(MismatchError, match=message):
+        shard_edges(told)

@@ -1,0 +1,122 @@
+"""What ranks find out while they wait, on threads: who is missing, ends, fails or does something else."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from topocomm import SUM, DeadlineError, MismatchError, OperatorError, RankFailedError, TopocommError, run_local
+
+
+def test_disorder_after_the_first_use_is_named_at_the_first_message():
+    texts = {}
+
+    def body(comm):
+        a, b = np.zeros(4), np.zeros(5)
+        comm.allreduce(a, SUM), comm.allreduce(b, SUM)
+        try:
+            comm.allreduce(a if comm.rank == 1 else b, SUM)
+        except MismatchError as error:
+            texts[comm.rank] = str(error)
+            raise
+
+    with pytest.raises(MismatchError):
+        run_local(body, ranks=2)
+    mine, theirs = "call 5 (allreduce sum, value float64 [5])", "call 5 (allreduce sum, value float64 [4])"
+    assert set(texts) == {0, 1}
+    assert all(mine in text and theirs in text for text in texts.values())
+    assert any("rank 1" in text for text in texts.values())
+
+
+def test_a_rank_that_raises_stops_the_others():
+    stopped = {}
+
+    def body(comm):
+        comm.allreduce(np.ones(2), SUM)
+        if comm.rank == 1:
+            raise KeyError("lost")
+        try:
+            comm.allreduce(np.ones(2), SUM)
+        except RankFailedError as error:
+            stopped[comm.rank] = str(error)
+            raise
+
+    with pytest.raises(KeyError, match="lost") as caught:
+        run_local(body, ranks=3)
+    assert caught.value.__notes__[-1] == "raised by rank 1 of 3"
+    assert caught.value.__notes__[0].startswith("rank 1: its last calls are in ")
+    assert sorted(stopped) == [0, 2]
+    assert all("stopped, since rank 1 failed: KeyError: 'lost'" in text for text in stopped.values())
+
+
+def test_a_missing_rank_is_named_at_the_deadline(monkeypatch):
+    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "0.4")
+    texts, late = {}, threading.Event()
+
+    def body(comm):
+        comm.allreduce(np.ones(2), SUM)
+        if comm.rank == 1:
+            late.wait(10)
+            return
+        try:
+            comm.allreduce(np.ones(2), SUM)
+        except DeadlineError as error:
+            texts[comm.rank] = str(error)
+            late.set()
+            raise
+
+    with pytest.raises(DeadlineError):
+        run_local(body, ranks=3)
+    assert sorted(texts) == [0, 2]
+    assert any("still waiting for rank 1 (" in text and "after 0.4 s" in text for text in texts.values())
+    assert any("call 3 (allreduce sum, value float64 [2]), round 1: " in text for text in texts.values())
+    assert any("behind: rank 1 (" in text for text in texts.values())
+
+
+def test_a_rank_that_returns_early_is_named_at_once():
+    def body(comm):
+        comm.allreduce(np.ones(2), SUM)
+        if comm.rank == 1:
+            return
+        comm.allreduce(np.ones(2), SUM)
+
+    with pytest.raises(RankFailedError, match="rank 1 has ended"):
+        run_local(body, ranks=3)
+
+
+def test_arrays_that_one_rank_refuses_are_an_error_on_every_rank():
+    texts = {}
+
+    def body(comm):
+        x, out = np.ones(3), np.zeros(3)
+        comm.allreduce(x, SUM, out=out)
+        out.flags.writeable = False
+        for _ in range(2):  # where all refuse, they go on
+            with pytest.raises(OperatorError, match="read-only"):
+                comm.allreduce(x, SUM, out=out)
+        assert comm.allreduce(x, SUM).tolist() == [3.0] * 3
+        try:
+            comm.allreduce(x, SUM, out=out if comm.rank == 1 else np.zeros(3))
+            comm.barrier()
+        except TopocommError as error:
+            texts[comm.rank] = f"{type(error).__name__}: {error}"
+            raise
+
+    with pytest.raises(TopocommError):
+        run_local(body, ranks=3)
+    assert texts.pop(1).startswith("OperatorError: out: field 'value' is read-only")
+    assert sorted(texts) == [0, 2]
+    for text in texts.values():
+        assert "rank 1 refused its arrays: " in text or "rank 1 failed: OperatorError: " in text
+        assert "out: field 'value' is read-only" in text
+
+
+def test_closing_against_a_call_is_named():
+    def body(comm):
+        comm.barrier()
+        if comm.rank == 1:
+            return comm.close()
+        return comm.barrier()
+
+    with pytest.raises(TopocommError, match="rank 1"):
+        run_local(body, ranks=3)

@@ -1,0 +1,40 @@
+"""What ranks say of what they do: the standard logger "topocomm", shown on standard error where TOPOCOMM_LOG asks."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+LOGGER = logging.getLogger("topocomm")
+LOGGER.addHandler(logging.NullHandler())
+LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DEBUG}
+
+
+class _Errors(logging.StreamHandler[TextIO]):
+    """Writes whole lines to what `sys.stderr` is now: ranks share a terminal."""
+
+    terminator = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """As `logging.StreamHandler`."""
+        self.stream = sys.stderr
+        record.msg = f"{record.getMessage()}\n"
+        record.args = ()
+        super().emit(record)
+
+
+def show(level: str) -> None:
+    """Show what is said at a level of `LEVELS`; "off" leaves the logger to the program."""
+    if level == "off":
+        return
+    LOGGER.setLevel(LEVELS[level])
+    if not any(isinstance(handler, _Errors) for handler in LOGGER.handlers):
+        handler = _Errors()
+        handler.setFormatter(logging.Formatter("topocomm: %(message)s"))
+        LOGGER.addHandler(handler)
+
+
+def say(rank: int, text: str) -> None:
+    """Say something that is the same on all ranks: rank 0 at level info, the others at level debug."""
+    LOGGER.log(logging.DEBUG if rank else logging.INFO, "rank %d: %s", rank, text)
