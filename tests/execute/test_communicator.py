@@ -418,6 +418,18 @@ def test_results_that_overlap_their_values(name, items):
     run_local(body, ranks=2)
 
 
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 3), (1, 4), (4, 1)])
+def test_results_of_any_shape_are_written_in_place(shape):
+    def body(comm):
+        x, out = np.full(shape, comm.rank + 1.0), np.full(shape, np.nan)
+        assert comm.allreduce(x, SUM, out=out) is out
+        np.testing.assert_array_equal(out, np.full(shape, 3.0))
+        assert comm.scan(x, SUM, out=x) is x
+        np.testing.assert_array_equal(x, np.full(shape, 1.0 + 2 * comm.rank))
+
+    run_local(body, ranks=2)
+
+
 def test_objects_do_not_travel():
     def body(comm):
         for refused in (np.array([{}]), {"a": np.array([None])}):

@@ -251,7 +251,8 @@ class PreparedCall:
         for name, array in given.items():
             if not array.flags.writeable:
                 raise OperatorError(f"out: field {name!r} is read-only; give a writable array")
-            if any(stride == 0 < size - 1 for stride, size in zip(array.strides, array.shape, strict=True)):
+            repeated = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
+            if repeated and array.size:  # of an array without items all strides may be 0
                 raise OperatorError(f"out: several items of field {name!r} are one place in memory; give a plain array")
             if array.base is not None and any(np.may_share_memory(array, lane.memory) for lane in self._lanes):
                 raise OperatorError(
