@@ -21,7 +21,7 @@ from topocomm.execute.ranges import NO_SHARDS, rows_of, shard_edges
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
-from topocomm.execute.shrinking import survivors
+from topocomm.execute.shrinking import ending_after, survivors
 from topocomm.execute.structure import signature
 from topocomm.execute.transports.transport import (
     AGREEMENT_TAG,
@@ -332,7 +332,8 @@ class Communicator:
         members = survivors(self)
         note_failure(self.transport, gone=True)
         number, self._subsets = self._subsets, self._subsets + 1
-        transport = self.transport.shrink(members, number)
+        with ending_after(self.transport, self.settings.timeout_s, members):
+            transport = self.transport.shrink(members, number)
         if self._find_places is None:
             made = self._subset(transport, members)
         else:

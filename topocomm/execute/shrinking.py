@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING
 
 from topocomm.errors import DeadlineError, RankFailedError, TopocommError
@@ -36,6 +40,34 @@ def survivors(comm: Communicator) -> list[int]:
     if len(members) == comm.size:
         raise RankFailedError(f"rank {comm.rank}: shrink(): no rank is gone; make a new communicator instead")
     return members
+
+
+@contextmanager
+def ending_after(transport: Transport, limit_s: float, members: Sequence[int]) -> Iterator[None]:
+    """End this process if what runs inside does not come back: MPI's own shrinking cannot be given up.
+
+    Args:
+        transport: Of the ranks that shrink.
+        limit_s: When.
+        members: The ranks that are left.
+    """
+
+    def give_up() -> None:
+        others = ", ".join(str(rank) for rank in members if rank != transport.rank)
+        sys.stderr.write(
+            f"rank {transport.rank}: shrink(): still waiting for rank {others} after {limit_s:g} s (limit: "
+            "TOPOCOMM_TIMEOUT_S), in a call of MPI that cannot be given up; this process ends\n"
+        )
+        sys.stderr.flush()
+        transport.end_process()
+
+    timer = Timer(limit_s, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class _Meeting:
