@@ -38,14 +38,6 @@ def build(name="Llama", **changes):
     return getattr(transformers, f"{name}ForCausalLM")(config).eval()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def llama():
     return build()
