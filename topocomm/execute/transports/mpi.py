@@ -53,12 +53,12 @@ def library_name(mpi: Any) -> str:
     return str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0].strip()
 
 
-def _done(request: Any, *, failed: bool = True) -> bool:
-    """Whether MPI no longer needs the memory of a request; `failed` where its peer is gone."""
+def _done(request: Any) -> bool:
+    """Whether MPI no longer needs the memory of a request; so it is where its peer is gone."""
     try:
         return bool(request.Test())
     except load_mpi().Exception:
-        return failed
+        return True
 
 
 class MpiBatch(Batch):
@@ -82,12 +82,16 @@ class MpiBatch(Batch):
         ] + [comm.Send_init(self._spec(message), message.peer, tag) for message in self.sends]
         self._start_all = self._mpi.Prequest.Startall
         self._test_all = self._mpi.Request.Testall
+        self._error: Exception | None = None
+        """What MPI said of a request when it was asked apart: it says so once, and then counts it as complete."""
 
     def start(self) -> None:
         self._start_all(self._requests)
 
     def wait(self, timeout_s: float) -> bool:
         test_all, requests = self._test_all, self._requests
+        if self._error is not None:
+            raise self._error
         if timeout_s <= 0:
             return bool(test_all(requests))
         for _ in range(self._first_tests):
@@ -103,7 +107,7 @@ class MpiBatch(Batch):
 
     def pending(self) -> tuple[list[Message], list[Message]]:
         # Test() on an inactive persistent request is true at once, so completed ones may be asked again.
-        open_ = [not _done(request, failed=False) for request in self._requests]
+        open_ = [not self._arrived(request) for request in self._requests]
         cut = len(self.receives)
         receives = [m for m, still in zip(self.receives, open_[:cut], strict=True) if still]
         sends = [m for m, still in zip(self.sends, open_[cut:], strict=True) if still]
@@ -124,6 +128,13 @@ class MpiBatch(Batch):
 
     def __del__(self) -> None:
         self.free()
+
+    def _arrived(self, request: Any) -> bool:
+        try:
+            return bool(request.Test())
+        except self._mpi.Exception as error:
+            self._error = error
+            return False
 
     def _spec(self, message: Message) -> Any:
         """Buffer and datatype of a message: plain bytes, or an indexed type where its ranges lie apart."""
