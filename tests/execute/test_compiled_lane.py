@@ -16,6 +16,7 @@ from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
 from topocomm import Field, Operator
 from topocomm.execute.compiled_lane import CompiledLane, covers
+from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.quick import quick_pair
 from topocomm.execute.recorder import Recorder
@@ -300,6 +301,36 @@ def test_the_quick_way_does_nothing_where_the_result_does_not_fit(what):
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
         for result in job.on_threads(lambda rank, job=job: quick_into(job, rank, values[rank])):
             assert_close(result, exact(values), 2, name)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_way_to_write_that_was_quicker_on_trial_is_taken(streaming):
+    value = partial(0, (6,), 4)
+    plan, layout = next((job.plan, job.layout) for _, job in jobs(switch(1), (6,), 4))
+    job = Job(plan, layout)
+    words = job.lanes[0][1].compiled.words
+    quickest = slice(word.QUICKEST, word.QUICKEST + 2)
+
+    def call(left):
+        """A call on the lane so many calls before it is chosen; which ways it took note of."""
+        words[word.UNTIL_CHOICE], words[quickest] = left, word.NO_TIME
+        for _ in range(2):  # the other lane's turn too
+            plain(job, 0, value)
+        return (words[quickest] < word.NO_TIME).tolist()
+
+    trial = word.CALLS_A_WAY
+    words[word.STREAMING] = 0
+    assert call(2 * trial + 1) == [False, False] and not words[word.STREAMING]
+    assert call(2 * trial) == [False, False] and words[word.STREAMING]  # warms up
+    assert call(trial + 1) == [False, True] and words[word.STREAMING]
+    assert call(trial) == [False, False] and not words[word.STREAMING]
+    assert call(2) == [True, False] and not words[word.STREAMING]
+    words[word.UNTIL_CHOICE], words[word.QUICKEST + streaming] = 1, -1
+    plain(job, 0, value)
+    assert words[word.STREAMING] == streaming
+    assert words[word.UNTIL_CHOICE] == word.CALLS_A_CHOICE - 1
+    assert words[quickest].tolist() == [word.NO_TIME] * 2
+    job.close()
 
 
 @pytest.mark.parametrize("folds", OPERATORS)
