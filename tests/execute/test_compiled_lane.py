@@ -1,6 +1,9 @@
 """Lanes in one memory, their ranks on threads of one process: the compiled call holds no interpreter lock."""
 
+import gc
 import time
+import tracemalloc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -13,6 +16,7 @@ from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
 from topocomm import Field, Operator
 from topocomm.execute.compiled_lane import CompiledLane, covers
+from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.quick import quick_pair
 from topocomm.execute.recorder import Recorder
@@ -60,6 +64,7 @@ class Job:
     """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
 
     def __init__(self, plan, layout, operator=LOGSUMEXP):
+        self.plan, self.layout = plan, layout
         ranks = range(plan.schedule.ranks)
         span = Span(0, layout.leading)
         works = [Work(plan, operator, layout, 16, rank, span, span) for rank in ranks]
@@ -247,12 +252,16 @@ MISFITS = {
 }
 
 
-@pytest.mark.parametrize("what", MISFITS)
+MISFITS_OF_X = {**MISFITS, "another order of fields": {"lse": LSE, "out": OUT}}
+"""Values in another order are another call on ranks that cannot go the quick way."""
+
+
+@pytest.mark.parametrize("what", MISFITS_OF_X)
 def test_the_quick_way_does_nothing_with_values_that_do_not_fit(what):
     values = [partial(rank, (6,), 4) for rank in range(2)]
     for name, job in jobs(switch(2), (6,), 4):
         before = job.whole.tobytes()
-        assert job.quick[0](MISFITS[what], None) is None
+        assert job.quick[0](MISFITS_OF_X[what], None) is None
         assert job.whole.tobytes() == before
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
         for result in job.on_threads(lambda rank, job=job: quick(job, rank, values[rank])):
@@ -292,6 +301,60 @@ def test_the_quick_way_does_nothing_where_the_result_does_not_fit(what):
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
         for result in job.on_threads(lambda rank, job=job: quick_into(job, rank, values[rank])):
             assert_close(result, exact(values), 2, name)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_way_to_write_that_was_quicker_on_trial_is_taken(streaming):
+    value = partial(0, (6,), 4)
+    plan, layout = next((job.plan, job.layout) for _, job in jobs(switch(1), (6,), 4))
+    job = Job(plan, layout)
+    words = job.lanes[0][1].compiled.words
+    quickest = slice(word.QUICKEST, word.QUICKEST + 2)
+
+    def call(left):
+        """A call on the lane so many calls before it is chosen; which ways it took note of."""
+        words[word.UNTIL_CHOICE], words[quickest] = left, word.NO_TIME
+        for _ in range(2):  # the other lane's turn too
+            plain(job, 0, value)
+        return (words[quickest] < word.NO_TIME).tolist()
+
+    trial = word.CALLS_A_WAY
+    words[word.STREAMING] = 0
+    assert call(2 * trial + 1) == [False, False] and not words[word.STREAMING]
+    assert call(2 * trial) == [False, False] and words[word.STREAMING]  # warms up
+    assert call(trial + 1) == [False, True] and words[word.STREAMING]
+    assert call(trial) == [False, False] and not words[word.STREAMING]
+    assert call(2) == [True, False] and not words[word.STREAMING]
+    words[word.UNTIL_CHOICE], words[word.QUICKEST + streaming] = 1, -1
+    plain(job, 0, value)
+    assert words[word.STREAMING] == streaming
+    assert words[word.UNTIL_CHOICE] == word.CALLS_A_CHOICE - 1
+    assert words[quickest].tolist() == [word.NO_TIME] * 2
+    job.close()
+
+
+@pytest.mark.parametrize("folds", OPERATORS)
+def test_lanes_go_with_their_last_user(folds):
+    for name, job in jobs(switch(2), (6,), 4, OPERATORS[folds]):
+        job.on_threads(lambda rank, job=job: plain(job, rank, partial(rank, (6,), 4)))
+        lanes = [weakref.ref(lane) for pair in job.lanes for lane in pair]
+        gc.disable()  # cycles would keep the shared memory until they are looked for
+        try:
+            del job.lanes, job.quick
+            assert [lane() for lane in lanes] == [None] * 4, name
+        finally:
+            gc.enable()
+
+
+def test_lanes_have_no_memory_for_values_but_the_shared():
+    rows, dim = 4096, 15
+    for name, job in jobs(switch(2), (rows,), dim):
+        tracemalloc.start()
+        made = Job(job.plan, job.layout)
+        used_bytes = tracemalloc.get_traced_memory()[0] - made.whole.nbytes
+        tracemalloc.stop()
+        made.close()
+        assert used_bytes < rows * (dim + 1) * 4, name
 
 
 def test_who_waits_knows_for_whom():

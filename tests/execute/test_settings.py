@@ -61,3 +61,12 @@ def test_programs_have_a_logger_of_their_own_to_set(caplog):
     with caplog.at_level(logging.INFO, "topocomm"):
         run_local(lambda comm: comm.allreduce(np.ones(3), SUM), ranks=2)
     assert [record.name for record in caplog.records] == ["topocomm"] * 2
+
+
+@pytest.mark.usefixtures("quiet_again")
+def test_what_is_shown_leaves_the_programs_own_records_as_they_are(monkeypatch, caplog, capfd):
+    monkeypatch.setenv("TOPOCOMM_LOG", "info")
+    run_local(lambda comm: comm.allreduce(np.ones(3), SUM), ranks=2)
+    shown = capfd.readouterr().err
+    assert len(caplog.messages) == 2
+    assert shown == "".join(f"topocomm: {message}\n" for message in caplog.messages)

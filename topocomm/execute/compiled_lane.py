@@ -18,7 +18,7 @@ from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.lanes import Lane, Span, Work
 from topocomm.execute.structure import Fields
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.operators.operator import Fold, fold_task
+from topocomm.operators.operator import Buffer, Fold, fold_task
 from topocomm.planning.buffers import Piece
 from topocomm.planning.schedule import Combine
 from topocomm.planning.shared_memory import SharedProgram
@@ -35,33 +35,27 @@ class CompiledLane(Lane):
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         encoder = _Encoder(work, program, self.memory.ctypes.data, shared)
         words, sizes = encoder.lane(), awaited_bytes(work, program, shared)
-        self._work = work
-        self._folds: dict[int, list[BoundFold]] = {}
-        if not encoder.function:
-            self._folds = {at: [self._bind(f, encoder, program) for f in some] for at, some in encoder.folds_at(words)}
-        self.in_python = any(self._folds.values())
-        self.compiled = CompiledRun(shared, words, sizes, self._fold)
+        self._outside = _OutsideFolds(work, program, encoder, words, self.memory)
+        self.in_python = any(self._outside.folds.values())
+        self.compiled = CompiledRun(shared, words, sizes, self._outside.run)
         self._names = [f.name for f in work.layout.fields]
-        self._send_buffer = self._buffer_views(work, program)
-        whole = len(program.input_pieces) == 1 and work.chunk_rows(program.input_pieces[0][1]) == work.value.rows
-        self.views = self._send_buffer if whole else None
+        self.views = self._send_buffer(work, program)
         self._kept: Sequence[Any] = ()
-        self._results: Sequence[NDArray[Any]] = ()
-        """By field, where folds that run outside write what they make of the result."""
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
         """As `Lane.begin`."""
         names = self._names
         arrays: list[Any] = []
         if self.takes_value:
-            source = self._send_buffer if fields is None else fields
+            source = self.views if fields is None else fields
+            assert source is not None, "a value comes from the caller or from the send buffer"
             arrays = [source[name] for name in names]
             for index, array in enumerate(arrays):
                 if type(array) is not np.ndarray or not array.flags.c_contiguous:
                     arrays[index] = np.ascontiguousarray(array)
         results = arrays if target is None else [target[name] for name in names]
         objects = tuple(map(id, (*(arrays or results), *results)))
-        self._kept, self._results = (arrays, results), results  # compiled code knows them by address only
+        self._kept, self._outside.results = arrays, results  # compiled code knows them by address only
         return self._let_go(self.compiled.begin(word.DIRECT if apart else 0, objects) == word.DONE)
 
     def advance(self, timeout_s: float) -> bool:
@@ -74,8 +68,7 @@ class CompiledLane(Lane):
 
     def stand_at(self, at: int, kept: Sequence[Any]) -> None:
         """Go on with a call that others began, by address, on these arrays: it stands at `at`."""
-        self._kept = kept
-        self._results = kept[len(kept) // 2 :]
+        self._kept, self._outside.results = kept, kept[len(kept) // 2 :]
         self.compiled.stand_at(at, word.DIRECT, tuple(map(id, kept)))
 
     def free(self) -> None:
@@ -83,38 +76,15 @@ class CompiledLane(Lane):
 
     def _let_go(self, through: bool) -> bool:
         if through:
-            self._kept = self._results = ()
+            self._kept = self._outside.results = ()
         return through
 
-    def _bind(self, combine: Combine, encoder: _Encoder, program: SharedProgram) -> BoundFold:
-        """A fold; with where in the result its rows go, or else the memory they go to."""
-        work, piece = self._work, (combine.out_slot, combine.chunk)
-        rows = work.chunk_rows(combine.chunk)
-        places = [program.offsets[slot, combine.chunk] for slot in combine.operands]
-        fold = work.operator.bind_fold(work.layout, self.memory, rows, places, tensors=work.tensors)
-        if piece in encoder.made:
-            first = work.parts[combine.chunk][0] - work.result.first
-            return BoundFold(fold, slice(first, first + rows), {})
-        return BoundFold(fold, None, work.layout.views(self.memory, program.offsets[piece], rows))
-
-    def _fold(self, at: int) -> None:
-        """Run the folds that stand at a place of the lane."""
-        rows = self._work.result.rows
-        for fold, where, target in self._folds[at]:
-            if where is not None:
-                fields = zip(self._work.layout.fields, self._results, strict=True)
-                target = {f.name: array.reshape(rows, *f.row_shape)[where] for f, array in fields}
-            fold(target)
-
-    def _buffer_views(self, work: Work, program: SharedProgram) -> Fields:
-        """The send buffer in the user's shapes; where it is split, a value of its own."""
-        if not program.input_pieces:
-            return {}
+    def _send_buffer(self, work: Work, program: SharedProgram) -> Fields | None:
+        """The send buffer in the user's shapes; None where there is none or it is split."""
         layout, span = work.layout, work.value
-        memory, at = self.memory, program.offsets[program.input_pieces[0]]
         if len(program.input_pieces) != 1 or work.chunk_rows(program.input_pieces[0][1]) != span.rows:
-            memory, at = np.zeros(layout.packed_bytes(span.rows), np.uint8), 0
-        views = layout.views(memory, at, span.rows)
+            return None
+        views = layout.views(self.memory, program.offsets[program.input_pieces[0]], span.rows)
         return {f.name: views[f.name].reshape((*span.leading, *f.row_shape)) for f in layout.fields}
 
 
@@ -130,6 +100,43 @@ class BoundFold(NamedTuple):
     fold: Fold
     rows: slice | None
     target: Mapping[str, NDArray[Any]]
+
+
+class _OutsideFolds:
+    """The folds of a lane that run outside compiled code. They do not know the lane: it goes with its last user.
+
+    Attributes:
+        folds: By where they stand in the lane; none where compiled code has them.
+        results: By field, where they write what they make of the result.
+    """
+
+    def __init__(
+        self, work: Work, program: SharedProgram, encoder: _Encoder, words: NDArray[np.int64], memory: Buffer
+    ) -> None:
+        self._work, self._program, self._memory, self._made = work, program, memory, encoder.made
+        stages = () if encoder.function else encoder.folds_at(words)
+        self.folds = {at: [self._bind(fold) for fold in some] for at, some in stages}
+        self.results: Sequence[NDArray[Any]] = ()
+
+    def run(self, at: int) -> None:
+        """Run the folds that stand at a place of the lane."""
+        rows = self._work.result.rows
+        for fold, where, target in self.folds[at]:
+            if where is not None:
+                fields = zip(self._work.layout.fields, self.results, strict=True)
+                target = {f.name: array.reshape(rows, *f.row_shape)[where] for f, array in fields}
+            fold(target)
+
+    def _bind(self, combine: Combine) -> BoundFold:
+        """A fold; with where in the result its rows go, or else the memory they go to."""
+        work, piece = self._work, (combine.out_slot, combine.chunk)
+        rows, offsets = work.chunk_rows(combine.chunk), self._program.offsets
+        places = [offsets[slot, combine.chunk] for slot in combine.operands]
+        fold = work.operator.bind_fold(work.layout, self._memory, rows, places, tensors=work.tensors)
+        if piece in self._made:
+            first = work.parts[combine.chunk][0] - work.result.first
+            return BoundFold(fold, slice(first, first + rows), {})
+        return BoundFold(fold, None, work.layout.views(self._memory, offsets[piece], rows))
 
 
 class _Encoder:

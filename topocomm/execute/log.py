@@ -12,15 +12,11 @@ LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DE
 
 
 class _Errors(logging.StreamHandler[TextIO]):
-    """Writes whole lines to what `sys.stderr` is now: ranks share a terminal."""
-
-    terminator = ""
+    """Writes to what `sys.stderr` is now. A line and its end are one write: ranks share a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """As `logging.StreamHandler`."""
         self.stream = sys.stderr
-        record.msg = f"{record.getMessage()}\n"
-        record.args = ()
         super().emit(record)
 
 

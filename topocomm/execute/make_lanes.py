@@ -35,19 +35,27 @@ def make_lanes(work: Work, waiting: Waiting) -> Sequence[Lane]:
     if len(set(hosts)) == transport.size:
         return [_message_lane(work, transport)]
     slices = slices_of(work)
-    programs = [_shared_program(part, hosts) for part in slices]
-    shared = open_shared(waiting, max(program.total_bytes for program in programs), hosts)
+    program = _shared_program(slices, hosts)
+    shared = open_shared(waiting, program.total_bytes, hosts)
     if shared is None:
         return [_message_lane(work, transport)]
     if len(slices) == 1:
-        return [_shared_lane(work, programs[0], shared, transport, number) for number in range(2)]
+        return [_shared_lane(work, program, shared, transport, number) for number in range(2)]
     first = (shared.epoch + 1) & 1  # the memory of the first call
-    pairs = zip(slices, programs, strict=True)
-    return [SlicedLane([_shared_lane(s, p, shared, transport, i & 1) for i, (s, p) in enumerate(pairs, first)])]
+    return [SlicedLane([_shared_lane(s, program, shared, transport, i & 1) for i, s in enumerate(slices, first)])]
 
 
-def _shared_program(work: Work, hosts: Sequence[int]) -> SharedProgram:
-    return shared_program(work.plan.schedule, work.rank, work.chunk_bytes, ALIGNMENT_BYTES, hosts)
+def _shared_program(slices: Sequence[Work], hosts: Sequence[int]) -> SharedProgram:
+    """One program for all slices, with room for the longest.
+
+    A rank that is ahead waits for the readers of its own range only, so ranges must not move from slice to slice.
+    """
+    work = slices[0]
+
+    def most_bytes(chunk: int) -> int:
+        return max(part.chunk_bytes(chunk) for part in slices)
+
+    return shared_program(work.plan.schedule, work.rank, most_bytes, ALIGNMENT_BYTES, hosts)
 
 
 def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, transport: Transport, number: int) -> Lane:

@@ -64,20 +64,19 @@ def quick_pair(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout
         (f.name, (*layout.leading, *f.row_shape), f.dtype) for f in layout.fields
     )
     run_pair, looks, done, misfit, empty = word.run_pair, ALL_LOOKS, word.DONE, word.MISFIT, np.empty
-    begin = comm.recorder.begin
+    begin, names = comm.recorder.begin, [name0, name1]
 
     def quick(x: Any, out: Any) -> Fields | None:
-        if type(x) is not dict or len(x) != PAIR or comm.refusal is not None:
+        if type(x) is not dict or list(x) != names or comm.refusal is not None:  # another order is another call
             return None
         if out is not None and (type(out) is not dict or len(out) != PAIR):
             return None
-        try:
-            x0, x1 = x[name0], x[name1]
-            if out is None:
-                y0, y1, mode = empty(shape0, dtype0), empty(shape1, dtype1), FRESH
-            else:
-                y0, y1, mode = out[name0], out[name1], INTO
-        except KeyError:
+        x0, x1 = x.values()
+        if out is None:
+            y0, y1, mode = empty(shape0, dtype0), empty(shape1, dtype1), FRESH
+        elif name0 in out and name1 in out:
+            y0, y1, mode = out[name0], out[name1], INTO
+        else:
             return None
         comm.refusal = BUSY
         epoch = shared.epoch + 1

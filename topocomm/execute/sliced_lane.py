@@ -6,8 +6,10 @@ slice always has the same memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from topocomm.execute.awaited import Awaited
 from topocomm.execute.lanes import Lane, Work
@@ -16,6 +18,8 @@ from topocomm.execute.structure import Fields
 SLICE_BYTES = 1 << 19
 """Payload of a slice: what ranks write and read in one turn fits the second-level cache of a core."""
 MOST_SLICES = 512
+NOTHING = (None, None, True)
+"""What a lane is given between calls."""
 
 
 def slices_of(work: Work) -> list[Work]:
@@ -46,14 +50,15 @@ class SlicedLane(Lane):
         self.lanes = lanes
         self.memory = lanes[0].memory
         self.takes_value, self.gives_result = lanes[0].takes_value, lanes[0].gives_result
-        self._at = 0
-        self._call: Callable[[Lane], bool] = lambda lane: True
+        self._at = len(lanes)
+        self._arrays: tuple[Fields | None, Fields | None, bool] = NOTHING
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
         """As `Lane.begin`."""
-        self._at = 0
-        self._call = lambda lane: lane.begin(fields, target, apart)
-        return self._call(self.lanes[0]) and self._go_on()
+        if fields is not None:  # once, not slice by slice
+            fields = {name: np.ascontiguousarray(array) for name, array in fields.items()}
+        self._at, self._arrays = -1, (fields, target, apart)
+        return self._go_on()
 
     def advance(self, timeout_s: float) -> bool:
         """As `Lane.advance`."""
@@ -77,7 +82,8 @@ class SlicedLane(Lane):
         """Begin what follows a slice that is through; whether all are."""
         self._at += 1
         while self._at < len(self.lanes):
-            if not self._call(self.lanes[self._at]):
+            if not self.lanes[self._at].begin(*self._arrays):
                 return False
             self._at += 1
+        self._arrays = NOTHING  # the caller's arrays go when the caller lets them go
         return True
