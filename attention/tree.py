@@ -38,7 +38,8 @@ def tree_decode(  # noqa: PLR0913
         q: Queries [batch, heads, q_len, d], float32, float16 or bfloat16, NumPy or torch (CPU); the same on all ranks.
         k_shard: This rank's keys [batch, kv_heads, n_local, d]; n_local may differ between ranks and may be 0.
         v_shard: This rank's values [batch, kv_heads, n_local, d_v].
-        comm: A topocomm.Communicator, or an mpi4py communicator (wrapped at its first use and kept with it).
+        comm: A topocomm.Communicator; or an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh (wrapped at
+            its first use, and kept).
         spec: Which attention; None: Spec().
         q_positions: Global positions of the queries, integers [q_len] or [batch, q_len]; the same on all ranks.
             Used only if causal, and needed then, except on a single rank, where the queries are by default the

@@ -10,7 +10,7 @@ from topocomm.errors import (
     TopocommError,
     TopologyError,
 )
-from topocomm.execute.bootstrap import run_local
+from topocomm.execute.bootstrap import discover, run_local
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.handle import Handle
@@ -38,7 +38,6 @@ from topocomm.operators.row_kernels import row_kernel
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import plan
 from topocomm.topology.catalog import catalog
-from topocomm.topology.discover import discover
 from topocomm.topology.model import Device, Link, Pair, Topology
 from topocomm.topology.recognise import load
 

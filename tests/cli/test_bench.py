@@ -165,8 +165,16 @@ def test_ranks_do_not_go_with_a_launcher(capsys, monkeypatch):
 def test_only_rank_0_says_what_is_wrong_with_the_options(capsys, monkeypatch):
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setenv("PMI_SIZE", "2")
-    assert run(capsys, "--sizes", "x") == (2, "", "")
-    assert run(capsys, "--iteration") == (2, "", "")
+    assert run(capsys, "--sizes", "x") == (0, "", "")  # else a launcher might end rank 0 before it has spoken
+    assert run(capsys, "--iteration") == (0, "", "")
+
+
+def test_under_mpirun_what_is_wrong_with_the_options_is_said_and_the_status():
+    for words, part in ((["--operator", "summ"], "unknown operator 'summ'"), (["--iteration"], "--iteration")):
+        for _ in range(3):  # a rank that does not speak must not end the job first
+            ended = job(2, *words)
+            assert ended.returncode == 2
+            assert ended.stderr.count(part) == 1
 
 
 def test_under_mpirun_the_alternatives_are_rows(with_attention):
@@ -215,6 +223,9 @@ def test_bits_under_mpirun():
     trials = document["results"][0]["trials"]
     for part in ("shared memory", "in place", "handle", "MPI messages", "threads, rank 1"):
         assert any(part in trial for trial in trials), part
+    digests = {row["order"]: row["plan_digest"] for row in document["results"]}
+    assert len(digests["any"]) == 64
+    assert digests["canonical"] is None
     assert {(row["size_bytes"], row["order"]) for row in document["results"]} == {
         (1024, "any"),
         (1024, "canonical"),

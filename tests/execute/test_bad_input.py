@@ -205,7 +205,7 @@ def what_is_no_array_is_refused(comm):
 ELSEWHERE = {
     "requires gradients; pass x.detach()": torch.ones(4, requires_grad=True),
     "is on meta; this transport takes CPU tensors: pass x.cpu()": torch.ones(4, device="meta"),
-    "Use Tensor.to_dense() first": torch.ones(4).to_sparse(),
+    "pass x.to_dense()": torch.ones(4).to_sparse(),
 }
 
 

@@ -205,8 +205,14 @@ def test_a_saved_plan_is_executed(tmp_path):
     [
         (topocomm.plan(switch(4, gb_per_s=1.0), payload_bytes=256), "the plan is for another topology"),
         (topocomm.plan(switch(4), payload_bytes=128), "the plan is for 128 bytes in 32 rows, the value has 256 bytes"),
-        (topocomm.plan(switch(3), payload_bytes=256), "the plan is for Collective.*ranks=3"),
-        (topocomm.plan(switch(4), "reduce", payload_bytes=256), "the plan is for Collective.*'reduce'"),
+        (
+            topocomm.plan(switch(3), payload_bytes=256),
+            r"for allreduce over 3 ranks, the call is allreduce over 4 ranks; plan for this one, with ranks=",
+        ),
+        (
+            topocomm.plan(switch(4), "reduce", payload_bytes=256),
+            "the plan is for reduce over 4 ranks, root 0, the call",
+        ),
     ],
 )
 def test_plans_for_something_else_are_refused_on_every_rank(plan, message):
@@ -238,7 +244,9 @@ def test_a_reordering_plan_is_refused_for_an_operator_that_does_not_commute():
         ({"value": [1, 2]}, SUM, "field 'value': expected a NumPy array or torch tensor, got list"),
         ({"other": np.ones(2)}, SUM, r"takes the fields \['value'\], got \['other'\]"),
         (np.ones(2), MOMENTS, "got one bare array"),
-        (np.ones(2), "sum", "expected an Operator such as topocomm.SUM, got str"),
+        (np.ones(2), [SUM], r"expected an Operator such as topocomm.SUM or TOPK\(5\), got list"),
+        (np.ones(2), topocomm.TOPK, "got function"),
+        (np.ones(2), "sum", r"expected an Operator such as topocomm.SUM or TOPK\(5\), got str"),
     ],
 )
 def test_values_that_do_not_fit_are_refused_alike_on_every_rank(value, operator, message):
@@ -248,6 +256,65 @@ def test_values_that_do_not_fit_are_refused_alike_on_every_rank(value, operator,
         return comm.allreduce(np.ones(1), SUM)[0]
 
     assert run_local(body, ranks=3) == [3.0] * 3
+
+
+def test_roots_rows_and_plans_of_another_kind_are_refused_alike_on_every_rank():
+    def body(comm):
+        x = np.ones(3)
+        with pytest.raises(PlanError, match="root '0': expected the number of a rank, 0 to 2"):
+            comm.reduce(x, SUM, root="0")
+        with pytest.raises(OperatorError, match=r"rows \[1.5, 1.5, 0\]: expected 3 counts, whole and none below 0"):
+            comm.reduce_scatter(x, SUM, rows=[1.5, 1.5, 0])
+        with pytest.raises(PlanError, match=r"plan: expected a topocomm.Plan, got str; topocomm.Plan.load\(path\)"):
+            comm.prepare("allreduce", like=x, operator=SUM, plan="saved.json")
+        with pytest.raises(topocomm.TopocommError, match=r"split: expected whole numbers as color and key, .* rank 1"):
+            comm.split(0.5 if comm.rank == 1 else 0)
+        return comm.reduce_scatter(x, SUM, rows=np.array([1, 1, 1]))[0]
+
+    assert run_local(body, ranks=3) == [3.0] * 3
+
+
+def test_shards_that_are_no_pair_are_told_to_every_rank():
+    def body(comm):
+        with pytest.raises(MismatchError, match="shards of rank 1: expected"):
+            comm.allreduce(np.ones((1, 2)), SUM, order="canonical", shards=5 if comm.rank == 1 else (0, 1))
+
+    run_local(body, ranks=2)
+
+
+def test_a_value_that_one_rank_refuses_is_told_by_its_error_alone():
+    def body(comm):
+        with pytest.raises(MismatchError) as told:
+            comm.broadcast(np.ones(3) if comm.rank == 0 else None)
+        return str(told.value).partition(": ")[2]
+
+    assert (
+        run_local(body, ranks=3)
+        == [
+            "ranks disagree about the call they make: error: ranks 1, 2: expected an array, or a dict, NamedTuple or "
+            "dataclass of arrays, got NoneType"
+        ]
+        * 3
+    )
+
+
+def test_a_communicator_discovers_the_job_anew():
+    def body(comm):
+        found = topocomm.discover(comm)
+        return [place.rank for place in found.ranks], found.digest, comm.allreduce(np.ones(1), SUM)[0]
+
+    results = run_local(body, ranks=3)
+    assert results == [([0, 1, 2], results[0][1], 3.0)] * 3
+    assert topocomm.discover().ranks == ()
+
+
+def test_what_is_no_communicator_or_topology_is_told():
+    MPI = pytest.importorskip("mpi4py.MPI")
+    for make in (topocomm.Communicator.from_mpi, topocomm.discover):
+        with pytest.raises(topocomm.TopocommError, match=r"expected an mpi4py intracommunicator, .* got str"):
+            make("COMM_WORLD")
+    with pytest.raises(topocomm.TopologyError, match=r"expected a topocomm.Topology, got str; topocomm.load"):
+        topocomm.Communicator.from_mpi(MPI.COMM_SELF, "dgx-h100")
 
 
 def test_tensors_that_require_gradients_are_refused_with_the_remedy():

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from topocomm import MismatchError
-from topocomm.execute.ranges import NO_ROWS, NO_SHARDS, rows_of, shard_edges
+from topocomm.execute.ranges import (
+    NO_COLOR,
+    NO_PAIR,
+    NO_ROWS,
+    NO_SHARDS,
+    rows_of,
+    shard_edges,
+    shards_record,
+    split_record,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +44,43 @@ def test_edges_of_ranges_that_follow_each_other():
         ([(1, 2), (2, 3)], r"are \[\[1, 2\], \[2, 3\]\]: those of rank 0 must begin at 0;"),
         ([(0, 2), (3, 4)], "those of rank 1 must begin at 2;"),
         ([(0, 2), (2, 1)], "those of rank 1 must begin at 2;"),
+        ([(0, 2), NO_PAIR, NO_PAIR], r"shards of rank 1, rank 2: expected \(first, end\), whole numbers of 0 or more"),
     ],
 )
 def test_ranges_that_do_not_fit_are_named(told, message):
     with pytest.raises(MismatchError, match=message):
         shard_edges(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, NO_SHARDS),
+        ((0, 3), (0, 3)),
+        (np.array([2, 2]), (2, 2)),
+        (5, NO_PAIR),
+        ((0, 1, 2), NO_PAIR),
+        ((0, 2.5), NO_PAIR),
+        ("ab", NO_PAIR),
+        ((-1, 2), NO_PAIR),
+        ((0, 1 << 63), NO_PAIR),
+    ],
+)
+def test_shards_as_they_are_told(given, told):
+    assert shards_record(given) == told
+
+
+@pytest.mark.parametrize(
+    ("color", "key", "told"),
+    [
+        (None, 0, (0, 0, 0)),
+        (-3, 7, (1, -3, 7)),
+        (np.int32(2), True, (1, 2, 1)),
+        (1.5, 0, NO_COLOR),
+        ("a", 0, NO_COLOR),
+        (0, None, NO_COLOR),
+        (1 << 63, 0, NO_COLOR),
+    ],
+)
+def test_colors_as_they_are_told(color, key, told):
+    assert split_record(color, key).tolist() == list(told)

@@ -251,8 +251,12 @@ def test_topk_of_few_items():
     [
         (lambda: topk_value(np.float64(3), 2), r"topk_value: expected values \[\*rows, n\] of floats or integers"),
         (lambda: topk_value(np.zeros(3, complex), 2), "got complex128"),
-        (lambda: topk_value(np.zeros(3), 2, [0, -1, 2]), "payload must be integers, 0 or more"),
-        (lambda: topk_value(np.zeros(3), 2, [0.5, 1, 2]), "payload must be integers, 0 or more"),
+        (lambda: topk_value(np.zeros(3), 2, [0, -1, 2]), "payload must be integers, 0 or more, got -1"),
+        (lambda: topk_value(np.zeros(3), 2, [0.5, 1, 2]), "payload must be integers, 0 or more, got float64"),
+        (lambda: topk_value(np.zeros(3), 2, [0, 1]), r"payload \[2\] does not broadcast to the shape of values, \[3\]"),
+        (lambda: topk_value(np.zeros(3), 0), "topk_value: k must be 1 or more, got 0"),
+        (lambda: TOPK(2.5), "TOPK: k must be a whole number, 1 or more, got 2.5"),
+        (lambda: AFFINE_MATRIX("2"), "AFFINE_MATRIX: d must be a whole number, 1 or more, got '2'"),
         (lambda: TOPK(0), "TOPK: k must be 1 or more, got 0"),
         (lambda: AFFINE_MATRIX(0), "AFFINE_MATRIX: d must be 1 or more, got 0"),
         (
@@ -268,7 +272,10 @@ def test_topk_of_few_items():
             "operator 'band' takes integers and bool, got float32 in field 'value'; bits of other numbers mean nothing",
         ),
         (lambda: SUM.layout({"value": ((3,), "?")}), "got bool in field 'value'; use BOR or BAND for bool"),
-        (lambda: SUM.layout({"value": ((3,), ">f4")}), "got float32 in another byte order in field 'value'"),
+        (
+            lambda: SUM.layout({"value": ((3,), ">f4")}),
+            "got float32 in another byte order in field 'value'; convert it first",
+        ),
         (lambda: SUM.layout({"value": ((3,), "O")}), "takes integers, floats and complex numbers, got object"),
         (lambda: MAX.layout({"value": ((3,), "c8")}), "operator 'max' takes integers, floats and bool, got complex64"),
         (lambda: LOGADDEXP.layout({"value": ((3,), "i4")}), "operator 'logaddexp' takes floats, got int32"),

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = {
-    "custom_operator.py": ["longest runs of dry days: [78, 85, 80]", "laws that hold: shapes, purity, identity"],
+    "custom_operator.py": ["longest runs of dry days: [78, 85, 80]", "laws that hold: shapes, purity, rows, identity"],
     "topk.py": ["1. item 36758: 4.732", "5. item 437273: 4.396"],
     "welford.py": ["column 0: 1000 values, mean -0.102, deviation 0.991", "column 2: 1000 values"],
 }

@@ -70,6 +70,27 @@ PLANTED = {
         {"commutativity", "associativity", "identity"},  # NaN, too, wins from one side only
         ["commutativity  BROKEN; though claimed"],
     ),
+    "sorts over the rows": (
+        operator(lambda a, b: np.sort(np.maximum(a, b), axis=0), -np.inf, dtype=np.float32),
+        {"rows", "identity", "associativity"},
+        ["rows           BROKEN; a row depends on others; for a value that is never cut leave out '*rows'"],
+    ),
+    "merges sorted rows": (
+        operator(
+            lambda a, b: np.sort(np.concatenate([a, b]), axis=0)[: len(a)],
+            np.iinfo(np.int64).max,
+            dtype=np.int64,
+            commutative=True,
+            sample=lambda rng, layout: {X: np.sort(rng.integers(0, 99, layout.leading))},
+        ),
+        {"rows", "identity"},
+        ["a.b = ", "a.b of fewer rows = "],
+    ),
+    "a moving sum over the rows": (
+        operator(lambda a, b: a + b + np.roll(a, 1, axis=0) * 0.5, dtype=np.float64),
+        {"rows", "identity", "associativity"},
+        ["a row depends on others"],
+    ),
     "writes to the left": (operator(write), {"purity"}, ["combine writes to field 'x' of its left argument: "]),
     "writes to the right": (operator(write_to_right), {"purity"}, ["field 'x' of its right argument: ", " became 7.0"]),
     "another dtype": (
@@ -171,3 +192,9 @@ def test_dims_and_dtypes_are_the_caller_s():
         check_laws(TOPK(8), dims={"k": 5})
     with pytest.raises(OperatorError, match="cannot sample datetime64"):
         check_laws(operator(np.maximum, dtype="M8[s]"))
+
+
+@pytest.mark.parametrize(("given", "kind"), [(TOPK, "function"), (3, "int"), (None, "NoneType"), (np.add, "ufunc")])
+def test_what_is_no_operator_is_told(given, kind):
+    with pytest.raises(OperatorError, match=rf"expected an Operator such as topocomm.SUM or TOPK\(5\), got {kind}"):
+        check_laws(given)

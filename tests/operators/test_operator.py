@@ -75,6 +75,10 @@ def test_one_axis_name_has_one_size():
         ((), "has no fields"),
         ((Field("a"), Field("b", ("n",))), "either every field or none"),
         ((Field("a", ("n", "*rows")),), r"must have '\*rows' first"),
+        (Field("a"), r"fields must be a tuple of Field, such as \(Field\('x'\),\), got str 'a' in it"),
+        (("a",), "got str 'a' in it"),
+        ((Field("a"), Field("a")), r"fields \['a', 'a'\]: expected different names"),
+        ((Field("a"), Field("b")), r"identity must have the fields \['a', 'b'\], got \[\]"),
     ],
 )
 def test_declarations_are_checked(fields, message):
@@ -167,3 +171,35 @@ def test_a_layout_may_be_refused():
     with pytest.raises(OperatorError, match="operator 'whole' takes whole numbers"):
         whole.layout({"value": ((3,), np.float32)})
     assert whole.default_layout(3).fields[0].dtype == np.int64
+
+
+def add_in_place(a, b):
+    a["value"] += b["value"]
+    return a
+
+
+@pytest.mark.parametrize(
+    ("combine", "dtype", "message"),
+    [
+        (add_in_place, "f8", r"combine must not write to its arguments \(.*read-only\); return new arrays"),
+        (lambda a, b: {"other": a["value"]}, "f8", r"field 'value' is missing; got \['other'\]"),
+        (lambda a, b: a["value"] + b["value"], "f8", "combine must return a dict of its fields, .*; got ndarray"),
+        (lambda a, b: None, "f8", "got NoneType"),
+        (lambda a, b: {"value": a["value"].sum()}, "f8", r"combine made field 'value' of shape \[\], not \[4\]"),
+        (lambda a, b: {"value": a["value"][:1]}, "f8", r"of shape \[1\], not \[4\]"),
+        (lambda a, b: {"value": a["value"] / 2}, "i8", "combine made field 'value' float64, not int64; convert it"),
+    ],
+)
+def test_rules_that_break_their_form_are_told_where_they_run(combine, dtype, message):
+    careless = Operator("careless", (Field("value"),), combine, {"value": 0})
+    arrays = [np.ones(4, dtype), np.ones(4, dtype)]
+    with pytest.raises(OperatorError, match=f"^operator 'careless': .*{message}"):
+        folded(careless, dtype, arrays, alias=0)
+
+
+def test_other_errors_of_a_rule_come_out_as_they_are():
+    def combine(a, b):
+        raise ValueError("of its own")
+
+    with pytest.raises(ValueError, match=r"^of its own$"):
+        folded(Operator("raises", (Field("value"),), combine, {"value": 0}), "f8", [np.ones(4)] * 2, alias=0)

@@ -60,3 +60,6 @@ def test_dtypes_that_torch_lacks_and_results_that_do_not_fit_are_told():
     ones = [{"x": np.ones(2, np.int64)}] * 2
     with pytest.raises(OperatorError, match=r"operator 'odd': combine made field 'x' torch.float32, not torch.int64"):
         fold(odd, odd.layout({"x": ((2,), np.int64)}), ones, tensors=True)
+    summed = Operator("summed", (Field("x"),), lambda a, b: {"x": (a["x"] + b["x"]).sum()}, {"x": 0})
+    with pytest.raises(OperatorError, match=r"operator 'summed': combine made field 'x' of shape \[\], not \[3\]"):
+        fold(summed, summed.layout({"x": ((3,), np.float32)}), [{"x": np.ones(3)}] * 2, tensors=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,7 @@ def prove_order_any(comm: Communicator, problem: Problem) -> Outcome:
     call = comm.prepare("allreduce", like=x, operator=problem.operator)
     reference = _of_rank_0(comm, problem, _fields(problem, call(x)))
     outcome = _compare(comm, reference, "any", problem, _trials(comm, with_messages, problem, call.plan))
+    outcome = replace(outcome, plan_digest=call.plan.digest)
     call.free()
     with_messages.close()
     return outcome

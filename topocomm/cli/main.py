@@ -29,8 +29,10 @@ class Parser(argparse.ArgumentParser):
     """Answers bad usage in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2."""
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n" if speaks() else None)
+        """Ends the process with status 2; ranks that do not speak end with 0, or a launcher may end rank 0 unheard."""
+        if not speaks():
+            self.exit(0)
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

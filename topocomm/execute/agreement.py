@@ -81,8 +81,9 @@ def _difference(claims: list[dict[str, str]]) -> str:
     for part in dict.fromkeys(key for claim in claims for key in claim):
         sides: dict[str, list[int]] = {}
         for rank, claim in enumerate(claims):
-            sides.setdefault(claim.get(part, "nothing"), []).append(rank)
-        if len(sides) > 1:
+            if part in claim or not (part == "error" or "error" in claim):  # what fails gets to no plan
+                sides.setdefault(claim.get(part, "nothing"), []).append(rank)
+        if len(sides) > 1 or part == "error":
             ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
             parts.append(f"{part}: " + ", ".join(f"{_ranks(ranks)} {value}" for value, ranks in ordered))
     return "ranks disagree about the call they make: " + "; ".join(parts)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from topocomm.errors import DeadlineError, PlanError, RankFailedError
+from topocomm.errors import DeadlineError, PlanError, RankFailedError, TopocommError, TopologyError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.groups import process_group
 from topocomm.execute.job_topology import discover_job, hosts_of_ranks, spread
@@ -20,11 +20,11 @@ from topocomm.execute.settings import Settings
 from topocomm.execute.transports.mpi import MpiTransport, load_mpi
 from topocomm.execute.transports.threads import World
 from topocomm.execute.transports.torch_group import TorchGroupTransport
-from topocomm.execute.transports.transport import FAILURE_TAG, Transport
+from topocomm.execute.transports.transport import FAILURE_TAG, GATHER_TAG, Transport
 from topocomm.execute.uncaught import end_on_uncaught
 from topocomm.execute.waiting import Waiting, failure_note
 from topocomm.planning.planner import place_ranks
-from topocomm.topology.discover import discover
+from topocomm.topology.discover import discover as discover_host
 from topocomm.topology.model import Topology
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ _over_torch: WeakSet[Communicator] = WeakSet()
 def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Communicator:
     """The body of `Communicator.from_mpi`."""
     mpi = load_mpi()
+    if not isinstance(comm, mpi.Intracomm):
+        raise TopocommError(
+            f"Communicator.from_mpi: expected an mpi4py intracommunicator, such as MPI.COMM_WORLD, "
+            f"got {type(comm).__name__}"
+        )
     if comm.size == 1 and mpi.Comm.Compare(comm, mpi.COMM_WORLD) == mpi.IDENT:
         check_world(mpi)
     if comm.size > 1:
@@ -65,10 +70,42 @@ def on_one_thread(topology: Topology | None) -> Communicator:
     return _assemble(World(1).transports()[0], topology)
 
 
+def discover(comm: Communicator | MPI.Comm | None = None) -> Topology:
+    """The topology of this host; with `comm` that of all hosts of its ranks, the same on every rank.
+
+    Args:
+        comm: A communicator, or an mpi4py one: then collective over its ranks, and `ranks` says where each sits.
+            None: this host alone.
+
+    Raises:
+        TopocommError: `comm` is no communicator.
+        DeadlineError, RankFailedError: As for any call.
+    """
+    if comm is None:
+        return discover_host()
+    if not isinstance(comm, Communicator):
+        with from_mpi(comm, None) as made:
+            return made.topology
+    comm.enter()
+    comm.recorder.begin(GATHER_TAG)
+    try:
+        return discover_job(comm.waiting, hosts_of_ranks(comm.waiting))
+    except BaseException as error:
+        comm.fail_with(error)
+        raise
+    finally:
+        comm.leave()
+
+
 def _assemble(transport: Transport, topology: Topology | None) -> Communicator:
     """A communicator on a transport, with the topology of the whole job; collective."""
     try:
         if topology is not None:
+            if not isinstance(topology, Topology):
+                raise TopologyError(
+                    f"topology: expected a topocomm.Topology, got {type(topology).__name__}; topocomm.load(path) "
+                    "and topocomm.catalog(name) make one"
+                )
             return Communicator(transport, topology, _places(topology, transport.size))
         return Communicator(transport, *_find_places(transport), _find_places)
     except BaseException as error:
@@ -123,7 +160,7 @@ def run_local(fn: Callable[[Communicator], Result], *, ranks: int, topology: Top
     """
     if not 1 <= ranks <= LOCAL_RANKS_LIMIT:
         raise PlanError(f"ranks {ranks}: expected 1 to {LOCAL_RANKS_LIMIT}")
-    topology = topology or discover()
+    topology = topology or discover_host()
     places = _places(topology, ranks)
     outcomes: list[Any] = [None] * ranks
     failures: list[BaseException | None] = [None] * ranks

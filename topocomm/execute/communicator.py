@@ -17,7 +17,7 @@ from topocomm.execute.lanes import BUSY
 from topocomm.execute.log import say, show
 from topocomm.execute.meeting import meet
 from topocomm.execute.preparing import Request, agree, bind_here, plan_for, prepare
-from topocomm.execute.ranges import NO_SHARDS, rows_of, shard_edges
+from topocomm.execute.ranges import NO_COLOR, rows_of, shard_edges, shards_record, split_record
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
@@ -160,7 +160,10 @@ class Communicator:
         """
         if order != "any" or shards is not None:
             return self._call(Request("allreduce", x, op, order=order, shards=self._gather_shards(shards)), out)
-        quick = self._quick.get(op)
+        try:
+            quick = self._quick.get(op)
+        except TypeError:  # what has no hash is no operator: `prepare` says so, and tells all ranks
+            quick = None
         if quick is not None:
             result = quick(x, out)
             if result is not None:
@@ -310,9 +313,18 @@ class Communicator:
         Args:
             color: Which group; None joins none and gets None.
             key: Order within the group.
+
+        Raises:
+            TopocommError: A color or key of some rank is no whole number; on all ranks.
         """
-        record = np.array([0 if color is None else 1, color or 0, key], np.int64)
+        record = split_record(color, key)
         told = [note.view(np.int64).tolist() for note in self.allgather_bytes(record.view(np.uint8))]
+        wrong = [str(rank) for rank, one in enumerate(told) if one == list(NO_COLOR)]
+        if wrong:
+            raise TopocommError(
+                f"rank {self.rank}: split: expected whole numbers as color and key, or color None to join no group; "
+                f"not so on rank {', '.join(wrong)}"
+            )
         number, self._subsets = self._subsets, self._subsets + 1
         same = [rank for rank, one in enumerate(told) if one[:2] == [1, color]]
         members = sorted(same, key=lambda rank: (told[rank][2], rank))
@@ -463,10 +475,13 @@ class Communicator:
 
     def _key(self, request: Request) -> Hashable:
         """What tells prepared calls apart; a value without a signature is none that was prepared."""
+        given: Any = request.operator
+        if given is not None and not isinstance(given, Operator):
+            return None  # `prepare` says what is wrong with it, and tells all ranks
         try:
             return (*request.which, signature(request.like))
         except (OperatorError, AttributeError):
-            return None  # `prepare` says what is wrong with it, and tells all ranks
+            return None
 
     def _first_use(self, key: Hashable, request: Request) -> PreparedCall:
         call = self._make(request)
@@ -495,7 +510,7 @@ class Communicator:
 
     def _gather_shards(self, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
         """The first virtual shard of every rank and the end of the last; None where no rank says."""
-        mine = np.array(NO_SHARDS if shards is None else shards, np.int64)
+        mine = np.array(shards_record(shards), np.int64)
         told = self._call(Request("allgather", mine, None, rows=(2,) * self.size), None).reshape(-1, 2).tolist()
         try:
             return shard_edges([(start, stop) for start, stop in told])

@@ -11,6 +11,8 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
 from topocomm.execute.agreement import disagreement
 from topocomm.execute.carrier import carrier
@@ -20,7 +22,7 @@ from topocomm.execute.local_nodes import LocalNodes
 from topocomm.execute.log import say
 from topocomm.execute.structure import Structure, describe, take
 from topocomm.execute.transports.transport import AGREEMENT_TAG
-from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.operator import Layout, Operator, as_operator
 from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import make_plan
@@ -91,8 +93,9 @@ def bind_here(comm: Communicator, request: Request) -> Bound:
     operator = request.operator
     if operator is None and name in CARRYING:
         operator = carrier(request.like, by_rows=name == "allgather")
-    if not isinstance(operator, Operator):
-        raise OperatorError(f"expected an Operator such as topocomm.SUM, got {type(operator).__name__}")
+    operator = as_operator(operator)
+    if not isinstance(request.root, (int, np.integer)):
+        raise PlanError(f"root {request.root!r}: expected the number of a rank, 0 to {comm.size - 1}")
     structure = describe(operator, request.like)
     arrays = take(request.like, structure.names)
     shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
@@ -136,9 +139,10 @@ def _bind_parts(comm: Communicator, request: Request, bound: Bound) -> Bound:
     else:
         total = leading[0]
         counts = tuple(rows for _, rows in split_rows(total, comm.size)) if counts is None else counts
-    if len(counts) != comm.size or min(counts) < 0 or sum(counts) != total:
+    whole_numbers = all(isinstance(count, (int, np.integer)) for count in counts)
+    if not whole_numbers or len(counts) != comm.size or min(counts) < 0 or sum(counts) != total:
         raise OperatorError(
-            f"rows {list(counts)}: expected {comm.size} counts, none below 0, that add up to {total}, "
+            f"rows {list(counts)}: expected {comm.size} counts, whole and none below 0, that add up to {total}, "
             "the length of axis 0"
         )
     item = prod(leading[1:])
@@ -170,6 +174,13 @@ def plan_for(comm: Communicator, request: Request, bound: Bound) -> Plan:
     return comm.plans[key]
 
 
+def _named(operator: Any) -> str:
+    """The name of an operator, the same on all ranks for what is none."""
+    if operator is None or isinstance(operator, Operator):
+        return getattr(operator, "name", "None")
+    return type(operator).__name__
+
+
 def _cores(comm: Communicator) -> int:
     """Cores of the ranks together, if they share one memory."""
     transport = comm.transport
@@ -180,7 +191,7 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
     """Bind and plan, agree with all ranks, and only then set up. A local error is agreed upon too."""
     comm.recorder.begin(AGREEMENT_TAG)
     problem: TopocommError | None = None
-    claim = {"collective": request.collective, "operator": getattr(request.operator, "name", str(request.operator))}
+    claim = {"collective": str(request.collective), "operator": _named(request.operator)}
     try:
         bound = bind_here(comm, request)
         claim["arrays"] = str(bound.layout)
@@ -224,11 +235,18 @@ def agree(comm: Communicator, claim: Mapping[str, str], what: str) -> None:
 
 
 def _check_plan(comm: Communicator, plan: Plan, request: Request, bound: Bound) -> None:
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"plan: expected a topocomm.Plan, got {type(plan).__name__}; topocomm.Plan.load(path) reads a saved one"
+        )
     layout, operator = bound.layout, bound.operator
     shards = request.shards or ((tuple(range(comm.size + 1))) if request.order == "canonical" else ())
     wanted = Collective(request.collective, comm.size, request.root, bound.parts or (), shards)
     if plan.collective != wanted:
-        raise PlanError(f"the plan is for {plan.collective}, the call is {wanted}")
+        raise PlanError(
+            f"the plan is for {plan.collective}, the call is {wanted}; plan for this one, with ranks=comm.places, or "
+            "take comm.explain(...)"
+        )
     if plan.topology_digest != comm.topology.digest:
         raise PlanError(
             f"the plan is for another topology (digest {plan.topology_digest[:12]}, this machine has "
@@ -237,7 +255,7 @@ def _check_plan(comm: Communicator, plan: Plan, request: Request, bound: Bound) 
     if plan.payload_bytes != layout.rows * layout.row_bytes or plan.schedule.rows != layout.rows:
         raise PlanError(
             f"the plan is for {plan.payload_bytes} bytes in {plan.schedule.rows} rows, the value has "
-            f"{layout.rows * layout.row_bytes} bytes in {layout.rows} rows"
+            f"{layout.rows * layout.row_bytes} bytes in {layout.rows} rows; comm.explain(...) plans for a value at hand"
         )
     if plan.operator != operator.name:
         raise PlanError(f"the plan is for operator {plan.operator!r}, the call's is {operator.name!r}")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import index
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from topocomm.errors import MismatchError, OperatorError
 from topocomm.execute.structure import parts_of
@@ -13,6 +17,11 @@ NO_ROWS = -1
 """Told instead of a number of rows where a value is no array with rows."""
 NO_SHARDS = (-1, -1)
 """Told instead of virtual shards where none are given."""
+NO_PAIR = (-2, -2)
+"""Told instead of virtual shards where what is given is no pair of whole numbers."""
+NO_COLOR = (2, 0, 0)
+"""Told where a color or key is no whole number; else it is whether there is a color, the color and the key."""
+WORD = np.iinfo(np.int64)
 
 
 def rows_of(x: Any) -> int:
@@ -25,15 +34,38 @@ def rows_of(x: Any) -> int:
     return NO_ROWS
 
 
+def shards_record(shards: Any) -> tuple[int, int]:
+    """What this rank tells of its virtual shards."""
+    if shards is None:
+        return NO_SHARDS
+    with suppress(TypeError, ValueError):
+        start, stop = map(index, shards)
+        if min(start, stop) >= 0 and max(start, stop) <= WORD.max:
+            return start, stop
+    return NO_PAIR
+
+
+def split_record(color: Any, key: Any) -> NDArray[np.int64]:
+    """What this rank tells of its group."""
+    record: tuple[int, ...] = NO_COLOR
+    with suppress(TypeError):
+        told = 0 if color is None else 1, 0 if color is None else index(color), index(key)
+        record = told if all(WORD.min <= number <= WORD.max for number in told) else NO_COLOR
+    return np.array(record, np.int64)
+
+
 def shard_edges(told: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
     """The first virtual shard of every rank and the end of the last; None where no rank says.
 
     Args:
-        told: First shard and end of every rank, or NO_SHARDS.
+        told: `shards_record` of every rank.
 
     Raises:
         MismatchError: Some ranks say and some do not, or their ranges do not follow each other from 0.
     """
+    odd = [f"rank {rank}" for rank, pair in enumerate(told) if pair == NO_PAIR]
+    if odd:
+        raise MismatchError(f"shards of {', '.join(odd)}: expected (first, end), whole numbers of 0 or more")
     silent = [pair == NO_SHARDS for pair in told]
     if all(silent):
         return None

@@ -111,11 +111,17 @@ def _as_numpy(name: str, part: Any) -> NDArray[Any]:
             raise OperatorError(f"field {name!r} requires gradients; pass x.detach()")
         if part.device.type != "cpu":
             raise OperatorError(f"field {name!r} is on {part.device}; this transport takes CPU tensors: pass x.cpu()")
+        if str(part.layout) != "torch.strided":
+            raise OperatorError(f"field {name!r} is sparse ({part.layout}); pass x.to_dense()")
+        if part.is_conj() or part.is_neg():
+            raise OperatorError(
+                f"field {name!r} is conjugated or negated when it is read; pass x.resolve_conj().resolve_neg()"
+            )
         try:
             return as_array(part)
         except TypeError as error:
             raise OperatorError(f"field {name!r}: NumPy has no {part.dtype} ({error}); convert it first") from None
-        except RuntimeError as error:  # a view that is conjugated or negated when it is read
+        except RuntimeError as error:
             raise OperatorError(f"field {name!r}: {str(error).splitlines()[0]}") from None
     if isinstance(part, (np.ndarray, np.generic)):
         return np.asarray(part)

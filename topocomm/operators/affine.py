@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.errors import OperatorError
-from topocomm.operators.dtypes import computed, kind, only
+from topocomm.operators.dtypes import computed, kind, only, whole
 from topocomm.operators.elementwise import Formula, elementwise
 from topocomm.operators.operator import Arrays, Field, Layout, Operator
 from topocomm.operators.row_kernels import row_kernel
@@ -55,11 +53,9 @@ def AFFINE_MATRIX(d: int) -> Operator:
     bits are computed with in float32.
 
     Raises:
-        OperatorError: d is less than 1.
+        OperatorError: d is no whole number, or less than 1.
     """
-    if index(d) < 1:
-        raise OperatorError(f"AFFINE_MATRIX: d must be 1 or more, got {d}")
-    return _affine_matrix(index(d))
+    return _affine_matrix(whole("AFFINE_MATRIX", "d", d))
 
 
 @cache

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from topocomm.errors import OperatorError
 from topocomm.operators.operator import Layout
 from topocomm.operators.tensors import BFLOAT16
 
@@ -52,13 +54,27 @@ def limits(dtype: np.dtype[Any]) -> Any:
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
+def whole(function: str, argument: str, value: Any) -> int:
+    """The value of an argument that must be a whole number of 1 or more.
+
+    Raises:
+        OperatorError: It is not.
+    """
+    try:
+        if index(value) >= 1:
+            return index(value)
+    except TypeError:
+        raise OperatorError(f"{function}: {argument} must be a whole number, 1 or more, got {value!r}") from None
+    raise OperatorError(f"{function}: {argument} must be 1 or more, got {value}")
+
+
 def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it first") -> Callable[[Layout], str | None]:
     """A check for `Operator.refuses`: the fields whose dtype is open are of these kinds, and of one dtype.
 
     Args:
         kinds: Of b, iu, f, c.
         alike: The fields to be checked; all if empty.
-        remedy: What to do with an array of another kind.
+        remedy: What to do with numbers of another kind.
     """
     taken = " and ".join([", ".join(NAMES[k] for k in kinds[:-1]), NAMES[kinds[-1]]]) if kinds[1:] else NAMES[kinds[0]]
 
@@ -66,7 +82,8 @@ def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it fir
         fields = [f for f in layout.fields if not alike or f.name in alike]
         for f in fields:
             if kind(f.dtype) not in set("".join(kinds)):
-                return f"takes {taken}, got {_told(f.dtype)} in field {f.name!r}; {remedy}"
+                what = remedy if kind(f.dtype) else "convert it first"
+                return f"takes {taken}, got {_told(f.dtype)} in field {f.name!r}; {what}"
             if f.dtype != fields[0].dtype:
                 return (
                     f"takes one dtype, got {fields[0].dtype} in field {fields[0].name!r} and {f.dtype} "

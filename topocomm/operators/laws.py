@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from topocomm.operators.dtypes import kind, limits
-from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.operator import Layout, Operator, as_operator
 from topocomm.operators.samples import Values, identity_value, sample_layout, samples
 
 TOLERANCE_ULP = 32.0
@@ -42,8 +42,8 @@ class LawReport:
     Attributes:
         operator: Its name.
         layout: The fields with their dtypes and shapes.
-        laws: shapes, purity, identity, associativity, commutativity and kernel, as far as they were tried: after a
-            broken `shapes` none is.
+        laws: shapes, purity, rows, identity, associativity, commutativity and kernel, as far as they were tried:
+            after a broken `shapes` none is.
         worst_rounding_ulp: The greatest difference between (a.b).c and a.(b.c), in units of the last place of the
             greatest number involved; 0 where rounding never moved anything.
     """
@@ -80,10 +80,11 @@ def check_laws(
 ) -> LawReport:
     """A report of the laws that an operator keeps or breaks, with counterexamples of one row.
 
-    Tried are: result shapes and dtypes; that `combine` does not write to its arguments; the identity on both sides;
-    associativity, exact for integers and for operators that only select, else within rounding (the worst is
-    measured); commutativity, bit for bit, if the operator claims it; and that its kernel agrees with `combine`. Where
-    an operator rounds, values whose result is not finite are only tried for commutativity.
+    Tried are: result shapes and dtypes; that `combine` does not write to its arguments; that it treats every row by
+    itself, where the fields have rows; the identity on both sides; associativity, exact for integers and for operators
+    that only select, else within rounding (the worst is measured); commutativity, bit for bit, if the operator claims
+    it; and that its kernel agrees with `combine`. Where an operator rounds, values whose result is not finite are only
+    tried for commutativity.
 
     Args:
         op: The operator. Its `sample`, if it has one, makes the values; else they are ordinary numbers with ties,
@@ -94,10 +95,10 @@ def check_laws(
         seed: Equal seeds give equal values.
 
     Raises:
-        OperatorError: The operator refuses the dtype or the sizes, or has no such axis.
+        OperatorError: It is no operator, refuses the dtype or the sizes, or has no such axis.
     """
     count = max(samples, FEWEST)
-    layout = sample_layout(op, dims, dtype, count)
+    layout = sample_layout(as_operator(op), dims, dtype, count)
     trial = _Trial(op, layout, count, seed)
     laws, worst_ulp = trial.run()
     return LawReport(op.name, str(layout), tuple(laws), worst_ulp)
@@ -154,7 +155,7 @@ class _Trial:
                     self._combine(case.a, case.b)
                 self._combine_nothing()
                 found = [self._associativity()]  # first: it tells whether the operator rounds
-                found = [self._identity(), *found, self._commutativity(), *self._kernel()]
+                found = [*self._row_by_row(), self._identity(), *found, self._commutativity(), *self._kernel()]
         except _Broken as broken:
             return [Law(broken.law, False, broken.detail)], 0.0
         return [Law("shapes", True), Law("purity", True), *found], self._worst_ulp
@@ -245,6 +246,30 @@ class _Trial:
         if extreme:
             return np.zeros_like(gap.exact)
         return gap.exact | (gap.ulp > TOLERANCE_ULP * np.maximum(gap.scale, 1))
+
+    def _row_by_row(self) -> list[Law]:
+        """That a row of a result comes from that row alone: plans cut values between rows."""
+        if not self._op.splittable:
+            return []
+        failures: list[str] = []
+        for case in self._cases:
+            if case.extreme and self._rounds:
+                continue
+            whole, cut = self._combine(case.a, case.b), self._combine_in_two(case.a, case.b)
+            gap = self._gap(cut, whole, [case.a, case.b, whole, cut])
+            bad = gap.exact | gap.odd | (gap.ulp > (TOLERANCE_ULP * np.maximum(gap.scale, 1) if self._rounds else 0))
+            failures += self._example(bad, (case.a, case.b), "ab", {"a.b": whole, "a.b of fewer rows": cut})
+        return [_law("rows", failures, "", "a row depends on others; for a value that is never cut leave out '*rows'")]
+
+    def _combine_in_two(self, left: Values, right: Values) -> Values:
+        """A combination of the rows before the middle, and one of those after it."""
+        middle = self._layout.rows // 2
+        parts = []
+        for span in (slice(middle), slice(middle, None)):
+            given = [{name: array[span].copy() for name, array in value.items()} for value in (left, right)]
+            parts.append(self._op.combine(*given))
+            self._check_form(parts[-1], given[0])
+        return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in left}
 
     def _identity(self) -> Law:
         failures: list[str] = []

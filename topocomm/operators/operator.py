@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from topocomm.errors import OperatorError
+from topocomm.operators.results import field_of, not_its_dtype, read_only
 from topocomm.operators.tensors import tensor_fold
 
 ROWS = "*rows"
@@ -172,12 +173,25 @@ class Operator:
     def __post_init__(self) -> None:
         if not self.fields:
             raise OperatorError(f"operator {self.name!r} has no fields; it needs at least one")
+        for f in self.fields:
+            if not isinstance(f, Field):
+                raise OperatorError(
+                    f"operator {self.name!r}: fields must be a tuple of Field, such as (Field('x'),), "
+                    f"got {type(f).__name__} {f!r} in it"
+                )
         with_rows = [ROWS in f.dims for f in self.fields]
         if any(with_rows) and not all(with_rows):
             raise OperatorError(f"operator {self.name!r}: either every field or none starts with {ROWS!r}")
         for f in self.fields:
             if ROWS in f.dims[1:]:
                 raise OperatorError(f"operator {self.name!r}: field {f.name!r} must have {ROWS!r} first")
+        names = [f.name for f in self.fields]
+        if len(set(names)) < len(names):
+            raise OperatorError(f"operator {self.name!r}: fields {names}: expected different names")
+        if isinstance(self.identity, Mapping) and sorted(self.identity) != sorted(names):
+            raise OperatorError(
+                f"operator {self.name!r}: identity must have the fields {names}, got {list(self.identity)}"
+            )
 
     @cached_property
     def splittable(self) -> bool:
@@ -298,17 +312,39 @@ class Operator:
         return shape[:cut], shape[cut:]
 
     def _numpy_fold(self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
-        first, *rest = (layout.views(buffer, offset, rows) for offset in offsets)
+        first, *rest = (read_only(layout.views(buffer, offset, rows)) for offset in offsets)
         combine = self.combine
 
         def fold(target: Arrays) -> None:
             acc: Arrays = first
-            for right in rest:
-                acc = combine(acc, right)
+            try:
+                for right in rest:
+                    acc = combine(acc, right)
+            except ValueError as error:
+                if "read-only" in str(error):
+                    raise OperatorError(
+                        f"operator {self.name!r}: combine must not write to its arguments ({error}); return new arrays"
+                    ) from error
+                raise
             for name, array in target.items():
-                np.copyto(array, acc[name], casting="same_kind")
+                made = field_of(self.name, acc, name, array.shape)
+                try:
+                    np.copyto(array, made, casting="same_kind")
+                except TypeError:
+                    raise not_its_dtype(self.name, name, np.asarray(made).dtype, array.dtype) from None
 
         return fold
+
+
+def as_operator(given: Any) -> Operator:
+    """What is given as operator, if it is one.
+
+    Raises:
+        OperatorError: It is not.
+    """
+    if not isinstance(given, Operator):
+        raise OperatorError(f"expected an Operator such as topocomm.SUM or TOPK(5), got {type(given).__name__}")
+    return given
 
 
 def _compiled_fold(address: int, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import MissingExtraError, OperatorError
+from topocomm.operators.results import field_of, not_its_dtype
 
 if TYPE_CHECKING:
     from topocomm.operators.operator import Operator
@@ -64,7 +65,7 @@ def tensor_fold(
         for right in rest:
             acc = combine(acc, right)
         for name, array in target.items():
-            _write(operator.name, name, array, acc[name])
+            _write(operator.name, name, array, field_of(operator.name, acc, name, array.shape))
 
     return fold
 
@@ -72,11 +73,14 @@ def tensor_fold(
 def _write(operator: str, name: str, array: NDArray[Any], made: Any) -> None:
     torch = _torch()
     if not isinstance(made, torch.Tensor):
-        np.copyto(array, made, casting="same_kind")
+        try:
+            np.copyto(array, made, casting="same_kind")
+        except TypeError:
+            raise not_its_dtype(operator, name, np.asarray(made).dtype, array.dtype) from None
         return
     target = as_tensor(array)
     if not torch.can_cast(made.dtype, target.dtype):
-        raise OperatorError(f"operator {operator!r}: combine made field {name!r} {made.dtype}, not {target.dtype}")
+        raise not_its_dtype(operator, name, made.dtype, target.dtype)
     target.copy_(made.detach())
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from topocomm.errors import OperatorError
-from topocomm.operators.dtypes import kind, lowest, only
+from topocomm.operators.dtypes import kind, lowest, only, whole
 from topocomm.operators.operator import Arrays, Field, Layout, Operator
 from topocomm.operators.row_kernels import row_kernel
 
@@ -44,11 +43,9 @@ def TOPK(k: int) -> Operator:
     least value (-inf) with payload -1 and go last.
 
     Raises:
-        OperatorError: k is less than 1.
+        OperatorError: k is no whole number, or less than 1.
     """
-    if index(k) < 1:
-        raise OperatorError(f"TOPK: k must be 1 or more, got {k}")
-    return _topk(index(k))
+    return _topk(whole("TOPK", "k", k))
 
 
 def topk_value(values: ArrayLike, k: int, payload: ArrayLike | None = None) -> dict[str, NDArray[Any]]:
@@ -63,16 +60,24 @@ def topk_value(values: ArrayLike, k: int, payload: ArrayLike | None = None) -> d
         `values` [*rows, k] of the same dtype and `payload` int64 [*rows, k], as TOPK describes.
 
     Raises:
-        OperatorError: The values have no axis, are no numbers with an order, or a payload is negative.
+        OperatorError: The values have no axis, are no numbers with an order, or a payload is negative or does not
+            broadcast; k is no whole number, or less than 1.
     """
+    k = whole("topk_value", "k", k)
     items = np.asarray(values)
     if items.ndim == 0 or kind(items.dtype) not in ("i", "u", "f"):
         raise OperatorError(f"topk_value: expected values [*rows, n] of floats or integers, got {items.dtype} "
                             f"{list(items.shape)}")  # fmt: skip
     places = np.arange(items.shape[-1]) if payload is None else np.asarray(payload)
-    if places.size and (kind(places.dtype) not in ("i", "u") or places.min() < 0):
-        raise OperatorError("topk_value: payload must be integers, 0 or more")
-    places = np.broadcast_to(places.astype(np.int64), items.shape)
+    numbers = kind(places.dtype) in ("i", "u")
+    if places.size and not (numbers and places.min() >= 0):
+        got = places.min() if numbers else places.dtype
+        raise OperatorError(f"topk_value: payload must be integers, 0 or more, got {got}")
+    try:
+        places = np.broadcast_to(places.astype(np.int64), items.shape)
+    except ValueError:
+        raise OperatorError(f"topk_value: payload {list(places.shape)} does not broadcast to the shape of values, "
+                            f"{list(items.shape)}") from None  # fmt: skip
     missing = ((0, 0),) * (items.ndim - 1) + ((0, max(0, k - items.shape[-1])),)
     padded = np.pad(items, missing, constant_values=lowest(items.dtype))
     return _best(padded, np.pad(places, missing, constant_values=EMPTY), k)

@@ -56,6 +56,13 @@ class Collective:
         self._check_parts()
         self._check_shards()
 
+    def __str__(self) -> str:
+        told = [f"{self.name} over {self.ranks} ranks"]
+        told += [f"root {self.root}"] * (self.name in ("reduce", "broadcast"))
+        told += [f"parts {_few(self.parts)}"] * bool(self.parts)
+        told += [f"virtual shards {_few(self.shards)}"] * bool(self.shards)
+        return ", ".join(told)
+
     @property
     def order(self) -> str:
         """The order of its operands, one of `ORDERS`."""

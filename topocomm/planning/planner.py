@@ -13,7 +13,7 @@ from threading import Lock
 
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
-from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
+from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, as_operator
 from topocomm.planning.bounds import Bounds, bounds_of
 from topocomm.planning.buffers import rank_program
 from topocomm.planning.candidates import Request, candidate_builds
@@ -73,7 +73,7 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
     Raises:
         PlanError: An argument is out of range, or no route joins two ranks.
     """
-    row_bytes = operator.default_layout(1).row_bytes
+    row_bytes = as_operator(operator).default_layout(1).row_bytes
     if payload_bytes < 0 or payload_bytes % row_bytes:
         raise PlanError(
             f"{payload_bytes} bytes: expected a whole number of rows of operator {operator.name!r}, "
