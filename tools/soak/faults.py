@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,7 +63,7 @@ class Job:
     def __init__(self, directory: Path, ranks: int, arguments: Sequence[str], *, survives: bool) -> None:
         os.mkfifo(directory / "pipe")
         self._pipe = os.open(directory / "pipe", os.O_RDWR | os.O_NONBLOCK)  # never at its end, whoever writes
-        self._text = b""
+        self._text, self._told = b"", deque[Event]()
         self._log = open(directory / "log", "w+b")  # noqa: SIM115 - closed by __exit__
         self.processes: set[int] = set()
         program = [sys.executable, "-m", "mpi4py", str(Path(__file__).with_name("victims.py"))]
@@ -102,14 +103,16 @@ class Job:
             assert left_s > 0, (
                 f"phase {phase}: after {within_s:g} s {len(heard)} of {count} ranks say: {event}; {heard}"
             )
-            if select.select([self._pipe], [], [], min(left_s, 1.0))[0]:
+            if not self._told and select.select([self._pipe], [], [], min(left_s, 1.0))[0]:
                 self._text += os.read(self._pipe, 1 << 16)
-            *lines, self._text = self._text.split(b"\n")
-            for told in map(json.loads, lines):
+                *lines, self._text = self._text.split(b"\n")
+                self._told.extend(map(json.loads, lines))
+            if self._told:
+                told = self._told.popleft()
                 assert (told["event"], told["phase"]) == (event, phase), f"expected {event} in {phase}, got {told}"
                 heard.append(told)
                 self.processes.add(told["process"])
-            if not lines and self.mpirun.poll() is not None:
+            elif self.mpirun.poll() is not None:
                 raise AssertionError(f"phase {phase}: mpirun has ended before {count} ranks say: {event}; {heard}")
         return heard
 
