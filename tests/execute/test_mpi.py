@@ -17,7 +17,7 @@ def run(ranks, program, *args, timeout_s=120.0, **env):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
 def test_collectives(ranks):
-    job = run(ranks, "collectives.py")
+    job = run(ranks, "collectives.py", timeout_s=280.0)
     assert job.returncode == 0, job.stderr[-3000:]
     assert job.stdout.strip() == f"collectives: {ranks} ranks ok"
 
@@ -59,6 +59,14 @@ def test_a_rank_that_raises_ends_the_job_with_its_traceback():
     assert "rank 1 of 3 failed:" in job.stderr
     assert "RuntimeError: planted" in job.stderr
     assert "faults.py" in job.stderr
+
+
+def test_every_rank_says_for_whom_it_waited_before_the_job_ends():
+    job = run(3, "late.py", timeout_s=60, TOPOCOMM_TIMEOUT_S="2")
+    assert job.returncode != 0
+    for rank in (0, 2):
+        assert f"rank {rank} of 3 failed:" in job.stderr
+        assert re.search(rf"DeadlineError: rank {rank}: .* still waiting for rank .* after 2 s", job.stderr)
 
 
 def test_misuse_is_refused_and_harmless():

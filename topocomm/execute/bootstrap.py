@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
-from topocomm.errors import DeadlineError, PlanError, RankFailedError, TopocommError, TopologyError
+from topocomm.errors import DeadlineError, MismatchError, PlanError, RankFailedError, TopocommError, TopologyError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.groups import process_group
 from topocomm.execute.job_topology import discover_job, hosts_of_ranks, spread
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LOCAL_RANKS_LIMIT = 1024
+LAST_WORDS_S = 1.0
 
 _over_torch: WeakSet[Communicator] = WeakSet()
 """Communicators whose ranks no launcher ends together."""
@@ -122,7 +123,10 @@ def _find_places(transport: Transport) -> tuple[Topology, tuple[str, ...]]:
     return topology, _places(topology, transport.size)
 
 
-def _abort(_error: BaseException) -> None:
+def _abort(error: BaseException) -> None:
+    """End the whole job; where the other ranks find out on their own, not before they have said what they know."""
+    if isinstance(error, (DeadlineError, MismatchError, RankFailedError)):
+        time.sleep(LAST_WORDS_S)
     mpi = load_mpi()
     if not mpi.Is_finalized():
         mpi.COMM_WORLD.Abort(1)
