@@ -334,6 +334,25 @@ def test_the_way_to_write_that_was_quicker_on_trial_is_taken(streaming):
 
 
 @pytest.mark.parametrize("folds", OPERATORS)
+def test_a_call_keeps_the_callers_arrays_until_it_is_through(folds):
+    job = dict(jobs(switch(2), (7,), 5, OPERATORS[folds]))["flat"]
+    values = [partial(rank, (7,), 5) for rank in range(2)]
+    given = {name: array.copy() for name, array in values[0].items()}
+    target = {name: np.zeros_like(array) for name, array in given.items()}
+    arrays = [weakref.ref(array) for array in (*given.values(), *target.values())]
+    first, second = job.lane(0), job.lane(1)
+    assert not first.begin(given, target, True)
+    del given, target  # compiled code knows them by address only
+    assert all(array() is not None for array in arrays)
+    run(second, values[1], {name: np.zeros_like(array) for name, array in values[1].items()}, apart=True)
+    result = {name: array() for name, array in zip(values[0], arrays[2:], strict=True)}
+    through(first)
+    assert_close(result, exact(values), 2, folds)
+    del result
+    assert all(array() is None for array in arrays)
+
+
+@pytest.mark.parametrize("folds", OPERATORS)
 def test_lanes_go_with_their_last_user(folds):
     for name, job in jobs(switch(2), (6,), 4, OPERATORS[folds]):
         job.on_threads(lambda rank, job=job: plain(job, rank, partial(rank, (6,), 4)))
