@@ -138,8 +138,14 @@ def long_payloads(comm):
     ranks, rows = comm.size, 200_001
     mine = np.full(rows, comm.rank + 1.0)
     mine[-1] = -comm.rank
-    both = mine.copy()
-    for result in (comm.allreduce(mine, SUM), comm.allreduce(both, SUM, out=both)):
+    both, room = mine.copy(), np.zeros(2 * rows)
+    x, behind = room[:rows], room[rows // 2 : rows // 2 + rows]  # results of slices lie where later ones are read
+    x[:] = mine
+    for result in (
+        comm.allreduce(mine, SUM),
+        comm.allreduce(both, SUM, out=both),
+        comm.allreduce(x, SUM, out=behind),
+    ):
         assert np.all(result[:-1] == ranks * (ranks + 1) / 2)
         assert result[-1] == -ranks * (ranks - 1) / 2
     assert np.all(comm.scan(mine, SUM)[:-1] == (comm.rank + 1) * (comm.rank + 2) / 2)

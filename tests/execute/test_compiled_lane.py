@@ -14,15 +14,16 @@ import pytest
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
-from topocomm import Field, Operator
+from topocomm import SUM, Field, Operator
 from topocomm.execute.compiled_lane import CompiledLane, covers
 from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.lanes import Span, Work
-from topocomm.execute.quick import quick_pair
+from topocomm.execute.lanes import BUSY, Span, Work
+from topocomm.execute.quick import quick_bare, quick_pair, quick_tensors
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.staged_lane import aligned_buffer
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
 from topocomm.operators.operator import ALIGNMENT_BYTES
+from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
 from topocomm.planning.planner import every_plan
 from topocomm.planning.schedule import ScheduleBuilder, split_rows
 from topocomm.planning.shared_memory import shared_program
@@ -82,7 +83,8 @@ class Job:
         ]
 
         self.callers = [Caller() for _ in ranks]
-        self.quick = [quick_pair(*pair, layout, 16) for pair in zip(self.callers, self.lanes, strict=True)]
+        quick_way = quick_pair if len(layout.fields) > 1 else quick_bare
+        self.quick = [quick_way(*pair, layout, 16) for pair in zip(self.callers, self.lanes, strict=True)]
 
     def lane(self, rank):
         """The lane of a rank's next call."""
@@ -187,6 +189,88 @@ def test_every_algorithm_merges(folds, ranks, rows, dim):
                 for field, array in results[call].items():
                     assert array.tobytes() == outcomes[0][call][field].tobytes(), f"{what}: ranks differ"
     assert algorithms >= {"flat", "binomial", "recursive-doubling", "ring"}
+
+
+def spread_out(rank, call, shape):
+    """Small numbers: every dtype holds them and their sums."""
+    return np.arange(np.prod(shape)).reshape(shape) % 7 + rank + call % 5
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("tensors", [False, True], ids=["arrays", "tensors"])
+@pytest.mark.parametrize("folds", ["compiled", "in NumPy"])
+def test_the_quick_way_of_bare_values(folds, tensors, dtype):
+    if tensors:
+        pytest.importorskip("torch")
+    ranks, shape = 3, (7, 5)
+    operator = SUM if folds == "compiled" else replace(SUM, kernel=None)
+    layout = operator.layout({"value": (shape, dtype)})
+    give, take = (as_tensor, as_array) if tensors else (np.asarray, np.asarray)
+    for plan in every_plan(switch(ranks), "allreduce", operator, layout):
+        job = Job(plan, layout, operator)
+        ways = [quick_tensors(way, [layout.fields[0].dtype], bare=True) if tensors else way for way in job.quick]
+
+        def body(rank, ways=ways):
+            results = []
+            for call in range(12):
+                value = spread_out(rank, call, shape).astype(dtype)
+                x, out = give(value.copy()), give(np.zeros(shape, dtype))
+                given = (None, out, x)[call % 3]
+                result = ways[rank](x, given)
+                assert given is None or result is given
+                assert given is x or take(x).tobytes() == value.tobytes()
+                results.append(take(result))
+            return results
+
+        for results in job.on_threads(body):
+            for call, result in enumerate(results):
+                assert result.dtype == dtype
+                wanted = sum(spread_out(rank, call, shape) for rank in range(ranks))
+                np.testing.assert_array_equal(result.astype(float), wanted, f"{plan.algorithm}, call {call}")
+        job.close()
+
+
+def test_the_quick_way_of_bare_values_is_one_call_at_a_time():
+    told = []
+
+    def combine(a, b):
+        told.append([caller.refusal for caller in job.callers])
+        return {"value": a["value"] + b["value"]}
+
+    operator = replace(SUM, kernel=None, combine=combine)
+    layout = operator.layout({"value": ((4,), np.float32)})
+    job = Job(every_plan(switch(2), "allreduce", operator, layout)[0], layout, operator)
+    x = np.ones(4, np.float32)
+    assert job.quick[0](np.ones(5, np.float32), None) is None
+    assert job.callers[0].refusal is None  # such a value is refused, not the next one
+    job.callers[0].refusal = "it was closed"
+    assert job.quick[0](x, None) is None
+    assert (job.shared[0].epoch, job.callers[0].recorder.calls) == (0, 0)
+    job.callers[0].refusal = None
+    for result in job.on_threads(lambda rank: job.quick[rank](x, None)):
+        np.testing.assert_array_equal(result, 2 * x)
+    assert told and all(BUSY in refusals for refusals in told)
+    assert [caller.refusal for caller in job.callers] == [None, None]
+    job.close()
+
+
+def test_the_quick_way_of_tensors_by_field():
+    torch = pytest.importorskip("torch")
+    values = [partial(rank, (7,), 5) for rank in range(2)]
+    for name, job in jobs(switch(2), (7,), 5):
+
+        def body(rank, job=job):
+            quick = quick_tensors(job.quick[rank], [np.dtype(np.float32)], bare=False)
+            x = {field: torch.from_numpy(array.copy()) for field, array in values[rank].items()}
+            out = {field: torch.zeros_like(part) for field, part in x.items()}
+            assert quick(values[rank], None) is None and quick(x, values[rank]) is None  # arrays are none
+            fresh = quick(x, None)
+            assert quick(x, out) is out and quick(x, x) is x
+            return fresh, out, x
+
+        for results in job.on_threads(body):
+            for result in results:
+                assert_close({field: part.numpy() for field, part in result.items()}, exact(values), 2, name)
 
 
 @pytest.mark.parametrize(("count", "gpus"), [(2, 2), (2, 3)])

@@ -68,6 +68,27 @@ def replaced_entries(comm, operator, name):
         call(held)
 
 
+def calls_out_of_turn(comm, operator):
+    """A send buffer of an earlier call, and a call that is under way, are refused by the shortest way too."""
+    x = value(rank) if operator is LOGSUMEXP else np.full(4, float(rank))
+    call = comm.prepare("allreduce", like=x, operator=operator)
+    held = call.input
+    if held is not None and len(call.lanes) > 1:
+        call(held)
+        with pytest.raises(OperatorError, match="x is the send buffer of an earlier call"):
+            call(held)
+    if rank:
+        world.Barrier()
+    handle = call.start(x)
+    if rank == 0:
+        with pytest.raises(TopocommError, match="under way; wait for its handle before you begin it again"):
+            call(x)
+        world.Barrier()
+    result = handle.wait()
+    mean = result["out"] if operator is LOGSUMEXP else result / size
+    np.testing.assert_allclose(mean, (size - 1) / 2)
+
+
 def no_false_alarm(comm):
     """A long wait in one call and then in the next, in both ways to call: nobody takes one for the other."""
     a, b = value(1), value(2, (5,))
@@ -108,6 +129,7 @@ for topology in ways(size).values():
         for operator in (SUM, LOGSUMEXP):
             results_that_cannot_be_written(comm, operator)
             replaced_entries(comm, operator, "value" if operator is SUM else "out")
+            calls_out_of_turn(comm, operator)
         scalars(comm)
         no_false_alarm(comm)
 late_data_finds_its_memory()
