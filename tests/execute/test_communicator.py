@@ -308,15 +308,6 @@ def test_a_communicator_discovers_the_job_anew():
     assert topocomm.discover().ranks == ()
 
 
-def test_what_is_no_communicator_or_topology_is_told():
-    MPI = pytest.importorskip("mpi4py.MPI")
-    for make in (topocomm.Communicator.from_mpi, topocomm.discover):
-        with pytest.raises(topocomm.TopocommError, match=r"expected an mpi4py intracommunicator, .* got str"):
-            make("COMM_WORLD")
-    with pytest.raises(topocomm.TopologyError, match=r"expected a topocomm.Topology, got str; topocomm.load"):
-        topocomm.Communicator.from_mpi(MPI.COMM_SELF, "dgx-h100")
-
-
 def test_tensors_that_require_gradients_are_refused_with_the_remedy():
     torch = pytest.importorskip("torch")
 

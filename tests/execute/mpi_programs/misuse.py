@@ -9,7 +9,7 @@ from mpi4py import MPI
 import topocomm
 from attention import LOGSUMEXP
 from tests.machines import ways
-from topocomm import SUM, DeadlineError, OperatorError, TopocommError
+from topocomm import SUM, DeadlineError, OperatorError, TopocommError, TopologyError
 
 world = MPI.COMM_WORLD
 rank, size = world.rank, world.size
@@ -124,6 +124,15 @@ def late_data_finds_its_memory():
     world.Barrier()
 
 
+def no_communicator_or_topology():
+    for make in (topocomm.Communicator.from_mpi, topocomm.discover):
+        with pytest.raises(TopocommError, match=r"expected an mpi4py intracommunicator, .* got str"):
+            make("COMM_WORLD")
+    with pytest.raises(TopologyError, match=r"expected a topocomm.Topology, got str; topocomm.load"):
+        topocomm.Communicator.from_mpi(MPI.COMM_SELF, "dgx-h100")
+
+
+no_communicator_or_topology()
 for topology in ways(size).values():
     with topocomm.Communicator.from_mpi(world, topology) as comm:
         for operator in (SUM, LOGSUMEXP):
