@@ -9,7 +9,6 @@ Liu et al., "Ring Attention with Blockwise Transformers" (2023), section 3.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from topocomm import Communicator, MismatchError
 if TYPE_CHECKING:
     from attention.partial import Partial
     from attention.spec import Spec
+    from topocomm.execute.shift import Shift
 
 AGREED = ("batch", "heads", "q_len", "d", "kv_heads", "d_v", "dtype of k and v")
 
@@ -75,20 +75,21 @@ class _Ring:
         self.comm = comm
         self._own = Scratch()
         self._received = Scratch(), Scratch()
-        self._prepared_for: Any = None
-        self._shifts: list[Any] = []
+        self._shifts: dict[int, list[Shift]] = {}
+        """By number of messages, a shift for each hop."""
         self._partials: Partials | None = None
 
     def run(self, inputs: Inputs, merged: Partial) -> None:
         """Attend all shards and write the merged partial; collective."""
         rank, size = self.comm.rank, self.comm.size
         k, v = self._own.place("k", inputs.k), self._own.place("v", inputs.v)
-        sizes, masked = self._exchange_sizes(inputs, (k.data_ptr(), v.data_ptr()))
+        sizes, masked = self._exchange_sizes(inputs)
         visibility = inputs.visibility or (_all_visible(inputs) if masked else None)
         keys = None
         if visibility is not None:
             keys = self._own.view("keys", (len(k), k.shape[2]), torch.int64).copy_(visibility.keys)
-        shards = self._prepare_hops(inputs, Shard(k, v, keys), sizes)
+        shards = self._in_turn(inputs, Shard(k, v, keys), sizes)
+        shifts = self._shifts_of(len(shards[0].buffers))
         if self._partials is None or self._partials.shape != inputs.out_shape:
             self._partials = Partials(inputs.out_shape, size)
         for hop, shard in enumerate(shards):
@@ -98,39 +99,31 @@ class _Ring:
             if hop == size - 1:
                 attend(now, target)
             else:
-                shift = self._shifts[hop]
-                shift.start()
+                shift = shifts[hop]
+                shift.start(shard.buffers, shards[hop + 1].buffers)
                 attend(now, target, between=shift.advance)
                 shift.wait()
         self._partials.fold(merged)
 
-    def _exchange_sizes(self, inputs: Inputs, addresses: tuple[int, ...]) -> tuple[list[int], bool]:
-        """(keys per rank, whether any rank masks); forgets the prepared hops where they do not fit on some rank.
+    def _exchange_sizes(self, inputs: Inputs) -> tuple[list[int], bool]:
+        """(keys per rank, whether any rank masks).
 
         Raises:
             MismatchError: Ranks differ in what they must agree on.
         """
         shape = (*inputs.q.shape, inputs.k.shape[1], inputs.v.shape[3], DTYPES.index(inputs.k.dtype))
-        mine = (addresses, shape)
-        fits = self._prepared_for is not None and self._prepared_for[0] == mine
-        record = np.array([inputs.k.shape[2], inputs.visibility is not None, fits, *shape], np.int64)
+        record = np.array([inputs.k.shape[2], inputs.visibility is not None, *shape], np.int64)
         records = [r.view(np.int64).tolist() for r in self.comm.allgather_bytes(record.view(np.uint8))]
-        differing = [rank for rank, other in enumerate(records) if other[3:] != records[0][3:]]
+        differing = [rank for rank, other in enumerate(records) if other[2:] != records[0][2:]]
         if differing:
             raise MismatchError(
                 f"rank {self.comm.rank}: ring_decode: ranks {differing} differ from rank 0 in [{', '.join(AGREED)}]: "
-                f"rank 0 has {records[0][3:]}, rank {differing[0]} has {records[differing[0]][3:]}"
+                f"rank 0 has {records[0][2:]}, rank {differing[0]} has {records[differing[0]][2:]}"
             )
-        sizes, masked = [other[0] for other in records], any(other[1] for other in records)
-        if not all(other[2] for other in records) or self._prepared_for[1:] != (sizes, masked):
-            for shift in self._shifts:
-                shift.free()
-            self._shifts = []
-            self._prepared_for = (mine, sizes, masked)
-        return sizes, masked
+        return [other[0] for other in records], any(other[1] for other in records)
 
-    def _prepare_hops(self, inputs: Inputs, own: Shard, sizes: list[int]) -> list[Shard]:
-        """The shards in the order in which they are in hand; collective where the hops are not prepared."""
+    def _in_turn(self, inputs: Inputs, own: Shard, sizes: list[int]) -> list[Shard]:
+        """The shards in the order in which they are in hand: this rank's, then those that arrive."""
         rank, size = self.comm.rank, self.comm.size
         masked = own.keys is not None
         if size > 1:
@@ -140,9 +133,13 @@ class _Ring:
         for hop in range(size - 1):
             n = sizes[(rank - hop - 1) % size]
             shards.append(self._received[hop % 2].shard(inputs, n, masked))
-        if not self._shifts:
-            self._shifts = [self.comm.prepare_shift(a.buffers, b.buffers) for a, b in pairwise(shards)]
         return shards
+
+    def _shifts_of(self, messages: int) -> list[Shift]:
+        """A shift for each hop; collective at first use."""
+        if messages not in self._shifts:
+            self._shifts[messages] = [self.comm.prepare_shift(messages) for _ in range(self.comm.size - 1)]
+        return self._shifts[messages]
 
 
 def _all_visible(inputs: Inputs) -> Visibility:

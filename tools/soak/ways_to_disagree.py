@@ -104,18 +104,17 @@ def tested_handles(comm: Communicator, odd: bool) -> None:
 
 def shift_against_shift(comm: Communicator, odd: bool) -> None:
     """Shifts of different numbers of messages."""
-    one = np.zeros(8, np.uint8)
-    comm.prepare_shift([one] * (1 + odd), [np.zeros(8, np.uint8)] * (1 + odd))
+    comm.prepare_shift(1 + odd)
 
 
 def shift_against_call(comm: Communicator, odd: bool) -> None:
     """A prepared shift against a prepared call."""
     two = ready(comm)
-    shift = comm.prepare_shift(np.zeros(8, np.uint8), np.zeros(8, np.uint8))
+    shift = comm.prepare_shift()
     if odd:
         two.a(A)
     else:
-        shift.start()
+        shift.start([np.zeros(8, np.uint8)], [np.zeros(8, np.uint8)])
         shift.wait()
 
 

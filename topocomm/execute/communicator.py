@@ -19,6 +19,7 @@ from topocomm.execute.meeting import meet
 from topocomm.execute.preparing import Request, agree, bind_here, plan_for, prepare
 from topocomm.execute.ranges import NO_COLOR, rows_of, shard_edges, shards_record, split_record
 from topocomm.execute.recorder import Recorder
+from topocomm.execute.result_memory import ResultMemory
 from topocomm.execute.settings import Settings
 from topocomm.execute.shift import Shift
 from topocomm.execute.shrinking import ending_after, survivors
@@ -63,6 +64,7 @@ class Communicator:
         self.topology = topology
         self.settings = Settings.from_environment()
         self.recorder = Recorder()
+        self.results = ResultMemory()
         self.waiting = Waiting(transport, self.settings.timeout_s, self.describe_tag, self.recorder)
         self.recorder.sweep = self.waiting.sweep
         self.places = places
@@ -272,22 +274,15 @@ class Communicator:
         ranges = None if order == "any" and shards is None else self._gather_shards(shards)
         return self._make(Request(collective, like, operator, root, parts, order, ranges, plan))
 
-    def prepare_shift(self, send: Buffer | Sequence[Buffer], receive: Buffer | Sequence[Buffer]) -> Shift:
-        """A prepared neighbour exchange: `send` goes to rank + 1, `receive` comes from rank - 1; collective.
-
-        Both are uint8 arrays that stay alive, or equally long sequences of them (several messages at once); what a
-        neighbour sends must fit into `receive`.
-        """
-        sends = [send] if isinstance(send, np.ndarray) else list(send)
-        receives = [receive] if isinstance(receive, np.ndarray) else list(receive)
+    def prepare_shift(self, messages: int = 1) -> Shift:
+        """An exchange of so many messages with both neighbours, to rank + 1 and from rank - 1; collective."""
         self.enter()
         self.recorder.begin(AGREEMENT_TAG)
         try:
-            claim = {"call": f"shift {self._tag}, messages {len(sends)} out and {len(receives)} in"}
-            agree(self, claim, "the preparation of a shift")
+            agree(self, {"call": f"shift {self._tag} of {messages} messages"}, "the preparation of a shift")
         finally:
             self.leave()
-        shift = Shift(self, sends, receives, [self.next_tag("shift to the next rank") for _ in sends])
+        shift = Shift(self, [self.next_tag("shift to the next rank") for _ in range(messages)])
         self._prepared.add(shift)
         return shift
 
@@ -370,6 +365,7 @@ class Communicator:
             prepared.free()
         self._calls.clear()
         self._quick.clear()
+        self.results.close()
         number = self.recorder.begin(CLOSING_TAG)
         try:
             self.waiting.for_close(UnderWay(None, CLOSING_TAG, number, f"call {number} (close)"))
@@ -428,6 +424,7 @@ class Communicator:
         if self._failed:
             return
         self._failed = True
+        self.results.close()
         self.gone |= gone_with(self.transport, error)
         note_failure(self.transport, gone=bool(self.gone))
         self.refusal = f"it was closed by {type(error).__name__}: {error}"

@@ -272,7 +272,7 @@ class PreparedCall:
         plain = given is not None and all(array.flags.c_contiguous for array in given.values())
         if given is not None and plain and (_apart(fields, given) or _in_place(fields or {}, given)):
             return given
-        return {name: np.empty(shape, dtype) for name, shape, dtype in self._results}
+        return {name: self._comm.results.empty(shape, dtype) for name, shape, dtype in self._results}
 
 
 def _shapes(layout: Layout, span: Span) -> Shapes:

@@ -16,6 +16,7 @@ from topocomm.execute.compiled_lane import CompiledLane
 from topocomm.execute.compiled_run import ALL_LOOKS
 from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.lanes import BUSY
+from topocomm.execute.result_memory import LEAST_BYTES
 from topocomm.execute.structure import Fields
 from topocomm.execute.waiting import UnderWay
 from topocomm.operators.operator import Layout
@@ -35,7 +36,7 @@ def quick_bare(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout
     shared, words = lanes[0].compiled.shared, [lane.compiled.words for lane in lanes]
     shape, dtype = (*layout.leading, *layout.fields[0].row_shape), layout.fields[0].dtype
     run, start, looks = word.run, word.START, ALL_LOOKS
-    done, misfit, empty, begin = word.DONE, word.MISFIT, np.empty, comm.recorder.begin
+    done, misfit, empty, begin = word.DONE, word.MISFIT, _maker(comm, layout), comm.recorder.begin
 
     def quick(x: Any, out: Any) -> NDArray[Any] | None:
         if comm.refusal is not None:
@@ -63,7 +64,7 @@ def quick_pair(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout
     (name0, shape0, dtype0), (name1, shape1, dtype1) = (
         (f.name, (*layout.leading, *f.row_shape), f.dtype) for f in layout.fields
     )
-    run_pair, looks, done, misfit, empty = word.run_pair, ALL_LOOKS, word.DONE, word.MISFIT, np.empty
+    run_pair, looks, done, misfit, empty = word.run_pair, ALL_LOOKS, word.DONE, word.MISFIT, _maker(comm, layout)
     begin, names = comm.recorder.begin, [name0, name1]
 
     def quick(x: Any, out: Any) -> Fields | None:
@@ -116,6 +117,11 @@ def quick_tensors(quick: Quick, dtypes: Collection[np.dtype[Any]], *, bare: bool
         return to_tensor(made) if bare else {name: to_tensor(part) for name, part in made.items()}
 
     return tensors
+
+
+def _maker(comm: Communicator, layout: Layout) -> Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]:
+    """What makes arrays for results; the shortest that does."""
+    return np.empty if layout.packed_bytes(layout.rows) < LEAST_BYTES else comm.results.empty
 
 
 def finish(comm: Communicator, lane: CompiledLane, at: int, kept: Sequence[Any], call: UnderWay) -> None:

@@ -32,8 +32,8 @@ def no_growth(comm):
         out = {name: np.empty_like(array) for name, array in x.items()}
         call = comm.prepare("allreduce", like=x, operator=operator)
         tracemalloc.start()
-        kept = np.zeros(5, np.int64)  # an int in a list would be a block of its own
-        for window in range(5):
+        kept = np.zeros(5 if size <= 2 else 2, np.int64)  # an int in a list would be a block of its own
+        for window in range(len(kept)):
             before = tracemalloc.get_traced_memory()[0]
             for _ in range(1000):
                 call(x, out=out)
@@ -44,8 +44,8 @@ def no_growth(comm):
 
 def shift(comm):
     held, other = np.full(100_000, rank, np.uint8), np.empty(100_000, np.uint8)
-    exchange = comm.prepare_shift(held, other)
-    exchange.start()
+    exchange = comm.prepare_shift()
+    exchange.start([held], [other])
     exchange.wait()
     assert np.all(other == (rank - 1) % size)
 

@@ -21,12 +21,12 @@ def shift(comm):
     sizes = [17 + (rank % 3) for rank in range(comm.size)]
     held, other = np.full(sizes[comm.rank], comm.rank, np.uint8), np.full(20, 255, np.uint8)
     held.flags.writeable = False
-    exchange = comm.prepare_shift(held, other)
+    exchange = comm.prepare_shift()
+    before = (comm.rank - 1) % comm.size
     for _ in range(2):
-        exchange.start()
+        exchange.start([held], [other[: sizes[before]]])
         exchange.advance()
         exchange.wait()
-    before = (comm.rank - 1) % comm.size
     assert np.all(other[: sizes[before]] == before)
 
 

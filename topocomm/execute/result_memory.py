@@ -1,0 +1,68 @@
+"""Memory for results: what the caller lets go of serves a later call.
+
+The system clears fresh pages before a program may write to them, which takes as long as a large reduction itself.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.operators.operator import Buffer
+
+LEAST_BYTES = 1 << 20
+"""Smaller results are NumPy's own: the C library keeps memory of that size itself."""
+MOST_KEPT_BYTES = 256 << 20
+
+
+class ResultMemory:
+    """Gives arrays without contents, on memory of results that are gone where it has some of that size.
+
+    Attributes:
+        kept: Memory that no array uses, the longest unused first; `MOST_KEPT_BYTES` together.
+    """
+
+    def __init__(self) -> None:
+        self.kept: list[Buffer] = []
+        self._closed = False
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A C-contiguous array of the caller's own, for as long as it or a view of it lives."""
+        size = prod(shape) * dtype.itemsize
+        if size < LEAST_BYTES or self._closed:
+            return np.empty(shape, dtype)
+        lent: NDArray[Any] = np.asarray(_Lent(self, self._take(size)))
+        return lent.view(dtype).reshape(shape)
+
+    def take_back(self, memory: Buffer) -> None:
+        """Keep memory that no array uses any more, and give the system what is then too much."""
+        if self._closed:
+            return
+        self.kept.append(memory)
+        while sum(one.size for one in self.kept) > MOST_KEPT_BYTES:
+            del self.kept[0]
+
+    def close(self) -> None:
+        """Keep nothing from now on."""
+        self._closed = True
+        self.kept.clear()
+
+    def _take(self, size: int) -> Buffer:
+        for at in reversed(range(len(self.kept))):
+            if self.kept[at].size == size:
+                return self.kept.pop(at)
+        return np.empty(size, np.uint8)
+
+
+class _Lent:
+    """What an array on lent memory is based on: gone when the last view of it is."""
+
+    def __init__(self, owner: ResultMemory, memory: Buffer) -> None:
+        self._owner, self._memory = owner, memory
+        self.__array_interface__ = memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._owner.take_back(self._memory)
