@@ -15,7 +15,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 export PATH := $(abspath $(BIN)):$(PATH)
 
-.PHONY: demo test test-mpich lint bench soak clean setup env
+.PHONY: demo test test-long test-mpich lint bench soak clean setup env
 
 setup: $(VENV)/ready
 
@@ -36,13 +36,19 @@ lint: setup
 	mypy
 	lint-imports
 
+# Two tests at a time, then one by one those that have the machine to themselves.
 test: lint
-	pytest
+	pytest -m "not alone and not long" --numprocesses 2 --dist worksteal
+	pytest -m "alone and not long"
 	$(MAKE) --no-print-directory soak SOAK_S=18
+
+# What takes minutes: .ci/run runs it too.
+test-long: setup
+	pytest -m long
 
 # The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.
 VENV_MPICH ?= .venv-mpich
-MPI_TESTS := tests/execute/test_mpi.py tests/execute/test_launch.py tests/attention/test_mpi.py
+MPI_TESTS := $(addprefix tests/execute/test_,mpi.py mpi_collectives.py launch.py) tests/attention/test_mpi.py
 test-mpich: $(VENV_MPICH)/ready
 	PATH="$(abspath $(VENV_MPICH)/bin):$$PATH" $(VENV_MPICH)/bin/python -m pytest $(MPI_TESTS)
 

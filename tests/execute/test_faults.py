@@ -12,6 +12,7 @@ PROGRAMS = Path(__file__).parent / "mpi_programs"
 ROOT = str(Path(__file__).parents[2])
 HOW = ["shared", "messages", "two levels"]
 SURVIVES = ["--with-ft", "ulfm"]
+pytestmark = pytest.mark.alone
 
 
 def run(ranks, program, *args, timeout_s=60.0, options=(), **env):

@@ -12,6 +12,7 @@ from topocomm.execute.launchers import LAUNCHERS, launched
 
 PROGRAM = Path(__file__).parent / "launch_programs" / "init.py"
 MPI_VARIABLES = {"PYTHONPATH": str(ROOT)}
+pytestmark = pytest.mark.alone
 
 
 def alone(args, **env):

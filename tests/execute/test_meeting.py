@@ -1,6 +1,10 @@
 """How ranks of a new communicator meet, under a real mpirun."""
 
+import pytest
+
 from tests.execute.test_mpi import run, said
+
+pytestmark = pytest.mark.alone
 
 
 def test_settings_that_differ_are_named_on_every_rank():

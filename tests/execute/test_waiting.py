@@ -7,6 +7,8 @@ import pytest
 
 from topocomm import SUM, DeadlineError, MismatchError, OperatorError, RankFailedError, TopocommError, run_local
 
+pytestmark = pytest.mark.alone
+
 
 def test_disorder_after_the_first_use_is_named_at_the_first_message():
     texts = {}

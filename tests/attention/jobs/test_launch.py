@@ -72,6 +72,7 @@ def test_exception_on_threads():
     assert "raised by rank 1 of 3" in done.stderr
 
 
+@pytest.mark.alone
 def test_other_ranks_sleep_while_rank_0_reports():
     done = mpirun(3, [TOY, "slow report"])
     assert done.returncode == 0

@@ -1,0 +1,17 @@
+"""Every collective under a real mpirun."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mpi import mpirun
+
+PROGRAM = Path(__file__).parent / "mpi_programs" / "collectives.py"
+ROOT = str(Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_collectives(ranks):
+    job = mpirun(ranks, [PROGRAM], timeout_s=280.0, env={"PYTHONPATH": ROOT})
+    assert job.returncode == 0, job.stderr[-3000:]
+    assert job.stdout.strip() == f"collectives: {ranks} ranks ok"
