@@ -1,7 +1,10 @@
 """Credits between ranks on threads."""
 
+from types import SimpleNamespace
+
 from topocomm import run_local
 from topocomm.execute.credits import CALLS_AHEAD, Credits
+from topocomm.execute.transports.transport import Message
 
 
 def test_a_sender_is_two_calls_ahead_at_most():
@@ -23,3 +26,35 @@ def test_a_sender_is_two_calls_ahead_at_most():
         return ahead
 
     assert run_local(body, ranks=2)[0] == [True, True, False, True, False]
+
+
+class Untaken:
+    """A batch whose messages never move."""
+
+    def __init__(self, sends, receives):
+        self.sends, self.receives = sends, receives
+
+    def start(self):
+        pass
+
+    def wait(self, timeout_s):
+        return False
+
+    def pending(self):
+        return list(self.sends), list(self.receives)
+
+
+def test_both_directions_are_awaited():
+    """A rank that only receives waits until its word about the call before the last was taken, and says for whom."""
+    transport = SimpleNamespace(batch=lambda buffer, sends, receives, tag: Untaken(sends, receives))
+    for receivers, senders in (([], [0, 3]), ([2], []), ([2], [0])):
+        credits_ = Credits(transport, receivers, senders, 8)
+        for _ in range(CALLS_AHEAD):
+            assert credits_.pending() == ([], [])
+            assert credits_.take(0.0)
+            credits_.give()
+        assert not credits_.take(0.0)
+        sends, receives = credits_.pending()
+        assert [m.peer for m in sends] == senders
+        assert [m.peer for m in receives] == receivers
+        assert all(isinstance(m, Message) and m.payload_bytes == 1 for m in (*sends, *receives))

@@ -34,17 +34,16 @@ class Credits:
         self._going = [transport.batch(np.zeros(len(going), np.uint8), going, [], tag) for _ in turns if going]
         self._calls = 0
 
-    @property
-    def awaited(self) -> Batch | None:
-        """What the call that begins waits for, if anything."""
-        return self._coming[self._calls % CALLS_AHEAD] if self._coming else None
+    def pending(self) -> tuple[list[Message], list[Message]]:
+        """(words of this rank not taken yet, words not come yet) that the call that begins waits for."""
+        pending = [batch.pending() for batch in self._before()]
+        return [m for sends, _ in pending for m in sends], [m for _, receives in pending for m in receives]
 
     def take(self, timeout_s: float) -> bool:
         """Whether a call may begin, after waiting about `timeout_s` at most; counts it if so."""
-        turn = self._calls % CALLS_AHEAD
-        before = [*self._coming[turn : turn + 1], *self._going[turn : turn + 1]] if self._calls >= CALLS_AHEAD else []
-        if not all(batch.wait(timeout_s) for batch in before):
+        if not all(batch.wait(timeout_s) for batch in self._before()):
             return False
+        turn = self._calls % CALLS_AHEAD
         if self._coming:
             self._coming[turn].start()
         self._calls += 1
@@ -54,6 +53,11 @@ class Credits:
         """Say that the call is through."""
         if self._going:
             self._going[(self._calls - 1) % CALLS_AHEAD].start()
+
+    def _before(self) -> list[Batch]:
+        """The words about the call before the last one, in both directions: their requests serve the next call."""
+        turn = self._calls % CALLS_AHEAD
+        return [*self._coming[turn : turn + 1], *self._going[turn : turn + 1]] if self._calls >= CALLS_AHEAD else []
 
     def free(self) -> None:
         """Give back the requests."""

@@ -112,14 +112,12 @@ class StagedLane(Lane):
 
     def awaited(self) -> Awaited:
         """As `Lane.awaited`."""
-        batch = self._before
-        if self._at == CREDITS:
-            batch = None if self._credits is None else self._credits.awaited
-        elif 0 <= self._at < len(self._stages):
-            batch = self._stages[self._at].batch
-        if batch is None or not (self._posted or self._at == CREDITS):
-            return Awaited(self._at, (), ())
-        return Awaited(max(self._at, -1), *batch.pending())
+        if self._at == CREDITS and self._credits is not None:
+            return Awaited(VALUE, *self._credits.pending())
+        batch = self._stages[self._at].batch if 0 <= self._at < len(self._stages) else self._before
+        if batch is None or not self._posted:
+            return Awaited(max(self._at, VALUE), (), ())
+        return Awaited(max(self._at, VALUE), *batch.pending())
 
     def free(self) -> None:
         """As `Lane.free`."""
