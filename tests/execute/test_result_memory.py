@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import ml_dtypes
@@ -79,6 +81,32 @@ def test_no_more_is_kept_than_the_limit() -> None:
         del arrays[0]
         assert sum(one.size for one in memory.kept) <= MOST_KEPT_BYTES
     assert memory.kept[-1].size == LEAST_BYTES * FLOAT.itemsize
+
+
+def test_results_may_go_in_other_threads() -> None:
+    memory, sizes = ResultMemory(), [LEAST_BYTES + 64 * index for index in range(5)]
+    queue: SimpleQueue[Any] = SimpleQueue()
+
+    def drop() -> None:
+        while queue.get() is not None:
+            pass
+
+    threads = [Thread(target=drop) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for step in range(3000):
+        array = memory.empty((sizes[step * 7 % 5],), np.dtype(np.uint8))
+        array[:: LEAST_BYTES // 4] = step % 251
+        mine = array[:: LEAST_BYTES // 4]
+        queue.put(array[1:])
+        del array
+        assert (mine == step % 251).all()
+    for _ in threads:
+        queue.put(None)
+    for thread in threads:
+        thread.join(60)
+    del mine
+    assert len({address(one) for one in memory.kept}) == len(memory.kept)
 
 
 def test_nothing_is_kept_once_it_is_closed() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from topocomm.execute.recorder import Recorder
-from topocomm.execute.standing import Standing, blame, difference
+from topocomm.execute.standing import MOST_PASSED_ON, Heard, Standing, Word, blame, difference, passed_on
 
 
 def standing(number, awaits, begun=None):
@@ -11,7 +11,8 @@ def standing(number, awaits, begun=None):
 
 
 def test_a_standing_survives_its_note():
-    told = Standing(7, "call 7 (scan sum)", [1, 3], {6: 16, 7: 18})
+    others = {3: Word(7, "call 7 (scan sum)", [4], 0.25, 1)}
+    told = Standing(7, "call 7 (scan sum)", [1, 3], {6: 16, 7: 18}, others)
     assert Standing.decode(told.encode()) == told
 
 
@@ -24,16 +25,56 @@ def test_the_first_call_that_differs_is_found():
     assert difference(recorder, standing(9, [], {8: 1, 9: 1})) is None  # not begun here
 
 
+def word(number, awaits, age_s=0.0, hops=0):
+    return Word(number, f"call {number}", awaits, age_s, hops)
+
+
 @pytest.mark.parametrize(
-    ("heard", "silent", "expected"),
+    ("words", "expected"),
     [
-        ({}, (), "; behind: rank 1 (not heard of)"),
-        ({1: standing(5, [])}, (), "; behind: rank 1 (last heard of in call 5)"),
-        ({1: standing(5, [2]), 2: standing(5, [])}, (), "; behind: rank 2 (last heard of in call 5)"),
-        ({1: standing(5, [2]), 2: standing(5, [1, 0])}, (), ""),
-        ({1: standing(5, [2]), 2: standing(5, [1])}, {2}, "; behind: rank 2 (last heard of in call 5)"),
-        ({1: standing(4, [3])}, (), "; behind: rank 1 (last heard of in call 4), rank 3 (not heard of)"),
+        ({}, "; behind: rank 1 (not heard of)"),
+        ({1: word(5, [])}, "; behind: rank 1 (last heard of in call 5)"),
+        ({1: word(5, [2]), 2: word(5, [])}, "; behind: rank 2 (last heard of in call 5)"),
+        ({1: word(5, [2]), 2: word(5, [1, 0])}, ""),
+        ({1: word(5, [2]), 2: word(5, [1], age_s=2.6)}, "; behind: rank 2 (last heard of in call 5)"),
+        ({1: word(5, [2]), 2: word(5, [1], age_s=2.6, hops=1)}, ""),
+        ({1: word(5, [2]), 2: word(5, [1], age_s=3.6, hops=1)}, "; behind: rank 2 (last heard of in call 5)"),
+        ({1: word(4, [3])}, "; behind: rank 1 (last heard of in call 4), rank 3 (not heard of)"),
     ],
 )
-def test_who_does_not_wait_is_behind(heard, silent, expected):
-    assert blame(0, {1}, 5, heard, silent) == expected
+def test_who_does_not_wait_is_behind(words, expected):
+    assert blame(0, {1}, 5, words, 1.0) == expected
+
+
+def test_word_of_a_chain_comes_to_its_end_turn_by_turn():
+    """Rank r waits for r + 1 and hears r + 1 only; the last one waits for a rank that says nothing."""
+    ranks, turn_s = 6, 0.25
+    heard = [Heard() for _ in range(ranks)]
+    for turn in range(ranks):
+        now_s = turn * turn_s
+        notes = [
+            Standing(5, "call 5", [rank + 1], {}, passed_on(rank, [rank + 1], heard[rank].words(now_s)))
+            for rank in range(ranks)
+        ]
+        for rank, note in enumerate(notes[1:]):
+            heard[rank].take(rank + 1, Standing.decode(note.encode()), now_s)
+    for rank in range(ranks):
+        words = heard[rank].words(now_s + 0.1)
+        assert blame(rank, [rank + 1], 5, words, turn_s) == f"; behind: rank {ranks} (not heard of)"
+    assert words == {}
+    assert heard[0].words(now_s)[3] == word(5, [4], age_s=2 * turn_s, hops=2)
+
+
+def test_the_newest_word_counts():
+    heard = Heard()
+    heard.take(1, Standing(5, "call 5", [2], {}), 10.0)
+    heard.take(3, Standing(6, "call 6", [1], {}, {1: word(6, [2], age_s=0.5)}), 11.0)
+    assert heard.words(12.0)[1] == word(6, [2], age_s=1.5, hops=1)
+    heard.take(1, Standing(6, "call 6", [4], {}), 11.5)
+    assert heard.words(12.0)[1] == word(6, [4], age_s=0.5)
+
+
+def test_a_note_tells_of_the_nearest_ranks():
+    words = {rank: word(5, [rank + 1]) for rank in range(1, 200)}
+    assert list(passed_on(0, [1], words)) == list(range(1, MOST_PASSED_ON + 1))
+    assert list(passed_on(3, [2], words)) == [2]

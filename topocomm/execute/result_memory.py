@@ -21,6 +21,9 @@ MOST_KEPT_BYTES = 256 << 20
 class ResultMemory:
     """Gives arrays without contents, on memory of results that are gone where it has some of that size.
 
+    Results may go at any moment, in any thread or in the midst of a method here: the list is changed by single steps
+    that nothing interrupts, and never read while it can change.
+
     Attributes:
         kept: Memory that no array uses, the longest unused first; `MOST_KEPT_BYTES` together.
     """
@@ -42,8 +45,8 @@ class ResultMemory:
         if self._closed:
             return
         self.kept.append(memory)
-        while sum(one.size for one in self.kept) > MOST_KEPT_BYTES:
-            del self.kept[0]
+        while sum(one.size for one in self.kept.copy()) > MOST_KEPT_BYTES:
+            del self.kept[:1]
 
     def close(self) -> None:
         """Keep nothing from now on."""
@@ -51,10 +54,14 @@ class ResultMemory:
         self.kept.clear()
 
     def _take(self, size: int) -> Buffer:
-        for at in reversed(range(len(self.kept))):
-            if self.kept[at].size == size:
-                return self.kept.pop(at)
-        return np.empty(size, np.uint8)
+        others: list[Buffer] = []
+        try:
+            while (memory := self.kept.pop()).size != size:
+                others.append(memory)
+        except IndexError:
+            memory = np.empty(size, np.uint8)
+        self.kept.extend(reversed(others))
+        return memory
 
 
 class _Lent:

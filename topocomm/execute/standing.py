@@ -1,12 +1,40 @@
-"""What a rank that waits says of itself: the calls it has begun, and for whom it waits."""
+"""What ranks that wait say: the calls they have begun, for whom they wait, and what they know of those.
+
+So word of a rank far down a chain of ranks that wait for each other comes to its other end, turn by turn.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 from topocomm.execute.recorder import Recorder
+
+MOST_PASSED_ON = 64
+"""Ranks of which a note tells beside its sender."""
+SILENT_AFTER = 2.5
+"""Turns without a word after which a rank that said that it waits may have stopped. A word passed on may be a turn older
+for each rank that did so."""
+
+
+class Word(NamedTuple):
+    """What is known of a rank that waits.
+
+    Attributes:
+        number: Of the call that it waits in.
+        name: That call in words.
+        awaits: Ranks that it waits for.
+        age_s: How long ago it said so.
+        hops: How many ranks passed it on.
+    """
+
+    number: int
+    name: str
+    awaits: list[int]
+    age_s: float
+    hops: int
 
 
 @dataclass(frozen=True)
@@ -18,12 +46,14 @@ class Standing:
         name: That call in words.
         awaits: Ranks that it waits for.
         begun: Tags of the last calls it has begun, by number.
+        others: What it knows of ranks that it waits for, and of those that they wait for.
     """
 
     number: int
     name: str
     awaits: list[int]
     begun: dict[int, int]
+    others: dict[int, Word] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """As a note."""
@@ -34,7 +64,37 @@ class Standing:
         """From a note."""
         told = json.loads(note)
         begun = {int(number): tag for number, tag in told["begun"].items()}
-        return cls(told["number"], told["name"], told["awaits"], begun)
+        others = {int(peer): Word(*word) for peer, word in told["others"].items()}
+        return cls(told["number"], told["name"], told["awaits"], begun, others)
+
+
+class Heard:
+    """What a rank has heard of the others.
+
+    Attributes:
+        standings: The last word of every rank heard of.
+    """
+
+    def __init__(self) -> None:
+        self.standings: dict[int, Standing] = {}
+        self._when_s: dict[int, float] = {}
+
+    def take(self, peer: int, standing: Standing, now_s: float) -> None:
+        """Take a note in."""
+        self.standings[peer], self._when_s[peer] = standing, now_s
+
+    def words(self, now_s: float) -> dict[int, Word]:
+        """The newest word of every rank, its own or passed on."""
+        words: dict[int, Word] = {}
+        for peer, told in self.standings.items():
+            since_s = now_s - self._when_s[peer]
+            known = {peer: Word(told.number, told.name, told.awaits, since_s, 0)}
+            for other, word in told.others.items():
+                known[other] = word._replace(age_s=word.age_s + since_s, hops=word.hops + 1)
+            for other, word in known.items():
+                if other not in words or word.age_s < words[other].age_s:
+                    words[other] = word
+        return words
 
 
 def difference(recorder: Recorder, standing: Standing) -> int | None:
@@ -46,7 +106,25 @@ def difference(recorder: Recorder, standing: Standing) -> int | None:
     return None
 
 
-def blame(rank: int, awaited: set[int], number: int, heard: Mapping[int, Standing], silent: Collection[int]) -> str:
+def reached(rank: int, awaited: Iterable[int], words: Mapping[int, Word]) -> dict[int, Word | None]:
+    """The ranks awaited, those whom they await, and so on, nearest first, each with what is known of it."""
+    found: dict[int, Word | None] = {}
+    queue = sorted(awaited)
+    while queue:
+        peer = queue.pop(0)
+        if peer != rank and peer not in found:
+            word = found[peer] = words.get(peer)
+            queue += [] if word is None else word.awaits
+    return found
+
+
+def passed_on(rank: int, awaited: Iterable[int], words: Mapping[int, Word]) -> dict[int, Word]:
+    """What a rank tells of others."""
+    told = {peer: word for peer, word in reached(rank, awaited, words).items() if word is not None}
+    return dict(list(told.items())[:MOST_PASSED_ON])
+
+
+def blame(rank: int, awaited: Iterable[int], number: int, words: Mapping[int, Word], turn_s: float) -> str:
     """Who is behind, in words: of the ranks awaited, and of those whom they await, the ones that are not waiting.
 
     A rank that waits in an earlier call is named too, and so are those that any of them waits for.
@@ -55,22 +133,13 @@ def blame(rank: int, awaited: set[int], number: int, heard: Mapping[int, Standin
         rank: This rank.
         awaited: Whom it awaits.
         number: Of the call that it waits in.
-        heard: The last word of every rank heard of.
-        silent: Ranks whose last word is too old: they waited then, and may have stopped since.
+        words: What is known of every rank.
+        turn_s: How often ranks that wait say so.
     """
     behind: list[str] = []
-    seen = {rank}
-    queue = sorted(awaited)
-    while queue:
-        peer = queue.pop(0)
-        if peer in seen:
-            continue
-        seen.add(peer)
-        standing = heard.get(peer)
-        if standing is None:
+    for peer, word in reached(rank, awaited, words).items():
+        if word is None:
             behind.append(f"rank {peer} (not heard of)")
-            continue
-        if peer in silent or standing.number < number or not standing.awaits:
-            behind.append(f"rank {peer} (last heard of in {standing.name})")
-        queue += standing.awaits
+        elif word.number < number or not word.awaits or word.age_s > (SILENT_AFTER + word.hops) * turn_s:
+            behind.append(f"rank {peer} (last heard of in {word.name})")
     return f"; behind: {', '.join(behind)}" if behind else ""

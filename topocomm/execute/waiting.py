@@ -19,7 +19,7 @@ from typing import Any
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
 from topocomm.execute.awaited import Awaited, Moving
 from topocomm.execute.recorder import Recorder
-from topocomm.execute.standing import Standing, blame, difference
+from topocomm.execute.standing import Heard, Standing, blame, difference, passed_on
 from topocomm.execute.transports.transport import FAILURE_TAG, REFUSED_TAG, STANDING_TAG, Message, Transport
 
 SPIN_S = 0.001
@@ -31,8 +31,6 @@ FIRST_LOOK_S = 0.02
 TELL_AFTER_S = 0.2
 """Shorter waits are the rule where ranks have different work: nobody is told of them."""
 TELL_AGAIN_S = 1.0
-SILENT_AFTER = 2.5
-"""Turns without a word after which a rank that said that it waits may have stopped."""
 SAY_AFTER_S = 10.0
 AWAY_S = 1.0
 """Who has not asked for longer than this did something else meanwhile, and has not waited."""
@@ -77,10 +75,8 @@ class Waiting:
     said: set[str] = field(default_factory=set)
     refused: dict[int, dict[int, str]] = field(default_factory=dict)
     """Calls that other ranks did not make, by number, each with the reason."""
-    heard: dict[int, Standing] = field(default_factory=dict)
-    """The last word of every rank that waits for this one, or answered it."""
-    heard_s: dict[int, float] = field(default_factory=dict)
-    """When that was, by the monotonic clock."""
+    heard: Heard = field(default_factory=Heard)
+    """What ranks that wait for this one, or answered it, have said."""
 
     def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
         """Wait for a call that is not through.
@@ -123,7 +119,7 @@ class Waiting:
     def check(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
         """Look once whether `call` can still come through; raises like `for_call`."""
         waits = awaited()
-        self._failures(call, {m.peer for m in (*waits.receives, *waits.sends)})
+        self._failures(call, _peers(waits))
         self._refusals(call)
         self._hear(call, awaited)
 
@@ -135,10 +131,8 @@ class Waiting:
         whom = _whom(awaited)
         if waited_s >= limit_s:
             round_ = "" if call.lane is None else f", round {awaited.stage + 1}"
-            oldest_s = time.monotonic() - SILENT_AFTER * _tell_again_s(limit_s)
-            silent = {peer for peer, when_s in self.heard_s.items() if when_s < oldest_s}
-            peers = {m.peer for m in (*awaited.receives, *awaited.sends)}
-            behind = blame(rank, peers, call.number, self.heard, silent)
+            words = self.heard.words(time.monotonic())
+            behind = blame(rank, _peers(awaited), call.number, words, _tell_again_s(limit_s))
             raise DeadlineError(
                 f"rank {rank}: {name}{round_}: still waiting for {whom} after {limit_s:g} s (limit: "
                 f"TOPOCOMM_TIMEOUT_S){behind}"
@@ -150,15 +144,18 @@ class Waiting:
 
     def tell(self, call: UnderWay, awaited: Awaited, peers: Iterable[int]) -> None:
         """Tell `peers` which calls this rank has begun, and for whom it waits."""
-        awaits = sorted({m.peer for m in (*awaited.receives, *awaited.sends)})
-        note = Standing(call.number, self._name(call), awaits, self.recorder.latest()).encode()
+        awaits = sorted(_peers(awaited))
+        others = passed_on(self.transport.rank, awaits, self.heard.words(time.monotonic()))
+        note = Standing(call.number, self._name(call), awaits, self.recorder.latest(), others).encode()
         for peer in peers:
             self.transport.post(peer, STANDING_TAG, note)
 
     def awaiting(self, call: UnderWay) -> set[int]:
         """Ranks that wait for this one in the same call: they blame by what they know of whom it awaits."""
         rank = self.transport.rank
-        return {peer for peer, told in self.heard.items() if told.number == call.number and rank in told.awaits}
+        return {
+            peer for peer, told in self.heard.standings.items() if told.number == call.number and rank in told.awaits
+        }
 
     def _turn(self, lane: Moving) -> bool:
         """Let the call move on, and every other that is under way; whether it is through."""
@@ -221,11 +218,11 @@ class Waiting:
                 continue
             while (newer := self.transport.take(peer, STANDING_TAG)) is not None:
                 note = newer
-            known = self.heard.get(peer)
-            self.heard[peer], self.heard_s[peer] = Standing.decode(note), time.monotonic()
-            if known is None or known.number != self.heard[peer].number:
+            known, told = self.heard.standings.get(peer), Standing.decode(note)
+            self.heard.take(peer, told, time.monotonic())
+            if known is None or known.number != told.number:
                 self.tell(call, awaited(), [peer])
-        for peer, standing in self.heard.items():
+        for peer, standing in self.heard.standings.items():
             number = difference(self.recorder, standing)
             if number is not None:
                 raise MismatchError(self._mismatch(peer, number, standing, call))
@@ -235,7 +232,7 @@ class Waiting:
         rank = self.transport.rank
         for peer in range(self.transport.size):
             while peer != rank and (note := self.transport.take(peer, STANDING_TAG)) is not None:
-                self.heard[peer], self.heard_s[peer] = Standing.decode(note), time.monotonic()
+                self.heard.take(peer, Standing.decode(note), time.monotonic())
 
     def _mismatch(self, peer: int, number: int, standing: Standing, call: UnderWay) -> str:
         before = self.describe(standing.begun[number]), self.describe(self.recorder.tag(number))
@@ -268,7 +265,7 @@ class Look:
             return
         self._next_s = now_s + min(SLICE_S, self._limit_s / 4)
         waits = awaited()
-        peers = {m.peer for m in (*waits.receives, *waits.sends)}
+        peers = _peers(waits)
         if now_s >= self._tell_s or (self._told and peers != self._told):
             self._waiting.tell(self._call, waits, sorted(peers | self._waiting.awaiting(self._call)))
             self._tell_s, self._told = now_s + _tell_again_s(self._limit_s), peers
@@ -307,6 +304,10 @@ def _reported(rank: int, report: dict[str, Any]) -> TopocommError:
     error = FAILURES.get(report["kind"], RankFailedError)(f"rank {rank}: stopped, since {told}")
     error.report = report  # type: ignore[attr-defined]
     return error
+
+
+def _peers(awaited: Awaited) -> set[int]:
+    return {m.peer for m in (*awaited.receives, *awaited.sends)}
 
 
 def _whom(awaited: Awaited) -> str:
