@@ -15,8 +15,8 @@ from topocomm.execute.recorder import Recorder
 MOST_PASSED_ON = 64
 """Ranks of which a note tells beside its sender."""
 SILENT_AFTER = 2.5
-"""Turns without a word after which a rank that said that it waits may have stopped. A word passed on may be a turn older
-for each rank that did so."""
+"""Turns without a word after which a rank that said that it waits may have stopped. A word passed on may be older by a
+turn for each rank that did so."""
 
 
 class Word(NamedTuple):
