@@ -5,7 +5,9 @@ import threading
 import numpy as np
 import pytest
 
+from tests.machines import line
 from topocomm import SUM, DeadlineError, MismatchError, OperatorError, RankFailedError, TopocommError, run_local
+from topocomm.planning.planner import every_plan
 
 pytestmark = pytest.mark.alone
 
@@ -73,6 +75,34 @@ def test_a_missing_rank_is_named_at_the_deadline(monkeypatch):
     assert any("still waiting for rank 1 (" in text and "after 0.4 s" in text for text in texts.values())
     assert any("call 3 (allreduce sum, value float64 [2]), round 1: " in text for text in texts.values())
     assert any("behind: rank 1 (" in text for text in texts.values())
+
+
+def test_the_far_end_of_a_chain_of_waits_is_named(monkeypatch):
+    """Every rank waits for the one before it, rank 0 does not come, and rank 7 is the first at its limit."""
+    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "1")
+    texts, late = {}, threading.Event()
+
+    def body(comm):
+        x = np.ones(4)
+        layout = SUM.layout({"value": (x.shape, x.dtype)})
+        chain = next(p for p in every_plan(comm.topology, "scan", SUM, layout) if p.algorithm == "chain")
+        call = comm.prepare("scan", like=x, operator=SUM, plan=chain)
+        call(x)
+        if comm.rank == 0:
+            late.wait(10)
+            return
+        late.wait(0 if comm.rank == 7 else 0.1)
+        try:
+            call(x)
+        except DeadlineError as error:
+            texts[comm.rank] = str(error)
+            late.set()
+            raise
+
+    with pytest.raises(DeadlineError):
+        run_local(body, ranks=8, topology=line(8))
+    assert texts[7].startswith("rank 7: call 3 (scan sum")
+    assert all("; behind: rank 0 (" in text for text in texts.values()), texts
 
 
 def test_a_rank_that_returns_early_is_named_at_once():

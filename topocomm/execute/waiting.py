@@ -35,6 +35,7 @@ SAY_AFTER_S = 10.0
 AWAY_S = 1.0
 """Who has not asked for longer than this did something else meanwhile, and has not waited."""
 LAST_WORDS_S = 0.1
+Chain = frozenset[tuple[int, ...]]
 FAILURES: dict[str, type[TopocommError]] = {
     "DeadlineError": DeadlineError,
     "MismatchError": MismatchError,
@@ -157,6 +158,11 @@ class Waiting:
             peer for peer, told in self.heard.standings.items() if told.number == call.number and rank in told.awaits
         }
 
+    def chain(self, awaited: Iterable[int]) -> Chain:
+        """What is known of ranks awaited and of those whom they await, apart from how old that is."""
+        known = passed_on(self.transport.rank, awaited, self.heard.words(time.monotonic()))
+        return frozenset((peer, word.number, *word.awaits) for peer, word in known.items())
+
     def _turn(self, lane: Moving) -> bool:
         """Let the call move on, and every other that is under way; whether it is through."""
         if not self.under_way:
@@ -255,6 +261,8 @@ class Look:
         self._tell_s = self._began_s + min(TELL_AFTER_S, limit_s / 4)
         self._told: set[int] = set()
         """Whom this rank awaited when it last said so."""
+        self._chain: Chain = frozenset()
+        """What it knew of them then, and of those whom they await."""
 
     def at_times(self, awaited: Callable[[], Awaited]) -> None:
         """Look, if it is time."""
@@ -269,7 +277,11 @@ class Look:
         if now_s >= self._tell_s or (self._told and peers != self._told):
             self._waiting.tell(self._call, waits, sorted(peers | self._waiting.awaiting(self._call)))
             self._tell_s, self._told = now_s + _tell_again_s(self._limit_s), peers
+            self._chain = self._waiting.chain(peers)
         self._waiting.check(self._call, awaited)
+        if self._told and (chain := self._waiting.chain(peers)) != self._chain:  # news for those at its other end
+            self._waiting.tell(self._call, waits, sorted(self._waiting.awaiting(self._call)))
+            self._chain = chain
         self._waiting.patience(now_s - self._began_s, self._limit_s, self._call, awaited())
 
 
