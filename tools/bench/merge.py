@@ -29,8 +29,8 @@ HEADS = 32
 BLOCKS = 100
 
 
-def floor(world: MPI.Comm, size_bytes: int) -> Call:
-    """One exchange of so many bytes with the neighbour rank ^ 1; the last of an odd number sits out."""
+def floor(world: MPI.Comm, size_bytes: int) -> tuple[Call, list[Any]]:
+    """One exchange of so many bytes with the neighbour rank ^ 1, and its requests; an odd last rank sits out."""
     send, receive = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
     peer = world.rank ^ 1
     requests: list[Any] = []
@@ -41,7 +41,7 @@ def floor(world: MPI.Comm, size_bytes: int) -> Call:
         MPI.Prequest.Startall(requests)
         MPI.Request.Waitall(requests)
 
-    return run
+    return run, requests
 
 
 def main() -> None:
@@ -55,8 +55,10 @@ def main() -> None:
     methods: list[Method] = [Ours(comm, problem, prepared=prepared) for prepared in (False, True)]
     methods += [*bench.alternatives(library), GatherAndFold(library, problem), UserDefinedOp(library, problem)]
     ways: dict[str, Call] = {method.name: method.run for method in methods if method.prepare(x, problem.empty_result())}
-    ways["floor: one exchange"] = floor(world, problem.size_bytes)
+    ways["floor: one exchange"], requests = floor(world, problem.size_bytes)
     compare(comm, f"merge of {HEADS} x 128 float32 partials", ways, BLOCKS)
+    for request in requests:
+        request.Free()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from topocomm import Communicator
 from topocomm.bench.method import Call
 from topocomm.bench.timing import Pace, Timed, measure
+from topocomm.execute.transports.mpi import library_name
 
 
 def compare(comm: Communicator, title: str, ways: Mapping[str, Call], blocks: int) -> None:
@@ -19,7 +20,7 @@ def compare(comm: Communicator, title: str, ways: Mapping[str, Call], blocks: in
         return
     cores = len(os.sched_getaffinity(0))
     crowded = f"{cores} cores: they take turns" if comm.size > cores else f"{cores} cores"
-    print(f"{title}, {comm.size} ranks on {crowded}, {MPI.Get_library_version().split(',')[0]}")
+    print(f"{title}, {comm.size} ranks on {crowded}, {library_name(MPI)}")
     print(f"{blocks} blocks in turns; us per call of the slowest rank")
     print(f"{'way':26} {'median':>10} {'q1':>10} {'q3':>10} {'/ first':>8}")
     first_us = times[0].percentile_us(50)

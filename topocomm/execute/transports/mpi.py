@@ -50,7 +50,8 @@ def load_mpi() -> Any:
 
 def library_name(mpi: Any) -> str:
     """Name and version of the MPI library: the first line of what it says of itself, to its first comma."""
-    return str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0].strip()
+    first = str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0]
+    return " ".join(first.split())
 
 
 def _done(request: Any) -> bool:
