@@ -24,7 +24,6 @@ from topocomm import Communicator, MismatchError
 if TYPE_CHECKING:
     from attention.partial import Partial
     from attention.spec import Spec
-    from topocomm.execute.shift import Shift
 
 AGREED = ("batch", "heads", "q_len", "d", "kv_heads", "d_v", "dtype of k and v")
 
@@ -75,7 +74,7 @@ class _Ring:
         self.comm = comm
         self._own = Scratch()
         self._received = Scratch(), Scratch()
-        self._shifts: dict[int, list[Shift]] = {}
+        self._shifts: dict[int, list[Any]] = {}
         """By number of messages, a shift for each hop."""
         self._partials: Partials | None = None
 
@@ -135,7 +134,7 @@ class _Ring:
             shards.append(self._received[hop % 2].shard(inputs, n, masked))
         return shards
 
-    def _shifts_of(self, messages: int) -> list[Shift]:
+    def _shifts_of(self, messages: int) -> list[Any]:
         """A shift for each hop; collective at first use."""
         if messages not in self._shifts:
             self._shifts[messages] = [self.comm.prepare_shift(messages) for _ in range(self.comm.size - 1)]
