@@ -78,3 +78,12 @@ def test_a_note_tells_of_the_nearest_ranks():
     words = {rank: word(5, [rank + 1]) for rank in range(1, 200)}
     assert list(passed_on(0, [1], words)) == list(range(1, MOST_PASSED_ON + 1))
     assert list(passed_on(3, [2], words)) == [2]
+
+
+def test_who_waits_for_a_rank_is_told_whatever_call_either_is_in():
+    heard = Heard()
+    heard.take(1, Standing(5, "call 5", [0, 2], {}), 10.0)
+    heard.take(2, Standing(7, "call 7", [0], {}), 10.5)
+    heard.take(3, Standing(6, "call 6", [2], {}), 10.5)
+    assert heard.waiting_for(0, 10.6, 0.25) == {1, 2}
+    assert heard.waiting_for(0, 10.7, 0.25) == {2}

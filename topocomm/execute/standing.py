@@ -83,6 +83,14 @@ class Heard:
         """Take a note in."""
         self.standings[peer], self._when_s[peer] = standing, now_s
 
+    def waiting_for(self, rank: int, now_s: float, turn_s: float) -> set[int]:
+        """Ranks that wait for `rank` and have said so of late, in whatever call."""
+        return {
+            peer
+            for peer, told in self.standings.items()
+            if rank in told.awaits and now_s - self._when_s[peer] <= SILENT_AFTER * turn_s
+        }
+
     def words(self, now_s: float) -> dict[int, Word]:
         """The newest word of every rank, its own or passed on."""
         words: dict[int, Word] = {}

@@ -151,12 +151,9 @@ class Waiting:
         for peer in peers:
             self.transport.post(peer, STANDING_TAG, note)
 
-    def awaiting(self, call: UnderWay) -> set[int]:
-        """Ranks that wait for this one in the same call: they blame by what they know of whom it awaits."""
-        rank = self.transport.rank
-        return {
-            peer for peer, told in self.heard.standings.items() if told.number == call.number and rank in told.awaits
-        }
+    def awaiting(self) -> set[int]:
+        """Ranks that wait for this one: they blame by what they know of whom it awaits."""
+        return self.heard.waiting_for(self.transport.rank, time.monotonic(), _tell_again_s(self.timeout_s))
 
     def chain(self, awaited: Iterable[int]) -> Chain:
         """What is known of ranks awaited and of those whom they await, apart from how old that is."""
@@ -275,12 +272,12 @@ class Look:
         waits = awaited()
         peers = _peers(waits)
         if now_s >= self._tell_s or (self._told and peers != self._told):
-            self._waiting.tell(self._call, waits, sorted(peers | self._waiting.awaiting(self._call)))
+            self._waiting.tell(self._call, waits, sorted(peers | self._waiting.awaiting()))
             self._tell_s, self._told = now_s + _tell_again_s(self._limit_s), peers
             self._chain = self._waiting.chain(peers)
         self._waiting.check(self._call, awaited)
         if self._told and (chain := self._waiting.chain(peers)) != self._chain:  # news for those at its other end
-            self._waiting.tell(self._call, waits, sorted(self._waiting.awaiting(self._call)))
+            self._waiting.tell(self._call, waits, sorted(self._waiting.awaiting()))
             self._chain = chain
         self._waiting.patience(now_s - self._began_s, self._limit_s, self._call, awaited())
 
