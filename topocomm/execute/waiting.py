@@ -36,6 +36,7 @@ AWAY_S = 1.0
 """Who has not asked for longer than this did something else meanwhile, and has not waited."""
 LAST_WORDS_S = 0.1
 Chain = frozenset[tuple[int, ...]]
+"""Of every rank in a chain of waits: itself, the call that it is in, whom it awaits."""
 FAILURES: dict[str, type[TopocommError]] = {
     "DeadlineError": DeadlineError,
     "MismatchError": MismatchError,
