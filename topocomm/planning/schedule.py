@@ -34,6 +34,16 @@ class Transfer(NamedTuple):
     path: int = NO_PATH
 
 
+class Repeat(NamedTuple):
+    """The rounds run once for each of `count` slices of every chunk, each `stagger_rounds` after the one before.
+
+    Slice i of a chunk of n rows is the i-th of `split_rows(n, count)`; slices share slots by number and no value.
+    """
+
+    count: int
+    stagger_rounds: int
+
+
 class Combine(NamedTuple):
     """A left fold of slots of one rank into a new slot."""
 
@@ -64,6 +74,7 @@ class Schedule:
             and for no other. Empty for the other collectives, where it exists for every chunk. Follows from the
             parts of the collective and the chunks; not in the file.
         nodes: Of a schedule in canonical order, the ranges [low, high) of virtual shards that the inputs hold.
+        repeat: Of a pipelined schedule, how often the rounds run and how far apart; None: once.
     """
 
     ranks: int
@@ -78,6 +89,7 @@ class Schedule:
     paths: tuple[tuple[str, ...], ...] = ()
     owners: tuple[int, ...] = ()
     nodes: tuple[tuple[int, int], ...] = ()
+    repeat: Repeat | None = None
 
     @property
     def rows(self) -> int:
@@ -145,6 +157,7 @@ def make_schedule(
     paths: Sequence[Sequence[str]] = (),
     owners: Sequence[int] = (),
     nodes: Sequence[tuple[int, int]] = (),
+    repeat: Repeat | None = None,
 ) -> Schedule:
     """A Schedule from rows in any round order; the order within a round is kept."""
     moves = sorted(transfers, key=lambda t: t.round)
@@ -164,6 +177,7 @@ def make_schedule(
         paths=tuple(tuple(path) for path in paths),
         owners=tuple(owners),
         nodes=tuple((low, high) for low, high in nodes),
+        repeat=repeat,
     )
 
 

@@ -66,6 +66,8 @@ def verify(
     Raises:
         PlanError: The schedule is invalid; the message names round, rank, slot and chunk.
     """
+    if schedule.repeat is not None:
+        raise PlanError(f"schedule: {schedule.repeat}: pipelined schedules cannot be proved yet")
     replay = _Replay(schedule, collective)
     replay.run()
     order_kept, uniform, canonical = replay.check_outputs()
