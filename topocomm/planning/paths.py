@@ -13,6 +13,9 @@ from functools import cached_property
 from itertools import pairwise
 from math import inf
 
+import numpy as np
+from numpy.typing import NDArray
+
 from topocomm.errors import PlanError
 from topocomm.topology import links as link_table
 from topocomm.topology.model import ENDPOINT_KINDS, Link, Topology
@@ -88,6 +91,10 @@ class PathFinder:
             return self.cheapest(src, dst).latency_us
         except NoRouteError:
             return inf
+
+    def latencies_us(self, sources: Sequence[str], targets: Sequence[str]) -> NDArray[np.float64]:
+        """Latencies of the cheapest routes, pair by pair; infinite where there is none."""
+        return np.array([self.latency_us(a, b) for a, b in zip(sources, targets, strict=True)])
 
     def explicit(self, devices: Sequence[str], src: str, dst: str) -> Route:
         """The route along the given devices, checked link by link.
