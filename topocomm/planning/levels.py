@@ -7,17 +7,18 @@ of one sort. Members of two groups that have the cheapest way to each other form
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip import gossip_of
 from topocomm.planning.algorithms.multiport import spread_gossip
-from topocomm.planning.algorithms.rails import Groups, Inside, heard_by, levels_of, rails_allreduce, rails_tree
+from topocomm.planning.algorithms.rails import Groups, Inside, heard_by, rails_allreduce, rails_tree
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.range_tree import aligned_tree
 
@@ -29,30 +30,59 @@ MOST_LANE_MEMBERS = 64
 
 @dataclass(frozen=True)
 class Nest:
-    """Groups that are joined last, and the radices for it."""
+    """Groups that are joined last.
+
+    Attributes:
+        groups: Hosts, or whatever is farthest apart; single ranks where all neighbours are equally far.
+        radices: What joins them soonest.
+        ports: K.
+    """
 
     groups: Groups
     radices: tuple[int, ...]
+    ports: int
+
+    @property
+    def flat(self) -> bool:
+        """Whether the groups are single ranks."""
+        return len(self.groups.sorts) == self.groups.starts[-1]
+
+    @property
+    def edges(self) -> list[tuple[int, int]]:
+        """(first rank, end) of every group."""
+        return list(pairwise(self.groups.starts))
+
+    def choices(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name and radices that are worth a try: the soonest, and small ones, which move the fewest bytes."""
+        count, small = len(self.groups.sorts), []
+        while count > 1:
+            small.append(min(self.ports + 1, count))
+            count = -(-count // small[-1])
+        for radices in dict.fromkeys([self.radices, tuple(small)]):
+            yield ".".join(map(str, radices)), radices
+
+    def exact(self, radices: Sequence[int]) -> bool:
+        """Whether the levels have blocks of equal numbers of groups, so that nobody has to tell two at once."""
+        return prod(radices) == len(self.groups.sorts)
 
 
-def nest_of(endpoints: Sequence[str], paths: PathFinder, ports: int) -> Nest | None:
-    """The ranks as groups of groups; None where all neighbours are equally far apart, or a group has one member."""
-    cuts = cuts_of(endpoints, paths)
-    return _Nesting(endpoints, paths, ports, cuts).nest() if cuts else None
+def nest_of(endpoints: Sequence[str], paths: PathFinder, ports: int) -> Nest:
+    """The ranks as groups of groups, by the latencies between neighbours."""
+    return _Nesting(endpoints, paths, ports, cuts_of(endpoints, paths)).nest()
 
 
 def cuts_of(endpoints: Sequence[str], paths: PathFinder) -> list[tuple[int, ...]]:
     """Ways to cut the ranks in groups of neighbours: edges of the groups, one way for every latency, nearest first.
 
     Two neighbours in rank order are in one group if their path latency is at most the level. Levels that leave one
-    group are left out.
+    group are left out; where there is no other, every rank is a group.
     """
     steps_us = paths.latencies_us(endpoints[:-1], endpoints[1:])
     found = []
     for level_us in _distinct(steps_us)[:-1]:
         inner = np.flatnonzero(steps_us > level_us + SAME_US) + 1
         found.append((0, *inner.tolist(), len(endpoints)))
-    return found
+    return found or [tuple(range(len(endpoints) + 1))]
 
 
 def _distinct(values: NDArray[np.float64]) -> list[float]:
@@ -123,7 +153,7 @@ class _Nesting:
         for inner, outer in pairwise(self.cuts):
             of_group = self._join_inside(inner, outer, of_group)
         groups = self._groups(self.cuts[-1], of_group)
-        return Nest(groups, self._radices(groups))
+        return Nest(groups, self._radices(groups), self.ports)
 
     def _join_inside(self, inner: tuple[int, ...], outer: tuple[int, ...], of_group: list[Inside]) -> list[Inside]:
         """What the groups of the outer cut do inside, from what those of the inner cut do."""
@@ -184,6 +214,8 @@ class _Nesting:
     def _steps(self, groups: Groups, first: int, members: int) -> Steps:
         """What rounds cost: those between groups as between most neighbours, those inside as in the first group."""
         starts = [first + start for start in groups.starts[:-1]]
+        if len(starts) < 2:
+            return Steps(0.0, (0.0,))
         across = [(a + m, b + m) for a, b in pairwise(starts) for m in range(members)]
         inside_us = []
         for size in _doublings(members):
@@ -197,7 +229,9 @@ class _Nesting:
 
 def _plain(members: int, ports: int) -> Inside:
     """Members that are all alike."""
-    return Inside(tuple(tuple(messages) for messages in spread_gossip(members, ports)), aligned_tree(members, ports + 1))
+    return Inside(
+        tuple(tuple(messages) for messages in spread_gossip(members, ports)), aligned_tree(members, ports + 1)
+    )
 
 
 def _doublings(members: int) -> list[int]:

@@ -9,7 +9,7 @@ path are one message. A Schedule is pure data and knows no machine; `verify` pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -146,7 +146,7 @@ def part_chunks(parts: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], tupl
     return tuple((edges[rank], parts[rank]) for rank in owners), owners
 
 
-def make_schedule(
+def make_schedule(  # noqa: PLR0913 - the parts of a schedule, all but two keyword-only
     ranks: int,
     chunks: Sequence[tuple[int, int]],
     *,
@@ -221,6 +221,26 @@ def schedule_of_columns(
         combines=folds.astype(np.int32),
         operands=flat[where].astype(np.int32),
         operand_starts=ends.astype(np.int32),
+    )
+
+
+def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:
+    """The same schedule with `order[i]` in place of rank i; of a collective in which all ranks are alike."""
+    names = np.asarray(order, dtype=np.int32)
+
+    def renamed(table: IntTable, *columns: int) -> IntTable:
+        table = table.copy()
+        for column in columns:
+            table[:, column] = names[table[:, column]]
+        return table
+
+    inputs, outputs = renamed(schedule.inputs, 0, 2), renamed(schedule.outputs, 0)
+    return replace(
+        schedule,
+        inputs=inputs[np.argsort(inputs[:, 0], kind="stable")],
+        outputs=outputs[np.argsort(outputs[:, 0], kind="stable")],
+        transfers=renamed(schedule.transfers, 1, 3),
+        combines=renamed(schedule.combines, 1),
     )
 
 

@@ -288,6 +288,8 @@ class Traders:
         spine: list[int] = []
         while node not in self.slots[rank]:
             left, right = self.tree.children[node]
+            if left < 0:
+                raise PlanError(f"gossip: rank {rank} is to fold the value of rank {node}, of which it never hears")
             spine.append(self._value(rank, right, round_))
             node = left
         return [self.slots[rank][node], *reversed(spine)]

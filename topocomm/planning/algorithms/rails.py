@@ -192,8 +192,10 @@ def heard_by(members: int, own: int, blocks: int, ports: int) -> tuple[tuple[tup
     for turn in range(max(others, size)):
         if turn < others or not dealt_to[turn % size]:
             dealt_to[turn % size].append((own + 1 + turn % others) % blocks)
-    gossip = [[(set_ + src, set_ + dst) for set_ in range(0, members, size) for src, dst in messages]
-              for messages in spread_gossip(size, ports)]
+    gossip = [
+        [(set_ + src, set_ + dst) for set_ in range(0, members, size) for src, dst in messages]
+        for messages in spread_gossip(size, ports)
+    ]
     return tuple(tuple(dealt_to[member % size]) for member in range(members)), (gossip if size > 1 else ())
 
 
@@ -272,9 +274,7 @@ class _Rails:
         self._settle()
         return after
 
-    def _hear(
-        self, where: Ints, edges: Ints, heard: Sequence[Sequence[int]], own: int, round_: int
-    ) -> None:
+    def _hear(self, where: Ints, edges: Ints, heard: Sequence[Sequence[int]], own: int, round_: int) -> None:
         """Messages between groups: every member hears from the group at its own place in another block."""
         place = where - edges[:, own]
         for member, blocks in enumerate(heard):
@@ -291,7 +291,8 @@ class _Rails:
         for (src_sort, dst_sort), table in self.groups.lanes.items():
             if dst_sort == self.sorts[where[0]]:  # all of `where` are of one sort
                 lanes[self.sorts[source] == src_sort] = table[member]
-        return np.minimum(lanes, self.sizes[source] - 1)
+        clipped: Ints = np.minimum(lanes, self.sizes[source] - 1)
+        return clipped
 
     def _copy(self, template: _Template, where: Ints, round_: int) -> int:
         """Write the template's messages and folds for all these groups; returns the round after."""
@@ -305,16 +306,15 @@ class _Rails:
         src, dst = first + t[:, 1], first + t[:, 3]
         rounds = np.broadcast_to(round_ + t[:, 0], src.shape)
         self._move(rounds, src, slots(t[:, 1], t[:, 2]), dst, slots(t[:, 3], t[:, 4]))
-        for fold, operands in zip(template.folds, template.operands, strict=True):
-            member = np.full(1, fold[1])
-            ranks = (first + member).ravel()
-            out = slots(member, fold[2:]).ravel()
-            columns = [np.full(len(ranks), round_ + fold[0]), ranks, out, np.zeros(len(ranks), np.int64)]
+        for (turn, member, out_slot), operands in zip(template.folds.tolist(), template.operands, strict=True):
+            at = np.full(1, member)
+            out = slots(at, np.full(1, out_slot)).ravel()
+            columns = np.broadcast_arrays(round_ + turn, first.ravel() + member, out, 0)
             self.folds.append(np.stack(columns, axis=1))
-            self.operands.append(slots(np.full(len(operands), fold[1]), np.array(operands)))
+            self.operands.append(slots(np.full(len(operands), member), np.array(operands)))
         for member, (result, used) in enumerate(zip(template.result, template.used, strict=True)):
-            ranks = (first + member).ravel()
-            self.pending.append((ranks, slots(np.full(1, member), np.full(1, result)).ravel(), used - 1))
+            outcome = slots(np.full(1, member), np.full(1, result)).ravel()
+            self.pending.append((first.ravel() + member, outcome, used - 1))
         return round_ + template.rounds
 
     def _settle(self) -> None:
