@@ -177,8 +177,8 @@ class Traders:
             for node in own:
                 if not self._covers(tops, node):
                     self._add(tops, node)
-        self.heard = [0] * len(self.slots)
-        """The last round in which something arrived."""
+        self.since: list[dict[int, int]] = [dict.fromkeys(own.values(), 0) for own in self.slots]
+        """By slot, the round at whose end it is there: a fold is made as soon as its operands are."""
 
     def round(self, round_: int, messages: Iterable[tuple[int, int]], *, everywhere: bool) -> None:
         """Send what destinations lack; with `everywhere` unset, sources hand on what they have and keep nothing."""
@@ -189,14 +189,14 @@ class Traders:
             if dst not in before:
                 before[dst] = set(self.tops[dst])
             for node in [n for n in sorted(has) if not self._covers(self.tops[dst], n)]:
-                slot = self.build.send(round_, src, self._value(src, node, round_ - 1), dst, chunk=self.chunk)
+                slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
                 arriving.append((dst, node, slot))
                 self._add(self.tops[dst], node)
             if not everywhere:
                 self.tops[src] -= has
         for dst, node, slot in arriving:
             self.slots[dst][node] = slot
-            self.heard[dst] = round_
+            self.since[dst][slot] = round_
 
     def round_before(self, round_: int, messages: Iterable[tuple[int, int, int]], own: bool) -> None:
         """As `round`, of a scan: messages carry values of these ranks, one bit each, and none that goes past the end.
@@ -207,13 +207,13 @@ class Traders:
         for src, dst, ranks in messages:
             nodes = [n for top in sorted(self.tops[src]) for n in self._spanning(src, top, ranks, dst + own)]
             for node in nodes:
-                slot = self.build.send(round_, src, self._value(src, node, round_ - 1), dst, chunk=self.chunk)
+                slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
                 arriving.append((dst, node, slot))
         for dst, node, slot in arriving:
             if not self._covers(self.tops[dst], node):
                 self._add(self.tops[dst], node)
             self.slots[dst][node] = slot
-            self.heard[dst] = round_
+            self.since[dst][slot] = round_
 
     def _spanning(self, rank: int, node: int, ranks: int, end: int) -> Iterator[int]:
         """Nodes at or below this one that hold values of `ranks`: the largest, unless it has smaller ones that fit."""
@@ -240,17 +240,15 @@ class Traders:
 
     def output(self, rank: int) -> int:
         """The value of the whole tree is the rank's result; returns its slot."""
-        slot = self._value(rank, self.tree.root, self.heard[rank])
+        slot = self._value(rank, self.tree.root)
         self.build.output(rank, slot, chunk=self.chunk)
         return slot
 
     def output_before(self, rank: int, end: int) -> None:
         """The fold of the values of ranks 0..end-1 is the rank's result."""
-        round_ = self.heard[rank]
         nodes = [n for top in sorted(self.tops[rank]) for n in self._within(top, end)]
         nodes.sort(key=lambda node: self.tree.low[node])
-        slots = [self._value(rank, node, round_) for node in nodes]
-        self.build.output(rank, self.build.fold(round_, rank, slots))
+        self.build.output(rank, self._fold(rank, [self._value(rank, node) for node in nodes]))
 
     def _within(self, node: int, end: int) -> Iterator[int]:
         """The largest nodes at or below this one whose ranks come before `end`."""
@@ -276,21 +274,28 @@ class Traders:
             node = self.tree.parent[node]
         tops.add(node)
 
-    def _value(self, rank: int, node: int, round_: int) -> int:
-        """The slot of a node's value, folded at the end of `round_` where the rank has only what is below it."""
+    def _value(self, rank: int, node: int) -> int:
+        """The slot of a node's value, folded where the rank has only what is below it."""
         slots = self.slots[rank]
         if node not in slots:
-            slots[node] = self.build.fold(round_, rank, self._operands(rank, node, round_), chunk=self.chunk)
+            slots[node] = self._fold(rank, self._operands(rank, node))
         return slots[node]
 
-    def _operands(self, rank: int, node: int, round_: int) -> list[int]:
+    def _fold(self, rank: int, operands: list[int]) -> int:
+        since = self.since[rank]
+        round_ = max(since[slot] for slot in operands)
+        slot = self.build.fold(round_, rank, operands, chunk=self.chunk)
+        since[slot] = round_
+        return slot
+
+    def _operands(self, rank: int, node: int) -> list[int]:
         """What to fold from left to right for a node: the left spine down to the first value that is there."""
         spine: list[int] = []
         while node not in self.slots[rank]:
             left, right = self.tree.children[node]
             if left < 0:
                 raise PlanError(f"gossip: rank {rank} is to fold the value of rank {node}, of which it never hears")
-            spine.append(self._value(rank, right, round_))
+            spine.append(self._value(rank, right))
             node = left
         return [self.slots[rank][node], *reversed(spine)]
 
