@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
+from topocomm.planning.figures import Edge
 from topocomm.planning.fluid import FluidModel, fluid_time_us
 from topocomm.planning.messages import Message, Place, Step, steps_of
-from topocomm.planning.paths import Edge, PathFinder
+from topocomm.planning.paths import PathFinder
 from topocomm.planning.schedule import Schedule, input_pieces
 
 PortModel = Literal["alpha", "loggp"]

@@ -12,8 +12,9 @@ import heapq
 from dataclasses import dataclass, field
 from math import inf
 
+from topocomm.planning.figures import Edge
 from topocomm.planning.messages import Message, Place, Step
-from topocomm.planning.paths import Edge, PathFinder
+from topocomm.planning.paths import PathFinder
 from topocomm.planning.schedule import Combine
 
 ARRIVE, RELEASE = 0, 1
