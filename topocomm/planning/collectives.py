@@ -111,7 +111,7 @@ class Collective:
     def owners(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """Whose part each chunk (first row, rows) lies in; empty for collectives without parts.
 
-        A payload of no rows has one chunk per rank, in rank order.
+        A payload of no rows has as many chunks for one rank as for another, in rank order.
 
         Raises:
             PlanError: A chunk does not lie within one part.
@@ -119,9 +119,10 @@ class Collective:
         if not self.parts:
             return ()
         if not self._starts[-1]:
-            if len(chunks) != self.ranks:
+            if not chunks or len(chunks) % self.ranks:
                 raise PlanError(f"{self.name} of no rows: {len(chunks)} chunks, expected one per rank, {self.ranks}")
-            return tuple(range(self.ranks))
+            each = len(chunks) // self.ranks
+            return tuple(chunk // each for chunk in range(len(chunks)))
         found, owner = [], 0
         for chunk, (first, rows) in enumerate(chunks):
             while owner < self.ranks - 1 and first >= self._starts[owner + 1]:

@@ -9,7 +9,7 @@ path are one message. A Schedule is pure data and knows no machine; `verify` pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -34,7 +34,8 @@ class Transfer(NamedTuple):
     path: int = NO_PATH
 
 
-class Repeat(NamedTuple):
+@dataclass(frozen=True)
+class Repeat:
     """The rounds run once for each of `count` slices of every chunk, each `stagger_rounds` after the one before.
 
     Slice i of a chunk of n rows is the i-th of `split_rows(n, count)`; slices share slots by number and no value.
@@ -133,6 +134,60 @@ def input_pieces(schedule: Schedule, rank: int) -> tuple[tuple[int, int], ...]:
     return tuple((slot, chunk) for slot in slots for chunk in chunks)
 
 
+def unrolled(schedule: Schedule) -> Schedule:
+    """The same computation without `repeat`: every slice of a chunk is a chunk of its own, its rounds come later.
+
+    Slice i of chunk c is chunk c * count + i, so chunks abut, and its rounds are those of the schedule, each
+    i * stagger_rounds later. In a round the entries of earlier slices come first; entries of several slices from one
+    source to one destination over one path are one message, as they are anywhere. A schedule without `repeat` is
+    returned as it is.
+
+    Args:
+        schedule: A verified schedule.
+    """
+    if schedule.repeat is None:
+        return schedule
+    count, stagger = schedule.repeat.count, schedule.repeat.stagger_rounds
+    first, rows = np.asarray(schedule.chunks, dtype=np.int64).reshape(-1, 2).T[:, :, None]
+    edges = first + rows * np.arange(count + 1) // count
+    chunks = np.stack([edges[:, :-1], np.diff(edges)], axis=2).reshape(-1, 2)
+    transfers = _sliced(schedule.transfers, schedule.repeat, chunk_column=5)
+    combines = _sliced(schedule.combines, schedule.repeat, chunk_column=3)
+    order = np.argsort(combines[:, 0], kind="stable")
+    operands, starts = _operands_of(schedule, order % max(len(schedule.combines), 1))
+    outputs = np.repeat(schedule.outputs, count, axis=0)
+    outputs[:, 2] = outputs[:, 2] * count + np.tile(np.arange(count, dtype=np.int32), len(schedule.outputs))
+    return replace(
+        schedule,
+        rounds=schedule.rounds + (count - 1) * stagger,
+        chunks=tuple(map(tuple, chunks.tolist())),
+        outputs=outputs,
+        transfers=transfers[np.argsort(transfers[:, 0], kind="stable")],
+        combines=combines[order],
+        operands=operands,
+        operand_starts=starts,
+        owners=tuple(np.repeat(np.asarray(schedule.owners, dtype=np.int64), count).tolist()),
+        repeat=None,
+    )
+
+
+def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> IntTable:
+    """The table once for every slice, slice by slice, with its rounds (column 0) and chunks."""
+    slices = np.repeat(np.arange(repeat.count, dtype=np.int32), len(table))
+    every = np.tile(table, (repeat.count, 1))
+    every[:, 0] += slices * repeat.stagger_rounds
+    every[:, chunk_column] = every[:, chunk_column] * repeat.count + slices
+    return every
+
+
+def _operands_of(schedule: Schedule, which: NDArray[np.int64]) -> tuple[IntTable, IntTable]:
+    """Operands, and where they start, of these combines in this order."""
+    sizes = np.diff(schedule.operand_starts)[which]
+    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    shift = np.repeat(schedule.operand_starts[which] - starts[:-1], sizes)
+    return schedule.operands[shift + np.arange(starts[-1])], starts.astype(np.int32)
+
+
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
     """(first row, rows) of `parts` chunks that differ by at most one row."""
     edges = [rows * i // parts for i in range(parts + 1)]
@@ -146,7 +201,7 @@ def part_chunks(parts: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], tupl
     return tuple((edges[rank], parts[rank]) for rank in owners), owners
 
 
-def make_schedule(
+def make_schedule(  # noqa: PLR0913 - the whole of a schedule, all but two keyword-only
     ranks: int,
     chunks: Sequence[tuple[int, int]],
     *,
