@@ -14,8 +14,12 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from topocomm.errors import PlanError
 
+Column = NDArray[np.int64]
 CollectiveName = Literal["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan", "exscan"]
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
 IN_PARTS = ("allgather", "reduce_scatter")
@@ -99,6 +103,22 @@ class Collective:
         if self.name in ("scan", "exscan"):
             return range(rank + (self.name == "scan"))
         return self.contributors
+
+    def receive_columns(self, ranks: Column, owners: Column) -> NDArray[np.bool_]:
+        """`receives` of many ranks, and owners of the chunks' parts, at once."""
+        among = (ranks >= self.receivers.start) & (ranks < self.receivers.stop)
+        return among & (ranks == owners) if self.name == "reduce_scatter" else among
+
+    def expected_columns(self, ranks: Column, owners: Column) -> tuple[Column, Column]:
+        """First contribution, and the end, of `expected` for many ranks and owners at once."""
+        none = np.zeros_like(ranks)
+        if self.shards:
+            return none, none + self.shards[-1]
+        if self.name == "allgather":
+            return owners, owners + 1
+        if self.name in ("scan", "exscan"):
+            return none, ranks + (self.name == "scan")
+        return none + self.contributors.start, none + self.contributors.stop
 
     @cached_property
     def _starts(self) -> tuple[int, ...]:
