@@ -82,6 +82,13 @@ class PathFinder:
         return np.array([figures.gb_per_s for figures in self.links.values()], dtype=float)
 
     @cached_property
+    def link_nics(self) -> Ints:
+        """int64 [links]: which NIC every directed link leads to, counted from 0; -1 for other devices."""
+        nics = [device.id for device in self.topology.devices if device.kind == "nic"]
+        number = {name: nic for nic, name in enumerate(nics)}
+        return np.array([number.get(dst, -1) for _, dst in self.links], dtype=np.int64)
+
+    @cached_property
     def classes(self) -> HostClasses:
         """Which hosts look alike."""
         return host_classes(self.topology, self.links)
