@@ -82,6 +82,13 @@ class PathFinder:
         return np.array([figures.gb_per_s for figures in self.links.values()], dtype=float)
 
     @cached_property
+    def link_ends(self) -> tuple[Ints, Ints]:
+        """int64 [links] twice: the device that every directed link leaves, and the one it leads to."""
+        index = self.classes.index
+        src, dst = ([index[edge[side]] for edge in self.links] for side in (0, 1))
+        return np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
+
+    @cached_property
     def link_nics(self) -> Ints:
         """int64 [links]: which NIC every directed link leads to, counted from 0; -1 for other devices."""
         nics = [device.id for device in self.topology.devices if device.kind == "nic"]

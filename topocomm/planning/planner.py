@@ -18,6 +18,7 @@ from topocomm.planning.bounds import Bounds, bounds_of
 from topocomm.planning.buffers import rank_program
 from topocomm.planning.candidates import Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
+from topocomm.planning.connected import refuse_disconnected
 from topocomm.planning.cost import Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
@@ -181,6 +182,7 @@ def every_plan(
     made = _collective(collective, len(ends), root, layout, parts, shards)
     request = Request(made, operator, layout, ends, "auto", 1, "loggp")
     paths = PathFinder(topology)
+    refuse_disconnected(paths, made, ends)
     found = sorted(_candidates(request, paths), key=lambda one: _merit(one, "auto"))
     return [_finish(request, one, paths) for one in found]
 
@@ -222,6 +224,7 @@ _planning = Lock()
 @lru_cache(maxsize=256)
 def _search(machine: _Machine, request: Request) -> Plan:
     paths = PathFinder(machine.topology)
+    refuse_disconnected(paths, request.collective, request.endpoints)
     best = min(_candidates(request, paths), key=lambda found: _rank(found, request))
     return _finish(request, best, paths)
 

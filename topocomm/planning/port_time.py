@@ -135,9 +135,12 @@ class _Ports:
             heapq.heapify(queue)
         needed = [queues[port] for port in held.tolist()]
         found = []
-        for message, (slot_us, hold_us) in enumerate(zip(slots_us.tolist(), holds_us.tolist(), strict=True)):
-            own = needed[starts[message] : starts[message + 1]]
-            start_us = max(slot_us, *(queue[0] for queue in own))
+        ranges = zip(starts, starts[1:], slots_us.tolist(), holds_us.tolist(), strict=False)
+        for low, high, start_us, hold_us in ranges:
+            own = needed[low:high]
+            for queue in own:
+                if queue[0] > start_us:
+                    start_us = queue[0]
             for queue in own:
                 heapq.heapreplace(queue, start_us + hold_us)
             found.append(start_us)
