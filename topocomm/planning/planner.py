@@ -376,6 +376,8 @@ def _ratio(reached: float, bound: float) -> float:
 def _scratch_bytes(schedule: Schedule, layout: Layout) -> int:
     """Bytes beyond one rank's own value that its buffers take, on the rank that needs most."""
     rows = [rows for _, rows in schedule.chunks]
+    if not any(map(layout.packed_bytes, set(rows))):
+        return 0
     worst = 0
     for rank in range(schedule.ranks):
         program = rank_program(schedule, rank, lambda c: layout.packed_bytes(rows[c]), ALIGNMENT_BYTES)

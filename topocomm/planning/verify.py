@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
 from typing import NoReturn
 
 import numpy as np
@@ -314,9 +313,7 @@ def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str
     for index in np.flatnonzero(path != NO_PATH).tolist():
         paths.explicit(schedule.paths[path[index]], names[src[index]], names[dst[index]])
     sources, targets = ([names[end] for end in side[path == NO_PATH].tolist()] for side in (src, dst))
-    latencies_us = [paths.latency_us(source, target) for source, target in zip(sources, targets, strict=True)]
-    if inf in latencies_us:
-        unreached = latencies_us.index(inf)
+    for unreached in np.flatnonzero(np.isinf(paths.latencies_us(sources, targets))).tolist():
         paths.cheapest(sources[unreached], targets[unreached])  # says why there is none
 
 
