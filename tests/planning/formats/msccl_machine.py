@@ -1,6 +1,6 @@
 """Runs MSCCL XML on symbols, by the rules of its runtime: thread blocks in order, flags, and channels.
 
-Shares no code with the writer. A value is the sorted tuple of the ranks whose value was added; memory is per unit.
+Shares no code with the writer. A value is (unit of the payload, sorted ranks whose value was added).
 Channels that hold nothing are the strictest: what cannot deadlock on them cannot on any. Channels that hold everything
 let thread blocks run ahead of each other the most: where an order is missing, it shows.
 """
@@ -41,7 +41,7 @@ def run(text, in_place, seed=0, holds=0):
             chance.shuffle(left)
     if any(machine.flying.values()):
         raise Wrong("messages that nobody received")
-    return {(rank, unit): machine.get(rank, "o", unit) for rank, unit in machine.outputs()}
+    return {(rank, unit): machine.result(rank, unit) for rank, unit in machine.outputs()}
 
 
 class _Machine:
@@ -85,16 +85,27 @@ class _Machine:
             assert len(peers) <= 32
         for unit in range(sizes["i"]):
             if self.name != "broadcast" or rank == ROOT[0]:
-                self.memory[self._address(rank, "i", unit)] = (rank,)
+                self.memory[self._address(rank, "i", unit)] = (unit + self._start(rank, "i"), (rank,))
 
     def _address(self, rank, buffer, unit):
         """In place, input and output are one buffer; the part of a rank begins at its own offset."""
         if not 0 <= unit < self.sizes[rank][buffer]:
             raise Wrong(f"rank {rank}: {buffer}[{unit}] is outside")
         if self.in_place and buffer in "io":
-            part = {"allgather": "i", "reduce_scatter": "o"}.get(self.name)
-            return (rank, "io", unit + (rank * self.total // self.ranks if buffer == part else 0))
+            return (rank, "io", unit + self._start(rank, buffer))
         return (rank, buffer, unit)
+
+    def _start(self, rank, buffer):
+        """The unit of the payload with which a buffer begins: one that is a part begins at the rank's."""
+        part = {"allgather": "i", "reduce_scatter": "o"}.get(self.name)
+        return rank * self.total // self.ranks if buffer == part else 0
+
+    def result(self, rank, unit):
+        """The ranks that were added to a unit of the output."""
+        whole, ranks = self.get(rank, "o", unit)
+        if whole != unit + self._start(rank, "o"):
+            raise Wrong(f"rank {rank} has unit {whole} of the payload in o[{unit}]")
+        return ranks
 
     def get(self, rank, buffer, unit):
         address = self._address(rank, buffer, unit)
@@ -177,9 +188,11 @@ ROOT = [0]
 
 
 def add(a, b):
-    if set(a) & set(b):
-        raise Wrong(f"{set(a) & set(b)} counted twice")
-    return tuple(sorted((*a, *b)))
+    if a[0] != b[0]:
+        raise Wrong(f"units {a[0]} and {b[0]} of the payload are added")
+    if set(a[1]) & set(b[1]):
+        raise Wrong(f"{set(a[1]) & set(b[1])} counted twice")
+    return a[0], tuple(sorted((*a[1], *b[1])))
 
 
 def expected(name, ranks, units, root):
