@@ -71,7 +71,7 @@ def draw_host(
     nics = [d for d in devices if d.kind == "nic" and any(d.id in pair for pair in links)]
     floor = max(_place_nics(plot, nics, floor), top + END_HEIGHT + 22)
     right = max([x + plot.half[name] for name, (x, _) in plot.middle.items()], default=corner[0] + 200) + 2 * MARGIN
-    size = (max(right - corner[0], 200.0), floor + 12 - corner[1])
+    size = (max(right - corner[0], 280.0), floor + 12 - corner[1])
     page.rect(corner, size, "panel")
     for name, low, high in groups:
         page.rect((low - 4, top), (high - low + 8, END_HEIGHT + 22), "group")
