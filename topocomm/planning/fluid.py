@@ -26,6 +26,15 @@ def fluid_time_us(steps: list[Step], inputs: list[Place], outputs: list[Place], 
     return _Events(steps, inputs, model).run(outputs)
 
 
+def ready_times_us(
+    steps: list[Step], inputs: list[Place], outputs: list[Place], model: FluidModel
+) -> dict[Place, float]:
+    """When every place that is written before the last output has its value, in microseconds."""
+    events = _Events(steps, inputs, model)
+    events.run(outputs)
+    return events.ready_us
+
+
 @dataclass(frozen=True)
 class FluidModel:
     """What the events need to know beside the messages."""
