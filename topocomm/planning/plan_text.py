@@ -7,18 +7,19 @@ kinds of links, and when it is there.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from textwrap import wrap
+
+import numpy as np
 
 from topocomm.planning.compare import Rival, figure_of
 from topocomm.planning.cost import FLUID_LIMIT_MESSAGES
 from topocomm.planning.fluid import FluidModel, ready_times_us
-from topocomm.planning.messages import Message, steps_of
+from topocomm.planning.messages import chunk_bytes, messages_of, routes_of, steps_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import NO_PATH, Transfer, input_pieces, split_rows
+from topocomm.planning.schedule import input_pieces, split_rows
 from topocomm.topology.model import Topology
 
 WIDTH = 80
@@ -155,15 +156,21 @@ def _proved(plan: Plan) -> list[str]:
 
 def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     lines = []
-    moves = plan.schedule.transfer_list()
-    times = round_times(plan, paths)
-    for round_ in range(min(plan.schedule.rounds, MOST_ROUNDS)):
-        here = [move for move in moves if move.round == round_]
-        if here:
-            lines += _wrap(f"  round {round_ + 1:<2} ", " ".join([*_exchanges(here), _over(plan, here, paths)]))
+    schedule, times = plan.schedule, round_times(plan, paths)
+    messages = messages_of(schedule, chunk_bytes(schedule, 0))
+    routes = routes_of(messages, schedule, plan.ranks, paths)
+    kinds = {(link.src, link.dst): link.kind for link in paths.topology.links}
+    kind_of_link = np.array([kinds[edge] for edge in paths.edges], dtype=object)
+    edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
+    for round_, (low, high) in enumerate(list(pairwise(edges))[:MOST_ROUNDS]):
+        if low < high:
+            crossed = sorted(set(kind_of_link[np.unique(routes.links[routes.starts[low] : routes.starts[high]])]))
+            over = [f"({', '.join(crossed)})"] * bool(crossed)
+            pairs = zip(messages.src[low:high].tolist(), messages.dst[low:high].tolist(), strict=True)
+            lines += _wrap(f"  round {round_ + 1:<2} ", " ".join([*_exchanges(pairs), *over]))
             lines += _wrap(" " * 11, times[round_])
-    if plan.schedule.rounds > MOST_ROUNDS:
-        lines.append(f"  ... and {plan.schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
+    if schedule.rounds > MOST_ROUNDS:
+        lines.append(f"  ... and {schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
     return lines
 
 
@@ -174,11 +181,13 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     pipelined one, whose slices overlap, only the bytes are told.
     """
     row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
-    steps = steps_of(plan.schedule, plan.ranks, paths, row_bytes)
-    sizes = [_sizes(step.messages) for step in steps]
-    if not 0 < sum(len(step.messages) for step in steps) <= FLUID_LIMIT_MESSAGES or plan.schedule.repeat is not None:
-        return sizes
     schedule = plan.schedule
+    messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
+    edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
+    sizes = [_sizes(np.unique(messages.payload_bytes[low:high]).tolist()) for low, high in pairwise(edges)]
+    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
+        return sizes
+    steps = steps_of(schedule, plan.ranks, paths, row_bytes)
     nics = frozenset(device.id for device in paths.topology.devices if device.kind == "nic")
     inputs = [(rank, *piece) for rank in range(schedule.ranks) for piece in input_pieces(schedule, rank)]
     outputs = [(rank, slot, chunk) for rank, slot, chunk in schedule.outputs.tolist()]
@@ -188,16 +197,16 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     return [f"{size}all there at {end:.2f} us" for size, end in zip(sizes, ends, strict=True)]
 
 
-def _sizes(messages: Sequence[Message]) -> str:
-    sizes = sorted({message.payload_bytes for message in messages})
+def _sizes(sizes: Sequence[int]) -> str:
+    """Bytes of a message, from those that occur, least first."""
     if not sizes or not sizes[-1]:
         return ""
     return f"{sizes[0]} B each, " if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} B each, "
 
 
-def _exchanges(moves: list[Transfer]) -> list[str]:
+def _exchanges(messages: Iterable[tuple[int, int]]) -> list[str]:
     """`0<>1` where two ranks exchange, `0>1` where one sends."""
-    pairs = dict.fromkeys((move.src, move.dst) for move in moves)
+    pairs = dict.fromkeys(messages)
     shown = []
     for src, dst in pairs:
         if (dst, src) not in pairs:
@@ -206,18 +215,6 @@ def _exchanges(moves: list[Transfer]) -> list[str]:
             shown.append(f"{src}<>{dst}")
     rest = len(shown) - MOST_MOVES
     return shown if rest <= 0 else [*shown[:MOST_MOVES], f"and {rest} more"]
-
-
-def _over(plan: Plan, moves: list[Transfer], paths: PathFinder) -> str:
-    """The link kinds that the round's messages cross."""
-    kinds = {(link.src, link.dst): link.kind for link in paths.topology.links}
-    crossed: Counter[str] = Counter()
-    for move in moves:
-        a, b = plan.ranks[move.src], plan.ranks[move.dst]
-        named = move.path != NO_PATH
-        route = paths.explicit(plan.schedule.paths[move.path], a, b) if named else paths.cheapest(a, b)
-        crossed.update({kinds[edge] for edge in route.edges})
-    return f"({', '.join(sorted(crossed))})" if crossed else ""
 
 
 def _wrap(head: str, text: str) -> list[str]:
