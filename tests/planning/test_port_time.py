@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tests.machines import hosts, switch
 from tests.planning.schedules import any_schedules
 from topocomm import Device, Link, PlanError, Topology
 from topocomm.planning import cost as cost_module
+from topocomm.planning import port_time
 from topocomm.planning.algorithms.flat import flat_allreduce
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
@@ -91,13 +93,14 @@ def machines(draw):
 
 
 @settings(max_examples=150, deadline=None)
-@given(any_schedules(), machines(), st.randoms(use_true_random=False), st.sampled_from([1, 2, 3]))
-def test_any_schedule(drawn, machine, chance, ports):
+@given(any_schedules(), machines(), st.randoms(use_true_random=False), st.sampled_from([1, 2, 3]), st.booleans())
+def test_any_schedule(drawn, machine, chance, ports, waves):
     schedule, _ = drawn
     paths = PathFinder(machine)
     ends = [chance.choice(machine.endpoints) for _ in range(schedule.ranks)]
     for model in ("alpha", "loggp"):
-        found = cost_of(schedule, ends, paths, row_bytes=4, ports=ports, port_model=model)
+        with mock.patch.object(port_time, "MOST_WAVES", port_time.MOST_WAVES if waves else 0):
+            found = cost_of(schedule, ends, paths, row_bytes=4, ports=ports, port_model=model)
         assert found.alpha_us == pytest.approx(expected_us(schedule, ends, paths, ports, model), abs=1e-9)
         assert found.messages == sum(map(len, grouped(schedule)))
         throughput = expected_throughput(schedule, ends, paths)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,22 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Plan, or check a saved plan, and print it; returns the exit status."""
+    with _rare_collection():
+        return _run(args)
+
+
+@contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Search for garbage cycles rarely: a large machine is a million objects that stay, gone through every time."""
+    before = gc.get_threshold()
+    gc.set_threshold(1_000_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _run(args: argparse.Namespace) -> int:
     whole = read_sources(args)
     topology = without(whole, args.without) if args.without else whole
     chosen = _saved(args, topology) if args.plan else _planned(args, topology)

@@ -9,9 +9,8 @@ from topocomm.errors import PlanError
 from topocomm.operators.operator import Operator
 from topocomm.planning.candidates import Request
 from topocomm.planning.cost import Cost
-from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan, PlanFigures
-from topocomm.planning.planner import _candidates, _rank
+from topocomm.planning.planner import chosen_from
 from topocomm.topology.degrade import pieces
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
@@ -48,8 +47,7 @@ def ranked(plan: Plan, topology: Topology, operator: Operator) -> tuple[Rival, .
         plan.ports,
         plan.port_model,
     )
-    found = sorted(_candidates(request, PathFinder(topology)), key=lambda one: _rank(one, request))
-    return tuple(Rival(one.algorithm, figure_of(plan, one.cost), one.cost.predicted_us) for one in found)
+    return tuple(Rival(name, figure_of(plan, cost), cost.predicted_us) for name, cost in chosen_from(topology, request))
 
 
 def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:

@@ -70,6 +70,7 @@ class PathFinder:
         self.links, self.assumed = link_figures(topology)
         self._routes: dict[Edge, Route] = {}
         self._labels: dict[str, dict[str, Label]] = {}
+        self._placed: tuple[tuple[str, ...], Ints] | None = None
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -135,7 +136,7 @@ class PathFinder:
             dst: Integers [n]: ranks that receive.
         """
         classes = self.classes
-        device = np.array([classes.index.get(name, -1) for name in endpoints], dtype=np.int64)
+        device = self._devices(endpoints)
         a, b = device[src], device[dst]
         code = self._codes(a, b)
         _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
@@ -170,6 +171,16 @@ class PathFinder:
             np.cumsum([0, *(len(route.edges) for route in routes)]),
             np.array(links, dtype=np.int64),
         )
+
+    def _devices(self, endpoints: Sequence[str]) -> Ints:
+        """int64 [ranks]: the device of each rank, -1 for an id that is none; kept for the last tuple of endpoints."""
+        if self._placed is None or self._placed[0] is not endpoints:
+            index = self.classes.index
+            found = np.array([index.get(name, -1) for name in endpoints], dtype=np.int64)
+            if not isinstance(endpoints, tuple):
+                return found
+            self._placed = endpoints, found
+        return self._placed[1]
 
     @cached_property
     def _ends(self) -> frozenset[str]:

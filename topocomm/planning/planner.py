@@ -161,7 +161,13 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         cores,
     )
     with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
-        return _search(_Machine(topology), request)
+        return _search(_Machine(topology), request)[0]
+
+
+def chosen_from(topology: Topology, request: Request) -> tuple[tuple[str, Cost], ...]:
+    """Name and cost of every candidate of a request, best first: that of the plan, and its rivals."""
+    with _planning:
+        return _search(_Machine(topology), request)[1]
 
 
 def every_plan(
@@ -222,11 +228,12 @@ _planning = Lock()
 
 
 @lru_cache(maxsize=256)
-def _search(machine: _Machine, request: Request) -> Plan:
+def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str, Cost], ...]]:
+    """The best plan; name and cost of every candidate, best first."""
     paths = PathFinder(machine.topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
-    best = min(_candidates(request, paths), key=lambda found: _rank(found, request))
-    return _finish(request, best, paths)
+    found = sorted(_candidates(request, paths), key=lambda found: _rank(found, request))
+    return _finish(request, found[0], paths), tuple((one.algorithm, one.cost) for one in found)
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:

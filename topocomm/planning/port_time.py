@@ -19,6 +19,9 @@ from topocomm.planning.paths import PathFinder
 from topocomm.planning.routes import Floats, Ints, Routes, spans
 from topocomm.planning.schedule import Schedule, row_keys
 
+MOST_WAVES = 12
+"""Messages of one round that wait for each other in a longer row are served one after the other."""
+
 
 @dataclass(frozen=True)
 class PortRules:
@@ -85,11 +88,13 @@ class _Places:
         """The combines low..high-1, all of one round: each result is ready when its last operand is."""
         starts = self.starts[low : high + 1]
         operands = self.operands[starts[0] : starts[-1]]
-        if not self._chained[self._round[low]]:
-            ready_us[self.folded[low:high]] = np.maximum.reduceat(ready_us[operands], starts[:-1] - starts[0])
-            return
-        for fold in range(low, high):  # one reads what another of this round made
-            ready_us[self.folded[fold]] = ready_us[self.operands[self.starts[fold] : self.starts[fold + 1]]].max()
+        chained = self._chained[self._round[low]]
+        while True:
+            folded_us = np.maximum.reduceat(ready_us[operands], starts[:-1] - starts[0])
+            done = not chained or (folded_us == ready_us[self.folded[low:high]]).all()
+            ready_us[self.folded[low:high]] = folded_us
+            if done:  # where one reads what another of this round made, it takes as many times as they follow
+                return
 
 
 class _Ports:
@@ -118,16 +123,29 @@ class _Ports:
     def serve(self, round_: int, which: slice, slots_us: Floats) -> Floats:
         """Start the messages of one round, as early as slots and ports allow; returns their arrivals."""
         held = self._held[self._starts[which.start] : self._starts[which.stop]]
-        starts = self._starts[which] - self._starts[which.start]
-        holds_us, latency_us = self._holds_us[which], self._latency_us[which]
-        if round_ in self._crowded:
-            return self._in_turn(held, [*starts.tolist(), len(held)], slots_us, holds_us) + latency_us
-        place = self._free_us[held].argmin(axis=1)
-        start_us = np.maximum(slots_us, np.maximum.reduceat(self._free_us[held, place], starts))
-        self._free_us[held, place] = np.repeat(start_us + holds_us, np.diff(starts, append=len(held)))
-        return start_us + latency_us
+        counts = np.diff(self._starts[which.start : which.stop + 1])
+        holds_us = self._holds_us[which]
+        if round_ not in self._crowded:
+            return self._at_once(held, counts, slots_us, holds_us) + self._latency_us[which]
+        waves = _waves(held, counts)
+        if waves is None:
+            return self._in_turn(held, counts, slots_us, holds_us) + self._latency_us[which]
+        start_us = np.empty(len(counts))
+        first = np.cumsum(counts) - counts
+        for wave in waves:
+            ports = held[spans(first[wave], counts[wave])[1]]
+            start_us[wave] = self._at_once(ports, counts[wave], slots_us[wave], holds_us[wave])
+        return start_us + self._latency_us[which]
 
-    def _in_turn(self, held: Ints, starts: list[int], slots_us: Floats, holds_us: Floats) -> Floats:
+    def _at_once(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
+        """The start of messages none of which need one port."""
+        place = self._free_us[held].argmin(axis=1)
+        free_us = np.maximum.reduceat(self._free_us[held, place], np.cumsum(counts) - counts)
+        start_us = np.maximum(slots_us, free_us)
+        self._free_us[held, place] = np.repeat(start_us + holds_us, counts)
+        return start_us
+
+    def _in_turn(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
         """The start of messages some of which need one port: one after the other."""
         known = np.unique(held)
         queues = dict(zip(known.tolist(), self._free_us[known].tolist(), strict=True))
@@ -135,7 +153,8 @@ class _Ports:
             heapq.heapify(queue)
         needed = [queues[port] for port in held.tolist()]
         found = []
-        ranges = zip(starts, starts[1:], slots_us.tolist(), holds_us.tolist(), strict=False)
+        ends = np.cumsum(counts)
+        ranges = zip((ends - counts).tolist(), ends.tolist(), slots_us.tolist(), holds_us.tolist(), strict=True)
         for low, high, start_us, hold_us in ranges:
             own = needed[low:high]
             for queue in own:
@@ -146,6 +165,29 @@ class _Ports:
             found.append(start_us)
         self._free_us[known] = list(queues.values())
         return np.array(found)
+
+
+def _waves(held: Ints, counts: Ints) -> list[Ints] | None:
+    """Messages that need no port in common, such that each comes after all that need its ports before it.
+
+    None where they would be many, since messages wait for each other in a long row.
+
+    Args:
+        held: Ports of the messages, one message after the other.
+        counts: How many ports each needs.
+    """
+    by_port = np.argsort(held, kind="stable")
+    follows = np.flatnonzero(held[by_port][1:] == held[by_port][:-1])
+    message = np.repeat(np.arange(len(counts)), counts)
+    before, after = message[by_port[follows]], message[by_port[follows + 1]]
+    wave = np.zeros(len(counts), dtype=np.int64)
+    for _ in range(MOST_WAVES):
+        later = wave.copy()
+        np.maximum.at(later, after, wave[before] + (before != after))
+        if (later == wave).all():
+            return [np.flatnonzero(wave == number) for number in range(int(wave.max()) + 1)]
+        wave = later
+    return None
 
 
 def _rounds_with_equals(rounds: Ints, ports: Ints) -> frozenset[int]:
