@@ -93,7 +93,7 @@ def change(text, path, value):
         ({"collective": "allgather"}, ["parts"], [4, 4, 4, 5], "within no rank's part|the parts 17"),
         ({"collective": "allgather"}, ["parts"], [5, 3, 4, 4], "chunk 1, rows 4 to 8, is within no rank's part"),
         ({"collective": "allgather"}, ["parts"], None, r"parts \(\): expected the rows of each of 4 ranks"),
-        ({"collective": "allgather"}, ["parts", 0], 4.0, "expected an integer, got 4.0"),
+        ({"collective": "allgather"}, ["parts", 0], 4.0, r"parts\[0\]: expected a number of rows 0..*, got 4.0"),
         ({"collective": "reduce_scatter"}, ["collective"], "allreduce", "allreduce has none"),
         ({"order": "canonical"}, ["order"], "any", "order 'any' with 5 shards"),
         ({"order": "canonical"}, ["shards"], None, "order 'canonical' with 0 shards"),
@@ -196,7 +196,7 @@ def test_other_texts_are_refused(text, message):
 @pytest.mark.parametrize("missing", ["ranks", "schedule", "proof", "root", "payload_bytes"])
 def test_missing_parts_are_named(missing):
     cut = {key: value for key, value in ORIGINAL.items() if key != missing}
-    with pytest.raises(PlanError, match=f"malformed plan: KeyError: '{missing}'"):
+    with pytest.raises(PlanError, match=f"^plan: {missing}: missing$"):
         loads(signed(cut))
 
 
@@ -204,7 +204,9 @@ def test_missing_parts_are_named(missing):
 def test_entries_must_be_integers(value):
     altered = copy.deepcopy(ORIGINAL)
     altered["schedule"]["rounds"][0]["transfers"][0][1] = value
-    with pytest.raises(PlanError, match="expected an integer, got"):
+    with pytest.raises(
+        PlanError, match=r"schedule.rounds\[0\].transfers\[0\]\[1\]: expected a slot 0..2147483647, got"
+    ):
         loads(signed(altered))
 
 
