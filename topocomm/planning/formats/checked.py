@@ -5,10 +5,10 @@ schedule.rounds[3].transfers[17][1]: expected a rank 0..7, got 9
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from itertools import chain
-from math import isfinite
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
@@ -19,6 +19,9 @@ from topocomm.errors import PlanError
 Json = Any
 """What `json.loads` gives."""
 T = TypeVar("T")
+
+MOST = sys.float_info.max
+"""Beyond it a number of JSON is read as infinite, or is an integer that no float holds."""
 
 MOST_SHOWN = 60
 LARGEST = (1 << 31) - 1
@@ -183,7 +186,7 @@ def _count(value: Json, where: str) -> int:
 
 
 def _number(value: Json, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -MOST <= value <= MOST:
         refuse(where, "a number", value)
     return value
 
