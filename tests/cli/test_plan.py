@@ -413,7 +413,7 @@ RESIGNED = [
     (("payload_bytes", 16388), "payload_bytes 16388 is no multiple of the 4096 rows"),
     (("proof", "order_kept", False), "proof.order_kept is False, the schedule proves True"),
     (("ranks", 0, "GPU9"), "GPU9"),
-    (("certificate", None), "malformed plan"),
+    (("certificate", None), "certificate: expected an object, got None"),
     *((path, path[0]) for path in (("rounds", 3), ("transfers", 3), ("wire_bytes", 1), ("proof", "complete", False))),
     (("predicted_us", "soon"), "predicted_us"),
 ]

@@ -199,7 +199,8 @@ def unrolled(schedule: Schedule) -> Schedule:
         return schedule
     count, stagger = schedule.repeat.count, schedule.repeat.stagger_rounds
     first, rows = np.asarray(schedule.chunks, dtype=np.int64).reshape(-1, 2).T[:, :, None]
-    edges = first + rows * np.arange(count + 1) // count
+    steps = np.arange(count + 1)
+    edges = first + rows // count * steps + rows % count * steps // count  # as `split_rows`, and never too large
     chunks = np.stack([edges[:, :-1], np.diff(edges)], axis=2).reshape(-1, 2)
     transfers = _sliced(schedule.transfers, schedule.repeat, chunk_column=5)
     combines = _sliced(schedule.combines, schedule.repeat, chunk_column=3)
@@ -324,6 +325,31 @@ def busiest_port(schedule: Schedule, endpoints: Sequence[str] = ()) -> int:
         messages = messages[np.unique(row_keys(*messages.T), return_index=True)[1]]
     ports = [row_keys(messages[:, 0], ends[messages[:, side]]) for side in (1, 2)]
     return max(int(np.unique(port, return_counts=True)[1].max()) for port in ports)
+
+
+def count_messages(schedule: Schedule) -> tuple[int, int]:
+    """(rounds that have a transfer, messages); of a pipelined schedule as of the one it unrolls to."""
+    table, repeat = schedule.transfers, schedule.repeat or Repeat(1, 0)
+    return (
+        _count_shifted(np.zeros(len(table), dtype=np.int64), table[:, 0], repeat),
+        _count_shifted(row_keys(table[:, 1], table[:, 3], table[:, 6]), table[:, 0], repeat),
+    )
+
+
+def _count_shifted(keys: Rows, rounds: IntTable, repeat: Repeat) -> int:
+    """How many different (key, round) there are when each comes again `count` times, `stagger_rounds` apart."""
+    stagger = repeat.stagger_rounds or max(int(rounds.max(initial=0)), 1) + 1
+    count = repeat.count if repeat.stagger_rounds else 1
+    trains = row_keys(keys, rounds % stagger)  # what can meet when it is shifted
+    first = np.unique(row_keys(trains, rounds // stagger), return_index=True)[1]
+    gaps, together = np.diff(rounds[first] // stagger), np.diff(trains[first]) == 0
+    return count * len(first) - int(np.maximum(count - gaps[together], 0).sum())
+
+
+def rows_sent(schedule: Schedule) -> int:
+    """Rows of the payload that all messages carry together; slices of a pipelined schedule share the rows out."""
+    times = np.bincount(schedule.transfers[:, 5], minlength=len(schedule.chunks)).tolist()
+    return sum(count * rows for count, (_, rows) in zip(times, schedule.chunks, strict=True))
 
 
 def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Schedule:
