@@ -68,7 +68,7 @@ class Job:
         self.plan, self.layout = plan, layout
         ranks = range(plan.schedule.ranks)
         span = Span(0, layout.leading)
-        works = [Work(plan, operator, layout, 16, rank, span, span) for rank in ranks]
+        works = [Work(plan, plan.schedule, operator, layout, 16, rank, span, span) for rank in ranks]
         assert all(map(covers, works))
         programs = [shared_program(plan.schedule, w.rank, w.chunk_bytes, ALIGNMENT_BYTES) for w in works]
         counters_bytes, size_bytes = len(ranks) * COUNTER_BYTES, 2 * programs[0].total_bytes
@@ -499,4 +499,4 @@ def test_values_of_many_fields_run_otherwise():
         layout = operator.layout(dict.fromkeys(used, ((4,), np.float32)))
         span = Span(0, layout.leading)
         plan = every_plan(switch(2), "allreduce", operator, layout)[0]
-        assert covers(Work(plan, operator, layout, 16, 0, span, span)) == covered
+        assert covers(Work(plan, plan.schedule, operator, layout, 16, 0, span, span)) == covered

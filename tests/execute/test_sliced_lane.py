@@ -108,7 +108,7 @@ def test_ranks_that_are_ahead_leave_what_others_still_read(monkeypatch):
         region[...] = 0
         callers = []
         for rank in range(ranks):
-            work = Work(plan, SUM, layout, 16, rank, Span(0, (rows,)), Span(0, (rows,)))
+            work = Work(plan, plan.schedule, SUM, layout, 16, rank, Span(0, (rows,)), Span(0, (rows,)))
             transport = SimpleNamespace(rank=rank, size=ranks, hosts=(0,) * ranks)
             (lane,) = make_lanes.make_lanes(work, SimpleNamespace(transport=transport))
             assert len(lane.lanes) == 4  # an even number: every slice has the same memory in every call

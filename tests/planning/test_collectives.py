@@ -1,11 +1,13 @@
 """Who gives what and who holds what, and which collectives are none."""
 
+import numpy as np
 import pytest
 
+from tests.planning.replay import collective_of
 from topocomm import PlanError
 from topocomm.planning.algorithms.canonical import flat_canonical
 from topocomm.planning.algorithms.flat import flat_allgather, flat_allreduce, flat_broadcast
-from topocomm.planning.collectives import Collective
+from topocomm.planning.collectives import COLLECTIVES, Collective
 from topocomm.planning.schedule import input_pieces, part_chunks
 
 
@@ -14,6 +16,7 @@ def test_parts_follow_each_other():
     assert [collective.part(rank) for rank in range(4)] == [(0, 3), (3, 0), (3, 2), (5, 1)]
     assert collective.owners([(0, 1), (1, 2), (3, 2), (5, 1)]) == (0, 0, 2, 3)
     assert Collective("allgather", 2, parts=(0, 0)).owners([(0, 0), (0, 0)]) == (0, 1)
+    assert Collective("allgather", 2, parts=(0, 0)).owners([(0, 0)] * 6) == (0, 0, 0, 1, 1, 1)
     assert Collective("allreduce", 4).owners([(0, 6)]) == ()
 
 
@@ -78,3 +81,16 @@ def test_inputs_are_there_before_the_first_round():
 def test_what_is_no_collective_is_named(fields, message):
     with pytest.raises(PlanError, match=message):
         Collective(*fields)
+
+
+def test_columns_say_what_single_ranks_are_told():
+    for name in COLLECTIVES:
+        for shards in [(), (0, 3, 3, 8)] if name == "allreduce" else [()]:
+            collective = collective_of(name, 3, root=1 if name in ("reduce", "broadcast") else 0, shards=shards)
+            rank, owner = np.divmod(np.arange(9), 3)
+            low, high = collective.expected_columns(rank, owner)
+            receives = collective.receive_columns(rank, owner)
+            for row in range(9):
+                one, whose = int(rank[row]), int(owner[row])
+                assert range(low[row], high[row]) == collective.expected(one, whose), name
+                assert receives[row] == collective.receives(one, whose), name

@@ -9,7 +9,9 @@ import pytest
 from tests.machines import hosts, switch
 from topocomm import SUM, Device, catalog, plan
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.plan_text import MOST_MOVES, MOST_ROUNDS, WIDTH, plan_text
+from topocomm.planning.compare import Rival
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.plan_text import MOST_MOVES, MOST_ROUNDS, WIDTH, placed, plan_text, round_times
 from topocomm.planning.planner import every_plan
 from topocomm.planning.schedule import make_schedule
 
@@ -30,7 +32,7 @@ def rounds(said):
         head = re.match(r"  round (\d+)", shown[:10])
         if head:
             found[int(head[1])] = []
-        if head or (found and shown.startswith(" " * 10)):
+        if head or (found and shown.startswith(" " * 10) and "all there at" not in shown):
             found[max(found)] += re.findall(r"and \d+ more|\(.*\)|\S+", shown[10:])
     return found
 
@@ -178,3 +180,36 @@ def test_shards_are_told():
     said = text(switch(5), order="canonical", shards=[0, 1, 1, 4, 8, 64])
     assert "\n  shards  of ranks 0..4, canonical order: 0, none, 1-3, 4-7, 8-63\n" in said
     assert "canonical" not in text(switch(5))
+
+
+def test_ranks_are_told_in_runs():
+    assert placed([f"GPU{i}" for i in range(8)]) == "0-7 on GPU0-7"
+    assert placed(["h0/GPU0", "h0/GPU1", "h1/GPU0"]) == "0-1 on h0/GPU0-1, 2 on h1/GPU0"
+    assert placed(["b", "GPU1", "GPU0"]) == "0 on b, 1 on GPU1, 2 on GPU0"
+    assert placed([f"h{i}/GPU0" for i in range(9)]).endswith("5 on h5/GPU0, and 3 more runs")
+
+
+def test_a_round_ends_when_its_last_message_is_there():
+    topology = switch(4)
+    made = plan(topology, payload_bytes=450_000, objective="latency")
+    times = round_times(made, PathFinder(topology))
+    assert times == ["450000 B each, all there at 1.60 us", "450000 B each, all there at 3.20 us"]
+    assert made.figures.predicted_us == pytest.approx(3.2)
+    silent = plan(topology, payload_bytes=0, objective="latency")
+    assert round_times(silent, PathFinder(topology)) == ["all there at 0.60 us", "all there at 1.20 us"]
+
+
+def test_messages_of_several_sizes():
+    topology = switch(3)
+    made = plan(topology, "allgather", payload_bytes=40, parts=(1, 2, 7), objective="rounds")
+    assert round_times(made, PathFinder(topology))[0].startswith("4 to 28 B each, ")
+
+
+def test_a_plan_of_one_algorithm_says_so():
+    topology = switch(2)
+    made = plan(topology, payload_bytes=4)
+    own = Rival(made.algorithm, 1.0, 1.0)
+    assert "  why     no other algorithm fits this request" in plan_text(made, topology, [own]).splitlines()
+    assert "  why" not in plan_text(made, topology)
+    worse = plan_text(made, topology, [own, Rival("slow", 2 * made.figures.predicted_us, 9.0)])
+    assert f"others  slow {2 * made.figures.predicted_us:.2f} us (2.00x)" in worse

@@ -23,7 +23,7 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Combine, Schedule, Transfer, make_schedule
+from topocomm.planning.schedule import Combine, Repeat, Schedule, Transfer, make_schedule
 from topocomm.planning.verify import verify
 
 ALLREDUCE = {
@@ -285,3 +285,122 @@ def test_a_rank_reads_no_part_of_another_in_an_allgather():
 def test_a_schedule_of_something_else_is_refused(schedule, collective, message):
     with pytest.raises(PlanError, match=message):
         verify(schedule, collective)
+
+
+def first_of(name, ranks, algorithm, rows=8):
+    collective = collective_of(name, ranks, rows=rows)
+    return builds(switch(ranks), collective, rows)[algorithm](), collective
+
+
+@pytest.mark.parametrize(
+    ("repeat", "message"),
+    [
+        (Repeat(0, 1), "repeat: count 0, stagger_rounds 1; expected a count of at least 1"),
+        (Repeat(2, -1), "repeat: count 2, stagger_rounds -1; expected"),
+        (Repeat(3, 1), "repeat: 3 slices of chunk 0, which has 2 rows: every slice has one or more"),
+    ],
+    ids=str,
+)
+def test_what_cannot_repeat_is_refused(repeat, message):
+    schedule, collective = first_of("allreduce", 4, "direct")
+    with pytest.raises(PlanError, match=message):
+        verify(replace(schedule, repeat=repeat), collective)
+
+
+def test_slices_beyond_what_columns_can_number_are_refused():
+    schedule, collective = first_of("allreduce", 4, "direct", rows=0)
+    assert verify(replace(schedule, repeat=Repeat(1000, 1)), collective)
+    for repeat in (Repeat(2**30, 0), Repeat(2**20, 2**20)):
+        with pytest.raises(PlanError, match="are more than columns can number"):
+            verify(replace(schedule, repeat=repeat), collective)
+
+
+def test_slices_meet_at_ports():
+    """One message a round and port; a slice right behind another has twice as many, one that waits has not."""
+    schedule, collective = first_of("scan", 5, "chain")
+    limits = {"serialised": False, "ports": 1}
+    assert verify(replace(schedule, repeat=Repeat(8, 1)), collective, **limits).ports_respected
+    schedule, collective = first_of("allreduce", 4, "recursive-doubling")
+    assert verify(replace(schedule, repeat=Repeat(8, 0)), collective, **limits).ports_respected
+    assert verify(replace(schedule, repeat=Repeat(8, 2)), collective, **limits).ports_respected
+    with pytest.raises(PlanError, match="2 messages in one round, 1 are allowed"):
+        verify(replace(schedule, repeat=Repeat(8, 1)), collective, **limits)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("dst", 0, r"round 0: rank 0 sends to itself"),
+        ("path", 0, r"a transfer names path 0, but there are 0 paths"),
+        ("path", -2, r"a transfer names path -2, but there are 0 paths"),
+        ("src", 4, r"transfer source is outside 0\.\.3"),
+        ("dst", -1, r"transfer destination is outside 0\.\.3"),
+        ("chunk", 1, r"transfer chunk is outside 0\.\.0"),
+    ],
+)
+def test_a_transfer_that_leads_nowhere_is_refused(field, value, message):
+    schedule = recursive_doubling_allreduce(4, 1)
+    moves = schedule.transfer_list()
+    moves[0] = moves[0]._replace(**{field: value})
+    with pytest.raises(PlanError, match=message):
+        verify(rebuilt(schedule, transfers=moves), Collective("allreduce", 4))
+
+
+def test_slots_may_have_any_number():
+    schedule = recursive_doubling_allreduce(4, 1)
+    names = {0: 0, 1: 2**31 - 1, 2: -(2**31), 3: 5, 4: -1}
+    moves = [m._replace(src_slot=names[m.src_slot], dst_slot=names[m.dst_slot]) for m in schedule.transfer_list()]
+    folds = [
+        f._replace(out_slot=names[f.out_slot], operands=tuple(names[slot] for slot in f.operands))
+        for f in schedule.combine_list()
+    ]
+    outputs = [(rank, names[slot], chunk) for rank, slot, chunk in schedule.outputs.tolist()]
+    assert verify(rebuilt(schedule, moves, folds, outputs=outputs), Collective("allreduce", 4)).order_kept
+
+
+@pytest.mark.parametrize("ranks", [31, 100, 257])
+def test_many_ranks(ranks):
+    """Every algorithm that many ranks have, and one that is broken at its last fold."""
+    for name in COLLECTIVES:
+        collective = collective_of(name, ranks, rows=ranks)
+        for algorithm, build in builds(switch(ranks), collective, ranks).items():
+            if algorithm in ("flat", "direct") and ranks > 100:
+                continue
+            schedule = build()
+            assert verify(schedule, collective).complete
+            if len(schedule.operands):
+                schedule.operands[-1] = schedule.operands[-2]
+                with pytest.raises(PlanError, match=r"twice|misses"):
+                    verify(schedule, collective)
+
+
+@pytest.mark.parametrize("operands", [(), (0,)])
+def test_a_combine_of_less_than_two_is_refused(operands):
+    schedule = recursive_doubling_allreduce(4, 1)
+    folds = [*schedule.combine_list(), Combine(1, 2, 9, 0, operands)]
+    with pytest.raises(PlanError, match="round 1: a combine of rank 2 has fewer than two operands"):
+        verify(rebuilt(schedule, combines=folds), Collective("allreduce", 4))
+
+
+def test_a_node_is_put_in_once():
+    """In a slot that nothing reads it would do no harm, but the rank's value has no room for it."""
+    schedule = flat_canonical((0, 1, 2), 1)
+    collective = Collective("allreduce", 2, shards=(0, 1, 2))
+    assert verify(schedule, collective).canonical_tree
+    again = [*schedule.inputs.tolist(), [0, 9, 0]]
+    with pytest.raises(PlanError, match=r"input of rank 0 is node \(0, 1\); expected each of the canonical nodes"):
+        verify(rebuilt(schedule, inputs=again), collective)
+
+
+def test_of_several_faults_the_first_is_named():
+    """Slots before values, and in the order of events."""
+    schedule = recursive_doubling_allreduce(4, 1)
+    moves, folds = schedule.transfer_list(), schedule.combine_list()
+    folds[0] = folds[0]._replace(operands=(0, 0))  # a value: counted twice
+    folds[-1] = folds[-1]._replace(operands=(0, 77))
+    moves[-1] = moves[-1]._replace(src_slot=66)
+    broken = rebuilt(schedule, moves, folds)
+    with pytest.raises(PlanError, match=r"round 1: rank 3 reads slot 66"):
+        verify(broken, Collective("allreduce", 4))
+    with pytest.raises(PlanError, match=r"round 0: rank 1 slot 1 chunk 0 is written twice"):
+        verify(rebuilt(broken, transfers=[*moves, moves[0]]), Collective("allreduce", 4))

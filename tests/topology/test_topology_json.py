@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -118,6 +119,30 @@ def test_whole_numbers_become_floats_so_that_digests_agree():
     other = json.loads(json.dumps(document))
     other["links"][0]["gb_per_s"] = 450.0
     assert from_document(document).digest == from_document(other).digest
+
+
+@pytest.mark.parametrize(
+    ("rest", "message"),
+    [
+        ({"lanes": True}, "lanes: expected a whole number of at least 1 or null, got True"),
+        ({"lanes": 1.0}, "lanes: expected a whole number of at least 1 or null, got 1.0"),
+        ({"gb_per_s": True}, "gb_per_s: expected a number or null, got True"),
+        ({"kind": None}, "kind: expected a string, got None"),
+        ({"kind": ["k"]}, "kind: expected a string"),
+        ({"src": "c"}, "src: expected the id of a device, got 'c'"),
+        ({"src": ["a"]}, "src: expected a non-empty printable string"),
+        ({"dst": "a"}, "dst: expected another device than src, got 'a'"),
+        ({"latency_us": float("nan")}, "latency_us: expected a finite number"),
+    ],
+)
+def test_a_link_like_the_one_before_is_checked_all_the_same(rest, message):
+    """What was seen in a link above is not checked again: only where it is the same in value and type."""
+    link = {"src": "a", "dst": "b", "kind": "k", "lanes": 1, "gb_per_s": 1, "latency_us": 0.5}
+    document = {"devices": [{"id": "a", "kind": "gpu"}, {"id": "b", "kind": "gpu"}], "links": [link, link | rest]}
+    with pytest.raises(TopologyError, match=r"topology: links\[1\]\." + re.escape(message)):
+        from_document(document)
+    whole = from_document(document | {"links": [link, link | {"gb_per_s": 1.0}, link]})
+    assert [type(one.gb_per_s) for one in whole.links] == [float] * 3
 
 
 def test_unknown_keys_are_passed_over():

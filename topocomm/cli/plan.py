@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from topocomm.cli.output import write_result
 from topocomm.cli.sizes import parse_bytes
 from topocomm.cli.sources import add_sources, read_sources
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
-from topocomm.planning.formats.plan_json import dumps
+from topocomm.planning.compare import check_whole, defect, ranked
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.plan_text import plan_text
 from topocomm.planning.planner import plan
 from topocomm.planning.verify import verify
+from topocomm.topology.degrade import without
 from topocomm.topology.model import Topology
 
+FORMATS = ("text", "json", "msccl-xml", "mscclpp-json", "svg")
 BYTES = "bytes of one rank's value, or of the whole for allgather and reduce_scatter (64KiB); 0: latency only"
 
 
@@ -40,25 +47,83 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--order", choices=ORDERS, help="default any; canonical: one tree for any number of ranks")
     parser.add_argument("--root", type=int, metavar="R", help="root of reduce and broadcast (default 0)")
     parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")
+    parser.add_argument(
+        "--without",
+        action="append",
+        metavar="LINK",
+        help="plan as if this were down and say what that costs: GPU3-NIC3 (both directions), 'GPU0->GPU1' (one), or a "
+        "device (h2/NIC3, rail3: all its links); can be given several times",
+    )
     parser.add_argument("--plan", metavar="FILE", help="check and show this saved plan instead of making one")
     parser.add_argument("--save", metavar="FILE", help="also write the plan JSON")
-    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="text",
+        help="default text; msccl-xml and mscclpp-json are programs for those runtimes (sums on GPUs), svg a picture",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, or check a saved plan, and print it; returns the exit status."""
-    topology = read_sources(args)
+    with _rare_collection():
+        return _run(args)
+
+
+@contextmanager
+def _rare_collection() -> Iterator[None]:
+    """Search for garbage cycles rarely: a large machine is a million objects that stay, gone through every time."""
+    before = gc.get_threshold()
+    gc.set_threshold(1_000_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _run(args: argparse.Namespace) -> int:
+    whole = read_sources(args)
+    topology = without(whole, args.without) if args.without else whole
     chosen = _saved(args, topology) if args.plan else _planned(args, topology)
+    cost = defect(_planned(args, whole), chosen, args.without) if args.without else ""
     if args.save:
         chosen.save(Path(args.save))
-    print(dumps(chosen) if args.format == "json" else plan_text(chosen, topology))
+    if args.format == "text":
+        rivals = () if args.plan else ranked(chosen, topology, find_operator(chosen.operator))
+        print(plan_text(chosen, topology, rivals, cost))
+        return 0
+    if cost:
+        print(cost, file=sys.stderr)
+    write_result(_written(args.format, chosen, topology), None)
     return 0
+
+
+def _written(form: str, plan: Plan, topology: Topology) -> str:
+    """The plan in a format other than text, ending in a newline."""
+    if form == "msccl-xml":
+        from topocomm.planning.formats.msccl_xml import dumps as msccl_xml
+
+        return msccl_xml(plan, topology)
+    if form == "mscclpp-json":
+        from topocomm.planning.formats.mscclpp_json import dumps as mscclpp_json
+
+        return mscclpp_json(plan, topology) + "\n"
+    if form == "svg":
+        from topocomm.planning.formats.plan_svg import dumps as plan_svg
+
+        return plan_svg(plan, topology)
+    from topocomm.planning.formats.plan_json import dumps as plan_json
+
+    return plan_json(plan) + "\n"
 
 
 def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
     if args.bytes is None:
         raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
+    ranks = _ranks(args.ranks, topology)
+    if args.without:
+        check_whole(topology, ranks)
     return plan(
         topology,
         args.collective or "allreduce",
@@ -67,15 +132,26 @@ def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
         objective=args.objective or "auto",
         ports=1 if args.ports is None else args.ports,
         port_model=args.port_model,
-        ranks=_ranks(args.ranks, topology),
+        ranks=ranks,
         root=args.root or 0,
         order=args.order or "any",
     )
 
 
 def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
-    options = ("bytes", "ranks", "operator", "collective", "objective", "ports", "port_model", "order", "root")
-    given = [name for name in options if getattr(args, name) is not None]
+    options = (
+        "bytes",
+        "ranks",
+        "operator",
+        "collective",
+        "objective",
+        "ports",
+        "port_model",
+        "order",
+        "root",
+        "without",
+    )
+    given = [name for name in (*options, "without") if getattr(args, name) is not None]
     if given:
         option = given[0].replace("_", "-")
         raise PlanError(f"--{option} does not go with --plan FILE: the file says what its plan is for")

@@ -20,6 +20,7 @@ from topocomm.operators.operator import Buffer, Layout, Operator
 from topocomm.planning.buffers import Piece
 from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.plan import Plan
+from topocomm.planning.schedule import Schedule
 
 BUSY = "another call is running; one at a time"
 
@@ -48,17 +49,19 @@ class Work:
 
     Attributes:
         plan: The plan.
+        schedule: Its schedule, unrolled: whoever executes it knows nothing of `repeat`.
         operator: The operator.
         layout: Of the whole payload.
         tag: The call's.
         rank: This rank.
         value: What this rank's value holds.
         result: What this rank's result holds.
-        chunks: (first row, rows) of every chunk; None takes the plan's.
+        chunks: (first row, rows) of every chunk; None takes the schedule's.
         tensors: Whether the operator's combine is given tensors.
     """
 
     plan: Plan
+    schedule: Schedule
     operator: Operator
     layout: Layout
     tag: int
@@ -71,7 +74,7 @@ class Work:
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
         """(first row, rows) of every chunk."""
-        return self.plan.schedule.chunks if self.chunks is None else self.chunks
+        return self.schedule.chunks if self.chunks is None else self.chunks
 
     @staticmethod
     def input_slots(pieces: Sequence[Piece]) -> list[int]:

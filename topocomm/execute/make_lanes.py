@@ -55,7 +55,7 @@ def _shared_program(slices: Sequence[Work], hosts: Sequence[int]) -> SharedProgr
     def most_bytes(chunk: int) -> int:
         return max(part.chunk_bytes(chunk) for part in slices)
 
-    return shared_program(work.plan.schedule, work.rank, most_bytes, ALIGNMENT_BYTES, hosts)
+    return shared_program(work.schedule, work.rank, most_bytes, ALIGNMENT_BYTES, hosts)
 
 
 def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, transport: Transport, number: int) -> Lane:
@@ -95,7 +95,7 @@ def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, trans
 
 
 def _message_lane(work: Work, transport: Transport) -> StagedLane:
-    program = rank_program(work.plan.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
+    program = rank_program(work.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
     arena = aligned_buffer(program.arena_bytes)
     everyone = range(transport.size)
     batches: list[Batch | None] = []

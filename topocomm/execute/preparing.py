@@ -26,7 +26,7 @@ from topocomm.operators.operator import Layout, Operator, as_operator
 from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import make_plan
-from topocomm.planning.schedule import split_rows
+from topocomm.planning.schedule import split_rows, unrolled
 from topocomm.planning.verify import verify
 
 if TYPE_CHECKING:
@@ -213,7 +213,8 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
         raise problem
     tag = comm.next_tag(name)
     say(comm.rank, f"{name}: {plan.summary()}")
-    work = Work(plan, bound.operator, bound.layout, tag, comm.rank, bound.value, bound.result, tensors)
+    schedule = unrolled(plan.schedule)
+    work = Work(plan, schedule, bound.operator, bound.layout, tag, comm.rank, bound.value, bound.result, tensors)
     try:
         return PreparedCall(comm, work, bound.structure, bound.local)
     except BaseException as error:

@@ -59,8 +59,8 @@ def rank_program(schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int
 
 def output_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
     """The pieces of a rank's result, by chunk."""
-    ordered = sorted(schedule.outputs.tolist(), key=lambda out: out[2])
-    return tuple((slot, chunk) for owner, slot, chunk in ordered if owner == rank)
+    ordered = sorted(schedule.outputs_of(rank), key=lambda out: out[2])
+    return tuple((slot, chunk) for _, slot, chunk in ordered)
 
 
 def stages_of(schedule: Schedule, rank: int) -> list[Stage]:

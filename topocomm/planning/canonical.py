@@ -21,16 +21,13 @@ def canonical_nodes(low: int, high: int, total: int) -> list[Node]:
     """The largest nodes of the tree over `total` shards that lie within the shards low..high-1, from left to right.
 
     A rank folds its shards into these before it sends: each node by the rule above, over its own shards alone. An
-    empty range has none.
+    empty range has none. The nodes of the tree are the ranges k * 2^j to min((k + 1) * 2^j, total).
     """
-    return _inside((0, total), low, high)
-
-
-def _inside(node: Node, low: int, high: int) -> list[Node]:
-    first, last = node
-    if max(first, low) >= min(last, high):
-        return []
-    if low <= first and last <= high:
-        return [node]
-    middle = first + canonical_split(last - first)
-    return _inside((first, middle), low, high) + _inside((middle, last), low, high)
+    nodes = []
+    while low < high:
+        size = low & -low or 1 << (total - 1).bit_length()
+        while min(low + size, total) > high:
+            size >>= 1
+        nodes.append((low, min(low + size, total)))
+        low += size
+    return nodes

@@ -14,8 +14,12 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
 from topocomm.errors import PlanError
 
+Column = NDArray[np.int64]
 CollectiveName = Literal["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan", "exscan"]
 COLLECTIVES: tuple[str, ...] = get_args(CollectiveName)
 IN_PARTS = ("allgather", "reduce_scatter")
@@ -100,6 +104,22 @@ class Collective:
             return range(rank + (self.name == "scan"))
         return self.contributors
 
+    def receive_columns(self, ranks: Column, owners: Column) -> NDArray[np.bool_]:
+        """`receives` of many ranks, and owners of the chunks' parts, at once."""
+        among = (ranks >= self.receivers.start) & (ranks < self.receivers.stop)
+        return among & (ranks == owners) if self.name == "reduce_scatter" else among
+
+    def expected_columns(self, ranks: Column, owners: Column) -> tuple[Column, Column]:
+        """First contribution, and the end, of `expected` for many ranks and owners at once."""
+        none = np.zeros_like(ranks)
+        if self.shards:
+            return none, none + self.shards[-1]
+        if self.name == "allgather":
+            return owners, owners + 1
+        if self.name in ("scan", "exscan"):
+            return none, ranks + (self.name == "scan")
+        return none + self.contributors.start, none + self.contributors.stop
+
     @cached_property
     def _starts(self) -> tuple[int, ...]:
         return (0, *accumulate(self.parts))
@@ -111,7 +131,7 @@ class Collective:
     def owners(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """Whose part each chunk (first row, rows) lies in; empty for collectives without parts.
 
-        A payload of no rows has one chunk per rank, in rank order.
+        A payload of no rows has as many chunks for one rank as for another, in rank order.
 
         Raises:
             PlanError: A chunk does not lie within one part.
@@ -119,9 +139,10 @@ class Collective:
         if not self.parts:
             return ()
         if not self._starts[-1]:
-            if len(chunks) != self.ranks:
+            if not chunks or len(chunks) % self.ranks:
                 raise PlanError(f"{self.name} of no rows: {len(chunks)} chunks, expected one per rank, {self.ranks}")
-            return tuple(range(self.ranks))
+            each = len(chunks) // self.ranks
+            return tuple(chunk // each for chunk in range(len(chunks)))
         found, owner = [], 0
         for chunk, (first, rows) in enumerate(chunks):
             while owner < self.ranks - 1 and first >= self._starts[owner + 1]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
+import numpy as np
+
 from topocomm.planning.fluid import FluidModel, fluid_time_us
-from topocomm.planning.messages import Message, Place, Step, steps_of
-from topocomm.planning.paths import Edge, PathFinder
-from topocomm.planning.schedule import Schedule, input_pieces
+from topocomm.planning.messages import Messages, Place, chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.port_time import PortRules, port_time_us
+from topocomm.planning.routes import Ints, Routes
+from topocomm.planning.schedule import Schedule, input_table, unrolled
 
 PortModel = Literal["alpha", "loggp"]
 FLUID_LIMIT_MESSAGES = 4096
@@ -49,84 +52,69 @@ def cost_of(
     ports: int = 1,
     port_model: PortModel = "alpha",
 ) -> Cost:
-    """The cost of a schedule whose ranks sit on `endpoints`.
+    """The cost of a verified schedule whose ranks sit on `endpoints`; of a pipelined one, that of all its slices.
 
     Raises:
-        PlanError: A message has no route.
+        NoRouteError: No route joins the ends of a message.
+        PlanError: A path of the schedule does not lead from one to the other.
     """
-    steps = steps_of(schedule, endpoints, paths, row_bytes)
-    nics = frozenset(d.id for d in paths.topology.devices if d.kind == "nic")
-    model = FluidModel(paths, ports, port_model == "loggp", nics)
-    inputs = [(rank, *piece) for rank in range(schedule.ranks) for piece in input_pieces(schedule, rank)]
-    outputs = [(rank, slot, chunk) for rank, slot, chunk in schedule.outputs.tolist()]
-    alpha_us = _latency_us(steps, inputs, outputs, model)
-    messages = [m for step in steps for m in step.messages]
-    wire_bytes = sum(m.payload_bytes for m in messages)
+    once = unrolled(schedule)
+    messages = messages_of(once, chunk_bytes(once, row_bytes))
+    routes = routes_of(messages, once, endpoints, paths)
+    rules = PortRules(ports, port_model == "loggp")
+    alpha_us = port_time_us(once, messages, routes, endpoints, paths, rules)
+    wire_bytes = int(messages.payload_bytes.sum())
     if not wire_bytes:
         predicted_us = alpha_us
     elif len(messages) <= FLUID_LIMIT_MESSAGES:
-        predicted_us = fluid_time_us(steps, inputs, outputs, model)
+        predicted_us = _fluid_us(once, endpoints, paths, row_bytes, rules)
     else:
-        predicted_us = alpha_us + sum(_busiest_us(step.messages, paths) for step in steps)
+        predicted_us = alpha_us + _bytes_us(messages, routes, paths)
     return Cost(
-        rounds=sum(bool(step.messages) for step in steps),
+        rounds=len(np.unique(messages.round)),
         messages=len(messages),
         wire_bytes=wire_bytes,
         alpha_us=alpha_us,
         predicted_us=predicted_us,
-        throughput_gb_per_s=_throughput_gb_per_s(schedule, endpoints, paths, messages, schedule.rows * row_bytes),
+        throughput_gb_per_s=_throughput_gb_per_s(once, messages, routes, paths, once.rows * row_bytes),
     )
 
 
-def _latency_us(steps: list[Step], inputs: list[Place], outputs: list[Place], model: FluidModel) -> float:
-    """Time of the last output with no bytes: one pass in port order."""
-    ready = dict.fromkeys(inputs, 0.0)
-    free: dict[str, list[float]] = {}
-    for step in steps:
-        arrivals = [(m, _send(m, ready, free, model)) for m in step.messages]
-        for message, arrival_us in arrivals:
-            for place in message.writes:
-                ready[place] = arrival_us
-        for fold in step.combines:
-            ready[fold.rank, fold.out_slot, fold.chunk] = max(
-                ready[fold.rank, slot, fold.chunk] for slot in fold.operands
-            )
-    return max((ready[place] for place in outputs), default=0.0)
+def _fluid_us(
+    schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, row_bytes: int, rules: PortRules
+) -> float:
+    steps = steps_of(schedule, endpoints, paths, row_bytes)
+    nics = frozenset(d.id for d in paths.topology.devices if d.kind == "nic")
+    inputs: list[Place] = [tuple(row[:3]) for row in input_table(schedule).tolist()]
+    outputs: list[Place] = [tuple(row) for row in schedule.outputs.tolist()]
+    return fluid_time_us(steps, inputs, outputs, FluidModel(paths, rules.ports, rules.loggp, nics))
 
 
-def _send(message: Message, ready: dict[Place, float], free: dict[str, list[float]], model: FluidModel) -> float:
-    """Start a message as early as its slots and ports allow; returns its arrival."""
-    route = message.route
-    held = [(f"send {message.src_port}", model.ports), (f"receive {message.dst_port}", model.ports)]
-    if model.loggp:
-        held += [(f"nic {device}", 1) for device in route.devices if device in model.nics]
-    queues = [free.setdefault(name, [0.0] * limit) for name, limit in held]
-    start_us = max([ready[place] for place in message.reads] + [queue[0] for queue in queues])
-    for queue in queues:
-        heapq.heapreplace(queue, start_us + (route.gap_us if model.loggp else route.latency_us))
-    return start_us + route.latency_us
-
-
-def _busiest_us(messages: Sequence[Message], paths: PathFinder) -> float:
-    load = _load(messages)
-    return max((size / (paths.links[edge].gb_per_s * 1e3) for edge, size in load.items()), default=0.0)
+def _bytes_us(messages: Messages, routes: Routes, paths: PathFinder) -> float:
+    """The time of the busiest link of every round, added up."""
+    first = np.unique(messages.round, return_index=True)[1]
+    edges = routes.starts[[*first.tolist(), len(messages)]].tolist()
+    sizes = np.repeat(messages.payload_bytes, routes.hops)
+    total_us = 0.0
+    for low, high in pairwise(edges):
+        total_us += _busiest_us(routes.links[low:high], sizes[low:high], paths)
+    return total_us
 
 
 def _throughput_gb_per_s(
-    schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, messages: Sequence[Message], payload_bytes: int
+    schedule: Schedule, messages: Messages, routes: Routes, paths: PathFinder, payload_bytes: int
 ) -> float | None:
     """Payload over the busiest link's time. Without a payload, that of one with equal chunks."""
+    sizes = messages.payload_bytes
     if not payload_bytes:
-        unit = replace(schedule, chunks=tuple((index, 1) for index in range(len(schedule.chunks))))
-        messages = [m for step in steps_of(unit, endpoints, paths, 1) for m in step.messages]
-        payload_bytes = unit.rows
-    busiest_us = _busiest_us([m for m in messages if m.route.gb_per_s < inf], paths)
+        payload_bytes = len(schedule.chunks)
+        sizes = np.bincount(messages.of_transfer, minlength=len(messages))
+    busiest_us = _busiest_us(routes.links, np.repeat(sizes, routes.hops), paths)
     return payload_bytes / busiest_us / 1e3 if busiest_us else None
 
 
-def _load(messages: Sequence[Message]) -> dict[Edge, float]:
-    load: dict[Edge, float] = {}
-    for message in messages:
-        for edge in message.route.edges:
-            load[edge] = load.get(edge, 0.0) + message.payload_bytes
-    return load
+def _busiest_us(links: Ints, sizes: Ints, paths: PathFinder) -> float:
+    """Time of the link with most to carry, of these bytes on these directed links."""
+    load_bytes = np.bincount(links, sizes)  # whole numbers: exact in any order
+    used = np.flatnonzero(load_bytes)
+    return float((load_bytes[used] / (paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))

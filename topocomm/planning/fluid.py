@@ -12,8 +12,9 @@ import heapq
 from dataclasses import dataclass, field
 from math import inf
 
+from topocomm.planning.figures import Edge
 from topocomm.planning.messages import Message, Place, Step
-from topocomm.planning.paths import Edge, PathFinder
+from topocomm.planning.paths import PathFinder
 from topocomm.planning.schedule import Combine
 
 ARRIVE, RELEASE = 0, 1
@@ -23,6 +24,15 @@ EPSILON_BYTES = 1e-6
 def fluid_time_us(steps: list[Step], inputs: list[Place], outputs: list[Place], model: FluidModel) -> float:
     """Time of the last output in microseconds."""
     return _Events(steps, inputs, model).run(outputs)
+
+
+def ready_times_us(
+    steps: list[Step], inputs: list[Place], outputs: list[Place], model: FluidModel
+) -> dict[Place, float]:
+    """When every place that is written before the last output has its value, in microseconds."""
+    events = _Events(steps, inputs, model)
+    events.run(outputs)
+    return events.ready_us
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,85 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from topocomm.planning.paths import PathFinder, Route
-from topocomm.planning.schedule import NO_PATH, Combine, Schedule
+from topocomm.planning.routes import Ints, Routes, joined
+from topocomm.planning.schedule import NO_PATH, Combine, Schedule, row_keys
 
 Place = tuple[int, int, int]
 """(rank, slot, chunk)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """All messages of a schedule as columns, in the order in which ports serve them.
+
+    Attributes:
+        round: int64 [n].
+        src: int64 [n]: the rank that sends.
+        dst: int64 [n]: the rank that receives.
+        path: int64 [n]: index into the schedule's paths, or NO_PATH.
+        payload_bytes: int64 [n].
+        of_transfer: int64 [transfers]: the message that each transfer is part of.
+    """
+
+    round: Ints
+    src: Ints
+    dst: Ints
+    path: Ints
+    payload_bytes: Ints
+    of_transfer: Ints
+
+    def __len__(self) -> int:
+        return len(self.round)
+
+
+def messages_of(schedule: Schedule, chunk_bytes: Ints) -> Messages:
+    """The messages of a schedule; of a pipelined one, those of one slice.
+
+    Args:
+        schedule: The schedule.
+        chunk_bytes: int64 [chunks]: bytes of each chunk.
+    """
+    table = schedule.transfers.astype(np.int64)
+    columns = table[:, 0], table[:, 1], table[:, 3], table[:, 6]
+    _, first, inverse = np.unique(row_keys(*columns), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    of_transfer = number[inverse]
+    payload_bytes = np.zeros(len(order), dtype=np.int64)
+    np.add.at(payload_bytes, of_transfer, chunk_bytes[table[:, 5]])
+    round_, src, dst, path = (column[first[order]] for column in columns)
+    return Messages(round_, src, dst, path, payload_bytes, of_transfer)
+
+
+def routes_of(messages: Messages, schedule: Schedule, endpoints: Sequence[str], paths: PathFinder) -> Routes:
+    """The route of every message: along its path, or the cheapest.
+
+    Raises:
+        NoRouteError: No route joins the ends of a message.
+        PlanError: A path does not lead from one to the other.
+    """
+    named = messages.path != NO_PATH
+    cheapest = paths.routes(endpoints, messages.src[~named], messages.dst[~named])
+    missing = np.flatnonzero(np.isinf(cheapest.latency_us))
+    if len(missing):
+        src, dst = messages.src[~named][missing[0]], messages.dst[~named][missing[0]]
+        paths.cheapest(endpoints[src], endpoints[dst])  # says why there is none
+    if not named.any():
+        return cheapest
+    columns = messages.src[named], messages.dst[named], messages.path[named]
+    _, first, inverse = np.unique(row_keys(*columns), return_index=True, return_inverse=True)
+    given = [
+        paths.explicit(schedule.paths[path], endpoints[src], endpoints[dst])
+        for src, dst, path in zip(*(column[first].tolist() for column in columns), strict=True)
+    ]
+    which = np.empty(len(messages), dtype=np.int64)
+    which[~named] = np.arange(len(cheapest))
+    which[named] = len(cheapest) + inverse
+    return joined([cheapest, paths.columns(given)]).take(which)
 
 
 @dataclass(frozen=True)
@@ -36,30 +110,32 @@ class Step:
 
 
 def steps_of(schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, row_bytes: int) -> list[Step]:
-    """The rounds of a schedule with routes and sizes filled in.
+    """The rounds of a schedule with routes and sizes filled in, as objects.
 
     Args:
-        schedule: The schedule; of a pipelined one, the rounds of one slice.
+        schedule: The schedule, without `repeat`.
         endpoints: Endpoint id of each rank.
         paths: Routes on the machine.
         row_bytes: Bytes of one row of the payload.
     """
-    chunk_bytes = [rows * row_bytes for _, rows in schedule.chunks]
-    groups: list[dict[tuple[int, int, int], tuple[list[Place], list[Place]]]] = [{} for _ in range(schedule.rounds)]
-    for round_, src, src_slot, dst, dst_slot, chunk, path in schedule.transfers.tolist():
-        reads, writes = groups[round_].setdefault((src, dst, path), ([], []))
-        reads.append((src, src_slot, chunk))
-        writes.append((dst, dst_slot, chunk))
+    columns = messages_of(schedule, chunk_bytes(schedule, row_bytes))
+    pieces: list[tuple[list[Place], list[Place]]] = [([], []) for _ in range(len(columns))]
+    for number, move in zip(columns.of_transfer.tolist(), schedule.transfers.tolist(), strict=True):
+        _, src, src_slot, dst, dst_slot, chunk, _ = move
+        pieces[number][0].append((src, src_slot, chunk))
+        pieces[number][1].append((dst, dst_slot, chunk))
+    messages: list[list[Message]] = [[] for _ in range(schedule.rounds)]
+    rows = zip(columns.round, columns.src, columns.dst, columns.path, columns.payload_bytes, strict=True)
+    for (round_, src, dst, path, size), (reads, writes) in zip(rows, pieces, strict=True):
+        a, b = endpoints[src], endpoints[dst]
+        route = paths.cheapest(a, b) if path == NO_PATH else paths.explicit(schedule.paths[path], a, b)
+        messages[round_].append(Message(a, b, route, int(size), tuple(reads), tuple(writes)))
     combines: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
     for fold in schedule.combine_list():
         combines[fold.round].append(fold)
-    steps = []
-    for group, folds in zip(groups, combines, strict=True):
-        messages = []
-        for (src, dst, path), (reads, writes) in group.items():
-            a, b = endpoints[src], endpoints[dst]
-            route = paths.cheapest(a, b) if path == NO_PATH else paths.explicit(schedule.paths[path], a, b)
-            size = sum([chunk_bytes[place[2]] for place in reads])
-            messages.append(Message(a, b, route, size, tuple(reads), tuple(writes)))
-        steps.append(Step(tuple(messages), tuple(folds)))
-    return steps
+    return [Step(tuple(some), tuple(folds)) for some, folds in zip(messages, combines, strict=True)]
+
+
+def chunk_bytes(schedule: Schedule, row_bytes: int) -> Ints:
+    """int64 [chunks]: bytes of each chunk."""
+    return np.array([rows * row_bytes for _, rows in schedule.chunks], dtype=np.int64)

@@ -1,26 +1,38 @@
 """Cheapest routes between endpoints: least latency, then most bandwidth, then lowest ids.
 
 Messages travel through devices that are no endpoints only. A figure that the topology does not know is taken
-from the table of link kinds and remembered in `PathFinder.assumed`, so that a plan can say what it assumed.
+from the table of link kinds and remembered in `PathFinder.assumed`, so that a plan can say what it assumed. Hosts that
+look alike are searched once for all (`route_search`), so that a cluster of thousands needs no table of pairs.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
-from topocomm.topology import links as link_table
-from topocomm.topology.model import ENDPOINT_KINDS, Link, Topology
+from topocomm.planning.figures import Edge, Figures, link_figures
+from topocomm.planning.host_classes import NETWORK, HostClasses, host_classes
+from topocomm.planning.route_search import (
+    ELSEWHERE,
+    Label,
+    Neighbours,
+    RouteTemplates,
+    Template,
+    along,
+    neighbours,
+    spread,
+    start_at,
+)
+from topocomm.planning.routes import Ints, Routes, spans
+from topocomm.topology.model import Topology
 
-Edge = tuple[str, str]
+_NO_ROUTE = Template(np.inf, 0.0, 0.0, (), ())
 
 
 class NoRouteError(PlanError):
@@ -42,28 +54,52 @@ class Route:
         return tuple(pairwise(self.devices))
 
 
-@dataclass(frozen=True)
-class Figures:
-    """What the planner reckons with for one directed link."""
-
-    latency_us: float
-    gb_per_s: float
-    gap_us: float
-
-
 class PathFinder:
-    """Routes on one topology, found by Dijkstra from each source once and kept."""
+    """Routes on one topology, each searched once and kept.
+
+    Raises:
+        PlanError: A link has an impossible figure; the message names it.
+    """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.assumed: dict[str, str] = {}
+        self.links: dict[Edge, Figures]
+        """The figures of every directed link."""
+        self.assumed: dict[str, str]
         """What had to be assumed, by link kind, in words."""
-        self.links: dict[Edge, Figures] = {}
-        self._next: dict[str, list[str]] = {}
-        for link in topology.links:
-            self._add(link.src, link.dst, self._figures(link))
-        self._ends = {d.id for d in topology.devices if d.kind in ENDPOINT_KINDS}
-        self._from: dict[str, dict[str, Route]] = {}
+        self.links, self.assumed = link_figures(topology)
+        self._routes: dict[Edge, Route] = {}
+        self._labels: dict[str, dict[str, Label]] = {}
+        self._placed: tuple[tuple[str, ...], Ints] | None = None
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """The directed links by number."""
+        return tuple(self.links)
+
+    @cached_property
+    def link_gb_per_s(self) -> NDArray[np.float64]:
+        """float64 [links]: GB/s of every directed link, by number."""
+        return np.array([figures.gb_per_s for figures in self.links.values()], dtype=float)
+
+    @cached_property
+    def link_ends(self) -> tuple[Ints, Ints]:
+        """int64 [links] twice: the device that every directed link leaves, and the one it leads to."""
+        index = self.classes.index
+        src, dst = ([index[edge[side]] for edge in self.links] for side in (0, 1))
+        return np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
+
+    @cached_property
+    def link_nics(self) -> Ints:
+        """int64 [links]: which NIC every directed link leads to, counted from 0; -1 for other devices."""
+        nics = [device.id for device in self.topology.devices if device.kind == "nic"]
+        number = {name: nic for nic, name in enumerate(nics)}
+        return np.array([number.get(dst, -1) for _, dst in self.links], dtype=np.int64)
+
+    @cached_property
+    def classes(self) -> HostClasses:
+        """Which hosts look alike."""
+        return host_classes(self.topology, self.links)
 
     def cheapest(self, src: str, dst: str) -> Route:
         """The cheapest route between two endpoints.
@@ -74,27 +110,43 @@ class PathFinder:
         Raises:
             NoRouteError: There is none, or one of them is no endpoint of the topology.
         """
-        if src == dst and src in self._ends:
-            return self._hairpin(src)
-        if src not in self._from:
-            self._from[src] = self._search(src)
-        route = self._from[src].get(dst)
-        if route is None:
-            known = src in self._ends and dst in self._ends
-            why = "no path leads there through switches, NICs and NUMA nodes" if known else "not an endpoint"
-            raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: {why}")
-        return route
+        found = self._routes.get((src, dst))
+        if found is None:
+            found = self._routes[src, dst] = self._cheapest(src, dst)
+        return found
 
     def latency_us(self, src: str, dst: str) -> float:
         """Latency of the cheapest route, infinite where there is none."""
         try:
             return self.cheapest(src, dst).latency_us
         except NoRouteError:
-            return inf
+            return np.inf
 
     def latencies_us(self, sources: Sequence[str], targets: Sequence[str]) -> NDArray[np.float64]:
-        """Latencies of the cheapest routes, pair by pair; infinite where there is none."""
-        return np.array([self.latency_us(a, b) for a, b in zip(sources, targets, strict=True)])
+        """float64 [n]: latency of the cheapest route from each source to the target beside it, infinite without one."""
+        ranks = np.arange(len(sources))
+        return self.routes([*sources, *targets], ranks, ranks + len(sources)).latency_us
+
+    def routes(self, endpoints: Sequence[str], src: NDArray[np.integer], dst: NDArray[np.integer]) -> Routes:
+        """The cheapest routes of many messages.
+
+        Args:
+            endpoints: Endpoint id of each rank.
+            src: Integers [n]: ranks that send.
+            dst: Integers [n]: ranks that receive.
+        """
+        classes = self.classes
+        device = self._devices(endpoints)
+        a, b = device[src], device[dst]
+        code = self._codes(a, b)
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        table = _Table([self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)])
+        starts, places = spans(table.starts[inverse], table.hops[inverse])
+        of = np.repeat(np.arange(len(a)), table.hops[inverse])
+        begin = np.stack([*(classes.link_start[classes.group[end] + 1] for end in (a, b)), np.zeros_like(a)])
+        links = classes.links[begin[table.owners[places], of] + table.positions[places]]
+        figures = table.figures[inverse]
+        return Routes(figures[:, 0], figures[:, 1], figures[:, 2], starts, links)
 
     def explicit(self, devices: Sequence[str], src: str, dst: str) -> Route:
         """The route along the given devices, checked link by link.
@@ -106,68 +158,125 @@ class PathFinder:
         missing = [edge for edge in edges if edge not in self.links]
         if not edges or devices[0] != src or devices[-1] != dst or missing or self._ends & set(devices[1:-1]):
             raise PlanError(f"path {' -> '.join(devices)} does not lead from {src} to {dst} over existing links")
-        return self._route(tuple(devices))
+        return Route(tuple(devices), *along(devices, self.links))
 
-    def _hairpin(self, end: str) -> Route:
-        turns = [d for d in self._next.get(end, ()) if d not in self._ends and (d, end) in self.links]
-        routes = [self._route((end, turn, end)) for turn in turns]
-        nothing = Route((end,), 0.0, inf, 0.0)
-        return min(routes, key=lambda r: (r.latency_us, -r.gb_per_s, r.devices), default=nothing)
-
-    def _figures(self, link: Link) -> Figures:
-        latency, bandwidth = link.latency_us, link.gb_per_s
-        if latency is None or bandwidth is None:
-            kind = link_table.assume(link.kind)
-            if latency is None:
-                latency = kind.latency_us
-                self.assumed.setdefault(f"{link.kind} latency", f"{link.kind} latency {latency} us ({kind.source})")
-            if bandwidth is None:
-                bandwidth = kind.gb_per_s * (link.lanes or 1)
-                self.assumed.setdefault(f"{link.kind} GB/s", f"{link.kind} {kind.gb_per_s} GB/s a lane ({kind.source})")
-        if latency < 0 or bandwidth <= 0:
-            raise PlanError(
-                f"topology {self.topology.name!r}: link {link.src} -> {link.dst} has {bandwidth} GB/s and "
-                f"{latency} us; expected a positive bandwidth and a latency of at least 0"
-            )
-        return Figures(latency, bandwidth, link.gap_us or 0.0)
-
-    def _add(self, src: str, dst: str, new: Figures) -> None:
-        known = self.links.get((src, dst))
-        if known is None:
-            self._next.setdefault(src, []).append(dst)
-            self.links[src, dst] = new
-        else:  # parallel links: bandwidths add up
-            self.links[src, dst] = Figures(
-                min(known.latency_us, new.latency_us),
-                known.gb_per_s + new.gb_per_s,
-                max(known.gap_us, new.gap_us),
-            )
-
-    def _search(self, src: str) -> dict[str, Route]:
-        found: dict[str, Route] = {}
-        done: set[str] = set()
-        heap: list[tuple[float, float, tuple[str, ...]]] = [(0.0, -inf, (src,))]
-        while heap:
-            latency, negative_bandwidth, path = heapq.heappop(heap)
-            device = path[-1]
-            if device in done:
-                continue
-            done.add(device)
-            if device != src and device in self._ends:
-                found[device] = self._route(path)
-                continue
-            for after in self._next.get(device, ()):
-                if after not in done:
-                    edge = self.links[device, after]
-                    width = max(negative_bandwidth, -edge.gb_per_s)
-                    heapq.heappush(heap, (latency + edge.latency_us, width, (*path, after)))
-        return found
-
-    def _route(self, devices: tuple[str, ...]) -> Route:
-        edges = [self.links[edge] for edge in pairwise(devices)]
-        return Route(
-            devices,
-            sum(edge.latency_us for edge in edges),
-            min(edge.gb_per_s for edge in edges),
-            max(edge.gap_us for edge in edges),
+    def columns(self, routes: Sequence[Route]) -> Routes:
+        """The given routes as columns."""
+        number = self._number
+        links = [number[edge] for route in routes for edge in route.edges]
+        return Routes(
+            np.array([route.latency_us for route in routes], dtype=float),
+            np.array([route.gb_per_s for route in routes], dtype=float),
+            np.array([route.gap_us for route in routes], dtype=float),
+            np.cumsum([0, *(len(route.edges) for route in routes)]),
+            np.array(links, dtype=np.int64),
         )
+
+    def _devices(self, endpoints: Sequence[str]) -> Ints:
+        """int64 [ranks]: the device of each rank, -1 for an id that is none; kept for the last tuple of endpoints."""
+        if self._placed is None or self._placed[0] is not endpoints:
+            index = self.classes.index
+            found = np.array([index.get(name, -1) for name in endpoints], dtype=np.int64)
+            if not isinstance(endpoints, tuple):
+                return found
+            self._placed = endpoints, found
+        return self._placed[1]
+
+    @cached_property
+    def _ends(self) -> frozenset[str]:
+        return frozenset(self.classes.ids[device] for device in self.classes.is_end.nonzero()[0].tolist())
+
+    @cached_property
+    def _templates(self) -> RouteTemplates:
+        return RouteTemplates(self.classes, self.links)
+
+    @cached_property
+    def _after(self) -> Neighbours:
+        return neighbours(self.links, self.links)
+
+    @cached_property
+    def _number(self) -> dict[Edge, int]:
+        return {edge: number for number, edge in enumerate(self.links)}
+
+    @cached_property
+    def _position(self) -> Ints:
+        """Where each link stands in `classes.links`."""
+        position = np.empty_like(self.classes.links)
+        position[self.classes.links] = np.arange(len(position))
+        return position
+
+    def _codes(self, a: Ints, b: Ints) -> Ints:
+        """int64 [n]: equal for pairs of devices with one template; -1 where one is no endpoint."""
+        classes = self.classes
+        alike = classes.alike[a], classes.alike[b]
+        kinds = int(classes.alike.max(initial=-1)) + 1
+        code = (alike[0] * kinds + alike[1]) * 2 + (classes.group[a] == classes.group[b])
+        ends = (a >= 0) & (b >= 0) & (alike[0] >= 0) & (alike[1] >= 0)
+        _, first, inverse = np.unique(alike[0][ends], return_index=True, return_inverse=True)
+        alone = np.zeros(len(a), dtype=bool)
+        alone[ends] = np.array([not self._has_template(end) for end in a[ends][first].tolist()], dtype=bool)[inverse]
+        code = np.where(alone & (a != b), -2 - (a * len(classes.ids) + b), code)
+        return np.where(ends, code, -1)
+
+    def _has_template(self, end: int) -> bool:
+        """Whether the routes of a device's class are its own."""
+        classes = self.classes
+        return self._templates.exact(int(classes.class_of[classes.group[end]]), int(classes.place[end]))
+
+    def _template(self, a: int, b: int) -> Template:
+        """The route between two devices; that of their classes where there is one."""
+        classes = self.classes
+        if min(a, b) < 0 or not (classes.is_end[a] and classes.is_end[b]):
+            return _NO_ROUTE
+        if a == b or self._has_template(a):
+            kind, other = (int(classes.class_of[classes.group[end]]) for end in (a, b))
+            same = bool(classes.group[a] == classes.group[b])
+            places = int(classes.place[a]), int(classes.place[b])
+            return self._templates.template(kind, places[0], other, places[1], same) or _NO_ROUTE
+        devices = self._searched(classes.ids[a], classes.ids[b])
+        if devices is None:
+            return _NO_ROUTE
+        numbers = [self._number[edge] for edge in pairwise(devices)]
+        links = tuple((ELSEWHERE, int(self._position[number])) for number in numbers)
+        return Template(*along(devices, self.links), (), links)
+
+    def _cheapest(self, src: str, dst: str) -> Route:
+        if src not in self._ends or dst not in self._ends:
+            raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: not an endpoint")
+        classes = self.classes
+        a, b = classes.index[src], classes.index[dst]
+        template = self._template(a, b)
+        if template is _NO_ROUTE:
+            why = "no path leads there through switches, NICs and NUMA nodes"
+            raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: {why}")
+        groups = int(classes.group[a]), int(classes.group[b]), NETWORK
+        devices = tuple(classes.id_at(groups[whose], place) for whose, place in template.devices)
+        if not devices:
+            devices = self._searched(src, dst) or ()
+        return Route(devices, *along(devices, self.links))
+
+    def _searched(self, src: str, dst: str) -> tuple[str, ...] | None:
+        """The devices of a route by search of the whole machine."""
+        if src not in self._labels:
+            self._labels[src] = spread(start_at(src), self._after, self._ends)
+        label = self._labels[src].get(dst)
+        return None if label is None else label[2]
+
+
+class _Table:
+    """Templates as columns.
+
+    Attributes:
+        figures: float64 [n, 3]: latency, GB/s, gap.
+        hops: int64 [n]: links of each.
+        starts: int64 [n]: where they begin in the next two.
+        owners: int64: whose each link is.
+        positions: int64: its position there.
+    """
+
+    def __init__(self, templates: Sequence[Template]) -> None:
+        self.figures = np.array([template[:3] for template in templates], dtype=float).reshape(len(templates), 3)
+        self.hops = np.array([len(template.links) for template in templates], dtype=np.int64)
+        self.starts = np.cumsum(self.hops) - self.hops
+        links = np.array([link for template in templates for link in template.links], dtype=np.int64).reshape(-1, 2)
+        self.owners, self.positions = links[:, 0], links[:, 1]

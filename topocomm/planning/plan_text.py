@@ -1,23 +1,44 @@
-"""A plan as text that a person understands: what is done, what it costs, what bounds it, what goes where."""
+"""A plan as text that a person understands.
+
+What is done, what it costs, what bounds it, what it was chosen from; then round by round what goes where over which
+kinds of links, and when it is there.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from textwrap import wrap
 
+import numpy as np
+
+from topocomm.planning.compare import Rival, figure_of
+from topocomm.planning.cost import FLUID_LIMIT_MESSAGES
+from topocomm.planning.fluid import FluidModel, ready_times_us
+from topocomm.planning.messages import chunk_bytes, messages_of, routes_of, steps_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import NO_PATH, Transfer, split_rows
+from topocomm.planning.schedule import input_pieces, split_rows
 from topocomm.topology.model import Topology
 
 WIDTH = 80
 MOST_ROUNDS = 16
 MOST_MOVES = 16
+MOST_RIVALS = 4
+MOST_PLACES = 6
+_LEAST = {"latency": "least time without bytes", "rounds": "fewest rounds", "auto": "least time with these bytes"}
 
 
-def plan_text(plan: Plan, topology: Topology) -> str:
-    """Lines of at most 80 columns, but for names that are longer."""
+def plan_text(plan: Plan, topology: Topology, rivals: Sequence[Rival] = (), defect: str = "") -> str:
+    """Lines of at most 80 columns, but for names that are longer.
+
+    Args:
+        plan: The plan.
+        topology: What it was made for.
+        rivals: What it was chosen from, itself among them, best first (`compare.ranked`).
+        defect: What a defect of the machine costs (`compare.defect`).
+    """
     f, c = plan.figures, plan.certificate
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"
     long_run = "" if f.throughput_gb_per_s is None else f"pipelined {f.throughput_gb_per_s:.2f} GB/s; "
@@ -27,6 +48,8 @@ def plan_text(plan: Plan, topology: Topology) -> str:
     lines = [
         f"{plan.collective.name} {plan.operator}, {plan.payload_bytes} B, {_count(len(plan.ranks), 'rank')} "
         f"on {topology.name}",
+        *_wrap("  defect  ", defect),
+        *_wrap("  ranks   ", placed(plan.ranks)),
         *_shares(plan),
         f"  plan    {plan.algorithm}: {_count(f.rounds, 'round')}, {_count(f.transfers, 'message')}, "
         f"{f.wire_bytes} B on the wire",
@@ -35,6 +58,7 @@ def plan_text(plan: Plan, topology: Topology) -> str:
         f"          {long_run}model {plan.port_model}, {ports}, objective {plan.objective}",
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
+        *_choice(plan, rivals),
         *_wrap("  proof   ", ", ".join(_proved(plan))),
         *(f"  assumed {note}" for note in plan.assumed),
         f"  digest  {plan.digest}",
@@ -45,6 +69,55 @@ def plan_text(plan: Plan, topology: Topology) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" + "s" * (number != 1)
+
+
+def placed(ranks: Sequence[str]) -> str:
+    """`0-7 on h0/GPU0-7, 8-15 on h1/GPU0-7`: ranks in order with their endpoints, cut where there are many."""
+    runs: list[tuple[str, int, int, int]] = []  # what stands before the number, first number, first rank, how many
+    for rank, name in enumerate(ranks):
+        split = re.fullmatch(r"(.*?)(\d{1,9})", name)
+        stem, number = (split[1], int(split[2])) if split else (name, -1)
+        if runs and split and runs[-1][0] == stem and runs[-1][1] + runs[-1][3] == number:
+            runs[-1] = (*runs[-1][:3], runs[-1][3] + 1)
+        else:
+            runs.append((stem, number, rank, 1))
+    shown = [_run(*run) for run in runs[:MOST_PLACES]]
+    return ", ".join(shown) + (f", and {len(runs) - MOST_PLACES} more runs" if len(runs) > MOST_PLACES else "")
+
+
+def _run(stem: str, number: int, rank: int, count: int) -> str:
+    if count == 1:
+        return f"{rank} on {stem}{number if number >= 0 else ''}"
+    return f"{rank}-{rank + count - 1} on {stem}{number}-{number + count - 1}"
+
+
+def _choice(plan: Plan, rivals: Sequence[Rival]) -> list[str]:
+    """Why this algorithm, and what the next ones would cost."""
+    if not rivals:
+        return []
+    others = [rival for rival in rivals if rival.algorithm != plan.algorithm]
+    if not others:
+        return ["  why     no other algorithm fits this request"]
+    reason = _LEAST.get(plan.objective, "most bytes a second in the long run")
+    own = figure_of(plan, plan.figures)
+    told = [f"{one.algorithm} {_figure(plan, one.figure)}{_behind(plan, own, one.figure)}" for one in others]
+    rest = f", and {len(told) - MOST_RIVALS} more" if len(told) > MOST_RIVALS else ""
+    return [
+        *_wrap("  why     ", f"{reason} of {len(others) + 1} algorithms that fit: {_figure(plan, own)}"),
+        *_wrap("  others  ", ", ".join(told[:MOST_RIVALS]) + rest),
+    ]
+
+
+def _figure(plan: Plan, figure: float) -> str:
+    if plan.objective == "rounds":
+        return _count(int(figure), "round")
+    return f"{figure:.2f} GB/s" if plan.objective == "throughput" else f"{figure:.2f} us"
+
+
+def _behind(plan: Plan, own: float, figure: float) -> str:
+    """How much worse; nothing where it is as good and another figure decided."""
+    worse = (own / figure if figure else 0.0) if plan.objective == "throughput" else (figure / own if own else 0.0)
+    return f" ({worse:.2f}x)" if worse > 1.005 else " (as good)"
 
 
 def _shares(plan: Plan) -> list[str]:
@@ -83,19 +156,57 @@ def _proved(plan: Plan) -> list[str]:
 
 def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     lines = []
-    moves = plan.schedule.transfer_list()
-    for round_ in range(min(plan.schedule.rounds, MOST_ROUNDS)):
-        here = [move for move in moves if move.round == round_]
-        if here:
-            lines += _wrap(f"  round {round_ + 1:<2} ", " ".join([*_exchanges(here), _over(plan, here, paths)]))
-    if plan.schedule.rounds > MOST_ROUNDS:
-        lines.append(f"  ... and {plan.schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
+    schedule, times = plan.schedule, round_times(plan, paths)
+    messages = messages_of(schedule, chunk_bytes(schedule, 0))
+    routes = routes_of(messages, schedule, plan.ranks, paths)
+    kinds = {(link.src, link.dst): link.kind for link in paths.topology.links}
+    kind_of_link = np.array([kinds[edge] for edge in paths.edges], dtype=object)
+    edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
+    for round_, (low, high) in enumerate(list(pairwise(edges))[:MOST_ROUNDS]):
+        if low < high:
+            crossed = sorted(set(kind_of_link[np.unique(routes.links[routes.starts[low] : routes.starts[high]])]))
+            over = [f"({', '.join(crossed)})"] * bool(crossed)
+            pairs = zip(messages.src[low:high].tolist(), messages.dst[low:high].tolist(), strict=True)
+            lines += _wrap(f"  round {round_ + 1:<2} ", " ".join([*_exchanges(pairs), *over]))
+            lines += _wrap(" " * 11, times[round_])
+    if schedule.rounds > MOST_ROUNDS:
+        lines.append(f"  ... and {schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
     return lines
 
 
-def _exchanges(moves: list[Transfer]) -> list[str]:
+def round_times(plan: Plan, paths: PathFinder) -> list[str]:
+    """Round by round the bytes of a message and when the last one has arrived: `16512 B each, all there at 0.64 us`.
+
+    The times are those of the plan's own port model and payload. Of a schedule with very many messages, and of a
+    pipelined one, whose slices overlap, only the bytes are told.
+    """
+    row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
+    schedule = plan.schedule
+    messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
+    edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
+    sizes = [_sizes(np.unique(messages.payload_bytes[low:high]).tolist()) for low, high in pairwise(edges)]
+    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
+        return sizes
+    steps = steps_of(schedule, plan.ranks, paths, row_bytes)
+    nics = frozenset(device.id for device in paths.topology.devices if device.kind == "nic")
+    inputs = [(rank, *piece) for rank in range(schedule.ranks) for piece in input_pieces(schedule, rank)]
+    outputs = [(rank, slot, chunk) for rank, slot, chunk in schedule.outputs.tolist()]
+    model = FluidModel(paths, plan.ports, plan.port_model == "loggp", nics)
+    ready_us = ready_times_us(steps, inputs, outputs, model)
+    ends = [max((ready_us[p] for m in step.messages for p in m.writes), default=0.0) for step in steps]
+    return [f"{size}all there at {end:.2f} us" for size, end in zip(sizes, ends, strict=True)]
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """Bytes of a message, from those that occur, least first."""
+    if not sizes or not sizes[-1]:
+        return ""
+    return f"{sizes[0]} B each, " if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} B each, "
+
+
+def _exchanges(messages: Iterable[tuple[int, int]]) -> list[str]:
     """`0<>1` where two ranks exchange, `0>1` where one sends."""
-    pairs = dict.fromkeys((move.src, move.dst) for move in moves)
+    pairs = dict.fromkeys(messages)
     shown = []
     for src, dst in pairs:
         if (dst, src) not in pairs:
@@ -104,18 +215,6 @@ def _exchanges(moves: list[Transfer]) -> list[str]:
             shown.append(f"{src}<>{dst}")
     rest = len(shown) - MOST_MOVES
     return shown if rest <= 0 else [*shown[:MOST_MOVES], f"and {rest} more"]
-
-
-def _over(plan: Plan, moves: list[Transfer], paths: PathFinder) -> str:
-    """The link kinds that the round's messages cross."""
-    kinds = {(link.src, link.dst): link.kind for link in paths.topology.links}
-    crossed: Counter[str] = Counter()
-    for move in moves:
-        a, b = plan.ranks[move.src], plan.ranks[move.dst]
-        named = move.path != NO_PATH
-        route = paths.explicit(plan.schedule.paths[move.path], a, b) if named else paths.cheapest(a, b)
-        crossed.update({kinds[edge] for edge in route.edges})
-    return f"({', '.join(sorted(crossed))})" if crossed else ""
 
 
 def _wrap(head: str, text: str) -> list[str]:

@@ -18,6 +18,7 @@ from topocomm.planning.bounds import Bounds, bounds_of
 from topocomm.planning.buffers import rank_program
 from topocomm.planning.candidates import Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
+from topocomm.planning.connected import refuse_disconnected
 from topocomm.planning.cost import Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
@@ -160,7 +161,13 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         cores,
     )
     with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
-        return _search(_Machine(topology), request)
+        return _search(_Machine(topology), request)[0]
+
+
+def chosen_from(topology: Topology, request: Request) -> tuple[tuple[str, Cost], ...]:
+    """Name and cost of every candidate of a request, best first: that of the plan, and its rivals."""
+    with _planning:
+        return _search(_Machine(topology), request)[1]
 
 
 def every_plan(
@@ -181,6 +188,7 @@ def every_plan(
     made = _collective(collective, len(ends), root, layout, parts, shards)
     request = Request(made, operator, layout, ends, "auto", 1, "loggp")
     paths = PathFinder(topology)
+    refuse_disconnected(paths, made, ends)
     found = sorted(_candidates(request, paths), key=lambda one: _merit(one, "auto"))
     return [_finish(request, one, paths) for one in found]
 
@@ -220,10 +228,12 @@ _planning = Lock()
 
 
 @lru_cache(maxsize=256)
-def _search(machine: _Machine, request: Request) -> Plan:
+def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str, Cost], ...]]:
+    """The best plan; name and cost of every candidate, best first."""
     paths = PathFinder(machine.topology)
-    best = min(_candidates(request, paths), key=lambda found: _rank(found, request))
-    return _finish(request, best, paths)
+    refuse_disconnected(paths, request.collective, request.endpoints)
+    found = sorted(_candidates(request, paths), key=lambda found: _rank(found, request))
+    return _finish(request, found[0], paths), tuple((one.algorithm, one.cost) for one in found)
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
@@ -373,6 +383,8 @@ def _ratio(reached: float, bound: float) -> float:
 def _scratch_bytes(schedule: Schedule, layout: Layout) -> int:
     """Bytes beyond one rank's own value that its buffers take, on the rank that needs most."""
     rows = [rows for _, rows in schedule.chunks]
+    if not any(map(layout.packed_bytes, set(rows))):
+        return 0
     worst = 0
     for rank in range(schedule.ranks):
         program = rank_program(schedule, rank, lambda c: layout.packed_bytes(rows[c]), ALIGNMENT_BYTES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -17,9 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 IntTable = NDArray[np.int32]
+Rows = NDArray[np.int64]
+"""Indices of rows of a table."""
 
 NO_PATH = -1
 """Path index of a transfer that takes the cheapest path."""
+_NONE: Rows = np.zeros(0, dtype=np.int64)
+_LARGEST = np.iinfo(np.int64).max
 
 
 class Transfer(NamedTuple):
@@ -34,7 +39,8 @@ class Transfer(NamedTuple):
     path: int = NO_PATH
 
 
-class Repeat(NamedTuple):
+@dataclass(frozen=True)
+class Repeat:
     """The rounds run once for each of `count` slices of every chunk, each `stagger_rounds` after the one before.
 
     Slice i of a chunk of n rows is the i-th of `split_rows(n, count)`; slices share slots by number and no value.
@@ -91,7 +97,7 @@ class Schedule:
     nodes: tuple[tuple[int, int], ...] = ()
     repeat: Repeat | None = None
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Rows of the payload: the sum over chunks."""
         return sum(rows for _, rows in self.chunks)
@@ -102,8 +108,8 @@ class Schedule:
 
     def transfers_of(self, rank: int) -> list[Transfer]:
         """The transfers that `rank` sends or receives, in order."""
-        table = self.transfers
-        return [Transfer(*row) for row in table[(table[:, 1] == rank) | (table[:, 3] == rank)].tolist()]
+        both_ends = self._transfers_by_rank.get(rank, _NONE)
+        return [Transfer(*row) for row in self.transfers[np.unique(both_ends % max(len(self.transfers), 1))].tolist()]
 
     def combine_list(self) -> list[Combine]:
         """The combines as named tuples, in order."""
@@ -111,9 +117,39 @@ class Schedule:
 
     def combines_of(self, rank: int) -> list[Combine]:
         """The combines of `rank`, in order."""
-        return self._combines(np.flatnonzero(self.combines[:, 1] == rank))
+        return self._combines(self._combines_by_rank.get(rank, _NONE))
 
-    def _combines(self, which: NDArray[np.int64]) -> list[Combine]:
+    def inputs_of(self, rank: int) -> list[list[int]]:
+        """The inputs of `rank`, in order."""
+        rows: list[list[int]] = self.inputs[self._inputs_by_rank.get(rank, _NONE)].tolist()
+        return rows
+
+    def outputs_of(self, rank: int) -> list[list[int]]:
+        """The outputs of `rank`, in order."""
+        rows: list[list[int]] = self.outputs[self._outputs_by_rank.get(rank, _NONE)].tolist()
+        return rows
+
+    @cached_property
+    def _transfers_by_rank(self) -> dict[int, Rows]:
+        return _rows_by_value(np.concatenate([self.transfers[:, 1], self.transfers[:, 3]]))
+
+    @cached_property
+    def _combines_by_rank(self) -> dict[int, Rows]:
+        return _rows_by_value(self.combines[:, 1])
+
+    @cached_property
+    def _inputs_by_rank(self) -> dict[int, Rows]:
+        return _rows_by_value(self.inputs[:, 0])
+
+    @cached_property
+    def _outputs_by_rank(self) -> dict[int, Rows]:
+        return _rows_by_value(self.outputs[:, 0])
+
+    @cached_property
+    def _chunks_by_owner(self) -> dict[int, Rows]:
+        return _rows_by_value(np.asarray(self.owners, dtype=np.int32))
+
+    def _combines(self, which: Rows) -> list[Combine]:
         starts, ends = self.operand_starts[which].tolist(), self.operand_starts[which + 1].tolist()
         return [
             Combine(row[0], row[1], row[2], row[3], tuple(self.operands[start:end].tolist()))
@@ -127,10 +163,96 @@ def input_pieces(schedule: Schedule, rank: int) -> tuple[tuple[int, int], ...]:
     Slot by slot, by chunk in each: every chunk; of an allgather the chunks of the rank's own part. Most ranks have
     one input slot, those of a broadcast but the root none, and in canonical order one per range of `nodes`.
     """
-    owners = schedule.owners
-    chunks = [chunk for chunk in range(len(schedule.chunks)) if not owners or owners[chunk] == rank]
-    slots = schedule.inputs[schedule.inputs[:, 0] == rank, 1].tolist()
-    return tuple((slot, chunk) for slot in slots for chunk in chunks)
+    chunks: Sequence[int] = range(len(schedule.chunks))
+    if schedule.owners:
+        chunks = schedule._chunks_by_owner.get(rank, _NONE).tolist()
+    return tuple((slot, chunk) for _, slot, _ in schedule.inputs_of(rank) for chunk in chunks)
+
+
+def input_table(schedule: Schedule) -> IntTable:
+    """int32 [n, 4]: rank, slot, chunk, row of `inputs`, of every piece that is there before the first round.
+
+    The pieces of all ranks, as `input_pieces` has them of one: row by row of `inputs`, by chunk in each.
+    """
+    chunks = len(schedule.chunks)
+    rows = np.repeat(np.arange(len(schedule.inputs)), chunks)
+    chunk = np.tile(np.arange(chunks), len(schedule.inputs))
+    if schedule.owners:
+        own = [schedule._chunks_by_owner.get(rank, _NONE) for rank in schedule.inputs[:, 0].tolist()]
+        rows = np.repeat(np.arange(len(own)), [len(some) for some in own])
+        chunk = np.concatenate([_NONE, *own])
+    return np.column_stack([schedule.inputs[rows, :2], chunk, rows]).astype(np.int32)
+
+
+def unrolled(schedule: Schedule) -> Schedule:
+    """The same computation without `repeat`: every slice of a chunk is a chunk of its own, its rounds come later.
+
+    Slice i of chunk c is chunk c * count + i, so chunks abut, and its rounds are those of the schedule, each
+    i * stagger_rounds later. In a round the entries of earlier slices come first; entries of several slices from one
+    source to one destination over one path are one message, as they are anywhere. A schedule without `repeat` is
+    returned as it is.
+
+    Args:
+        schedule: A verified schedule.
+    """
+    if schedule.repeat is None:
+        return schedule
+    count, stagger = schedule.repeat.count, schedule.repeat.stagger_rounds
+    first, rows = np.asarray(schedule.chunks, dtype=np.int64).reshape(-1, 2).T[:, :, None]
+    steps = np.arange(count + 1)
+    edges = first + rows // count * steps + rows % count * steps // count  # as `split_rows`, and never too large
+    chunks = np.stack([edges[:, :-1], np.diff(edges)], axis=2).reshape(-1, 2)
+    transfers = _sliced(schedule.transfers, schedule.repeat, chunk_column=5)
+    combines = _sliced(schedule.combines, schedule.repeat, chunk_column=3)
+    order = np.argsort(combines[:, 0], kind="stable")
+    operands, starts = _operands_of(schedule, order % max(len(schedule.combines), 1))
+    outputs = np.repeat(schedule.outputs, count, axis=0)
+    outputs[:, 2] = outputs[:, 2] * count + np.tile(np.arange(count, dtype=np.int32), len(schedule.outputs))
+    return replace(
+        schedule,
+        rounds=schedule.rounds + (count - 1) * stagger,
+        chunks=tuple(map(tuple, chunks.tolist())),
+        outputs=outputs,
+        transfers=transfers[np.argsort(transfers[:, 0], kind="stable")],
+        combines=combines[order],
+        operands=operands,
+        operand_starts=starts,
+        owners=tuple(np.repeat(np.asarray(schedule.owners, dtype=np.int64), count).tolist()),
+        repeat=None,
+    )
+
+
+def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> IntTable:
+    """The table once for every slice, slice by slice, with its rounds (column 0) and chunks."""
+    slices = np.repeat(np.arange(repeat.count, dtype=np.int32), len(table))
+    every = np.tile(table, (repeat.count, 1))
+    every[:, 0] += slices * repeat.stagger_rounds
+    every[:, chunk_column] = every[:, chunk_column] * repeat.count + slices
+    return every
+
+
+def _operands_of(schedule: Schedule, which: Rows) -> tuple[IntTable, IntTable]:
+    """Operands, and where they start, of these combines in this order."""
+    sizes = np.diff(schedule.operand_starts)[which]
+    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    shift = np.repeat(schedule.operand_starts[which] - starts[:-1], sizes)
+    return schedule.operands[shift + np.arange(starts[-1])], starts.astype(np.int32)
+
+
+def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
+    """One integer for every row of these columns: two are equal where the rows are, and less where a row is less."""
+    keys, size = np.zeros(len(columns[0]), dtype=np.int64), 1
+    for column in columns:
+        if not len(column):
+            break
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        if size * span > _LARGEST:
+            found, keys = np.unique(keys, return_inverse=True)
+            size = len(found)
+        keys = keys * span + (column - np.int64(low))
+        size *= span
+    return keys
 
 
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
@@ -146,7 +268,7 @@ def part_chunks(parts: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], tupl
     return tuple((edges[rank], parts[rank]) for rank in owners), owners
 
 
-def make_schedule(  # noqa: PLR0913 - the parts of a schedule, all but two keyword-only
+def make_schedule(  # noqa: PLR0913 - the whole of a schedule, all but two keyword-only
     ranks: int,
     chunks: Sequence[tuple[int, int]],
     *,
@@ -244,12 +366,64 @@ def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:
     )
 
 
+def busiest_port(schedule: Schedule, endpoints: Sequence[str] = ()) -> int:
+    """The most messages that an endpoint sends, or receives, in one round; of a pipelined schedule, over all slices.
+
+    Args:
+        schedule: The schedule.
+        endpoints: Endpoint id of each rank; empty: every rank has its own.
+    """
+    if not len(schedule.transfers):
+        return 0
+    numbers: dict[str, int] = {}
+    ends = np.asarray([numbers.setdefault(end, len(numbers)) for end in endpoints or map(str, range(schedule.ranks))])
+    messages = schedule.transfers[:, [0, 1, 3, 6]].astype(np.int64)
+    messages = messages[np.unique(row_keys(*messages.T), return_index=True)[1]]
+    repeat = schedule.repeat
+    if repeat is not None and repeat.stagger_rounds:  # so many slices are under way at once, at most
+        slices = min(repeat.count, -(-schedule.rounds // repeat.stagger_rounds))
+        later = np.repeat(np.arange(slices) * repeat.stagger_rounds, len(messages))
+        messages = np.tile(messages, (slices, 1))
+        messages[:, 0] += later
+        messages = messages[np.unique(row_keys(*messages.T), return_index=True)[1]]
+    ports = [row_keys(messages[:, 0], ends[messages[:, side]]) for side in (1, 2)]
+    return max(int(np.unique(port, return_counts=True)[1].max()) for port in ports)
+
+
+def count_messages(schedule: Schedule) -> tuple[int, int]:
+    """(rounds that have a transfer, messages); of a pipelined schedule as of the one it unrolls to."""
+    table, repeat = schedule.transfers, schedule.repeat or Repeat(1, 0)
+    return (
+        _count_shifted(np.zeros(len(table), dtype=np.int64), table[:, 0], repeat),
+        _count_shifted(row_keys(table[:, 1], table[:, 3], table[:, 6]), table[:, 0], repeat),
+    )
+
+
+def _count_shifted(keys: Rows, rounds: IntTable, repeat: Repeat) -> int:
+    """How many different (key, round) there are when each comes again `count` times, `stagger_rounds` apart."""
+    stagger = repeat.stagger_rounds or max(int(rounds.max(initial=0)), 1) + 1
+    count = repeat.count if repeat.stagger_rounds else 1
+    trains = row_keys(keys, rounds % stagger)  # what can meet when it is shifted
+    first = np.unique(row_keys(trains, rounds // stagger), return_index=True)[1]
+    gaps, together = np.diff(rounds[first] // stagger), np.diff(trains[first]) == 0
+    return count * len(first) - int(np.maximum(count - gaps[together], 0).sum())
+
+
+def rows_sent(schedule: Schedule) -> int:
+    """Rows of the payload that all messages carry together; slices of a pipelined schedule share the rows out."""
+    times = np.bincount(schedule.transfers[:, 5], minlength=len(schedule.chunks)).tolist()
+    return sum(count * rows for count, (_, rows) in zip(times, schedule.chunks, strict=True))
+
+
 def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Schedule:
     """The same schedule with rounds cut in as many as it takes to give no endpoint over `ports` messages in one.
 
     Needed where several ranks share an endpoint. A slot is read only in rounds after it was written, so cutting a
-    round changes no value.
+    round changes no value. Slices of a pipelined schedule that meet at a port are cut apart one by one.
     """
+    if busiest_port(schedule, endpoints) <= ports:
+        return schedule
+    schedule = unrolled(schedule)
     transfers, combines = [], []
     moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
     folds: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
@@ -373,3 +547,10 @@ class ScheduleBuilder:
 def _table(rows: Iterable[Sequence[int]], width: int) -> IntTable:
     listed = [list(row) for row in rows]
     return np.asarray(listed, dtype=np.int32).reshape(len(listed), width)
+
+
+def _rows_by_value(column: IntTable) -> dict[int, Rows]:
+    """Of every value in a column the rows that have it, in order."""
+    order = np.argsort(column, kind="stable")
+    values, starts = np.unique(column[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(column) else {}

@@ -1,24 +1,27 @@
-"""Proof that a Schedule does what its collective promises, by exact symbolic replay.
+"""Proof that a Schedule does what its collective promises, by exact symbolic replay on columns.
 
-Every value is an interned expression tree over the contributions: the ranks' values, in canonical order ranges of
-virtual shards. Two values are equal as expressions if and only if they have the same id, so `uniform` is decided by
-comparing integers and nothing is hashed in place of proof. Each tree knows the contributions it holds: an interval
-where they are contiguous (O(1) a combine), a bit set otherwise; a pair of trees is merged once, whatever ranks do it.
+`dataflow.py` finds for every slot that is read the value that was written there, once and before; `trees.py` gives
+every value its expression over the contributions: the ranks' values, in canonical order ranges of virtual shards.
+Two values are equal as expressions if and only if they have the same tree number, so `uniform` is decided by comparing
+integers and nothing is hashed in place of proof.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NoReturn
 
 import numpy as np
 
 from topocomm.errors import PlanError
-from topocomm.planning.canonical import canonical_nodes, canonical_split
-from topocomm.planning.collectives import Collective
+from topocomm.planning.canonical import canonical_nodes
+from topocomm.planning.collectives import Collective, Column
+from topocomm.planning.dataflow import NOTHING, dataflow
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import NO_PATH, Combine, Schedule, Transfer, input_pieces
+from topocomm.planning.schedule import NO_PATH, Schedule, busiest_port, row_keys
+from topocomm.planning.trees import CountedTwiceError, Trees
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,16 @@ def verify(
 ) -> Proof:
     """The proof that `schedule` computes `collective`.
 
-    Every slot read was written before and every slot is written once (so the rounds, run in order with all messages of
-    a round posted before any is awaited, cannot deadlock); an input exists for every chunk, of an allgather for the
-    chunks of the rank's own part only; every output holds the contributions that the collective says, each exactly
-    once; all ranks that receive one result evaluate one expression tree (in canonical order, that one); and where
-    `paths` and the ranks' `endpoints` are given, each message has a route on the machine.
+    Every slot read was written before and every slot is written once, and no rank sends to itself (so the rounds, run
+    in order with all messages of a round posted before any is awaited, cannot deadlock); an input exists for every
+    chunk, of an allgather for the chunks of the rank's own part only; every output holds the contributions that the
+    collective says, each exactly once; all ranks that receive one result evaluate one expression tree (in canonical
+    order, that one); and where `paths` and the ranks' `endpoints` are given, each message has a route on the machine.
+
+    Slices of a pipelined schedule share no value, since every place belongs to one chunk: what is proved of the rounds
+    is proved of each slice. Their messages meet at the ports, which are counted over all slices under way. Every slice
+    of a chunk that has rows has rows, so `repeat.count` is at most the rows of the shortest such chunk; slices that
+    are 0 rounds apart run at the same time, in the same messages.
 
     Args:
         schedule: What to prove.
@@ -64,21 +72,20 @@ def verify(
         keep_order: Operands must stand in rank order: the operator does not commute.
 
     Raises:
-        PlanError: The schedule is invalid; the message names round, rank, slot and chunk.
+        PlanError: The schedule is invalid; the message names round, rank, slot and chunk. What is wrong with slots is
+            found before what is wrong with values.
     """
-    if schedule.repeat is not None:
-        raise PlanError(f"schedule: {schedule.repeat}: pipelined schedules cannot be proved yet")
-    replay = _Replay(schedule, collective)
-    replay.run()
-    order_kept, uniform, canonical = replay.check_outputs()
+    _check_columns(schedule, collective)
+    owners = _check_owners(schedule, collective)
+    trees = Trees(*_leaves(schedule, collective))
+    order_kept, uniform, canonical = _check_values(schedule, collective, trees, owners)
     if not uniform:
         raise PlanError("schedule: ranks evaluate different expression trees, so their bits could differ")
     if keep_order and not order_kept:
         raise PlanError("schedule: operands do not stand in rank order, which an operator that does not commute needs")
     if collective.shards and not canonical:
         raise PlanError("schedule: a result is not the canonical tree over the virtual shards")
-    busiest = _busiest_port(schedule, endpoints)
-    if busiest > ports and not serialised:
+    if not serialised and (busiest := busiest_port(schedule, endpoints)) > ports:
         raise PlanError(f"schedule: an endpoint has {busiest} messages in one round, {ports} are allowed")
     if paths is not None:
         _check_routes(schedule, paths, endpoints)
@@ -94,230 +101,220 @@ def verify(
     )
 
 
-class Value(NamedTuple):
-    """What one slot holds: a tree, and the contributions in it."""
+def _check_columns(schedule: Schedule, collective: Collective) -> None:
+    """The ranges of all columns but slots, whose numbers are free, and what repeats."""
+    if schedule.ranks != collective.ranks:
+        raise PlanError(f"schedule: {schedule.ranks} ranks, the collective has {collective.ranks}")
+    chunks, transfers, combines = len(schedule.chunks), schedule.transfers, schedule.combines
+    for name, column, limit in (
+        ("transfer round", transfers[:, 0], schedule.rounds),
+        ("transfer source", transfers[:, 1], schedule.ranks),
+        ("transfer destination", transfers[:, 3], schedule.ranks),
+        ("transfer chunk", transfers[:, 5], chunks),
+        ("combine round", combines[:, 0], schedule.rounds),
+        ("combine rank", combines[:, 1], schedule.ranks),
+        ("combine chunk", combines[:, 3], chunks),
+        ("input rank", schedule.inputs[:, 0], schedule.ranks),
+    ):
+        if column.size and (int(column.min()) < 0 or int(column.max()) >= limit):
+            raise PlanError(f"schedule: {name} is outside 0..{limit - 1}")
+    for name, table in ("transfers", transfers), ("combines", combines):
+        if (np.diff(table[:, 0]) < 0).any():
+            raise PlanError(f"schedule: its {name} are not sorted by round")
+    starts = schedule.operand_starts
+    if (
+        len(starts) != len(combines) + 1
+        or starts[0]
+        or starts[-1] != len(schedule.operands)
+        or (np.diff(starts) < 0).any()
+    ):
+        raise PlanError("schedule: the starts of its operands do not cut them in one part per combine")
+    _check_messages(schedule)
+    _check_chunks(schedule, collective)
+    if schedule.repeat is not None:
+        _check_repeat(schedule)
 
-    tree: int
-    low: int
-    high: int
-    in_order: bool = True
-    canonical: bool = True
-    """Folded as the canonical tree over its contributions is."""
-    bits: int | None = None
-    """The contributions, one bit each, where they are no interval [low, high)."""
 
-    def members(self) -> int:
-        """The contributions, one bit each."""
-        return (1 << self.high) - (1 << self.low) if self.bits is None else self.bits
+def _check_messages(schedule: Schedule) -> None:
+    """That every transfer goes to another rank, by a path that is there."""
+    transfers = schedule.transfers
+    for row in np.flatnonzero(transfers[:, 1] == transfers[:, 3])[:1]:
+        raise PlanError(f"schedule: round {transfers[row, 0]}: rank {transfers[row, 1]} sends to itself")
+    path = transfers[:, 6]
+    for wrong in path[(path >= len(schedule.paths)) | (path < NO_PATH)][:1]:
+        raise PlanError(f"schedule: a transfer names path {wrong}, but there are {len(schedule.paths)} paths")
 
 
-class _Replay:
-    """Values of all slots, round by round."""
+def _check_chunks(schedule: Schedule, collective: Collective) -> None:
+    row = 0
+    for chunk, (first, rows) in enumerate(schedule.chunks):
+        if first != row or rows < 0:
+            raise PlanError(f"schedule: chunk {chunk} starts at row {first}, expected {row}: chunks must abut")
+        row += rows
+    if collective.parts and row != sum(collective.parts):
+        raise PlanError(f"schedule: the chunks have {row} rows, the parts {sum(collective.parts)}")
 
-    def __init__(self, schedule: Schedule, collective: Collective) -> None:
-        self.schedule = schedule
-        self.collective = collective
-        self.values: dict[tuple[int, int, int], Value] = {}
-        self.merged: dict[tuple[int, int], Value] = {}
-        self.trees = 0
-        self._check_columns()
-        self.owners = self._check_owners()
-        self._load_inputs()
 
-    def run(self) -> None:
-        transfers, combines = self.schedule.transfer_list(), self.schedule.combine_list()
-        t = c = 0
-        for round_ in range(self.schedule.rounds):
-            first = t
-            while t < len(transfers) and transfers[t].round == round_:
-                t += 1
-            arriving = [self._read(m.src, m.src_slot, m.chunk, m) for m in transfers[first:t]]
-            for move, value in zip(transfers[first:t], arriving, strict=True):
-                self._write(move.dst, move.dst_slot, move.chunk, value, move)
-            while c < len(combines) and combines[c].round == round_:
-                self._combine(combines[c])
-                c += 1
+def _check_repeat(schedule: Schedule) -> None:
+    assert schedule.repeat is not None
+    count, stagger = schedule.repeat.count, schedule.repeat.stagger_rounds
+    if count < 1 or stagger < 0:
+        raise PlanError(
+            f"schedule: repeat: count {count}, stagger_rounds {stagger}; expected a count of at least 1 and a stagger "
+            "of at least 0"
+        )
+    shortest, chunk = min(
+        ((rows, chunk) for chunk, (_, rows) in enumerate(schedule.chunks) if rows), default=(count, 0)
+    )
+    if count > shortest:
+        raise PlanError(
+            f"schedule: repeat: {count} slices of chunk {chunk}, which has {shortest} rows: every slice has one or more"
+        )
+    entries = max(len(schedule.chunks), len(schedule.transfers), len(schedule.operands), len(schedule.outputs))
+    if max(count * entries, schedule.rounds + (count - 1) * stagger) > np.iinfo(np.int32).max:
+        raise PlanError(f"schedule: repeat: {count} slices of {entries} entries are more than columns can number")
 
-    def check_outputs(self) -> tuple[bool, bool, bool]:
-        """(order kept, uniform, canonical); raises where an output is missing, extra or incomplete."""
-        ranks, receives = range(self.schedule.ranks), self.collective.receives
-        wanted = {(rank, chunk) for chunk, owner in enumerate(self.owners) for rank in ranks if receives(rank, owner)}
-        order_kept, canonical = True, bool(self.collective.shards)
-        trees: dict[tuple[int, range], set[int]] = {}
-        for rank, slot, chunk in self.schedule.outputs.tolist():
-            if (rank, chunk) not in wanted:
-                raise PlanError(f"schedule: rank {rank} chunk {chunk} is output twice or belongs to no result")
-            wanted.remove((rank, chunk))
-            value = self.values.get((rank, slot, chunk))
-            if value is None:
-                raise PlanError(f"schedule: output of rank {rank} chunk {chunk} is slot {slot}, which nothing wrote")
-            expected = self.collective.expected(rank, self.owners[chunk])
-            self._check_complete(rank, chunk, value, expected)
-            order_kept &= value.in_order
-            canonical &= value.canonical
-            trees.setdefault((chunk, expected), set()).add(value.tree)
-        if wanted:
-            rank, chunk = min(wanted)
-            raise PlanError(f"schedule: rank {rank} has no output for chunk {chunk}")
-        return order_kept, all(len(same) == 1 for same in trees.values()), canonical
 
-    def _check_columns(self) -> None:
-        schedule = self.schedule
-        if schedule.ranks != self.collective.ranks:
-            raise PlanError(f"schedule: {schedule.ranks} ranks, the collective has {self.collective.ranks}")
-        chunks = len(schedule.chunks)
-        for name, column, limit in (
-            ("transfer source", schedule.transfers[:, 1], schedule.ranks),
-            ("transfer destination", schedule.transfers[:, 3], schedule.ranks),
-            ("transfer chunk", schedule.transfers[:, 5], chunks),
-            ("combine rank", schedule.combines[:, 1], schedule.ranks),
-            ("combine chunk", schedule.combines[:, 3], chunks),
-            ("input rank", schedule.inputs[:, 0], schedule.ranks),
-        ):
-            if column.size and (int(column.min()) < 0 or int(column.max()) >= limit):
-                raise PlanError(f"schedule: {name} is outside 0..{limit - 1}")
-        row = 0
-        for chunk, (first, rows) in enumerate(schedule.chunks):
-            if first != row or rows < 0:
-                raise PlanError(f"schedule: chunk {chunk} starts at row {first}, expected {row}: chunks must abut")
-            row += rows
-        if self.collective.parts and row != sum(self.collective.parts):
-            raise PlanError(f"schedule: the chunks have {row} rows, the parts {sum(self.collective.parts)}")
+def _check_owners(schedule: Schedule, collective: Collective) -> Column:
+    """Whose part each chunk lies in; zeros where the collective has no parts."""
+    owners = collective.owners(schedule.chunks)
+    if schedule.owners != (owners if collective.name == "allgather" else ()):
+        raise PlanError(f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {owners}")
+    return np.asarray(owners or np.zeros(len(schedule.chunks)), dtype=np.int64)
 
-    def _check_owners(self) -> tuple[int, ...] | tuple[None, ...]:
-        """Whose part each chunk lies in, None where the collective has no parts."""
-        schedule = self.schedule
-        owners = self.collective.owners(schedule.chunks)
-        if schedule.owners != (owners if self.collective.name == "allgather" else ()):
+
+def _leaves(schedule: Schedule, collective: Collective) -> tuple[list[int], list[int]]:
+    """(first contribution, end) that every row of `inputs` holds."""
+    if collective.shards:
+        return _canonical_leaves(schedule, collective)
+    rank, _, who = schedule.inputs.T
+    among = collective.contributors
+    first = np.zeros(len(who), dtype=bool)
+    first[np.unique(who, return_index=True)[1]] = True
+    for wrong in np.flatnonzero((rank != who) | (who < among.start) | (who >= among.stop) | ~first)[:1]:
+        raise PlanError(
+            f"schedule: input of rank {rank[wrong]} claims the contribution of rank {who[wrong]}; expected each of "
+            f"{_ranks(among)} once, at home"
+        )
+    if schedule.nodes:
+        raise PlanError("schedule: it has nodes of virtual shards, but the collective has no shards")
+    return who.tolist(), (who + 1).tolist()
+
+
+def _canonical_leaves(schedule: Schedule, collective: Collective) -> tuple[list[int], list[int]]:
+    """As `_leaves`: the nodes of virtual shards that each rank folds its own into."""
+    nodes, shards = schedule.nodes, collective.shards
+    missing = [set(canonical_nodes(low, high, shards[-1])) for low, high in pairwise(shards)]
+    for rank, _, index in schedule.inputs.tolist():
+        if not 0 <= index < len(nodes) or nodes[index] not in missing[rank]:
+            what = nodes[index] if 0 <= index < len(nodes) else index
             raise PlanError(
-                f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {owners}"
+                f"schedule: input of rank {rank} is node {what}; expected each of the canonical nodes of its "
+                f"shards {shards[rank]} to {shards[rank + 1]} once"
             )
-        return owners or (None,) * len(schedule.chunks)
-
-    def _load_inputs(self) -> None:
-        leaves = self._canonical_leaves() if self.collective.shards else self._rank_leaves()
-        for rank in {rank for rank, _ in leaves}:
-            for slot, chunk in input_pieces(self.schedule, rank):
-                self._write(rank, slot, chunk, leaves[rank, slot], None)
-
-    def _rank_leaves(self) -> dict[tuple[int, int], Value]:
-        """Each rank's own value, by (rank, slot)."""
-        leaves: dict[tuple[int, int], Value] = {}
-        contributors = set(self.collective.contributors)
-        for rank, slot, who in self.schedule.inputs.tolist():
-            if rank != who or who not in contributors:
-                raise PlanError(
-                    f"schedule: input of rank {rank} claims the contribution of rank {who}; expected each of "
-                    f"{_ranks(self.collective.contributors)} once, at home"
-                )
-            contributors.remove(who)
-            leaves[rank, slot] = Value(self._new_tree(), who, who + 1)
-        if self.schedule.nodes:
-            raise PlanError("schedule: it has nodes of virtual shards, but the collective has no shards")
-        return leaves
-
-    def _canonical_leaves(self) -> dict[tuple[int, int], Value]:
-        """The nodes of virtual shards that each rank folds its own into, by (rank, slot)."""
-        leaves: dict[tuple[int, int], Value] = {}
-        nodes, shards = self.schedule.nodes, self.collective.shards
-        missing = [
-            set(canonical_nodes(shards[rank], shards[rank + 1], shards[-1])) for rank in range(self.schedule.ranks)
-        ]
-        for rank, slot, index in self.schedule.inputs.tolist():
-            if not 0 <= index < len(nodes) or nodes[index] not in missing[rank]:
-                what = nodes[index] if 0 <= index < len(nodes) else index
-                raise PlanError(
-                    f"schedule: input of rank {rank} is node {what}; expected each of the canonical nodes of its "
-                    f"shards {shards[rank]} to {shards[rank + 1]} once"
-                )
-            missing[rank].remove(nodes[index])
-            leaves[rank, slot] = Value(self._new_tree(), *nodes[index])
-        return leaves
-
-    def _new_tree(self) -> int:
-        self.trees += 1
-        return self.trees
-
-    def _read(self, rank: int, slot: int, chunk: int, why: Transfer | Combine) -> Value:
-        value = self.values.get((rank, slot, chunk))
-        if value is None:
-            raise PlanError(
-                f"schedule: round {why.round}: rank {rank} reads slot {slot} chunk {chunk}, which nothing wrote before"
-            )
-        return value
-
-    def _write(self, rank: int, slot: int, chunk: int, value: Value, why: Transfer | Combine | None) -> None:
-        if (rank, slot, chunk) in self.values:
-            where = "inputs" if why is None else f"round {why.round}"
-            raise PlanError(f"schedule: {where}: rank {rank} slot {slot} chunk {chunk} is written twice")
-        self.values[rank, slot, chunk] = value
-
-    def _combine(self, fold: Combine) -> None:
-        if len(fold.operands) < 2:
-            raise PlanError(f"schedule: round {fold.round}: a combine of rank {fold.rank} has fewer than two operands")
-        result = self._read(fold.rank, fold.operands[0], fold.chunk, fold)
-        for slot in fold.operands[1:]:
-            right = self._read(fold.rank, slot, fold.chunk, fold)
-            pair = (result.tree, right.tree)
-            if pair not in self.merged:
-                self.merged[pair] = self._merge(result, right, fold)
-            result = self.merged[pair]
-        self._write(fold.rank, fold.out_slot, fold.chunk, result, fold)
-
-    def _merge(self, left: Value, right: Value, fold: Combine) -> Value:
-        tree = self._new_tree()
-        if left.bits is None and right.bits is None:
-            if left.high == right.low:
-                canonical = left.canonical and right.canonical
-                canonical &= left.high - left.low == canonical_split(right.high - left.low)
-                return Value(tree, left.low, right.high, left.in_order and right.in_order, canonical)
-            if right.high == left.low:
-                return Value(tree, right.low, left.high, in_order=False, canonical=False)
-        both, union = left.members() & right.members(), left.members() | right.members()
-        if both:
-            raise PlanError(
-                f"schedule: round {fold.round}: rank {fold.rank} chunk {fold.chunk} counts the contribution of "
-                f"{self._who(both)} twice"
-            )
-        low, high = min(left.low, right.low), max(left.high, right.high)
-        whole = union == (1 << high) - (1 << low)
-        return Value(tree, low, high, in_order=False, canonical=False, bits=None if whole else union)
-
-    def _check_complete(self, rank: int, chunk: int, value: Value, expected: range) -> None:
-        if value.bits is None and (value.low, value.high) == (expected.start, expected.stop):
-            return
-        wanted, members = (1 << expected.stop) - (1 << expected.start), value.members()
-        if wanted & ~members:
-            who = self._who(wanted & ~members)
-            raise PlanError(f"schedule: output of rank {rank} chunk {chunk} misses the contribution of {who}")
-        if members & ~wanted:
-            who = self._who(members & ~wanted)
-            raise PlanError(f"schedule: output of rank {rank} chunk {chunk} must not contain {who}")
-
-    def _who(self, members: int) -> str:
-        """The first of the contributions, in words."""
-        first = (members & -members).bit_length() - 1
-        return f"virtual shard {first}" if self.collective.shards else f"rank {first}"
+        missing[rank].remove(nodes[index])
+    held = [nodes[index] for index in schedule.inputs[:, 2].tolist()]
+    return [low for low, _ in held], [high for _, high in held]
 
 
-def _busiest_port(schedule: Schedule, endpoints: Sequence[str]) -> int:
-    if not len(schedule.transfers):
-        return 0
-    numbers: dict[str, int] = {}
-    ends = np.asarray([numbers.setdefault(end, len(numbers)) for end in endpoints or map(str, range(schedule.ranks))])
-    messages = np.unique(schedule.transfers[:, [0, 1, 3, 6]], axis=0)
-    ports = [messages[:, 0] * len(numbers) + ends[messages[:, side]] for side in (1, 2)]
-    return max(int(np.bincount(port).max()) for port in ports)
+def _check_values(schedule: Schedule, collective: Collective, trees: Trees, owners: Column) -> tuple[bool, bool, bool]:
+    """(order kept, uniform, canonical); raises where a value or an output is not what it must be."""
+    flow = dataflow(schedule)
+    try:
+        tree_of = trees.fold(flow.inputs[:, 3].tolist(), flow.operands, schedule.operand_starts)
+    except CountedTwiceError as twice:
+        round_, rank, _, chunk = schedule.combines[twice.fold].tolist()
+        raise PlanError(
+            f"schedule: round {round_}: rank {rank} chunk {chunk} counts the contribution of "
+            f"{_who(collective, twice.both)} twice"
+        ) from None
+    held = np.asarray([*tree_of, NOTHING])[flow.outputs]
+    groups = _check_outputs(schedule, collective, trees, owners, held)
+    order = np.argsort(groups, kind="stable")
+    same_group, same_tree = np.diff(groups[order]) == 0, np.diff(held[order]) == 0
+    order_kept = bool(np.asarray(trees.in_order)[held].all())
+    canonical = bool(collective.shards) and bool(np.asarray(trees.canonical)[held].all())
+    return order_kept, bool(same_tree[same_group].all()), canonical
+
+
+def _check_outputs(schedule: Schedule, collective: Collective, trees: Trees, owners: Column, held: Column) -> Column:
+    """The results that outputs belong to, by number: outputs with one number must be one expression.
+
+    Args:
+        schedule: Its columns are in range.
+        collective: What it computes.
+        trees: All of them.
+        owners: Whose part each chunk lies in.
+        held: The tree of every output; NOTHING where nothing was written.
+    """
+    rank, _, chunk = schedule.outputs.T.astype(np.int64)
+    there = (rank >= 0) & (rank < schedule.ranks) & (chunk >= 0) & (chunk < len(schedule.chunks))
+    owner = owners[np.where(there, chunk, 0)] if len(owners) else chunk
+    there &= collective.receive_columns(rank, owner)
+    places = np.where(there, rank * len(schedule.chunks) + chunk, -1)
+    first = np.zeros(len(places), dtype=bool)
+    first[np.unique(places, return_index=True)[1]] = True
+    low, high = collective.expected_columns(rank, owner)
+    right = there & first & (held != NOTHING)
+    right[right] = trees.are(held[right], low[right], high[right])
+    for row in np.flatnonzero(~right)[:1].tolist():
+        if not (there[row] and first[row]):
+            raise PlanError(f"schedule: rank {rank[row]} chunk {chunk[row]} is output twice or belongs to no result")
+        _refuse_output(
+            schedule.outputs[row].tolist(), collective, trees, int(held[row]), (int(low[row]), int(high[row]))
+        )
+    _check_all_there(schedule, collective, owners, places)
+    return row_keys(chunk, high)
+
+
+def _refuse_output(
+    output: list[int], collective: Collective, trees: Trees, tree: int, expected: tuple[int, int]
+) -> NoReturn:
+    """Say what is wrong with an output that holds this tree."""
+    rank, slot, chunk = output
+    if tree == NOTHING:
+        raise PlanError(f"schedule: output of rank {rank} chunk {chunk} is slot {slot}, which nothing wrote")
+    wanted, members = (1 << expected[1]) - (1 << expected[0]), trees.members(tree)
+    if wanted & ~members:
+        who = _who(collective, wanted & ~members)
+        raise PlanError(f"schedule: output of rank {rank} chunk {chunk} misses the contribution of {who}")
+    raise PlanError(
+        f"schedule: output of rank {rank} chunk {chunk} must not contain {_who(collective, members & ~wanted)}"
+    )
+
+
+def _check_all_there(schedule: Schedule, collective: Collective, owners: Column, places: Column) -> None:
+    """That no output is missing, given those that there are, none of them twice, as rank * chunks + chunk."""
+    chunks = len(schedule.chunks)
+    each = 1 if collective.name == "reduce_scatter" else len(collective.receivers)
+    if len(places) == each * chunks:
+        return
+    found = set(places.tolist())
+    for rank in collective.receivers:
+        for chunk in range(chunks):
+            if collective.receives(rank, int(owners[chunk])) and rank * chunks + chunk not in found:
+                raise PlanError(f"schedule: rank {rank} has no output for chunk {chunk}")
+
+
+def _who(collective: Collective, members: int) -> str:
+    """The first of the contributions, in words."""
+    first = (members & -members).bit_length() - 1
+    return f"virtual shard {first}" if collective.shards else f"rank {first}"
 
 
 def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str]) -> None:
-    for src, dst, path in np.unique(schedule.transfers[:, [1, 3, 6]], axis=0).tolist():
-        if path == NO_PATH:
-            paths.cheapest(endpoints[src], endpoints[dst])
-        elif not 0 <= path < len(schedule.paths):
-            raise PlanError(f"schedule: a transfer names path {path}, but there are {len(schedule.paths)} paths")
-        else:
-            paths.explicit(schedule.paths[path], endpoints[src], endpoints[dst])
+    """That every message has a route."""
+    numbers: dict[str, int] = {}
+    ends = np.asarray([numbers.setdefault(end, len(numbers)) for end in endpoints], dtype=np.int64)
+    names, table = list(numbers), schedule.transfers
+    columns = ends[table[:, 1]], ends[table[:, 3]], table[:, 6]
+    which = np.unique(row_keys(*columns), return_index=True)[1]
+    src, dst, path = (column[which] for column in columns)
+    for index in np.flatnonzero(path != NO_PATH).tolist():
+        paths.explicit(schedule.paths[path[index]], names[src[index]], names[dst[index]])
+    sources, targets = ([names[end] for end in side[path == NO_PATH].tolist()] for side in (src, dst))
+    for unreached in np.flatnonzero(np.isinf(paths.latencies_us(sources, targets))).tolist():
+        paths.cheapest(sources[unreached], targets[unreached])  # says why there is none
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -69,9 +69,11 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
     rails = [Device(f"rail{i}", "switch", NETWORK.host, "rail switch") for i in range(len(nics))]
     spine = [Device("spine", "switch", NETWORK.host, "spine switch")] if len(rails) > 1 else []
     links = [link for each in many for link in each.links]
+    port = both_ways("", "", host.port)[0][2:]
     for rail, nic in zip(rails, nics, strict=True):
         for each in many:
-            links += both_ways(f"{each.name}/{nic}", rail.id, host.port)
+            end = f"{each.name}/{nic}"
+            links += Link(end, rail.id, *port), Link(rail.id, end, *port)
         for top in spine:  # as many ports up as down
             links += both_ways(rail.id, top.id, host.port, lanes=hosts, latency_us=FABRIC_HOP_US)
     return Topology(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from topocomm.errors import TopologyError
 from topocomm.topology.links import PATH_LATENCY_US, both_ways
-from topocomm.topology.model import Device, Link, Topology
+from topocomm.topology.model import Device, Link, Pair, Topology
 
 NETWORK = Device("network", "switch", "network", "network, its switches not known")
 """Stands for whatever joins the hosts. Network switches sit on the host name `network`, which has no endpoints."""
@@ -19,8 +19,8 @@ def prefixed(topology: Topology, host: str) -> Topology:
         name=host,
         source=topology.source,
         devices=tuple(d if d.host == NETWORK.host else d._replace(id=ids[d.id], host=host) for d in topology.devices),
-        links=tuple(link._replace(src=ids[link.src], dst=ids[link.dst]) for link in topology.links),
-        pairs=tuple(pair._replace(a=ids[pair.a], b=ids[pair.b]) for pair in topology.pairs),
+        links=tuple(Link(ids[link.src], ids[link.dst], *link[2:]) for link in topology.links),
+        pairs=tuple(Pair(ids[pair.a], ids[pair.b], *pair[2:]) for pair in topology.pairs),
         warnings=topology.warnings,
     )
 

@@ -127,8 +127,8 @@ class Topology:
         import hashlib
         import json
 
-        plain = [[list(d) for d in self.devices], [list(link) for link in self.links]]
-        return hashlib.sha256(json.dumps(plain, separators=(",", ":")).encode()).hexdigest()
+        plain = json.dumps([self.devices, self.links], separators=(",", ":"))
+        return hashlib.sha256(plain.encode()).hexdigest()
 
     @property
     def graph(self) -> nx.DiGraph:

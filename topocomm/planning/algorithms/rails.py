@@ -291,8 +291,7 @@ class _Rails:
         for (src_sort, dst_sort), table in self.groups.lanes.items():
             if dst_sort == self.sorts[where[0]]:  # all of `where` are of one sort
                 lanes[self.sorts[source] == src_sort] = table[member]
-        clipped: Ints = np.minimum(lanes, self.sizes[source] - 1)
-        return clipped
+        return np.minimum(lanes, self.sizes[source] - 1).astype(np.int64)
 
     def _copy(self, template: _Template, where: Ints, round_: int) -> int:
         """Write the template's messages and folds for all these groups; returns the round after."""

@@ -6,17 +6,33 @@ again before it is returned, and the proof and figures that can be recomputed fr
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from topocomm.errors import PlanError
-from topocomm.planning.collectives import Collective
-from topocomm.planning.plan import Certificate, Plan, PlanFigures
-from topocomm.planning.schedule import Combine, Schedule, Transfer, make_schedule
+from topocomm.planning.collectives import COLLECTIVES, Collective
+from topocomm.planning.formats.checked import (
+    LARGEST,
+    Json,
+    Whole,
+    a_record,
+    a_text,
+    a_whole,
+    entry,
+    one_of,
+    texts,
+    wholes,
+)
+from topocomm.planning.formats.schedule_json import MOST_ROWS, read_schedule, schedule_document
+from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Plan, PlanFigures
+from topocomm.planning.schedule import Schedule, count_messages, rows_sent
 from topocomm.planning.verify import Proof, verify
 
 SCHEMA = "topocomm.plan/1"
@@ -50,14 +66,15 @@ def plan_document(plan: Plan) -> dict[str, Any]:
 
 def plan_digest(document: dict[str, Any]) -> str:
     """SHA-256 of the canonical JSON (sorted keys, no spaces) of a document without its digest."""
-    plain = {key: value for key, value in document.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return _digest(_entries(document))
 
 
 def dumps(plan: Plan) -> str:
     """The plan as one JSON document."""
-    document = plan_document(plan)
-    return json.dumps({"schema": SCHEMA, "digest": plan.digest, **document})
+    with _no_collection():
+        entries = _entries(plan_document(plan))
+    texts = {"schema": entries["schema"], "digest": json.dumps(_digest(entries)), **entries}
+    return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in texts.items()) + "}"
 
 
 def save(plan: Plan, path: Path) -> None:
@@ -87,9 +104,14 @@ def loads(text: str, name: str = "plan") -> Plan:
     Raises:
         PlanError: The text is no plan JSON, was altered, or its schedule does not compute what it says.
     """
+    with _no_collection():
+        return _loads(text, name)
+
+
+def _loads(text: str, name: str) -> Plan:
     try:
-        document = json.loads(text)
-    except ValueError as error:
+        document = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise PlanError(f"{name}: not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
@@ -97,122 +119,94 @@ def loads(text: str, name: str = "plan") -> Plan:
     if document.get("digest") != plan_digest(document):
         raise PlanError(f"{name}: digest does not fit the content: the plan was altered or cut; plan again")
     try:
-        plan = _read(document)
+        return _read(document)
     except PlanError as error:
         raise PlanError(f"{name}: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise PlanError(f"{name}: malformed plan: {type(error).__name__}: {error}") from None
-    return plan
 
 
-def schedule_document(schedule: Schedule) -> dict[str, Any]:
-    """The schedule as plain lists."""
-    rounds: list[dict[str, list[Any]]] = [{"transfers": [], "combines": []} for _ in range(schedule.rounds)]
-    for move in schedule.transfer_list():
-        entry = list(move[1:6]) if move.path < 0 else list(move[1:])
-        rounds[move.round]["transfers"].append(entry)
-    for fold in schedule.combine_list():
-        rounds[fold.round]["combines"].append([fold.rank, fold.out_slot, list(fold.operands), fold.chunk])
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's cycle collector rests: with a million lists that form no cycle it takes as long as all the rest."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _entries(document: dict[str, Any]) -> dict[str, str]:
+    """The canonical JSON of every entry but the digest: long ones are written once, for the digest and the file."""
     return {
-        "chunks": [list(chunk) for chunk in schedule.chunks],
-        **({"nodes": [list(node) for node in schedule.nodes]} if schedule.nodes else {}),
-        "inputs": schedule.inputs.tolist(),
-        "outputs": schedule.outputs.tolist(),
-        "rounds": rounds,
-        "paths": [list(path) for path in schedule.paths],
-        "repeat": None,
+        key: json.dumps(value, sort_keys=True, separators=(",", ":"))
+        for key, value in document.items()
+        if key != "digest"
     }
 
 
-def read_schedule(document: dict[str, Any], collective: Collective) -> Schedule:
-    """The schedule of a plan document; entries are converted, nothing is proved here.
-
-    Raises:
-        PlanError: An entry is no integer, or a chunk of an allgather is within no rank's part.
-    """
-    transfers, combines = [], []
-    for index, round_ in enumerate(document["rounds"]):
-        transfers += [Transfer(index, *(_integer(item) for item in entry)) for entry in round_["transfers"]]
-        for rank, out_slot, operands, chunk in round_["combines"]:
-            slots = tuple(_integer(slot) for slot in operands)
-            combines.append(Combine(index, _integer(rank), _integer(out_slot), _integer(chunk), slots))
-    if document["repeat"] is not None:
-        raise PlanError(f"repeat {document['repeat']!r}: pipelined schedules cannot be proved yet; plan without")
-    chunks = [(_integer(first), _integer(rows)) for first, rows in document["chunks"]]
-    return make_schedule(
-        collective.ranks,
-        chunks,
-        inputs=document["inputs"],
-        outputs=document["outputs"],
-        transfers=transfers,
-        combines=combines,
-        paths=document["paths"],
-        owners=collective.owners(chunks) if collective.name == "allgather" else (),
-        nodes=[(_integer(low), _integer(high)) for low, high in document.get("nodes", ())],
-    )
+def _digest(entries: dict[str, str]) -> str:
+    canonical = "{" + ",".join(f"{json.dumps(key)}:{entries[key]}" for key in sorted(entries)) + "}"
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _read(document: dict[str, Any]) -> Plan:
-    ranks = tuple(document["ranks"])
+def _read(document: dict[str, Json]) -> Plan:
+    ranks = texts(entry(document, "ranks"), "ranks")
     collective = _read_collective(document, len(ranks))
-    schedule = read_schedule(document["schedule"], collective)
-    proof = Proof(**document["proof"])
-    serialised = document["objective"] != "rounds"
-    proved = verify(schedule, collective, endpoints=ranks, ports=_integer(document["ports"]), serialised=serialised)
+    ports = a_whole(entry(document, "ports"), Whole("a number of ports", LARGEST, 1), "ports")
+    objective = one_of(entry(document, "objective"), OBJECTIVES, "objective")
+    schedule = read_schedule(entry(document, "schedule"), collective)
+    proof = a_record(Proof, entry(document, "proof"), "proof")
+    proved = verify(schedule, collective, endpoints=ranks, ports=ports, serialised=objective != "rounds")
     without_machine = [f.name for f in fields(Proof) if f.name != "links_exist"]
     for part in without_machine:
         if getattr(proved, part) != getattr(proof, part):
             raise PlanError(f"proof.{part} is {getattr(proof, part)}, the schedule proves {getattr(proved, part)}")
-    figures = PlanFigures(**{f.name: document[f.name] for f in fields(PlanFigures)})
-    certificate = Certificate(**document["certificate"])
-    for part, number in {**asdict(figures), **asdict(certificate)}.items():
-        if part != "argument" and (isinstance(number, bool) or not isinstance(number, int | float | None)):
-            raise PlanError(f"{part}: expected a number, got {number!r}")
-    _check_figures(figures, schedule, _integer(document["payload_bytes"]))
+    figures = a_record(PlanFigures, document, "", others=True)
+    payload_bytes = a_whole(entry(document, "payload_bytes"), Whole("bytes", MOST_ROWS), "payload_bytes")
+    _check_figures(figures, schedule, payload_bytes)
     return Plan(
         collective=collective,
-        operator=document["operator"],
-        order=document["order"],
-        objective=document["objective"],
-        topology_digest=document["topology_digest"],
+        operator=a_text(entry(document, "operator"), "operator"),
+        order=collective.order,
+        objective=objective,
+        topology_digest=a_text(entry(document, "topology_digest"), "topology_digest"),
         ranks=ranks,
-        payload_bytes=document["payload_bytes"],
-        algorithm=document["algorithm"],
-        ports=document["ports"],
-        port_model=document["port_model"],
+        payload_bytes=payload_bytes,
+        algorithm=a_text(entry(document, "algorithm"), "algorithm"),
+        ports=ports,
+        port_model=one_of(entry(document, "port_model"), PORT_MODELS, "port_model"),
         figures=figures,
         proof=proof,
-        certificate=certificate,
+        certificate=a_record(Certificate, entry(document, "certificate"), "certificate"),
         schedule=schedule,
-        assumed=tuple(document["assumed"]),
+        assumed=texts(entry(document, "assumed"), "assumed"),
     )
 
 
-def _read_collective(document: dict[str, Any], ranks: int) -> Collective:
-    parts, shards = (tuple(_integer(item) for item in document.get(key, ())) for key in ("parts", "shards"))
-    order = document["order"]
+def _read_collective(document: dict[str, Json], ranks: int) -> Collective:
+    parts = wholes(document.get("parts", []), Whole("a number of rows", MOST_ROWS), "parts")
+    shards = wholes(document.get("shards", []), Whole("a virtual shard", LARGEST), "shards")
+    order = entry(document, "order")
     if order != ("canonical" if shards else "any"):
         raise PlanError(f"order {order!r} with {len(shards)} shards: canonical order has shards, any order has none")
-    return Collective(document["collective"], ranks, _integer(document["root"]), parts, shards)
+    name = one_of(entry(document, "collective"), COLLECTIVES, "collective")
+    root = a_whole(entry(document, "root"), Whole("a rank", max(ranks - 1, 0)), "root")
+    return Collective(name, ranks, root, parts, shards)
 
 
 def _check_figures(figures: PlanFigures, schedule: Schedule, payload_bytes: int) -> None:
-    """The figures that a schedule and a payload determine."""
-    if payload_bytes < 0 or payload_bytes % max(schedule.rows, 1):
+    """The figures that a schedule and a payload determine; of a pipelined schedule, over all its slices."""
+    if payload_bytes % max(schedule.rows, 1):
         raise PlanError(f"payload_bytes {payload_bytes} is no multiple of the {schedule.rows} rows")
     row_bytes = payload_bytes // max(schedule.rows, 1)
-    moves = schedule.transfer_list()
-    counted = {
-        "rounds": len({move.round for move in moves}),
-        "transfers": len({(move.round, move.src, move.dst, move.path) for move in moves}),
-        "wire_bytes": sum(schedule.chunks[move.chunk][1] for move in moves) * row_bytes,
-    }
+    rounds, messages = count_messages(schedule)
+    counted = {"rounds": rounds, "transfers": messages, "wire_bytes": rows_sent(schedule) * row_bytes}
     for part, number in counted.items():
         if getattr(figures, part) != number:
             raise PlanError(f"{part} is {getattr(figures, part)!r}, the schedule has {number}")
 
 
-def _integer(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise PlanError(f"expected an integer, got {value!r}")
-    return value
+def _refuse_constant(name: str) -> NoReturn:
+    """Python reads these, JSON has none of them."""
+    raise ValueError(f"{name} is no number of JSON")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import PurePath
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from topocomm.errors import TopologyError
 from topocomm.topology.model import DEVICE_KINDS, FIGURE_SOURCES, Device, Link, Pair, RankPlace, Topology
@@ -14,6 +14,7 @@ from topocomm.topology.model import DEVICE_KINDS, FIGURE_SOURCES, Device, Link, 
 SCHEMA = "topocomm.topology/1"
 
 Document = dict[str, Any]
+_ABSENT = object()
 _OPTIONAL = ("name", "numa", "cpu_affinity", "bus_id", "nic", "gb_per_s_source", "latency_us_source")
 """Fields that are left out of the file where they are None; other unknown figures are written as null."""
 
@@ -106,8 +107,8 @@ def from_document(document: Any, name: str = "topology") -> Topology:
         name=top.text("name", default=PurePath(name).stem),
         source=top.text("source", default="topology JSON"),
         devices=devices,
-        links=tuple(_link(item, known) for item in top.objects("links")),
-        pairs=tuple(_pair(item, known) for item in top.objects("pairs")),
+        links=_read_joining(top, "links", Link, _link, known),
+        pairs=_read_joining(top, "pairs", Pair, _pair, known),
         ranks=tuple(_rank(item, known) for item in top.objects("ranks")),
         warnings=top.texts("warnings"),
     )
@@ -124,17 +125,21 @@ class _Object:
         got = _shown(self._value[key]) if key in self._value else "nothing"
         raise TopologyError(f"{self._file}: {path}: expected {expected}, got {got}")
 
-    def objects(self, key: str) -> list[_Object]:
+    def values(self, key: str) -> list[Any]:
         value = self._value.get(key, [])
         if not isinstance(value, list):
             self.fail(key, "a list")
-        found = []
-        for i, item in enumerate(value):
-            path = f"{self._path}.{key}[{i}]".lstrip(".")
-            if not isinstance(item, dict):
-                raise TopologyError(f"{self._file}: {path}: expected an object, got {_shown(item)}")
-            found.append(_Object(item, self._file, path))
-        return found
+        return value
+
+    def object(self, key: str, index: int) -> _Object:
+        item = self._value[key][index]
+        path = f"{self._path}.{key}[{index}]".lstrip(".")
+        if not isinstance(item, dict):
+            raise TopologyError(f"{self._file}: {path}: expected an object, got {_shown(item)}")
+        return _Object(item, self._file, path)
+
+    def objects(self, key: str) -> list[_Object]:
+        return [self.object(key, index) for index in range(len(self.values(key)))]
 
     def texts(self, key: str) -> tuple[str, ...]:
         value = self._value.get(key, [])
@@ -192,6 +197,41 @@ class _Object:
         if isinstance(self._value.get("numa"), str):
             return self.identifier("numa")
         return self.whole("numa", 0)
+
+
+_Joining = TypeVar("_Joining", Link, Pair)
+
+
+def _read_joining(
+    top: _Object,
+    key: str,
+    kind: type[_Joining],
+    read_one: Callable[[_Object, set[str]], _Joining],
+    known: set[str],
+) -> tuple[_Joining, ...]:
+    """Links or pairs. In a cluster all but the two ends of most is as in one before: that is checked once."""
+    one, other, *fields = kind._fields
+    absent = [_ABSENT] * len(fields)
+    checked: dict[tuple[object, ...], tuple[Any, ...]] = {}
+    found = []
+    for index, item in enumerate(top.values(key)):
+        mark: tuple[object, ...] | None = None
+        known_rest: tuple[Any, ...] = ()
+        try:
+            a, b = item.get(one), item.get(other)
+            rest: tuple[object, ...] = tuple(map(item.get, fields, absent))
+            if a in known and b in known and a != b:
+                mark = (*rest, *map(type, rest))  # 1, 1.0 and True are equal, and not all of them allowed
+                known_rest = checked.get(mark, ())
+        except (AttributeError, TypeError):
+            mark = None  # no object, or a list or object where a value should be: what is wrong is said below
+        if known_rest:
+            found.append(kind._make((a, b, *known_rest)))
+            continue
+        found.append(read_one(top.object(key, index), known))
+        if mark is not None:
+            checked[mark] = found[-1][2:]
+    return tuple(found)
 
 
 def _device(item: _Object) -> Device:

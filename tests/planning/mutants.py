@@ -1,0 +1,99 @@
+"""Every schedule that differs from a given one in one thing: what is deleted, doubled, swapped or aimed elsewhere."""
+
+from dataclasses import replace
+from itertools import combinations
+
+from topocomm.planning.schedule import Combine, Repeat, Transfer, make_schedule
+
+TABLES = ("transfers", "combines", "inputs", "outputs", "chunks", "owners", "nodes", "paths")
+
+
+def mutants(schedule):
+    """(what was changed, the changed schedule); some differ in nothing that counts."""
+    tables = {
+        "transfers": [list(t) for t in schedule.transfer_list()],
+        "combines": [list(c) for c in schedule.combine_list()],
+        "inputs": schedule.inputs.tolist(),
+        "outputs": schedule.outputs.tolist(),
+        "chunks": [list(chunk) for chunk in schedule.chunks],
+        "owners": list(schedule.owners),
+        "nodes": [list(node) for node in schedule.nodes],
+        "paths": [list(path) for path in schedule.paths],
+    }
+    limits = limits_of(schedule)
+    for name in TABLES:
+        for what, rows in changed_rows(tables[name], limits.get(name, [])):
+            yield f"{name}: {what}", built(schedule, tables | {name: rows})
+    for row, fold in enumerate(tables["combines"]):
+        for what, slots in changed_rows(list(fold[4]), [limits["combines"][2]]):
+            rows = [*tables["combines"][:row], [*fold[:4], slots], *tables["combines"][row + 1 :]]
+            yield f"combine {row}: operands: {what}", built(schedule, tables | {"combines": rows})
+    yield from other_repeats(schedule)
+
+
+def limits_of(schedule):
+    """Of every column, one more than the greatest number to aim at; that one is out of range."""
+    slots = [schedule.inputs[:, 1], schedule.outputs[:, 1], schedule.transfers[:, 4], schedule.combines[:, 2]]
+    slot = max([int(column.max()) for column in slots if len(column)]) + 2
+    rank, chunk, rounds = schedule.ranks + 1, len(schedule.chunks) + 1, schedule.rounds + 1
+    most = max([rows for _, rows in schedule.chunks]) + 2
+    return {
+        "transfers": [rounds, rank, slot, rank, slot, chunk, len(schedule.paths) + 1],
+        "combines": [rounds, rank, slot, chunk],
+        "inputs": [rank, slot, max(rank, len(schedule.nodes) + 1)],
+        "outputs": [rank, slot, chunk],
+        "chunks": [most, most],
+        "owners": [rank],
+        "nodes": [max([high for _, high in schedule.nodes], default=0) + 2] * 2,
+    }
+
+
+def changed_rows(rows, limits):
+    """The rows with one change. Rows are lists of numbers, of which those with limits are changed, or numbers."""
+    for at, row in enumerate(rows):
+        yield f"delete {at}", rows[:at] + rows[at + 1 :]
+        yield f"double {at}", [*rows[: at + 1], *rows[at:]]
+        numbers = row if isinstance(row, list) else [row]
+        for column, limit in enumerate(limits):
+            for number in range(-1, limit):
+                if number != numbers[column]:
+                    aimed = [*numbers[:column], number, *numbers[column + 1 :]]
+                    yield f"aim {at}, {column} at {number}", with_row(rows, at, aimed if row is numbers else number)
+    for (a, first), (b, second) in combinations(enumerate(rows), 2):
+        if first != second:
+            yield f"swap {a} and {b}", with_row(with_row(rows, a, second), b, first)
+        for column in range(min(len(first), len(second)) if isinstance(first, list) else 0):
+            if first[column] != second[column]:
+                one, other = list(first), list(second)
+                one[column], other[column] = other[column], one[column]
+                yield f"swap {column} of {a} and {b}", with_row(with_row(rows, a, one), b, other)
+
+
+def with_row(rows, at, row):
+    return [*rows[:at], row, *rows[at + 1 :]]
+
+
+def other_repeats(schedule):
+    shortest = min([rows for _, rows in schedule.chunks if rows], default=3)
+    for count in (-1, 0, 1, 2, shortest, shortest + 1):
+        for stagger in (-1, 0, 1, schedule.rounds + 1):
+            yield f"repeat {count}, {stagger}", replace(schedule, repeat=Repeat(count, stagger))
+    if schedule.repeat is not None:
+        yield "no repeat", replace(schedule, repeat=None)
+
+
+def built(schedule, tables):
+    """The schedule with these tables, sorted by round."""
+    made = make_schedule(
+        schedule.ranks,
+        tables["chunks"],
+        inputs=tables["inputs"],
+        outputs=tables["outputs"],
+        transfers=[Transfer(*row) for row in tables["transfers"]],
+        combines=[Combine(*row[:4], tuple(row[4])) for row in tables["combines"]],
+        paths=tables["paths"],
+        owners=tables["owners"],
+        nodes=tables["nodes"],
+        repeat=schedule.repeat,
+    )
+    return replace(made, rounds=max(made.rounds, schedule.rounds))

@@ -1,0 +1,58 @@
+"""What a plan was chosen from, and what a defect costs."""
+
+import pytest
+
+from tests.machines import hosts, line, switch
+from topocomm import PROD, SUM, PlanError, plan
+from topocomm.planning.compare import check_whole, defect, figure_of, ranked
+from topocomm.planning.planner import every_plan
+from topocomm.topology.degrade import without
+
+
+@pytest.mark.parametrize("objective", ["auto", "latency", "rounds", "throughput"])
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "allgather", "exscan"])
+def test_the_plan_is_the_best_of_its_rivals(collective, objective):
+    topology = switch(6)
+    made = plan(topology, collective, payload_bytes=4800, objective=objective)
+    rivals = ranked(made, topology, SUM)
+    assert rivals[0].algorithm == made.algorithm
+    assert rivals[0].figure == pytest.approx(figure_of(made, made.figures), abs=1e-8)
+    assert rivals[0].predicted_us == pytest.approx(made.figures.predicted_us, abs=1e-8)
+    figures = [rival.figure for rival in rivals]
+    assert figures == pytest.approx(sorted(figures, reverse=objective == "throughput"))
+    if objective == "auto":
+        every = every_plan(topology, collective, SUM, SUM.default_layout(1200))
+        wanted = {one.algorithm: one.figures.predicted_us for one in every}
+        assert {rival.algorithm: rival.predicted_us for rival in rivals} == pytest.approx(wanted, abs=1e-8)
+
+
+def test_rivals_keep_to_what_the_operator_allows():
+    topology = switch(4)
+    made = plan(topology, payload_bytes=64, operator=PROD)
+    assert {rival.algorithm for rival in ranked(made, topology, PROD)} >= {"ring", "flat"}
+
+
+def test_a_defect_is_told_by_the_objective():
+    cluster = hosts(2, 2)
+    names = ["h0/NIC1"]
+    broken = without(cluster, names)
+    for objective, word in (("latency", "latency"), ("auto", "4096 B"), ("throughput", "throughput")):
+        before, after = (plan(t, payload_bytes=4096, objective=objective) for t in (cluster, broken))
+        told = defect(before, after, names)
+        a, b = figure_of(before, before.figures), figure_of(after, after.figures)
+        unit = "GB/s" if objective == "throughput" else "us"
+        assert told.startswith(f"without h0/NIC1: {word} {b / a - 1:+.0%} ({a:.2f} -> {b:.2f} {unit}), ")
+    same = plan(cluster, payload_bytes=4096)
+    assert defect(same, same, ["a", "b"]).endswith(f"us, plan still {same.algorithm}")
+    assert "without a, b: 4096 B still " in defect(same, same, ["a", "b"])
+
+
+def test_a_machine_in_pieces_is_refused_unless_the_ranks_are_of_one():
+    broken = without(line(4), ["GPU1-GPU2"])
+    with pytest.raises(PlanError, match="falls into 2 pieces: GPU0-1; GPU2-3; name the ranks of one piece"):
+        check_whole(broken, None)
+    check_whole(broken, ["GPU2", "GPU3"])
+    check_whole(line(4), None)
+    many = without(switch(7), [f"GPU{i}" for i in range(7)])
+    with pytest.raises(PlanError, match="7 pieces: GPU0; GPU1; GPU2; GPU3; and 3 more"):
+        check_whole(many, None)

@@ -1,0 +1,147 @@
+"""Every mutant of small schedules is judged as the slow replay judges it, and what is accepted computes the same."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.machines import joined, line, switch
+from tests.planning.mutants import mutants
+from tests.planning.replay import builds, collective_of, expected, replay, same, shards_word
+from tests.planning.schedules import any_schedules
+from tests.planning.slow_verify import RefusedError, slow_verify
+from topocomm import PlanError
+from topocomm.planning.collectives import COLLECTIVES, Collective
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.schedule import Repeat, split_rounds
+from topocomm.planning.verify import verify
+
+CANONICAL = Collective("allreduce", 3, shards=(0, 3, 3, 5))
+SMALL = [
+    collective_of(name, 3, root=1, rows=6) if name in ("reduce", "broadcast") else collective_of(name, 3, rows=6)
+    for name in COLLECTIVES
+]
+CASES = {
+    f"{collective.name}{'-canonical' * bool(collective.shards)}-{name}": (collective, build)
+    for collective in (*SMALL, CANONICAL)
+    for name, build in builds(switch(3), collective, 6).items()
+}
+
+
+def judged(mutant, collective, fast=(), slow=()):
+    """Whether order is kept, by `verify`; None where it refuses. The slow replay must say the same."""
+    try:
+        by_replay = slow_verify(mutant, collective, **dict(slow))
+    except RefusedError as error:
+        by_replay = error
+    proved, problem = None, None
+    try:
+        proved = verify(mutant, collective, **dict(fast)).order_kept
+    except PlanError as error:
+        problem = error
+    if problem is not None:
+        assert isinstance(by_replay, RefusedError), f"refused: {problem}"
+    else:
+        assert proved == by_replay, f"accepted, but: {by_replay!r}"
+    return proved
+
+
+def check_all(schedule, collective, fast=(), slow=()):
+    """Judge every mutant; (accepted, refused)."""
+    accepted = refused = 0
+    for what, mutant in mutants(schedule):
+        try:
+            order_kept = judged(mutant, collective, fast, slow)
+            if order_kept is None:
+                refused += 1
+                continue
+            accepted += 1
+            if collective.shards:
+                whole = {shards_word(0, collective.shards[-1])}
+                assert set(replay(mutant, brackets=True).values()) == whole
+            else:
+                assert same(replay(mutant), expected(collective, mutant.chunks), order_kept)
+        except AssertionError as error:
+            raise AssertionError(f"{what}: {error}") from None
+    return accepted, refused
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_mutant(case):
+    collective, build = CASES[case]
+    schedule = build()
+    keep = {"keep_order": verify(schedule, collective).order_kept}
+    accepted, refused = check_all(schedule, collective, keep, keep)
+    assert accepted
+    assert refused > accepted
+
+
+@pytest.mark.parametrize(
+    ("name", "stagger"), [("binomial", 0), ("binomial", 1), ("binomial", 6), ("direct", 1), ("ring", 2)]
+)
+def test_every_mutant_of_what_repeats_with_its_ports(name, stagger):
+    collective = collective_of("allreduce", 3)
+    once = split_rounds(builds(switch(3), collective, 6)[name](), ["a", "b", "c"], 1)
+    schedule = replace(once, repeat=Repeat(2, stagger))
+    limits = {"serialised": False, "ports": 1}, {"ports": 1}
+    judged(schedule, collective, *limits)
+    assert check_all(schedule, collective, *limits)[1]
+
+
+def test_every_mutant_on_a_machine_with_few_routes():
+    """Neighbours on a line have links, the ends have none between them."""
+    topology, collective = line(3), collective_of("scan", 3)
+    routes = {(a, b): {None} for a in range(3) for b in range(3) if abs(a - b) == 1}
+    machine = {"paths": PathFinder(topology), "endpoints": topology.endpoints}
+    schedule = builds(switch(3), collective, 2)["chain"]()
+    accepted, refused = check_all(schedule, collective, machine, {"routes": routes})
+    assert accepted
+    assert refused > accepted
+
+
+def test_every_mutant_of_named_paths():
+    """A path may be shorter or another, but it leads from source to destination over links that are there."""
+    topology, collective = joined([2, 1]), collective_of("reduce", 3)
+    ends = topology.endpoints
+    once = builds(switch(3), collective, 2)["flat"]()
+    within, across = (ends[1], "h0/memory", ends[0]), (ends[2], "h1/memory", "network", "h0/memory", ends[0])
+    transfers = once.transfers.copy()
+    transfers[:, 6] = [(within, across).index(within if source == 1 else across) for source in transfers[:, 1]]
+    schedule = replace(once, transfers=transfers, paths=(within, across))
+    places = {end: rank for rank, end in enumerate(ends)}
+    routes = {(a, b): {None} for a in range(3) for b in range(3) if a != b}
+    for path in (within, across):
+        routes[places[path[0]], places[path[-1]]].add(path)
+    machine = {"paths": PathFinder(topology), "endpoints": ends}
+    assert judged(schedule, collective, machine, {"routes": routes})
+    accepted, refused = check_all(schedule, collective, machine, {"routes": routes})
+    assert accepted
+    assert refused > accepted
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_schedules(), st.sampled_from(COLLECTIVES), st.sampled_from([None, (1, 0), (2, 1), (3, 2)]))
+def test_random_schedules_are_judged_alike(made, name, repeat):
+    schedule, _ = made
+    if name in ("allgather", "reduce_scatter"):
+        parts = [rows for _, rows in schedule.chunks] + [0] * schedule.ranks
+        collective = Collective(name, schedule.ranks, parts=tuple(parts[: schedule.ranks]))
+    else:
+        collective = Collective(name, schedule.ranks)
+    judged(replace(schedule, repeat=repeat and Repeat(*repeat)), collective)
+
+
+def test_columns_out_of_order_are_refused():
+    """A sort by round would hide it, so the columns are changed themselves."""
+    collective = collective_of("allreduce", 4)
+    schedule = builds(switch(4), collective, 4)["recursive-doubling"]()
+    for name in ("transfers", "combines"):
+        table = getattr(schedule, name)
+        with pytest.raises(PlanError, match=f"its {name} are not sorted by round"):
+            verify(replace(schedule, **{name: table[::-1]}), collective)
+    for starts in (schedule.operand_starts[:-1], schedule.operand_starts[::-1], schedule.operand_starts + 1):
+        with pytest.raises(PlanError, match="do not cut them in one part per combine"):
+            verify(replace(schedule, operand_starts=starts), collective)
+    with pytest.raises(PlanError, match=r"transfer round is outside 0\.\.0"):
+        verify(replace(schedule, rounds=1), collective)

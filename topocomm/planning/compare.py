@@ -1,0 +1,95 @@
+"""Plans beside each other: what a plan was chosen from, and what a defect of the machine costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from topocomm.errors import PlanError
+from topocomm.operators.operator import Operator
+from topocomm.planning.candidates import Request
+from topocomm.planning.cost import Cost
+from topocomm.planning.plan import Plan, PlanFigures
+from topocomm.planning.planner import chosen_from
+from topocomm.topology.degrade import pieces
+from topocomm.topology.draw.names import ranges
+from topocomm.topology.model import Topology
+
+MOST_PIECES = 4
+SAME = 5e-4
+"""Relative difference below which figures count as equal."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """An algorithm that was a candidate, with its figure of the plan's objective and its predicted time."""
+
+    algorithm: str
+    figure: float
+    predicted_us: float
+
+
+def ranked(plan: Plan, topology: Topology, operator: Operator) -> tuple[Rival, ...]:
+    """All candidates that the plan was chosen from, itself among them, best first.
+
+    Args:
+        plan: A plan of `planner.plan` (operator at its default sizes).
+        topology: What it was planned on.
+        operator: The operator it was planned for.
+    """
+    row_bytes = operator.default_layout(1).row_bytes
+    request = Request(
+        plan.collective,
+        operator,
+        operator.default_layout(plan.payload_bytes // row_bytes),
+        plan.ranks,
+        plan.objective,
+        plan.ports,
+        plan.port_model,
+    )
+    return tuple(Rival(name, figure_of(plan, cost), cost.predicted_us) for name, cost in chosen_from(topology, request))
+
+
+def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
+    """What the plan's objective looks at: us, rounds, or GB/s (0 where nothing is sent)."""
+    if plan.objective == "throughput":
+        return cost.throughput_gb_per_s or 0.0
+    if plan.objective == "rounds":
+        return float(cost.rounds)
+    return cost.alpha_us if plan.objective == "latency" else cost.predicted_us
+
+
+def check_whole(topology: Topology, ranks: Sequence[str] | None) -> None:
+    """Refuse to plan on a machine that has fallen apart.
+
+    Raises:
+        PlanError: Some ranks have no way to others; the message names the pieces.
+    """
+    wanted = set(topology.endpoints if ranks is None else ranks)
+    groups = [own for group in pieces(topology) if (own := [end for end in group if end in wanted])]
+    if len(groups) > 1:
+        shown = "; ".join(ranges(group) for group in groups[:MOST_PIECES])
+        more = f"; and {len(groups) - MOST_PIECES} more" if len(groups) > MOST_PIECES else ""
+        raise PlanError(
+            f"topology {topology.name!r} falls into {len(groups)} pieces: {shown}{more}; "
+            "name the ranks of one piece with --ranks, or leave a link between them"
+        )
+
+
+def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
+    """What the links named cost, in one line, as the objective sees it: both plans are the best for it.
+
+    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan two-level-leaders-4`
+    """
+    what, unit = {
+        "throughput": ("throughput", "GB/s"),
+        "rounds": ("rounds", "rounds"),
+        "latency": ("latency", "us"),
+    }.get(whole.objective, (f"{whole.payload_bytes} B", "us"))
+    before, after = figure_of(whole, whole.figures), figure_of(degraded, degraded.figures)
+    if abs(after - before) <= SAME * before:
+        told = f"{what} still {before:.2f} {unit}"
+    else:
+        told = f"{what} {f'{after / before - 1:+.0%} ' if before else ''}({before:.2f} -> {after:.2f} {unit})"
+    chosen = "plan still" if whole.algorithm == degraded.algorithm else "new plan"
+    return f"without {', '.join(names)}: {told}, {chosen} {degraded.algorithm}"

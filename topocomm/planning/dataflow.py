@@ -1,0 +1,160 @@
+"""Who wrote what everyone reads: the values of a Schedule traced through its transfers, as integer columns.
+
+Everything that happens has a position in one order: the inputs, then round by round the transfers and the combines in
+the order listed. A transfer reads what was there before its round, a combine what is there when its turn comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from topocomm.errors import PlanError
+from topocomm.planning.schedule import IntTable, Rows, Schedule, input_table, row_keys
+
+NOTHING = -1
+"""Value number of what nothing wrote."""
+
+
+@dataclass(frozen=True)
+class Dataflow:
+    """Which value every operand and every output is.
+
+    Values are numbered: the pieces of `inputs` first, then the combines. Transfers copy values.
+
+    Attributes:
+        inputs: int32 [n, 4]: rank, slot, chunk and row of the schedule's `inputs`, as `input_table`.
+        operands: int64 [m]: the value of every operand of the schedule.
+        outputs: int64 [k]: the value of every output, NOTHING where nothing wrote its place.
+    """
+
+    inputs: IntTable
+    operands: Rows
+    outputs: Rows
+
+
+def dataflow(schedule: Schedule) -> Dataflow:
+    """The values of a schedule whose columns are in range and in round order.
+
+    Raises:
+        PlanError: A place is written twice, or read before it is written; or a combine has fewer than two operands.
+            Of several faults the first that comes up in the order of events.
+    """
+    trace = _Trace(schedule)
+    trace.check()
+    source = np.arange(trace.events)
+    source[trace.transfer_at] = trace.read_by_transfers
+    while not np.array_equal(source, further := source[source]):  # a copy of a copy: chains are halved each time
+        source = further
+    values = np.full(trace.events + 1, NOTHING)  # the last entry stands for nothing
+    values[: len(trace.inputs)] = np.arange(len(trace.inputs))
+    values[trace.combine_at] = len(trace.inputs) + np.arange(len(schedule.combines))
+    source = np.append(source, trace.events)
+    return Dataflow(trace.inputs, values[source[trace.read_by_operands]], values[source[trace.read_by_outputs]])
+
+
+class _Trace:
+    """The positions of all writes, and what reads find there.
+
+    Attributes:
+        inputs: As `input_table`; their positions are 0, 1 and so on.
+        events: How many writes there are.
+        transfer_at: Position of every transfer.
+        combine_at: Position of every combine.
+        read_by_transfers: Position of the write that every transfer reads; `events` where nothing writes the place.
+        read_by_operands: As `read_by_transfers`, of every operand.
+        read_by_outputs: The same, of every output.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.inputs = input_table(schedule)
+        moves, folds, first = schedule.transfers, schedule.combines, len(self.inputs)
+        self.events = first + len(moves) + len(folds)
+        folds_before = np.searchsorted(folds[:, 0], moves[:, 0])
+        self.transfer_at = first + np.arange(len(moves)) + folds_before
+        self.round_at = first + np.searchsorted(moves[:, 0], moves[:, 0]) + folds_before
+        self.combine_at = first + np.arange(len(folds)) + np.searchsorted(moves[:, 0], folds[:, 0], side="right")
+        self.operand_of = np.repeat(np.arange(len(folds)), np.diff(schedule.operand_starts))
+        reads = np.concatenate([self._places_of_transfers(), self._places_of_operands(), schedule.outputs])
+        keys = row_keys(*np.concatenate([self._places_written(), reads]).T)
+        self._order = np.argsort(keys[: self.events], kind="stable")
+        self._written = keys[self._order]
+        found = self._writer(keys[self.events :])
+        edges = [len(moves), len(moves) + len(schedule.operands)]
+        self.read_by_transfers, self.read_by_operands, self.read_by_outputs = np.split(found, edges)
+
+    def check(self) -> None:
+        """Raise the first fault, if there is one."""
+        faults = [
+            *self._early_reads_of_transfers(),
+            *self._early_reads_of_operands(),
+            *self._short_combines(),
+            *self._second_writes(),
+        ]
+        if faults:
+            raise PlanError(f"schedule: {min(faults)[-1]}")
+
+    def _places_written(self) -> IntTable:
+        """(rank, slot, chunk) of every write, by position."""
+        places = np.empty((self.events, 3), dtype=np.int32)
+        places[: len(self.inputs)] = self.inputs[:, :3]
+        places[self.transfer_at] = self.schedule.transfers[:, 3:6]
+        places[self.combine_at] = self.schedule.combines[:, 1:]
+        return places
+
+    def _places_of_transfers(self) -> IntTable:
+        return self.schedule.transfers[:, [1, 2, 5]]
+
+    def _places_of_operands(self) -> IntTable:
+        folds = self.schedule.combines[self.operand_of]
+        return np.column_stack([folds[:, 1], self.schedule.operands, folds[:, 3]])
+
+    def _writer(self, keys: Rows) -> Rows:
+        """Position of the first write of each place."""
+        if not self.events:
+            return np.zeros(len(keys), dtype=np.int64)
+        at = np.minimum(np.searchsorted(self._written, keys), self.events - 1)
+        return np.where(self._written[at] == keys, self._order[at], self.events)
+
+    def _early_reads_of_transfers(self) -> list[tuple[int, int, int, str]]:
+        for row in np.flatnonzero(self.read_by_transfers >= self.round_at)[:1].tolist():
+            round_, rank, slot, _, _, chunk, _ = self.schedule.transfers[row].tolist()
+            return [(int(self.round_at[row]), 0, row, _unwritten(round_, rank, slot, chunk))]
+        return []
+
+    def _early_reads_of_operands(self) -> list[tuple[int, int, int, str]]:
+        at = self.combine_at[self.operand_of]
+        for row in np.flatnonzero(self.read_by_operands >= at)[:1].tolist():
+            round_, rank, _, chunk = self.schedule.combines[self.operand_of[row]].tolist()
+            return [(int(at[row]), 2, row, _unwritten(round_, rank, int(self.schedule.operands[row]), chunk))]
+        return []
+
+    def _short_combines(self) -> list[tuple[int, int, int, str]]:
+        for row in np.flatnonzero(np.diff(self.schedule.operand_starts) < 2)[:1].tolist():
+            round_, rank, _, _ = self.schedule.combines[row].tolist()
+            what = f"round {round_}: a combine of rank {rank} has fewer than two operands"
+            return [(int(self.combine_at[row]), 1, row, what)]
+        return []
+
+    def _second_writes(self) -> list[tuple[int, int, int, str]]:
+        again = self._order[1:][self._written[1:] == self._written[:-1]]
+        if not len(again):
+            return []
+        at = int(again.min())
+        rank, slot, chunk = self._places_written()[at].tolist()
+        return [(at, 3, at, f"{self._when(at)}: rank {rank} slot {slot} chunk {chunk} is written twice")]
+
+    def _when(self, at: int) -> str:
+        """The round of an event in words."""
+        if at < len(self.inputs):
+            return "inputs"
+        rounds = np.empty(self.events, dtype=np.int32)
+        rounds[self.transfer_at] = self.schedule.transfers[:, 0]
+        rounds[self.combine_at] = self.schedule.combines[:, 0]
+        return f"round {rounds[at]}"
+
+
+def _unwritten(round_: int, rank: int, slot: int, chunk: int) -> str:
+    return f"round {round_}: rank {rank} reads slot {slot} chunk {chunk}, which nothing wrote before"

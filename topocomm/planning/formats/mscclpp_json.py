@@ -1,0 +1,362 @@
+"""The MSCCL++ execution plan (JSON) of a plan for sums, as microsoft/mscclpp's executor reads it.
+
+A rank writes what it sends straight into the peer's memory (`put`), then signals the channel to it; the peer waits for
+that signal. GPUs of one host have a memory channel, GPUs of two hosts a port channel. A rank's program is serial and
+cut in stages (`buffers.py`): put everything, signal, wait for everything, reduce. Puts and signals block nobody and a
+stage is a range of whole rounds, so the least round that is not complete always goes on: no deadlock.
+
+Before the first stage every rank tells the ranks that write to it that it has begun: its memory is in use by the call
+before until then. `nop` is the barrier of a thread block, needed between operations that touch the same memory, before
+a signal and after a wait. A thread block holds few operations and channels: a long program goes on in the next one,
+which a semaphore starts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from topocomm.errors import PlanError
+from topocomm.planning.buffers import stages_of
+from topocomm.planning.formats.gpu_program import Piece, Units, check_exportable, equal_units, unrolled, uses_of
+from topocomm.planning.plan import Plan
+from topocomm.planning.schedule import Combine, Schedule, Transfer
+from topocomm.topology.model import Topology
+
+FORM = "mscclpp-json"
+MOST_OPERATIONS = 64
+MOST_CHANNELS = 16
+"""Of one kind in one thread block; also remote buffers."""
+MOST_FUSED = 8
+"""Channels of one operation."""
+MOST_OPERANDS = 10
+MOST_SEMAPHORES = 16
+ALIGNMENT_BYTES = 16
+MOST_BYTES = 2**64 - 1
+
+Place = tuple[str, int]
+"""(buffer i, o or s; unit)."""
+Document = dict[str, Any]
+
+
+def dumps(plan: Plan, topology: Topology) -> str:
+    """The plan as an MSCCL++ execution plan.
+
+    Raises:
+        PlanError: The format cannot say it; the message says why.
+    """
+    check_exportable(plan, topology, FORM)
+    units = equal_units(plan.collective, plan.schedule, FORM)
+    if plan.schedule.repeat is not None:
+        units = units.sliced(plan.schedule.repeat.count)
+    schedule = unrolled(plan.schedule)
+    hosts = [topology.by_id[end].host for end in plan.ranks]
+    memory = _Memory(plan.collective.name, schedule, units)
+    document = {
+        "name": f"topocomm-{plan.algorithm}-{plan.digest[:12]}",
+        "collective": {"reduce_scatter": "reducescatter"}.get(plan.collective.name, plan.collective.name),
+        "protocol": "Simple",
+        "inplace": not units.part,
+        "reuse_resources": False,
+        "gpus": [_Rank(rank, memory, hosts).document() for rank in range(schedule.ranks)],
+        "num_threads_per_block": 1024,
+        "use_double_scratch_buffer": False,
+        "buffer_alignment": ALIGNMENT_BYTES,
+        "min_message_size": 0,
+        "max_message_size": MOST_BYTES,
+    }
+    return json.dumps(document)
+
+
+class _Memory:
+    """Where every piece of every rank lies, known to all, because a rank writes into its peers' memory."""
+
+    def __init__(self, name: str, schedule: Schedule, units: Units) -> None:
+        self.name, self.schedule, self.units = name, schedule, units
+        self.uses = uses_of(schedule)
+        self.places: list[dict[Piece, Place]] = [{} for _ in range(schedule.ranks)]
+        self.scratch = [0] * schedule.ranks
+        for rank, use in enumerate(self.uses):
+            for piece in sorted(use.inputs):
+                self.places[rank][piece] = ("i", units.input_offset(name, rank, piece[1]))
+        for move in schedule.transfer_list():
+            self._place(move.dst, (move.dst_slot, move.chunk), self._unread(move.dst, move.chunk))
+        for fold in schedule.combine_list():
+            self._place(fold.rank, (fold.out_slot, fold.chunk), self._read_before(fold))
+
+    def output(self, rank: int, chunk: int) -> Place:
+        """Where the rank's result of a chunk belongs."""
+        return "o", self.units.output_offset(self.name, rank, chunk)
+
+    def _place(self, rank: int, piece: Piece, free: bool) -> None:
+        if free and piece in self.uses[rank].outputs:
+            self.places[rank][piece] = self.output(rank, piece[1])
+        else:
+            self.places[rank][piece] = ("s", self.scratch[rank])
+            self.scratch[rank] += self.units.count[piece[1]]
+
+    def _unread(self, rank: int, chunk: int) -> bool:
+        """Whether the rank has no own value of the chunk: a peer may write the result in its place at any time."""
+        return all(own[1] != chunk for own in self.uses[rank].inputs)
+
+    def _read_before(self, fold: Combine) -> bool:
+        """Whether the own value of the chunk is read in no later stage than the fold, and by this fold in one go."""
+        use = self.uses[fold.rank]
+        own = [piece for piece in use.inputs if piece[1] == fold.chunk]
+        events = [event for piece in own for event in use.reads.get(piece, ())]
+        late = [e for e in events if e.round > fold.round or (e.round == fold.round and isinstance(e, Combine))]
+        return all(event == fold for event in late) and len(fold.operands) <= MOST_OPERANDS
+
+
+@dataclass
+class _Block:
+    """One thread block: its operations, and what of the GPU's they refer to by number."""
+
+    ops: list[Document] = field(default_factory=list)
+    channels: dict[str, list[int]] = field(default_factory=lambda: {"memory": [], "port": []})
+    buffers: dict[str, list[int]] = field(default_factory=lambda: {"memory": [], "port": []})
+
+
+class _Rank:
+    """Writes the program of one rank."""
+
+    def __init__(self, rank: int, memory: _Memory, hosts: list[str]) -> None:
+        self.rank, self.memory, self.hosts = rank, memory, hosts
+        self.moves = memory.schedule.transfers_of(rank)
+        peers = sorted({move.src + move.dst - rank for move in self.moves})
+        self.peers = {kind: [peer for peer in peers if self._kind(peer) == kind] for kind in ("memory", "port")}
+        self.remote: list[tuple[int, str, str]] = []
+        self.blocks = [_Block()]
+        self.touched: dict[Place, bool] = {}
+        """Places read (False) or written (True) since the last barrier."""
+        self.waited = self.wrote = False
+        """Whether a wait, and whether a write into a peer, came since the last barrier."""
+        self.last = {move.dst: move for move in self.moves if move.src == rank}
+        """The last move to every peer."""
+        self._program()
+
+    def document(self) -> Document:
+        units, name = self.memory.units, self.memory.name
+        if len(self.blocks) - 1 > MOST_SEMAPHORES:
+            raise PlanError(
+                f"{FORM}: rank {self.rank} has {len(self.blocks)} thread blocks of {MOST_OPERATIONS} operations: "
+                f"expected at most {MOST_SEMAPHORES + 1}; choose an algorithm with fewer rounds"
+            )
+        return {
+            "id": self.rank,
+            "input_chunks": units.size if name == "allgather" else units.total,
+            "output_chunks": units.size if name == "reduce_scatter" else units.total,
+            "scratch_chunks": self.memory.scratch[self.rank],
+            "threadblocks": [
+                {
+                    "id": index,
+                    "ops": block.ops,
+                    "channels": [{"channel_type": k, "channel_ids": ids} for k, ids in block.channels.items() if ids],
+                    "remote_buffer_refs": [
+                        {"access_channel_type": k, "remote_buffer_ids": ids} for k, ids in block.buffers.items() if ids
+                    ],
+                }
+                for index, block in enumerate(self.blocks)
+            ],
+            "channels": [{"channel_type": k, "connected_to": peers} for k, peers in self.peers.items() if peers],
+            "remote_buffers": [
+                {"rank": peer, "type": buffer, "access_channel_types": [kind]} for peer, buffer, kind in self.remote
+            ],
+            "semaphores": [{"init_value": 0} for _ in self.blocks[1:]],
+        }
+
+    def _kind(self, peer: int) -> str:
+        return "memory" if self.hosts[peer] == self.hosts[self.rank] else "port"
+
+    def _program(self) -> None:
+        self._signal(sorted({move.src for move in self.moves if move.dst == self.rank}))
+        self._wait(sorted({move.dst for move in self.moves if move.src == self.rank}))
+        messages: dict[tuple[int, int, int], list[Transfer]] = {}
+        for move in self.moves:
+            if move.src == self.rank:
+                messages.setdefault((move.round, move.dst, move.path), []).append(move)
+        for stage in stages_of(self.memory.schedule, self.rank):
+            sends = [(key[1], messages[key]) for key in stage.sends]
+            self._put([move for peer, moves in sends if self._kind(peer) == "memory" for move in moves])
+            for peer, moves in sends:
+                if self._kind(peer) == "port":
+                    self._put_through_port(moves)
+            self._signal([peer for peer, _ in sends if self._kind(peer) == "memory"])
+            self._wait([key[1] for key in stage.receives])
+            for fold in stage.folds:
+                self._fold(fold)
+        places = self.memory.places[self.rank]
+        for piece in sorted(self.memory.uses[self.rank].outputs):
+            if places[piece][0] != "o":
+                self._copy(places[piece], piece[1])
+
+    def _put(self, moves: list[Transfer]) -> None:
+        """Writes into peers of the same host, several at once where they are from one buffer and of one size."""
+        group: list[Transfer] = []
+        for move in moves:
+            if group and (len(group) == MOST_FUSED or self._how(group[0]) != self._how(move)):
+                self._put_group(group)
+                group = []
+            group.append(move)
+        if group:
+            self._put_group(group)
+
+    def _how(self, move: Transfer) -> tuple[str, int]:
+        place = self.memory.places[self.rank][move.src_slot, move.chunk]
+        return place[0], self.memory.units.count[move.chunk]
+
+    def _put_group(self, moves: list[Transfer]) -> None:
+        reads = [(self.memory.places[self.rank][m.src_slot, m.chunk], m.chunk) for m in moves]
+        block = self._room([m.dst for m in moves], [self._target(m)[0] for m in moves])
+        self._touch(reads, [])
+        op = {
+            "name": "put",
+            "src_buff": [self._local(place, chunk) for place, chunk in reads],
+            "dst_buff": [self._far(block, move) for move in moves],
+            "channel_type": "memory",
+        }
+        block.ops.append(op)
+        self.wrote = True
+
+    def _put_through_port(self, moves: list[Transfer]) -> None:
+        """Writes into one peer of another host; the last one signals.
+
+        A port copies on its own time. What is overwritten later, and what is sent last, is waited for (`pwsf`; the
+        executor's own `flush` does nothing).
+        """
+        peer = moves[0].dst
+        own = self.memory.uses[self.rank].inputs
+        flush = self.last[peer] == moves[-1] or any((m.src_slot, m.chunk) in own for m in moves)
+        for move in moves:
+            place = self.memory.places[self.rank][move.src_slot, move.chunk]
+            block = self._room([peer], [self._target(move)[0]])
+            self._touch([(place, move.chunk)], [])
+            end = move is moves[-1]
+            op = {
+                "name": ("pwsf" if flush else "pws") if end else "put",
+                "src_buff": [self._local(place, move.chunk)],
+                "dst_buff": [self._far(block, move)],
+                "channel_ids": [self._channel(block, peer)],
+                "channel_type": "port",
+            }
+            block.ops.append(op)
+
+    def _signal(self, peers: list[int]) -> None:
+        if peers and self.wrote:
+            self._barrier()
+        self._tell("signal", peers)
+
+    def _wait(self, peers: list[int]) -> None:
+        self._tell("wait", peers)
+        self.waited = self.waited or bool(peers)
+
+    def _tell(self, name: str, peers: list[int]) -> None:
+        """Signals or waits, several channels at once, each once in an operation."""
+        for kind in ("memory", "port"):
+            rest = [peer for peer in peers if self._kind(peer) == kind]
+            while rest:
+                now = list(dict.fromkeys(rest))[:MOST_FUSED]
+                for peer in now:
+                    rest.remove(peer)
+                block = self._room(now, [])
+                ids = [self._channel(block, peer) for peer in now]
+                block.ops.append({"name": name, "channel_ids": ids, "channel_type": kind})
+
+    def _fold(self, fold: Combine) -> None:
+        """The left fold; one operation takes a few operands, so a long one adds to its own result."""
+        places = self.memory.places[self.rank]
+        out = places[fold.out_slot, fold.chunk]
+        operands = [places[slot, fold.chunk] for slot in fold.operands]
+        while operands:
+            now, operands = operands[:MOST_OPERANDS], operands[MOST_OPERANDS:]
+            block = self._room([], [])
+            self._touch([(place, fold.chunk) for place in now], [(out, fold.chunk)])
+            op = {
+                "name": "re",
+                "src_buff": [self._local(place, fold.chunk) for place in now],
+                "dst_buff": [self._local(out, fold.chunk)],
+                "reduce_op": "sum",
+            }
+            block.ops.append(op)
+            operands = [out, *operands] if operands else []
+
+    def _copy(self, place: Place, chunk: int) -> None:
+        target = self.memory.output(self.rank, chunk)
+        block = self._room([], [])
+        self._touch([(place, chunk)], [(target, chunk)])
+        op = {"name": "copy", "src_buff": [self._local(place, chunk)], "dst_buff": [self._local(target, chunk)]}
+        block.ops.append(op)
+
+    def _touch(self, reads: list[tuple[Place, int]], writes: list[tuple[Place, int]]) -> None:
+        """A barrier, where what this operation touches was touched since the last one, or has just arrived."""
+        mine = {address: False for place, chunk in reads for address in self._addresses(place, chunk)}
+        mine |= {address: True for place, chunk in writes for address in self._addresses(place, chunk)}
+        clash = any(address in self.touched and (written or self.touched[address]) for address, written in mine.items())
+        if self.waited or clash:
+            self._barrier()
+        for address, written in mine.items():
+            self.touched[address] = written or self.touched.get(address, False)
+
+    def _addresses(self, place: Place, chunk: int) -> list[Place]:
+        """Unit by unit, with input and output as the one buffer that they are in place."""
+        buffer, low = place
+        if buffer != "s":
+            buffer, low = "io", self.memory.units.first[chunk]
+        return [(buffer, low + at) for at in range(self.memory.units.count[chunk])]
+
+    def _barrier(self) -> None:
+        self.blocks[-1].ops.append({"name": "nop"})
+        self._synced()
+
+    def _synced(self) -> None:
+        self.touched.clear()
+        self.waited = self.wrote = False
+
+    def _room(self, peers: list[int], buffers: list[tuple[int, str, str]]) -> _Block:
+        """A thread block with room for one more operation on these channels and buffers, and a barrier before it."""
+        block = self.blocks[-1]
+        kinds = [self._kind(peer) for peer in peers]
+        full = len(block.ops) >= MOST_OPERATIONS - 4
+        for kind in set(kinds):
+            ids = {self.peers[kind].index(peer) for peer in peers if self._kind(peer) == kind}
+            full = full or len(ids | set(block.channels[kind])) > MOST_CHANNELS
+            far = {self._remote(buffer) for buffer in buffers if buffer[2] == kind}
+            full = full or len(far | set(block.buffers[kind])) > MOST_CHANNELS
+        if not full:
+            return block
+        semaphore = len(self.blocks) - 1
+        block.ops += [{"name": "nop"}, {"name": "sem_release", "semaphore_ids": [semaphore]}]
+        follower = _Block([{"name": "sem_acquire", "semaphore_ids": [semaphore]}, {"name": "nop"}])
+        self.blocks.append(follower)
+        self._synced()
+        return follower
+
+    def _remote(self, buffer: tuple[int, str, str]) -> int:
+        if buffer not in self.remote:
+            self.remote.append(buffer)
+        return self.remote.index(buffer)
+
+    def _target(self, move: Transfer) -> tuple[tuple[int, str, str], int]:
+        """(peer, its buffer, kind of channel) that a message writes to, and the unit."""
+        place = self.memory.places[move.dst][move.dst_slot, move.chunk]
+        return (move.dst, place[0], self._kind(move.dst)), place[1]
+
+    def _channel(self, block: _Block, peer: int) -> int:
+        kind = self._kind(peer)
+        return _number(block.channels[kind], self.peers[kind].index(peer))
+
+    def _far(self, block: _Block, move: Transfer) -> Document:
+        buffer, unit = self._target(move)
+        number = _number(block.buffers[buffer[2]], self._remote(buffer))
+        return {"buffer_id": number, "index": unit, "size": self.memory.units.count[move.chunk]}
+
+    def _local(self, place: Place, chunk: int) -> Document:
+        return {"type": place[0], "index": place[1], "size": self.memory.units.count[chunk]}
+
+
+def _number(known: list[int], entry: int) -> int:
+    """The place of an entry in a list that it is added to if it is not there."""
+    if entry not in known:
+        known.append(entry)
+    return known.index(entry)

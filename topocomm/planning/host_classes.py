@@ -1,0 +1,163 @@
+"""Hosts that look alike: what lets a cluster of thousands be searched as if it had a few.
+
+The *network* is every device whose host has no endpoint (switches that join hosts). What is left falls in *groups*:
+the hosts, except that hosts with links straight between them are one group. Two groups are of one *class* if one can
+be put in the other's place and no path notices: the same devices in the order of their ids, the same links with the
+same figures, and the same links to the same network devices. A device of a group is known by its *place*: its number
+in the order of the group's ids. Ids decide between paths that are otherwise equal, so where a group's ids stand among
+those of the network is part of its class.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.figures import Edge, Figures
+from topocomm.topology.model import ENDPOINT_KINDS, Topology
+
+Ints = NDArray[np.int64]
+
+NETWORK = -1
+"""The group of the network's devices."""
+
+
+@dataclass(frozen=True, eq=False)
+class HostClasses:
+    """The groups and classes of one topology.
+
+    Attributes:
+        ids: Device ids, in the topology's order; "device" means an index into them.
+        index: The device of each id.
+        is_end: bool [devices]: whether it is an endpoint.
+        group: int64 [devices]: its group, `NETWORK` for the network's.
+        place: int64 [devices]: its place in its group, or in the network.
+        members: int64 [devices]: the devices by group, the network's first, and in a group by place.
+        member_start: int64 [groups + 2]: the devices of group g are members[member_start[g + 1]:member_start[g + 2]].
+        class_of: int64 [groups]: the class of each group.
+        first: The lowest group of each class.
+        links: int64 [links]: link numbers (the order of the edges) by group, the network's own first; in every group
+            of a class the same link stands at the same position.
+        link_start: int64 [groups + 2]: as `member_start`, for `links`.
+    """
+
+    ids: tuple[str, ...]
+    index: dict[str, int]
+    is_end: NDArray[np.bool_]
+    group: Ints
+    place: Ints
+    members: Ints
+    member_start: Ints
+    class_of: Ints
+    first: tuple[int, ...]
+    links: Ints
+    link_start: Ints
+
+    @cached_property
+    def alike(self) -> Ints:
+        """int64 [devices]: equal for endpoints of one class and place, counted from 0; -1 for other devices."""
+        ends = np.flatnonzero(self.is_end)
+        width = int(self.place.max(initial=0)) + 1
+        found = np.full(len(self.ids), -1, dtype=np.int64)
+        code = self.class_of[self.group[ends]] * width + self.place[ends]
+        found[ends] = np.unique(code, return_inverse=True)[1]
+        return found
+
+    def id_at(self, group: int, place: int) -> str:
+        """The device id at a place of a group, or of the `NETWORK`."""
+        return self.ids[int(self.members[self.member_start[group + 1] + place])]
+
+    def links_of(self, group: int) -> list[int]:
+        """Numbers of the links that a group has, inside and with the network; of `NETWORK`, of the network alone."""
+        low, high = self.link_start[group + 1 : group + 3].tolist()
+        found: list[int] = self.links[low:high].tolist()
+        return found
+
+
+def host_classes(topology: Topology, links: Mapping[Edge, Figures]) -> HostClasses:
+    """The groups and classes of a topology.
+
+    Args:
+        topology: The machine.
+        links: The figures of its directed links, each once.
+    """
+    ids = tuple(device.id for device in topology.devices)
+    index = {name: device for device, name in enumerate(ids)}
+    is_end = np.array([device.kind in ENDPOINT_KINDS for device in topology.devices], dtype=bool)
+    src = np.array([index[a] for a, _ in links], dtype=np.int64)
+    dst = np.array([index[b] for _, b in links], dtype=np.int64)
+    group = _groups(topology, src, dst)
+    blocks = np.arange(NETWORK, int(group.max(initial=NETWORK)) + 2)
+    by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.int64)
+    members = by_id[np.argsort(group[by_id], kind="stable")]
+    member_start = np.searchsorted(group[members], blocks)
+    place = np.empty(len(ids), dtype=np.int64)
+    place[members] = np.arange(len(ids)) - member_start[group[members] + 1]
+    owner = np.maximum(group[src], group[dst])
+    code = np.where(group == NETWORK, -1 - place, place)
+    order = np.lexsort((code[dst], code[src], owner))
+    link_start = np.searchsorted(owner[order], blocks)
+    class_of, first = _classes(
+        np.stack([is_end, _among_network(ids, group)], axis=1)[members],
+        member_start,
+        np.stack([code[src], code[dst], _numbered(links)], axis=1)[order],
+        link_start,
+    )
+    return HostClasses(
+        ids, index, is_end, group, place, members, member_start, class_of, first, order.astype(np.int64), link_start
+    )
+
+
+def _groups(topology: Topology, src: Ints, dst: Ints) -> Ints:
+    """The group of every device: hosts with endpoints by first appearance, those with links between them as one."""
+    hosts = dict.fromkeys(device.host for device in topology.devices if device.kind in ENDPOINT_KINDS)
+    number = {host: group for group, host in enumerate(hosts)}
+    group = np.array([number.get(device.host, NETWORK) for device in topology.devices], dtype=np.int64)
+    a, b = group[src], group[dst]
+    crossing = (a != NETWORK) & (b != NETWORK) & (a != b)
+    if not crossing.any():
+        return group
+    root = list(range(len(hosts)))
+
+    def root_of(host: int) -> int:
+        while root[host] != host:
+            root[host] = host = root[root[host]]
+        return host
+
+    for one, other in zip(a[crossing].tolist(), b[crossing].tolist(), strict=True):
+        low, high = sorted((root_of(one), root_of(other)))
+        root[high] = low
+    joined = np.unique([root_of(host) for host in range(len(hosts))], return_inverse=True)[1]
+    return np.where(group == NETWORK, NETWORK, joined[group]).astype(np.int64)
+
+
+def _among_network(ids: tuple[str, ...], group: Ints) -> Ints:
+    """How many of the network's ids are lower than each device's."""
+    network = sorted(name for name, own in zip(ids, group.tolist(), strict=True) if own == NETWORK)
+    return np.array([bisect(network, name) for name in ids], dtype=np.int64)
+
+
+def _numbered(links: Mapping[Edge, Figures]) -> Ints:
+    """A number for every link, equal where the figures are."""
+    numbers: dict[Figures, int] = {}
+    return np.array([numbers.setdefault(figures, len(numbers)) for figures in links.values()], dtype=np.int64)
+
+
+def _classes(devices: Ints, member_start: Ints, links: Ints, link_start: Ints) -> tuple[Ints, tuple[int, ...]]:
+    """(class of every group, lowest group of every class): equal rows of devices, and of links, are one class."""
+    known: dict[tuple[bytes, bytes], int] = {}
+    class_of: list[int] = []
+    first: list[int] = []
+    for group in range(len(member_start) - 2):
+        own = devices[member_start[group + 1] : member_start[group + 2]].tobytes()
+        joined = links[link_start[group + 1] : link_start[group + 2]].tobytes()
+        found = known.setdefault((own, joined), len(known))
+        if found == len(first):
+            first.append(group)
+        class_of.append(found)
+    return np.array(class_of, dtype=np.int64), tuple(first)

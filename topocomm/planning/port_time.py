@@ -1,0 +1,200 @@
+"""Time of a schedule with no bytes: one pass over the messages in the order in which their ports serve them.
+
+A message starts when its slots are ready at the source and its ports are free: K places to send at the source endpoint,
+K to receive at the destination's, and under loggp one at every NIC of its route. It holds them for its latency (alpha)
+or its gap (loggp), and arrives after its latency. Rounds order the messages of a port and are no barriers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.messages import Messages
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.routes import Floats, Ints, Routes, spans
+from topocomm.planning.schedule import Schedule, row_keys
+
+MOST_WAVES = 12
+"""Messages of one round that wait for each other in a longer row are served one after the other."""
+
+
+@dataclass(frozen=True)
+class PortRules:
+    """How many messages an endpoint sends, and receives, at once, and whether by loggp (else alpha)."""
+
+    ports: int
+    loggp: bool
+
+
+def port_time_us(
+    schedule: Schedule,
+    messages: Messages,
+    routes: Routes,
+    endpoints: Sequence[str],
+    paths: PathFinder,
+    rules: PortRules,
+) -> float:
+    """Time of the last output of a verified schedule without `repeat`, in us."""
+    places = _Places(schedule)
+    ready_us = np.zeros(places.count)
+    ports = _Ports(messages, routes, endpoints, paths, rules)
+    rounds = np.arange(schedule.rounds + 1)
+    moves, folds = (np.searchsorted(table[:, 0], rounds).tolist() for table in (schedule.transfers, schedule.combines))
+    sent = np.searchsorted(messages.round, rounds).tolist()
+    for round_ in range(schedule.rounds):
+        here = slice(moves[round_], moves[round_ + 1])
+        if here.start < here.stop:
+            of = messages.of_transfer[here] - sent[round_]
+            slots_us = np.zeros(sent[round_ + 1] - sent[round_])
+            np.maximum.at(slots_us, of, ready_us[places.reads[here]])
+            ready_us[places.writes[here]] = ports.serve(round_, slice(sent[round_], sent[round_ + 1]), slots_us)[of]
+        if folds[round_] < folds[round_ + 1]:
+            places.fold(ready_us, folds[round_], folds[round_ + 1])
+    return float(ready_us[places.outputs].max(initial=0.0))
+
+
+class _Places:
+    """Every (rank, slot, chunk) that a schedule speaks of, by number."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        moves, folds = schedule.transfers, schedule.combines
+        self.starts = schedule.operand_starts.astype(np.int64)
+        of = np.repeat(np.arange(len(folds)), np.diff(self.starts))
+        parts = [
+            moves[:, [1, 2, 5]],
+            moves[:, [3, 4, 5]],
+            folds[:, [1, 2, 3]],
+            np.column_stack([folds[of, 1], schedule.operands, folds[of, 3]]),
+            schedule.outputs,
+        ]
+        keys = row_keys(*np.concatenate(parts).T)
+        if len(keys) and int(keys.max()) >= 4 * len(keys):
+            keys = np.unique(keys, return_inverse=True)[1]
+        self.count = int(keys.max(initial=-1)) + 1
+        ends = np.cumsum([len(part) for part in parts])[:-1]
+        self.reads, self.writes, self.folded, self.operands, self.outputs = np.split(keys, ends)
+        made_in = np.full(self.count, -1, dtype=np.int64)
+        made_in[self.folded] = folds[:, 0]
+        self._chained = np.zeros(schedule.rounds, dtype=bool)
+        self._chained[folds[of, 0][made_in[self.operands] == folds[of, 0]]] = True
+        self._round = folds[:, 0]
+
+    def fold(self, ready_us: Floats, low: int, high: int) -> None:
+        """The combines low..high-1, all of one round: each result is ready when its last operand is."""
+        starts = self.starts[low : high + 1]
+        operands = self.operands[starts[0] : starts[-1]]
+        chained = self._chained[self._round[low]]
+        while True:
+            folded_us = np.maximum.reduceat(ready_us[operands], starts[:-1] - starts[0])
+            done = not chained or (folded_us == ready_us[self.folded[low:high]]).all()
+            ready_us[self.folded[low:high]] = folded_us
+            if done:  # where one reads what another of this round made, it takes as many times as they follow
+                return
+
+
+class _Ports:
+    """When each place of each port is free: of endpoints to send, then to receive, then of NICs."""
+
+    def __init__(
+        self, messages: Messages, routes: Routes, endpoints: Sequence[str], paths: PathFinder, rules: PortRules
+    ) -> None:
+        numbers: dict[str, int] = {}
+        end = np.array([numbers.setdefault(name, len(numbers)) for name in endpoints], dtype=np.int64)
+        self._latency_us = routes.latency_us
+        self._holds_us = routes.gap_us if rules.loggp else routes.latency_us
+        nics = paths.link_nics[routes.links] if rules.loggp else np.full(len(routes.links), -1)
+        of = np.repeat(np.arange(len(messages)), routes.hops)[nics >= 0]
+        behind = np.bincount(of, minlength=len(messages))
+        self._starts, _ = spans(np.zeros_like(behind), behind + 2)
+        self._held = np.empty(self._starts[-1], dtype=np.int64)
+        self._held[self._starts[:-1]] = end[messages.src]
+        self._held[self._starts[:-1] + 1] = len(numbers) + end[messages.dst]
+        _, among = spans(np.zeros_like(behind), behind)
+        self._held[self._starts[of] + 2 + among] = 2 * len(numbers) + nics[nics >= 0]
+        self._free_us = np.zeros((2 * len(numbers) + int(nics.max(initial=-1)) + 1, rules.ports))
+        self._free_us[2 * len(numbers) :, 1:] = np.inf  # a NIC has one place
+        self._crowded = _rounds_with_equals(np.repeat(messages.round, behind + 2), self._held)
+
+    def serve(self, round_: int, which: slice, slots_us: Floats) -> Floats:
+        """Start the messages of one round, as early as slots and ports allow; returns their arrivals."""
+        held = self._held[self._starts[which.start] : self._starts[which.stop]]
+        counts = np.diff(self._starts[which.start : which.stop + 1])
+        holds_us = self._holds_us[which]
+        if round_ not in self._crowded:
+            return self._at_once(held, counts, slots_us, holds_us) + self._latency_us[which]
+        waves = _waves(held, counts)
+        if waves is None:
+            return self._in_turn(held, counts, slots_us, holds_us) + self._latency_us[which]
+        start_us = np.empty(len(counts))
+        first = np.cumsum(counts) - counts
+        for wave in waves:
+            ports = held[spans(first[wave], counts[wave])[1]]
+            start_us[wave] = self._at_once(ports, counts[wave], slots_us[wave], holds_us[wave])
+        return start_us + self._latency_us[which]
+
+    def _at_once(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
+        """The start of messages none of which need one port."""
+        place = self._free_us[held].argmin(axis=1)
+        free_us = np.maximum.reduceat(self._free_us[held, place], np.cumsum(counts) - counts)
+        start_us = np.maximum(slots_us, free_us)
+        self._free_us[held, place] = np.repeat(start_us + holds_us, counts)
+        return start_us
+
+    def _in_turn(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
+        """The start of messages some of which need one port: one after the other."""
+        known = np.unique(held)
+        queues = dict(zip(known.tolist(), self._free_us[known].tolist(), strict=True))
+        for queue in queues.values():
+            heapq.heapify(queue)
+        needed = [queues[port] for port in held.tolist()]
+        found = []
+        ends = np.cumsum(counts)
+        ranges = zip((ends - counts).tolist(), ends.tolist(), slots_us.tolist(), holds_us.tolist(), strict=True)
+        for low, high, start_us, hold_us in ranges:
+            own = needed[low:high]
+            for queue in own:
+                if queue[0] > start_us:
+                    start_us = queue[0]
+            for queue in own:
+                heapq.heapreplace(queue, start_us + hold_us)
+            found.append(start_us)
+        self._free_us[known] = list(queues.values())
+        return np.array(found)
+
+
+def _waves(held: Ints, counts: Ints) -> list[Ints] | None:
+    """Messages that need no port in common, such that each comes after all that need its ports before it.
+
+    None where they would be many, since messages wait for each other in a long row.
+
+    Args:
+        held: Ports of the messages, one message after the other.
+        counts: How many ports each needs.
+    """
+    by_port = np.argsort(held, kind="stable")
+    follows = np.flatnonzero(held[by_port][1:] == held[by_port][:-1])
+    message = np.repeat(np.arange(len(counts)), counts)
+    before, after = message[by_port[follows]], message[by_port[follows + 1]]
+    wave = np.zeros(len(counts), dtype=np.int64)
+    for _ in range(MOST_WAVES):
+        later = wave.copy()
+        np.maximum.at(later, after, wave[before] + (before != after))
+        if (later == wave).all():
+            return [np.flatnonzero(wave == number) for number in range(int(wave.max()) + 1)]
+        wave = later
+    return None
+
+
+def _rounds_with_equals(rounds: Ints, ports: Ints) -> frozenset[int]:
+    """The rounds in which a port is needed more than once."""
+    keys, counts = np.unique(row_keys(rounds, ports), return_counts=True)
+    if len(keys) == len(rounds):
+        return frozenset()
+    order = np.argsort(row_keys(rounds, ports), kind="stable")
+    first: NDArray[np.int64] = order[np.cumsum(counts) - counts]
+    return frozenset(rounds[first[counts > 1]].tolist())

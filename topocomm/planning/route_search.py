@@ -1,0 +1,252 @@
+"""Cheapest routes by Dijkstra, on the whole machine or, for hosts that look alike, once for all of them.
+
+A *label* is (latency, minus bandwidth, device ids): the least one of a device is its cheapest route, and ties end at
+the lowest ids. `RouteTemplates` finds the routes of a pair of hosts on these two and the network alone. That is exact
+where a way through a third host (or back through the first) never reaches a network device as early as the way that
+stays in the network, which it checks for each source: then no label of these devices comes from elsewhere. Between
+hosts of one class the same routes hold with other ids, since what ids decide is part of the class (`host_classes`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import inf
+from typing import NamedTuple
+
+from topocomm.planning.figures import Edge, Figures
+from topocomm.planning.host_classes import NETWORK, HostClasses
+
+Label = tuple[float, float, tuple[str, ...]]
+Neighbours = Mapping[str, Sequence[tuple[str, Figures]]]
+
+SAME_US = 1e-9
+"""Latencies that differ by less are equal: sums in another order."""
+SOURCE, DESTINATION, ELSEWHERE = 0, 1, 2
+"""Whose links a template's positions count: those of the source's group, the destination's, or all."""
+
+
+def start_at(source: str) -> list[Label]:
+    """The label that a search from one device begins with."""
+    return [(0.0, -inf, (source,))]
+
+
+def spread(heap: list[Label], after: Neighbours, ends: Container[str]) -> dict[str, Label]:
+    """The least label of every device reached, from the labels given, passing through no device of `ends`."""
+    heapq.heapify(heap)
+    found: dict[str, Label] = {}
+    while heap:
+        label = heapq.heappop(heap)
+        latency, width, path = label
+        device = path[-1]
+        if device in found:
+            continue
+        found[device] = label
+        if device in ends and len(path) > 1:
+            continue
+        for following, edge in after.get(device, ()):
+            if following not in found:
+                wider = max(width, -edge.gb_per_s)
+                heapq.heappush(heap, (latency + edge.latency_us, wider, (*path, following)))
+    return found
+
+
+def neighbours(links: Mapping[Edge, Figures], edges: Iterable[Edge]) -> dict[str, list[tuple[str, Figures]]]:
+    """Where the edges lead from each device."""
+    found: dict[str, list[tuple[str, Figures]]] = {}
+    for edge in edges:
+        found.setdefault(edge[0], []).append((edge[1], links[edge]))
+    return found
+
+
+def turn(end: str, links: Mapping[Edge, Figures], after: Neighbours, ends: Container[str]) -> tuple[str, ...]:
+    """The way of an endpoint to its nearest forwarding device and back; where it has none, itself alone."""
+    turns = []
+    for device, there in after.get(end, ()):
+        back = links.get((device, end))
+        if back is not None and device not in ends:
+            width = min(there.gb_per_s, back.gb_per_s)
+            turns.append((there.latency_us + back.latency_us, -width, (end, device, end)))
+    return min(turns, default=(0.0, 0.0, (end,)))[2]
+
+
+def along(devices: Sequence[str], links: Mapping[Edge, Figures]) -> Figures:
+    """Latency, GB/s and gap of a route by its devices: the sum from its source on, the least, and the greatest."""
+    latency_us, gb_per_s, gap_us = 0.0, inf, 0.0
+    for edge in pairwise(devices):
+        figures = links[edge]
+        latency_us += figures.latency_us
+        gb_per_s, gap_us = min(gb_per_s, figures.gb_per_s), max(gap_us, figures.gap_us)
+    return Figures(latency_us, gb_per_s, gap_us)
+
+
+class Template(NamedTuple):
+    """A route between places of two groups, for all groups of their classes.
+
+    `devices` and `links` say whose (`SOURCE`, `DESTINATION`, or `ELSEWHERE`: the network's) and which: the place, and
+    the position among the links of `HostClasses`.
+    """
+
+    latency_us: float
+    gb_per_s: float
+    gap_us: float
+    devices: tuple[tuple[int, int], ...]
+    links: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class _Host:
+    """The lowest group of a class: its links inside, out to the network, and in from there."""
+
+    inner: dict[str, list[tuple[str, Figures]]]
+    out: dict[str, list[tuple[str, Figures]]]
+    into: dict[str, list[tuple[str, Figures]]]
+
+
+class RouteTemplates:
+    """Routes between places of classes, searched when first asked for and kept."""
+
+    def __init__(self, classes: HostClasses, links: Mapping[Edge, Figures]) -> None:
+        self._classes, self._links = classes, links
+        self._edges = list(links)
+        self._ends = {classes.ids[device] for device in classes.is_end.nonzero()[0].tolist()}
+        self._network = neighbours(links, (self._edges[number] for number in classes.links_of(NETWORK)))
+        self._hosts: dict[int, _Host] = {}
+        self._positions: dict[int, dict[Edge, int]] = {}
+        self._reached: dict[tuple[int, int], dict[str, Label] | None] = {}
+        self._entered: dict[tuple[int, int, int], dict[str, Label]] = {}
+        self._found: dict[tuple[int, int, int, int, bool], Template | None] = {}
+
+    def exact(self, kind: int, place: int) -> bool:
+        """Whether routes from a place of a class can be had by template; if not, search the whole machine."""
+        return self._reach(kind, place) is not None
+
+    def template(self, kind: int, place: int, other: int, there: int, same: bool) -> Template | None:
+        """The route from an endpoint to another; None if there is none.
+
+        Args:
+            kind: Class of the source's group.
+            place: Place of the source.
+            other: Class of the destination's group.
+            there: Place of the destination.
+            same: Whether both are in one group.
+        """
+        key = (kind, place, other, there, same)
+        if key not in self._found:
+            path = self._path(*key)
+            self._found[key] = None if path is None else self._as_template(path, kind, other, same)
+        return self._found[key]
+
+    def _path(self, kind: int, place: int, other: int, there: int, same: bool) -> tuple[str, ...] | None:
+        source = self._id(kind, place)
+        target = self._id(other, there)
+        if same and place == there:
+            host = self._host(kind)
+            after = {source: [*host.inner.get(source, ()), *host.out.get(source, ())]}
+            return turn(source, self._links, after, self._ends)
+        reached = self._reach(kind, place)
+        if reached is None:
+            raise ValueError(f"{source}: its routes are not those of its class")
+        label = reached.get(target) if same else self._enter(kind, place, other).get(target)
+        return None if label is None else label[2]
+
+    def _reach(self, kind: int, place: int) -> dict[str, Label] | None:
+        """Labels of the source's own group and the network; None where a third host could matter."""
+        key = (kind, place)
+        if key not in self._reached:
+            host = self._host(kind)
+            after: dict[str, list[tuple[str, Figures]]] = {name: list(on) for name, on in self._network.items()}
+            for part in (host.inner, host.out, host.into):
+                for name, on in part.items():
+                    after.setdefault(name, []).extend(on)
+            labels = spread(start_at(self._id(kind, place)), after, self._ends)
+            self._reached[key] = None if self._has_shortcut(labels) else labels
+        return self._reached[key]
+
+    def _enter(self, kind: int, place: int, other: int) -> dict[str, Label]:
+        """Labels of another group's devices, reached over the network."""
+        key = (kind, place, other)
+        if key not in self._entered:
+            reached, host = self._reach(kind, place) or {}, self._host(other)
+            heap = []
+            for name, doors in host.into.items():
+                if name in reached:
+                    latency, width, path = reached[name]
+                    heap += [
+                        (latency + edge.latency_us, max(width, -edge.gb_per_s), (*path, door)) for door, edge in doors
+                    ]
+            self._entered[key] = spread(heap, host.inner, self._ends)
+        return self._entered[key]
+
+    def _has_shortcut(self, labels: Mapping[str, Label]) -> bool:
+        """Whether some host leads from one network device to another no later than the network itself does."""
+        for (enters, leaves), latency_us in self._passages.items():
+            if enters in labels:
+                through_us = labels[enters][0] + latency_us
+                if leaves not in labels or through_us <= labels[leaves][0] + SAME_US * max(1.0, through_us):
+                    return True
+        return False
+
+    @cached_property
+    def _passages(self) -> dict[tuple[str, str], float]:
+        """Least latency from a network device through one host to another network device."""
+        found: dict[tuple[str, str], float] = {}
+        for kind in range(len(self._classes.first)):
+            host = self._host(kind)
+            if len(host.into.keys() | {after for on in host.out.values() for after, _ in on}) < 2:
+                continue
+            for enters, doors in host.into.items():
+                heap: list[Label] = [(edge.latency_us, 0.0, (door,)) for door, edge in doors if door not in self._ends]
+                for device, (latency_us, _, _) in spread(heap, host.inner, self._ends).items():
+                    for leaves, edge in () if device in self._ends else host.out.get(device, ()):
+                        if leaves != enters:
+                            known_us = found.get((enters, leaves), inf)
+                            found[enters, leaves] = min(known_us, latency_us + edge.latency_us)
+        return found
+
+    def _as_template(self, path: tuple[str, ...], kind: int, other: int, same: bool) -> Template:
+        classes = self._classes
+        own = [int(classes.group[classes.index[device]]) for device in path]
+        last = max((at for at, group in enumerate(own) if group == NETWORK), default=NETWORK)
+        whose = [
+            ELSEWHERE if group == NETWORK else DESTINATION if at > last and not same else SOURCE
+            for at, group in enumerate(own)
+        ]
+        links = []
+        for (a, b), edge in zip(pairwise(whose), pairwise(path), strict=True):
+            owner = min(a, b)
+            group = NETWORK if owner == ELSEWHERE else classes.first[kind if owner == SOURCE else other]
+            links.append((owner, self._position(group, edge)))
+        return Template(
+            *along(path, self._links),
+            tuple(
+                (owner, int(classes.place[classes.index[device]])) for owner, device in zip(whose, path, strict=True)
+            ),
+            tuple(links),
+        )
+
+    def _position(self, group: int, edge: Edge) -> int:
+        """Where a link stands among those of its group."""
+        if group not in self._positions:
+            numbers = self._classes.links_of(group)
+            self._positions[group] = {self._edges[number]: position for position, number in enumerate(numbers)}
+        return self._positions[group][edge]
+
+    def _host(self, kind: int) -> _Host:
+        if kind not in self._hosts:
+            classes = self._classes
+            inner: list[Edge] = []
+            out: list[Edge] = []
+            into: list[Edge] = []
+            for number in classes.links_of(classes.first[kind]):
+                edge = self._edges[number]
+                a, b = (int(classes.group[classes.index[device]]) for device in edge)
+                (into if a == NETWORK else out if b == NETWORK else inner).append(edge)
+            self._hosts[kind] = _Host(*(neighbours(self._links, part) for part in (inner, out, into)))
+        return self._hosts[kind]
+
+    def _id(self, kind: int, place: int) -> str:
+        return self._classes.id_at(self._classes.first[kind], place)

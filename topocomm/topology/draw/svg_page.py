@@ -1,0 +1,142 @@
+"""A page of shapes and words as one SVG file: no scripts, no fonts of its own, the same bytes every time.
+
+Shapes have classes, and the classes have colours for light and for dark viewers; the page paints its own background,
+so it can be read on any. Coordinates are pixels, to a tenth.
+"""
+
+from __future__ import annotations
+
+from math import hypot
+from xml.sax.saxutils import escape, quoteattr
+
+Point = tuple[float, float]
+
+KIND_COLOURS = {
+    "nvlink": ("#1f8a4c", "#4cc38a"),
+    "xgmi": ("#c2374a", "#f2777f"),
+    "xgmi-cpu": ("#66701c", "#bccb5c"),
+    "pcie": ("#b36b00", "#f0b04d"),
+    "smp": ("#7a45b5", "#b794f0"),
+    "network": ("#1d5fc2", "#74a9ff"),
+    "shared-memory": ("#0b7a7d", "#4dc4c7"),
+}
+"""Of every kind of link, on light and on dark."""
+OTHER_COLOURS = ("#5b6472", "#a7b0be")
+_PAPER = {
+    "paper": ("#ffffff", "#14181f"),
+    "panel": ("#f6f7f9", "#1c222b"),
+    "group": ("#eaedf1", "#262e39"),
+    "device": ("#ffffff", "#323c49"),
+}
+_INK = {"ink": ("#1b2330", "#e8ecf2"), "soft": ("#5b6472", "#a7b0be")}
+_FONT = "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Arial,sans-serif"
+
+
+def kind_class(kind: str) -> str:
+    """The class of a kind of link; all kinds that have no colour of their own share one."""
+    return kind if kind in KIND_COLOURS else "other"
+
+
+def width_of(words: str, size: float) -> float:
+    """About how wide the words are; no font can be asked."""
+    return 0.56 * size * len(words)
+
+
+def fitted(words: str, size: float, room: float) -> str:
+    """The words, cut where they would be wider than the room."""
+    most = max(int(room / (0.56 * size)), 1)
+    return words if len(words) <= most else words[: max(most - 1, 0)] + "…"
+
+
+class Page:
+    """Collects shapes in the order in which they are painted."""
+
+    def __init__(self, title: str, description: str) -> None:
+        self.title, self.description = title, description
+        self.items: list[str] = []
+
+    def rect(self, corner: Point, size: Point, css: str, *, radius: float = 6) -> None:
+        """A rectangle with round corners."""
+        (x, y), (width, height) = corner, size
+        self.items.append(
+            f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(radius)}" class="{css}"/>'
+        )
+
+    def circle(self, centre: Point, radius: float, css: str) -> None:
+        """A circle."""
+        self.items.append(f'<circle cx="{_n(centre[0])}" cy="{_n(centre[1])}" r="{_n(radius)}" class="{css}"/>')
+
+    def line(self, a: Point, b: Point, css: str, *, width: float = 1.6) -> None:
+        """A straight line."""
+        self.items.append(
+            f'<line x1="{_n(a[0])}" y1="{_n(a[1])}" x2="{_n(b[0])}" y2="{_n(b[1])}" class="{css} wire" '
+            f'stroke-width="{_n(width)}"/>'
+        )
+
+    def curve(self, a: Point, bend: Point, b: Point, css: str, *, width: float = 1.6) -> None:
+        """A line from a to b that bends towards a point."""
+        self.items.append(
+            f'<path d="M{_n(a[0])} {_n(a[1])} Q{_n(bend[0])} {_n(bend[1])} {_n(b[0])} {_n(b[1])}" '
+            f'class="{css} wire" stroke-width="{_n(width)}"/>'
+        )
+
+    def arrow(self, a: Point, bend: Point, b: Point, css: str, *, apart: float, both: bool) -> None:
+        """A curve between two round shapes of radius `apart`, with a head at its end, or at both."""
+        start, end = _towards(a, bend, apart), _towards(b, bend, apart + 6)
+        if both:
+            start = _towards(a, bend, apart + 6)
+        self.curve(start, bend, end, css)
+        for tip, back in [(_towards(b, bend, apart), end)] + [(_towards(a, bend, apart), start)] * both:
+            dx, dy = tip[0] - back[0], tip[1] - back[1]
+            left, right = (back[0] - dy / 2, back[1] + dx / 2), (back[0] + dy / 2, back[1] - dx / 2)
+            points = " ".join(f"{_n(x)},{_n(y)}" for x, y in (tip, left, right))
+            self.items.append(f'<polygon points="{points}" class="{css} head"/>')
+
+    def text(self, at: Point, words: str, css: str = "ink", *, size: float = 12, anchor: str = "start") -> None:
+        """Words in one line, `at` their baseline."""
+        self.items.append(
+            f'<text x="{_n(at[0])}" y="{_n(at[1])}" class="{css} words" font-size="{_n(size)}" '
+            f'text-anchor="{anchor}">{escape(words)}</text>'
+        )
+
+    def render(self, width: float, height: float) -> str:
+        """The whole file."""
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width)}" height="{_n(height)}" '
+                f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" aria-label={quoteattr(self.title)}>',
+                f"<title>{escape(self.title)}</title>",
+                f"<desc>{escape(self.description)}</desc>",
+                f"<style>{_style()}</style>",
+                f'<rect x="0" y="0" width="{_n(width)}" height="{_n(height)}" class="paper"/>',
+                *self.items,
+                "</svg>",
+                "",
+            ]
+        )
+
+
+def _style() -> str:
+    fixed = f".words{{{_FONT}}}.bold{{font-weight:600}}.wire{{fill:none}}.head{{stroke:none}}"
+    return f"{fixed}{_colours(0)}@media (prefers-color-scheme:dark){{{_colours(1)}}}"
+
+
+def _colours(scheme: int) -> str:
+    rules = [f".{name}{{fill:{both[scheme]}}}" for name, both in {**_PAPER, **_INK}.items()]
+    edge = _INK["soft"][scheme]
+    rules += [f".{name}{{stroke:{edge};stroke-width:1}}" for name in ("group", "device", "panel")]
+    for name, both in {**KIND_COLOURS, "other": OTHER_COLOURS}.items():
+        rules.append(f".{name}.wire{{stroke:{both[scheme]};fill:none}}.{name}.head,.{name}.fill{{fill:{both[scheme]}}}")
+        rules.append(f".{name}.edge{{stroke:{both[scheme]};stroke-width:1.6}}")
+    return "".join(rules)
+
+
+def _towards(a: Point, b: Point, distance: float) -> Point:
+    length = hypot(b[0] - a[0], b[1] - a[1]) or 1.0
+    return a[0] + (b[0] - a[0]) * distance / length, a[1] + (b[1] - a[1]) * distance / length
+
+
+def _n(value: float) -> str:
+    """A tenth of a pixel, without a zero that says nothing."""
+    text = f"{value:.1f}"
+    return text.removesuffix(".0") if text != "-0.0" else "0"
