@@ -54,7 +54,7 @@ def test_the_text_says_what_is_done_what_it_costs_and_what_bounds_it(capsys):
         f"flat: 7 rounds, {8 * 7} messages, {8 * 7 * 16384} B on the wire",
         "model loggp, 1 port, objective auto",
         f"rounds >= {math.log2(8):.0f}, time >= 0.60 us, throughput <= {450 * 8 / 14:.2f} GB/s",
-        f"gap     {made.figures.predicted_us / 0.6:.3f} x the auto bound: GPU7 and GPU6 are 0.6 us apart",
+        f"gap     {made.figures.predicted_us / 0.6:.3f} x the auto bound: GPU0 and GPU1 are 0.6 us apart",
         "rank order kept",
         "one expression tree on all ranks (equal bits)",
         "deadlock-free",
