@@ -21,7 +21,7 @@ from topocomm.planning.cost import PortModel
 MOST_CLUSTERED = 256
 """Endpoints up to which groups are also sought by latency; beyond, only hosts are tried."""
 MOST_LEVELS = 8
-MOST_OWN = 512
+MOST_OWN = 128
 """Ranks of the largest group beyond which the sets of pairs get too large to be worth it."""
 
 
