@@ -333,6 +333,10 @@ RESIGNED = [
     (("certificate", None), "malformed plan"),
     *((path, path[0]) for path in (("rounds", 3), ("transfers", 3), ("wire_bytes", 1), ("proof", "complete", False))),
     (("predicted_us", "soon"), "predicted_us"),
+    (("predicted_us", 0.59), "predicted_us is 0.59, the schedule has "),
+    (("certificate", "rounds_lower_bound", 2), "the rounds bound is 2, its doubling witness gives 3"),
+    (("certificate", "gap", 1.0), "the gap is 1.0, figure and bound give "),
+    (("certificate", "witness", "to", 8), "rank 8 of a witness is outside 0..7"),
 ]
 
 

@@ -34,6 +34,8 @@ def check_certificate(topology: Topology, plan: Plan) -> None:
     _check_figures(topology, plan)
     try:
         _check_bounds(topology, plan)
+    except PlanError:
+        raise
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise PlanError(f"certificate: malformed witness: {type(error).__name__}: {error}") from None
     _check_not_better(plan)

@@ -6,10 +6,14 @@ import pytest
 
 import topocomm
 from tests.machines import hosts, switch
+from tests.planning.schedules import MACHINES
 from topocomm.planning.bounds import bounds_of, least_rounds
+from topocomm.planning.candidates import Request, candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.cost import cost_of
+from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.planner import every_plan
+from topocomm.planning.schedule import split_rounds, split_rows
 from topocomm.topology.catalog import SYSTEMS
 
 
@@ -139,6 +143,32 @@ def holds(plan):
     if figures.throughput_gb_per_s is not None:
         assert figures.throughput_gb_per_s <= certificate.throughput_upper_bound_gb_per_s * (1 + 1e-9), plan.algorithm
     assert certificate.gap >= 1 - 1e-9, plan.algorithm
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_no_algorithm_beats_a_bound_on_any_number_of_ports(collective, machine):
+    count, gpus = machine
+    topology = switch(gpus) if count == 1 else hosts(count, gpus)
+    ends, paths = topology.endpoints, PathFinder(topology)
+    rows = 2 * len(ends) + 1
+    parts = tuple(size for _, size in split_rows(rows, len(ends))) if collective in IN_PARTS else ()
+    made = Collective(collective, len(ends), root=len(ends) // 3, parts=parts)
+    ports = min(1 + (len(ends) + COLLECTIVES.index(collective)) % 3, max(len(ends) - 1, 1))
+    layout = topocomm.SUM.default_layout(rows)
+    models = [(model, bounds_of(made, ends, paths, ports=ports, port_model=model)) for model in ("alpha", "loggp")]
+    request = Request(made, topocomm.SUM, layout, ends, "latency", ports, "alpha")
+    for name, build in candidate_builds(request, paths):
+        schedule = build()
+        for port_model, found in models:
+            try:
+                cost = cost_of(schedule, ends, paths, row_bytes=4, ports=ports, port_model=port_model)
+            except NoRouteError:
+                continue
+            assert cost.alpha_us >= found.alpha_us - 1e-9, name
+            assert cost.predicted_us >= found.alpha_us - 1e-9, name
+            assert (cost.throughput_gb_per_s or 0.0) <= (found.throughput_gb_per_s or 0.0) * (1 + 1e-9), name
+            assert len(set(split_rounds(schedule, ends, ports).transfers[:, 0].tolist())) >= found.rounds, name
 
 
 @pytest.mark.parametrize("objective", ["latency", "rounds", "throughput", "auto"])

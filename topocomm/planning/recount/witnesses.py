@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 from itertools import chain
 from typing import Any
 
@@ -69,9 +70,18 @@ class Recount:
                 f"collective and the ranks give {found!r}"
             )
 
+    def _rank(self, rank: int) -> int:
+        """The rank, if it is one: an index below 0 would count the rank that it stands for as another."""
+        if not 0 <= rank < self.needs.ranks:
+            raise PlanError(f"certificate: rank {rank!r} of a witness is outside 0..{self.needs.ranks - 1}")
+        return rank
+
+    def _partners(self, witness: Witness) -> list[int]:
+        return self.needs.partners(self._rank(witness["rank"]), witness["side"])
+
     def _doubling(self, witness: Witness) -> float:
         """(K+1)^rounds >= ranks heard of or reached, the own one among them."""
-        self._counted(witness, len(self.needs.partners(witness["rank"], witness["side"])) + 1)
+        self._counted(witness, len(self._partners(witness)) + 1)
         rounds = 0
         while (self.plan.ports + 1) ** rounds < witness["needs"]:
             rounds += 1
@@ -90,7 +100,7 @@ class Recount:
 
     def _talk(self, witness: Witness) -> tuple[str, str]:
         """The endpoints of a pair of ranks of which one needs the other."""
-        src, dst = witness["from"], witness["to"]
+        src, dst = self._rank(witness["from"]), self._rank(witness["to"])
         if not self.needs(src, dst):
             raise PlanError(f"certificate: {witness['kind']} witness: rank {dst} needs nothing of rank {src}")
         return self.plan.ranks[src], self.plan.ranks[dst]
@@ -141,7 +151,7 @@ class Recount:
         counts = [True] * self.needs.ranks
         if self.needs.name not in ("scan", "exscan"):
             counts = self.needs.gives if side == "hears" else self.needs.gets
-        partners = self.needs.partners(rank, side)
+        partners = self._partners(witness)
         own = sum(group_of[other] == group_of[rank] for other in partners)
         self._counted(witness, [own + counts[rank], len(partners) - own])
         return least_levels_us(
@@ -155,21 +165,23 @@ class Recount:
 
     def _postal(self, witness: Witness) -> float:
         """known(t) = 1 + K * (the sum over i >= 0 of known(t - latency - i gap)) >= ranks heard of or reached."""
-        self._counted(witness, len(self.needs.partners(witness["rank"], witness["side"])) + 1)
+        self._counted(witness, len(self._partners(witness)) + 1)
         latency_us, gap_us = self._cheapest_us(witness["cheapest_us"]), witness["gap_us"]
         least_us = self.graph.least_gap_us() if self.graph.turn_us(self.plan.ranks) > SAME else 0.0
-        if self.plan.port_model != "loggp" or not 0 < gap_us <= least_us + SAME:
+        if self.plan.port_model != "loggp" or not (gap_us > 0 and same(gap_us, least_us)):
             raise PlanError(f"certificate: postal witness: gap {gap_us!r} us under loggp, links have {least_us!r}")
-        known = {0.0: 1}
-        while max(known.values()) < witness["needs"]:
-            last_us = max(known)
-            times = [start + latency_us + i * gap_us for start in known for i in range(witness["needs"])]
-            now_us = min(time for time in times if time > last_us + SAME)
-            arrivals = (now_us - latency_us - i * gap_us for i in range(int((now_us - latency_us) / gap_us + SAME) + 1))
-            known[now_us] = 1 + self.plan.ports * sum(
-                max(count for start, count in known.items() if start <= arrival + SAME) for arrival in arrivals
-            )
-        return max(known)
+        known, heap = [(0.0, 1)], [latency_us]
+        while known[-1][1] < witness["needs"]:
+            now_us = heappop(heap)
+            if now_us > known[-1][0] + SAME:
+                count, start_us = 1, now_us - latency_us
+                while start_us >= -SAME:
+                    count += self.plan.ports * max(c for time_us, c in known if time_us <= start_us + SAME)
+                    start_us -= gap_us
+                known.append((now_us, count))
+                heappush(heap, now_us + gap_us)
+                heappush(heap, now_us + latency_us)
+        return known[-1][0]
 
     def _cut(self, witness: Witness) -> float:
         group = self._devices(witness["group"])
