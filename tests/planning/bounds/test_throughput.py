@@ -171,13 +171,13 @@ def test_mixed_groups_bind():
 
 
 def test_many_endpoints_on_few_hosts_are_bounded_by_sets_of_hosts():
-    """Four hosts of 12 with links of one rate: three between a and b and c and d, one between a and c and b and d."""
+    """Four hosts of 20 with links of one rate: three between a and b and c and d, one between a and c and b and d."""
     devices, links = [], []
     for host in "abcd":
-        devices += [Device(f"{host}{i}", "gpu", host=host) for i in range(12)] + [
+        devices += [Device(f"{host}{i}", "gpu", host=host) for i in range(20)] + [
             Device(f"{host}s", "switch", host=host)
         ]
-        links += [(f"{host}{i}", f"{host}s", 100.0) for i in range(12)]
+        links += [(f"{host}{i}", f"{host}s", 100.0) for i in range(20)]
     for pair, count in (("ab", 3), ("cd", 3), ("ac", 1), ("bd", 1)):
         devices += [Device(f"{host}to{pair}{i}", "nic", host=host) for host in pair for i in range(count)]
         links += [(f"{pair[0]}to{pair}{i}", f"{pair[1]}to{pair}{i}", 10.0) for i in range(count)]
@@ -185,9 +185,9 @@ def test_many_endpoints_on_few_hosts_are_bounded_by_sets_of_hosts():
     both = tuple(Link(*ends, "net", 1, rate, 1.0) for a, b, rate in links for ends in ((a, b), (b, a)))
     machine = Topology("square", "test", tuple(devices), both)
     assert len(machine.endpoints) > MOST_EXACT
-    made = bound(machine, Collective("allreduce", 48))
+    made = bound(machine, Collective("allreduce", 80))
     assert made.value == pytest.approx(20.0)
-    assert bound(machine, Collective("broadcast", 48)).value == pytest.approx(20.0)
+    assert bound(machine, Collective("broadcast", 80)).value == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize("seed", range(40))

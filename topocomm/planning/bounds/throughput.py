@@ -30,7 +30,7 @@ from topocomm.planning.bounds.machine import Flags, Ints, Machine
 from topocomm.planning.bounds.partitions import LESS, Family, best_of_family, best_partition
 from topocomm.planning.collectives import IN_PARTS
 
-MOST_EXACT = 32
+MOST_EXACT = 64
 """Endpoints, or hosts, up to which all cuts and partitions are searched with minimum cuts."""
 ENOUGH = 1 - 1e-9
 """A flow of this share of what is wanted is all of it."""
