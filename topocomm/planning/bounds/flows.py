@@ -52,12 +52,12 @@ class Network:
             left[self._from_source[node]] = rate
         for node, rate in out_of.items():
             left[self._to_sink[node]] = rate
-        flowed = 0.0
-        while flowed < enough:
+        missing = enough
+        while missing > 0:
             level = self._levels(left)
             if level[self.sink] < 0:
                 return {node for node in range(self.nodes) if level[node] >= 0}
-            flowed += self._block(left, level, enough - flowed)
+            missing = self._block(left, level, missing)
         return None
 
     def _levels(self, left: list[float]) -> list[int]:
@@ -73,21 +73,21 @@ class Network:
                     queue.append(head)
         return level
 
-    def _block(self, left: list[float], level: list[int], most: float) -> float:
-        """Send flow along shortest ways until each is blocked, or `most` flowed."""
+    def _block(self, left: list[float], level: list[int], missing: float) -> float:
+        """Send flow along shortest ways until each is blocked or none is missing; returns what then is."""
         heads, arcs, small = self._heads, self._arcs, self._small
         tried = [0] * (self.nodes + 2)
         path: list[int] = []
-        flowed, node = 0.0, self.source
+        node = self.source
         while True:
             if node == self.sink:
-                rate = min([left[arc] for arc in path] + [most - flowed])
+                rate = min(left[arc] for arc in path)
+                if rate >= missing:
+                    return 0.0
                 for arc in path:
                     left[arc] -= rate
                     left[arc ^ 1] += rate
-                flowed += rate
-                if flowed >= most:
-                    return flowed
+                missing -= rate
                 full = next(index for index, arc in enumerate(path) if left[arc] <= small)
                 node = heads[path[full] ^ 1]
                 del path[full:]
@@ -99,7 +99,7 @@ class Network:
                 tried[node] += 1
             else:
                 if not path:
-                    return flowed
+                    return missing
                 node = heads[path.pop() ^ 1]
                 tried[node] += 1
                 continue
