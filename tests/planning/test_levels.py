@@ -26,7 +26,7 @@ def test_sockets_are_groups_in_hosts():
 
 
 def test_one_rank():
-    assert nest(switch(1)).radices == ()
+    assert nest(switch(1)).soonest == ()
 
 
 @pytest.mark.parametrize(

@@ -112,11 +112,13 @@ class _Machine:
                 told = multiport.spread_gossip(len(self.order), ports)
                 yield Talk(f"multiport-{ports}", told, aligned_tree(len(self.order), ports + 1))
             return
-        for name, radices in nest.choices():
-            schedule = rails_allreduce(nest.groups, radices, 1, ports)
-            yield self._talk(f"rails-{name}", gossip.gossip_of(schedule), rails_tree(nest.groups, radices))
+        for radices in dict.fromkeys([nest.even, nest.small]):
+            told = gossip.gossip_of(rails_allreduce(nest.groups, radices, 1, ports))
+            yield self._talk(f"rails-{_dotted(radices)}", told, rails_tree(nest.groups, radices))
+        for radices in dict.fromkeys([nest.soonest, nest.small]):
             if not nest.exact(radices):
-                yield self._talk(f"cyclic-{name}", cyclic_gossip(nest.groups, radices, ports), cyclic_tree(nest.groups))
+                told = cyclic_gossip(nest.groups, radices, ports)
+                yield self._talk(f"cyclic-{_dotted(radices)}", told, cyclic_tree(nest.groups))
 
     def _talk(self, name: str, told: Gossip, tree: RangeTree) -> Talk:
         """The gossip in the numbers of the ranks; where hosts are scattered the expression is that of rank order."""
@@ -147,17 +149,21 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
 
 
 def _grouped_allreduces(request: Request, machine: _Machine) -> Builds:
-    rows, nest, ports = request.layout.rows, machine.nest, request.ports
+    rows, nest, ports, few = request.layout.rows, machine.nest, request.ports, len(machine.order) <= MOST_LISTED_RANKS
     if machine.in_order or request.operator.commutative:
-        for name, radices in nest.choices():
+        for radices in dict.fromkeys([nest.even, nest.small] if few else [nest.even]):
             build = partial(rails_allreduce, nest.groups, radices, rows, ports)
-            yield f"rails-{name}", build if machine.in_order else partial(_renumbered, build, machine.order)
-        if machine.in_order and not nest.flat and len(machine.order) <= MOST_LISTED_RANKS:
+            yield f"rails-{_dotted(radices)}", build if machine.in_order else partial(_renumbered, build, machine.order)
+        if machine.in_order and not nest.flat and few:
             groups = [list(range(low, high)) for low, high in nest.edges]
             yield f"leaders-{len(groups)}", partial(leaders_allreduce, groups, rows)
     for talk in machine.talks():
         if talk.name.startswith("cyclic") or not machine.in_order:
             yield talk.name, partial(gossip.gossip_allreduce, talk.gossip, talk.tree, rows)
+
+
+def _dotted(radices: tuple[int, ...]) -> str:
+    return ".".join(map(str, radices))
 
 
 def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:

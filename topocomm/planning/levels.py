@@ -7,11 +7,11 @@ of one sort. Members of two groups that have the cheapest way to each other form
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import prod
+from math import inf, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,12 +34,14 @@ class Nest:
 
     Attributes:
         groups: Hosts, or whatever is farthest apart; single ranks where all neighbours are equally far.
-        radices: What joins them soonest.
+        soonest: Radices that join them soonest if a group can tell as many as it hears.
+        even: The same, of those that cut the groups in blocks of equal numbers; the former where there are none.
         ports: K.
     """
 
     groups: Groups
-    radices: tuple[int, ...]
+    soonest: tuple[int, ...]
+    even: tuple[int, ...]
     ports: int
 
     @property
@@ -52,14 +54,14 @@ class Nest:
         """(first rank, end) of every group."""
         return list(pairwise(self.groups.starts))
 
-    def choices(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and radices that are worth a try: the soonest, and small ones, which move the fewest bytes."""
-        count, small = len(self.groups.sorts), []
+    @property
+    def small(self) -> tuple[int, ...]:
+        """Small radices, which move the fewest bytes."""
+        count, radices = len(self.groups.sorts), []
         while count > 1:
-            small.append(min(self.ports + 1, count))
-            count = -(-count // small[-1])
-        for radices in dict.fromkeys([self.radices, tuple(small)]):
-            yield ".".join(map(str, radices)), radices
+            radices.append(min(self.ports + 1, count))
+            count = -(-count // radices[-1])
+        return tuple(radices)
 
     def exact(self, radices: Sequence[int]) -> bool:
         """Whether the levels have blocks of equal numbers of groups, so that nobody has to tell two at once."""
@@ -103,7 +105,7 @@ class Steps:
     """Members tell each other: by the size of the aligned sets in which they do, 2^(index + 1)."""
 
 
-def best_radices(groups: int, members: int, ports: int, steps: Steps) -> tuple[int, ...]:
+def best_radices(groups: int, members: int, ports: int, steps: Steps, *, even: bool = False) -> tuple[int, ...]:
     """Radices, innermost first, that make one block of all groups soonest; of equal ones those with fewest messages.
 
     Args:
@@ -111,6 +113,7 @@ def best_radices(groups: int, members: int, ports: int, steps: Steps) -> tuple[i
         members: Of the smallest group.
         ports: K.
         steps: What the rounds cost.
+        even: Only radices whose product is the number of groups, if there are any.
     """
     costs = {radix: _joining_us(members, radix, ports, steps) for radix in range(2, members * ports + 2)}
 
@@ -118,14 +121,16 @@ def best_radices(groups: int, members: int, ports: int, steps: Steps) -> tuple[i
     def best(count: int) -> tuple[float, int, tuple[int, ...]]:
         if count == 1:
             return 0.0, 0, ()
-        found = []
-        for radix in range(2, min(count, max(costs)) + 1):
-            rest_us, rest, radices = best(-(-count // radix))
+        radices = [radix for radix in range(2, min(count, max(costs)) + 1) if not (even and count % radix)]
+        found: list[tuple[float, int, tuple[int, ...]]] = [(inf, 0, ())]
+        for radix in radices:
+            rest_us, rest, others = best(-(-count // radix))
             us, told = costs[radix]
-            found.append((round(us + rest_us, 9), told + rest, (radix, *radices)))
+            found.append((round(us + rest_us, 9), told + rest, (radix, *others)))
         return min(found)
 
-    return best(groups)[2]
+    us, _, radices = best(groups)
+    return radices if us < inf else best_radices(groups, members, ports, steps)
 
 
 def _joining_us(members: int, radix: int, ports: int, steps: Steps) -> tuple[float, int]:
@@ -153,7 +158,7 @@ class _Nesting:
         for inner, outer in pairwise(self.cuts):
             of_group = self._join_inside(inner, outer, of_group)
         groups = self._groups(self.cuts[-1], of_group)
-        return Nest(groups, self._radices(groups), self.ports)
+        return Nest(groups, self._radices(groups), self._radices(groups, even=True), self.ports)
 
     def _join_inside(self, inner: tuple[int, ...], outer: tuple[int, ...], of_group: list[Inside]) -> list[Inside]:
         """What the groups of the outer cut do inside, from what those of the inner cut do."""
@@ -163,7 +168,7 @@ class _Nesting:
         for low, high in pairwise(outer):
             first, last = place[low], place[high]
             groups = self._groups(inner[first : last + 1], of_group[first:last])
-            radices = self._radices(groups, low)
+            radices = self._radices(groups, low, even=True)
             key = (groups.sorts, tuple(id(inside) for inside in groups.insides), radices)
             if key not in made:
                 schedule = rails_allreduce(groups, radices, 1, self.ports)
@@ -206,10 +211,10 @@ class _Nesting:
             chosen.append(member)
         return tuple(chosen)
 
-    def _radices(self, groups: Groups, first: int = 0) -> tuple[int, ...]:
+    def _radices(self, groups: Groups, first: int = 0, *, even: bool = False) -> tuple[int, ...]:
         """The radices that join these groups soonest."""
         count, members = len(groups.sorts), min(inside.members for inside in groups.insides)
-        return best_radices(count, members, self.ports, self._steps(groups, first, members))
+        return best_radices(count, members, self.ports, self._steps(groups, first, members), even=even)
 
     def _steps(self, groups: Groups, first: int, members: int) -> Steps:
         """What rounds cost: those between groups as between most neighbours, those inside as in the first group."""

@@ -291,7 +291,7 @@ class _Rails:
         for (src_sort, dst_sort), table in self.groups.lanes.items():
             if dst_sort == self.sorts[where[0]]:  # all of `where` are of one sort
                 lanes[self.sorts[source] == src_sort] = table[member]
-        return np.minimum(lanes, self.sizes[source] - 1).astype(np.int64)
+        return np.minimum(lanes, self.sizes[source] - 1)
 
     def _copy(self, template: _Template, where: Ints, round_: int) -> int:
         """Write the template's messages and folds for all these groups; returns the round after."""
@@ -299,7 +299,8 @@ class _Rails:
 
         def slots(members: Ints, slot: Ints) -> Ints:
             ranks = first + members
-            return np.where(slot == 0, self.total[ranks], self.next[ranks] + slot - 1)
+            found: Ints = np.where(slot == 0, self.total[ranks], self.next[ranks] + slot - 1)
+            return found
 
         t = template.moves
         src, dst = first + t[:, 1], first + t[:, 3]
