@@ -1,6 +1,7 @@
 """MSCCL XML computes the collective, in place and out of place, cannot hang, and keeps the runtime's limits."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -138,8 +139,6 @@ def test_the_same_plan_gives_the_same_bytes():
 
 
 def test_unequal_chunks_become_equal_units():
-    from dataclasses import replace
-
     made = flat(ranks=2, algorithm="ring")
     uneven = replace(made, schedule=replace(made.schedule, chunks=((0, 36), (36, 4))))
     text = dumps(uneven, switch(2))
