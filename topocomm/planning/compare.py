@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from topocomm.errors import PlanError
 from topocomm.operators.operator import Operator
-from topocomm.planning.candidates import Request
-from topocomm.planning.cost import Cost
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.candidates import Request, candidate_builds
+from topocomm.planning.cost import Cost, cost_of
+from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import Plan, PlanFigures
-from topocomm.planning.planner import _candidates, _rank
+from topocomm.planning.schedule import Schedule, split_rounds
 from topocomm.topology.degrade import pieces
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
@@ -31,25 +32,40 @@ class Rival:
 
 
 def ranked(plan: Plan, topology: Topology, operator: Operator) -> tuple[Rival, ...]:
-    """All candidates that the plan was chosen from, itself among them, best first.
+    """What the plan was chosen from, itself among it, best first: costs only, since rivals are not executed.
 
     Args:
         plan: A plan of `planner.plan` (operator at its default sizes).
         topology: What it was planned on.
         operator: The operator it was planned for.
     """
-    row_bytes = operator.default_layout(1).row_bytes
-    request = Request(
-        plan.collective,
-        operator,
-        operator.default_layout(plan.payload_bytes // row_bytes),
-        plan.ranks,
-        plan.objective,
-        plan.ports,
-        plan.port_model,
+    layout = operator.default_layout(plan.payload_bytes // operator.default_layout(1).row_bytes)
+    request = Request(plan.collective, operator, layout, plan.ranks, plan.objective, plan.ports, plan.port_model)
+    paths = PathFinder(topology)
+    found = {plan.algorithm: (figure_of(plan, plan.figures), plan.figures.predicted_us)}
+    for name, build in candidate_builds(request, paths):
+        if name not in found:
+            with suppress(NoRouteError):
+                cost = _cost(build(), request, paths)
+                found[name] = (figure_of(plan, cost), cost.predicted_us)
+    sign = -1.0 if plan.objective == "throughput" else 1.0
+    order = sorted(
+        found, key=lambda name: (round(sign * found[name][0], 8), name != plan.algorithm, found[name][1], name)
     )
-    found = sorted(_candidates(request, PathFinder(topology)), key=lambda one: _rank(one, request))
-    return tuple(Rival(one.algorithm, figure_of(plan, one.cost), one.cost.predicted_us) for one in found)
+    return tuple(Rival(name, *found[name]) for name in order)
+
+
+def _cost(schedule: Schedule, request: Request, paths: PathFinder) -> Cost:
+    if request.objective == "rounds":
+        schedule = split_rounds(schedule, request.endpoints, request.ports)
+    return cost_of(
+        schedule,
+        request.endpoints,
+        paths,
+        row_bytes=request.layout.row_bytes,
+        ports=request.ports,
+        port_model=request.port_model,
+    )
 
 
 def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
