@@ -326,7 +326,7 @@ class _Rank:
         block = self.blocks[-1]
         kinds = [self._kind(peer) for peer in peers]
         full = len(block.ops) >= MOST_OPERATIONS - 4
-        for kind in set(kinds):
+        for kind in dict.fromkeys(kinds):
             ids = {self.peers[kind].index(peer) for peer in peers if self._kind(peer) == kind}
             full = full or len(ids | set(block.channels[kind])) > MOST_CHANNELS
             far = {self._remote(buffer) for buffer in buffers if buffer[2] == kind}
