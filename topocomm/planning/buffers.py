@@ -8,10 +8,14 @@ not complete always has both its ends posted: stages cannot deadlock.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
-from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces
+import numpy as np
+
+from topocomm.planning.schedule import Combine, IntTable, Schedule, Transfer, input_pieces, input_table, row_keys
 
 Piece = tuple[int, int]
 """(slot, chunk) of one rank."""
@@ -55,6 +59,63 @@ def rank_program(schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int
     sizes = {c: -(-chunk_bytes(c) // align) * align for c in chunks}
     offsets, total = _assign(stages, inputs, outputs, sizes)
     return RankProgram(tuple(stages), offsets, total, inputs, outputs)
+
+
+def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: int) -> int:
+    """Bytes beyond a rank's own value that its memory takes, on the rank that needs most.
+
+    Ranks whose programs differ in nothing but their peers take the same, so one of them is looked at.
+
+    Args:
+        schedule: As for `rank_program`.
+        chunk_bytes: As for `rank_program`.
+        align: As for `rank_program`.
+    """
+    one_of_each = {kind: rank for rank, kind in enumerate(_kinds_of_programs(schedule))}
+    most = 0
+    for rank in one_of_each.values():
+        program = rank_program(schedule, rank, chunk_bytes, align)
+        own = sum(chunk_bytes(chunk) for _, chunk in program.input_pieces)
+        most = max(most, program.arena_bytes - own)
+    return most
+
+
+def _kinds_of_programs(schedule: Schedule) -> list[bytes]:
+    """Of every rank all that its memory depends on: what it does in order, with messages in place of peers."""
+    ranks = np.arange(schedule.ranks + 1)
+    moves, sent = schedule.transfers, np.repeat([True, False], len(schedule.transfers))
+    side = np.tile(moves, (2, 1)).astype(np.int64)
+    rank, peer = np.where(sent, side[:, 1], side[:, 3]), np.where(sent, side[:, 3], side[:, 1])
+    order = np.argsort(row_keys(rank, side[:, 0], sent), kind="stable")  # sends and receives each in their order
+    rank, side, sent, peer = rank[order], side[order], sent[order], peer[order]
+    starts = np.searchsorted(rank, ranks)
+    _, first, message = np.unique(
+        row_keys(rank, side[:, 0], sent, peer, side[:, 6]), return_index=True, return_inverse=True
+    )
+    slot = np.where(sent, side[:, 2], side[:, 4])
+    steps = np.column_stack([side[:, 0], sent, first[message] - starts[rank], slot, side[:, 5]])
+    folds = _fold_steps(schedule)
+    ends, given = (table[np.argsort(table[:, 0], kind="stable")] for table in (schedule.outputs, input_table(schedule)))
+    tables = (rank, steps), (folds[:, 0], folds[:, 1:]), (ends[:, 0], ends[:, 1:]), (given[:, 0], given[:, 1:3])
+    edges = [np.searchsorted(of_rank, ranks).tolist() for of_rank, _ in tables]
+    return [
+        b"|".join(rows[edge[one] : edge[one + 1]].tobytes() for (_, rows), edge in zip(tables, edges, strict=True))
+        for one in range(schedule.ranks)
+    ]
+
+
+def _fold_steps(schedule: Schedule) -> IntTable:
+    """A row for every operand: rank, round, operands, out slot, chunk, operand; two operands in slot order."""
+    starts = schedule.operand_starts[:-1]
+    sizes = np.diff(schedule.operand_starts)
+    which = np.repeat(np.arange(len(sizes)), sizes)
+    operands = schedule.operands.copy()
+    pairs = starts[sizes == 2]
+    operands[pairs] = np.minimum(schedule.operands[pairs], schedule.operands[pairs + 1])
+    operands[pairs + 1] = np.maximum(schedule.operands[pairs], schedule.operands[pairs + 1])
+    folds = schedule.combines[which]
+    rows = np.column_stack([folds[:, 1], folds[:, 0], sizes[which], folds[:, 2:], operands])
+    return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
 def output_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
@@ -106,11 +167,12 @@ def _assign(
         for pieces in stage.receives.values():
             for piece in pieces:
                 memory.place(piece, last_use.get(piece, 2 * index))
+        readers = {(slot, fold.chunk): fold for fold in stage.folds for slot in fold.operands}  # the last of each
         for fold in stage.folds:
             out = (fold.out_slot, fold.chunk)
             operands = [(slot, fold.chunk) for slot in fold.operands]
-            heirs = operands if len(operands) == 2 else operands[:1]
-            dying = [p for p in heirs if last_use[p] == 2 * index + 1 and _last_reader(stage, p) is fold]
+            heirs = sorted(operands) if len(operands) == 2 else operands[:1]
+            dying = [p for p in heirs if last_use[p] == 2 * index + 1 and readers[p] is fold]
             memory.place(out, last_use.get(out, 2 * index + 1), heir_of=dying[0] if dying else None)
     return memory.offsets, memory.top
 
@@ -126,41 +188,50 @@ def _last_uses(stages: list[Stage]) -> dict[Piece, int]:
     return last
 
 
-def _last_reader(stage: Stage, piece: Piece) -> Combine | None:
-    readers = [f for f in stage.folds if piece[1] == f.chunk and piece[0] in f.operands]
-    return readers[-1] if readers else None
-
-
 class _Memory:
-    """Byte ranges in use until a time."""
+    """Byte ranges in use until a time, and the gaps between them."""
 
     def __init__(self, sizes: dict[int, int]) -> None:
         self.sizes = sizes
         self.offsets: dict[Piece, int] = {}
         self.top = 0
-        self.used: list[tuple[int, int, int]] = []  # (offset, end, last use), sorted by offset
+        self._gaps: list[tuple[int, int]] = []  # (start, end) below the top, sorted
+        self._until: dict[int, int] = {}  # last use of the range in use at an offset
+        self._ends: list[tuple[int, int, int]] = []  # (last use, start, end) of ranges: a heap, some have an heir now
 
     def expire(self, now: int) -> None:
         """Free what was read for the last time before `now`."""
-        self.used = [entry for entry in self.used if entry[2] >= now]
+        while self._ends and self._ends[0][0] < now:
+            until, start, end = heappop(self._ends)
+            if self._until.get(start) == until:
+                del self._until[start]
+                self._free(start, end)
 
     def place(self, piece: Piece, until: int, *, heir_of: Piece | None = None) -> None:
         size = self.sizes[piece[1]]
-        if heir_of is not None:
-            offset = self.offsets[heir_of]
-            self.used = [entry for entry in self.used if not (entry[0] == offset and size)]
-        else:
-            offset = self._gap(size)
-        self.offsets[piece] = offset
+        start = self._take(size) if heir_of is None else self.offsets[heir_of]
+        self.offsets[piece] = start
         if size:
-            self.used.append((offset, offset + size, until))
-            self.used.sort()
-            self.top = max(self.top, offset + size)
+            self._until[start] = until
+            heappush(self._ends, (until, start, start + size))
 
-    def _gap(self, size: int) -> int:
-        start = 0
-        for offset, end, _ in self.used:
-            if offset - start >= size:
+    def _take(self, size: int) -> int:
+        """The first gap that is large enough, or the top."""
+        for index, (start, end) in enumerate(self._gaps):
+            if end - start >= size:
+                self._gaps[index : index + 1] = [(start + size, end)] if end - start > size else []
                 return start
-            start = max(start, end)
+        start = self.top
+        if self._gaps and self._gaps[-1][1] == start:
+            start = self._gaps.pop()[0]
+        self.top = start + size
         return start
+
+    def _free(self, start: int, end: int) -> None:
+        index = bisect_left(self._gaps, (start, end))
+        if index < len(self._gaps) and self._gaps[index][0] == end:
+            end = self._gaps.pop(index)[1]
+        if index and self._gaps[index - 1][1] == start:
+            index -= 1
+            start = self._gaps.pop(index)[0]
+        self._gaps.insert(index, (start, end))
