@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
-from topocomm.planning.algorithms.binomial import binomial_allreduce
-from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
-from topocomm.planning.buffers import _kinds_of_programs, rank_program, scratch_bytes
+from topocomm.planning.buffers import rank_program
 from topocomm.planning.schedule import input_pieces
 
 ALIGN = 64
@@ -162,19 +160,3 @@ def test_the_least_open_message_is_posted_on_both_sides_whatever_comes_first(mad
             if own:
                 own[0] -= done
     assert not any(stage for own in left for stage in own)
-
-
-@settings(max_examples=150, deadline=None)
-@given(MADE)
-def test_scratch_is_that_of_the_rank_that_needs_most(made):
-    """Though only one rank of each kind is looked at."""
-    schedule, chunk_bytes = made
-    programs = [rank_program(schedule, rank, chunk_bytes, ALIGN) for rank in range(schedule.ranks)]
-    scratch = [p.arena_bytes - sum(chunk_bytes(chunk) for _, chunk in p.input_pieces) for p in programs]
-    assert scratch_bytes(schedule, chunk_bytes, ALIGN) == max(scratch)
-
-
-def test_ranks_that_do_the_same_are_of_one_kind():
-    schedule = recursive_doubling_allreduce(64, 4)
-    assert len(set(_kinds_of_programs(schedule))) == 1
-    assert len(set(_kinds_of_programs(binomial_allreduce(64, 4)))) == 7

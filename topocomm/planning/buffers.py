@@ -13,9 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-import numpy as np
-
-from topocomm.planning.schedule import Combine, IntTable, Schedule, Transfer, input_pieces, input_table, row_keys
+from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces
 
 Piece = tuple[int, int]
 """(slot, chunk) of one rank."""
@@ -59,63 +57,6 @@ def rank_program(schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int
     sizes = {c: -(-chunk_bytes(c) // align) * align for c in chunks}
     offsets, total = _assign(stages, inputs, outputs, sizes)
     return RankProgram(tuple(stages), offsets, total, inputs, outputs)
-
-
-def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: int) -> int:
-    """Bytes beyond a rank's own value that its memory takes, on the rank that needs most.
-
-    Ranks whose programs differ in nothing but their peers take the same, so one of them is looked at.
-
-    Args:
-        schedule: As for `rank_program`.
-        chunk_bytes: As for `rank_program`.
-        align: As for `rank_program`.
-    """
-    one_of_each = {kind: rank for rank, kind in enumerate(_kinds_of_programs(schedule))}
-    most = 0
-    for rank in one_of_each.values():
-        program = rank_program(schedule, rank, chunk_bytes, align)
-        own = sum(chunk_bytes(chunk) for _, chunk in program.input_pieces)
-        most = max(most, program.arena_bytes - own)
-    return most
-
-
-def _kinds_of_programs(schedule: Schedule) -> list[bytes]:
-    """Of every rank all that its memory depends on: what it does in order, with messages in place of peers."""
-    ranks = np.arange(schedule.ranks + 1)
-    moves, sent = schedule.transfers, np.repeat([True, False], len(schedule.transfers))
-    side = np.tile(moves, (2, 1)).astype(np.int64)
-    rank, peer = np.where(sent, side[:, 1], side[:, 3]), np.where(sent, side[:, 3], side[:, 1])
-    order = np.argsort(row_keys(rank, side[:, 0], sent), kind="stable")  # sends and receives each in their order
-    rank, side, sent, peer = rank[order], side[order], sent[order], peer[order]
-    starts = np.searchsorted(rank, ranks)
-    _, first, message = np.unique(
-        row_keys(rank, side[:, 0], sent, peer, side[:, 6]), return_index=True, return_inverse=True
-    )
-    slot = np.where(sent, side[:, 2], side[:, 4])
-    steps = np.column_stack([side[:, 0], sent, first[message] - starts[rank], slot, side[:, 5]])
-    folds = _fold_steps(schedule)
-    ends, given = (table[np.argsort(table[:, 0], kind="stable")] for table in (schedule.outputs, input_table(schedule)))
-    tables = (rank, steps), (folds[:, 0], folds[:, 1:]), (ends[:, 0], ends[:, 1:]), (given[:, 0], given[:, 1:3])
-    edges = [np.searchsorted(of_rank, ranks).tolist() for of_rank, _ in tables]
-    return [
-        b"|".join(rows[edge[one] : edge[one + 1]].tobytes() for (_, rows), edge in zip(tables, edges, strict=True))
-        for one in range(schedule.ranks)
-    ]
-
-
-def _fold_steps(schedule: Schedule) -> IntTable:
-    """A row for every operand: rank, round, operands, out slot, chunk, operand; two operands in slot order."""
-    starts = schedule.operand_starts[:-1]
-    sizes = np.diff(schedule.operand_starts)
-    which = np.repeat(np.arange(len(sizes)), sizes)
-    operands = schedule.operands.copy()
-    pairs = starts[sizes == 2]
-    operands[pairs] = np.minimum(schedule.operands[pairs], schedule.operands[pairs + 1])
-    operands[pairs + 1] = np.maximum(schedule.operands[pairs], schedule.operands[pairs + 1])
-    folds = schedule.combines[which]
-    rows = np.column_stack([folds[:, 1], folds[:, 0], sizes[which], folds[:, 2:], operands])
-    return rows[np.argsort(rows[:, 0], kind="stable")]
 
 
 def output_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
@@ -171,7 +112,7 @@ def _assign(
         for fold in stage.folds:
             out = (fold.out_slot, fold.chunk)
             operands = [(slot, fold.chunk) for slot in fold.operands]
-            heirs = sorted(operands) if len(operands) == 2 else operands[:1]
+            heirs = operands if len(operands) == 2 else operands[:1]
             dying = [p for p in heirs if last_use[p] == 2 * index + 1 and readers[p] is fold]
             memory.place(out, last_use.get(out, 2 * index + 1), heir_of=dying[0] if dying else None)
     return memory.offsets, memory.top

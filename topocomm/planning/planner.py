@@ -15,14 +15,14 @@ from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, as_operator
 from topocomm.planning.bounds import Bounds, bounds_of
-from topocomm.planning.buffers import scratch_bytes
+from topocomm.planning.buffers import rank_program
 from topocomm.planning.candidates import Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.cost import Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Objective, Plan, PlanFigures
-from topocomm.planning.schedule import Schedule, split_rounds, split_rows, unrolled
+from topocomm.planning.schedule import Schedule, split_rounds, split_rows
 from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import Topology
 
@@ -372,5 +372,10 @@ def _ratio(reached: float, bound: float) -> float:
 
 def _scratch_bytes(schedule: Schedule, layout: Layout) -> int:
     """Bytes beyond one rank's own value that its buffers take, on the rank that needs most."""
-    schedule = unrolled(schedule)
-    return scratch_bytes(schedule, lambda chunk: layout.packed_bytes(schedule.chunks[chunk][1]), ALIGNMENT_BYTES)
+    rows = [rows for _, rows in schedule.chunks]
+    worst = 0
+    for rank in range(schedule.ranks):
+        program = rank_program(schedule, rank, lambda c: layout.packed_bytes(rows[c]), ALIGNMENT_BYTES)
+        own = sum(layout.packed_bytes(rows[chunk]) for _, chunk in program.input_pieces)
+        worst = max(worst, program.arena_bytes - own)
+    return max(worst, 0)
