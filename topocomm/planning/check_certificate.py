@@ -101,19 +101,20 @@ def _bytes_us(plan: Plan) -> float:
 
 def _check_not_better(plan: Plan) -> None:
     figures, certificate = plan.figures, plan.certificate
-    least_us = certificate.alpha_lower_bound_us
-    reached, most = figures.throughput_gb_per_s, certificate.throughput_upper_bound_gb_per_s
-    for what, is_better in (
-        (f"{figures.rounds} rounds", figures.rounds < certificate.rounds_lower_bound),
-        (f"alpha_us {figures.alpha_us}", figures.alpha_us < least_us * (1 - SAME) - SAME),
+    least_us, most = certificate.alpha_lower_bound_us, certificate.throughput_upper_bound_gb_per_s
+    longest_us, reached = max(least_us, _bytes_us(plan)), figures.throughput_gb_per_s or 0.0
+    for what, bound, is_better in (
+        (f"{figures.rounds} rounds", certificate.rounds_lower_bound, figures.rounds < certificate.rounds_lower_bound),
+        (f"alpha_us {figures.alpha_us}", least_us, figures.alpha_us < least_us - SAME * (1 + least_us)),
         (
             f"predicted_us {figures.predicted_us}",
-            figures.predicted_us < max(least_us, _bytes_us(plan)) * (1 - SAME) - SAME,
+            longest_us,
+            figures.predicted_us < longest_us - SAME * (1 + longest_us),
         ),
-        (f"throughput {reached} GB/s", reached is not None and most is not None and reached > most * (1 + SAME)),
+        (f"throughput {reached} GB/s", most, most is not None and reached > most * (1 + SAME)),
     ):
         if is_better:
-            raise PlanError(f"certificate: {what} is better than its bound, which no schedule can be: {certificate}")
+            raise PlanError(f"certificate: {what} is better than its bound, {bound}: one of the two is wrong")
 
 
 def _check_gap(plan: Plan) -> None:
