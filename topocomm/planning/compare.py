@@ -71,7 +71,7 @@ def check_whole(topology: Topology, ranks: Sequence[str] | None) -> None:
 def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
     """What the links named cost, in one line, as the objective sees it: both plans are the best for it.
 
-    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan two-level-leaders-4`
+    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`
     """
     what, unit = {
         "throughput": ("throughput", "GB/s"),
