@@ -35,6 +35,7 @@ from topocomm.operators.builtin import (
 from topocomm.operators.laws import LawReport, check_laws
 from topocomm.operators.operator import Field, Kernel, Layout, Operator
 from topocomm.operators.row_kernels import row_kernel
+from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import plan
 from topocomm.topology.catalog import catalog
@@ -78,6 +79,7 @@ __all__ = [
     "Topology",
     "TopologyError",
     "catalog",
+    "check_certificate",
     "check_laws",
     "discover",
     "init",

@@ -65,7 +65,7 @@ def test_the_text_says_what_is_done_what_it_costs_and_what_bounds_it(capsys):
         f"flat: 7 rounds, {8 * 7} messages, {8 * 7 * 16384} B on the wire",
         "model loggp, 1 port, objective auto",
         f"rounds >= {math.log2(8):.0f}, time >= 0.60 us, throughput <= {450 * 8 / 14:.2f} GB/s",
-        f"gap     {made.figures.predicted_us / 0.6:.3f} x the auto bound: GPU7 and GPU6 are 0.6 us apart",
+        f"gap     {made.figures.predicted_us / 0.6:.3f} x the auto bound: GPU0 and GPU1 are 0.6 us apart",
         "rank order kept",
         "one expression tree on all ranks (equal bits)",
         "deadlock-free",
@@ -416,6 +416,10 @@ RESIGNED = [
     (("certificate", None), "certificate: expected an object, got None"),
     *((path, path[0]) for path in (("rounds", 3), ("transfers", 3), ("wire_bytes", 1), ("proof", "complete", False))),
     (("predicted_us", "soon"), "predicted_us"),
+    (("predicted_us", 0.59), "predicted_us is 0.59, the schedule has "),
+    (("certificate", "rounds_lower_bound", 2), "the rounds bound is 2, its doubling witness gives 3"),
+    (("certificate", "gap", 1.0), "the gap is 1.0, figure and bound give "),
+    (("certificate", "witness", "to", 8), "rank 8 of a witness is outside 0..7"),
 ]
 
 

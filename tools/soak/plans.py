@@ -174,6 +174,7 @@ def check(seed: int) -> int:
     layout = operator.layout({name: (array.shape, array.dtype) for name, array in values[0].items()})
     plans = every_plan(machine, operator=operator, layout=layout, **wanted)
     for plan in plans:
+        topocomm.check_certificate(machine, plan)
         assert plan.certificate.gap >= LIMIT_GAP, f"{plan.algorithm} beats its bound: {plan.certificate}"
         assert loads(dumps(plan)).digest == plan.digest, f"{plan.algorithm}: its file is another plan"
         check_replay(plan, operator, values)

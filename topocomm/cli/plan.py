@@ -16,6 +16,7 @@ from topocomm.cli.sizes import parse_bytes
 from topocomm.cli.sources import add_sources, read_sources
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
+from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
 from topocomm.planning.compare import check_whole, defect, ranked
 from topocomm.planning.paths import PathFinder
@@ -162,6 +163,7 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
             f"{topology.digest[:12]}); name that one with --input or --system, or plan again"
         )
     verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
+    check_certificate(topology, saved)
     return saved
 
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import pairwise
+from functools import cached_property, partial
 
 from topocomm.operators.operator import Layout, Operator
-from topocomm.planning.algorithms import binomial, canonical, dissemination, flat, halving, prefix, ring
-from topocomm.planning.algorithms.hierarchical import leaders_allreduce, rails_allreduce
+from topocomm.planning.algorithms import (
+    binomial,
+    canonical,
+    dissemination,
+    flat,
+    gossip,
+    halving,
+    multiport,
+    prefix,
+    ring,
+)
+from topocomm.planning.algorithms.gossip import Gossip
+from topocomm.planning.algorithms.hierarchical import leaders_allreduce
+from topocomm.planning.algorithms.rails import cyclic_gossip, cyclic_tree, rails_allreduce, rails_tree
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost import PortModel
+from topocomm.planning.levels import Nest, nest_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Objective
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.range_tree import RangeTree, aligned_tree
+from topocomm.planning.schedule import Schedule, relabelled
 
 Build = Callable[[], Schedule]
 Builds = Iterator[tuple[str, Build]]
@@ -24,6 +37,8 @@ Builds = Iterator[tuple[str, Build]]
 MOST_FLAT_RANKS = 64
 MOST_RING_RANKS = 256
 """Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
+MOST_LISTED_RANKS = 2048
+"""Beyond these only schedules that are written as columns are offered."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +63,79 @@ class Request:
 
 def candidate_builds(request: Request, paths: PathFinder) -> Builds:
     """Name and builder of every algorithm that fits the collective, the operator and the number of ranks."""
-    if request.collective.name == "allreduce":
-        if request.collective.shards:
-            return _canonical_builds(request)
-        return _allreduce_builds(request, paths)
-    return _BUILDS[request.collective.name](request)
+    if request.collective.shards:
+        return _canonical_builds(request)
+    return _BUILDS[request.collective.name](request, _Machine(request, paths))
 
 
-def latency_groups(endpoints: Sequence[str], paths: PathFinder) -> list[list[list[int]]]:
-    """Ways to cut the ranks in groups of neighbours: one for every latency that separates them.
+@dataclass(frozen=True)
+class Talk:
+    """Who tells whom, and the expression that fits it best."""
 
-    Two neighbours in rank order are in one group if their path latency is at most the level. Levels that leave
-    one group, or only single ranks, are left out.
-    """
-    steps = [paths.latency_us(a, b) for a, b in pairwise(endpoints)]
-    found = []
-    for level in sorted(set(steps))[:-1]:
-        groups = [[0]]
-        for rank, step_us in enumerate(steps, start=1):
-            if step_us <= level:
-                groups[-1].append(rank)
-            else:
-                groups.append([rank])
-        found.append(groups)
-    return found
+    name: str
+    gossip: Gossip
+    tree: RangeTree
 
 
-def _allreduce_builds(request: Request, paths: PathFinder) -> Builds:
+class _Machine:
+    """The ranks of a request as groups, found where they are asked for."""
+
+    def __init__(self, request: Request, paths: PathFinder) -> None:
+        self.request, self.paths = request, paths
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The ranks host by host: in rank order, hosts as they first appear."""
+        by_id = self.paths.topology.by_id
+        hosts = [by_id[end].host for end in self.request.endpoints]
+        first = {host: index for index, host in reversed(list(enumerate(hosts)))}
+        return tuple(sorted(range(len(hosts)), key=lambda rank: (first[hosts[rank]], rank)))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether every host has neighbouring ranks."""
+        return self.order == tuple(range(len(self.order)))
+
+    @cached_property
+    def nest(self) -> Nest:
+        """The ranks, host by host, as groups of groups."""
+        endpoints = [self.request.endpoints[rank] for rank in self.order]
+        return nest_of(endpoints, self.paths, self.request.ports)
+
+    def talks(self) -> Iterator[Talk]:
+        """Ways to bring all values to all ranks that suit the machine's groups."""
+        nest, ports = self.nest, self.request.ports
+        if len(self.order) > MOST_LISTED_RANKS:
+            return
+        if nest.flat:
+            if ports > 1:
+                told = multiport.spread_gossip(len(self.order), ports)
+                yield Talk(f"multiport-{ports}", told, aligned_tree(len(self.order), ports + 1))
+            return
+        for radices in dict.fromkeys([nest.even, nest.small]):
+            told = gossip.gossip_of(rails_allreduce(nest.groups, radices, 1, ports))
+            yield self._talk(f"rails-{_dotted(radices)}", told, rails_tree(nest.groups, radices))
+        for radices in dict.fromkeys([nest.soonest, nest.small]):
+            if not nest.exact(radices):
+                told = cyclic_gossip(nest.groups, radices, ports)
+                yield self._talk(f"cyclic-{_dotted(radices)}", told, cyclic_tree(nest.groups))
+
+    def _talk(self, name: str, told: Gossip, tree: RangeTree) -> Talk:
+        """The gossip in the numbers of the ranks; where hosts are scattered the expression is that of rank order."""
+        if self.in_order:
+            return Talk(name, told, tree)
+        order = self.order
+        numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in told]
+        return Talk(name, numbered, aligned_tree(len(order)))
+
+
+def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
     count, rows = len(request.endpoints), request.layout.rows
-    yield "recursive-doubling", partial(recursive_doubling_allreduce, count, rows)
-    yield "binomial", partial(binomial.binomial_allreduce, count, rows)
+    if count <= MOST_LISTED_RANKS:
+        yield "recursive-doubling", partial(recursive_doubling_allreduce, count, rows)
+        yield "binomial", partial(binomial.binomial_allreduce, count, rows)
+        if count & (count - 1) or request.ports > 1:
+            yield "circulant", partial(multiport.multiport_allreduce, count, rows, request.ports)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_allreduce, count, rows)
     if request.layout.splittable:
@@ -87,10 +145,29 @@ def _allreduce_builds(request: Request, paths: PathFinder) -> Builds:
             yield "rabenseifner", partial(halving.rabenseifner_allreduce, count, rows)
             if request.operator.commutative:
                 yield "ring", partial(ring.ring_allreduce, count, rows)
-    for groups in latency_groups(request.endpoints, paths):
-        if len({len(group) for group in groups}) == 1:
-            yield f"two-level-rails-{len(groups)}", partial(rails_allreduce, groups, rows)
-        yield f"two-level-leaders-{len(groups)}", partial(leaders_allreduce, groups, rows)
+    yield from _grouped_allreduces(request, machine)
+
+
+def _grouped_allreduces(request: Request, machine: _Machine) -> Builds:
+    rows, nest, ports, few = request.layout.rows, machine.nest, request.ports, len(machine.order) <= MOST_LISTED_RANKS
+    if machine.in_order or request.operator.commutative:
+        for radices in dict.fromkeys([nest.even, nest.small] if few else [nest.even]):
+            build = partial(rails_allreduce, nest.groups, radices, rows, ports)
+            yield f"rails-{_dotted(radices)}", build if machine.in_order else partial(_renumbered, build, machine.order)
+        if machine.in_order and not nest.flat and few:
+            groups = [list(range(low, high)) for low, high in nest.edges]
+            yield f"leaders-{len(groups)}", partial(leaders_allreduce, groups, rows)
+    for talk in machine.talks():
+        if talk.name.startswith("cyclic") or not machine.in_order:
+            yield talk.name, partial(gossip.gossip_allreduce, talk.gossip, talk.tree, rows)
+
+
+def _dotted(radices: tuple[int, ...]) -> str:
+    return ".".join(map(str, radices))
+
+
+def _renumbered(build: Build, order: tuple[int, ...]) -> Schedule:
+    return relabelled(build(), order)
 
 
 def _canonical_builds(request: Request) -> Builds:
@@ -103,22 +180,26 @@ def _canonical_builds(request: Request) -> Builds:
             yield "canonical-direct", partial(canonical.direct_canonical, shards, rows)
 
 
-def _reduce_builds(request: Request) -> Builds:
+def _reduce_builds(request: Request, machine: _Machine) -> Builds:
     count, rows, root = request.collective.ranks, request.layout.rows, request.collective.root
     yield "binomial", partial(binomial.binomial_reduce, count, rows, root)
+    if request.ports > 1:
+        yield f"multiport-{request.ports}", partial(multiport.multiport_reduce, count, rows, root, request.ports)
     yield "flat", partial(flat.flat_reduce, count, rows, root)
 
 
-def _broadcast_builds(request: Request) -> Builds:
+def _broadcast_builds(request: Request, machine: _Machine) -> Builds:
     count, rows, root = request.collective.ranks, request.layout.rows, request.collective.root
     yield "binomial", partial(binomial.binomial_broadcast, count, rows, root)
+    if request.ports > 1:
+        yield f"multiport-{request.ports}", partial(multiport.multiport_broadcast, count, rows, root, request.ports)
     yield "flat", partial(flat.flat_broadcast, count, rows, root)
     if request.layout.splittable and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
 
 
-def _allgather_builds(request: Request) -> Builds:
+def _allgather_builds(request: Request, machine: _Machine) -> Builds:
     parts = request.collective.parts
     yield "dissemination", partial(dissemination.dissemination_allgather, parts)
     if len(parts) <= MOST_FLAT_RANKS:
@@ -126,39 +207,48 @@ def _allgather_builds(request: Request) -> Builds:
     if len(parts) <= MOST_RING_RANKS:
         yield "doubling", partial(halving.doubling_allgather, parts)
         yield "ring", partial(ring.ring_allgather, parts)
+        for talk in machine.talks():
+            yield talk.name, partial(gossip.gossip_allgather, talk.gossip, parts)
 
 
-def _reduce_scatter_builds(request: Request) -> Builds:
-    parts = request.collective.parts
+def _reduce_scatter_builds(request: Request, machine: _Machine) -> Builds:
+    parts, commutative = request.collective.parts, request.operator.commutative
     yield "halving", partial(halving.halving_reduce_scatter, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_reduce_scatter, parts)
-    if request.operator.commutative and len(parts) <= MOST_RING_RANKS:
+    if len(parts) > MOST_RING_RANKS:
+        return
+    if commutative:
         yield "dissemination", partial(dissemination.dissemination_reduce_scatter, parts)
         yield "ring", partial(ring.ring_reduce_scatter, parts)
+    for talk in machine.talks():
+        tree = None if commutative else talk.tree
+        yield talk.name, partial(gossip.gossip_reduce_scatter, talk.gossip, parts, tree)
 
 
-def _scan_builds(request: Request) -> Builds:
-    count, rows = request.collective.ranks, request.layout.rows
-    yield "doubling", partial(prefix.doubling_scan, count, rows)
-    yield "chain", partial(prefix.chain_scan, count, rows)
+def _scan_builds(request: Request, machine: _Machine) -> Builds:
+    count, rows, ports = request.collective.ranks, request.layout.rows, request.ports
+    own = request.collective.name == "scan"
+    if own:
+        yield "doubling", partial(prefix.doubling_scan, count, rows, ports)
+        yield "chain", partial(prefix.chain_scan, count, rows)
+    else:
+        yield "doubling", partial(prefix.doubling_exscan, count, rows, ports)
+        yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
+        yield "chain", partial(prefix.chain_exscan, count, rows)
     if count <= MOST_FLAT_RANKS:
-        yield "flat", partial(flat.flat_scan, count, rows)
+        yield "flat", partial(flat.flat_scan if own else flat.flat_exscan, count, rows)
+    if not machine.nest.flat:
+        for talk in machine.talks():
+            yield talk.name, partial(gossip.gossip_scan, talk.gossip, talk.tree, rows, own=own)
 
 
-def _exscan_builds(request: Request) -> Builds:
-    count, rows = request.collective.ranks, request.layout.rows
-    yield "1-2-3-doubling", partial(prefix.doubling_exscan, count, rows)
-    yield "chain", partial(prefix.chain_exscan, count, rows)
-    if count <= MOST_FLAT_RANKS:
-        yield "flat", partial(flat.flat_exscan, count, rows)
-
-
-_BUILDS: dict[str, Callable[[Request], Builds]] = {
+_BUILDS: dict[str, Callable[[Request, _Machine], Builds]] = {
+    "allreduce": _allreduce_builds,
     "reduce": _reduce_builds,
     "broadcast": _broadcast_builds,
     "allgather": _allgather_builds,
     "reduce_scatter": _reduce_scatter_builds,
     "scan": _scan_builds,
-    "exscan": _exscan_builds,
+    "exscan": _scan_builds,
 }

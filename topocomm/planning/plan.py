@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost import PortModel
@@ -19,13 +19,24 @@ PORT_MODELS: tuple[str, ...] = get_args(PortModel)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Bounds that no schedule can beat, and the plan's distance from the one of its own objective."""
+    """Bounds that no schedule can beat, and the plan's distance from the one of its own objective.
+
+    Attributes:
+        gap: The plan's figure of its objective over that bound (of throughput, the bound over the figure).
+        argument: Of that bound, in words.
+        witness: Of that bound, as plain JSON data that it can be derived from again (`check_certificate`). Of
+            objective "auto" the bound is that of latency or of throughput, whichever takes this payload longer;
+            `witness["bounds"]` says which.
+        other_witnesses: Of the other bounds.
+    """
 
     rounds_lower_bound: int
     alpha_lower_bound_us: float
     throughput_upper_bound_gb_per_s: float | None
     gap: float
     argument: str
+    witness: dict[str, Any]
+    other_witnesses: tuple[dict[str, Any], ...]
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from threading import Lock
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, as_operator
-from topocomm.planning.bounds import Bounds, bounds_of
+from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
 from topocomm.planning.cost import Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
-from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Objective, Plan, PlanFigures
+from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
 from topocomm.planning.schedule import Schedule, split_rounds, split_rows
 from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.verify import Proof, verify
@@ -190,7 +190,8 @@ def every_plan(
     paths = PathFinder(topology)
     refuse_disconnected(paths, made, ends)
     found = sorted(_candidates(request, paths), key=lambda one: _merit(one, "auto"))
-    return [_finish(request, one, paths) for one in found]
+    bounds = _bounds(request, paths)
+    return [_finish(request, one, paths, bounds) for one in found]
 
 
 def _collective(
@@ -233,7 +234,7 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
     paths = PathFinder(machine.topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
     found = sorted(_candidates(request, paths), key=lambda found: _rank(found, request))
-    return _finish(request, found[0], paths), tuple((one.algorithm, one.cost) for one in found)
+    return _finish(request, found[0], paths, _bounds(request, paths)), tuple((one.algorithm, one.cost) for one in found)
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
@@ -314,9 +315,12 @@ def _merit(found: Candidate, objective: Objective) -> tuple[float, ...]:
     return (round(first[objective], 9), *ties)
 
 
-def _finish(request: Request, best: Candidate, paths: PathFinder) -> Plan:
+def _bounds(request: Request, paths: PathFinder) -> Bounds:
+    return bounds_of(request.collective, request.endpoints, paths, ports=request.ports, port_model=request.port_model)
+
+
+def _finish(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
     cost, payload_bytes = best.cost, request.payload_bytes
-    bounds = bounds_of(request.collective, request.endpoints, paths, ports=request.ports, port_model=request.port_model)
     figures = PlanFigures(
         rounds=cost.rounds,
         transfers=cost.messages,
@@ -344,37 +348,3 @@ def _finish(request: Request, best: Candidate, paths: PathFinder) -> Plan:
         schedule=best.schedule,
         assumed=tuple(paths.assumed.values()),
     )
-
-
-def certify(objective: Objective, figures: PlanFigures, bounds: Bounds, payload_bytes: int) -> Certificate:
-    """The plan's figure of its own objective over (or under) its bound."""
-    if objective == "rounds":
-        gap, argument = _ratio(figures.rounds, bounds.rounds), bounds.rounds_argument
-    elif objective == "latency":
-        gap, argument = _ratio(figures.alpha_us, bounds.alpha_us), bounds.alpha_argument
-    elif objective == "throughput":
-        reached, most = figures.throughput_gb_per_s, bounds.throughput_gb_per_s
-        gap = most / reached if most and reached else 1.0
-        argument = bounds.throughput_argument
-    else:
-        gap, argument = _auto_gap(figures.predicted_us, bounds, payload_bytes)
-    return Certificate(
-        rounds_lower_bound=bounds.rounds,
-        alpha_lower_bound_us=bounds.alpha_us,
-        throughput_upper_bound_gb_per_s=bounds.throughput_gb_per_s,
-        gap=gap,
-        argument=argument,
-    )
-
-
-def _auto_gap(predicted_us: float, bounds: Bounds, payload_bytes: int) -> tuple[float, str]:
-    best_us, argument = bounds.alpha_us, bounds.alpha_argument
-    if bounds.throughput_gb_per_s:
-        bytes_us = payload_bytes / bounds.throughput_gb_per_s / 1e3
-        if bytes_us > best_us:
-            best_us, argument = bytes_us, bounds.throughput_argument
-    return _ratio(predicted_us, best_us), argument
-
-
-def _ratio(reached: float, bound: float) -> float:
-    return reached / bound if bound else 1.0

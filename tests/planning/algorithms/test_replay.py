@@ -85,6 +85,7 @@ ROUNDS = {
     ("scan", "doubling"): lambda p: ceil(log2(p)),
     ("exscan", "flat"): lambda p: p - 1,
     ("exscan", "chain"): lambda p: p - 1,
+    ("exscan", "doubling"): lambda p: ceil(log2(p)),
     ("exscan", "1-2-3-doubling"): lambda p: ceil(log2(p - 1) + log2(4 / 3) - 1e-12) if p > 2 else 1,
 }
 

@@ -136,7 +136,31 @@ def test_the_format_has_the_agreed_keys():
     assert set(found["schedule"]) == {"chunks", "inputs", "outputs", "rounds", "paths", "repeat"}
     assert set(found["certificate"]) >= {
         *("rounds_lower_bound", "alpha_lower_bound_us", "throughput_upper_bound_gb_per_s", "gap", "argument"),
+        *("witness", "other_witnesses"),
     }
+    assert found["certificate"]["witness"] == {"bounds": "latency", "kind": "path", "from": 0, "to": 1}
+
+
+def test_a_file_without_witnesses_says_what_to_do():
+    cut = change(ORIGINAL, ["certificate", "witness"], None)
+    with pytest.raises(PlanError, match=r"plan: certificate.witness is missing: .* without witnesses; plan again"):
+        loads(signed(cut))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (["certificate", "other_witnesses"], None, "malformed plan: KeyError: 'other_witnesses'"),
+        (["certificate", "witness"], [1], r"expected witnesses that are objects, got \[1\]"),
+        (["certificate", "other_witnesses"], ["no"], r"expected witnesses that are objects, got .*\['no'\]"),
+        (["certificate", "gap"], "1", "gap: expected a number, got '1'"),
+        (["certificate", "rounds_lower_bound"], True, "rounds_lower_bound: expected a number, got True"),
+    ],
+    ids=str,
+)
+def test_a_certificate_has_numbers_and_witnesses(path, value, message):
+    with pytest.raises(PlanError, match=message):
+        loads(signed(change(ORIGINAL, path, value)))
 
 
 def numbers(node, path=()):

@@ -1,10 +1,11 @@
 """Prefix reductions: the result of rank r folds the values of ranks 0..r (scan) or 0..r-1 (exscan), in rank order.
 
 `doubling` (Hillis, Steele 1986; Kogge, Stone 1973): in the round of distance d every rank passes the fold of the d
-values that end at it to the rank d further on: ceil(log2 P) rounds.
+values that end at it to the rank d further on, with K ports to K ranks d, 2d, ... Kd further on: ceil(log_{K+1} P)
+rounds, of an exscan too, where a rank adds its own value to what it passes on.
 `1-2-3 doubling` (Träff 2025, arXiv 2507.04785) for exscan: distances 1, 2, 3, 6, 12, ...: each rank holds the fold
 of the values before its own; only in the second round it adds its own to what it sends:
-ceil(log2(P-1) + log2(4/3)) rounds.
+ceil(log2(P-1) + log2(4/3)) rounds, with fewer folds than `doubling`.
 `chain`: every rank waits for its predecessor: P-1 rounds, the fewest messages (P-1).
 """
 
@@ -13,20 +14,48 @@ from __future__ import annotations
 from topocomm.planning.schedule import Schedule, ScheduleBuilder
 
 
-def doubling_scan(ranks: int, rows: int) -> Schedule:
-    """ceil(log2 P) rounds."""
+def doubling_scan(ranks: int, rows: int, ports: int = 1) -> Schedule:
+    """ceil(log_{K+1} P) rounds."""
     build = ScheduleBuilder(ranks, ((0, rows),))
     slots = [0] * ranks
-    for round_, distance in enumerate(1 << k for k in range((ranks - 1).bit_length())):
-        arrived = [build.send(round_, rank, slots[rank], rank + distance) for rank in range(ranks - distance)]
-        for rank, slot in enumerate(arrived, start=distance):
-            slots[rank] = build.fold(round_, rank, [slot, slots[rank]])
+    width = 1
+    for round_ in range(_rounds(ranks, ports)):
+        arrived: list[list[int]] = [[] for _ in range(ranks)]
+        for step in range(ports, 0, -1):  # from far to near, as they are folded
+            for rank in range(step * width, ranks):
+                src = rank - step * width
+                arrived[rank].append(build.send(round_, src, slots[src], rank))
+        for rank, heard in enumerate(arrived):
+            slots[rank] = build.fold(round_, rank, [*heard, slots[rank]])
+        width *= ports + 1
     for rank in range(ranks):
         build.output(rank, slots[rank])
     return build.build()
 
 
-def doubling_exscan(ranks: int, rows: int) -> Schedule:
+def doubling_exscan(ranks: int, rows: int, ports: int = 1) -> Schedule:
+    """ceil(log_{K+1} P) rounds: every rank passes on its own value with those before it."""
+    build = ScheduleBuilder(ranks, ((0, rows),))
+    before: dict[int, int] = {}
+    width = 0  # before[r] is the fold of the last `width` values before rank r's, or of all there are
+    for round_ in range(_rounds(ranks, ports)):
+        arrived: dict[int, list[int]] = {}
+        sent: dict[int, int] = {}
+        for step in range(ports, 0, -1):
+            for rank in range(width + 1 + (step - 1) * (width + 1), ranks):
+                src = rank - step * (width + 1)
+                if src not in sent:
+                    sent[src] = build.fold(max(round_ - 1, 0), src, [before[src], 0]) if src in before else 0
+                arrived.setdefault(rank, []).append(build.send(round_, src, sent[src], rank))
+        for rank, heard in arrived.items():
+            before[rank] = build.fold(round_, rank, [*heard, *([before[rank]] if rank in before else [])])
+        width = width + ports * (width + 1)
+    for rank in sorted(before):
+        build.output(rank, before[rank])
+    return build.build()
+
+
+def one_two_three_exscan(ranks: int, rows: int) -> Schedule:
     """ceil(log2(P-1) + log2(4/3)) rounds for P > 2; one for 2."""
     build = ScheduleBuilder(ranks, ((0, rows),))
     before = {rank: build.send(0, rank - 1, 0, rank) for rank in range(1, ranks)}
@@ -68,3 +97,11 @@ def chain_exscan(ranks: int, rows: int) -> Schedule:
         if rank < ranks - 1:
             slot = build.fold(rank - 1, rank, [arrived, 0])
     return build.build()
+
+
+def _rounds(ranks: int, ports: int) -> int:
+    """ceil(log_{K+1} P)."""
+    rounds, reached = 0, 1
+    while reached < ranks:
+        rounds, reached = rounds + 1, reached * (ports + 1)
+    return rounds

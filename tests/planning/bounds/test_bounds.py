@@ -6,16 +6,20 @@ import pytest
 
 import topocomm
 from tests.machines import hosts, switch
+from tests.planning.schedules import MACHINES
 from topocomm.planning.bounds import bounds_of, least_rounds
+from topocomm.planning.candidates import Request, candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.cost import cost_of
+from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.planner import every_plan
+from topocomm.planning.schedule import split_rounds, split_rows
 from topocomm.topology.catalog import SYSTEMS
 
 
-def bounds(topology, name="allreduce", **fields):
+def bounds(topology, name="allreduce", port_model="alpha", **fields):
     ends = topology.endpoints
-    return bounds_of(Collective(name, len(ends), **fields), ends, PathFinder(topology), ports=1, port_model="alpha")
+    return bounds_of(Collective(name, len(ends), **fields), ends, PathFinder(topology), ports=1, port_model=port_model)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +34,7 @@ def test_eight_gpus_on_nvswitch():
     found = bounds(switch(8))
     assert found.throughput_gb_per_s == pytest.approx(1800 / 7)
     assert (found.rounds, found.alpha_us) == (3, pytest.approx(1.8))
-    assert "3 messages in a row" in found.alpha_argument
+    assert "3 messages in a row" in found.latency_bound.argument
 
 
 def test_hosts_bind_where_the_network_is_narrow():
@@ -42,7 +46,7 @@ def test_hosts_bind_where_the_network_is_narrow():
 def test_the_farthest_pair_binds_latency():
     found = bounds(hosts(2, 1))
     assert found.alpha_us == pytest.approx(5.0)
-    assert "5 us apart" in found.alpha_argument
+    assert "5 us apart" in found.latency_bound.argument
 
 
 def test_dgx1_matches_the_published_optimum():
@@ -64,14 +68,14 @@ def test_a_rank_takes_in_what_others_give_and_gives_what_others_take(parts, shar
     for name, word in zip(IN_PARTS, ("enter", "leave"), strict=True):
         found = bounds(switch(4), name, parts=parts)
         assert found.throughput_gb_per_s == pytest.approx(450 / share)
-        assert f"{'all' if share == 1 else share} of the payload must {word} GPU" in found.throughput_argument
+        assert f"{'all' if share == 1 else share} of the payload must {word} GPU" in found.throughput_bound.argument
 
 
 def test_prefixes_enter_the_last_rank_whole():
     for name in ("scan", "exscan"):
         found = bounds(switch(8), name)
         assert (found.rounds, found.throughput_gb_per_s) == (3, 450)
-        assert found.throughput_argument == "all of the payload must enter GPU1, at 450 GB/s"
+        assert found.throughput_bound.argument == "all of the payload must enter GPU1, at 450 GB/s"
 
 
 def test_a_slow_link_binds_in_its_own_direction():
@@ -100,13 +104,14 @@ def test_only_those_who_give_and_get_are_far_apart():
             for src, dst in ((a, b), (b, a))
         ),
     )
-    assert bounds(machine).alpha_us == 5.0
-    assert bounds(machine, "allgather", parts=(1, 1, 0)).alpha_us == 5.0
-    assert bounds(machine, "reduce_scatter", parts=(0, 1, 0)).alpha_us == 4.0
-    assert bounds(machine, "reduce", root=1).alpha_us == 4.0
-    assert bounds(machine, shards=(0, 0, 1, 1)).alpha_us == 4.0
-    assert "c and a are" in bounds(machine).alpha_argument
-    assert "a and c are" in bounds(machine, "scan").alpha_argument
+    assert bounds(machine, port_model="loggp").alpha_us == 5.0
+    assert bounds(machine, "allgather", "loggp", parts=(1, 1, 0)).alpha_us == 5.0
+    assert bounds(machine, "reduce_scatter", "loggp", parts=(0, 1, 0)).alpha_us == 4.0
+    assert bounds(machine, "reduce", "loggp", root=1).alpha_us == 4.0
+    assert bounds(machine, "allreduce", "loggp", shards=(0, 0, 1, 1)).alpha_us == 4.0
+    assert "a and c are 5 us apart" in bounds(machine, port_model="loggp").latency_bound.argument
+    assert "a and c are" in bounds(machine, "scan").latency_bound.argument
+    assert bounds(machine, "reduce", root=1).alpha_us == 5.0  # alpha: b's port takes in a's message and c's, 1 + 4 us
 
 
 def machines():
@@ -138,6 +143,32 @@ def holds(plan):
     if figures.throughput_gb_per_s is not None:
         assert figures.throughput_gb_per_s <= certificate.throughput_upper_bound_gb_per_s * (1 + 1e-9), plan.algorithm
     assert certificate.gap >= 1 - 1e-9, plan.algorithm
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=str)
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_no_algorithm_beats_a_bound_on_any_number_of_ports(collective, machine):
+    count, gpus = machine
+    topology = switch(gpus) if count == 1 else hosts(count, gpus)
+    ends, paths = topology.endpoints, PathFinder(topology)
+    rows = 2 * len(ends) + 1
+    parts = tuple(size for _, size in split_rows(rows, len(ends))) if collective in IN_PARTS else ()
+    made = Collective(collective, len(ends), root=len(ends) // 3, parts=parts)
+    ports = min(1 + (len(ends) + COLLECTIVES.index(collective)) % 3, max(len(ends) - 1, 1))
+    layout = topocomm.SUM.default_layout(rows)
+    models = [(model, bounds_of(made, ends, paths, ports=ports, port_model=model)) for model in ("alpha", "loggp")]
+    request = Request(made, topocomm.SUM, layout, ends, "latency", ports, "alpha")
+    for name, build in candidate_builds(request, paths):
+        schedule = build()
+        for port_model, found in models:
+            try:
+                cost = cost_of(schedule, ends, paths, row_bytes=4, ports=ports, port_model=port_model)
+            except NoRouteError:
+                continue
+            assert cost.alpha_us >= found.alpha_us - 1e-9, name
+            assert cost.predicted_us >= found.alpha_us - 1e-9, name
+            assert (cost.throughput_gb_per_s or 0.0) <= (found.throughput_gb_per_s or 0.0) * (1 + 1e-9), name
+            assert len(set(split_rounds(schedule, ends, ports).transfers[:, 0].tolist())) >= found.rounds, name
 
 
 @pytest.mark.parametrize("objective", ["latency", "rounds", "throughput", "auto"])

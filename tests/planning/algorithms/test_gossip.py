@@ -1,0 +1,97 @@
+"""Any gossip becomes a proved schedule; what a message carries is what its destination lacks."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planning.replay import expected, replay
+from topocomm import PlanError
+from topocomm.planning.algorithms.gossip import (
+    gossip_allgather,
+    gossip_allreduce,
+    gossip_broadcast,
+    gossip_of,
+    gossip_reduce,
+    gossip_reduce_scatter,
+    gossip_scan,
+)
+from topocomm.planning.algorithms.multiport import gather_gossip, reversed_gossip
+from topocomm.planning.collectives import Collective
+from topocomm.planning.range_tree import aligned_tree
+from topocomm.planning.verify import verify
+
+
+def random_gossip(rng, ranks):
+    """Random messages until all know all."""
+    knows, rounds = [{rank} for rank in range(ranks)], []
+    while any(len(known) < ranks for known in knows):
+        messages = [tuple(rng.sample(range(ranks), 2)) for _ in range(rng.randint(1, ranks))]
+        messages = list(dict.fromkeys(messages))
+        before = [set(known) for known in knows]
+        for src, dst in messages:
+            knows[dst] |= before[src]
+        rounds.append(messages)
+    return rounds
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 9), st.sampled_from([2, 3]))
+def test_any_gossip_is_an_allreduce_and_an_allgather(seed, ranks, radix):
+    rng = random.Random(seed)
+    told = random_gossip(rng, ranks)
+    tree = aligned_tree(ranks, radix)
+    parts = (*(rng.randrange(3) for _ in range(ranks - 1)), 1)
+    for schedule, collective in (
+        (gossip_allreduce(told, tree, 5), Collective("allreduce", ranks)),
+        (gossip_allgather(told, parts), Collective("allgather", ranks, parts=parts)),
+        (gossip_reduce_scatter(told, parts, tree), Collective("reduce_scatter", ranks, parts=parts)),
+    ):
+        assert verify(schedule, collective).order_kept
+        assert replay(schedule) == expected(collective, schedule.chunks)
+    commuting = gossip_reduce_scatter(told, parts, None)
+    verify(commuting, Collective("reduce_scatter", ranks, parts=parts))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(2, 9), st.booleans())
+def test_a_gossip_is_a_scan_unless_a_value_would_have_to_be_taken_apart(seed, ranks, own):
+    told = random_gossip(random.Random(seed), ranks)
+    try:
+        schedule = gossip_scan(told, aligned_tree(ranks), 2, own=own)
+    except PlanError:
+        return
+    collective = Collective("scan" if own else "exscan", ranks)
+    verify(schedule, collective, keep_order=True)
+    assert replay(schedule) == expected(collective, schedule.chunks)
+
+
+def test_nothing_is_told_twice():
+    told = [[(0, 1), (1, 0)], [(0, 1), (1, 0)]]
+    assert gossip_of(gossip_allreduce(told, aligned_tree(2), 1)) == [[(0, 1), (1, 0)]]
+
+
+def test_a_message_to_one_who_knows_part_carries_one_value():
+    """Rank 2 has 0 and 1 folded; rank 0, which knows itself, gets the fold and not rank 1 apart."""
+    told = [[(1, 0)], [(0, 2)], [(2, 3)], [(3, 1)]]
+    schedule = gossip_allreduce([*told, [(3, 2), (1, 0)], [(2, 0), (2, 1)]], aligned_tree(4), 1)
+    verify(schedule, Collective("allreduce", 4))
+
+
+def test_a_gossip_that_leaves_somebody_out_is_no_allreduce():
+    with pytest.raises(PlanError, match="rank 0 is to fold the value of rank 1, of which it never hears"):
+        gossip_allreduce([[(0, 1)]], aligned_tree(2), 1)
+
+
+@pytest.mark.parametrize("ranks", [*range(1, 18), 40])
+def test_trees(ranks):
+    members = list(range(ranks))
+    for ports in (1, 2, 4):
+        told = gather_gossip(members, ranks // 3, ports)
+        reduce = gossip_reduce(told, aligned_tree(ranks, ports + 1), 2, ranks // 3)
+        assert verify(reduce, Collective("reduce", ranks, ranks // 3)).order_kept
+        assert len(reduce.transfers) == ranks - 1
+        broadcast = gossip_broadcast(reversed_gossip(told), ranks, 2, ranks // 3)
+        verify(broadcast, Collective("broadcast", ranks, ranks // 3))
+        assert len(broadcast.transfers) == ranks - 1

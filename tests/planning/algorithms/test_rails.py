@@ -1,0 +1,124 @@
+"""Groups with ways of their own between members: the known optima, any sizes, any number of groups."""
+
+import pytest
+
+from tests.machines import hosts
+from tests.planning.replay import expected, replay
+from topocomm.planning.algorithms.gossip import gossip_of, gossip_scan
+from topocomm.planning.algorithms.multiport import spread_gossip
+from topocomm.planning.algorithms.rails import (
+    Groups,
+    Inside,
+    cyclic_allreduce,
+    heard_by,
+    rails_allreduce,
+    rails_tree,
+)
+from topocomm.planning.collectives import Collective
+from topocomm.planning.cost import cost_of
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.range_tree import aligned_tree
+from topocomm.planning.verify import verify
+
+
+def groups_of(*sizes, ports=1):
+    """Groups of so many ranks."""
+    kinds = sorted(set(sizes))
+    insides = [Inside(tuple(map(tuple, spread_gossip(size, ports))), aligned_tree(size)) for size in kinds]
+    starts = [sum(sizes[:index]) for index in range(len(sizes) + 1)]
+    return Groups(tuple(starts), tuple(kinds.index(size) for size in sizes), tuple(insides))
+
+
+def repeated(radix, groups):
+    radices = []
+    while groups > 1:
+        radices.append(min(radix, groups))
+        groups = -(-groups // radix)
+    return tuple(radices)
+
+
+@pytest.mark.parametrize("count", [*range(1, 18), 20, 33])
+@pytest.mark.parametrize("members", [1, 2, 3, 4, 7, 8])
+def test_every_radix_for_any_number_of_groups(count, members):
+    groups = groups_of(*[members] * count)
+    collective = Collective("allreduce", count * members)
+    for radix in range(2, members + 2):
+        radices = repeated(radix, count)
+        for schedule in (rails_allreduce(groups, radices, 1), cyclic_allreduce(groups, radices, 1)):
+            assert verify(schedule, collective).order_kept
+    assert replay(rails_allreduce(groups, radices, 1)) == expected(collective, [(0, 1)])
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (3, 5), (8, 7, 8), (1, 2, 3, 4), (4, 4, 3, 4, 4), (8, 4)])
+def test_uneven_groups(sizes):
+    collective = Collective("allreduce", sum(sizes))
+    for radix in range(2, min(sizes) + 2):
+        for ports in (1, 2):
+            groups, radices = groups_of(*sizes, ports=ports), repeated(radix, len(sizes))
+            assert verify(rails_allreduce(groups, radices, 1, ports), collective).order_kept
+            assert verify(cyclic_allreduce(groups, radices, 1, ports), collective).order_kept
+
+
+@pytest.mark.parametrize(
+    ("count", "radices", "best_us"),
+    [(2, (2,), 6.8), (4, (4,), 8.0), (5, (5,), 8.0), (8, (8,), 8.6), (9, (9,), 8.6), (16, (8, 2), 13.6)],
+)
+def test_known_optima_of_hosts_of_eight(count, radices, best_us):
+    """0.6 us inside, 5.0 us on the own rail: 16 hosts need two hops between hosts, 4 and 8 hosts one."""
+    machine = hosts(count, 8)
+    paths = PathFinder(machine)
+    groups = groups_of(*[8] * count)
+    for build in (rails_allreduce, cyclic_allreduce):
+        cost = cost_of(build(groups, radices, 1), machine.endpoints, paths, row_bytes=4)
+        assert cost.alpha_us == pytest.approx(best_us)
+
+
+def test_cyclic_groups_never_tell_two_at_once():
+    """11 groups in two levels: blocks of uneven size would keep a port busy twice."""
+    machine = hosts(11, 8)
+    paths = PathFinder(machine)
+    us = [
+        cost_of(build(groups_of(*[8] * 11), (6, 2), 1), machine.endpoints, paths, row_bytes=4).alpha_us
+        for build in (cyclic_allreduce, rails_allreduce)
+    ]
+    assert us[0] == pytest.approx(13.6) and us[1] > us[0]
+
+
+def test_one_value_a_message_where_the_radix_is_a_power_of_two():
+    moves = rails_allreduce(groups_of(*[8] * 64), (8, 8), 1).transfer_list()
+    assert len({(m.round, m.src, m.dst) for m in moves}) == len(moves)
+
+
+@pytest.mark.parametrize("members", range(1, 13))
+@pytest.mark.parametrize("ports", [1, 2, 3])
+def test_all_members_end_up_knowing_all_blocks(members, ports):
+    for blocks in range(2, members * ports + 2):
+        heard, told = heard_by(members, 1, blocks, ports)
+        knows = [{1, *own} for own in heard]
+        assert all(len(own) <= ports and 1 not in own for own in heard)
+        for messages in told:
+            before = [set(known) for known in knows]
+            for src, dst in messages:
+                knows[dst] |= before[src]
+        assert all(known == set(range(blocks)) for known in knows)
+
+
+def test_members_hear_of_the_last_group_from_their_own_lane():
+    """A source group whose members stand elsewhere on the rails tells by its lanes."""
+    even = groups_of(3, 2)
+    lanes = {(0, 1): (0, 0, 1), (1, 0): (0, 2)}  # members of 2, by sort 0, hear and are heard on rails 0 and 2
+    groups = Groups(even.starts, even.sorts, even.insides, lanes)
+    moves = [m for m in rails_allreduce(groups, (2,), 1).transfer_list() if (m.src < 3) != (m.dst < 3)]
+    assert sorted((m.src, m.dst) for m in moves) == [(0, 3), (2, 4), (3, 0), (3, 1), (4, 2)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 8, 11])
+@pytest.mark.parametrize("own", [True, False])
+def test_a_scan_takes_no_longer(count, own):
+    machine = hosts(count, 4)
+    groups, radices = groups_of(*[4] * count), repeated(5, count)
+    told = rails_allreduce(groups, radices, 1)
+    scan = gossip_scan(gossip_of(told), rails_tree(groups, radices), 1, own=own)
+    verify(scan, Collective("scan" if own else "exscan", 4 * count), keep_order=True)
+    us = [cost_of(schedule, machine.endpoints, PathFinder(machine), row_bytes=4).alpha_us for schedule in (scan, told)]
+    assert us[0] <= us[1] + 1e-9

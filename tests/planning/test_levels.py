@@ -1,0 +1,84 @@
+"""Machines as nested groups, and the radices chosen for them."""
+
+import pytest
+
+import topocomm
+from tests.machines import hosts, joined, switch
+from topocomm import PlanError, plan
+from topocomm.planning.levels import Steps, best_radices, cuts_of, nest_of
+from topocomm.planning.paths import PathFinder
+
+
+def nest(topology, ports=1):
+    return nest_of(topology.endpoints, PathFinder(topology), ports)
+
+
+def test_groups_are_the_hosts():
+    assert nest(hosts(3, 4)).edges == [(0, 4), (4, 8), (8, 12)]
+    assert nest(joined([3, 1, 2])).edges == [(0, 3), (3, 4), (4, 6)]
+    assert nest(switch(5)).flat
+
+
+def test_sockets_are_groups_in_hosts():
+    machine = topocomm.catalog("cpu-2-socket", hosts=3)
+    cuts = cuts_of(machine.endpoints, PathFinder(machine))
+    assert cuts == [tuple(range(0, 49, 8)), (0, 16, 32, 48)]
+
+
+def test_one_rank():
+    assert nest(switch(1)).soonest == ()
+
+
+@pytest.mark.parametrize(
+    ("groups", "members", "radices"), [(1, 8, ()), (2, 8, (2,)), (4, 8, (4,)), (9, 8, (9,)), (3, 1, (2, 2))]
+)
+def test_radices(groups, members, radices):
+    assert best_radices(groups, members, 1, Steps(5.0, (0.6, 0.6, 0.6))) == radices
+
+
+def test_many_hosts_need_few_hops():
+    found = best_radices(2048, 8, 1, Steps(5.0, (0.6, 0.6, 0.6)))
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("count", "most_us"), [(2, 6.8), (3, 7.4), (4, 8.0), (7, 8.6), (8, 8.6), (11, 13.6), (16, 13.6), (17, 13.6)]
+)
+def test_plans_for_hosts_of_eight(count, most_us):
+    """The best known times of hosts of 8 GPUs, 0.6 us inside and 5.0 us on the own rail."""
+    made = plan(hosts(count, 8), payload_bytes=0, objective="latency")
+    assert made.figures.alpha_us <= most_us + 1e-9
+    assert made.proof.order_kept
+
+
+@pytest.mark.parametrize(
+    ("name", "best_us"),
+    [
+        ("dgx-h100", {1: 1.8, 2: 6.8, 4: 8.0, 8: 8.6, 16: 13.6}),
+        ("mi300x-8", {1: 2.1, 2: 7.1, 4: 8.5}),
+        ("dgx-1-v100", {1: 2.1, 2: 7.1, 4: 8.5}),
+        ("cpu-2-socket", {1: 3 * 0.2 + 0.6}),
+    ],
+)
+def test_catalogue(name, best_us):
+    for count, us in best_us.items():
+        made = plan(topocomm.catalog(name, hosts=count), payload_bytes=0, objective="latency")
+        assert made.figures.alpha_us <= us + 1e-9, count
+        assert made.proof.order_kept
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "reduce_scatter", "scan", "exscan"])
+@pytest.mark.parametrize("commutative", [True, False])
+def test_ranks_scattered_over_hosts(collective, commutative):
+    """Launchers deal ranks round-robin: hops between hosts stay as few, and order is kept where it must be."""
+    from tests.concatenation import CONCAT
+
+    machine = hosts(4, 4)
+    scattered = [f"h{rank % 4}/GPU{rank // 4}" for rank in range(16)]
+    operator = topocomm.SUM if commutative else CONCAT
+    try:
+        made = plan(machine, collective, payload_bytes=0, objective="latency", ranks=scattered, operator=operator)
+    except PlanError as error:
+        pytest.fail(str(error))
+    assert made.figures.alpha_us <= 2 * 0.6 + 5.0 + 2 * 0.6 + 1e-9
+    assert commutative or made.proof.order_kept

@@ -1,0 +1,82 @@
+"""Who tells whom with K ports on machines where all pairs are alike: ceil(log_{K+1} P) rounds for every P.
+
+Circulant (Bruck, Ho, Kipnis, Upfal, Weathersby 1997, k-port concatenation): rank r, which knows ranks r..r+w-1, hears
+from r+w, r+2w, ... r+Kw. Exchange, where P is a power of K+1: the K+1 ranks that differ in one digit tell each other,
+so what they trade are single nodes of an aligned tree. Trees of degree K+1 reduce and broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from topocomm.planning.algorithms.gossip import Gossip, gossip_allreduce, gossip_broadcast, gossip_reduce
+from topocomm.planning.range_tree import aligned_tree
+from topocomm.planning.schedule import Schedule
+
+
+def multiport_allreduce(ranks: int, rows: int, ports: int) -> Schedule:
+    """ceil(log_{K+1} P) rounds for any P, rank order kept: a circulant that carries nodes of the aligned tree."""
+    return gossip_allreduce(spread_gossip(ranks, ports), aligned_tree(ranks, ports + 1), rows)
+
+
+def multiport_reduce(ranks: int, rows: int, root: int, ports: int) -> Schedule:
+    """ceil(log_{K+1} P) rounds, rank order kept, one value a message."""
+    gossip = gather_gossip(range(ranks), root, ports)
+    return gossip_reduce(gossip, aligned_tree(ranks, ports + 1), rows, root)
+
+
+def multiport_broadcast(ranks: int, rows: int, root: int, ports: int) -> Schedule:
+    """ceil(log_{K+1} P) rounds."""
+    return gossip_broadcast(reversed_gossip(gather_gossip(range(ranks), root, ports)), ranks, rows, root)
+
+
+def spread_gossip(ranks: int, ports: int) -> Gossip:
+    """All hear of all in ceil(log_{K+1} P) rounds: an exchange where P is a power of K+1, else the circulant."""
+    radix, width, rounds = ports + 1, 1, []
+    exact = _is_power(ranks, radix)
+    while width < ranks:
+        if exact:
+            rounds.append([(src, dst) for dst in range(ranks) for src in _digit_partners(dst, width, radix)])
+        else:
+            steps = range(width, min(radix * width, ranks), width)
+            rounds.append([((dst + step) % ranks, dst) for step in steps for dst in range(ranks)])
+        width *= radix
+    return rounds
+
+
+def gather_gossip(members: Sequence[int], root: int, ports: int) -> Gossip:
+    """All tell the root, along a tree of degree K+1 whose subtrees are neighbours in the order of `members`.
+
+    Args:
+        members: Ranks.
+        root: Index of the root in `members`.
+        ports: K.
+    """
+    holders, rounds = list(range(len(members))), []
+    while len(holders) > 1:
+        messages, kept = [], []
+        for first in range(0, len(holders), ports + 1):
+            group = holders[first : first + ports + 1]
+            target = root if root in group else group[0]
+            messages += [(members[index], members[target]) for index in group if index != target]
+            kept.append(target)
+        rounds.append(messages)
+        holders = kept
+    return rounds
+
+
+def reversed_gossip(gossip: Gossip) -> Gossip:
+    """The gossip backwards in time: who gathered from all tells all."""
+    return [[(dst, src) for src, dst in reversed(messages)] for messages in reversed(gossip)]
+
+
+def _digit_partners(rank: int, width: int, radix: int) -> list[int]:
+    """The ranks that differ from this one in the digit of weight `width` only."""
+    digit = rank // width % radix
+    return [rank + (other - digit) * width for other in range(radix) if other != digit]
+
+
+def _is_power(number: int, radix: int) -> bool:
+    while number % radix == 0:
+        number //= radix
+    return number == 1

@@ -1,0 +1,12 @@
+"""Bounds that no schedule can beat, each with an argument and a witness, and the certificate beside a plan.
+
+Operators that reduce inside switches (NVLink SHARP, SHARP) are outside the model: switches forward only, which is all
+that they can do for an operator of one's own.
+"""
+
+from topocomm.planning.bounds.bound import Bound
+from topocomm.planning.bounds.bounds import Bounds, bounds_of
+from topocomm.planning.bounds.certificate import certify
+from topocomm.planning.bounds.rounds import least_rounds
+
+__all__ = ["Bound", "Bounds", "bounds_of", "certify", "least_rounds"]

@@ -1,0 +1,125 @@
+"""Who needs something of whom in a collective, without a table of all pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.collectives import IN_PARTS, Collective
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """What the results of a collective need.
+
+    Rank b needs something of another rank a if a gives, b gets and, of a prefix, a comes before b.
+
+    Attributes:
+        name: The collective's.
+        gives: Per rank, whether another rank may need something of it.
+        gets: Per rank, whether it may need something of another.
+        prefix: Whether a rank needs those before it only (scan, exscan).
+        shares: Of allgather and reduce_scatter, the share of the payload that is each rank's part; equal ones where
+            there are no rows. Zeros for the others.
+    """
+
+    name: str
+    gives: NDArray[np.bool_]
+    gets: NDArray[np.bool_]
+    prefix: bool
+    shares: NDArray[np.float64]
+
+    @property
+    def ranks(self) -> int:
+        """How many."""
+        return len(self.gives)
+
+    @property
+    def givers(self) -> int:
+        """Ranks with a value that somebody needs."""
+        return int(self.gives.sum())
+
+    def heard(self) -> NDArray[np.int64]:
+        """Per rank, how many ranks' values it knows at the end, its own among them."""
+        if self.prefix:
+            return np.arange(1, self.ranks + 1)
+        return np.where(self.gets, self.givers - self.gives + 1, 1)
+
+    def reached(self) -> NDArray[np.int64]:
+        """Per rank, how many ranks know something of its value at the end, itself among them."""
+        if self.prefix:
+            return np.arange(self.ranks, 0, -1)
+        return np.where(self.gives, int(self.gets.sum()) - self.gets + 1, 1)
+
+    def partners(self, rank: int, side: str) -> NDArray[np.bool_]:
+        """The ranks that `rank` "hears" of, or "reaches", itself left out."""
+        others = np.arange(self.ranks) != rank
+        if self.prefix:
+            others = np.arange(self.ranks) < rank if side == "hears" else np.arange(self.ranks) > rank
+        if side == "hears":
+            return others & self.gives if self.gets[rank] else np.zeros_like(others)
+        return others & self.gets if self.gives[rank] else np.zeros_like(others)
+
+    def least_messages(self) -> int:
+        """Messages that the collective takes in all, on any machine.
+
+        Every rank that needs something receives a message, or every rank that is needed sends one. Where each of
+        P ranks needs all of c givers: until the first rank knows them all, each of the c-1 other givers sent one,
+        and after that every other rank receives one, so c-1 + P-1; and with time reversed the same where each of c
+        ranks needs all P.
+        """
+        if self.prefix or self.ranks == 1:
+            return self.ranks - 1
+        both = min(self.givers, int(self.gets.sum()))
+        return self.ranks - 1 + both - 1
+
+    def crossing(self, labels: NDArray[np.int64], groups: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What must at least enter, and leave, each group of ranks, in payloads.
+
+        Of each row one value must enter a group that needs it from outside. Into a group that holds ranks of several
+        stretches of a prefix a value must enter per stretch: what serves an earlier one misses contributions, and
+        what serves a later one would put too many into the earlier.
+
+        Args:
+            labels: Group of each rank, 0..groups-1.
+            groups: How many; a group without ranks has (0, 0).
+        """
+        if self.prefix:
+            steps = labels[1:] != labels[:-1]
+            return (
+                np.bincount(labels[1:][steps], minlength=groups).astype(float),
+                np.bincount(labels[:-1][steps], minlength=groups).astype(float),
+            )
+        gives = np.bincount(labels, self.gives, groups)
+        gets = np.bincount(labels, self.gets, groups)
+        enters = (gets > 0) & (gives < self.givers)
+        leaves = (gives > 0) & (gets < self.gets.sum())
+        if self.name not in IN_PARTS:  # a whole value, or a fold of whole values
+            return enters.astype(float), leaves.astype(float)
+        mine: NDArray[np.float64] = np.bincount(labels, self.shares, groups).astype(float)
+        others = float(self.shares.sum()) - mine
+        into, out = (others, mine) if self.name == "allgather" else (mine, others)
+        return into * enters, out * leaves
+
+
+def demand_of(collective: Collective) -> Demand:
+    """What the results of `collective` need of whom."""
+    ranks = np.arange(collective.ranks)
+    gives, gets = np.ones(len(ranks), bool), np.ones(len(ranks), bool)
+    shares = np.zeros(len(ranks))
+    if collective.name in IN_PARTS:
+        rows = np.array(collective.parts, dtype=float)
+        shares = rows / rows.sum() if rows.sum() else np.full(len(rows), 1 / len(rows))
+    if collective.name == "broadcast":
+        gives = ranks == collective.root
+    elif collective.name == "reduce":
+        gets = ranks == collective.root
+    elif collective.name == "allgather":
+        gives = shares > 0
+    elif collective.name == "reduce_scatter":
+        gets = shares > 0
+    elif collective.shards:
+        gives = np.diff(collective.shards) > 0
+    return Demand(collective.name, gives, gets, collective.name in ("scan", "exscan"), shares)

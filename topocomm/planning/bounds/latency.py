@@ -1,0 +1,247 @@
+"""Least time of a collective without bytes, under `alpha` and under `loggp`."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from heapq import heappop, heappush
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from topocomm.planning.bounds.bound import Bound
+from topocomm.planning.bounds.demand import Demand
+from topocomm.planning.bounds.distances import SAME, farthest
+from topocomm.planning.bounds.levels import Levels, least_time_us
+from topocomm.planning.bounds.machine import NOBODY, Ints, Machine
+from topocomm.planning.cost import PortModel
+
+MOST_CLUSTERED = 256
+"""Endpoints up to which groups are also sought by latency; beyond, only hosts are tried."""
+MOST_LEVELS = 8
+MOST_OWN = 128
+"""Ranks of the largest group beyond which the sets of pairs get too large to be worth it."""
+
+
+def latency_bound(demand: Demand, machine: Machine, *, rounds: Bound, ports: int, port_model: PortModel) -> Bound:
+    """The greatest of the bounds below; of equal ones the first.
+
+    path: a value must get from a rank to the farthest that needs it, over relays if that is shorter. Under alpha
+    also: messages: as many messages in a row as `rounds` says, on one port or one waiting for the other, each of at
+    least the cheapest path; levels: `levels.py`. Under loggp, where a port is free again before its message arrives:
+    one message of the cheapest path, and postal: what a rank knows grows with the gaps that its links give.
+    """
+    if demand.least_messages() == 0:
+        return Bound(0.0, "nothing needs to be sent", _witness("none"))
+    cheapest_us = machine.cheapest_us()
+    found = [_path(demand, machine)]
+    if port_model == "alpha":
+        found.append(_messages(int(rounds.value or 0), cheapest_us, rounds))
+        found += _levels(demand, machine, cheapest_us, ports)
+    else:
+        found.append(_messages(1, cheapest_us, None))
+        found += _postal(demand, machine, cheapest_us, ports)
+    best = found[0]
+    for bound in found[1:]:
+        if (bound.value or 0.0) > (best.value or 0.0) + SAME:
+            best = bound
+    return best
+
+
+def _witness(kind: str, **data: Any) -> dict[str, Any]:
+    return {"bounds": "latency", "kind": kind, **data}
+
+
+def _messages(in_a_row: int, cheapest_us: float, rounds: Bound | None) -> Bound:
+    row = f"{in_a_row} messages in a row" if in_a_row > 1 else "one message"
+    return Bound(
+        in_a_row * cheapest_us,
+        f"{row} of the cheapest path, {cheapest_us:g} us",
+        _witness("messages", in_a_row=in_a_row, cheapest_us=cheapest_us, rounds=rounds.witness if rounds else None),
+    )
+
+
+def _path(demand: Demand, machine: Machine) -> Bound:
+    apart_us, src, dst = farthest(demand, machine, machine.latency_us)
+    a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
+    return Bound(apart_us, f"{a} and {b} are {apart_us:g} us apart", _witness("path", **{"from": src, "to": dst}))
+
+
+def _levels(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:
+    """The bound of every cut in groups that is worth trying, for one rank of each that they bind differently."""
+    if cheapest_us <= SAME:
+        return
+    everybody = demand.gives.all() and demand.gets.all() and not demand.prefix  # then both sides say the same
+    for labels, across_us in _groupings(machine, cheapest_us):
+        _, group = np.unique(labels[machine.place], return_inverse=True)
+        for side in SIDES[: 1 if everybody else 2]:
+            bound = _levels_of(demand, machine, group, side, cheapest_us, across_us, ports)
+            if bound is not None:
+                yield bound
+
+
+SIDES = ("hears", "reaches")
+
+
+def _levels_of(
+    demand: Demand, machine: Machine, group: Ints, side: str, inside_us: float, across_us: float, ports: int
+) -> Bound | None:
+    """The bound of one cut in groups, from what ranks hear or from whom they reach."""
+    counts = demand.gives if side == "hears" else demand.gets
+    if demand.prefix:
+        counts = np.ones(demand.ranks, bool)
+    sizes = np.bincount(group, counts)
+    if sizes.max() > MOST_OWN:
+        return None
+    ends = np.unique(np.stack([group, machine.place]), axis=1)[0]
+    levels = Levels(
+        inside_us,
+        across_us,
+        most_own=max(int(sizes.max()), 1),
+        total=demand.ranks,
+        ports=ports,
+        group_ports=ports * int(np.bincount(ends).max()),
+    )
+    best: Bound | None = None
+    for rank in _binding_ranks(demand, group, side):
+        partners = demand.partners(rank, side)
+        own = int(partners[group == group[rank]].sum() + counts[rank])
+        foreign = int(partners[group != group[rank]].sum())
+        time_us = least_time_us(levels, (own, foreign))
+        if best is None or time_us > (best.value or 0.0) + SAME:
+            best = _levels_bound(levels, time_us, group, rank, side, (own, foreign))
+    return best
+
+
+def _levels_bound(levels: Levels, time_us: float, group: Ints, rank: int, side: str, wanted: tuple[int, int]) -> Bound:
+    groups = [np.flatnonzero(group == label).tolist() for label in _in_order(group)]
+    verb = "hear of" if side == "hears" else "reach"
+    return Bound(
+        time_us,
+        f"{len(groups)} groups, messages of {levels.inside_us:g} us inside and {levels.across_us:g} us across: rank "
+        f"{rank} must {verb} {wanted[0]} in its own and {wanted[1]} in others",
+        _witness(
+            "levels",
+            groups=groups,
+            inside_us=levels.inside_us,
+            across_us=levels.across_us,
+            side=side,
+            rank=rank,
+            needs=list(wanted),
+        ),
+    )
+
+
+def _in_order(group: Ints) -> list[int]:
+    """Groups by their first rank."""
+    return list(dict.fromkeys(group.tolist()))
+
+
+def _binding_ranks(demand: Demand, group: Ints, side: str) -> list[int]:
+    """One rank of every (own, foreign) that may bind: of those with most partners, the first of each group size."""
+    partners = (demand.heard() if side == "hears" else demand.reached()) - 1
+    most = np.flatnonzero((partners >= partners.max() - 1) & (partners > 0))
+    sizes = np.bincount(group)
+    found = {(int(partners[rank]), int(sizes[group[rank]])): rank for rank in reversed(most.tolist())}
+    return [rank for _, rank in sorted(found.items(), reverse=True)]
+
+
+def _groupings(machine: Machine, cheapest_us: float) -> Iterator[tuple[Ints, float]]:
+    """(group of each device, least latency across) of cuts whose messages across take longer than the cheapest."""
+    seen: set[bytes] = set()
+    tried = [machine.host_of_ends]
+    if len(machine.ends) <= MOST_CLUSTERED:
+        tried += _clusters(machine)
+    for labels in tried:
+        groups = len(set(labels[machine.ends].tolist()))
+        if groups in (1, len(machine.ends)) or labels.tobytes() in seen:
+            continue
+        seen.add(labels.tobytes())
+        across_us = machine.cheapest_across_us(labels)
+        if cheapest_us + SAME < across_us < inf:
+            yield labels, across_us
+
+
+def _clusters(machine: Machine) -> list[Ints]:
+    """Groups of endpoints that chains of messages of at most some latency join, for the latencies that matter.
+
+    Single linkage: the edges of a least spanning tree (Prim 1957), shortest first. Of many levels those are kept
+    where the latency rises most.
+    """
+    ends = machine.ends
+    direct_us = machine.least(machine.starts(ends), machine.latency_us, relays=False)[:, ends]
+    apart_us = np.minimum(direct_us, direct_us.T)
+    joined, nearest_us, edges = np.zeros(len(ends), bool), apart_us[0].copy(), []
+    joined[0], nearest = True, np.zeros(len(ends), np.int64)
+    for _ in range(len(ends) - 1):
+        best = int(np.where(joined, inf, nearest_us).argmin())
+        edges.append((float(nearest_us[best]), int(nearest[best]), best))
+        joined[best] = True
+        closer = apart_us[best] < nearest_us
+        nearest_us, nearest = np.where(closer, apart_us[best], nearest_us), np.where(closer, best, nearest)
+    edges.sort()
+    levels = [(after[0] / max(us, SAME), us) for (us, _, _), after in pairwise(edges)]
+    rises = sorted((level for level in levels if level[0] > 1 + SAME), key=lambda level: (-level[0], level[1]))
+    return [_joined(machine, edges, us) for _, us in rises[:MOST_LEVELS]]
+
+
+def _joined(machine: Machine, edges: list[tuple[float, int, int]], most_us: float) -> Ints:
+    """Groups that the edges of at most so many us leave."""
+    group = np.arange(len(machine.ends))
+    for us, a, b in edges:
+        if us <= most_us + SAME:
+            group[group == max(group[a], group[b])] = min(group[a], group[b])
+    labels = np.full(machine.devices, NOBODY)
+    labels[machine.ends] = group
+    return labels
+
+
+def _postal(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:
+    """Where every message holds its ports for a gap: knowledge grows as in the postal model (Bar-Noy, Kipnis 1992)."""
+    gap_us = _least_gap_us(machine)
+    if gap_us <= SAME or cheapest_us <= SAME:
+        return
+    for side, counts in (("hears", demand.heard()), ("reaches", demand.reached())):
+        rank = int(counts.argmax())
+        needs = int(counts[rank])
+        time_us = postal_us(needs, cheapest_us, gap_us, ports)
+        yield Bound(
+            time_us,
+            f"rank {rank} must {'hear of' if side == 'hears' else 'reach'} {needs} ranks, each message takes "
+            f"{cheapest_us:g} us and holds its ports for {gap_us:g} us",
+            _witness("postal", cheapest_us=cheapest_us, gap_us=gap_us, side=side, rank=rank, needs=needs),
+        )
+
+
+def _least_gap_us(machine: Machine) -> float:
+    """A gap that every message has: its route leaves one endpoint and enters one; 0 where some route has none."""
+    if not np.isinf(machine.turn_us()) and machine.turn_us() <= SAME:
+        return 0.0
+    leaving, entering = machine.is_end[machine.src], machine.is_end[machine.dst]
+    return max(float(machine.gap_us[side].min(initial=inf)) for side in (leaving, entering))
+
+
+def postal_us(needs: int, latency_us: float, gap_us: float, ports: int) -> float:
+    """Least time until a rank can know of `needs` ranks, itself among them.
+
+    A message takes the latency and holds its ports for the gap: known(t) = 1 + K * the sum over i >= 0 of
+    known(t - latency - i gap), so from the first latency on known(t) = known(t - gap) + K known(t - latency).
+    """
+    times_us, known = [0.0], [1]
+
+    def at(time_us: float) -> int:
+        return known[max(bisect_right(times_us, time_us + SAME) - 1, 0)]
+
+    heap = [latency_us]
+    while known[-1] < needs:
+        now_us = heappop(heap)
+        if now_us <= times_us[-1] + SAME:
+            continue
+        grown = at(now_us - gap_us) + ports * at(now_us - latency_us)
+        times_us.append(now_us)
+        known.append(grown)
+        heappush(heap, now_us + gap_us)
+        heappush(heap, now_us + latency_us)
+    return times_us[-1]

@@ -1,0 +1,154 @@
+"""Least time under `alpha` where messages inside groups of ranks are cheap and messages between them are not.
+
+Let every message inside a group take at least a, and every message between groups at least b >= a. What a rank
+knows is a pair: values of its own group, values of others ("foreign"). R(t) is a set of pairs that holds the pair of
+every rank at time t, closed downward and the same for all ranks.
+
+Soundness. By time t, the messages on one receive port of a rank do not overlap. If the last one was inside, it began
+by t-a; so what the port brought by t is at most what it brought by t-a plus a pair of R(t-a), since a sender sends at
+most what it knows when the message begins. If it came from another group: what it brought by t-b plus what a sender
+with (own, foreign) in R(t-b) has for a rank of another group, (z, own+foreign-z) with z <= foreign: what the sender
+has of its own group is foreign here, and of what is foreign there some z may be the receiver's own. A rank has K
+ports and at first itself: R(t) = (1, 0) + the sum over K ports. Own values are at most those of the largest group.
+
+Cap. The E endpoints of a group have K E receive ports, and a message from outside holds one for b at least. The i-th
+last one on a port began by t - i b and brought at most S(t - i b), S(t) the most that a pair of R(t) has in all. So
+all ranks of a group together know at most U(t) = U(t-b) + K E S(t-b) foreign values, and so does each.
+
+The least t with (own, foreign) of a rank in R(t) is a lower bound. A rank waits, relays, forwards raw values and
+keeps ports idle as it likes: nothing above excludes it. With time reversed the same sets bound the ranks that a value
+reaches: pairs are ranks of the own group and others that know something of it, senders and receivers change places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+Front = NDArray[np.int64]
+"""[own]: the most foreign values beside at least so many own ones; NONE where so many are out of reach."""
+NONE = -(1 << 40)
+SAME_US = 1e-9
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What the bound is about.
+
+    Attributes:
+        inside_us: Least latency of a message inside a group, above 0.
+        across_us: Least latency of a message between groups, at least `inside_us`.
+        most_own: Values (or ranks) that count in the largest group.
+        total: Values (or ranks) that count in all.
+        ports: K.
+        group_ports: K times the endpoints of the group that has most.
+    """
+
+    inside_us: float
+    across_us: float
+    most_own: int
+    total: int
+    ports: int
+    group_ports: int
+
+
+@dataclass
+class _Known:
+    """R, U and what one port brought, at the times when they change."""
+
+    times_us: list[float] = field(default_factory=list)
+    fronts: list[Front] = field(default_factory=list)
+    port: list[Front] = field(default_factory=list)
+    group: list[int] = field(default_factory=list)
+
+    def at(self, time_us: float) -> int:
+        """Index of the last change by then; -1 before the first."""
+        index = len(self.times_us) - 1
+        while index >= 0 and self.times_us[index] > time_us + SAME_US:
+            index -= 1
+        return index
+
+
+def least_time_us(levels: Levels, wanted: tuple[int, int]) -> float:
+    """Least time until a rank can know `wanted` = (own, foreign) values."""
+    own, foreign = wanted
+    for time_us, front in _changes(levels):
+        if front[own] >= foreign:
+            return time_us
+    raise AssertionError("what ranks can know grows until it is everything")
+
+
+def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
+    """(time in us, R) whenever R, U or what a port brings grows."""
+    known = _Known()
+    heap = [0.0]
+    last_us = -1.0
+    while heap:
+        now_us = heappop(heap)
+        if now_us <= last_us + SAME_US:
+            continue
+        last_us = now_us
+        if _step(known, now_us, levels):
+            yield now_us, known.fronts[-1]
+            heappush(heap, now_us + levels.inside_us)
+            heappush(heap, now_us + levels.across_us)
+
+
+def _step(known: _Known, now_us: float, levels: Levels) -> bool:
+    """Work out R, U and the port at a time; whether anything is new."""
+    inside, across = known.at(now_us - levels.inside_us), known.at(now_us - levels.across_us)
+    port = known.port[-1] if known.port else _single(0, levels.most_own)
+    group = 0
+    if inside >= 0:
+        port = np.maximum(port, _sum(known.port[inside], known.fronts[inside]))
+    if across >= 0:
+        front = known.fronts[across]
+        port = np.maximum(port, _sum(known.port[across], _abroad(front)))
+        most = int((np.arange(len(front)) + front).max())
+        group = min(levels.total, known.group[across] + levels.group_ports * most)
+    port = np.minimum(port, levels.total)
+    front = np.minimum(_sum(_single(1, levels.most_own), _times(port, levels.ports)), group)
+    new = not known.times_us or (front != known.fronts[-1]).any() or (port != known.port[-1]).any()
+    if new or group != known.group[-1]:
+        known.times_us.append(now_us)
+        known.fronts.append(front)
+        known.port.append(port)
+        known.group.append(group)
+        return True
+    return False
+
+
+def _single(own: int, most_own: int) -> Front:
+    """The pair (own, 0) and what is below it."""
+    return np.where(np.arange(most_own + 1) <= own, 0, NONE)
+
+
+def _sum(left: Front, right: Front) -> Front:
+    """The pairs that are a sum of one of each, own values cut at the most that there are."""
+    size = len(left)
+    own = np.minimum(np.add.outer(np.arange(size), np.arange(size)), size - 1)
+    found = np.full(size, NONE)
+    np.maximum.at(found, own, np.maximum(np.add.outer(left, right), NONE))
+    return np.maximum.accumulate(found[::-1])[::-1]
+
+
+def _times(front: Front, count: int) -> Front:
+    """The sum of `count` pairs of one front."""
+    found = _single(0, len(front) - 1)
+    while count:
+        if count & 1:
+            found = _sum(found, front)
+        front, count = _sum(front, front), count >> 1
+    return found
+
+
+def _abroad(front: Front) -> Front:
+    """What ranks with these pairs have for a rank of another group: (z, own + foreign - z), z of the foreign."""
+    own = np.arange(len(front))
+    total = np.maximum.accumulate(np.where(front >= 0, own + front, 0))
+    most_own = np.searchsorted(-front, -own, side="right") - 1  # the last pair with z foreign values
+    return np.where(most_own >= 0, total[np.maximum(most_own, 0)] - own, NONE)

@@ -1,0 +1,128 @@
+"""Partitions of endpoints that bound an allreduce: by Newton's method on the rate.
+
+A partition in m groups of which c give says that at most sum(border) / (m + c - 2) of payload a second gets through.
+At a rate T it is violated if sum(border(S) - T (1 + [S gives])) < -2 T. So: take the partition that makes the sum
+least, set T to its bound, and again, until no partition is violated (Dinkelbach 1967).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from topocomm.planning.bounds.flows import UNLIMITED, Network
+from topocomm.planning.bounds.machine import Flags, Floats, Ints
+
+LESS = 1 - 1e-12
+"""A rate counts as lower only below this share of another: sums in another order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Groups of endpoints that nest: level 0 the finest, every group of a level whole within one of the next.
+
+    Attributes:
+        parents: Per level but the last, the group of the next level that each group lies in.
+        border: Per level, GB/s that cross the border of each group.
+        gives: Per level, whether each group has a contribution.
+    """
+
+    parents: list[Ints]
+    border: list[Floats]
+    gives: list[Flags]
+
+
+def best_of_family(family: Family) -> tuple[float, list[tuple[int, int]]]:
+    """(rate, groups as (level, index)) of the least bound of a partition whose groups are of the family."""
+    top = len(family.border) - 1
+    chosen = [(top, index) for index in range(len(family.border[top]))]
+    rate = _rate(family, chosen)
+    while True:
+        other = _violating(family, rate)
+        if len(other) < 2 or not _rate(family, other) < rate * LESS:
+            return rate, chosen
+        rate, chosen = _rate(family, other), other
+
+
+def _rate(family: Family, chosen: Sequence[tuple[int, int]]) -> float:
+    giving = sum(bool(family.gives[level][index]) for level, index in chosen)
+    return float(sum(family.border[level][index] for level, index in chosen)) / (len(chosen) + giving - 2)
+
+
+def _violating(family: Family, rate: float) -> list[tuple[int, int]]:
+    """The partition in groups of the family that makes the sum of border - rate (1 + gives) least."""
+    whole: list[Flags] = []
+    below = np.empty(0)
+    for level, (border, gives) in enumerate(zip(family.border, family.gives, strict=True)):
+        own = border - rate * (1 + gives)
+        if level:
+            below = np.bincount(family.parents[level - 1], below, len(border)).astype(float)
+            whole.append(own <= below)
+            below = np.minimum(own, below)
+        else:
+            whole.append(np.ones(len(border), bool))
+            below = own
+    chosen: list[tuple[int, int]] = []
+    is_open = np.ones(len(family.border[-1]), bool)
+    for level in range(len(whole) - 1, -1, -1):
+        chosen += [(level, index) for index in np.flatnonzero(is_open & whole[level]).tolist()]
+        if level:
+            is_open = (is_open & ~whole[level])[family.parents[level - 1]]
+    return chosen
+
+
+def best_partition(
+    network: Network, atoms: Sequence[int], border: Callable[[set[int]], float], rate: float
+) -> tuple[float, list[set[int]]] | None:
+    """The partition of all atoms that bounds the rate most, if below `rate`, where every group gives.
+
+    Exact: the least sum of border(S) - 2 rate over partitions by one minimum cut an atom (Dilworth truncation of a
+    submodular function; Cunningham 1985, Optimal attack and reinforcement of a network, section 4).
+
+    Args:
+        network: Arcs in the direction that the border counts: from a group to the others.
+        atoms: Nodes that a group has whole; other nodes forward, and a minimum cut says whose they are.
+        border: What leaves a set of nodes, summed over the links.
+        rate: Of the best partition known so far.
+
+    Returns:
+        (rate, groups of nodes), or None if no partition is below.
+    """
+    found = None
+    while True:
+        groups = _least_partition(network, atoms, border, 2 * rate)
+        if len(groups) < 2:
+            return found
+        lower = sum(border(group) for group in groups) / (2 * (len(groups) - 1))
+        if not lower < rate * LESS:
+            return found
+        rate, found = lower, (lower, groups)
+
+
+def _least_partition(
+    network: Network, atoms: Sequence[int], border: Callable[[set[int]], float], each: float
+) -> list[set[int]]:
+    """Groups that make the sum of border(S) - each least over all partitions.
+
+    Greedily: x(v) is the most that keeps x(S) <= border(S) - each for every S of the atoms so far; the sets where it
+    is equal, joined where they meet, are the groups.
+    """
+    x: dict[int, float] = {}
+    groups: list[set[int]] = []
+    for index, atom in enumerate(atoms):
+        into = {node: value for node, value in x.items() if value > 0} | {atom: UNLIMITED}
+        out_of = {node: -value for node, value in x.items() if value < 0}
+        out_of |= dict.fromkeys(atoms[index + 1 :], UNLIMITED)
+        side = network.min_cut(into, out_of) or {atom}
+        x[atom] = border(side) - each - sum(x[node] for node in x if node in side)
+        members = {atom} | {node for node in x if node in side}
+        meeting = [group for group in groups if group & members]
+        groups = [group for group in groups if not group & members] + [members.union(*meeting)]
+    rest = set(atoms)
+    return [
+        network.min_cut(dict.fromkeys(sorted(group), UNLIMITED), dict.fromkeys(sorted(rest - group), UNLIMITED))
+        or group
+        for group in groups
+    ]

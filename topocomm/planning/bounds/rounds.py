@@ -1,0 +1,85 @@
+"""Least rounds of a collective: doubling, messages in a row, and messages per port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from topocomm.planning.bounds.bound import Bound
+from topocomm.planning.bounds.demand import Demand
+from topocomm.planning.bounds.distances import farthest
+from topocomm.planning.bounds.machine import Machine
+
+
+def least_rounds(ranks: int, ports: int) -> int:
+    """ceil(log_{K+1} P), in integers."""
+    rounds, reached = 0, 1
+    while reached < ranks:
+        reached *= ports + 1
+        rounds += 1
+    return rounds
+
+
+def rounds_bound(demand: Demand, machine: Machine, ports: int) -> Bound:
+    """The greatest of the bounds below; of equal ones the first.
+
+    doubling: what a rank knows of ranks (its own value among them), and the ranks that know something of its value,
+    grow at most (K+1)-fold in a round (Bruck et al. 1997). The last rank of an exscan has no use for its own value,
+    but it is among those that it knows, so it needs ceil(log_{K+1} P) like that of a scan, not that of P-1.
+    hops: a value goes from endpoint to endpoint, one a round. port: several ranks of one endpoint share its ports,
+    and each that needs something receives a message. messages: all endpoints together serve E K messages a round.
+    """
+    if demand.least_messages() == 0:
+        return Bound(0, "nothing needs to be sent", _witness("none"))
+    found = [*_growth(demand, ports), *_ports(demand, machine, ports), _hops(demand, machine)]
+    return max(found, key=lambda bound: bound.value or 0.0)
+
+
+def _witness(kind: str, **data: object) -> dict[str, object]:
+    return {"bounds": "rounds", "kind": kind, **data}
+
+
+def _growth(demand: Demand, ports: int) -> Iterator[Bound]:
+    for side, counts in (("hears", demand.heard()), ("reaches", demand.reached())):
+        rank = int(counts.argmax())
+        needs = int(counts[rank])
+        yield Bound(
+            least_rounds(needs, ports),
+            f"ceil(log{ports + 1} {needs}) rounds with {_ports_text(ports)}",
+            _witness("doubling", side=side, rank=rank, needs=needs),
+        )
+
+
+def _ports(demand: Demand, machine: Machine, ports: int) -> Iterator[Bound]:
+    """Bounds that are above those of doubling only where ranks share endpoints."""
+    total, ends = demand.least_messages(), len(machine.ends)
+    for direction, busy in (("in", demand.heard() > 1), ("out", demand.reached() > 1)):
+        messages = np.bincount(machine.place[busy], minlength=machine.devices)
+        end = int(messages.argmax())
+        yield Bound(
+            -(-int(messages[end]) // ports),
+            f"{messages[end]} ranks on {machine.ids[end]} must {'receive' if direction == 'in' else 'send'}, "
+            f"{_ports_text(ports)}",
+            _witness("port", endpoint=machine.ids[end], direction=direction, messages=int(messages[end])),
+        )
+    yield Bound(
+        -(-total // (ends * ports)),
+        f"{total} messages in all, {ends} endpoint{'s' * (ends > 1)} with {_ports_text(ports)}",
+        _witness("messages", messages=total, endpoints=ends),
+    )
+
+
+def _hops(demand: Demand, machine: Machine) -> Bound:
+    """Messages in a row of the pair that the links keep farthest apart."""
+    hops, src, dst = farthest(demand, machine, machine.is_end[machine.src].astype(float))
+    a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
+    return Bound(
+        int(hops),
+        f"{int(hops)} messages in a row from {a} to {b}",
+        _witness("hops", **{"from": src, "to": dst, "hops": int(hops)}),
+    )
+
+
+def _ports_text(ports: int) -> str:
+    return f"{ports} port{'s' * (ports > 1)}"

@@ -1,0 +1,246 @@
+"""Most GB/s of payload of a collective: what must cross the borders of groups of devices.
+
+Cut: of each row of the payload at least one value must enter a group that needs it from outside, and leave a group
+that others need it from (`Demand.crossing`); the group's links carry so much. Partition, of an allreduce: with the
+endpoints in m groups of which c have contributions, at least c-1 + m-1 values of each row leave groups: until the
+first group knows all, each of the c-1 other contributing ones sent one, and after that every other group receives
+one (m = c = P: Patarasuk, Yuan 2009). Each leaves its sender's group and enters its receiver's, whatever it passes
+through, so the sum over groups of what can leave them (or enter them) bounds the rate, whoever owns the forwarding
+devices. Any groups give a bound; the least that is found is taken.
+
+All machines: single endpoints, hosts, and clusters of fast links, alone and mixed. Small ones, and the hosts of middle
+ones: exactly the least over all cuts (minimum cuts, with Newton's method where the share depends on the group:
+Edmonds 1973; Frank 1978) and over all partitions (`partitions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+
+from topocomm.planning.bounds.bound import Bound
+from topocomm.planning.bounds.demand import Demand
+from topocomm.planning.bounds.flows import UNLIMITED, Network
+from topocomm.planning.bounds.groups import Level, families
+from topocomm.planning.bounds.machine import Flags, Ints, Machine
+from topocomm.planning.bounds.partitions import LESS, Family, best_of_family, best_partition
+from topocomm.planning.collectives import IN_PARTS
+
+MOST_EXACT = 64
+"""Endpoints, or hosts, up to which all cuts and partitions are searched with minimum cuts."""
+ENOUGH = 1 - 1e-9
+"""A flow of this share of what is wanted is all of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """A cut (one group and the share that crosses its border) or a partition, and the GB/s that it allows.
+
+    `capacity` is that of the border, or the sum of the groups' borders.
+    """
+
+    rate: float
+    direction: str
+    groups: tuple[Ints, ...]
+    capacity: float
+    share: float | None = None
+
+
+def throughput_bound(demand: Demand, machine: Machine) -> Bound:
+    """The least bound found."""
+    if len(machine.ends) < 2:
+        return Bound(None, "all ranks share one endpoint", _witness("none"))
+    best = _Found(inf, "in", (), 0.0)
+    for one in _of_families(demand, machine):
+        best = _lower(best, one)
+    if len(machine.ends) <= MOST_EXACT:
+        best = _exact(demand, machine, np.arange(machine.devices), best)
+    elif len(np.unique(machine.host[machine.ends])) <= MOST_EXACT:
+        best = _exact(demand, machine, _whole_hosts(machine), best)
+    if not best.groups:
+        return Bound(None, "nothing needs to be sent", _witness("none"))
+    return _bound(best, machine)
+
+
+def _lower(best: _Found, other: _Found | None) -> _Found:
+    return other if other is not None and other.rate < best.rate * LESS else best
+
+
+def _of_families(demand: Demand, machine: Machine) -> Iterator[_Found]:
+    """The least cut of each level, and the least partition of each family."""
+    for levels in families(machine):
+        for level in levels:
+            yield from _cuts_of(demand, level)
+        if demand.name == "allreduce":
+            for direction in ("out", "in"):
+                yield _partition_of(demand, levels, direction)
+
+
+def _cuts_of(demand: Demand, level: Level) -> Iterator[_Found]:
+    shares = demand.crossing(level.of_rank, level.count)
+    for direction, share in zip(("in", "out"), shares, strict=True):
+        if (share > 0).any():
+            rates = np.where(share > 0, level.border(direction) / np.where(share > 0, share, 1), inf)
+            group = int(rates.argmin())
+            devices = level.devices([group], direction)[0]
+            capacity = float(level.border(direction)[group])
+            yield _Found(float(rates[group]), direction, (devices,), capacity, float(share[group]))
+
+
+def _partition_of(demand: Demand, levels: Sequence[Level], direction: str) -> _Found:
+    parents = []
+    for fine, coarse in pairwise(levels):
+        parent = np.zeros(fine.count, np.int64)
+        parent[fine.of_rank] = coarse.of_rank
+        parents.append(parent)
+    gives = [np.bincount(level.of_rank, demand.gives, level.count) > 0 for level in levels]
+    rate, chosen = best_of_family(Family(parents, [level.border(direction) for level in levels], gives))
+    groups: list[Ints] = []
+    for index, level in enumerate(levels):
+        groups += level.devices([group for at, group in chosen if at == index], direction)
+    capacity = float(sum(levels[level].border(direction)[group] for level, group in chosen))
+    return _Found(rate, direction, tuple(sorted(groups, key=lambda devices: int(devices.min()))), capacity)
+
+
+def _whole_hosts(machine: Machine) -> Ints:
+    """A number per host with endpoints, for all its devices, and one for each other device."""
+    with_ends = np.isin(machine.host, machine.host[machine.ends])
+    alone = machine.host.max() + 1 + np.arange(machine.devices)
+    return np.unique(np.where(with_ends, machine.host, alone), return_inverse=True)[1].astype(np.int64)
+
+
+def _exact(demand: Demand, machine: Machine, node: Ints, best: _Found) -> _Found:
+    """The least bound over all cuts and partitions that keep the devices of each node together."""
+    nodes = int(node.max()) + 1
+    arcs = list(zip(node[machine.src].tolist(), node[machine.dst].tolist(), machine.gb_per_s.tolist(), strict=True))
+    network = Network(nodes, arcs)
+    of_rank = node[machine.place]
+    for into, out_of, scaled in _terminals(demand, of_rank, nodes):
+        best = _least_cut(demand, machine, node, network, (into, out_of, scaled), best)
+    if demand.name == "allreduce" and demand.gives.all():
+        atoms = sorted(set(of_rank.tolist()))
+        back = [(b, a, rate) for a, b, rate in arcs]
+        ways = [("out", network)] + [("in", Network(nodes, back))] * (sorted(arcs) != sorted(back))
+        for direction, net in ways:
+
+            def border(side: set[int], out: bool = direction == "out") -> float:
+                return float(machine.border(np.isin(node, sorted(side)).astype(np.int64) - 1, 1)[out][0])
+
+            found = best_partition(net, atoms, border, best.rate)
+            if found is not None:
+                groups = [np.flatnonzero(np.isin(node, sorted(side))) for side in found[1]]
+                capacity = sum(border(side) for side in found[1])
+                best = _lower(best, _Found(found[0], direction, tuple(groups), capacity))
+    return best
+
+
+def _terminals(demand: Demand, of_rank: Ints, nodes: int) -> Iterator[tuple[dict[int, float], dict[int, float], bool]]:
+    """(capacities from the source, capacities to the sink, whether finite ones are shares of the payload).
+
+    With a minimum cut for each no cut is missed: of a prefix between neighbours in rank order, since the least cut
+    of two ranks is at least that of some neighbours between them; else from and to one rank, for the same reason.
+    """
+    atoms = sorted(set(of_rank.tolist()))
+    if demand.name in IN_PARTS:
+        share = np.bincount(of_rank, demand.shares, nodes).tolist()
+        shares = {atom: share[atom] for atom in atoms if share[atom] > 0}
+        for atom in atoms:
+            one = {atom: UNLIMITED}
+            yield (shares, one, True) if demand.name == "allgather" else (one, shares, True)
+        return
+    if demand.prefix:
+        pairs = list(zip(of_rank.tolist(), of_rank[1:].tolist(), strict=False))
+    else:
+        givers = sorted(set(of_rank[demand.gives].tolist()))
+        getters = sorted(set(of_rank[demand.gets].tolist()))
+        pairs = [(givers[0], b) for b in getters] + [(a, getters[0]) for a in givers]
+    for a, b in dict.fromkeys(pairs):
+        if a != b:
+            yield {a: UNLIMITED}, {b: UNLIMITED}, False
+
+
+def _least_cut(
+    demand: Demand,
+    machine: Machine,
+    node: Ints,
+    network: Network,
+    terminals: tuple[dict[int, float], dict[int, float], bool],
+    best: _Found,
+) -> _Found:
+    """Newton's method: a minimum cut at the best rate so far, its own rate, and again while that falls."""
+    into, out_of, scaled = terminals
+    while best.rate > 0:
+        factor = best.rate if scaled and best.rate < inf else 1.0
+        total = sum(min(sum(side.values()), inf) for side in (into, out_of) if UNLIMITED not in side.values())
+        enough = (factor * total if scaled else best.rate) * ENOUGH
+        side = network.min_cut(_times(into, factor), _times(out_of, factor), enough)
+        if side is None:
+            return best
+        found = _cut(demand, machine, np.isin(node, sorted(side)))
+        if found is None or not found.rate < best.rate * LESS:
+            return best
+        best = found
+    return best
+
+
+def _times(capacities: dict[int, float], factor: float) -> dict[int, float]:
+    return {node: rate * factor for node, rate in capacities.items()}
+
+
+def _cut(demand: Demand, machine: Machine, side: Flags) -> _Found | None:
+    """The bound of what must leave these devices, told of the side with fewer endpoints."""
+    labels = side.astype(np.int64)
+    _, leaves = demand.crossing(labels[machine.place], 2)
+    if not leaves[1] > 0:
+        return None
+    capacity = machine.border(labels, 2)[1][1].item()
+    share = float(leaves[1])
+    if 2 * side[machine.ends].sum() <= len(machine.ends):
+        return _Found(capacity / share, "out", (np.flatnonzero(side),), capacity, share)
+    return _Found(capacity / share, "in", (np.flatnonzero(~side),), capacity, share)
+
+
+def _bound(found: _Found, machine: Machine) -> Bound:
+    groups = [machine.names(devices) for devices in found.groups]
+    if found.share is None:
+        ends = [int(machine.is_end[devices].sum()) for devices in found.groups]
+        word = "egress" if found.direction == "out" else "ingress"
+        return Bound(
+            found.rate,
+            f"{len(groups)} {_kind(ends, found.groups, machine)}, {word} {found.capacity:g} GB/s in all",
+            _witness("partition", direction=found.direction, groups=groups),
+        )
+    much = "all" if found.share == 1 else f"{found.share:.4g}"
+    verb = "enter" if found.direction == "in" else "leave"
+    return Bound(
+        found.rate,
+        f"{much} of the payload must {verb} {_name(found.groups[0], machine)}, at {found.capacity:g} GB/s",
+        _witness("cut", direction=found.direction, group=groups[0], share=found.share),
+    )
+
+
+def _witness(kind: str, **data: object) -> dict[str, object]:
+    return {"bounds": "throughput", "kind": kind, **data}
+
+
+def _kind(ends: Sequence[int], groups: Sequence[Ints], machine: Machine) -> str:
+    """What the groups of a partition are."""
+    if max(ends) == 1:
+        return "single endpoints"
+    hosts = [set(machine.host[devices[machine.is_end[devices]]].tolist()) for devices in groups]
+    return "hosts" if all(len(one) == 1 for one in hosts) and len(set().union(*hosts)) == len(groups) else "groups"
+
+
+def _name(devices: Ints, machine: Machine) -> str:
+    ends = np.sort(devices[machine.is_end[devices]])
+    first = machine.ids[int(ends[0])]
+    if len(ends) == 1:
+        return first
+    host = machine.host[ends[0]]
+    if (machine.host[ends] == host).all() and len(ends) == (machine.host[machine.ends] == host).sum():
+        return f"the endpoints of {first}'s host"
+    return f"{first} and {len(ends) - 1} other endpoint{'s' * (len(ends) > 2)}"

@@ -1,0 +1,131 @@
+"""Checks a plan's certificate: derives every bound again from its witness, and compares plan and bounds.
+
+Nothing of it is shared with what finds the bounds (`planning/bounds`): `planning/recount` has its own distances, sums
+of capacities and counting. What the witnesses are and why they hold: docs/concepts/cost-models.md, section Bounds. What
+the checks need of the topology is a few searches and one pass over its links, also on large machines.
+"""
+
+from __future__ import annotations
+
+from topocomm.errors import PlanError
+from topocomm.planning.cost import cost_of
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.plan import Plan
+from topocomm.planning.recount.witnesses import SAME, Recount, same
+from topocomm.topology.model import Topology
+
+
+def check_certificate(topology: Topology, plan: Plan) -> None:
+    """Derive a plan's bounds from their witnesses, and its figures and gap from its schedule.
+
+    Args:
+        topology: The machine that the plan was made for.
+        plan: A plan; its schedule is taken as proved (`Plan.load` proves it).
+
+    Raises:
+        PlanError: It was made for another topology, a witness does not hold, a bound, a figure or the gap is not what
+            follows from witness and schedule, or the plan is better than one of its bounds.
+    """
+    if plan.topology_digest != topology.digest:
+        raise PlanError(
+            f"certificate: the plan is for another topology (digest {plan.topology_digest[:12]}; {topology.name!r} "
+            f"has {topology.digest[:12]})"
+        )
+    _check_figures(topology, plan)
+    try:
+        _check_bounds(topology, plan)
+    except PlanError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise PlanError(f"certificate: malformed witness: {type(error).__name__}: {error}") from None
+    _check_not_better(plan)
+    _check_gap(plan)
+
+
+def _check_figures(topology: Topology, plan: Plan) -> None:
+    """The figures of the plan against those of its schedule on the topology."""
+    row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
+    cost = cost_of(
+        plan.schedule,
+        plan.ranks,
+        PathFinder(topology),
+        row_bytes=row_bytes,
+        ports=plan.ports,
+        port_model=plan.port_model,
+    )
+    for part in ("rounds", "wire_bytes", "alpha_us", "predicted_us", "throughput_gb_per_s"):
+        told, found = getattr(plan.figures, part), getattr(cost, part)
+        if not same(told, found):
+            raise PlanError(f"certificate: {part} is {told!r}, the schedule has {found!r}")
+
+
+def _check_bounds(topology: Topology, plan: Plan) -> None:
+    certificate = plan.certificate
+    told = {
+        "rounds": certificate.rounds_lower_bound,
+        "latency": certificate.alpha_lower_bound_us,
+        "throughput": certificate.throughput_upper_bound_gb_per_s,
+    }
+    witnesses = {one["bounds"]: one for one in (certificate.witness, *certificate.other_witnesses)}
+    if set(witnesses) != set(told) or len(certificate.other_witnesses) != len(told) - 1:
+        raise PlanError(
+            f"certificate: witnesses of {', '.join(map(str, witnesses))}; expected one of {', '.join(told)}"
+        )
+    own = _own_bound(plan)
+    if certificate.witness["bounds"] != own:
+        raise PlanError(f"certificate: the witness is of {certificate.witness['bounds']}, the gap is to that of {own}")
+    recount = Recount(topology, plan)
+    for name, value in told.items():
+        witness = witnesses[name]
+        derive = recount.kinds.get((name, witness["kind"]))
+        if derive is None:
+            raise PlanError(f"certificate: {name} bound: unknown kind of witness {witness['kind']!r}")
+        derived = derive(witness)
+        if not same(value, derived):
+            raise PlanError(
+                f"certificate: the {name} bound is {value!r}, its {witness['kind']} witness gives {derived!r}"
+            )
+
+
+def _own_bound(plan: Plan) -> str:
+    """Which bound the gap is to."""
+    if plan.objective != "auto":
+        return plan.objective
+    return "throughput" if _bytes_us(plan) > plan.certificate.alpha_lower_bound_us else "latency"
+
+
+def _bytes_us(plan: Plan) -> float:
+    most = plan.certificate.throughput_upper_bound_gb_per_s
+    return plan.payload_bytes / most / 1e3 if most else 0.0
+
+
+def _check_not_better(plan: Plan) -> None:
+    figures, certificate = plan.figures, plan.certificate
+    least_us = certificate.alpha_lower_bound_us
+    reached, most = figures.throughput_gb_per_s, certificate.throughput_upper_bound_gb_per_s
+    for what, is_better in (
+        (f"{figures.rounds} rounds", figures.rounds < certificate.rounds_lower_bound),
+        (f"alpha_us {figures.alpha_us}", figures.alpha_us < least_us * (1 - SAME) - SAME),
+        (
+            f"predicted_us {figures.predicted_us}",
+            figures.predicted_us < max(least_us, _bytes_us(plan)) * (1 - SAME) - SAME,
+        ),
+        (f"throughput {reached} GB/s", reached is not None and most is not None and reached > most * (1 + SAME)),
+    ):
+        if is_better:
+            raise PlanError(f"certificate: {what} is better than its bound, which no schedule can be: {certificate}")
+
+
+def _check_gap(plan: Plan) -> None:
+    figures, certificate = plan.figures, plan.certificate
+    reached, most = figures.throughput_gb_per_s, certificate.throughput_upper_bound_gb_per_s
+    least_us = certificate.alpha_lower_bound_us
+    over, under = {
+        "rounds": (figures.rounds, certificate.rounds_lower_bound),
+        "latency": (figures.alpha_us, least_us),
+        "throughput": (most or 1.0, reached) if most else (1.0, 1.0),
+        "auto": (figures.predicted_us, max(least_us, _bytes_us(plan))),
+    }[plan.objective]
+    gap = over / under if under else 1.0
+    if not same(certificate.gap, gap):
+        raise PlanError(f"certificate: the gap is {certificate.gap!r}, figure and bound give {gap!r}")

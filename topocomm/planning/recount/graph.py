@@ -1,0 +1,126 @@
+"""The distances and capacities that `check_certificate` derives bounds from: plain searches over dictionaries."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import TypeVar
+
+from topocomm.topology.links import assume
+from topocomm.topology.model import ENDPOINT_KINDS, Topology
+
+Label = TypeVar("Label")
+
+
+class WitnessGraph:
+    """Devices that hold ranks or forward, and the links between them; parallel links are one.
+
+    Args:
+        topology: The machine.
+        ranks: Endpoint of every rank; endpoints without one neither hold nor forward anything.
+    """
+
+    def __init__(self, topology: Topology, ranks: Sequence[str]) -> None:
+        self.ends = set(ranks)
+        self.devices = {d.id for d in topology.devices if d.kind not in ENDPOINT_KINDS or d.id in self.ends}
+        self.links: dict[tuple[str, str], tuple[float, float, float]] = {}
+        for link in topology.links:
+            if link.src in self.devices and link.dst in self.devices:
+                kind = assume(link.kind)
+                latency = kind.latency_us if link.latency_us is None else link.latency_us
+                rate = kind.gb_per_s * (link.lanes or 1) if link.gb_per_s is None else link.gb_per_s
+                before = self.links.get((link.src, link.dst), (inf, 0.0, 0.0))
+                gap = max(before[2], link.gap_us or 0.0)
+                self.links[link.src, link.dst] = (min(before[0], latency), before[1] + rate, gap)
+        self.after: dict[str, list[tuple[str, float]]] = {device: [] for device in self.devices}
+        for (src, dst), (latency, _, _) in self.links.items():
+            self.after[src].append((dst, latency))
+
+    def relayed_us(self, src: str, dst: str) -> float:
+        """Least latency from one endpoint to another, endpoints on the way passing messages on."""
+        return self._search(src, dst, by_hops=False)
+
+    def hops(self, src: str, dst: str) -> int:
+        """Least messages in a row from one endpoint to another."""
+        return int(self._search(src, dst, by_hops=True))
+
+    def _search(self, src: str, dst: str, *, by_hops: bool) -> float:
+        """Dijkstra over all devices; by hops, a link costs 1 if it leaves an endpoint."""
+        best = {src: 0.0}
+        heap = [(0.0, src)]
+        while heap:
+            cost, device = heapq.heappop(heap)
+            if device == dst:
+                return cost
+            if cost > best[device]:
+                continue
+            for after, latency in self.after[device]:
+                total = cost + (float(device in self.ends) if by_hops else latency)
+                if total < best.get(after, inf):
+                    best[after] = total
+                    heapq.heappush(heap, (total, after))
+        return inf
+
+    def cheapest_us(self, labels: Mapping[str, Label]) -> float:
+        """Least latency of a message between endpoints with different labels.
+
+        One search from all endpoints at once that visits every device from the two labels nearest to it.
+        """
+        seen: dict[str, list[Label]] = {device: [] for device in self.devices}
+        order = sorted(labels)
+        heap = [(latency, after, index) for index, end in enumerate(order) for after, latency in self.after[end]]
+        heapq.heapify(heap)
+        while heap:
+            cost, device, index = heapq.heappop(heap)
+            label = labels[order[index]]
+            if device in self.ends:
+                if labels[device] != label:
+                    return cost
+                continue
+            if label in seen[device] or len(seen[device]) > 1:
+                continue
+            seen[device].append(label)
+            for after, latency in self.after[device]:
+                heapq.heappush(heap, (cost + latency, after, index))
+        return inf
+
+    def turn_us(self, ranks: Iterable[str]) -> float:
+        """Least latency between two ranks of one endpoint: to a device that forwards and back; 0 without one."""
+        held: dict[str, int] = {}
+        for end in ranks:
+            held[end] = held.get(end, 0) + 1
+        turns = self._turns
+        found = [turns.get(end, 0.0) for end, count in held.items() if count > 1]
+        return min(found, default=inf)
+
+    @property
+    def _turns(self) -> dict[str, float]:
+        out: dict[str, float] = {}
+        into: dict[str, float] = {}
+        back = set()
+        for (src, dst), (latency, _, _) in self.links.items():
+            if src in self.ends and dst not in self.ends:
+                out[src] = min(out.get(src, inf), latency)
+                back |= {src} if (dst, src) in self.links else set()
+            if dst in self.ends and src not in self.ends:
+                into[dst] = min(into.get(dst, inf), latency)
+        return {end: out[end] + into[end] for end in back}
+
+    def least_gap_us(self) -> float:
+        """A gap that every message has: it leaves an endpoint and enters one, and takes the larger gap."""
+        leaving = [gap for (src, _), (_, _, gap) in self.links.items() if src in self.ends]
+        entering = [gap for (_, dst), (_, _, gap) in self.links.items() if dst in self.ends]
+        return max(min(leaving, default=0.0), min(entering, default=0.0))
+
+    def borders(self, groups: Sequence[set[str]], *, into: bool) -> float:
+        """GB/s of the links that enter, or leave, each group of devices, in all."""
+        member: dict[str, list[int]] = {device: [] for device in self.devices}
+        for index, group in enumerate(groups):
+            for device in sorted(group):
+                member[device].append(index)
+        total = 0.0
+        for (src, dst), (_, rate, _) in self.links.items():
+            there, here = (src, dst) if into else (dst, src)
+            total += rate * sum(group not in member[there] for group in member[here])
+        return total

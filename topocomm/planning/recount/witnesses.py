@@ -1,0 +1,218 @@
+"""The value of each bound from its witness. Why each holds: docs/concepts/cost-models.md, section Bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import chain
+from typing import Any
+
+from topocomm.errors import PlanError
+from topocomm.planning.plan import Plan
+from topocomm.planning.recount.graph import WitnessGraph
+from topocomm.planning.recount.levels import least_levels_us
+from topocomm.planning.recount.needs import Needs
+from topocomm.topology.model import Topology
+
+SAME = 1e-9
+"""Figures that differ by less, or by less than this share, are equal: sums in another order."""
+Witness = dict[str, Any]
+
+
+def same(a: float | None, b: float | None) -> bool:
+    """Whether two figures agree."""
+    return a == b if a is None or b is None else abs(a - b) <= SAME * max(1.0, abs(b))
+
+
+class Recount:
+    """Derives the value of a bound from its witness.
+
+    Args:
+        topology: The machine.
+        plan: What the witnesses are about; of its certificate nothing is read.
+
+    Attributes:
+        kinds: (bound, kind of witness) -> what derives the value; it raises PlanError if the witness does not hold.
+    """
+
+    def __init__(self, topology: Topology, plan: Plan) -> None:
+        self.plan, self.needs = plan, Needs(plan.collective)
+        self.graph = WitnessGraph(topology, plan.ranks)
+        self.kinds: dict[tuple[str, str], Callable[[Witness], float | None]] = {
+            ("rounds", "none"): self._nothing,
+            ("rounds", "doubling"): self._doubling,
+            ("rounds", "port"): self._port,
+            ("rounds", "messages"): self._messages,
+            ("rounds", "hops"): self._hops,
+            ("latency", "none"): self._nothing,
+            ("latency", "path"): self._path,
+            ("latency", "messages"): self._in_a_row,
+            ("latency", "levels"): self._levels,
+            ("latency", "postal"): self._postal,
+            ("throughput", "none"): self._unbounded,
+            ("throughput", "cut"): self._cut,
+            ("throughput", "partition"): self._partition,
+        }
+
+    def _nothing(self, _: Witness) -> float:
+        if self.needs.least_messages():
+            raise PlanError("certificate: a bound of 0, and some message must be sent")
+        return 0.0
+
+    def _unbounded(self, _: Witness) -> None:
+        if len(set(self.plan.ranks)) > 1 and self.needs.least_messages():
+            raise PlanError("certificate: throughput without a bound, and something must cross between endpoints")
+
+    def _counted(self, witness: Witness, found: object, key: str = "needs") -> None:
+        if witness[key] != found:
+            raise PlanError(
+                f"certificate: {witness['kind']} witness of {witness['bounds']}: {key} is {witness[key]!r}, the "
+                f"collective and the ranks give {found!r}"
+            )
+
+    def _rank(self, rank: int) -> int:
+        """The rank, if it is one: an index below 0 would count the rank that it stands for as another."""
+        if not 0 <= rank < self.needs.ranks:
+            raise PlanError(f"certificate: rank {rank!r} of a witness is outside 0..{self.needs.ranks - 1}")
+        return rank
+
+    def _partners(self, witness: Witness) -> list[int]:
+        return self.needs.partners(self._rank(witness["rank"]), witness["side"])
+
+    def _doubling(self, witness: Witness) -> float:
+        """(K+1)^rounds >= ranks heard of or reached, the own one among them."""
+        self._counted(witness, len(self._partners(witness)) + 1)
+        rounds = 0
+        while (self.plan.ports + 1) ** rounds < witness["needs"]:
+            rounds += 1
+        return rounds
+
+    def _port(self, witness: Witness) -> float:
+        side = {"in": "hears", "out": "reaches"}[witness["direction"]]
+        there = [rank for rank, end in enumerate(self.plan.ranks) if end == witness["endpoint"]]
+        self._counted(witness, sum(bool(self.needs.partners(rank, side)) for rank in there), "messages")
+        return -(-int(witness["messages"]) // self.plan.ports)
+
+    def _messages(self, witness: Witness) -> float:
+        self._counted(witness, self.needs.least_messages(), "messages")
+        self._counted(witness, len(set(self.plan.ranks)), "endpoints")
+        return -(-int(witness["messages"]) // (self.plan.ports * len(set(self.plan.ranks))))
+
+    def _talk(self, witness: Witness) -> tuple[str, str]:
+        """The endpoints of a pair of ranks of which one needs the other."""
+        src, dst = self._rank(witness["from"]), self._rank(witness["to"])
+        if not self.needs(src, dst):
+            raise PlanError(f"certificate: {witness['kind']} witness: rank {dst} needs nothing of rank {src}")
+        return self.plan.ranks[src], self.plan.ranks[dst]
+
+    def _hops(self, witness: Witness) -> float:
+        hops = self.graph.hops(*self._talk(witness))
+        self._counted(witness, hops, "hops")
+        return hops
+
+    def _path(self, witness: Witness) -> float:
+        return self.graph.relayed_us(*self._talk(witness))
+
+    def _cheapest_us(self, told_us: float) -> float:
+        """The least latency of any message, which must be the one told."""
+        found = self.graph.cheapest_us(dict(zip(self.plan.ranks, self.plan.ranks, strict=True)))
+        found = min(found, self.graph.turn_us(self.plan.ranks))
+        if not same(told_us, found):
+            raise PlanError(f"certificate: the cheapest message takes {found!r} us, the witness says {told_us!r}")
+        return found
+
+    def _in_a_row(self, witness: Witness) -> float:
+        in_a_row = 1
+        if self.plan.port_model == "alpha":
+            row = witness["rounds"]
+            in_a_row = int(self.kinds["rounds", row["kind"]](row) or 0)
+        elif not self.needs.least_messages():
+            in_a_row = 0
+        self._counted(witness, in_a_row, "in_a_row")
+        return in_a_row * self._cheapest_us(witness["cheapest_us"])
+
+    def _levels(self, witness: Witness) -> float:
+        """Sets of pairs (own, foreign), counted again in another way."""
+        groups, rank, side = witness["groups"], witness["rank"], witness["side"]
+        inside_us, across_us = witness["inside_us"], witness["across_us"]
+        if self.plan.port_model != "alpha" or sorted(chain.from_iterable(groups)) != list(range(len(self.plan.ranks))):
+            raise PlanError("certificate: levels witness: expected port model alpha and every rank in one group")
+        group_of = {member: index for index, group in enumerate(groups) for member in group}
+        labels: dict[str, int] = {}
+        for member, end in enumerate(self.plan.ranks):
+            if labels.setdefault(end, group_of[member]) != group_of[member]:
+                raise PlanError(f"certificate: levels witness: the ranks of {end} are in two groups")
+        self._cheapest_us(inside_us)
+        least_us = self.graph.cheapest_us(labels)
+        if not 0 < inside_us <= across_us or across_us > least_us + SAME:
+            raise PlanError(
+                f"certificate: levels witness: {across_us!r} us across groups, some message takes {least_us!r}"
+            )
+        counts = [True] * self.needs.ranks
+        if self.needs.name not in ("scan", "exscan"):
+            counts = self.needs.gives if side == "hears" else self.needs.gets
+        partners = self._partners(witness)
+        own = sum(group_of[other] == group_of[rank] for other in partners)
+        self._counted(witness, [own + counts[rank], len(partners) - own])
+        return least_levels_us(
+            inside_us,
+            across_us,
+            most_own=max(1, *(sum(counts[member] for member in group) for group in groups)),
+            ports=self.plan.ports,
+            group_ports=self.plan.ports * max(len({self.plan.ranks[member] for member in group}) for group in groups),
+            wanted=(own + counts[rank], len(partners) - own),
+        )
+
+    def _postal(self, witness: Witness) -> float:
+        """known(t) = 1 + K * (the sum over i >= 0 of known(t - latency - i gap)) >= ranks heard of or reached."""
+        self._counted(witness, len(self._partners(witness)) + 1)
+        latency_us, gap_us = self._cheapest_us(witness["cheapest_us"]), witness["gap_us"]
+        least_us = self.graph.least_gap_us() if self.graph.turn_us(self.plan.ranks) > SAME else 0.0
+        if self.plan.port_model != "loggp" or not (gap_us > 0 and same(gap_us, least_us)):
+            raise PlanError(f"certificate: postal witness: gap {gap_us!r} us under loggp, links have {least_us!r}")
+        known, heap = [(0.0, 1)], [latency_us]
+        while known[-1][1] < witness["needs"]:
+            now_us = heappop(heap)
+            if now_us > known[-1][0] + SAME:
+                count, start_us = 1, now_us - latency_us
+                while start_us >= -SAME:
+                    count += self.plan.ports * max(c for time_us, c in known if time_us <= start_us + SAME)
+                    start_us -= gap_us
+                known.append((now_us, count))
+                heappush(heap, now_us + gap_us)
+                heappush(heap, now_us + latency_us)
+        return known[-1][0]
+
+    def _cut(self, witness: Witness) -> float:
+        group = self._devices(witness["group"])
+        inside = {rank for rank, end in enumerate(self.plan.ranks) if end in group}
+        into = {"in": True, "out": False}[witness["direction"]]
+        share = self.needs.share_into(inside if into else set(range(self.needs.ranks)) - inside)
+        if not share > 0 or not same(witness["share"], share):
+            raise PlanError(
+                f"certificate: cut witness: {witness['share']!r} of the payload must cross, the ranks inside make it "
+                f"{share!r}"
+            )
+        return self.graph.borders([group], into=into) / share
+
+    def _partition(self, witness: Witness) -> float:
+        groups = [self._devices(group) for group in witness["groups"]]
+        held = sorted(end for group in groups for end in group & self.graph.ends)
+        if self.needs.name != "allreduce" or held != sorted(self.graph.ends) or len(groups) < 2:
+            raise PlanError(
+                "certificate: partition witness: expected an allreduce, and every endpoint with ranks in one of "
+                "several groups"
+            )
+        giving = {end for end, gives in zip(self.plan.ranks, self.needs.gives, strict=True) if gives}
+        if any(group.isdisjoint(self.graph.ends) for group in groups):
+            raise PlanError("certificate: partition witness: a group without ranks")
+        into = {"in": True, "out": False}[witness["direction"]]
+        return self.graph.borders(groups, into=into) / (
+            len(groups) - 1 + sum(bool(group & giving) for group in groups) - 1
+        )
+
+    def _devices(self, ids: list[str]) -> set[str]:
+        group = set(ids)
+        if len(group) != len(ids) or not group <= self.graph.devices:
+            raise PlanError("certificate: a group of devices names one twice, or one that the topology does not have")
+        return group
