@@ -1,5 +1,7 @@
 """A topology without some of its links, and the pieces of one that has fallen apart."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.machines import hosts, line, switch
@@ -41,8 +43,6 @@ def test_the_rest_is_as_it_was():
 
 
 def test_ids_may_hold_the_mark_themselves():
-    from dataclasses import replace
-
     box = switch(2)
     dashed = replace(
         box,
@@ -58,8 +58,6 @@ def test_ids_may_hold_the_mark_themselves():
 
 def test_parallel_links_go_together():
     box = switch(2)
-    from dataclasses import replace
-
     twice = replace(box, links=(*box.links, Link("GPU0", "switch", "pcie", 1, 10.0, 1.0)))
     assert not [x for x in without(twice, ["GPU0->switch"]).links if (x.src, x.dst) == ("GPU0", "switch")]
 

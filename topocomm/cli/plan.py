@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from topocomm.cli.output import write_result
+from topocomm.cli.ranks import parse_ranks
 from topocomm.cli.sizes import parse_bytes
 from topocomm.cli.sources import add_sources, read_sources
 from topocomm.errors import PlanError
@@ -122,7 +122,7 @@ def _written(form: str, plan: Plan, topology: Topology) -> str:
 def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
     if args.bytes is None:
         raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
-    ranks = _ranks(args.ranks, topology)
+    ranks = parse_ranks(args.ranks, topology)
     if args.without:
         check_whole(topology, ranks)
     return plan(
@@ -165,15 +165,3 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
     verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
     check_certificate(topology, saved)
     return saved
-
-
-def _ranks(text: str | None, topology: Topology) -> tuple[str, ...] | None:
-    """Endpoints for `--ranks`: a count, or a list of ids."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"-?[0-9]{1,9}", text):
-        return tuple(part.strip() for part in text.split(","))
-    count, most = int(text), len(topology.endpoints)
-    if not 1 <= count <= most:
-        raise PlanError(f"--ranks {count}: topology {topology.name!r} has {most} endpoints; expected 1 to {most}")
-    return topology.endpoints[:count]

@@ -30,23 +30,15 @@ class Rival:
 
 
 def ranked(plan: Plan, topology: Topology, operator: Operator) -> tuple[Rival, ...]:
-    """All candidates that the plan was chosen from, itself among them, best first.
+    """What the plan was chosen from, itself among it, best first: costs only, since rivals are not executed.
 
     Args:
         plan: A plan of `planner.plan` (operator at its default sizes).
         topology: What it was planned on.
         operator: The operator it was planned for.
     """
-    row_bytes = operator.default_layout(1).row_bytes
-    request = Request(
-        plan.collective,
-        operator,
-        operator.default_layout(plan.payload_bytes // row_bytes),
-        plan.ranks,
-        plan.objective,
-        plan.ports,
-        plan.port_model,
-    )
+    layout = operator.default_layout(plan.payload_bytes // operator.default_layout(1).row_bytes)
+    request = Request(plan.collective, operator, layout, plan.ranks, plan.objective, plan.ports, plan.port_model)
     return tuple(Rival(name, figure_of(plan, cost), cost.predicted_us) for name, cost in chosen_from(topology, request))
 
 

@@ -122,7 +122,7 @@ def best_radices(groups: int, members: int, ports: int, steps: Steps, *, even: b
         if count == 1:
             return 0.0, 0, ()
         radices = [radix for radix in range(2, min(count, max(costs)) + 1) if not (even and count % radix)]
-        found: list[tuple[float, int, tuple[int, ...]]] = [(inf, 0, ())]
+        found: list[tuple[float, int, tuple[int, ...]]] = [(inf, 0, (2,) * (count - 1).bit_length())]
         for radix in radices:
             rest_us, rest, others = best(-(-count // radix))
             us, told = costs[radix]
@@ -130,7 +130,7 @@ def best_radices(groups: int, members: int, ports: int, steps: Steps, *, even: b
         return min(found)
 
     us, _, radices = best(groups)
-    return radices if us < inf else best_radices(groups, members, ports, steps)
+    return best_radices(groups, members, ports, steps) if even and us == inf else radices
 
 
 def _joining_us(members: int, radix: int, ports: int, steps: Steps) -> tuple[float, int]:

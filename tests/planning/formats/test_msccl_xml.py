@@ -1,6 +1,7 @@
 """MSCCL XML computes the collective, in place and out of place, cannot hang, and keeps the runtime's limits."""
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,12 @@ from tests.machines import hosts, joined, switch
 from tests.planning.formats import msccl_machine as machine
 from tests.planning.schedules import plans
 from topocomm import MAX, PlanError, plan
+from topocomm.planning.algorithms.flat import flat_allreduce
+from topocomm.planning.collectives import Collective
+from topocomm.planning.formats import msccl_xml
 from topocomm.planning.formats.gpu_program import KNOWN
 from topocomm.planning.formats.msccl_xml import dumps
+from topocomm.planning.schedule import Repeat
 
 
 def computes(text, root=0, seeds=(0,)):
@@ -37,7 +42,7 @@ def test_every_algorithm_computes_its_collective(name, ranks):
 @pytest.mark.parametrize(("count", "gpus"), [(2, 2), (4, 2), (3, 5), (4, 4)])
 def test_two_level_algorithms(count, gpus):
     made = plans((count, gpus), "allreduce", 16)
-    assert any(p.algorithm.startswith("two-level") for p in made)
+    assert any(p.algorithm.startswith(("rails", "leaders")) for p in made)
     assert all(computes(dumps(p, hosts(count, gpus))) for p in made)
 
 
@@ -137,9 +142,36 @@ def test_the_same_plan_gives_the_same_bytes():
     assert dumps(flat(), switch(4)) == dumps(flat(), switch(4))
 
 
-def test_unequal_chunks_become_equal_units():
-    from dataclasses import replace
+def test_the_slices_of_a_pipelined_plan_are_the_runtimes_work():
+    made = flat(algorithm="binomial")
+    piped = replace(made, schedule=replace(made.schedule, repeat=Repeat(3, 2)))
+    text = dumps(piped, switch(4))
+    assert text.replace(piped.digest[:12], made.digest[:12]) == dumps(made, switch(4))
 
+
+def test_many_peers():
+    """More than one channel takes."""
+    topology = switch(36)
+    schedule = flat_allreduce(36, 72)
+    made = replace(
+        flat(), schedule=schedule, collective=Collective("allreduce", 36), ranks=topology.endpoints, algorithm="flat"
+    )
+    text = dumps(made, topology)
+    assert ET.fromstring(text).get("nchannels") == "2"
+    assert machine.run(text, in_place=True) == machine.expected("allreduce", 36, 1, 0)
+
+
+def test_limits_of_the_runtime_are_kept(monkeypatch):
+    made = flat(algorithm="ring", ranks=9)
+    monkeypatch.setattr(msccl_xml, "MOST_STEPS", 8)
+    with pytest.raises(PlanError, match="msccl-xml: 16 steps in a thread block: expected at most 8"):
+        dumps(made, switch(9))
+    monkeypatch.setattr(msccl_xml, "MOST_BLOCKS", 1)
+    with pytest.raises(PlanError, match="thread blocks on rank 0: expected at most 1"):
+        dumps(made, switch(9))
+
+
+def test_unequal_chunks_become_equal_units():
     made = flat(ranks=2, algorithm="ring")
     uneven = replace(made, schedule=replace(made.schedule, chunks=((0, 36), (36, 4))))
     text = dumps(uneven, switch(2))

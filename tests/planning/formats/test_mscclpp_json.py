@@ -11,6 +11,7 @@ from tests.planning.formats import mscclpp_machine as machine
 from tests.planning.formats.msccl_machine import expected
 from tests.planning.schedules import plans
 from topocomm import MAX, SUM, PlanError, plan
+from topocomm.planning.formats import mscclpp_json
 from topocomm.planning.formats.gpu_program import KNOWN
 from topocomm.planning.formats.mscclpp_json import dumps
 from topocomm.planning.planner import every_plan
@@ -76,6 +77,13 @@ def test_a_pipelined_plan_is_written_out():
     document = json.loads(dumps(piped, switch(3)))
     assert document["gpus"][0]["input_chunks"] == 3
     assert computes(json.dumps(document))
+
+
+def test_limits_of_the_executor_are_kept(monkeypatch):
+    made = next(p for p in plans((1, 17), "allreduce", 40) if p.algorithm == "ring")
+    monkeypatch.setattr(mscclpp_json, "MOST_SEMAPHORES", 1)
+    with pytest.raises(PlanError, match="thread blocks of 64 operations: expected at most 2; choose an algorithm with"):
+        dumps(made, switch(17))
 
 
 def faults(text):

@@ -143,18 +143,18 @@ def test_the_format_has_the_agreed_keys():
 
 def test_a_file_without_witnesses_says_what_to_do():
     cut = change(ORIGINAL, ["certificate", "witness"], None)
-    with pytest.raises(PlanError, match=r"plan: certificate.witness is missing: .* without witnesses; plan again"):
+    with pytest.raises(PlanError, match=r"plan: certificate.witness: missing"):
         loads(signed(cut))
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (["certificate", "other_witnesses"], None, "malformed plan: KeyError: 'other_witnesses'"),
-        (["certificate", "witness"], [1], r"expected witnesses that are objects, got \[1\]"),
-        (["certificate", "other_witnesses"], ["no"], r"expected witnesses that are objects, got .*\['no'\]"),
+        (["certificate", "other_witnesses"], None, "certificate.other_witnesses: missing"),
+        (["certificate", "witness"], [1], r"certificate.witness: expected an object, got \[1\]"),
+        (["certificate", "other_witnesses"], ["no"], r"other_witnesses\[0\]: expected an object, got 'no'"),
         (["certificate", "gap"], "1", "gap: expected a number, got '1'"),
-        (["certificate", "rounds_lower_bound"], True, "rounds_lower_bound: expected a number, got True"),
+        (["certificate", "rounds_lower_bound"], True, "rounds_lower_bound: expected a number, .*got True"),
     ],
     ids=str,
 )

@@ -86,6 +86,12 @@ def check_exportable(plan: Plan, topology: Topology, form: str) -> None:
         raise PlanError(f"{form}: several ranks on one GPU: expected one rank on each")
 
 
+def program_name(plan: Plan) -> str:
+    """A name of at most 63 characters; with the root, which the formats have no other place for."""
+    root = f"-root{plan.collective.root}" if plan.collective.name in ("reduce", "broadcast") else ""
+    return f"topocomm-{plan.algorithm[:28]}{root}-{plan.digest[:12]}"
+
+
 def equal_units(collective: Collective, schedule: Schedule, form: str) -> Units:
     """The chunks of a schedule in equal units.
 

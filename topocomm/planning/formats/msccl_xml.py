@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from xml.sax.saxutils import quoteattr
 
 from topocomm.errors import PlanError
-from topocomm.planning.formats.gpu_program import Piece, Units, check_exportable, equal_units, uses_of
+from topocomm.planning.formats.gpu_program import Piece, Units, check_exportable, equal_units, program_name, uses_of
 from topocomm.planning.plan import Plan
 from topocomm.planning.schedule import Combine, Schedule, Transfer
 from topocomm.topology.model import Topology
@@ -79,7 +79,7 @@ def dumps(plan: Plan, topology: Topology) -> str:
         raise PlanError(f"{FORM}: {channels} channels: expected at most {MOST_CHANNELS}; choose another algorithm")
     parts = bool(units.part)
     head = {
-        "name": f"topocomm-{plan.algorithm[:34]}-{plan.digest[:12]}",
+        "name": program_name(plan),
         "proto": "LL" if plan.payload_bytes <= LL_BYTES and plan.objective != "throughput" else "Simple",
         "nchannels": channels,
         "nchunksperloop": units.total,

@@ -19,7 +19,15 @@ from typing import Any
 
 from topocomm.errors import PlanError
 from topocomm.planning.buffers import stages_of
-from topocomm.planning.formats.gpu_program import Piece, Units, check_exportable, equal_units, unrolled, uses_of
+from topocomm.planning.formats.gpu_program import (
+    Piece,
+    Units,
+    check_exportable,
+    equal_units,
+    program_name,
+    unrolled,
+    uses_of,
+)
 from topocomm.planning.plan import Plan
 from topocomm.planning.schedule import Combine, Schedule, Transfer
 from topocomm.topology.model import Topology
@@ -54,7 +62,7 @@ def dumps(plan: Plan, topology: Topology) -> str:
     hosts = [topology.by_id[end].host for end in plan.ranks]
     memory = _Memory(plan.collective.name, schedule, units)
     document = {
-        "name": f"topocomm-{plan.algorithm}-{plan.digest[:12]}",
+        "name": program_name(plan),
         "collective": {"reduce_scatter": "reducescatter"}.get(plan.collective.name, plan.collective.name),
         "protocol": "Simple",
         "inplace": not units.part,
@@ -318,7 +326,7 @@ class _Rank:
         block = self.blocks[-1]
         kinds = [self._kind(peer) for peer in peers]
         full = len(block.ops) >= MOST_OPERATIONS - 4
-        for kind in set(kinds):
+        for kind in dict.fromkeys(kinds):
             ids = {self.peers[kind].index(peer) for peer in peers if self._kind(peer) == kind}
             full = full or len(ids | set(block.channels[kind])) > MOST_CHANNELS
             far = {self._remote(buffer) for buffer in buffers if buffer[2] == kind}

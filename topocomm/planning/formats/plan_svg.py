@@ -79,8 +79,8 @@ def _machine(page: Page, plan: Plan, topology: Topology, y: float) -> float:
         if x > EDGE and x + size[0] > WIDTH - EDGE:
             x, y, ports = EDGE, bottom + 14, []
         words = {end: "rank " + ",".join(map(str, own)) for end, own in ranks.items()}
-        size, nics = draw_host(page, topology, names[0], (x, y), words)
-        ports += [point for nic, point in nics.items() if _is_cabled(topology, nic)]
+        size, cables = draw_host(page, topology, names[0], (x, y), words)
+        ports += cables
         page.text((x + 12, y + 19), fitted(shown, 12, size[0] - 20), "ink bold", size=12)
         x, bottom = x + size[0] + 12, max(bottom, y + size[1])
     if len(groups) > MOST_HOST_TYPES:
@@ -110,12 +110,6 @@ def _alike(topology: Topology) -> list[list[str]]:
 
 def _local(name: str, host: str) -> str:
     return name.removeprefix(f"{host}/")
-
-
-def _is_cabled(topology: Topology, nic: str) -> bool:
-    """Whether the NIC links to something outside its host."""
-    host = topology.by_id[nic].host
-    return any(link.src == nic and topology.by_id[link.dst].host != host for link in topology.links)
 
 
 def _network(page: Page, topology: Topology, y: float) -> float:

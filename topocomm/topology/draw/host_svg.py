@@ -39,7 +39,7 @@ class _Plot:
 
 def draw_host(
     page: Page, topology: Topology, host: str, corner: Point, notes: Mapping[str, str]
-) -> tuple[Point, dict[str, Point]]:
+) -> tuple[Point, list[Point]]:
     """Draws one host in a box.
 
     Args:
@@ -50,7 +50,7 @@ def draw_host(
         notes: A word below the name of an endpoint, such as its rank.
 
     Returns:
-        Width and height of the box, and the lower middle of every NIC.
+        Width and height of the box, and where the cables of its NICs leave it.
     """
     devices = [d for d in topology.devices if d.host == host]
     ids = {d.id for d in devices}
@@ -66,16 +66,24 @@ def draw_host(
     arcs = [link for (a, b), link in links.items() if a in {e.id for e in ends} and b in {e.id for e in ends}]
     top = corner[1] + 30 + ROW * len(above) + _arc_room(ends, arcs)
     groups = _place_ends(plot, ends, (corner[0] + MARGIN, top + 14))
-    floor = _place_bars(plot, below, top + 14 + END_HEIGHT + 22, +1)
-    _place_bars(plot, above, top - 24, -1)
     nics = [d for d in devices if d.kind == "nic" and any(d.id in pair for pair in links)]
-    floor = max(_place_nics(plot, nics, floor), top + END_HEIGHT + 22)
+    floor = top + 14 + END_HEIGHT + 22
+    for index, row in enumerate(below):
+        floor = _place_bars(plot, [row], floor, +1)
+        if index < len(below) - 1:
+            floor = _place_aside(plot, [nic for nic in nics if nic.id not in plot.middle], row, floor)
+    _place_bars(plot, above, top - 24, -1)
+    floor = max(_place_nics(plot, [nic for nic in nics if nic.id not in plot.middle], floor), top + END_HEIGHT + 22)
     right = max([x + plot.half[name] for name, (x, _) in plot.middle.items()], default=corner[0] + 200) + 2 * MARGIN
     size = (max(right - corner[0], 280.0), floor + 12 - corner[1])
     page.rect(corner, size, "panel")
     for name, low, high in groups:
         page.rect((low - 4, top), (high - low + 8, END_HEIGHT + 22), "group")
         page.text((low, top + 10), name, "soft", size=8)
+    cabled = [nic for nic in nics if nic.id in plot.middle and _is_cabled(topology, nic)]
+    for nic in cabled:
+        x, y = plot.middle[nic.id]
+        page.line((x, y), (x, corner[1] + size[1]), "network")
     _draw_links(plot, arcs)
     for device in (*chain(*above), *chain(*below), *nics):
         _bar(plot, device)
@@ -86,7 +94,12 @@ def draw_host(
         page.text((x, y + (-2 if note else 4)), fitted(label(end), 11, END_WIDTH), "ink bold", size=11, anchor="middle")
         if note:
             page.text((x, y + 12), fitted(note, 10, END_WIDTH), "soft", size=10, anchor="middle")
-    return size, {nic.id: (plot.middle[nic.id][0], plot.middle[nic.id][1] + BAR_HEIGHT / 2) for nic in nics}
+    return size, [(plot.middle[nic.id][0], corner[1] + size[1]) for nic in cabled]
+
+
+def _is_cabled(topology: Topology, nic: Device) -> bool:
+    """Whether the NIC links to something outside its host."""
+    return any(link.src == nic.id and topology.by_id[link.dst].host != nic.host for link in topology.links)
 
 
 def _sides(
@@ -154,7 +167,7 @@ def _place_bars(plot: _Plot, rows: Sequence[Sequence[Device]], y: float, way: in
                 if other in plot.middle and other not in {d.id for d in row}
             ]
             low, high = min(a for a, _ in spans), max(b for _, b in spans)
-            middle, half = (low + high) / 2, max((high - low) / 2, 34.0)
+            middle, half = (low + high) / 2, max((high - low) / 2, 28.0)
             placed.append((middle - half, device, middle, half))
         for left, device, middle, half in sorted(placed, key=lambda entry: (entry[0], entry[1].id)):
             lane = next((i for i, right in enumerate(lanes) if right + 6 <= left), len(lanes))
@@ -163,6 +176,21 @@ def _place_bars(plot: _Plot, rows: Sequence[Sequence[Device]], y: float, way: in
             plot.half[device.id] = half
         y += way * ROW * max(len(lanes), 1)
     return y
+
+
+def _place_aside(plot: _Plot, nics: Sequence[Device], row: Sequence[Device], y: float) -> float:
+    """NICs of bars that have rows below them: under the ends of the bar, clear of the link that leaves its middle."""
+    found = False
+    for bar in row:
+        own = [nic for nic in nics if any({nic.id, bar.id} == set(pair) for pair in plot.links)]
+        half = min(plot.half[bar.id] / 2 - 3, END_WIDTH / 2)
+        if not own or len(own) > 2 or half < 15:
+            continue
+        for nic, side in zip(own, (-1, 1), strict=False):
+            plot.middle[nic.id] = (plot.middle[bar.id][0] + side * (half + 3), y)
+            plot.half[nic.id] = half
+            found = True
+    return y + ROW * found
 
 
 def _place_nics(plot: _Plot, nics: Sequence[Device], y: float) -> float:

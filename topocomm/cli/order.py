@@ -1,0 +1,63 @@
+"""`topocomm order`: the rank order for which plans are cheapest, in the form that a launcher or torch takes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from topocomm.cli.output import write_result
+from topocomm.cli.ranks import parse_ranks
+from topocomm.cli.sizes import parse_bytes
+from topocomm.cli.sources import add_sources, read_sources
+from topocomm.operators.find import find_operator
+from topocomm.planning.collectives import COLLECTIVES
+from topocomm.planning.formats.rank_order import devicemesh, map_by, rankfile
+from topocomm.planning.order import best_order
+from topocomm.planning.plan import OBJECTIVES
+
+FORMATS = {"rankfile": rankfile, "map-by": map_by, "devicemesh": devicemesh}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command to the parser of `topocomm`."""
+    parser = subparsers.add_parser(
+        "order",
+        help="the rank order that makes plans cheapest",
+        description="Order the ranks of a communicator so that the best plan on a topology is as cheap as can be. The "
+        "gain over the present order goes to stderr.",
+    )
+    add_sources(parser)
+    parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")
+    parser.add_argument("--bytes", metavar="N", default="1MiB", help="bytes of one rank's value (default 1MiB)")
+    parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum")
+    parser.add_argument("--objective", choices=OBJECTIVES, default="auto", help="default auto")
+    parser.add_argument(
+        "--ranks",
+        metavar="N|GPU0,GPU2,...",
+        help="the present order: the first N endpoints, or these (default: all, in the order of the topology)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=tuple(FORMATS),
+        default="rankfile",
+        help="rankfile of Open MPI (default), its --map-by where that says the same, or a list for torch's DeviceMesh",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the order, and what it gains on stderr; returns the exit status."""
+    topology = read_sources(args)
+    found = best_order(
+        topology,
+        args.collective,
+        payload_bytes=parse_bytes(args.bytes),
+        operator=find_operator(args.operator),
+        objective=args.objective,
+        ranks=parse_ranks(args.ranks, topology),
+    )
+    text = FORMATS[args.format](found, topology)
+    print(found.gain(), file=sys.stderr)
+    write_result(text, None)
+    return 0

@@ -1,0 +1,101 @@
+"""An order of ranks in the forms that launchers and torch take.
+
+A launcher places processes on hosts and cores; which GPU a process takes it decides itself, most often by its local
+rank. So an order within a host that is not that of its GPUs needs `CUDA_VISIBLE_DEVICES` as well, which is said.
+"""
+
+from __future__ import annotations
+
+import re
+
+from topocomm.errors import PlanError
+from topocomm.planning.order import Order
+from topocomm.topology.model import Topology
+
+
+def rankfile(order: Order, topology: Topology) -> str:
+    """A rankfile of Open MPI: every rank on its host, on a core of its own near its endpoint.
+
+    `mpirun --map-by rankfile:file=FILE` takes it. Comments say which GPUs the local ranks of a host stand for, where
+    that is not 0, 1, 2, ...
+    """
+    lines = []
+    for host, gpus in _visible(order.ranks, topology).items():
+        if gpus != sorted(gpus):
+            lines.append(f"# {host}: CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}")
+    cores = _cores(order.ranks, topology)
+    for rank, end in enumerate(order.ranks):
+        lines.append(f"rank {rank}={topology.by_id[end].host} slot={cores[end]}")
+    return "\n".join(lines) + "\n"
+
+
+def map_by(order: Order, topology: Topology) -> str:
+    """The options of mpirun that give the same order.
+
+    Raises:
+        PlanError: Only a rankfile can say it.
+    """
+    rows: dict[str, list[str]] = {}
+    for end in order.ranks:
+        rows.setdefault(topology.by_id[end].host, []).append(end)
+    counts = {len(own) for own in rows.values()}
+    straight = all(own == [end for end in topology.endpoints if end in set(own)] for own in rows.values())
+    if len(counts) != 1 or not straight:
+        why = "hosts have different numbers of ranks" if len(counts) != 1 else "the order within a host is another"
+        raise PlanError(f"map-by: {why} than --map-by can say; only a rankfile can, use --format rankfile")
+    (count,) = counts
+    if order.ranks == tuple(end for own in rows.values() for end in own):
+        return f"--map-by ppr:{count}:node --rank-by slot\n"
+    if order.ranks == tuple(own[index] for index in range(count) for own in rows.values()):
+        return f"--map-by ppr:{count}:node --rank-by node\n"
+    raise PlanError(
+        "map-by: hosts alternate in a way that --map-by cannot say; only a rankfile can, use --format rankfile"
+    )
+
+
+def devicemesh(order: Order, topology: Topology) -> str:
+    """A list for torch's DeviceMesh: the present rank of every new rank."""
+    present = {end: rank for rank, end in enumerate(order.given)}
+    return f"{[present[end] for end in order.ranks]}\n"
+
+
+def _visible(ranks: tuple[str, ...], topology: Topology) -> dict[str, list[int]]:
+    """The GPUs of each host by their number there, in the order of its ranks."""
+    place: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for end in topology.endpoints:
+        host = topology.by_id[end].host
+        place[end] = counts.get(host, 0)
+        counts[host] = place[end] + 1
+    found: dict[str, list[int]] = {}
+    for end in ranks:
+        if topology.by_id[end].kind == "gpu":
+            found.setdefault(topology.by_id[end].host, []).append(place[end])
+    return found
+
+
+def _cores(ranks: tuple[str, ...], topology: Topology) -> dict[str, str]:
+    """A core of its own for every rank: the first free one of those that its endpoint names, else of all."""
+    cores = {}
+    taken: dict[str, set[int]] = {}
+    for end in ranks:
+        device = topology.by_id[end]
+        own = taken.setdefault(device.host, set())
+        near = _cpu_list(device.cpu_affinity)
+        free = next((core for core in near if core not in own), None)
+        if free is None:
+            free = next(core for core in range(len(own) + 1) if core not in own)
+        own.add(free)
+        cores[end] = str(free)
+    return cores
+
+
+def _cpu_list(text: str | None) -> list[int]:
+    """The numbers of `0-3,8`; none where the text is no such list."""
+    if text is None or not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", text):
+        return []
+    found: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        found += range(int(low), int(high or low) + 1)
+    return found
