@@ -305,7 +305,7 @@ def test_the_runners_up_are_told(capsys):
     assert re.search(r"why least time without bytes of \d+ algorithms that fit: 1.80 us", text)
     assert re.search(r"others \S+ \d\.\d\d us \((\d\.\d\dx|as good)\)", text)
     throughput = " ".join(run(capsys, *SMALL, "--objective", "throughput")[1].split())
-    assert "most bytes a second in the long run of 6 algorithms that fit: 257.14 GB/s" in throughput
+    assert re.search(r"most bytes a second in the long run of \d+ algorithms that fit: 257.14 GB/s", throughput)
 
 
 @pytest.mark.parametrize("form", ["msccl-xml", "mscclpp-json", "svg"])

@@ -23,24 +23,30 @@ def shards_word(low, high):
 
 
 def replay(schedule: Schedule, brackets: bool = False) -> dict[tuple[int, int], str]:
-    """(rank, chunk) -> what the results spell. KeyError where a value is missing that is read."""
+    """(rank, chunk) -> what the results spell, in every slice. KeyError where a value is missing that is read."""
+    slices, stagger = range(1), 0
+    if schedule.repeat is not None:
+        slices, stagger = range(schedule.repeat.count), schedule.repeat.stagger_rounds
     held = {}
     for rank, slot, index in schedule.inputs.tolist():
         text = shards_word(*schedule.nodes[index]) if schedule.nodes else word(index)
         for chunk in range(len(schedule.chunks)):
             if not schedule.owners or schedule.owners[chunk] == rank:
-                held[rank, slot, chunk] = text
+                held |= {(rank, slot, chunk, i): text for i in slices}
     moves, folds = schedule.transfer_list(), schedule.combine_list()
-    for round_ in range(schedule.rounds):
-        here = [t for t in moves if t.round == round_]
-        for t, text in [(t, held[t.src, t.src_slot, t.chunk]) for t in here]:
-            held[t.dst, t.dst_slot, t.chunk] = text
-        for f in (f for f in folds if f.round == round_):
-            text, *others = (held[f.rank, slot, f.chunk] for slot in f.operands)
+    for time in range(schedule.rounds + slices[-1] * stagger):
+        here = [(t, i) for t in moves for i in slices if t.round + i * stagger == time]
+        for t, i, text in [(t, i, held[t.src, t.src_slot, t.chunk, i]) for t, i in here]:
+            held[t.dst, t.dst_slot, t.chunk, i] = text
+        for f, i in ((f, i) for f in folds for i in slices if f.round + i * stagger == time):
+            text, *others = (held[f.rank, slot, f.chunk, i] for slot in f.operands)
             for other in others:
                 text = f"({text}{other})" if brackets else text + other
-            held[f.rank, f.out_slot, f.chunk] = text
-    return {(rank, chunk): held[rank, slot, chunk] for rank, slot, chunk in schedule.outputs.tolist()}
+            held[f.rank, f.out_slot, f.chunk, i] = text
+    spelled = {}
+    for rank, slot, chunk in schedule.outputs.tolist():
+        (spelled[rank, chunk],) = {held[rank, slot, chunk, i] for i in slices}  # as the rows of a chunk
+    return spelled
 
 
 def expected(collective: Collective, chunks) -> dict[tuple[int, int], str]:

@@ -23,7 +23,7 @@ from topocomm.planning.canonical import canonical_split
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
 from topocomm.planning.formats.plan_json import dumps, loads
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import input_pieces
+from topocomm.planning.schedule import input_pieces, unrolled
 
 Value = dict[str, Any]
 """One array per field of the operator."""
@@ -114,7 +114,7 @@ def replay(plan: Plan, operator: Operator, values: list[Value]) -> dict[tuple[in
         values: Of every rank the whole payload, of which an allgather takes the rank's part; in canonical order of
             every virtual shard.
     """
-    schedule = plan.schedule
+    schedule = unrolled(plan.schedule)
     held: dict[tuple[int, int, int], Value] = {}
     for rank, slot, index in schedule.inputs.tolist():
         own = tree(operator, values[slice(*schedule.nodes[index])]) if schedule.nodes else values[index]
@@ -134,7 +134,7 @@ def replay(plan: Plan, operator: Operator, values: list[Value]) -> dict[tuple[in
 
 def check_replay(plan: Plan, operator: Operator, values: list[Value]) -> None:
     """Every result of a replayed plan against the fold of the contributions that it must hold."""
-    chunks, collective = plan.schedule.chunks, plan.collective
+    chunks, collective = unrolled(plan.schedule).chunks, plan.collective
     owners = collective.owners(chunks) or (None,) * len(chunks)
     whole = tree(operator, values) if collective.shards else {}
     for (rank, chunk), got in replay(plan, operator, values).items():

@@ -8,8 +8,10 @@ not complete always has both its ends posted: stages cannot deadlock.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces
 
@@ -106,11 +108,12 @@ def _assign(
         for pieces in stage.receives.values():
             for piece in pieces:
                 memory.place(piece, last_use.get(piece, 2 * index))
+        readers = {(slot, fold.chunk): fold for fold in stage.folds for slot in fold.operands}  # the last of each
         for fold in stage.folds:
             out = (fold.out_slot, fold.chunk)
             operands = [(slot, fold.chunk) for slot in fold.operands]
             heirs = operands if len(operands) == 2 else operands[:1]
-            dying = [p for p in heirs if last_use[p] == 2 * index + 1 and _last_reader(stage, p) is fold]
+            dying = [p for p in heirs if last_use[p] == 2 * index + 1 and readers[p] is fold]
             memory.place(out, last_use.get(out, 2 * index + 1), heir_of=dying[0] if dying else None)
     return memory.offsets, memory.top
 
@@ -126,41 +129,50 @@ def _last_uses(stages: list[Stage]) -> dict[Piece, int]:
     return last
 
 
-def _last_reader(stage: Stage, piece: Piece) -> Combine | None:
-    readers = [f for f in stage.folds if piece[1] == f.chunk and piece[0] in f.operands]
-    return readers[-1] if readers else None
-
-
 class _Memory:
-    """Byte ranges in use until a time."""
+    """Byte ranges in use until a time, and the gaps between them."""
 
     def __init__(self, sizes: dict[int, int]) -> None:
         self.sizes = sizes
         self.offsets: dict[Piece, int] = {}
         self.top = 0
-        self.used: list[tuple[int, int, int]] = []  # (offset, end, last use), sorted by offset
+        self._gaps: list[tuple[int, int]] = []  # (start, end) below the top, sorted
+        self._until: dict[int, int] = {}  # last use of the range in use at an offset
+        self._ends: list[tuple[int, int, int]] = []  # (last use, start, end) of ranges: a heap, some have an heir now
 
     def expire(self, now: int) -> None:
         """Free what was read for the last time before `now`."""
-        self.used = [entry for entry in self.used if entry[2] >= now]
+        while self._ends and self._ends[0][0] < now:
+            until, start, end = heappop(self._ends)
+            if self._until.get(start) == until:
+                del self._until[start]
+                self._free(start, end)
 
     def place(self, piece: Piece, until: int, *, heir_of: Piece | None = None) -> None:
         size = self.sizes[piece[1]]
-        if heir_of is not None:
-            offset = self.offsets[heir_of]
-            self.used = [entry for entry in self.used if not (entry[0] == offset and size)]
-        else:
-            offset = self._gap(size)
-        self.offsets[piece] = offset
+        start = self._take(size) if heir_of is None else self.offsets[heir_of]
+        self.offsets[piece] = start
         if size:
-            self.used.append((offset, offset + size, until))
-            self.used.sort()
-            self.top = max(self.top, offset + size)
+            self._until[start] = until
+            heappush(self._ends, (until, start, start + size))
 
-    def _gap(self, size: int) -> int:
-        start = 0
-        for offset, end, _ in self.used:
-            if offset - start >= size:
+    def _take(self, size: int) -> int:
+        """The first gap that is large enough, or the top."""
+        for index, (start, end) in enumerate(self._gaps):
+            if end - start >= size:
+                self._gaps[index : index + 1] = [(start + size, end)] if end - start > size else []
                 return start
-            start = max(start, end)
+        start = self.top
+        if self._gaps and self._gaps[-1][1] == start:
+            start = self._gaps.pop()[0]
+        self.top = start + size
         return start
+
+    def _free(self, start: int, end: int) -> None:
+        index = bisect_left(self._gaps, (start, end))
+        if index < len(self._gaps) and self._gaps[index][0] == end:
+            end = self._gaps.pop(index)[1]
+        if index and self._gaps[index - 1][1] == start:
+            index -= 1
+            start = self._gaps.pop(index)[0]
+        self._gaps.insert(index, (start, end))

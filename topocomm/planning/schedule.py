@@ -44,6 +44,7 @@ class Repeat:
     """The rounds run once for each of `count` slices of every chunk, each `stagger_rounds` after the one before.
 
     Slice i of a chunk of n rows is the i-th of `split_rows(n, count)`; slices share slots by number and no value.
+    `count` is at most the rows of the shortest chunk that has any; with a stagger of 0 all slices run at once.
     """
 
     count: int

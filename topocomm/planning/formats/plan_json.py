@@ -139,7 +139,7 @@ def _no_collection() -> Iterator[None]:
 def _entries(document: dict[str, Any]) -> dict[str, str]:
     """The canonical JSON of every entry but the digest: long ones are written once, for the digest and the file."""
     return {
-        key: json.dumps(value, sort_keys=True, separators=(",", ":"))
+        key: json.dumps(value, sort_keys=True, separators=(",", ":"), check_circular=False)
         for key, value in document.items()
         if key != "digest"
     }

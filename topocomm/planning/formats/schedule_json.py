@@ -5,7 +5,7 @@ Entries go in bulk: a plan of 16,384 ranks has 229,376 transfers and as many com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -159,7 +159,9 @@ def _transfers(rounds: RoundLists, rank: Whole, chunk: Whole, path: Whole, where
     form = "[src_rank, src_slot, dst_rank, dst_slot, chunk] or one with a path at its end"
     made = np.full((len(entries), 7), NO_PATH, dtype=np.int32)
     made[:, 0] = at
-    named = np.asarray([type(one) is list and len(one) == len(columns) + 1 for one in entries], dtype=bool)
+    named = np.zeros(len(entries), dtype=bool)
+    if not _are_lists(entries, len(columns)):
+        named[:] = [_are_lists([one], len(columns) + 1) for one in entries]
     if path.high < 0 and named.any():
         row = int(named.argmax())
         refuse(f"{place(row)}[5]", "no path, since there are no paths", entries[row][5])
@@ -178,9 +180,10 @@ def _place_of(place: Callable[[int], str], rows: Rows, index: int) -> str:
 def _combines(rounds: RoundLists, rank: Whole, chunk: Whole, where: str) -> tuple[IntTable, IntTable, IntTable]:
     """Operands, where those of each combine start, and the combines."""
     entries, at, place = _places(rounds, "combines", where)
-    for row, one in enumerate(entries):
-        if type(one) is not list or len(one) != 4 or type(one[2]) is not list:
-            refuse(place(row), "[rank, out_slot, [operand slots], chunk]", one)
+    if not (_are_lists(entries, 4) and _are_lists(one[2] for one in entries)):
+        wrong = (row for row, one in enumerate(entries) if not (_are_lists([one], 4) and _are_lists([one[2]])))
+        first = next(wrong)
+        refuse(place(first), "[rank, out_slot, [operand slots], chunk]", entries[first])
     ranks, slots, operands, chunks = zip(*entries, strict=True) if entries else ((), (), (), ())
     combines = [
         at,
@@ -196,6 +199,14 @@ def _combines(rounds: RoundLists, rank: Whole, chunk: Whole, where: str) -> tupl
 
     flat = _column(list(chain.from_iterable(operands)), SLOT, operand)
     return flat, starts.astype(np.int32), np.column_stack(combines)
+
+
+def _are_lists(values: Iterable[Any], size: int | None = None) -> bool:
+    """Whether all are lists, of this many entries."""
+    if size is None:
+        return set(map(type, values)) <= {list}
+    values = list(values)
+    return _are_lists(values) and set(map(len, values)) <= {size}
 
 
 def _column(values: Sequence[Any], kind: Whole, place: Callable[[int], str]) -> IntTable:
