@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.machines import hosts, joined, line, switch
 from topocomm import Device, Link, PlanError, Topology
+from topocomm.planning import route_search
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.topology.catalog import SYSTEMS, catalog
 
@@ -196,6 +197,25 @@ def test_latencies_of_many_pairs():
     found = paths.latencies_us(sources, targets)
     assert found.tolist() == [0.6, 5.0, 6.0, float("inf"), float("inf")]
     assert paths.latencies_us([], []).tolist() == []
+
+
+def searches(topology, monkeypatch):
+    """How many searches it takes to find the routes of all pairs."""
+    searched, spread = [], route_search.spread
+    monkeypatch.setattr(route_search, "spread", lambda *given: searched.append(given) or spread(*given))
+    ranks = len(topology.endpoints)
+    src, dst = (side.ravel() for side in np.meshgrid(np.arange(ranks), np.arange(ranks)))
+    PathFinder(topology).routes(topology.endpoints, src, dst)
+    monkeypatch.undo()
+    return len(searched)
+
+
+@pytest.mark.parametrize("lost", [(), ("h1/GPU3", "h2/NIC5")])
+def test_searches_do_not_grow_with_the_hosts(lost, monkeypatch):
+    """Eight of each class for its passages, its sources and each class that they enter; none for a host or a pair."""
+    few, many = (searches(without(catalog("dgx-h100", hosts=count), devices=lost), monkeypatch) for count in (4, 32))
+    classes = 1 + len(lost)
+    assert few == many <= 8 * classes * (2 + classes)
 
 
 def test_routes_are_not_those_of_a_host_that_only_looks_alike():

@@ -29,7 +29,7 @@ from topocomm.planning.route_search import (
     spread,
     start_at,
 )
-from topocomm.planning.routes import Ints, Routes, spans
+from topocomm.planning.routes import Floats, Ints, Routes, spans
 from topocomm.topology.model import Topology
 
 _NO_ROUTE = Template(np.inf, 0.0, 0.0, (), ())
@@ -122,25 +122,31 @@ class PathFinder:
         except NoRouteError:
             return np.inf
 
-    def latencies_us(self, sources: Sequence[str], targets: Sequence[str]) -> NDArray[np.float64]:
+    def latencies_us(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
         """float64 [n]: latency of the cheapest route from each source to the target beside it, infinite without one."""
         ranks = np.arange(len(sources))
-        return self.routes([*sources, *targets], ranks, ranks + len(sources)).latency_us
+        return self.message_latencies_us([*sources, *targets], ranks, ranks + len(sources))
+
+    def message_latencies_us(
+        self, endpoints: Sequence[str], src: NDArray[np.integer], dst: NDArray[np.integer]
+    ) -> Floats:
+        """float64 [n]: latencies of the routes of many messages, as `routes` has them."""
+        device = self._devices(endpoints)
+        table, inverse = self._table(device[src], device[dst])
+        found: Floats = table.figures[inverse, 0]
+        return found
 
     def routes(self, endpoints: Sequence[str], src: NDArray[np.integer], dst: NDArray[np.integer]) -> Routes:
-        """The cheapest routes of many messages.
+        """The cheapest routes of many messages; of infinite latency where there is none.
 
         Args:
             endpoints: Endpoint id of each rank.
             src: Integers [n]: ranks that send.
             dst: Integers [n]: ranks that receive.
         """
-        classes = self.classes
-        device = self._devices(endpoints)
+        classes, device = self.classes, self._devices(endpoints)
         a, b = device[src], device[dst]
-        code = self._codes(a, b)
-        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-        table = _Table([self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)])
+        table, inverse = self._table(a, b)
         starts, places = spans(table.starts[inverse], table.hops[inverse])
         of = np.repeat(np.arange(len(a)), table.hops[inverse])
         begin = np.stack([*(classes.link_start[classes.group[end] + 1] for end in (a, b)), np.zeros_like(a)])
@@ -204,6 +210,12 @@ class PathFinder:
         position = np.empty_like(self.classes.links)
         position[self.classes.links] = np.arange(len(position))
         return position
+
+    def _table(self, a: Ints, b: Ints) -> tuple[_Table, Ints]:
+        """The templates of pairs of devices, each once, and which each pair has."""
+        _, first, inverse = np.unique(self._codes(a, b), return_index=True, return_inverse=True)
+        found = [self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)]
+        return _Table(found), inverse
 
     def _codes(self, a: Ints, b: Ints) -> Ints:
         """int64 [n]: equal for pairs of devices with one template; -1 where one is no endpoint."""

@@ -15,7 +15,6 @@ from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, as_operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
-from topocomm.planning.buffers import rank_program
 from topocomm.planning.candidates import Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
@@ -24,6 +23,7 @@ from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
 from topocomm.planning.schedule import Schedule, split_rounds, split_rows
+from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import Topology
 
@@ -325,7 +325,7 @@ def _finish(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds
         rounds=cost.rounds,
         transfers=cost.messages,
         wire_bytes=cost.wire_bytes,
-        scratch_bytes=_scratch_bytes(best.schedule, request.layout),
+        scratch_bytes=scratch_bytes(best.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES),
         alpha_us=round(cost.alpha_us, 9),
         predicted_us=round(cost.predicted_us, 9),
         algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
@@ -348,16 +348,3 @@ def _finish(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds
         schedule=best.schedule,
         assumed=tuple(paths.assumed.values()),
     )
-
-
-def _scratch_bytes(schedule: Schedule, layout: Layout) -> int:
-    """Bytes beyond one rank's own value that its buffers take, on the rank that needs most."""
-    rows = [rows for _, rows in schedule.chunks]
-    if not any(map(layout.packed_bytes, set(rows))):
-        return 0
-    worst = 0
-    for rank in range(schedule.ranks):
-        program = rank_program(schedule, rank, lambda c: layout.packed_bytes(rows[c]), ALIGNMENT_BYTES)
-        own = sum(layout.packed_bytes(rows[chunk]) for _, chunk in program.input_pieces)
-        worst = max(worst, program.arena_bytes - own)
-    return max(worst, 0)

@@ -304,17 +304,13 @@ def _who(collective: Collective, members: int) -> str:
 
 def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str]) -> None:
     """That every message has a route."""
-    numbers: dict[str, int] = {}
-    ends = np.asarray([numbers.setdefault(end, len(numbers)) for end in endpoints], dtype=np.int64)
-    names, table = list(numbers), schedule.transfers
-    columns = ends[table[:, 1]], ends[table[:, 3]], table[:, 6]
-    which = np.unique(row_keys(*columns), return_index=True)[1]
-    src, dst, path = (column[which] for column in columns)
-    for index in np.flatnonzero(path != NO_PATH).tolist():
-        paths.explicit(schedule.paths[path[index]], names[src[index]], names[dst[index]])
-    sources, targets = ([names[end] for end in side[path == NO_PATH].tolist()] for side in (src, dst))
-    for unreached in np.flatnonzero(np.isinf(paths.latencies_us(sources, targets))).tolist():
-        paths.cheapest(sources[unreached], targets[unreached])  # says why there is none
+    src, dst, path = (schedule.transfers[:, column] for column in (1, 3, 6))
+    named = np.flatnonzero(path != NO_PATH)
+    for index in named[np.unique(row_keys(src[named], dst[named], path[named]), return_index=True)[1]].tolist():
+        paths.explicit(schedule.paths[path[index]], endpoints[src[index]], endpoints[dst[index]])
+    plain = np.flatnonzero(path == NO_PATH)
+    for index in plain[np.isinf(paths.message_latencies_us(endpoints, src[plain], dst[plain]))].tolist():
+        paths.cheapest(endpoints[src[index]], endpoints[dst[index]])  # says why there is none
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -1,0 +1,44 @@
+"""Scratch bytes of all ranks at once are those of the buffers that are assigned rank by rank."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planning.schedules import any_schedules, schedules
+from topocomm.planning.algorithms.ring import ring_allreduce
+from topocomm.planning.buffers import rank_program
+from topocomm.planning.schedule import Repeat, input_pieces, unrolled
+from topocomm.planning.scratch import scratch_bytes
+
+
+def by_rank(schedule, row_bytes, align):
+    """What every rank's own program takes beside its inputs, at most."""
+    rows = [rows for _, rows in schedule.chunks]
+    worst = 0
+    for rank in range(schedule.ranks):
+        program = rank_program(schedule, rank, lambda chunk: rows[chunk] * row_bytes, align)
+        own = sum(rows[chunk] * row_bytes for _, chunk in input_pieces(schedule, rank))
+        worst = max(worst, program.arena_bytes - own)
+    return worst
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_schedules(), st.sampled_from([1, 64, 1000]))
+def test_any_schedule(drawn, align):
+    schedule, _ = drawn
+    assert scratch_bytes(schedule, lambda rows: 4 * rows, align) == by_rank(schedule, 4, align)
+
+
+@settings(max_examples=80, deadline=None)
+@given(schedules(), st.sampled_from([1, 64, 1000]))
+def test_every_algorithm(drawn, align):
+    schedule, _ = drawn
+    assert scratch_bytes(schedule, lambda rows: 4 * rows, align) == by_rank(schedule, 4, align)
+
+
+@pytest.mark.parametrize("rows", [0, 8, 9, 16])
+def test_a_pipelined_schedule_needs_what_its_slices_need(rows):
+    schedule = replace(ring_allreduce(4, rows), repeat=Repeat(2, 1))
+    assert scratch_bytes(schedule, lambda rows: 4 * rows, 4) == by_rank(unrolled(schedule), 4, 4)

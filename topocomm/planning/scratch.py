@@ -1,0 +1,122 @@
+"""Bytes that the values of a schedule take beside the caller's own, on the rank that needs most.
+
+`buffers` assigns offsets rank by rank. Where all pieces have one size its first fit leaves no gaps, so the memory of a
+rank is what lives at once at most, and that is counted for all ranks together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.buffers import rank_program
+from topocomm.planning.routes import Ints
+from topocomm.planning.schedule import Schedule, input_table, row_keys, unrolled
+
+
+def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: int) -> int:
+    """The greatest of (bytes of a rank's arena, less those of its inputs) over all ranks, at least 0.
+
+    Args:
+        schedule: A verified schedule.
+        chunk_bytes: Packed bytes of a chunk by its rows.
+        align: Every offset is a multiple of this many bytes.
+    """
+    once = unrolled(schedule)
+    packed = np.array([chunk_bytes(rows) for _, rows in once.chunks], dtype=np.int64)
+    sizes = -(-packed // align) * align
+    apart = np.unique(sizes[sizes > 0]).tolist()
+    inputs = input_table(once).astype(np.int64)
+    own_bytes = np.bincount(inputs[:, 0], packed[inputs[:, 2]], once.ranks).astype(np.int64)
+    if not apart:
+        return 0
+    if len(apart) == 1:
+        arena_bytes = _most_alive(once, sizes > 0) * apart[0]
+    else:
+        programs = (rank_program(once, rank, lambda chunk: int(packed[chunk]), align) for rank in range(once.ranks))
+        arena_bytes = np.array([program.arena_bytes for program in programs], dtype=np.int64)
+    return max(0, int((arena_bytes - own_bytes).max()))
+
+
+def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
+    """int64 [ranks]: how many pieces of the counted chunks a rank holds at once at most, by the rules of `buffers`.
+
+    A piece lives from the stage that brings it to the last that reads it, inputs and results to the end; a fold's
+    result takes the place of an operand that nothing reads later.
+    """
+    pieces = _Pieces(schedule)
+    stages = _Stages(schedule, pieces)
+    forever = int(stages.of_move.max(initial=0)) + int(stages.of_fold.max(initial=0)) + 1
+    born = np.zeros(pieces.count, dtype=np.int64)
+    born[pieces.received], born[pieces.folded] = stages.of_arrival, stages.of_fold
+    last_fold = np.full(pieces.count, -1, dtype=np.int64)
+    np.maximum.at(last_fold, pieces.operands, pieces.fold_of)
+    folded_in = np.where(last_fold >= 0, stages.of_fold[last_fold] if len(stages.of_fold) else 0, -1)
+    sent_in = np.full(pieces.count, -1, dtype=np.int64)
+    np.maximum.at(sent_in, pieces.sent, stages.of_move)
+    sent_in[pieces.inputs] = sent_in[pieces.outputs] = forever
+    dies = np.maximum(born, np.maximum(sent_in, folded_in))
+    alive = np.zeros((schedule.ranks, forever + 2), dtype=np.int64)
+    real = counted[pieces.chunk]
+    np.add.at(alive, (pieces.rank[real], born[real]), 1)
+    np.add.at(alive, (pieces.rank[real], dies[real] + 1), -1)
+    width = np.diff(pieces.starts)
+    leads = np.arange(len(pieces.operands)) - pieces.starts[pieces.fold_of] == 0
+    may = leads | (width[pieces.fold_of] == 2)
+    yields = may & (last_fold[pieces.operands] == pieces.fold_of) & (sent_in <= folded_in)[pieces.operands]
+    inherited = np.unique(pieces.fold_of[yields & counted[pieces.chunk[pieces.operands]]])
+    heirs = np.zeros_like(alive)
+    np.add.at(heirs, (schedule.combines[inherited, 1], stages.of_fold[inherited]), 1)
+    found: Ints = (np.cumsum(alive, axis=1) - heirs).max(axis=1)
+    return found
+
+
+class _Pieces:
+    """Every (rank, slot, chunk) of a schedule by number, and where it is read and written."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        moves, folds = schedule.transfers, schedule.combines
+        self.starts = schedule.operand_starts.astype(np.int64)
+        self.fold_of = np.repeat(np.arange(len(folds)), np.diff(self.starts))
+        parts = [
+            moves[:, [1, 2, 5]],
+            moves[:, [3, 4, 5]],
+            folds[:, [1, 2, 3]],
+            np.column_stack([folds[self.fold_of, 1], schedule.operands, folds[self.fold_of, 3]]),
+            input_table(schedule)[:, :3],
+            schedule.outputs,
+        ]
+        rows = np.concatenate(parts).astype(np.int64)
+        _, first, number = np.unique(row_keys(*rows.T), return_index=True, return_inverse=True)
+        self.count = len(first)
+        self.rank, _, self.chunk = rows[first].T
+        ends = np.cumsum([len(part) for part in parts])[:-1]
+        self.sent, self.received, self.folded, self.operands, self.inputs, self.outputs = np.split(number, ends)
+
+
+class _Stages:
+    """The stage of its rank in which each transfer is sent and arrives, and each combine is made (`buffers`)."""
+
+    def __init__(self, schedule: Schedule, pieces: _Pieces) -> None:
+        rounds = np.arange(schedule.rounds + 1)
+        src, dst, fold_rank = schedule.transfers[:, 1], schedule.transfers[:, 3], schedule.combines[:, 1]
+        moves, folds = (np.searchsorted(table[:, 0], rounds) for table in (schedule.transfers, schedule.combines))
+        self.of_move, self.of_arrival = (np.zeros(len(src), dtype=np.int64) for _ in range(2))
+        self.of_fold = np.zeros(len(fold_rank), dtype=np.int64)
+        now = np.zeros(schedule.ranks, dtype=np.int64)
+        folding = np.zeros(schedule.ranks, dtype=bool)
+        arrived_in = np.full(pieces.count, -1, dtype=np.int64)
+        for round_ in range(schedule.rounds):
+            here = slice(moves[round_], moves[round_ + 1])
+            ends = np.concatenate([src[here], dst[here]])
+            waits = src[here][arrived_in[pieces.sent[here]] == now[src[here]]]
+            begins = np.unique(np.concatenate([ends[folding[ends]], waits]))
+            now[begins] += 1
+            folding[begins] = False
+            self.of_move[here], self.of_arrival[here] = now[src[here]], now[dst[here]]
+            arrived_in[pieces.received[here]] = now[dst[here]]
+            made = slice(folds[round_], folds[round_ + 1])
+            self.of_fold[made] = now[fold_rank[made]]
+            folding[fold_rank[made]] = True
