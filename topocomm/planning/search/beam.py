@@ -87,7 +87,7 @@ def problem_of(latency_us: Times, wants: NDArray[np.bool_], ports: int) -> Probl
     """The arrays of a problem: see `find.search_gossip`."""
     routes = latency_us.copy()
     np.fill_diagonal(routes, inf)
-    asked = (wants & ~np.eye(len(wants), dtype=bool)).any(axis=1)
+    asked: NDArray[np.bool_] = np.any(wants & ~np.eye(len(wants), dtype=bool), axis=1)
     return Problem(routes, _words(wants.T), _words(asked[None])[0], ports, _partitions(latency_us))
 
 
@@ -110,8 +110,8 @@ def beam_search(problem: Problem, *, width: int, variants: int, below_us: float)
         done = ~(problem.wanted & ~states.known).any(axis=(1, 2))
         times = states.ready_us.max(axis=1)
         ended = np.flatnonzero(done & (times < below_us - SAME_US))
-        for index in ended[np.argsort(times[ended], kind="stable")][:FINISHED].tolist():
-            found.append((float(times[index]), _gossip(states.sources[index])))
+        first = ended[np.argsort(times[ended], kind="stable")][:FINISHED].tolist()
+        found += [(float(times[index]), _gossip(states.sources[index])) for index in first]
         found = sorted(found, key=lambda pair: pair[0])[:FINISHED]
         if len(found) == FINISHED:
             below_us = found[-1][0]
@@ -122,7 +122,7 @@ def beam_search(problem: Problem, *, width: int, variants: int, below_us: float)
 
 
 def _start(problem: Problem) -> States:
-    count, words = problem.wanted.shape
+    count = len(problem.wanted)
     free = np.zeros((1, count, problem.ports))
     own = _words(np.eye(count, dtype=bool))[None]
     sources = np.full((1, 0, problem.ports, count), -1, np.int16)
@@ -182,16 +182,17 @@ def _children(problem: Problem, states: States, limits: list[float], tastes: Tas
 def _arrivals(problem: Problem, before: States, after: States) -> Times:
     """float64 [batch, n, n]: when a message would arrive that carries what its source knew before the round."""
     ports_us = np.maximum(after.sending_us[:, :, None, 0], after.receiving_us[:, None, :, 0])
-    return np.maximum(before.ready_us[:, :, None], ports_us) + problem.latency_us
+    arrival_us: Times = np.maximum(before.ready_us[:, :, None], ports_us) + problem.latency_us
+    return arrival_us
 
 
 def _gain(problem: Problem, sources: Words, targets: Words) -> Times:
     """float64 [batch, n, n]: what each source would add to each target."""
     news = sources[:, :, None] & ~targets[:, None]
-    asked = np.bitwise_count(news & problem.wanted).sum(axis=-1, dtype=np.float64)
+    asked: Times = np.bitwise_count(news & problem.wanted).sum(axis=-1, dtype=np.float64)
     if (problem.wanted == problem.useful).all():
         return asked
-    relayed = np.bitwise_count(news & problem.useful & ~problem.wanted).sum(axis=-1, dtype=np.float64)
+    relayed: Times = np.bitwise_count(news & problem.useful & ~problem.wanted).sum(axis=-1, dtype=np.float64)
     return asked + RELAYED * relayed
 
 
@@ -271,7 +272,8 @@ def _end_us(problem: Problem, states: States) -> Times:
     most = np.bitwise_count(states.known).sum(axis=2).max(axis=1, keepdims=True)
     messages = np.ceil(np.log2(missing / most + 1.0) / np.log2(problem.ports + 1.0) - SAME_US)
     ends_us = np.where(missing > 0, states.receiving_us[:, :, 0] + messages * problem.latency_us.min(axis=0).min(), 0.0)
-    return np.maximum(ends_us.max(axis=1), states.ready_us.max(axis=1))
+    latest_us: Times = np.maximum(ends_us.max(axis=1), states.ready_us.max(axis=1))
+    return latest_us
 
 
 def _scores(problem: Problem, states: States) -> Times:
@@ -292,7 +294,8 @@ def _scores(problem: Problem, states: States) -> Times:
         for name in np.unique(label).tolist():
             inside = np.bitwise_or.reduce(states.known[:, label == name], axis=1)
             near += np.log2(np.bitwise_count(inside).sum(axis=1)) * ((label == name).sum() / held.shape[1])
-    return reach + near - different / (4.0 * held.shape[1]) - 0.25 * clocks / float(problem.latency_us.min())
+    worth: Times = reach + near - different / (4.0 * held.shape[1]) - 0.25 * clocks / float(problem.latency_us.min())
+    return worth
 
 
 def _marks(states: States) -> Words:
@@ -300,7 +303,8 @@ def _marks(states: States) -> Words:
     clocks = np.rint(states.ready_us * 1e6).astype(np.uint64)
     rows = _mixed(_hash(states.known) ^ _mixed(clocks + np.uint64(7)))
     factors = _mixed(np.arange(rows.shape[1], dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
-    return (rows * factors).sum(axis=1, dtype=np.uint64)
+    marks: Words = (rows * factors).sum(axis=1, dtype=np.uint64)
+    return marks
 
 
 def _hash(known: Words) -> Words:
@@ -321,7 +325,7 @@ def _noise(count: int) -> Times:
     """float64 [tables, n, n] in [0, 1)."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     places = (np.arange(NOISES * count * count, dtype=np.uint64) + np.uint64(1)) * golden
-    return (_mixed(places) >> np.uint64(11)).reshape(NOISES, count, count) * 2.0**-53
+    return (_mixed(places) >> np.uint64(11)).astype(np.float64).reshape(NOISES, count, count) * 2.0**-53
 
 
 def _shifts(count: int, partitions: tuple[Ints, ...]) -> Times:
@@ -331,7 +335,8 @@ def _shifts(count: int, partitions: tuple[Ints, ...]) -> Times:
         groups = [np.flatnonzero(label == name).tolist() for name in np.unique(label)]
         most = max(map(len, groups))
         for width in [1 << j for j in range(max(most - 1, 0).bit_length())]:
-            tables.append(_edges(count, [(g[i], g[(i + width) % len(g)]) for g in groups for i in range(len(g))]))
+            inside = [(g[i], g[(i + width) % len(g)]) for g in groups for i in range(len(g))]
+            tables.append(_edges(count, inside))
         for step in range(1, min(len(groups), 5)):
             for fan in (0, 1)[: len(groups) - 1]:
                 pairs = []
@@ -370,7 +375,8 @@ def _words(table: NDArray[np.bool_]) -> Words:
     wide = np.zeros((len(table), -(-count // 64) * 64), bool)
     wide[:, :count] = table
     weights = np.uint64(1) << np.arange(64, dtype=np.uint64)
-    return (wide.reshape(len(table), -1, 64) * weights).sum(axis=2, dtype=np.uint64)
+    words: Words = (wide.reshape(len(table), -1, 64) * weights).sum(axis=2, dtype=np.uint64)
+    return words
 
 
 def _gossip(sources: NDArray[np.int16]) -> Gossip:

@@ -1,4 +1,4 @@
-"""The gossip of least time, or of fewest rounds, that can be found on a machine, and whether it is the best there is."""
+"""The gossip of least time, or of fewest rounds, that can be found on a machine, and whether none is better."""
 
 from __future__ import annotations
 
@@ -156,7 +156,8 @@ def _parts(routes: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, ob
 
 def _best(task: _Task, bound: Bound) -> Gossip:
     """The best gossip of all that is tried, or the first that meets the bound."""
-    best, best_us = (), task.machine.run(()).time_us
+    best: Gossip = ()
+    best_us = task.machine.run(best).time_us
     for gossip in _tries(task, bound):
         time_us = task.machine.run(gossip).time_us
         if time_us < best_us - SAME_US:

@@ -73,7 +73,9 @@ def gossip_time_us(gossip: Gossip, latency_us: NDArray[np.float64], wants: NDArr
     return replay(gossip, latency_us.tolist(), bit_rows(wants.T), ports).time_us
 
 
-def replay(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int) -> Replay:
+def replay(
+    gossip: Sequence[Sequence[Message]], latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int
+) -> Replay:
     """Run a gossip; `wanted[b]` has bit a where rank b needs the contribution of rank a."""
     loads, known = _loads(gossip, wanted)
     ranks = range(len(wanted))
@@ -102,7 +104,7 @@ def replay(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequen
     return Replay(inf if missing else max(done, default=0.0), sent, done, missing)
 
 
-def _loads(gossip: Gossip, wanted: Sequence[int]) -> tuple[list[list[int]], list[int]]:
+def _loads(gossip: Sequence[Sequence[Message]], wanted: Sequence[int]) -> tuple[list[list[int]], list[int]]:
     """What every message carries, and what every rank knows in the end."""
     known = [1 << rank for rank in range(len(wanted))]
     loads: list[list[int]] = []
@@ -164,9 +166,9 @@ def _levels(messages: list[Message], outgoing: list[list[int]], incoming: list[l
     while moved:  # ends: the round that they had meets all of it
         moved = False
         for i, (src, dst) in enumerate(messages):
-            told = [level for (other, _), level in zip(messages, levels, strict=True) if other == dst]
+            leaving = [level for (other, _), level in zip(messages, levels, strict=True) if other == dst]
             earlier = [levels[j] for j in range(i) if messages[j][0] == src or messages[j][1] == dst]
-            least = max([*told, *earlier], default=0)
+            least = max([*leaving, *earlier], default=0)
             if least > levels[i]:
                 levels[i], moved = least, True
     return levels

@@ -103,7 +103,7 @@ def _groups(away_us: NDArray[np.float64]) -> list[tuple[NDArray[np.bool_], str]]
     for label in clusters(away_us):
         for cluster in np.unique(label).tolist():
             inside = label == cluster
-            if 2 <= inside.sum():
+            if inside.sum() >= 2:
                 name = f"the cluster of rank {int(inside.argmax())}"
                 groups += [(~inside, f" outside {name}"), (inside, f" in {name}")]
     return groups[: GROUPS if count <= SMALL else GROUPS // 8]
@@ -145,7 +145,8 @@ class Growth:
             most = np.where(self._route & (left >= 0), gain, 0.0).max(axis=1)
             self._reached[self._filled] = np.minimum(most, self._size)
             self._filled += 1
-        return self._reached[time]
+        row: NDArray[np.float64] = self._reached[time]
+        return row
 
     def units(self, time_us: float) -> int:
         """Whole units in a time, rounded up where they nearly fit."""
