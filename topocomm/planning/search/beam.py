@@ -11,7 +11,7 @@ and shifts inside clusters of near ranks and between them, which noise would not
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from topocomm.planning.search.growth import clusters, distances
 
 CLASSES = 4
 """Most classes of latency told apart."""
+CELLS = 2_000_000
+"""Most children of a round, times pairs of ranks."""
 FINISHED = 8
 """Most gossips returned."""
 NOISES = 64
@@ -157,9 +159,12 @@ def _tastes(noise: Times, shifts: Times) -> Tastes:
 def _children(problem: Problem, states: States, limits: list[float], tastes: Tastes) -> States:
     """One round more: every class times every way, for every state."""
     batch, count = states.ready_us.shape
-    kinds = [(level, way) for level in range(len(limits)) for way in range(len(tastes.early))]
-    parent = np.repeat(np.arange(batch), len(kinds))
-    level, way = np.tile(np.array(kinds), (batch, 1)).T
+    kinds = np.array([(level, way) for level in range(len(limits)) for way in range(len(tastes.early))])
+    each = min(len(kinds), max(len(limits), CELLS // (batch * count * count)))
+    parent = np.repeat(np.arange(batch), each)
+    # Where not all kinds can be tried, every state tries others, spread over all.
+    turn = (np.arange(batch)[:, None] * 7 + np.arange(each) * len(kinds) // each) % len(kinds)
+    level, way = kinds[turn.ravel()].T
     outside = np.stack([~(problem.latency_us <= limit + SAME_US) for limit in limits])
     before = states.at(parent)
     after = before
@@ -261,9 +266,10 @@ def _kept(problem: Problem, states: States, width: int, below_us: float) -> Stat
     order = np.lexsort((np.arange(len(scores)), -scores, states.word))
     same = (states.word[order][1:] == states.word[order][:-1]) & (marks[order][1:] == marks[order][:-1])
     order = order[np.concatenate([[True], ~same])]
-    words, starts, sizes = np.unique(states.word[order], return_index=True, return_counts=True)
+    _, starts, sizes = np.unique(states.word[order], return_index=True, return_counts=True)
     place = np.arange(len(order)) - np.repeat(starts, sizes)
-    return states.at(np.sort(order[place < max(4, ceil(width / len(words)))]))
+    ends_us = _end_us(problem, states)[order]
+    return states.at(np.sort(order[np.lexsort((np.arange(len(order)), ends_us, place))[:width]]))
 
 
 def _end_us(problem: Problem, states: States) -> Times:

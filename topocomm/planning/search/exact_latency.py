@@ -4,19 +4,21 @@ A message need start only when something allowed it to: its source has just hear
 just become free; else it could have started before. At such a time the search chooses who starts now, and goes on at
 the next arrival. A choice is left out that another contains: when a message more would end before anything else
 happens, it does no harm. A state is given up when something wanted cannot come in time from any rank that knows it, or
-cannot grow to all who want it (`growth`). States that failed are kept, their times counted from now.
+cannot grow to all who want it (`growth`). States that failed are kept, their times counted from now. Twins, ranks
+that can change places, hear in the order of their numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.planning.search.exact_rounds import OutOfNodesError
-from topocomm.planning.search.gossip import SAME_US, Gossip, Timed, labelled
+from topocomm.planning.search.gossip import SAME_US, Timed
 from topocomm.planning.search.growth import Growth, clusters
 from topocomm.planning.search.polish import Machine
 
@@ -43,6 +45,24 @@ class _State:
     freed: int
 
 
+@dataclass(frozen=True)
+class _Choice:
+    """What may start now: (source, destination) by destination; per rank, the twins that come before it."""
+
+    now_us: float
+    offers: list[tuple[int, int]]
+    before: list[list[int]]
+
+
+@dataclass(frozen=True)
+class _Started:
+    """What has been chosen, and how many messages every port still takes."""
+
+    messages: list[tuple[int, int]]
+    sending: list[int]
+    receiving: list[int]
+
+
 class LatencySearch:
     """One machine, what is wanted on it, and how many choices may be looked at."""
 
@@ -59,26 +79,13 @@ class LatencySearch:
         self._asked = [sum(1 << b for b in self._ranks if machine.wanted[b] >> a & 1) for a in self._ranks]
         self._useful = sum(1 << a for a in self._ranks if self._asked[a] & ~(1 << a))
         self._growths = self._all_growths(away_us)
+        self._twins = self._all_twins()
         self._nearest = [min((self._latency[a][b] for a in machine.sources[b]), default=0.0) for b in self._ranks]
 
-    def improved(self, gossip: Gossip, time_us: float, bound_us: float) -> tuple[Gossip, bool, int]:
-        """(the best gossip, whether nothing is faster, choices looked at), from a gossip of `time_us`."""
-        proved = True
-        while time_us > bound_us + SAME_US:
-            try:
-                messages = self._find(time_us - 1e-6)
-            except OutOfNodesError:
-                proved = False
-                break
-            if messages is None:
-                break
-            better = labelled(messages)
-            better_us = self._machine.run(better).time_us
-            if better_us >= time_us - SAME_US:  # no rounds give these messages these loads
-                proved = False
-                break
-            gossip, time_us = better, better_us
-        return gossip, proved, self._allowed - max(self._nodes, 0)
+    @property
+    def looked_at(self) -> int:
+        """Choices looked at so far."""
+        return self._allowed - max(self._nodes, 0)
 
     def _all_growths(self, away_us: NDArray[np.float64]) -> list[tuple[int, Growth]]:
         """(ranks as bits, growth) of all ranks and of what is outside of the clusters of the coarsest partition."""
@@ -93,7 +100,12 @@ class LatencySearch:
         bits = [sum(1 << rank for rank in np.flatnonzero(group).tolist()) for group in groups]
         return [(mask, growth) for mask, growth in zip(bits, growths, strict=True) if not growth.bounds_nothing]
 
-    def _find(self, deadline_us: float) -> list[Timed] | None:
+    def find(self, deadline_us: float) -> list[Timed] | None:
+        """Messages that end by a deadline; None when there are none.
+
+        Raises:
+            OutOfNodesError: Neither is known after the nodes allowed.
+        """
         self._deadline_us = deadline_us
         self._failed.clear()
         everybody = (1 << len(self._wanted)) - 1
@@ -102,9 +114,7 @@ class LatencySearch:
     def _from(self, state: _State) -> list[Timed] | None:
         if all(not want & ~have for want, have in zip(self._wanted, state.known, strict=True)):
             return []
-        now_us = state.now_us
-        flying = tuple((round(at_us - now_us, 6), *rest) for at_us, *rest in state.flying)
-        key = (state.known, flying, state.woken, state.freed)
+        now_us, key = state.now_us, self._key(state)
         if self._failed.get(key, now_us + 1.0) <= now_us + SAME_US or self._hopeless(state):
             return None
         for started in self._choices(state):
@@ -113,6 +123,46 @@ class LatencySearch:
                 return [Timed(now_us, now_us + self._latency[src][dst], src, dst) for src, dst in started] + rest
         self._failed[key] = now_us
         return None
+
+    def _key(self, state: _State) -> tuple[object, ...]:
+        """Equal for states with the same future: each rank's part of it, those of twins in order."""
+        sending: list[list[int]] = [[] for _ in self._ranks]
+        receiving: list[list[tuple[int, int]]] = [[] for _ in self._ranks]
+        for arrival_us, src, dst, load in state.flying:
+            left = round((arrival_us - state.now_us) * 1e6)
+            sending[src].append(left)
+            receiving[dst].append((left, load & self._useful))
+        parts = [
+            (
+                state.known[rank] & self._useful,
+                state.woken >> rank & 1,
+                state.freed >> rank & 1,
+                tuple(sending[rank]),
+                tuple(receiving[rank]),
+            )
+            for rank in self._ranks
+        ]
+        return tuple(tuple(sorted(parts[rank] for rank in twins)) for twins in self._twins)
+
+    def _all_twins(self) -> list[list[int]]:
+        """Ranks in classes: in one class are those whose contribution nobody wants and that can change places."""
+        classes: list[list[int]] = []
+        for rank in self._ranks:
+            for twins in classes:
+                if self._alike(rank, twins[0]):
+                    twins.append(rank)
+                    break
+            else:
+                classes.append([rank])
+        return classes
+
+    def _alike(self, a: int, b: int) -> bool:
+        if self._useful >> a & 1 or self._useful >> b & 1 or (self._wanted[a] ^ self._wanted[b]) & self._useful:
+            return False
+        latency_us = self._latency
+        others = [rank for rank in self._ranks if rank not in (a, b)]
+        same = all(latency_us[a][c] == latency_us[b][c] and latency_us[c][a] == latency_us[c][b] for c in others)
+        return same and latency_us[a][b] == latency_us[b][a]
 
     def _next(self, state: _State, started: list[tuple[int, int]]) -> _State:
         known = list(state.known)
@@ -145,56 +195,57 @@ class LatencySearch:
                 if sending[src] and news and in_time and fresh:
                     offers.append((dst, -news.bit_count(), self._latency[src][dst], src))
         offers.sort()
-        next_us = state.flying[0][0] if state.flying else float("inf")
-        yield from self._chosen(state, [(src, dst) for dst, _, _, src in offers], 0, [], sending, receiving, next_us)
+        next_us = state.flying[0][0] if state.flying else inf
+        choice = _Choice(state.now_us, [(src, dst) for dst, _, _, src in offers], self._before(state))
+        yield from self._chosen(choice, _Started([], sending, receiving), 0, next_us)
 
-    def _chosen(
-        self,
-        state: _State,
-        offers: list[tuple[int, int]],
-        at: int,
-        started: list[tuple[int, int]],
-        sending: list[int],
-        receiving: list[int],
-        next_us: float,
-    ) -> Iterator[list[tuple[int, int]]]:
+    def _before(self, state: _State) -> list[list[int]]:
+        """Per rank, its twins of lower number in the same state: it hears nothing now unless they do."""
+        busy = {rank for _, src, dst, _ in state.flying for rank in (src, dst)}
+        before: list[list[int]] = [[] for _ in self._ranks]
+        for twins in self._twins:
+            seen: dict[tuple[int, int, int], list[int]] = {}
+            for rank in twins:
+                if len(twins) > 1 and rank not in busy:
+                    mark = (state.known[rank] & self._useful, state.woken >> rank & 1, state.freed >> rank & 1)
+                    before[rank] = list(seen.setdefault(mark, []))
+                    seen[mark].append(rank)
+        return before
+
+    def _chosen(self, choice: _Choice, chosen: _Started, at: int, next_us: float) -> Iterator[list[tuple[int, int]]]:
+        offers, sending, receiving = choice.offers, chosen.sending, chosen.receiving
         while at < len(offers) and not (sending[offers[at][0]] and receiving[offers[at][1]]):
             at += 1
         if at == len(offers):
-            if (started or state.flying) and not self._room(state, offers, started, sending, receiving, next_us):
-                yield list(started)
+            if (chosen.messages or next_us < inf) and not self._room(choice, chosen, next_us):
+                yield list(chosen.messages)
             return
         self._nodes -= 1
         if self._nodes < 0:
             raise OutOfNodesError
         src, dst = offers[at]
-        arrival_us = state.now_us + self._latency[src][dst]
-        sending[src] -= 1
-        receiving[dst] -= 1
-        started.append((src, dst))
-        sooner_us = min(next_us, arrival_us)
-        yield from self._chosen(state, offers, at + 1, started, sending, receiving, sooner_us)
-        started.pop()
-        sending[src] += 1
-        receiving[dst] += 1
-        yield from self._chosen(state, offers, at + 1, started, sending, receiving, next_us)
+        told = {target for _, target in chosen.messages}
+        if all(twin in told for twin in choice.before[dst]):
+            sending[src] -= 1
+            receiving[dst] -= 1
+            chosen.messages.append((src, dst))
+            arrival_us = choice.now_us + self._latency[src][dst]
+            yield from self._chosen(choice, chosen, at + 1, min(next_us, arrival_us))
+            chosen.messages.pop()
+            sending[src] += 1
+            receiving[dst] += 1
+        yield from self._chosen(choice, chosen, at + 1, next_us)
 
-    def _room(
-        self,
-        state: _State,
-        offers: list[tuple[int, int]],
-        started: list[tuple[int, int]],
-        sending: list[int],
-        receiving: list[int],
-        next_us: float,
-    ) -> bool:
+    def _room(self, choice: _Choice, chosen: _Started, next_us: float) -> bool:
         """Whether a message more would end before anything else happens."""
+        told = {target for _, target in chosen.messages}
         return any(
-            sending[src]
-            and receiving[dst]
-            and state.now_us + self._latency[src][dst] <= next_us + SAME_US
-            and (src, dst) not in started
-            for src, dst in offers
+            chosen.sending[src]
+            and chosen.receiving[dst]
+            and choice.now_us + self._latency[src][dst] <= next_us + SAME_US
+            and (src, dst) not in chosen.messages
+            and all(twin in told for twin in choice.before[dst])
+            for src, dst in choice.offers
         )
 
     def _hopeless(self, state: _State) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
@@ -28,10 +27,18 @@ EXACT_RANKS = 16
 """Up to so many ranks the search tries to end with a proof."""
 NODES = 30_000
 """Choices that an exact search looks at before it leaves the question open."""
+GLANCE_RANKS, GLANCE_NODES = 8, 2_000
+"""Up to so many ranks the exact search comes first, with so many choices."""
+PARTS, PART_NODES = 6, 5_000
+"""Kinds of ranks of which it is searched whether they alone need as long as the whole; choices for each."""
 WIDTHS = ((8, 200), (16, 150), (32, 80), (64, 24), (128, 8))
 """States that the beam keeps per round, by number of ranks."""
-MOVES = 60_000
-"""Moves of the local search, times messages."""
+POLISHED, MOVES = 3, 50_000
+"""Gossips that the local search starts from; its moves from each, times messages."""
+FEWEST_MOVES = 200
+"""Fewer are not worth the while."""
+NEXT_US = 1e-6
+"""A time that is better is better by so much."""
 
 
 @dataclass(frozen=True)
@@ -97,13 +104,13 @@ def search_gossip(
 
 def _solved(task: _Task, bound: Bound) -> Found:
     if not task.to_one:
-        return _proved(task, _best(task, bound), bound)
+        return _Hunt(task, bound).ended()
     # All to one rank: the best broadcast from it on the reversed machine, backwards.
     back = _parts(task.latency_us.T, task.wants.T, task.machine.ports, task.objective)
     found = _solved(back, bound)
     run = back.machine.run(found.gossip)
-    gossip = reversed_in_time(run.sent, run.time_us)
-    return replace(found, gossip=_tidy(task, gossip), time=task.machine.run(gossip).time_us)
+    gossip = _tidy(task, reversed_in_time(run.sent, run.time_us))
+    return replace(found, gossip=gossip, time=task.machine.run(gossip).time_us)
 
 
 @dataclass(frozen=True)
@@ -154,56 +161,159 @@ def _parts(routes: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, ob
     return _Task(routes, distances(routes), wants, machine, growth_bound(routes, wants, ports), objective)
 
 
-def _best(task: _Task, bound: Bound) -> Gossip:
-    """The best gossip of all that is tried, or the first that meets the bound."""
-    best: Gossip = ()
-    best_us = task.machine.run(best).time_us
-    for gossip in _tries(task, bound):
-        time_us = task.machine.run(gossip).time_us
-        if time_us < best_us - SAME_US:
-            best, best_us = gossip, time_us
-        if best_us <= bound.time_us + SAME_US:
-            break
-    return best
+class _Hunt:
+    """The best gossip so far, and why nothing is better once that is known."""
 
+    def __init__(self, task: _Task, bound: Bound) -> None:
+        self._task, self._bound = task, bound
+        self._best: Gossip = ()
+        self._time_us = task.machine.run(()).time_us
+        self._seeds: list[tuple[float, Gossip]] = []
+        self._reason: str | None = None
+        self._nodes = 0
 
-def _tries(task: _Task, bound: Bound) -> Iterator[Gossip]:
-    """Gossips worth a look, the cheap ones first."""
-    machine = task.machine
-    if task.root is not None:
-        count = len(task.wants)
-        routes = np.where(np.eye(count, dtype=bool), inf, task.latency_us)
-        yield labelled(broadcast_tree(range(count), routes, task.root, machine.ports))
-    seeds: list[tuple[float, Gossip]] = []
-    for gossip in patterns(task.away_us, task.latency_us, machine.ports):
-        seeds.append((machine.run(gossip).time_us, gossip))
-        yield gossip
-    problem = problem_of(task.latency_us, task.wants, machine.ports)
-    below_us = min((time_us for time_us, _ in seeds), default=inf)
-    width = next((width for ranks, width in WIDTHS if len(task.wants) <= ranks), 4)
-    for share, variants in ((4, 2), (1, 8)):
-        for time_us, gossip in beam_search(problem, width=max(4, width // share), variants=variants, below_us=below_us):
-            seeds.append((machine.run(gossip).time_us, gossip))
-            below_us = min(below_us, time_us)
-            yield gossip
-    seeds.sort(key=lambda seed: seed[0])
-    for seed, (_, gossip) in enumerate(seeds[:3]):
-        moves = MOVES // max(20, sum(map(len, gossip)))
-        yield polished(machine, gossip, moves=moves, enough_us=bound.time_us, seed=seed + 1)
+    def ended(self) -> Found:
+        """What was found, after all stages or as soon as nothing better can be."""
+        for stage in (
+            self._patterns,
+            self._small_beam,
+            self._trees,
+            self._glance,
+            self._wide_beam,
+            self._polish,
+            self._exact,
+        ):
+            stage()
+            if self._time_us <= self._bound.time_us + SAME_US:
+                self._reason = self._bound.argument
+            if self._reason is not None:
+                break
+        proved = self._reason is not None
+        bound_us = self._time_us if proved else self._bound.time_us
+        gossip = _tidy(self._task, self._best)
+        return Found(gossip, self._time_us, bound_us, proved, self._reason or self._bound.argument, self._nodes)
 
+    def _offer(self, gossip: Gossip) -> None:
+        time_us = self._task.machine.run(gossip).time_us
+        self._seeds.append((time_us, gossip))
+        if time_us < self._time_us - SAME_US:
+            self._best, self._time_us = gossip, time_us
 
-def _proved(task: _Task, best: Gossip, bound: Bound) -> Found:
-    """The best gossip, tidy, after an exact search where the bound is not met and the ranks are few."""
-    machine = task.machine
-    time_us = machine.run(best).time_us
-    argument, proved, nodes = bound.argument, time_us <= bound.time_us + SAME_US, 0
-    if not proved and len(task.wants) <= EXACT_RANKS:
-        best, proved, nodes = _exact(task, best, time_us, bound.time_us)
-        time_us = machine.run(best).time_us
-        if proved and time_us > bound.time_us + SAME_US:
-            argument = f"an exact search found nothing below {time_us:g} ({nodes} nodes)"
-    best = _tidy(task, best)
-    return Found(best, time_us, time_us if proved else bound.time_us, proved, argument, nodes)
+    def _patterns(self) -> None:
+        task = self._task
+        if task.root is not None:
+            routes = np.where(np.eye(len(task.wants), dtype=bool), inf, task.latency_us)
+            self._offer(labelled(broadcast_tree(range(len(routes)), routes, task.root, task.machine.ports)))
+        for gossip in patterns(task.away_us, task.latency_us, task.machine.ports):
+            if self._time_us <= self._bound.time_us + SAME_US:
+                break
+            self._offer(gossip)
+
+    def _small_beam(self) -> None:
+        self._beam(share=4, variants=2)
+
+    def _wide_beam(self) -> None:
+        self._beam(share=1, variants=8)
+
+    def _beam(self, share: int, variants: int) -> None:
+        task = self._task
+        problem = problem_of(task.latency_us, task.wants, task.machine.ports)
+        width = next((width for ranks, width in WIDTHS if len(task.wants) <= ranks), 4)
+        found = beam_search(problem, width=max(4, width // share), variants=variants, below_us=self._time_us)
+        for _, gossip in found:
+            self._offer(gossip)
+
+    def _polish(self) -> None:
+        self._seeds.sort(key=lambda seed: seed[0])
+        for number, (_, gossip) in enumerate(self._seeds[:POLISHED]):
+            moves = MOVES // max(20, sum(map(len, gossip)))
+            if moves < FEWEST_MOVES:
+                continue
+            enough_us = self._bound.time_us
+            self._offer(polished(self._task.machine, gossip, moves=moves, enough_us=enough_us, seed=number + 1))
+
+    def _trees(self) -> None:
+        """Whether one rank alone needs so long to reach all, or to hear of all: an exact search over trees."""
+        task, count = self._task, len(self._task.wants)
+        if task.root is not None or count > EXACT_RANKS:
+            return
+        seen: set[tuple[float, ...]] = set()
+        for latency_us, wants, what in (
+            (task.latency_us, task.wants, "reach"),
+            (task.latency_us.T, task.wants.T, "hear of"),
+        ):
+            routes = np.where(np.eye(count, dtype=bool), inf, latency_us)
+            for rank in range(count):
+                looks = (*np.sort(latency_us[rank]).tolist(), *np.sort(latency_us[:, rank]).tolist())
+                looks = (*looks, float(what == "reach"))
+                tree = broadcast_tree(range(count), routes, rank, task.machine.ports)
+                slow = max((message.arrival_us for message in tree), default=0.0) >= self._time_us - SAME_US
+                if looks in seen or not slow or len(seen) == PARTS:
+                    continue
+                seen.add(looks)
+                if self._excluded(latency_us, wants, rank):
+                    others = int(wants[rank].sum()) - int(wants[rank, rank])
+                    self._reason = f"rank {rank} cannot {what} {others} ranks in less than {self._time_us:g}"
+                    return
+
+    def _excluded(self, latency_us: NDArray[np.float64], wants: NDArray[np.bool_], rank: int) -> bool:
+        """Whether the contribution of one rank cannot be everywhere sooner."""
+        part = np.zeros_like(wants)
+        part[rank] = wants[rank]
+        machine = Machine(latency_us.tolist(), bit_rows(part.T), self._task.machine.ports)
+        search = LatencySearch(machine, distances(latency_us), PART_NODES)
+        try:
+            return search.find(self._time_us - NEXT_US) is None
+        except OutOfNodesError:
+            return False
+        finally:
+            self._nodes += search.looked_at
+
+    def _glance(self) -> None:
+        """An exact search, where a short one may do."""
+        if len(self._task.wants) <= GLANCE_RANKS:
+            self._exact(GLANCE_NODES)
+
+    def _exact(self, nodes: int = NODES) -> None:
+        task = self._task
+        if len(task.wants) > EXACT_RANKS:
+            return
+        search = self._exact_rounds if task.objective == "rounds" else self._exact_latency
+        if search(nodes) and self._time_us > self._bound.time_us + SAME_US:
+            self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
+
+    def _exact_latency(self, nodes: int) -> bool:
+        """Whether nothing is better than what is best then."""
+        search = LatencySearch(self._task.machine, self._task.away_us, nodes)
+        ended = False
+        try:
+            while self._time_us > self._bound.time_us + SAME_US:
+                messages, before_us = search.find(self._time_us - NEXT_US), self._time_us
+                if messages is not None:
+                    self._offer(labelled(messages))
+                ended = messages is None
+                if self._time_us >= before_us - SAME_US:  # none, or no rounds give these messages these loads
+                    break
+        except OutOfNodesError:
+            ended = False
+        self._nodes += search.looked_at
+        return ended
+
+    def _exact_rounds(self, nodes: int) -> bool:
+        """Whether nothing is better than what is best then."""
+        machine = self._task.machine
+        search = RoundsSearch(machine.sources, machine.wanted, machine.ports, nodes)
+        ended = True
+        try:
+            while ended and self._time_us > self._bound.time_us + SAME_US:
+                gossip = search.find(round(self._time_us) - 1)
+                if gossip is None:
+                    break
+                self._offer(gossip)
+        except OutOfNodesError:
+            ended = False
+        self._nodes += nodes - max(search.nodes, 0)
+        return ended
 
 
 def _tidy(task: _Task, gossip: Gossip) -> Gossip:
@@ -216,21 +326,3 @@ def _tidy(task: _Task, gossip: Gossip) -> Gossip:
         tuple((message.src, message.dst) for message in group)
         for _, group in groupby(sent, key=lambda message: round(message.start_us))
     )
-
-
-def _exact(task: _Task, best: Gossip, time_us: float, bound_us: float) -> tuple[Gossip, bool, int]:
-    """(best gossip, whether nothing is better, nodes)."""
-    machine = task.machine
-    if task.objective == "latency":
-        search = LatencySearch(machine, task.away_us, NODES)
-        return search.improved(best, time_us, bound_us)
-    rounds = RoundsSearch(machine.sources, machine.wanted, machine.ports, NODES)
-    try:
-        for fewer in range(round(time_us) - 1, round(bound_us) - 1, -1):
-            found = rounds.find(fewer)
-            if found is None:
-                break
-            best = found
-    except OutOfNodesError:
-        return best, False, NODES
-    return best, True, NODES - rounds.nodes
