@@ -21,7 +21,7 @@ from topocomm.planning.search.growth import clusters, distances
 
 CLASSES = 4
 """Most classes of latency told apart."""
-CELLS = 2_000_000
+CELLS = 4_000_000
 """Most children of a round, times pairs of ranks."""
 FINISHED = 8
 """Most gossips returned."""
@@ -93,7 +93,9 @@ def problem_of(latency_us: Times, wants: NDArray[np.bool_], ports: int) -> Probl
     return Problem(routes, _words(wants.T), _words(asked[None])[0], ports, _partitions(latency_us))
 
 
-def beam_search(problem: Problem, *, width: int, variants: int, below_us: float) -> list[tuple[float, Gossip]]:
+def beam_search(
+    problem: Problem, *, width: int, variants: int, below_us: float, turn: int = 0
+) -> list[tuple[float, Gossip]]:
     """(time by this module's clocks, gossip) of gossips faster than `below_us`, the best first.
 
     Args:
@@ -101,13 +103,15 @@ def beam_search(problem: Problem, *, width: int, variants: int, below_us: float)
         width: States kept per round.
         variants: Children of a state per class of latency.
         below_us: Slower ones are of no interest.
+        turn: Another number takes other tables of noise.
     """
     states = _start(problem)
     noise, shifts = _noise(len(problem.wanted)), _shifts(len(problem.wanted), problem.partitions)
     limits = _limits(problem.latency_us)
     found: list[tuple[float, Gossip]] = []
     for depth in range(4 * len(problem.wanted)):
-        tastes = _tastes(noise[(np.arange(variants) + depth * variants) % NOISES], shifts)
+        chosen = noise[(np.arange(variants) + depth * variants + 13 * turn) % NOISES]
+        tastes = _tastes(problem.latency_us, limits, chosen, shifts)
         states = _children(problem, states, limits, tastes)
         done = ~(problem.wanted & ~states.known).any(axis=(1, 2))
         times = states.ready_us.max(axis=1)
@@ -133,33 +137,39 @@ def _start(problem: Problem) -> States:
 
 @dataclass(frozen=True)
 class Tastes:
-    """Ways to weigh messages: one child per way and class.
+    """Ways to weigh messages.
 
     Attributes:
+        kinds: int64 [kinds, 2]: (class, way) of every kind of child; a shift goes with the class that it needs.
         table: float64 [ways, n, n].
         early: float64 [ways]: weight of an early arrival.
         taste: float64 [ways]: weight of the table.
         mutual: bool [ways]: ranks that tell each other come first.
     """
 
+    kinds: Ints
     table: Times
     early: Times
     taste: Times
     mutual: NDArray[np.bool_]
 
 
-def _tastes(noise: Times, shifts: Times) -> Tastes:
+def _tastes(latency_us: Times, limits: list[float], noise: Times, shifts: Times) -> Tastes:
     ways = np.arange(len(noise) + len(shifts))
     styles = np.array(STYLES)[ways // 2 % len(STYLES)]
     styles[len(noise) :] = SHIFT_STYLE
     table = np.concatenate([noise, shifts])
-    return Tastes(table, styles[:, 0], styles[:, 1], (ways % 2 == 0) & (ways < len(noise)))
+    longest_us = np.where(shifts.astype(bool) & np.isfinite(latency_us), latency_us, 0.0).max(axis=(1, 2))
+    needed = np.minimum(np.searchsorted(np.array(limits) + SAME_US, longest_us), len(limits) - 1).tolist()
+    kinds = [(level, way) for way in range(len(noise)) for level in range(len(limits))]
+    kinds += [(level, len(noise) + shift) for shift, level in enumerate(needed)]
+    return Tastes(np.array(kinds), table, styles[:, 0], styles[:, 1], (ways % 2 == 0) & (ways < len(noise)))
 
 
 def _children(problem: Problem, states: States, limits: list[float], tastes: Tastes) -> States:
-    """One round more: every class times every way, for every state."""
+    """One round more: every kind of child for every state."""
     batch, count = states.ready_us.shape
-    kinds = np.array([(level, way) for level in range(len(limits)) for way in range(len(tastes.early))])
+    kinds = tastes.kinds
     each = min(len(kinds), max(len(limits), CELLS // (batch * count * count)))
     parent = np.repeat(np.arange(batch), each)
     # Where not all kinds can be tried, every state tries others, spread over all.

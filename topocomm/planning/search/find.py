@@ -31,8 +31,10 @@ GLANCE_RANKS, GLANCE_NODES = 8, 2_000
 """Up to so many ranks the exact search comes first, with so many choices."""
 PARTS, PART_NODES = 6, 5_000
 """Kinds of ranks of which it is searched whether they alone need as long as the whole; choices for each."""
-WIDTHS = ((8, 200), (16, 150), (32, 80), (64, 24), (128, 8))
-"""States that the beam keeps per round, by number of ranks."""
+WIDTHS = ((8, 200), (16, 150), (32, 80), (64, 48), (128, 16))
+"""(up to so many ranks, states that the beam keeps per round)."""
+BEAMS = ((4, 8), (2, 4), (1, 2))
+"""Beams after the first: part of that width, tables of noise."""
 POLISHED, MOVES = 3, 50_000
 """Gossips that the local search starts from; its moves from each, times messages."""
 FEWEST_MOVES = 200
@@ -179,7 +181,7 @@ class _Hunt:
             self._small_beam,
             self._trees,
             self._glance,
-            self._wide_beam,
+            self._wide_beams,
             self._polish,
             self._exact,
         ):
@@ -210,17 +212,20 @@ class _Hunt:
             self._offer(gossip)
 
     def _small_beam(self) -> None:
-        self._beam(share=4, variants=2)
+        self._beam(4, 2, 0)
 
-    def _wide_beam(self) -> None:
-        self._beam(share=1, variants=8)
+    def _wide_beams(self) -> None:
+        for turn, (share, variants) in enumerate(BEAMS):
+            self._beam(share, variants, turn + 1)
+            if self._time_us <= self._bound.time_us + SAME_US:
+                break
 
-    def _beam(self, share: int, variants: int) -> None:
+    def _beam(self, share: int, variants: int, turn: int) -> None:
         task = self._task
         problem = problem_of(task.latency_us, task.wants, task.machine.ports)
         width = next((width for ranks, width in WIDTHS if len(task.wants) <= ranks), 4)
-        found = beam_search(problem, width=max(4, width // share), variants=variants, below_us=self._time_us)
-        for _, gossip in found:
+        width = max(4, width // share)
+        for _, gossip in beam_search(problem, width=width, variants=variants, below_us=self._time_us, turn=turn):
             self._offer(gossip)
 
     def _polish(self) -> None:
