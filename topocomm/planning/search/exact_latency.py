@@ -10,7 +10,7 @@ that can change places, hear in the order of their numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
 
@@ -66,7 +66,13 @@ class _Started:
 class LatencySearch:
     """One machine, what is wanted on it, and how many choices may be looked at."""
 
-    def __init__(self, machine: Machine, away_us: NDArray[np.float64], nodes: int) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        away_us: NDArray[np.float64],
+        nodes: int,
+        accepted: Callable[[list[Timed]], bool] = lambda messages: True,
+    ) -> None:
         self._machine = machine
         self._away = away_us.tolist()
         self._latency = machine.latency_us
@@ -75,6 +81,9 @@ class LatencySearch:
         self._ranks = range(len(machine.wanted))
         self._nodes, self._allowed = nodes, nodes
         self._deadline_us = 0.0
+        self._accepted = accepted
+        self._path: list[Timed] = []
+        self.refused = False
         self._failed: dict[object, float] = {}
         self._asked = [sum(1 << b for b in self._ranks if machine.wanted[b] >> a & 1) for a in self._ranks]
         self._useful = sum(1 << a for a in self._ranks if self._asked[a] & ~(1 << a))
@@ -101,26 +110,36 @@ class LatencySearch:
         return [(mask, growth) for mask, growth in zip(bits, growths, strict=True) if not growth.bounds_nothing]
 
     def find(self, deadline_us: float) -> list[Timed] | None:
-        """Messages that end by a deadline; None when there are none.
+        """Messages that end by a deadline; None when there are none that are `accepted`.
+
+        `refused` tells then whether some were not.
 
         Raises:
             OutOfNodesError: Neither is known after the nodes allowed.
         """
         self._deadline_us = deadline_us
         self._failed.clear()
+        self._path.clear()
+        self.refused = False
         everybody = (1 << len(self._wanted)) - 1
         return self._from(_State(0.0, tuple(1 << rank for rank in self._ranks), (), everybody, everybody))
 
     def _from(self, state: _State) -> list[Timed] | None:
         if all(not want & ~have for want, have in zip(self._wanted, state.known, strict=True)):
-            return []
+            messages = list(self._path)
+            if self._accepted(messages):
+                return messages
+            self.refused = True
+            return None
         now_us, key = state.now_us, self._key(state)
         if self._failed.get(key, now_us + 1.0) <= now_us + SAME_US or self._hopeless(state):
             return None
         for started in self._choices(state):
-            rest = self._from(self._next(state, started))
-            if rest is not None:
-                return [Timed(now_us, now_us + self._latency[src][dst], src, dst) for src, dst in started] + rest
+            self._path += [Timed(now_us, now_us + self._latency[src][dst], src, dst) for src, dst in started]
+            found = self._from(self._next(state, started))
+            if found is not None:
+                return found
+            del self._path[len(self._path) - len(started) :]
         self._failed[key] = now_us
         return None
 

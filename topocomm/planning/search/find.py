@@ -14,7 +14,7 @@ from topocomm.errors import PlanError
 from topocomm.planning.search.beam import beam_search, problem_of
 from topocomm.planning.search.exact_latency import LatencySearch
 from topocomm.planning.search.exact_rounds import OutOfNodesError, RoundsSearch
-from topocomm.planning.search.gossip import SAME_US, Gossip, bit_rows, labelled, reversed_in_time, trimmed
+from topocomm.planning.search.gossip import SAME_US, Gossip, Timed, bit_rows, labelled, reversed_in_time, trimmed
 from topocomm.planning.search.growth import Bound, distances
 from topocomm.planning.search.growth import lower_bound as growth_bound
 from topocomm.planning.search.patterns import patterns
@@ -25,7 +25,7 @@ Objective = Literal["latency", "rounds"]
 
 EXACT_RANKS = 16
 """Up to so many ranks the search tries to end with a proof."""
-NODES = 30_000
+NODES = 20_000
 """Choices that an exact search looks at before it leaves the question open."""
 GLANCE_RANKS, GLANCE_NODES = 8, 2_000
 """Up to so many ranks the exact search comes first, with so many choices."""
@@ -35,7 +35,7 @@ WIDTHS = ((8, 200), (16, 150), (32, 80), (64, 48), (128, 16))
 """(up to so many ranks, states that the beam keeps per round)."""
 BEAMS = ((4, 8), (2, 4), (1, 2))
 """Beams after the first: part of that width, tables of noise."""
-POLISHED, MOVES = 3, 50_000
+POLISHED, MOVES = 4, 120_000
 """Gossips that the local search starts from; its moves from each, times messages."""
 FEWEST_MOVES = 200
 """Fewer are not worth the while."""
@@ -289,20 +289,21 @@ class _Hunt:
 
     def _exact_latency(self, nodes: int) -> bool:
         """Whether nothing is better than what is best then."""
-        search = LatencySearch(self._task.machine, self._task.away_us, nodes)
+
+        def faster(messages: list[Timed]) -> bool:  # rounds may not give these messages these loads
+            before_us = self._time_us
+            self._offer(labelled(messages))
+            return self._time_us < before_us - SAME_US
+
+        search = LatencySearch(self._task.machine, self._task.away_us, nodes, faster)
         ended = False
         try:
-            while self._time_us > self._bound.time_us + SAME_US:
-                messages, before_us = search.find(self._time_us - NEXT_US), self._time_us
-                if messages is not None:
-                    self._offer(labelled(messages))
-                ended = messages is None
-                if self._time_us >= before_us - SAME_US:  # none, or no rounds give these messages these loads
-                    break
+            while not ended and self._time_us > self._bound.time_us + SAME_US:
+                ended = search.find(self._time_us - NEXT_US) is None
         except OutOfNodesError:
             ended = False
         self._nodes += search.looked_at
-        return ended
+        return ended and not search.refused
 
     def _exact_rounds(self, nodes: int) -> bool:
         """Whether nothing is better than what is best then."""

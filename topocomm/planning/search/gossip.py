@@ -23,6 +23,9 @@ Message = tuple[int, int]
 Gossip = tuple[tuple[Message, ...], ...]
 """Rounds of messages."""
 
+Distance = tuple[int, int, int]
+"""(i, j, d): the round of message j is at least that of message i, plus d."""
+
 SAME_US = 1e-9
 """Times that differ by less are equal: sums in another order."""
 
@@ -131,8 +134,8 @@ def trimmed(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Seque
     """The gossip without messages that carry nothing, each in the earliest round that changes nothing else.
 
     A message comes after what its source has heard, not before what its ports serve earlier, and not before what its
-    destination sends without it; a port has at most `ports` messages a round, as in the gossip given. So loads and
-    port orders stay, and with them all times.
+    destination sends without it; where that allows it a port has at most `ports` messages a round. So loads and port
+    orders stay, and with them all times.
     """
     count = len(wanted)
     outgoing: list[list[int]] = [[] for _ in range(count)]
@@ -142,6 +145,7 @@ def trimmed(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Seque
     for _, group in groupby(sent, key=lambda message: message.round):
         messages = [(message.src, message.dst) for message in group]
         levels = _levels(messages, outgoing, incoming, ports)
+        rounds += [[] for _ in range(max(levels) + 1 - len(rounds))]
         for message, level in zip(messages, levels, strict=True):
             rounds[level].append(message)
             outgoing[message[0]].append(level)
@@ -154,7 +158,7 @@ def _levels(messages: list[Message], outgoing: list[list[int]], incoming: list[l
 
     def after_port(side: int, index: int, queue: list[int]) -> int:
         beside = sum(other[side] == messages[index][side] for other in messages[:index])
-        full = ports - beside
+        full = max(1, ports - beside)
         return max(queue[-1] if queue else 0, queue[-full] + 1 if len(queue) >= full else 0)
 
     levels = []
@@ -163,7 +167,7 @@ def _levels(messages: list[Message], outgoing: list[list[int]], incoming: list[l
         told = max(outgoing[dst], default=0)
         levels.append(max(heard, told, after_port(0, i, outgoing[src]), after_port(1, i, incoming[dst])))
     moved = True
-    while moved:  # ends: the round that they had meets all of it
+    while moved:  # ends: no level rises above the highest
         moved = False
         for i, (src, dst) in enumerate(messages):
             leaving = [level for (other, _), level in zip(messages, levels, strict=True) if other == dst]
@@ -187,41 +191,72 @@ def labelled(messages: Sequence[Timed]) -> Gossip:
     """Rounds for messages with times, so that each carries what had arrived when it starts and no more.
 
     A message comes after those that its source had received when it starts, and not after those that its source
-    received later: their load would delay it. Where both cannot be, as messages can cross, the second gives way.
+    received later and that have news for its destination: they would delay it. Where not all can be, as messages can
+    cross, some of the second kind give way.
     """
     order = sorted(messages)
-    after: list[tuple[int, int, int]] = []  # (i, j, d): the round of j is at least that of i, plus d
-    crossing: list[tuple[int, int, int]] = []
+    knew = _knew(order)
+    after: list[Distance] = []
+    apart: list[Distance] = []
+    crossing: list[Distance] = []
     for i, one in enumerate(order):
         for j, other in enumerate(order):
             if i == j:
                 continue
-            if one.dst == other.src:
-                if one.arrival_us <= other.start_us + SAME_US:
-                    after.append((i, j, 1))
-                else:
-                    crossing.append((j, i, 0))
+            ended = one.arrival_us <= other.start_us + SAME_US
+            if one.dst == other.src and ended:
+                after.append((i, j, 1))
+            elif one.dst == other.src and knew[i][0] & ~knew[j][1]:
+                crossing.append((j, i, 0))
             if i < j and (one.src == other.src or one.dst == other.dst):
-                apart = one.arrival_us <= other.start_us + SAME_US
-                after.append((i, j, int(apart)))
-    rounds = _longest(len(order), [*after, *crossing]) or _longest(len(order), after) or [0] * len(order)
+                after.append((i, j, 0))
+                apart.append((i, j, int(ended)))
+    start = [0] * len(order)
+    rounds = _longest([*after, *apart, *crossing], start) or _spaced(after, crossing, start)
     gossip: list[list[Message]] = [[] for _ in range(max(rounds, default=-1) + 1)]
     for message, number in zip(order, rounds, strict=True):
         gossip[number].append((message.src, message.dst))
     return tuple(tuple(messages) for messages in gossip if messages)
 
 
-def _longest(count: int, least: list[tuple[int, int, int]]) -> list[int] | None:
-    """The smallest rounds that keep all distances; None when they go round in a circle."""
-    rounds = [0] * count
-    for _ in range(count + 1):
+def _knew(order: Sequence[Timed]) -> list[tuple[int, int]]:
+    """Per message, what its source and its destination knew when it started."""
+    found: list[tuple[int, int]] = []
+    for message in order:
+        source, target = 1 << message.src, 1 << message.dst
+        for earlier, (load, _) in zip(order, found, strict=False):
+            if earlier.arrival_us <= message.start_us + SAME_US:
+                source |= load * (earlier.dst == message.src)
+                target |= load * (earlier.dst == message.dst)
+        found.append((source, target))
+    return found
+
+
+def _spaced(after: list[Distance], crossing: list[Distance], start: list[int]) -> list[int]:
+    """The smallest rounds that keep the first distances, and of the second all, or those that fit one by one."""
+    rounds = _longest([*after, *crossing], start)
+    if rounds is not None:
+        return rounds
+    kept, rounds = after, _longest(after, start) or start
+    for one in crossing:
+        longer = _longest([*kept, one], rounds)
+        if longer is not None:
+            kept, rounds = [*kept, one], longer
+    return rounds
+
+
+def _longest(least: list[Distance], start: list[int]) -> list[int] | None:
+    """The smallest rounds from `start` on that keep all distances; None when they go round in a circle."""
+    rounds, limit = list(start), max(start, default=0) + len(start)
+    moved = True
+    while moved:
         moved = False
         for i, j, distance in least:
             if rounds[j] < rounds[i] + distance:
                 rounds[j], moved = rounds[i] + distance, True
-        if not moved:
-            return rounds
-    return None
+                if rounds[j] > limit:
+                    return None
+    return rounds
 
 
 def reversed_in_time(sent: Sequence[Sent], end_us: float) -> Gossip:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.search.gossip import Timed
+from topocomm.planning.search.gossip import SAME_US, Timed
 
 
 def broadcast_tree(kinds: Sequence[int], latency_us: NDArray[np.float64], root: int, ports: int = 1) -> list[Timed]:
-    """The messages of a broadcast, earliest arrival first; near linear in the ranks where there are few kinds.
+    """The messages of a broadcast, in the time of ranks x (log ranks + kinds).
 
     Two greedy trees are built, and the faster returned: always the message that arrives first; and the same, but a
     kind that nobody has reached yet comes before all others, for each sender.
@@ -38,32 +38,36 @@ def _tree(
     for rank in range(len(kinds) - 1, -1, -1):
         if rank != root:
             left[kinds[rank]].append(rank)
-    costs = latency_us.copy()  # infinite where nobody is left to tell
-    costs[:, [not ranks for ranks in left]] = np.inf
-    fresh = np.ones(len(latency_us), bool)
-    fresh[kinds[root]] = False
+    number = np.array([len(ranks) for ranks in left])
+    fresh = np.arange(len(left)) != kinds[root]
     tree: list[Timed] = []
-    heap: list[tuple[float, int, int, float]] = []
+    heap: list[tuple[float, int, float]] = []
 
-    def offer(rank: int, free_us: float) -> None:
-        row = costs[kinds[rank]]
+    def nearest(rank: int) -> tuple[float, int]:
+        """(latency, kind) of whom to tell: of the nearest kinds the one with most ranks left."""
+        row = np.where(number > 0, latency_us[kinds[rank]], np.inf)
         if new_first and np.isfinite(row[fresh]).any():
             row = np.where(fresh, row, np.inf)
-        kind = int(row.argmin())
-        if np.isfinite(row[kind]):
-            heapq.heappush(heap, (free_us + float(row[kind]), rank, kind, free_us))
+        least_us = float(row.min())
+        return least_us, int(np.where(row <= least_us + SAME_US, number, -1).argmax())
+
+    def offer(rank: int, free_us: float) -> None:
+        away_us, _ = nearest(rank)
+        if np.isfinite(away_us):
+            heapq.heappush(heap, (free_us + away_us, rank, free_us))
 
     for _ in range(ports):
         offer(root, 0.0)
     while heap:
-        arrival_us, src, kind, free_us = heapq.heappop(heap)
-        if not left[kind] or (new_first and not fresh[kind] and np.isfinite(costs[kinds[src]][fresh]).any()):
+        arrival_us, src, free_us = heapq.heappop(heap)
+        away_us, kind = nearest(src)
+        if free_us + away_us > arrival_us + SAME_US:  # others were faster
             offer(src, free_us)
             continue
         dst = left[kind].pop()
+        number[kind] -= 1
         fresh[kind] = False
-        if not left[kind]:
-            costs[:, kind] = np.inf
+        arrival_us = free_us + away_us
         tree.append(Timed(free_us, arrival_us, src, dst))
         offer(src, arrival_us)
         for _ in range(ports):
