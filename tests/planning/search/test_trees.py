@@ -24,7 +24,7 @@ def test_every_rank_hears_once_and_the_times_are_those_of_the_model(count):
         assert gossip_time_us(labelled(tree), latency, wants, ports) == pytest.approx(end_us(tree))
 
 
-@pytest.mark.parametrize(("hosts", "expected_us"), [(1, 1.8), (2, 6.8), (4, 8.0), (256, 20.4)])
+@pytest.mark.parametrize(("hosts", "expected_us"), [(1, 1.8), (2, 6.8), (4, 8.0), (256, 21.0)])
 def test_kinds_do_for_machines_of_many_ranks(hosts, expected_us):
     latency = np.full((hosts, hosts), 5.0)
     np.fill_diagonal(latency, 0.6)

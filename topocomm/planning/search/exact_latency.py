@@ -22,6 +22,8 @@ from topocomm.planning.search.gossip import SAME_US, Timed
 from topocomm.planning.search.growth import Growth, clusters
 from topocomm.planning.search.polish import Machine
 
+REFUSALS = 8
+"""So many schedules that are not accepted end the search."""
 GROUPS = 4
 """Most groups whose growth is looked at besides that of all ranks."""
 
@@ -83,7 +85,7 @@ class LatencySearch:
         self._deadline_us = 0.0
         self._accepted = accepted
         self._path: list[Timed] = []
-        self.refused = False
+        self.refused = 0
         self._failed: dict[object, float] = {}
         self._asked = [sum(1 << b for b in self._ranks if machine.wanted[b] >> a & 1) for a in self._ranks]
         self._useful = sum(1 << a for a in self._ranks if self._asked[a] & ~(1 << a))
@@ -112,7 +114,7 @@ class LatencySearch:
     def find(self, deadline_us: float) -> list[Timed] | None:
         """Messages that end by a deadline; None when there are none that are `accepted`.
 
-        `refused` tells then whether some were not.
+        `refused` counts then those that were not.
 
         Raises:
             OutOfNodesError: Neither is known after the nodes allowed.
@@ -120,7 +122,7 @@ class LatencySearch:
         self._deadline_us = deadline_us
         self._failed.clear()
         self._path.clear()
-        self.refused = False
+        self.refused = 0
         everybody = (1 << len(self._wanted)) - 1
         return self._from(_State(0.0, tuple(1 << rank for rank in self._ranks), (), everybody, everybody))
 
@@ -129,8 +131,13 @@ class LatencySearch:
             messages = list(self._path)
             if self._accepted(messages):
                 return messages
-            self.refused = True
+            self.refused += 1
+            if self.refused == REFUSALS:
+                raise OutOfNodesError
             return None
+        self._nodes -= 1
+        if self._nodes < 0:
+            raise OutOfNodesError
         now_us, key = state.now_us, self._key(state)
         if self._failed.get(key, now_us + 1.0) <= now_us + SAME_US or self._hopeless(state):
             return None

@@ -35,6 +35,8 @@ WIDTHS = ((8, 200), (16, 150), (32, 80), (64, 48), (128, 16))
 """(up to so many ranks, states that the beam keeps per round)."""
 BEAMS = ((4, 8), (2, 4), (1, 2))
 """Beams after the first: part of that width, tables of noise."""
+LARGE = 64
+"""Above so many ranks only the last of them."""
 POLISHED, MOVES = 4, 120_000
 """Gossips that the local search starts from; its moves from each, times messages."""
 FEWEST_MOVES = 200
@@ -215,7 +217,8 @@ class _Hunt:
         self._beam(4, 2, 0)
 
     def _wide_beams(self) -> None:
-        for turn, (share, variants) in enumerate(BEAMS):
+        beams = BEAMS if len(self._task.wants) <= LARGE else BEAMS[-1:]
+        for turn, (share, variants) in enumerate(beams):
             self._beam(share, variants, turn + 1)
             if self._time_us <= self._bound.time_us + SAME_US:
                 break
