@@ -16,6 +16,7 @@ from topocomm.errors import PlanError
 from topocomm.planning.search import find
 from topocomm.planning.search.find import search_gossip
 from topocomm.planning.search.gossip import gossip_time_us
+from topocomm.planning.search.patterns import flood
 
 
 def uneven(sizes, rail_us=5.0, other_us=6.0):
@@ -160,6 +161,7 @@ def quick(monkeypatch):
     """Short searches: what they return must be right all the same."""
     monkeypatch.setattr(find, "NODES", 300)
     monkeypatch.setattr(find, "GLANCE_NODES", 300)
+    monkeypatch.setattr(find, "ROUND_NODES", 300)
     monkeypatch.setattr(find, "PART_NODES", 300)
     monkeypatch.setattr(find, "MOVES", 1000)
     monkeypatch.setattr(find, "WIDTHS", ((128, 16),))
@@ -201,6 +203,14 @@ def test_a_bound_or_an_incumbent_ends_the_search():
     assert search_gossip(latency, wants, ports=1, objective="latency", incumbent=5.5).time == 5.0
     told = search_gossip(latency, wants, ports=1, objective="latency", lower_bound=5.0)
     assert (told.time, told.proved, told.nodes, told.argument) == (5.0, True, 0, "the bound given")
+
+
+def test_flooding_brings_everything_everywhere():
+    one_way = np.full((5, 5), inf)
+    one_way[range(5), [1, 2, 3, 4, 0]] = 1.0
+    np.fill_diagonal(one_way, 0.0)
+    assert gossip_time_us(flood(one_way, 1), one_way, brute.everything(5), 1) < inf
+    assert solved(one_way, "rounds").time == 4
 
 
 def test_a_message_less_is_missed():

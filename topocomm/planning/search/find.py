@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
@@ -17,7 +18,7 @@ from topocomm.planning.search.exact_rounds import OutOfNodesError, RoundsSearch
 from topocomm.planning.search.gossip import SAME_US, Gossip, Timed, bit_rows, labelled, reversed_in_time, trimmed
 from topocomm.planning.search.growth import Bound, distances
 from topocomm.planning.search.growth import lower_bound as growth_bound
-from topocomm.planning.search.patterns import patterns
+from topocomm.planning.search.patterns import flood, patterns
 from topocomm.planning.search.polish import Machine, polished
 from topocomm.planning.search.trees import broadcast_tree
 
@@ -26,7 +27,9 @@ Objective = Literal["latency", "rounds"]
 EXACT_RANKS = 16
 """Up to so many ranks the search tries to end with a proof."""
 NODES = 20_000
-"""Choices that an exact search looks at before it leaves the question open."""
+"""Choices that an exact search over times looks at before it leaves the question open."""
+ROUND_NODES = 100_000
+"""The same of a search over rounds, where they take less."""
 GLANCE_RANKS, GLANCE_NODES = 8, 2_000
 """Up to so many ranks the exact search comes first, with so many choices."""
 PARTS, PART_NODES = 6, 5_000
@@ -178,15 +181,13 @@ class _Hunt:
 
     def ended(self) -> Found:
         """What was found, after all stages or as soon as nothing better can be."""
-        for stage in (
-            self._patterns,
-            self._small_beam,
-            self._trees,
-            self._glance,
-            self._wide_beams,
-            self._polish,
-            self._exact,
-        ):
+        search: tuple[Callable[[], None], ...] = (self._wide_beams, self._polish)
+        stages: tuple[Callable[[], None], ...]
+        if self._task.objective == "rounds":
+            stages = (self._patterns, self._small_beam, self._exact_rounds, *search)
+        else:
+            stages = (self._patterns, self._small_beam, self._trees, self._glance, *search, self._exact_latency)
+        for stage in stages:
             stage()
             if self._time_us <= self._bound.time_us + SAME_US:
                 self._reason = self._bound.argument
@@ -212,6 +213,8 @@ class _Hunt:
             if self._time_us <= self._bound.time_us + SAME_US:
                 break
             self._offer(gossip)
+        if self._time_us == inf:
+            self._offer(flood(task.latency_us, task.machine.ports))
 
     def _small_beam(self) -> None:
         self._beam(4, 2, 0)
@@ -280,25 +283,18 @@ class _Hunt:
     def _glance(self) -> None:
         """An exact search, where a short one may do."""
         if len(self._task.wants) <= GLANCE_RANKS:
-            self._exact(GLANCE_NODES)
+            self._exact_latency(GLANCE_NODES)
 
-    def _exact(self, nodes: int = NODES) -> None:
-        task = self._task
-        if len(task.wants) > EXACT_RANKS:
+    def _exact_latency(self, nodes: int | None = None) -> None:
+        if len(self._task.wants) > EXACT_RANKS:
             return
-        search = self._exact_rounds if task.objective == "rounds" else self._exact_latency
-        if search(nodes) and self._time_us > self._bound.time_us + SAME_US:
-            self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
-
-    def _exact_latency(self, nodes: int) -> bool:
-        """Whether nothing is better than what is best then."""
 
         def faster(messages: list[Timed]) -> bool:  # rounds may not give these messages these loads
             before_us = self._time_us
             self._offer(labelled(messages))
             return self._time_us < before_us - SAME_US
 
-        search = LatencySearch(self._task.machine, self._task.away_us, nodes, faster)
+        search = LatencySearch(self._task.machine, self._task.away_us, nodes or NODES, faster)
         ended = False
         try:
             while not ended and self._time_us > self._bound.time_us + SAME_US:
@@ -306,23 +302,26 @@ class _Hunt:
         except OutOfNodesError:
             ended = False
         self._nodes += search.looked_at
-        return ended and not search.refused
+        if ended and not search.refused:
+            self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
 
-    def _exact_rounds(self, nodes: int) -> bool:
-        """Whether nothing is better than what is best then."""
+    def _exact_rounds(self) -> None:
         machine = self._task.machine
-        search = RoundsSearch(machine.sources, machine.wanted, machine.ports, nodes)
-        ended = True
+        if len(machine.wanted) > EXACT_RANKS:
+            return
+        search = RoundsSearch(machine.sources, machine.wanted, machine.ports, ROUND_NODES)
+        ended = False
         try:
-            while ended and self._time_us > self._bound.time_us + SAME_US:
+            while not ended and self._time_us > self._bound.time_us + SAME_US:
                 gossip = search.find(round(self._time_us) - 1)
-                if gossip is None:
-                    break
-                self._offer(gossip)
+                if gossip is not None:
+                    self._offer(gossip)
+                ended = gossip is None
         except OutOfNodesError:
             ended = False
-        self._nodes += nodes - max(search.nodes, 0)
-        return ended
+        self._nodes += ROUND_NODES - max(search.nodes, 0)
+        if ended:
+            self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
 
 
 def _tidy(task: _Task, gossip: Gossip) -> Gossip:

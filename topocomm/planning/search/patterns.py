@@ -44,6 +44,21 @@ def patterns(away_us: NDArray[np.float64], latency_us: NDArray[np.float64], port
                     yield gossip
 
 
+def flood(latency_us: NDArray[np.float64], ports: int) -> Gossip:
+    """All messages that have a route, in rounds, as often as there are ranks: whatever can arrive does."""
+    count = len(latency_us)
+    rounds: list[list[Message]] = []
+    for src, dst in np.argwhere(np.isfinite(latency_us) & ~np.eye(count, dtype=bool)).tolist():
+        for messages in rounds:
+            sends, receives = sum(a == src for a, _ in messages), sum(b == dst for _, b in messages)
+            if max(sends, receives) < ports:
+                messages.append((src, dst))
+                break
+        else:
+            rounds.append([(src, dst)])
+    return tuple(map(tuple, rounds)) * count
+
+
 def _orders(away_us: NDArray[np.float64]) -> list[list[int]]:
     """Orders of the ranks: as they are, and from near to near."""
     count = len(away_us)
