@@ -226,6 +226,8 @@ def test_what_cannot_be_is_refused_in_one_line():
     apart = brute.direct(4, [(0, 1), (2, 3)])
     with pytest.raises(PlanError, match="rank 2 needs the contribution of rank 0, and no route"):
         search_gossip(apart, brute.everything(4), ports=1, objective="rounds")
+    with pytest.raises(PlanError, match="from rank 1 to rank 2 takes 0 us"):
+        search_gossip(np.array([[0, 1, 1], [1, 0, 0], [1, 1, 0.0]]), brute.everything(3), ports=1, objective="latency")
     with pytest.raises(PlanError, match="square"):
         search_gossip(apart, brute.everything(3), ports=1, objective="rounds")
     with pytest.raises(PlanError, match="0 ports"):

@@ -96,7 +96,7 @@ def search_gossip(
         What was found; None when that is no better than the incumbent.
 
     Raises:
-        PlanError: Some wanted contribution has no way, or the arrays do not fit.
+        PlanError: Some wanted contribution has no way, a message takes no time, or the arrays do not fit.
     """
     task = _task(latency_us, wants, ports, objective)
     bound = task.bound
@@ -154,6 +154,10 @@ def _task(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int,
     routes = np.where(np.isfinite(latency_us), 1.0 if objective == "rounds" else latency_us, inf)
     np.fill_diagonal(routes, 0.0)
     away_us = distances(routes)
+    free = np.argwhere((routes <= 0) & ~np.eye(count, dtype=bool)).tolist()
+    if free:
+        a, b = free[0]
+        raise PlanError(f"a message from rank {a} to rank {b} takes {routes[a, b]:g} us: expected more than 0")
     cut = np.argwhere(wants & ~np.isfinite(away_us)).tolist()
     if cut:
         a, b = cut[0]
