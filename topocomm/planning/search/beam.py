@@ -1,0 +1,403 @@
+"""Beam search over rounds of messages, with the clocks of the `alpha` model.
+
+A state holds what every rank knows, when that is there, and when its ports are free. A child adds one round: per
+port a matching by new knowledge, among messages of at most some latency (its class). Classes make the words of
+hierarchical plans: rounds inside, rounds across. States that used each class equally often compete: those are kept
+from which most can be known one message later, whose ranks know the same sets (sets that agree go on fitting each
+other), and whose clocks are early. Matchings vary by tables of taste: a hash as noise (nothing is drawn at random),
+and shifts inside clusters of near ranks and between them, which noise would not find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.search.gossip import SAME_US, Gossip
+from topocomm.planning.search.growth import clusters, distances
+
+CLASSES = 4
+"""Most classes of latency told apart."""
+CELLS = 4_000_000
+"""Most children of a round, times pairs of ranks."""
+FINISHED = 8
+"""Most gossips returned."""
+NOISES = 64
+"""Tables of noise, used in turn."""
+STYLES = ((0.01, 0.001), (0.2, 0.1), (1.0, 0.3), (0.05, 0.6))
+"""(weight of an early arrival, of noise) beside log2 of the new knowledge, by variant."""
+SHIFT_STYLE = (0.01, 2.0)
+"""The same for tables of shifts."""
+PARTITIONS = 3
+"""Most partitions in clusters whose shifts are tried."""
+RELAYED = 0.25
+"""What a contribution counts that a rank can only pass on."""
+
+Words = NDArray[np.uint64]
+Times = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is searched for, as arrays.
+
+    Attributes:
+        latency_us: float64 [n, n], infinite where no route exists and on the diagonal.
+        wanted: uint64 [n, w]: bit a of row b says that rank b needs the contribution of rank a.
+        useful: uint64 [w]: contributions that somebody else wants.
+        ports: Messages that a rank sends, and receives, at once.
+        partitions: Of the ranks in clusters of near ones, coarse first: cluster number by rank.
+    """
+
+    latency_us: Times
+    wanted: Words
+    useful: Words
+    ports: int
+    partitions: tuple[Ints, ...]
+
+
+@dataclass(frozen=True)
+class States:
+    """A batch of states.
+
+    Attributes:
+        known: uint64 [batch, n, w].
+        ready_us: float64 [batch, n]: when all that a rank knows is there.
+        sending_us: float64 [batch, n, ports]: when each send port is free, the earliest first.
+        receiving_us: The same of the receive ports.
+        word: int64 [batch]: how often each class was used, as digits.
+        sources: int16 [batch, rounds, ports, n]: source of each message by destination, -1 for none.
+    """
+
+    known: Words
+    ready_us: Times
+    sending_us: Times
+    receiving_us: Times
+    word: Ints
+    sources: NDArray[np.int16]
+
+    def at(self, index: Ints) -> States:
+        """The states of these numbers."""
+        return States(*(column[index] for column in vars(self).values()))
+
+
+def problem_of(latency_us: Times, wants: NDArray[np.bool_], ports: int) -> Problem:
+    """The arrays of a problem: see `find.search_gossip`."""
+    routes = latency_us.copy()
+    np.fill_diagonal(routes, inf)
+    asked: NDArray[np.bool_] = np.any(wants & ~np.eye(len(wants), dtype=bool), axis=1)
+    return Problem(routes, _words(wants.T), _words(asked[None])[0], ports, _partitions(latency_us))
+
+
+def beam_search(
+    problem: Problem, *, width: int, variants: int, below_us: float, turn: int = 0
+) -> list[tuple[float, Gossip]]:
+    """(time by this module's clocks, gossip) of gossips faster than `below_us`, the best first.
+
+    Args:
+        problem: What is searched for.
+        width: States kept per round.
+        variants: Children of a state per class of latency.
+        below_us: Slower ones are of no interest.
+        turn: Another number takes other tables of noise.
+    """
+    states = _start(problem)
+    noise, shifts = _noise(len(problem.wanted)), _shifts(len(problem.wanted), problem.partitions)
+    limits = _limits(problem.latency_us)
+    found: list[tuple[float, Gossip]] = []
+    for depth in range(4 * len(problem.wanted)):
+        chosen = noise[(np.arange(variants) + depth * variants + 13 * turn) % NOISES]
+        tastes = _tastes(problem.latency_us, limits, chosen, shifts)
+        states = _children(problem, states, limits, tastes)
+        done = ~(problem.wanted & ~states.known).any(axis=(1, 2))
+        times = states.ready_us.max(axis=1)
+        ended = np.flatnonzero(done & (times < below_us - SAME_US))
+        first = ended[np.argsort(times[ended], kind="stable")][:FINISHED].tolist()
+        found += [(float(times[index]), _gossip(states.sources[index])) for index in first]
+        found = sorted(found, key=lambda pair: pair[0])[:FINISHED]
+        if len(found) == FINISHED:
+            below_us = found[-1][0]
+        states = _kept(problem, states.at(np.flatnonzero(~done)), width, below_us)
+        if not len(states.word):
+            break
+    return found
+
+
+def _start(problem: Problem) -> States:
+    count = len(problem.wanted)
+    free = np.zeros((1, count, problem.ports))
+    own = _words(np.eye(count, dtype=bool))[None]
+    sources = np.full((1, 0, problem.ports, count), -1, np.int16)
+    return States(own, np.zeros((1, count)), free, free, np.zeros(1, np.int64), sources)
+
+
+@dataclass(frozen=True)
+class Tastes:
+    """Ways to weigh messages.
+
+    Attributes:
+        kinds: int64 [kinds, 2]: (class, way) of every kind of child; a shift goes with the class that it needs.
+        table: float64 [ways, n, n].
+        early: float64 [ways]: weight of an early arrival.
+        taste: float64 [ways]: weight of the table.
+        mutual: bool [ways]: ranks that tell each other come first.
+    """
+
+    kinds: Ints
+    table: Times
+    early: Times
+    taste: Times
+    mutual: NDArray[np.bool_]
+
+
+def _tastes(latency_us: Times, limits: list[float], noise: Times, shifts: Times) -> Tastes:
+    ways = np.arange(len(noise) + len(shifts))
+    styles = np.array(STYLES)[ways // 2 % len(STYLES)]
+    styles[len(noise) :] = SHIFT_STYLE
+    table = np.concatenate([noise, shifts])
+    longest_us = np.where(shifts.astype(bool) & np.isfinite(latency_us), latency_us, 0.0).max(axis=(1, 2))
+    needed = np.minimum(np.searchsorted(np.array(limits) + SAME_US, longest_us), len(limits) - 1).tolist()
+    kinds = [(level, way) for way in range(len(noise)) for level in range(len(limits))]
+    kinds += [(level, len(noise) + shift) for shift, level in enumerate(needed)]
+    return Tastes(np.array(kinds), table, styles[:, 0], styles[:, 1], (ways % 2 == 0) & (ways < len(noise)))
+
+
+def _children(problem: Problem, states: States, limits: list[float], tastes: Tastes) -> States:
+    """One round more: every kind of child for every state."""
+    batch, count = states.ready_us.shape
+    kinds = tastes.kinds
+    each = min(len(kinds), max(len(limits), CELLS // (batch * count * count)))
+    parent = np.repeat(np.arange(batch), each)
+    # Where not all kinds can be tried, every state tries others, spread over all.
+    turn = (np.arange(batch)[:, None] * 7 + np.arange(each) * len(kinds) // each) % len(kinds)
+    level, way = kinds[turn.ravel()].T
+    outside = np.stack([~(problem.latency_us <= limit + SAME_US) for limit in limits])
+    before = states.at(parent)
+    after = before
+    chosen = np.full((len(parent), problem.ports, count), -1, np.int16)
+    for port in range(problem.ports):
+        arrival_us = _arrivals(problem, before, after)
+        early = (arrival_us - arrival_us.min(axis=(1, 2), keepdims=True)) / limits[0]
+        gain = _gain(problem, before.known, after.known)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weight = np.log2(gain) - tastes.early[way, None, None] * early
+            weight += (tastes.taste[:, None, None] * tastes.table)[way]
+        weight[outside[level] | (gain <= 0)] = -inf
+        chosen[:, port] = _matching(weight, tastes.mutual[way])
+        after = _told(before, after, chosen[:, port], arrival_us)
+    moved = (chosen >= 0).any(axis=(1, 2))
+    sources = np.concatenate([before.sources, chosen[:, None]], axis=1)
+    return replace(after, sources=sources, word=after.word + 64**level).at(np.flatnonzero(moved))
+
+
+def _arrivals(problem: Problem, before: States, after: States) -> Times:
+    """float64 [batch, n, n]: when a message would arrive that carries what its source knew before the round."""
+    ports_us = np.maximum(after.sending_us[:, :, None, 0], after.receiving_us[:, None, :, 0])
+    arrival_us: Times = np.maximum(before.ready_us[:, :, None], ports_us) + problem.latency_us
+    return arrival_us
+
+
+def _gain(problem: Problem, sources: Words, targets: Words) -> Times:
+    """float64 [batch, n, n]: what each source would add to each target."""
+    news = sources[:, :, None] & ~targets[:, None]
+    asked: Times = np.bitwise_count(news & problem.wanted).sum(axis=-1, dtype=np.float64)
+    if (problem.wanted == problem.useful).all():
+        return asked
+    relayed: Times = np.bitwise_count(news & problem.useful & ~problem.wanted).sum(axis=-1, dtype=np.float64)
+    return asked + RELAYED * relayed
+
+
+def _matching(weight: Times, mutual: NDArray[np.bool_]) -> NDArray[np.int16]:
+    """int16 [batch, n]: source by destination, heaviest first; where `mutual`, pairs that exchange come first."""
+    batch, count = weight.shape[:2]
+    sources = np.full((batch, count), -1, np.int16)
+    pairs = np.flatnonzero(mutual)
+    both = weight[pairs] + weight[pairs].swapaxes(1, 2)
+    _take(both, sources, pairs, exchange=True)
+    for direction in range(2):
+        index, rank = np.nonzero(sources[pairs] >= 0)
+        if direction:
+            weight[pairs[index], :, rank] = -inf
+        else:
+            weight[pairs[index], sources[pairs[index], rank]] = -inf
+    _take(weight, sources, np.arange(batch), exchange=False)
+    return sources
+
+
+def _take(weight: Times, sources: NDArray[np.int16], which: Ints, *, exchange: bool) -> None:
+    """Take the heaviest message (or exchange) of each, and what shares no port with it, until none is left."""
+    count = sources.shape[1]
+    while len(which):
+        flat = weight.reshape(len(which), -1)
+        best = flat.argmax(axis=1)
+        rows = np.arange(len(which))
+        open_ = np.flatnonzero(flat[rows, best] > -inf)
+        if not len(open_):
+            return
+        if 2 * len(open_) < len(which):
+            weight, which, best = weight[open_], which[open_], best[open_]
+            rows = open_ = np.arange(len(which))
+        src, dst = np.divmod(best[open_], count)
+        sources[which[open_], dst] = src
+        weight[open_, src] = -inf
+        weight[open_, :, dst] = -inf
+        if exchange:
+            sources[which[open_], src] = dst
+            weight[open_, dst] = -inf
+            weight[open_, :, src] = -inf
+
+
+def _told(before: States, after: States, sources: NDArray[np.int16], arrival_us: Times) -> States:
+    """The states after messages, one per destination at most, that carry what their source knew before."""
+    index, dst = np.nonzero(sources >= 0)
+    src = sources[index, dst]
+    at_us = arrival_us[index, src, dst]
+    known, ready_us = after.known.copy(), after.ready_us.copy()
+    known[index, dst] |= before.known[index, src]
+    ready_us[index, dst] = np.maximum(ready_us[index, dst], at_us)
+    sending_us, receiving_us = after.sending_us.copy(), after.receiving_us.copy()
+    sending_us[index, src, 0] = at_us
+    receiving_us[index, dst, 0] = at_us
+    sending_us.sort(axis=2)
+    receiving_us.sort(axis=2)
+    return replace(after, known=known, ready_us=ready_us, sending_us=sending_us, receiving_us=receiving_us)
+
+
+def _kept(problem: Problem, states: States, width: int, below_us: float) -> States:
+    """The best states, of every word its share; what cannot end below the limit is left out."""
+    states = states.at(np.flatnonzero(_end_us(problem, states) < below_us - SAME_US))
+    if not len(states.word):
+        return states
+    scores, marks = _scores(problem, states), _marks(states)
+    order = np.lexsort((np.arange(len(scores)), -scores, states.word))
+    same = (states.word[order][1:] == states.word[order][:-1]) & (marks[order][1:] == marks[order][:-1])
+    order = order[np.concatenate([[True], ~same])]
+    _, starts, sizes = np.unique(states.word[order], return_index=True, return_counts=True)
+    place = np.arange(len(order)) - np.repeat(starts, sizes)
+    ends_us = _end_us(problem, states)[order]
+    return states.at(np.sort(order[np.lexsort((np.arange(len(order)), ends_us, place))[:width]]))
+
+
+def _end_us(problem: Problem, states: States) -> Times:
+    """Earliest end: what a rank lacks comes in messages of at most what anybody knows, times K+1 a message."""
+    missing = np.bitwise_count(problem.wanted & ~states.known).sum(axis=2)
+    most = np.bitwise_count(states.known).sum(axis=2).max(axis=1, keepdims=True)
+    messages = np.ceil(np.log2(missing / most + 1.0) / np.log2(problem.ports + 1.0) - SAME_US)
+    ends_us = np.where(missing > 0, states.receiving_us[:, :, 0] + messages * problem.latency_us.min(axis=0).min(), 0.0)
+    latest_us: Times = np.maximum(ends_us.max(axis=1), states.ready_us.max(axis=1))
+    return latest_us
+
+
+def _scores(problem: Problem, states: States) -> Times:
+    """What a state is worth beside others of its word.
+
+    It counts how much ranks can know one message later and clusters know together, how many ranks know the same, and
+    how early the clocks are.
+    """
+    gain = _gain(problem, states.known, states.known)
+    gain[:, ~np.isfinite(problem.latency_us)] = 0.0
+    held = np.bitwise_count(states.known).sum(axis=2)
+    reach = np.log2(held + gain.max(axis=1)).mean(axis=1)
+    rows = np.sort(_hash(states.known), axis=1)
+    different = 1 + (rows[:, 1:] != rows[:, :-1]).sum(axis=1)
+    clocks = (states.ready_us.mean(axis=1) + states.ready_us.max(axis=1)) / 2
+    near = np.zeros(len(reach))
+    for label in problem.partitions:
+        for name in np.unique(label).tolist():
+            inside = np.bitwise_or.reduce(states.known[:, label == name], axis=1)
+            near += np.log2(np.bitwise_count(inside).sum(axis=1)) * ((label == name).sum() / held.shape[1])
+    worth: Times = reach + near - different / (4.0 * held.shape[1]) - 0.25 * clocks / float(problem.latency_us.min())
+    return worth
+
+
+def _marks(states: States) -> Words:
+    """uint64 [batch]: equal for states that know the same at the same times."""
+    clocks = np.rint(states.ready_us * 1e6).astype(np.uint64)
+    rows = _mixed(_hash(states.known) ^ _mixed(clocks + np.uint64(7)))
+    factors = _mixed(np.arange(rows.shape[1], dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
+    marks: Words = (rows * factors).sum(axis=1, dtype=np.uint64)
+    return marks
+
+
+def _hash(known: Words) -> Words:
+    mixed = known[..., 0]
+    for word in range(1, known.shape[-1]):
+        mixed = _mixed(mixed) ^ known[..., word]
+    return _mixed(mixed)
+
+
+def _mixed(values: Words) -> Words:
+    """splitmix64 (Steele, Lea, Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _noise(count: int) -> Times:
+    """float64 [tables, n, n] in [0, 1)."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    places = (np.arange(NOISES * count * count, dtype=np.uint64) + np.uint64(1)) * golden
+    return (_mixed(places) >> np.uint64(11)).astype(np.float64).reshape(NOISES, count, count) * 2.0**-53
+
+
+def _shifts(count: int, partitions: tuple[Ints, ...]) -> Times:
+    """float64 [tables, n, n] of 0 and 1: shifts by 2^j inside clusters, and between clusters, all or fanned out."""
+    tables = []
+    for label in (np.zeros(count, np.int64), *partitions):
+        groups = [np.flatnonzero(label == name).tolist() for name in np.unique(label)]
+        most = max(map(len, groups))
+        for width in [1 << j for j in range(max(most - 1, 0).bit_length())]:
+            inside = [(g[i], g[(i + width) % len(g)]) for g in groups for i in range(len(g))]
+            tables.append(_edges(count, inside))
+        for step in range(1, min(len(groups), 5)):
+            for fan in (0, 1)[: len(groups) - 1]:
+                pairs = []
+                for place, group in enumerate(groups):
+                    for i, rank in enumerate(group):
+                        other = groups[(place + 1 + (step - 1 + fan * i) % (len(groups) - 1)) % len(groups)]
+                        pairs.append((rank, other[i % len(other)]))
+                tables.append(_edges(count, pairs))
+    return np.stack(tables)
+
+
+def _edges(count: int, pairs: list[tuple[int, int]]) -> Times:
+    table = np.zeros((count, count))
+    table[tuple(np.array(pairs).T)] = 1.0
+    return table
+
+
+def _partitions(latency_us: Times) -> tuple[Ints, ...]:
+    """Partitions in clusters, where few different latencies make them mean something."""
+    classes = np.unique(np.rint(latency_us[np.isfinite(latency_us)] * 1e6))
+    return tuple(clusters(distances(latency_us))[:PARTITIONS]) if len(classes) <= 2 * CLASSES else ()
+
+
+def _limits(latency_us: Times) -> list[float]:
+    """The largest latency of each class: all of them where there are few, else some at equal shares of the pairs."""
+    values = np.sort(latency_us[np.isfinite(latency_us)])
+    steps = values[np.concatenate([np.diff(values) > SAME_US, [True]])]
+    if len(steps) > CLASSES:
+        steps = np.unique(values[[len(values) * (i + 1) // CLASSES - 1 for i in range(CLASSES)]])
+    return [float(step) for step in steps]
+
+
+def _words(table: NDArray[np.bool_]) -> Words:
+    """Rows of a boolean table as uint64 words, column c as bit c."""
+    count = table.shape[1]
+    wide = np.zeros((len(table), -(-count // 64) * 64), bool)
+    wide[:, :count] = table
+    weights = np.uint64(1) << np.arange(64, dtype=np.uint64)
+    words: Words = (wide.reshape(len(table), -1, 64) * weights).sum(axis=2, dtype=np.uint64)
+    return words
+
+
+def _gossip(sources: NDArray[np.int16]) -> Gossip:
+    """The rounds of one state."""
+    return tuple(
+        tuple((src, dst) for layer in layers for dst, src in enumerate(layer) if src >= 0)
+        for layers in sources.tolist()
+    )

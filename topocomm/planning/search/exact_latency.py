@@ -1,0 +1,315 @@
+"""Whether a gossip can end by a deadline, by depth-first search over event times.
+
+A message need start only when something allowed it to: its source has just heard something, or a port of the two has
+just become free; else it could have started before. At such a time the search chooses who starts now, and goes on at
+the next arrival. A choice is left out that another contains: when a message more would end before anything else
+happens, it does no harm. A state is given up when something wanted cannot come in time from any rank that knows it, or
+cannot grow to all who want it (`growth`). States that failed are kept, their times counted from now. Twins, ranks
+that can change places, hear in the order of their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.search.exact_rounds import OutOfNodesError
+from topocomm.planning.search.gossip import SAME_US, Timed
+from topocomm.planning.search.growth import Growth, clusters
+from topocomm.planning.search.polish import Machine
+
+REFUSALS = 8
+"""So many schedules that are not accepted end the search."""
+GROUPS = 4
+"""Most groups whose growth is looked at besides that of all ranks."""
+
+
+@dataclass(frozen=True)
+class _State:
+    """A moment of a schedule.
+
+    Attributes:
+        now_us: When it is.
+        known: What every rank knows.
+        flying: (arrival, source, destination, load) of the messages under way.
+        woken: Bit of the ranks whose knowledge or send port has just changed.
+        freed: Bit of the ranks whose receive port has just become free.
+    """
+
+    now_us: float
+    known: tuple[int, ...]
+    flying: tuple[tuple[float, int, int, int], ...]
+    woken: int
+    freed: int
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What may start now: (source, destination) by destination; per rank, the twins that come before it."""
+
+    now_us: float
+    offers: list[tuple[int, int]]
+    before: list[list[int]]
+
+
+@dataclass(frozen=True)
+class _Started:
+    """What has been chosen, and how many messages every port still takes."""
+
+    messages: list[tuple[int, int]]
+    sending: list[int]
+    receiving: list[int]
+
+
+class LatencySearch:
+    """One machine, what is wanted on it, and how many choices may be looked at."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        away_us: NDArray[np.float64],
+        nodes: int,
+        accepted: Callable[[list[Timed]], bool] = lambda messages: True,
+    ) -> None:
+        self._machine = machine
+        self._away = away_us.tolist()
+        self._latency = machine.latency_us
+        self._wanted = machine.wanted
+        self._ports = machine.ports
+        self._ranks = range(len(machine.wanted))
+        self._nodes, self._allowed = nodes, nodes
+        self._deadline_us = 0.0
+        self._accepted = accepted
+        self._path: list[Timed] = []
+        self.refused = 0
+        self._failed: dict[object, float] = {}
+        self._asked = [sum(1 << b for b in self._ranks if machine.wanted[b] >> a & 1) for a in self._ranks]
+        self._useful = sum(1 << a for a in self._ranks if self._asked[a] & ~(1 << a))
+        self._growths = self._all_growths(away_us)
+        self._twins = self._all_twins()
+        self._nearest = [min((self._latency[a][b] for a in machine.sources[b]), default=0.0) for b in self._ranks]
+
+    @property
+    def looked_at(self) -> int:
+        """Choices looked at so far."""
+        return self._allowed - max(self._nodes, 0)
+
+    def _all_growths(self, away_us: NDArray[np.float64]) -> list[tuple[int, Growth]]:
+        """(ranks as bits, growth) of all ranks and of what is outside of the clusters of the coarsest partition."""
+        everybody = np.ones(len(away_us), bool)
+        groups = [everybody]
+        for label in clusters(away_us)[:1]:
+            names = np.unique(label).tolist()
+            groups += [label != name for name in names] if len(names) <= GROUPS else []
+        latency_us = np.array(self._latency)
+        horizon_us = float(away_us.max()) * 2
+        growths = [Growth(latency_us, group, self._ports, horizon_us) for group in groups]
+        bits = [sum(1 << rank for rank in np.flatnonzero(group).tolist()) for group in groups]
+        return [(mask, growth) for mask, growth in zip(bits, growths, strict=True) if not growth.bounds_nothing]
+
+    def find(self, deadline_us: float) -> list[Timed] | None:
+        """Messages that end by a deadline; None when there are none that are `accepted`.
+
+        `refused` counts then those that were not.
+
+        Raises:
+            OutOfNodesError: Neither is known after the nodes allowed.
+        """
+        self._deadline_us = deadline_us
+        self._failed.clear()
+        self._path.clear()
+        self.refused = 0
+        everybody = (1 << len(self._wanted)) - 1
+        return self._from(_State(0.0, tuple(1 << rank for rank in self._ranks), (), everybody, everybody))
+
+    def _from(self, state: _State) -> list[Timed] | None:
+        if all(not want & ~have for want, have in zip(self._wanted, state.known, strict=True)):
+            messages = list(self._path)
+            if self._accepted(messages):
+                return messages
+            self.refused += 1
+            if self.refused == REFUSALS:
+                raise OutOfNodesError
+            return None
+        self._nodes -= 1
+        if self._nodes < 0:
+            raise OutOfNodesError
+        now_us, key = state.now_us, self._key(state)
+        if self._failed.get(key, now_us + 1.0) <= now_us + SAME_US or self._hopeless(state):
+            return None
+        for started in self._choices(state):
+            self._path += [Timed(now_us, now_us + self._latency[src][dst], src, dst) for src, dst in started]
+            found = self._from(self._next(state, started))
+            if found is not None:
+                return found
+            del self._path[len(self._path) - len(started) :]
+        self._failed[key] = now_us
+        return None
+
+    def _key(self, state: _State) -> tuple[object, ...]:
+        """Equal for states with the same future: each rank's part of it, those of twins in order."""
+        sending: list[list[int]] = [[] for _ in self._ranks]
+        receiving: list[list[tuple[int, int]]] = [[] for _ in self._ranks]
+        for arrival_us, src, dst, load in state.flying:
+            left = round((arrival_us - state.now_us) * 1e6)
+            sending[src].append(left)
+            receiving[dst].append((left, load & self._useful))
+        parts = [
+            (
+                state.known[rank] & self._useful,
+                state.woken >> rank & 1,
+                state.freed >> rank & 1,
+                tuple(sending[rank]),
+                tuple(receiving[rank]),
+            )
+            for rank in self._ranks
+        ]
+        return tuple(tuple(sorted(parts[rank] for rank in twins)) for twins in self._twins)
+
+    def _all_twins(self) -> list[list[int]]:
+        """Ranks in classes: in one class are those whose contribution nobody wants and that can change places."""
+        classes: list[list[int]] = []
+        for rank in self._ranks:
+            for twins in classes:
+                if self._alike(rank, twins[0]):
+                    twins.append(rank)
+                    break
+            else:
+                classes.append([rank])
+        return classes
+
+    def _alike(self, a: int, b: int) -> bool:
+        if self._useful >> a & 1 or self._useful >> b & 1 or (self._wanted[a] ^ self._wanted[b]) & self._useful:
+            return False
+        latency_us = self._latency
+        others = [rank for rank in self._ranks if rank not in (a, b)]
+        same = all(latency_us[a][c] == latency_us[b][c] and latency_us[c][a] == latency_us[c][b] for c in others)
+        return same and latency_us[a][b] == latency_us[b][a]
+
+    def _next(self, state: _State, started: list[tuple[int, int]]) -> _State:
+        known = list(state.known)
+        flying = list(state.flying)
+        flying += [(state.now_us + self._latency[s][d], s, d, known[s] & ~known[d]) for s, d in started]
+        flying.sort()
+        now_us = flying[0][0]
+        woken = freed = 0
+        while flying and flying[0][0] <= now_us + SAME_US:
+            _, src, dst, load = flying.pop(0)
+            known[dst] |= load
+            woken |= 1 << src | 1 << dst
+            freed |= 1 << dst
+        return _State(now_us, tuple(known), tuple(flying), woken, freed)
+
+    def _choices(self, state: _State) -> Iterator[list[tuple[int, int]]]:
+        """Every set of messages that may start now and that no other contains without harm."""
+        sending, receiving = [self._ports] * len(state.known), [self._ports] * len(state.known)
+        coming = [0] * len(state.known)
+        for _, src, dst, load in state.flying:
+            sending[src] -= 1
+            receiving[dst] -= 1
+            coming[dst] |= load
+        offers = []
+        for dst in self._ranks:
+            for src in self._machine.sources[dst] if receiving[dst] else ():
+                news = state.known[src] & ~state.known[dst] & ~coming[dst] & self._useful
+                fresh = state.woken >> src & 1 or state.freed >> dst & 1
+                in_time = state.now_us + self._latency[src][dst] <= self._deadline_us
+                if sending[src] and news and in_time and fresh:
+                    offers.append((dst, -news.bit_count(), self._latency[src][dst], src))
+        offers.sort()
+        next_us = state.flying[0][0] if state.flying else inf
+        choice = _Choice(state.now_us, [(src, dst) for dst, _, _, src in offers], self._before(state))
+        yield from self._chosen(choice, _Started([], sending, receiving), 0, next_us)
+
+    def _before(self, state: _State) -> list[list[int]]:
+        """Per rank, its twins of lower number in the same state: it hears nothing now unless they do."""
+        busy = {rank for _, src, dst, _ in state.flying for rank in (src, dst)}
+        before: list[list[int]] = [[] for _ in self._ranks]
+        for twins in self._twins:
+            seen: dict[tuple[int, int, int], list[int]] = {}
+            for rank in twins:
+                if len(twins) > 1 and rank not in busy:
+                    mark = (state.known[rank] & self._useful, state.woken >> rank & 1, state.freed >> rank & 1)
+                    before[rank] = list(seen.setdefault(mark, []))
+                    seen[mark].append(rank)
+        return before
+
+    def _chosen(self, choice: _Choice, chosen: _Started, at: int, next_us: float) -> Iterator[list[tuple[int, int]]]:
+        offers, sending, receiving = choice.offers, chosen.sending, chosen.receiving
+        while at < len(offers) and not (sending[offers[at][0]] and receiving[offers[at][1]]):
+            at += 1
+        if at == len(offers):
+            if (chosen.messages or next_us < inf) and not self._room(choice, chosen, next_us):
+                yield list(chosen.messages)
+            return
+        self._nodes -= 1
+        if self._nodes < 0:
+            raise OutOfNodesError
+        src, dst = offers[at]
+        told = {target for _, target in chosen.messages}
+        if all(twin in told for twin in choice.before[dst]):
+            sending[src] -= 1
+            receiving[dst] -= 1
+            chosen.messages.append((src, dst))
+            arrival_us = choice.now_us + self._latency[src][dst]
+            yield from self._chosen(choice, chosen, at + 1, min(next_us, arrival_us))
+            chosen.messages.pop()
+            sending[src] += 1
+            receiving[dst] += 1
+        yield from self._chosen(choice, chosen, at + 1, next_us)
+
+    def _room(self, choice: _Choice, chosen: _Started, next_us: float) -> bool:
+        """Whether a message more would end before anything else happens."""
+        told = {target for _, target in chosen.messages}
+        return any(
+            chosen.sending[src]
+            and chosen.receiving[dst]
+            and choice.now_us + self._latency[src][dst] <= next_us + SAME_US
+            and (src, dst) not in chosen.messages
+            and all(twin in told for twin in choice.before[dst])
+            for src, dst in choice.offers
+        )
+
+    def _hopeless(self, state: _State) -> bool:
+        """Whether something wanted cannot be everywhere by the deadline."""
+        end_us, known = self._deadline_us, state.known
+        sending = [[state.now_us] * self._ports for _ in self._ranks]
+        receiving = [[state.now_us] * self._ports for _ in self._ranks]
+        ahead = list(known)
+        for arrival_us, src, dst, load in state.flying:
+            sending[src] = sorted([*sending[src][1:], arrival_us])
+            receiving[dst] = sorted([*receiving[dst][1:], arrival_us])
+            ahead[dst] |= load
+        for dst in self._ranks:
+            lacks = self._wanted[dst] & ~ahead[dst]
+            if lacks:
+                if receiving[dst][0] + self._nearest[dst] > end_us:
+                    return True
+                for src in self._ranks:
+                    if sending[src][0] + self._away[src][dst] <= end_us:
+                        lacks &= ~known[src]
+                for arrival_us, _, via, load in state.flying:
+                    if arrival_us + self._away[via][dst] <= end_us:
+                        lacks &= ~load
+                if lacks:
+                    return True
+        return self._too_many(ahead, state, sending)
+
+    def _too_many(self, ahead: list[int], state: _State, sending: list[list[float]]) -> bool:
+        """Whether some contribution cannot grow to all who want it."""
+        end_us = self._deadline_us
+        for mask, growth in self._growths:
+            reach = [
+                sum(float(growth.row(growth.units(end_us - free_us))[u]) for free_us in sending[u] if free_us <= end_us)
+                for u in self._ranks
+            ]
+            for a in self._ranks:
+                holders = [u for u in self._ranks if ahead[u] >> a & 1]
+                asked = self._asked[a] & mask & ~sum(1 << u for u in holders)
+                if asked and asked.bit_count() > sum(reach[u] for u in holders):
+                    return True
+        return False

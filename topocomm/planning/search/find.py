@@ -1,0 +1,340 @@
+"""The gossip of least time, or of fewest rounds, that can be found on a machine, and whether none is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import inf
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.errors import PlanError
+from topocomm.planning.search.beam import beam_search, problem_of
+from topocomm.planning.search.exact_latency import LatencySearch
+from topocomm.planning.search.exact_rounds import OutOfNodesError, RoundsSearch
+from topocomm.planning.search.gossip import SAME_US, Gossip, Timed, bit_rows, labelled, reversed_in_time, trimmed
+from topocomm.planning.search.growth import Bound, distances
+from topocomm.planning.search.growth import lower_bound as growth_bound
+from topocomm.planning.search.patterns import flood, patterns
+from topocomm.planning.search.polish import Machine, polished
+from topocomm.planning.search.trees import broadcast_tree
+
+Objective = Literal["latency", "rounds"]
+
+EXACT_RANKS = 16
+"""Up to so many ranks the search tries to end with a proof."""
+NODES = 20_000
+"""Choices that an exact search over times looks at before it leaves the question open."""
+ROUND_NODES = 100_000
+"""The same of a search over rounds, where they take less."""
+GLANCE_RANKS, GLANCE_NODES = 8, 2_000
+"""Up to so many ranks the exact search comes first, with so many choices."""
+PARTS, PART_NODES = 6, 5_000
+"""Kinds of ranks of which it is searched whether they alone need as long as the whole; choices for each."""
+WIDTHS = ((8, 200), (16, 150), (32, 80), (64, 48), (128, 16))
+"""(up to so many ranks, states that the beam keeps per round)."""
+BEAMS = ((4, 8), (2, 4), (1, 2))
+"""Beams after the first: part of that width, tables of noise."""
+LARGE = 64
+"""Above so many ranks only the last of them."""
+POLISHED, MOVES = 4, 120_000
+"""Gossips that the local search starts from; its moves from each, times messages."""
+FEWEST_MOVES = 200
+"""Fewer are not worth the while."""
+NEXT_US = 1e-6
+"""A time that is better is better by so much."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A gossip and what is known of it.
+
+    Attributes:
+        gossip: Rounds of (source, destination).
+        time: Of objective `latency` the `alpha` time in us, of `rounds` the number of rounds.
+        bound: Nothing is below it.
+        proved: Whether nothing is below `time`, in the model, for this kind of plan.
+        argument: Why, in words; what the bound is where nothing is proved.
+        nodes: Choices that exact searches looked at.
+    """
+
+    gossip: Gossip
+    time: float
+    bound: float
+    proved: bool
+    argument: str
+    nodes: int = 0
+
+
+def search_gossip(
+    latency_us: NDArray[np.float64],
+    wants: NDArray[np.bool_],
+    *,
+    ports: int,
+    objective: Objective,
+    incumbent: float | None = None,
+    lower_bound: float | None = None,
+) -> Found | None:
+    """Who tells whom when, so that every rank gets what it wants as early as can be.
+
+    Patterns, then beam search, then local search on the best, then exact search up to 16 ranks; it ends as soon as a
+    bound is met. The same input gives the same gossip.
+
+    Args:
+        latency_us: float64 [n, n], source by destination; infinite where no route exists, 0 on the diagonal. Every
+            rank has its own ports.
+        wants: bool [n, n]: wants[a, b] says that rank b needs the contribution of rank a.
+        ports: Messages that a rank sends, and receives, at once.
+        objective: `latency` for the `alpha` model, `rounds` for synchronous rounds.
+        incumbent: A time (or number of rounds) that is known already.
+        lower_bound: A time (or number of rounds) that nothing is below, known to the caller.
+
+    Returns:
+        What was found; None when that is no better than the incumbent.
+
+    Raises:
+        PlanError: Some wanted contribution has no way, a message takes no time, or the arrays do not fit.
+    """
+    task = _task(latency_us, wants, ports, objective)
+    bound = task.bound
+    if lower_bound is not None and lower_bound > bound.time_us + SAME_US:
+        bound = Bound(lower_bound, "the bound given")
+    limit = inf if incumbent is None else incumbent
+    if limit <= bound.time_us + SAME_US:
+        return None
+    found = _solved(task, bound)
+    return found if found.time < limit - SAME_US else None
+
+
+def _solved(task: _Task, bound: Bound) -> Found:
+    if not task.to_one:
+        return _Hunt(task, bound).ended()
+    # All to one rank: the best broadcast from it on the reversed machine, backwards.
+    back = _parts(task.latency_us.T, task.wants.T, task.machine.ports, task.objective)
+    found = _solved(back, bound)
+    run = back.machine.run(found.gossip)
+    gossip = _tidy(task, reversed_in_time(run.sent, run.time_us))
+    return replace(found, gossip=gossip, time=task.machine.run(gossip).time_us)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The search in the terms of its parts: of objective `rounds` every latency is 1."""
+
+    latency_us: NDArray[np.float64]
+    away_us: NDArray[np.float64]
+    wants: NDArray[np.bool_]
+    machine: Machine
+    bound: Bound
+    objective: Objective
+
+    @property
+    def root(self) -> int | None:
+        """The one rank whose contribution is wanted elsewhere, if it is one."""
+        asked = (self.wants & ~np.eye(len(self.wants), dtype=bool)).any(axis=1)
+        return int(asked.argmax()) if asked.sum() == 1 else None
+
+    @property
+    def to_one(self) -> bool:
+        """Whether one rank only wants something of others, and of more than one."""
+        asked = self.wants & ~np.eye(len(self.wants), dtype=bool)
+        return int(asked.any(axis=0).sum()) == 1 and self.root is None
+
+
+def _task(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, objective: Objective) -> _Task:
+    count = len(wants)
+    if latency_us.shape != (count, count) or wants.shape != (count, count) or ports < 1 or not count:
+        raise PlanError(
+            f"gossip of latencies {latency_us.shape} and wants {wants.shape} with {ports} ports: expected two square "
+            "tables of one size and at least 1 port"
+        )
+    routes = np.where(np.isfinite(latency_us), 1.0 if objective == "rounds" else latency_us, inf)
+    np.fill_diagonal(routes, 0.0)
+    away_us = distances(routes)
+    free = np.argwhere((routes <= 0) & ~np.eye(count, dtype=bool)).tolist()
+    if free:
+        a, b = free[0]
+        raise PlanError(f"a message from rank {a} to rank {b} takes {routes[a, b]:g} us: expected more than 0")
+    cut = np.argwhere(wants & ~np.isfinite(away_us)).tolist()
+    if cut:
+        a, b = cut[0]
+        raise PlanError(
+            f"rank {b} needs the contribution of rank {a}, and no route leads there, with relays or without"
+        )
+    return _parts(routes, wants, ports, objective)
+
+
+def _parts(routes: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, objective: Objective) -> _Task:
+    machine = Machine(routes.tolist(), bit_rows(wants.T), ports)
+    return _Task(routes, distances(routes), wants, machine, growth_bound(routes, wants, ports), objective)
+
+
+class _Hunt:
+    """The best gossip so far, and why nothing is better once that is known."""
+
+    def __init__(self, task: _Task, bound: Bound) -> None:
+        self._task, self._bound = task, bound
+        self._best: Gossip = ()
+        self._time_us = task.machine.run(()).time_us
+        self._seeds: list[tuple[float, Gossip]] = []
+        self._reason: str | None = None
+        self._nodes = 0
+
+    def ended(self) -> Found:
+        """What was found, after all stages or as soon as nothing better can be."""
+        search: tuple[Callable[[], None], ...] = (self._wide_beams, self._polish)
+        stages: tuple[Callable[[], None], ...]
+        if self._task.objective == "rounds":
+            stages = (self._patterns, self._small_beam, self._exact_rounds, *search)
+        else:
+            stages = (self._patterns, self._small_beam, self._trees, self._glance, *search, self._exact_latency)
+        for stage in stages:
+            stage()
+            if self._time_us <= self._bound.time_us + SAME_US:
+                self._reason = self._bound.argument
+            if self._reason is not None:
+                break
+        proved = self._reason is not None
+        bound_us = self._time_us if proved else self._bound.time_us
+        gossip = _tidy(self._task, self._best)
+        return Found(gossip, self._time_us, bound_us, proved, self._reason or self._bound.argument, self._nodes)
+
+    def _offer(self, gossip: Gossip) -> None:
+        time_us = self._task.machine.run(gossip).time_us
+        self._seeds.append((time_us, gossip))
+        if time_us < self._time_us - SAME_US:
+            self._best, self._time_us = gossip, time_us
+
+    def _patterns(self) -> None:
+        task = self._task
+        if task.root is not None:
+            routes = np.where(np.eye(len(task.wants), dtype=bool), inf, task.latency_us)
+            self._offer(labelled(broadcast_tree(range(len(routes)), routes, task.root, task.machine.ports)))
+        for gossip in patterns(task.away_us, task.latency_us, task.machine.ports):
+            if self._time_us <= self._bound.time_us + SAME_US:
+                break
+            self._offer(gossip)
+        if self._time_us == inf:
+            self._offer(flood(task.latency_us, task.machine.ports))
+
+    def _small_beam(self) -> None:
+        self._beam(4, 2, 0)
+
+    def _wide_beams(self) -> None:
+        beams = BEAMS if len(self._task.wants) <= LARGE else BEAMS[-1:]
+        for turn, (share, variants) in enumerate(beams):
+            self._beam(share, variants, turn + 1)
+            if self._time_us <= self._bound.time_us + SAME_US:
+                break
+
+    def _beam(self, share: int, variants: int, turn: int) -> None:
+        task = self._task
+        problem = problem_of(task.latency_us, task.wants, task.machine.ports)
+        width = next((width for ranks, width in WIDTHS if len(task.wants) <= ranks), 4)
+        width = max(4, width // share)
+        for _, gossip in beam_search(problem, width=width, variants=variants, below_us=self._time_us, turn=turn):
+            self._offer(gossip)
+
+    def _polish(self) -> None:
+        self._seeds.sort(key=lambda seed: seed[0])
+        for number, (_, gossip) in enumerate(self._seeds[:POLISHED]):
+            moves = MOVES // max(20, sum(map(len, gossip)))
+            if moves < FEWEST_MOVES:
+                continue
+            enough_us = self._bound.time_us
+            self._offer(polished(self._task.machine, gossip, moves=moves, enough_us=enough_us, seed=number + 1))
+
+    def _trees(self) -> None:
+        """Whether one rank alone needs so long to reach all, or to hear of all: an exact search over trees."""
+        task, count = self._task, len(self._task.wants)
+        if task.root is not None or count > EXACT_RANKS:
+            return
+        seen: set[tuple[float, ...]] = set()
+        for latency_us, wants, what in (
+            (task.latency_us, task.wants, "reach"),
+            (task.latency_us.T, task.wants.T, "hear of"),
+        ):
+            routes = np.where(np.eye(count, dtype=bool), inf, latency_us)
+            for rank in range(count):
+                looks = (*np.sort(latency_us[rank]).tolist(), *np.sort(latency_us[:, rank]).tolist())
+                looks = (*looks, float(what == "reach"))
+                tree = broadcast_tree(range(count), routes, rank, task.machine.ports)
+                slow = max((message.arrival_us for message in tree), default=0.0) >= self._time_us - SAME_US
+                if looks in seen or not slow or len(seen) == PARTS:
+                    continue
+                seen.add(looks)
+                if self._excluded(latency_us, wants, rank):
+                    others = int(wants[rank].sum()) - int(wants[rank, rank])
+                    self._reason = f"rank {rank} cannot {what} {others} ranks in less than {self._time_us:g}"
+                    return
+
+    def _excluded(self, latency_us: NDArray[np.float64], wants: NDArray[np.bool_], rank: int) -> bool:
+        """Whether the contribution of one rank cannot be everywhere sooner."""
+        part = np.zeros_like(wants)
+        part[rank] = wants[rank]
+        machine = Machine(latency_us.tolist(), bit_rows(part.T), self._task.machine.ports)
+        search = LatencySearch(machine, distances(latency_us), PART_NODES)
+        try:
+            return search.find(self._time_us - NEXT_US) is None
+        except OutOfNodesError:
+            return False
+        finally:
+            self._nodes += search.looked_at
+
+    def _glance(self) -> None:
+        """An exact search, where a short one may do."""
+        if len(self._task.wants) <= GLANCE_RANKS:
+            self._exact_latency(GLANCE_NODES)
+
+    def _exact_latency(self, nodes: int | None = None) -> None:
+        if len(self._task.wants) > EXACT_RANKS:
+            return
+
+        def faster(messages: list[Timed]) -> bool:  # rounds may not give these messages these loads
+            before_us = self._time_us
+            self._offer(labelled(messages))
+            return self._time_us < before_us - SAME_US
+
+        search = LatencySearch(self._task.machine, self._task.away_us, nodes or NODES, faster)
+        ended = False
+        try:
+            while not ended and self._time_us > self._bound.time_us + SAME_US:
+                ended = search.find(self._time_us - NEXT_US) is None
+        except OutOfNodesError:
+            ended = False
+        self._nodes += search.looked_at
+        if ended and not search.refused:
+            self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
+
+    def _exact_rounds(self) -> None:
+        machine = self._task.machine
+        if len(machine.wanted) > EXACT_RANKS:
+            return
+        search = RoundsSearch(machine.sources, machine.wanted, machine.ports, ROUND_NODES)
+        ended = False
+        try:
+            while not ended and self._time_us > self._bound.time_us + SAME_US:
+                gossip = search.find(round(self._time_us) - 1)
+                if gossip is not None:
+                    self._offer(gossip)
+                ended = gossip is None
+        except OutOfNodesError:
+            ended = False
+        self._nodes += ROUND_NODES - max(search.nodes, 0)
+        if ended:
+            self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
+
+
+def _tidy(task: _Task, gossip: Gossip) -> Gossip:
+    """The same messages in few rounds: of objective `rounds` those that start together share one."""
+    machine = task.machine
+    if task.objective == "latency":
+        return trimmed(gossip, machine.latency_us, machine.wanted, machine.ports)
+    sent = sorted(machine.run(gossip).sent, key=lambda message: message.start_us)
+    return tuple(
+        tuple((message.src, message.dst) for message in group)
+        for _, group in groupby(sent, key=lambda message: round(message.start_us))
+    )

@@ -1,0 +1,264 @@
+"""Gossip: who tells whom in which round, and the exact time of it under the `alpha` model.
+
+A rank starts with its own contribution. A message carries what its destination still lacks, of what its source knows
+by messages of earlier rounds, and what is of use: the destination wants it, or passes it on later. A message that
+would carry nothing is not sent. Of two messages of one round to one rank the later in the list leaves out what the
+earlier brings. Rounds are labels: a message starts when all that it carries is there and both its ports are free,
+and ports serve messages in (round, index) order, as the `alpha` model says.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from itertools import groupby
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Message = tuple[int, int]
+"""(source rank, destination rank)."""
+Gossip = tuple[tuple[Message, ...], ...]
+"""Rounds of messages."""
+
+Distance = tuple[int, int, int]
+"""(i, j, d): the round of message j is at least that of message i, plus d."""
+
+SAME_US = 1e-9
+"""Times that differ by less are equal: sums in another order."""
+
+
+class Sent(NamedTuple):
+    """A message with its time and its load."""
+
+    round: int
+    src: int
+    dst: int
+    carried: int
+    """Bit c: the contribution of rank c."""
+    start_us: float
+    arrival_us: float
+
+
+class Replay(NamedTuple):
+    """What happens when a gossip runs.
+
+    Attributes:
+        time_us: When the last rank has all that it wants; infinite when one never has.
+        sent: The messages that carry something, in (round, index) order.
+        done_us: Per rank, when it has what it wants.
+        missing: How many wanted contributions never arrive.
+    """
+
+    time_us: float
+    sent: list[Sent]
+    done_us: list[float]
+    missing: int
+
+
+def bit_rows(table: NDArray[np.bool_]) -> list[int]:
+    """Every row of a boolean table as an integer, column c as bit c."""
+    packed = np.packbits(table, axis=1, bitorder="little")
+    return [int.from_bytes(row.tobytes(), "little") for row in packed]
+
+
+def gossip_time_us(gossip: Gossip, latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int) -> float:
+    """Time of the last wanted arrival; infinite when a wanted contribution never arrives.
+
+    Args:
+        gossip: Who tells whom.
+        latency_us: float64 [n, n], source by destination; infinite where no route exists.
+        wants: bool [n, n]: wants[a, b] says that rank b needs the contribution of rank a.
+        ports: Messages that a rank sends, and receives, at once.
+    """
+    return replay(gossip, latency_us.tolist(), bit_rows(wants.T), ports).time_us
+
+
+def replay(
+    gossip: Sequence[Sequence[Message]], latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int
+) -> Replay:
+    """Run a gossip; `wanted[b]` has bit a where rank b needs the contribution of rank a."""
+    loads, known = _loads(gossip, wanted)
+    ranks = range(len(wanted))
+    pieces: list[list[tuple[float, int]]] = [[(0.0, 1 << rank)] for rank in ranks]
+    sending = [[0.0] * ports for _ in ranks]
+    receiving = [[0.0] * ports for _ in ranks]
+    sent: list[Sent] = []
+    for label, (messages, carries) in enumerate(zip(gossip, loads, strict=True)):
+        arrivals = []
+        for (src, dst), carried in zip(messages, carries, strict=True):
+            if not carried:
+                continue
+            start = max(sending[src][0], receiving[dst][0])
+            for ready, mask in pieces[src]:
+                if mask & carried and ready > start:
+                    start = ready
+            arrival = start + latency_us[src][dst]
+            heapq.heapreplace(sending[src], arrival)
+            heapq.heapreplace(receiving[dst], arrival)
+            arrivals.append((dst, arrival, carried))
+            sent.append(Sent(label, src, dst, carried, start, arrival))
+        for dst, arrival, carried in arrivals:
+            pieces[dst].append((arrival, carried))
+    done = [max((ready for ready, mask in pieces[r] if mask & wanted[r]), default=0.0) for r in ranks]
+    missing = sum((wanted[r] & ~known[r]).bit_count() for r in ranks)
+    return Replay(inf if missing else max(done, default=0.0), sent, done, missing)
+
+
+def _loads(gossip: Sequence[Sequence[Message]], wanted: Sequence[int]) -> tuple[list[list[int]], list[int]]:
+    """What every message carries, and what every rank knows in the end."""
+    known = [1 << rank for rank in range(len(wanted))]
+    loads: list[list[int]] = []
+    for messages in gossip:
+        before = known.copy()
+        loads.append([])
+        for src, dst in messages:
+            news = before[src] & ~known[dst]
+            known[dst] |= news
+            loads[-1].append(news)
+    everything = (1 << len(wanted)) - 1
+    if all(mask == everything for mask in wanted):
+        return loads, known  # whatever is news is wanted
+    needed = list(wanted)
+    for messages, carries in zip(reversed(gossip), reversed(loads), strict=True):
+        after = needed.copy()
+        for index, (src, dst) in enumerate(messages):
+            carries[index] &= after[dst]
+            needed[src] |= carries[index]
+    return loads, known
+
+
+def trimmed(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int) -> Gossip:
+    """The gossip without messages that carry nothing, each in the earliest round that changes nothing else.
+
+    A message comes after what its source has heard, not before what its ports serve earlier, and not before what its
+    destination sends without it; where that allows it a port has at most `ports` messages a round. So loads and port
+    orders stay, and with them all times.
+    """
+    count = len(wanted)
+    outgoing: list[list[int]] = [[] for _ in range(count)]
+    incoming: list[list[int]] = [[] for _ in range(count)]
+    rounds: list[list[Message]] = [[] for _ in gossip]
+    sent = replay(gossip, latency_us, wanted, ports).sent
+    for _, group in groupby(sent, key=lambda message: message.round):
+        messages = [(message.src, message.dst) for message in group]
+        levels = _levels(messages, outgoing, incoming, ports)
+        rounds += [[] for _ in range(max(levels) + 1 - len(rounds))]
+        for message, level in zip(messages, levels, strict=True):
+            rounds[level].append(message)
+            outgoing[message[0]].append(level)
+            incoming[message[1]].append(level)
+    return tuple(tuple(messages) for messages in rounds if messages)
+
+
+def _levels(messages: list[Message], outgoing: list[list[int]], incoming: list[list[int]], ports: int) -> list[int]:
+    """The earliest rounds of messages that had one round, after those whose rounds are given by port."""
+
+    def after_port(side: int, index: int, queue: list[int]) -> int:
+        beside = sum(other[side] == messages[index][side] for other in messages[:index])
+        full = max(1, ports - beside)
+        return max(queue[-1] if queue else 0, queue[-full] + 1 if len(queue) >= full else 0)
+
+    levels = []
+    for i, (src, dst) in enumerate(messages):
+        heard = max(incoming[src], default=-1) + 1
+        told = max(outgoing[dst], default=0)
+        levels.append(max(heard, told, after_port(0, i, outgoing[src]), after_port(1, i, incoming[dst])))
+    moved = True
+    while moved:  # ends: no level rises above the highest
+        moved = False
+        for i, (src, dst) in enumerate(messages):
+            leaving = [level for (other, _), level in zip(messages, levels, strict=True) if other == dst]
+            earlier = [levels[j] for j in range(i) if messages[j][0] == src or messages[j][1] == dst]
+            least = max([*leaving, *earlier], default=0)
+            if least > levels[i]:
+                levels[i], moved = least, True
+    return levels
+
+
+class Timed(NamedTuple):
+    """A message that was given a time."""
+
+    start_us: float
+    arrival_us: float
+    src: int
+    dst: int
+
+
+def labelled(messages: Sequence[Timed]) -> Gossip:
+    """Rounds for messages with times, so that each carries what had arrived when it starts and no more.
+
+    A message comes after those that its source had received when it starts, and not after those that its source
+    received later and that have news for its destination: they would delay it. Where not all can be, as messages can
+    cross, some of the second kind give way.
+    """
+    order = sorted(messages)
+    knew = _knew(order)
+    after: list[Distance] = []
+    apart: list[Distance] = []
+    crossing: list[Distance] = []
+    for i, one in enumerate(order):
+        for j, other in enumerate(order):
+            if i == j:
+                continue
+            ended = one.arrival_us <= other.start_us + SAME_US
+            if one.dst == other.src and ended:
+                after.append((i, j, 1))
+            elif one.dst == other.src and knew[i][0] & ~knew[j][1]:
+                crossing.append((j, i, 0))
+            if i < j and (one.src == other.src or one.dst == other.dst):
+                after.append((i, j, 0))
+                apart.append((i, j, int(ended)))
+    start = [0] * len(order)
+    rounds = _longest([*after, *apart, *crossing], start) or _spaced(after, crossing, start)
+    gossip: list[list[Message]] = [[] for _ in range(max(rounds, default=-1) + 1)]
+    for message, number in zip(order, rounds, strict=True):
+        gossip[number].append((message.src, message.dst))
+    return tuple(tuple(messages) for messages in gossip if messages)
+
+
+def _knew(order: Sequence[Timed]) -> list[tuple[int, int]]:
+    """Per message, what its source and its destination knew when it started."""
+    found: list[tuple[int, int]] = []
+    for message in order:
+        source, target = 1 << message.src, 1 << message.dst
+        for earlier, (load, _) in zip(order, found, strict=False):
+            if earlier.arrival_us <= message.start_us + SAME_US:
+                source |= load * (earlier.dst == message.src)
+                target |= load * (earlier.dst == message.dst)
+        found.append((source, target))
+    return found
+
+
+def _spaced(after: list[Distance], crossing: list[Distance], start: list[int]) -> list[int]:
+    """The smallest rounds that keep the first distances, and of the second all, or those that fit one by one."""
+    rounds = _longest([*after, *crossing], start)
+    if rounds is not None:
+        return rounds
+    kept, rounds = after, _longest(after, start) or start
+    for one in crossing:
+        longer = _longest([*kept, one], rounds)
+        if longer is not None:
+            kept, rounds = [*kept, one], longer
+    return rounds
+
+
+def _longest(least: list[Distance], start: list[int]) -> list[int] | None:
+    """The smallest rounds from `start` on that keep all distances; None when they go round in a circle."""
+    rounds, limit = list(start), max(start, default=0) + len(start)
+    moved = True
+    while moved:
+        moved = False
+        for i, j, distance in least:
+            if rounds[j] < rounds[i] + distance:
+                rounds[j], moved = rounds[i] + distance, True
+                if rounds[j] > limit:
+                    return None
+    return rounds
+
+
+def reversed_in_time(sent: Sequence[Sent], end_us: float) -> Gossip:
+    """Every message the other way round, the last first: of a broadcast, a reduce of the same time."""
+    return labelled([Timed(end_us - m.arrival_us, end_us - m.start_us, m.dst, m.src) for m in sent])

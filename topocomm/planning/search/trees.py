@@ -1,0 +1,75 @@
+"""Broadcast trees: every rank that has the value keeps telling others, each as soon as its port is free."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.search.gossip import SAME_US, Timed
+
+
+def broadcast_tree(kinds: Sequence[int], latency_us: NDArray[np.float64], root: int, ports: int = 1) -> list[Timed]:
+    """The messages of a broadcast, in the time of ranks x (log ranks + kinds).
+
+    Two greedy trees are built, and the faster returned: always the message that arrives first; and the same, but a
+    kind that nobody has reached yet comes before all others, for each sender.
+
+    Args:
+        kinds: The kind of each rank, a row of `latency_us`; ranks of one kind (a host's, say) are told in rank order.
+        latency_us: float64 [kinds, kinds]: from a rank of one kind to a rank of another, on the diagonal to another
+            of its kind; infinite where no route exists.
+        root: The rank that has the value.
+        ports: Messages that a rank sends at once.
+
+    Returns:
+        One message per rank that can be reached, by start time.
+    """
+    trees = [_tree(kinds, latency_us, root, ports, new_first=new_first) for new_first in (False, True)]
+    return min(trees, key=lambda tree: (-len(tree), max((message.arrival_us for message in tree), default=0.0)))
+
+
+def _tree(
+    kinds: Sequence[int], latency_us: NDArray[np.float64], root: int, ports: int, *, new_first: bool
+) -> list[Timed]:
+    left: list[list[int]] = [[] for _ in range(len(latency_us))]
+    for rank in range(len(kinds) - 1, -1, -1):
+        if rank != root:
+            left[kinds[rank]].append(rank)
+    number = np.array([len(ranks) for ranks in left])
+    fresh = np.arange(len(left)) != kinds[root]
+    tree: list[Timed] = []
+    heap: list[tuple[float, int, float]] = []
+
+    def nearest(rank: int) -> tuple[float, int]:
+        """(latency, kind) of whom to tell: of the nearest kinds the one with most ranks left."""
+        row = np.where(number > 0, latency_us[kinds[rank]], np.inf)
+        if new_first and np.isfinite(row[fresh]).any():
+            row = np.where(fresh, row, np.inf)
+        least_us = float(row.min())
+        return least_us, int(np.where(row <= least_us + SAME_US, number, -1).argmax())
+
+    def offer(rank: int, free_us: float) -> None:
+        away_us, _ = nearest(rank)
+        if np.isfinite(away_us):
+            heapq.heappush(heap, (free_us + away_us, rank, free_us))
+
+    for _ in range(ports):
+        offer(root, 0.0)
+    while heap:
+        arrival_us, src, free_us = heapq.heappop(heap)
+        away_us, kind = nearest(src)
+        if free_us + away_us > arrival_us + SAME_US:  # others were faster
+            offer(src, free_us)
+            continue
+        dst = left[kind].pop()
+        number[kind] -= 1
+        fresh[kind] = False
+        arrival_us = free_us + away_us
+        tree.append(Timed(free_us, arrival_us, src, dst))
+        offer(src, arrival_us)
+        for _ in range(ports):
+            offer(dst, arrival_us)
+    return sorted(tree)
