@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from topocomm.operators.operator import Layout, Operator
@@ -20,7 +20,13 @@ from topocomm.planning.algorithms import (
 )
 from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.algorithms.hierarchical import leaders_allreduce
-from topocomm.planning.algorithms.rails import cyclic_gossip, cyclic_tree, rails_allreduce, rails_tree
+from topocomm.planning.algorithms.rails import (
+    cyclic_gossip,
+    cyclic_tree,
+    gather_over_groups,
+    rails_allreduce,
+    rails_tree,
+)
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import Collective
@@ -120,6 +126,16 @@ class _Machine:
                 told = cyclic_gossip(nest.groups, radices, ports)
                 yield self._talk(f"cyclic-{_dotted(radices)}", told, cyclic_tree(nest.groups))
 
+    def to_root(self) -> Iterator[Talk]:
+        """Ways to bring all values to the root that suit the machine's groups."""
+        if self.nest.flat:
+            return
+        root = self.request.collective.root
+        told = gather_over_groups(self.nest.groups, self.order.index(root), self.request.ports)
+        yield self._talk("rails-tree", told, cyclic_tree(self.nest.groups))
+        for talk in self.talks():
+            yield replace(talk, gossip=gossip.told_to(talk.gossip, root, len(self.order)))
+
     def _talk(self, name: str, told: Gossip, tree: RangeTree) -> Talk:
         """The gossip in the numbers of the ranks; where hosts are scattered the expression is that of rank order."""
         if self.in_order:
@@ -185,7 +201,10 @@ def _reduce_builds(request: Request, machine: _Machine) -> Builds:
     yield "binomial", partial(binomial.binomial_reduce, count, rows, root)
     if request.ports > 1:
         yield f"multiport-{request.ports}", partial(multiport.multiport_reduce, count, rows, root, request.ports)
-    yield "flat", partial(flat.flat_reduce, count, rows, root)
+    if count <= MOST_FLAT_RANKS:
+        yield "flat", partial(flat.flat_reduce, count, rows, root)
+    for talk in machine.to_root():
+        yield talk.name, partial(gossip.gossip_reduce, talk.gossip, talk.tree, rows, root)
 
 
 def _broadcast_builds(request: Request, machine: _Machine) -> Builds:
@@ -193,7 +212,11 @@ def _broadcast_builds(request: Request, machine: _Machine) -> Builds:
     yield "binomial", partial(binomial.binomial_broadcast, count, rows, root)
     if request.ports > 1:
         yield f"multiport-{request.ports}", partial(multiport.multiport_broadcast, count, rows, root, request.ports)
-    yield "flat", partial(flat.flat_broadcast, count, rows, root)
+    if count <= MOST_FLAT_RANKS:
+        yield "flat", partial(flat.flat_broadcast, count, rows, root)
+    for talk in machine.to_root():
+        told = multiport.reversed_gossip(talk.gossip)
+        yield talk.name, partial(gossip.gossip_broadcast, told, count, rows, root)
     if request.layout.splittable and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)

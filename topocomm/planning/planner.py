@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import inf
 from operator import index
 from threading import Lock
 
@@ -24,6 +25,7 @@ from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
 from topocomm.planning.schedule import Schedule, split_rounds, split_rows
 from topocomm.planning.scratch import scratch_bytes
+from topocomm.planning.searched import searched
 from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import Topology
 
@@ -189,7 +191,7 @@ def every_plan(
     request = Request(made, operator, layout, ends, "auto", 1, "loggp")
     paths = PathFinder(topology)
     refuse_disconnected(paths, made, ends)
-    found = sorted(_candidates(request, paths), key=lambda one: _merit(one, "auto"))
+    found = sorted(_candidates(request, paths)[0], key=lambda one: _merit(one, "auto"))
     bounds = _bounds(request, paths)
     return [_finish(request, one, paths, bounds) for one in found]
 
@@ -233,8 +235,24 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
     """The best plan; name and cost of every candidate, best first."""
     paths = PathFinder(machine.topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
-    found = sorted(_candidates(request, paths), key=lambda found: _rank(found, request))
-    return _finish(request, found[0], paths, _bounds(request, paths)), tuple((one.algorithm, one.cost) for one in found)
+    found, problems = _candidates(request, paths)
+    bounds = _bounds(request, paths)
+    found += _searched(found, request, paths, bounds)
+    if not found:
+        raise problems[0]
+    found.sort(key=lambda one: _rank(one, request))
+    return _finish(request, found[0], paths, bounds), tuple((one.algorithm, one.cost) for one in found)
+
+
+def _searched(found: list[Candidate], request: Request, paths: PathFinder, bounds: Bounds) -> list[Candidate]:
+    """What a search finds where no candidate meets the bound."""
+    bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
+    reached = min((_merit(one, request.objective)[0] for one in found), default=inf)
+    try:
+        schedule = searched(request, paths, reached, bound)
+        return [] if schedule is None else [_candidate("searched", schedule, request, paths)]
+    except PlanError:  # a value that was folded on its way would have to be taken apart, or somebody has no way
+        return []
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
@@ -256,17 +274,16 @@ def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, .
     return tuple(ranks)
 
 
-def _candidates(request: Request, paths: PathFinder) -> list[Candidate]:
-    """All algorithms whose messages have routes here, proved and costed."""
-    found, problems = [], []
+def _candidates(request: Request, paths: PathFinder) -> tuple[list[Candidate], list[NoRouteError]]:
+    """All algorithms whose messages have routes here, proved and costed; why the others have none."""
+    found: list[Candidate] = []
+    problems: list[NoRouteError] = []
     for name, build in candidate_builds(request, paths):
         try:
             found.append(_candidate(name, build(), request, paths))
         except NoRouteError as error:
             problems.append(error)
-    if not found:
-        raise problems[0]
-    return found
+    return found, problems
 
 
 def _candidate(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> Candidate:

@@ -41,6 +41,12 @@ def gossip_reduce(gossip: Gossip, tree: RangeTree, rows: int, root: int) -> Sche
     return traders.build.build()
 
 
+def told_to(gossip: Gossip, root: int, ranks: int) -> Gossip:
+    """The messages of a gossip that bring something to the root, of which it does not hear otherwise."""
+    needs = [(1 << ranks) - 1 if rank == root else 1 << rank for rank in range(ranks)]
+    return [[(src, dst) for src, dst, _ in messages] for messages in _carried(gossip, needs)]
+
+
 def gossip_broadcast(gossip: Gossip, ranks: int, rows: int, root: int) -> Schedule:
     """Every rank ends with the root's value; messages from ranks without it, and to ranks with it, are left out."""
     build = ScheduleBuilder(ranks, ((0, rows),), contributors=[root])

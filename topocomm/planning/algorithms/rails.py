@@ -14,6 +14,7 @@ Everything is built for one group of each sort and copied to its likes as column
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip import Gossip, Traders, gossip_allreduce
-from topocomm.planning.algorithms.multiport import spread_gossip
+from topocomm.planning.algorithms.multiport import gather_gossip, spread_gossip
 from topocomm.planning.range_tree import RangeTree, aligned_tree, nested_tree
 from topocomm.planning.schedule import NO_PATH, Schedule, ScheduleBuilder, schedule_of_columns
 
@@ -103,6 +104,38 @@ def cyclic_gossip(groups: Groups, radices: Sequence[int], ports: int = 1) -> Gos
     for radix in radices:
         known = _extend(groups, rounds, known, radix, ports)
     return rounds
+
+
+def gather_over_groups(groups: Groups, root: int, ports: int = 1) -> Gossip:
+    """All tell the root: a group gathers inside, then tells another group, whose members hear from as many groups each.
+
+    With m members a set of m * ports + 1 groups becomes one in a hop between groups. Backwards it is a broadcast.
+
+    Args:
+        groups: At least one.
+        root: Rank.
+        ports: K.
+    """
+    members = [groups.insides[sort].members for sort in groups.sorts]
+    home = bisect_right(groups.starts, root) - 1
+    holders = list(range(len(members)))
+    rounds: list[list[tuple[int, int]]] = []
+    size = min(members) * ports + 1
+    while len(holders) > 1:
+        first, kept, told = len(rounds), [], []
+        for low in range(0, len(holders), size):
+            set_ = holders[low : low + size]
+            target = home if home in set_ else set_[0]
+            for turn, group in enumerate(group for group in set_ if group != target):
+                lane = turn % min(members)
+                ranks = range(groups.starts[group], groups.starts[group + 1])
+                _write(rounds, first, gather_gossip(ranks, lane, ports), 0)
+                told.append((groups.starts[group] + lane, groups.starts[target] + lane))
+            kept.append(target)
+        rounds.append(told)
+        holders = kept
+    ranks = range(groups.starts[home], groups.starts[home + 1])
+    return [*rounds, *gather_gossip(ranks, root - groups.starts[home], ports)]
 
 
 def _extend(groups: Groups, rounds: list[list[tuple[int, int]]], known: int, radix: int, ports: int) -> int:

@@ -1,0 +1,116 @@
+"""Plans found by search, for machines on which no pattern meets the bound: who tells whom, then the schedule of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.algorithms.gossip import (
+    Gossip,
+    gossip_allgather,
+    gossip_allreduce,
+    gossip_broadcast,
+    gossip_reduce,
+    gossip_reduce_scatter,
+    gossip_scan,
+)
+from topocomm.planning.candidates import Request
+from topocomm.planning.collectives import Collective
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.range_tree import aligned_tree
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.search.find import search_gossip
+
+MOST_SEARCHED_RANKS = 64
+"""Beyond so many ranks a search takes tens of seconds and finds little that the patterns have not."""
+
+
+def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Schedule | None:
+    """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds; None if none is.
+
+    Args:
+        request: What is planned.
+        paths: Routes on the machine.
+        reached: The figure of the best candidate, infinite where there is none.
+        bound: Nothing is below it.
+    """
+    ends, objective = request.endpoints, request.objective
+    if objective not in ("latency", "rounds") or (objective == "latency" and request.port_model != "alpha"):
+        return None
+    if request.collective.shards or not 2 <= len(ends) <= MOST_SEARCHED_RANKS or len(set(ends)) < len(ends):
+        return None
+    latency_us = _latencies(request, paths)
+    if request.collective.name == "reduce_scatter":
+        latency_us = latency_us.T  # searched as the allgather that it is backwards
+    found = search_gossip(
+        latency_us,
+        _wants(request.collective),
+        ports=request.ports,
+        objective="latency" if objective == "latency" else "rounds",
+        incumbent=None if reached == inf else reached,
+        lower_bound=bound,
+    )
+    return None if found is None else _BUILDS[request.collective.name](found.gossip, request)
+
+
+def _latencies(request: Request, paths: PathFinder) -> NDArray[np.float64]:
+    ends = request.endpoints
+    latency_us = paths.latencies_us([a for a in ends for _ in ends], list(ends) * len(ends)).reshape(len(ends), -1)
+    np.fill_diagonal(latency_us, 0.0)
+    return latency_us
+
+
+def _wants(collective: Collective) -> NDArray[np.bool_]:
+    """wants[a, b]: rank b needs something of rank a; of reduce_scatter as of the allgather of the same parts."""
+    ranks = collective.ranks
+    wants = np.ones((ranks, ranks), dtype=bool)
+    if collective.name == "reduce":
+        wants[:, np.arange(ranks) != collective.root] = False
+    elif collective.name == "broadcast":
+        wants[np.arange(ranks) != collective.root] = False
+    elif collective.parts and any(collective.parts):
+        wants[np.array(collective.parts) == 0] = False
+    elif collective.name in ("scan", "exscan"):
+        wants = np.triu(wants)
+    return wants
+
+
+def _allreduce(told: Gossip, request: Request) -> Schedule:
+    return gossip_allreduce(told, aligned_tree(len(request.endpoints)), request.layout.rows)
+
+
+def _reduce(told: Gossip, request: Request) -> Schedule:
+    tree = aligned_tree(len(request.endpoints))
+    return gossip_reduce(told, tree, request.layout.rows, request.collective.root)
+
+
+def _broadcast(told: Gossip, request: Request) -> Schedule:
+    return gossip_broadcast(told, len(request.endpoints), request.layout.rows, request.collective.root)
+
+
+def _allgather(told: Gossip, request: Request) -> Schedule:
+    return gossip_allgather(told, request.collective.parts)
+
+
+def _reduce_scatter(told: Gossip, request: Request) -> Schedule:
+    tree = None if request.operator.commutative else aligned_tree(len(request.endpoints))
+    return gossip_reduce_scatter(told, request.collective.parts, tree)
+
+
+def _scan(told: Gossip, request: Request) -> Schedule:
+    tree, own = aligned_tree(len(request.endpoints)), request.collective.name == "scan"
+    return gossip_scan(told, tree, request.layout.rows, own=own)
+
+
+_BUILDS: dict[str, Callable[[Gossip, Request], Schedule]] = {
+    "allreduce": _allreduce,
+    "reduce": _reduce,
+    "broadcast": _broadcast,
+    "allgather": _allgather,
+    "reduce_scatter": _reduce_scatter,
+    "scan": _scan,
+    "exscan": _scan,
+}
