@@ -40,6 +40,7 @@ from topocomm.planning.schedule import Schedule, relabelled
 Build = Callable[[], Schedule]
 Builds = Iterator[tuple[str, Build]]
 
+FEW_RANKS = 16
 MOST_FLAT_RANKS = 64
 MOST_RING_RANKS = 256
 """Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
@@ -60,6 +61,11 @@ class Request:
     port_model: PortModel
     cores: int = 0
     """Of ranks that share one memory; 0 where links are what counts."""
+
+    @property
+    def bytes_count(self) -> bool:
+        """Whether algorithms that only save bytes are worth planning: on few ranks always."""
+        return self.objective in ("auto", "throughput") or len(self.endpoints) <= FEW_RANKS
 
     @property
     def payload_bytes(self) -> int:
@@ -154,7 +160,7 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
             yield "circulant", partial(multiport.multiport_allreduce, count, rows, request.ports)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_allreduce, count, rows)
-    if request.layout.splittable:
+    if request.layout.splittable and request.bytes_count:
         if count <= MOST_FLAT_RANKS:
             yield "direct", partial(flat.direct_allreduce, count, rows)
         if count <= MOST_RING_RANKS:
@@ -217,7 +223,7 @@ def _broadcast_builds(request: Request, machine: _Machine) -> Builds:
     for talk in machine.to_root():
         told = multiport.reversed_gossip(talk.gossip)
         yield talk.name, partial(gossip.gossip_broadcast, told, count, rows, root)
-    if request.layout.splittable and count <= MOST_RING_RANKS:
+    if request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
 
@@ -229,7 +235,8 @@ def _allgather_builds(request: Request, machine: _Machine) -> Builds:
         yield "flat", partial(flat.flat_allgather, parts)
     if len(parts) <= MOST_RING_RANKS:
         yield "doubling", partial(halving.doubling_allgather, parts)
-        yield "ring", partial(ring.ring_allgather, parts)
+        if request.bytes_count:
+            yield "ring", partial(ring.ring_allgather, parts)
         for talk in machine.talks():
             yield talk.name, partial(gossip.gossip_allgather, talk.gossip, parts)
 
@@ -243,7 +250,8 @@ def _reduce_scatter_builds(request: Request, machine: _Machine) -> Builds:
         return
     if commutative:
         yield "dissemination", partial(dissemination.dissemination_reduce_scatter, parts)
-        yield "ring", partial(ring.ring_reduce_scatter, parts)
+        if request.bytes_count:
+            yield "ring", partial(ring.ring_reduce_scatter, parts)
     for talk in machine.talks():
         tree = None if commutative else talk.tree
         yield talk.name, partial(gossip.gossip_reduce_scatter, talk.gossip, parts, tree)
