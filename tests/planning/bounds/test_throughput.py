@@ -133,6 +133,13 @@ def test_other_collectives_have_the_least_of_all_cuts(seed, data):
         assert (made.value or inf) == pytest.approx(wanted)
 
 
+def test_a_rank_without_shards_is_no_hub():
+    """Ranks 1 and 2 give, all get: the least cut lies between 2 and 1, with rank 0 on the side of 2."""
+    machine = graph(3343)
+    collective = Collective("allreduce", 3, shards=(0, 0, 1, 4))
+    assert bound(machine, collective).value == pytest.approx(least(machine, collective)[0])
+
+
 def _between_neighbours(machine):
     """The least border of a set of endpoints that some endpoint outside comes before."""
     ends = machine.endpoints

@@ -142,7 +142,7 @@ def _terminals(demand: Demand, of_rank: Ints, nodes: int) -> Iterator[tuple[dict
     """(capacities from the source, capacities to the sink, whether finite ones are shares of the payload).
 
     With a minimum cut for each no cut is missed: of a prefix between neighbours in rank order, since the least cut
-    of two ranks is at least that of some neighbours between them; else from and to one rank, for the same reason.
+    of two ranks is at least that of some neighbours between them; else from and to one rank that gives and gets.
     """
     atoms = sorted(set(of_rank.tolist()))
     if demand.name in IN_PARTS:
@@ -157,7 +157,8 @@ def _terminals(demand: Demand, of_rank: Ints, nodes: int) -> Iterator[tuple[dict
     else:
         givers = sorted(set(of_rank[demand.gives].tolist()))
         getters = sorted(set(of_rank[demand.gets].tolist()))
-        pairs = [(givers[0], b) for b in getters] + [(a, getters[0]) for a in givers]
+        hub = min(set(givers) & set(getters))  # on whichever side of a cut it is, it tells or hears across
+        pairs = [(hub, b) for b in getters] + [(a, hub) for a in givers]
     for a, b in dict.fromkeys(pairs):
         if a != b:
             yield {a: UNLIMITED}, {b: UNLIMITED}, False
