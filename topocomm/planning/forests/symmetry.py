@@ -1,0 +1,159 @@
+"""A group of symmetries of the machine that moves every rank unless it moves none: hosts turned, ranks in hosts swapped.
+
+A linear program over trees may be averaged over such a group, so it needs one root of every orbit and one constraint
+per orbit of links. Candidates are guessed from the order of ranks and devices (hosts in a cycle; inside all hosts the
+same exclusive or, or the same turn); each is then checked on every link, so a wrong guess only costs time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.forests.network import Ints, Network
+
+Permutation = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """A group as int64 [elements, devices]: image of every device; the first element is the identity."""
+
+    network: Network
+    elements: Ints
+
+    @cached_property
+    def roots(self) -> tuple[int, ...]:
+        """The lowest endpoint of every orbit."""
+        return tuple(np.flatnonzero(self.elements[:, : self.network.ends].min(axis=0) == np.arange(self.network.ends)).tolist())
+
+    @cached_property
+    def orbit_of_link(self) -> Ints:
+        """int64 [links]: number of the orbit, orbits numbered by their lowest link."""
+        size = len(self.network.devices)
+        keys = np.array([a * size + b for a, b in self.network.links], dtype=np.int64)
+        pairs = np.array(self.network.links, dtype=np.int64).reshape(-1, 2)
+        lowest = keys.copy()
+        for element in self.elements[1:]:
+            lowest = np.minimum(lowest, element[pairs[:, 0]] * size + element[pairs[:, 1]])
+        return np.unique(lowest, return_inverse=True)[1].astype(np.int64)
+
+
+def no_symmetry(network: Network) -> Symmetry:
+    """The group of the identity alone."""
+    return Symmetry(network, np.arange(len(network.devices), dtype=np.int64)[None])
+
+
+def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
+    """The largest group among those guessed.
+
+    Args:
+        network: The machine.
+        hosts: Host name of every device of the network.
+    """
+    members: dict[str, list[int]] = {}
+    for rank in range(network.ends):
+        members.setdefault(hosts[rank], []).append(rank)
+    groups = list(members.values())
+    if len({len(group) for group in groups}) != 1:
+        groups = [list(range(network.ends))]
+    table = np.array(groups, dtype=np.int64)
+    checker = _Checker(network)
+    generators = []
+    if len(table) > 1:
+        turned = checker.extend(_moved(table, np.roll(table, -1, axis=0)))
+        if turned is None:
+            table = table.reshape(1, -1)
+        else:
+            generators.append(turned)
+    generators += _inside(table, checker)
+    return Symmetry(network, _closure(generators, len(network.devices)))
+
+
+def _inside(table: Ints, checker: _Checker) -> list[Permutation]:
+    """Generators that do the same in every host: exclusive ors where these give the larger group, else a turn."""
+    size = table.shape[1]
+    places = np.arange(size)
+    ors: list[Permutation] = []
+    if size & (size - 1) == 0:
+        for bit in range(size.bit_length() - 1):
+            found = None
+            for mask in range(1 << bit, 2 << bit):
+                found = checker.extend(_moved(table, table[:, places ^ mask]))
+                if found is not None:
+                    ors.append(found)
+                    break
+    for step in (s for s in range(1, size) if size % s == 0 and size // s > 1 << len(ors)):
+        found = checker.extend(_moved(table, table[:, (places + step) % size]))
+        if found is not None:
+            return [found]
+    return ors
+
+
+def _moved(table: Ints, images: Ints) -> Permutation:
+    image = np.empty(table.size, dtype=np.int64)
+    image[table.reshape(-1)] = images.reshape(-1)
+    return image
+
+
+def _closure(generators: list[Permutation], devices: int) -> Ints:
+    """All products of the generators, in order of their discovery."""
+    identity = np.arange(devices, dtype=np.int64)
+    seen = {identity.tobytes()}
+    elements = [identity]
+    for element in elements:
+        for generator in generators:
+            product = generator[element]
+            if product.tobytes() not in seen:
+                seen.add(product.tobytes())
+                elements.append(product)
+    return np.array(elements)
+
+
+class _Checker:
+    """Extends a permutation of the endpoints to all devices, by where the devices sit among them."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.figures = list(zip(network.gb_per_s.tolist(), network.latency_us.tolist(), strict=True))
+        self.numbers: dict[tuple[int, tuple[tuple[int, float, float], ...]], int] = {}
+        self.plain = self._colours(np.arange(network.ends))
+
+    def extend(self, image: Permutation) -> Permutation | None:
+        """The permutation of all devices, or None where the machine has no such symmetry."""
+        network = self.network
+        places: dict[int, list[int]] = {}
+        for device, colour in enumerate(self.plain):
+            places.setdefault(colour, []).append(device)
+        inverse = np.empty_like(image)
+        inverse[image] = np.arange(len(image))
+        whole = np.full(len(network.devices), -1, dtype=np.int64)
+        taken: dict[int, int] = {}
+        for device, colour in enumerate(self._colours(image)):
+            same = places.get(colour, [])
+            at = taken.get(colour, 0)
+            if at >= len(same):
+                return None
+            whole[device] = same[at]
+            taken[colour] = at + 1
+        mapped = [network.index.get((int(whole[a]), int(whole[b]))) for a, b in network.links]
+        if any(new is None or self.figures[new] != self.figures[old] for old, new in enumerate(mapped)):
+            return None
+        return whole
+
+    def _colours(self, ends: Permutation) -> list[int]:
+        """A colour per device that tells it from others by the links to endpoints, these coloured as given."""
+        ends_count, numbers = self.network.ends, self.numbers
+        colours = [int(end) for end in ends] + [-1] * (len(self.network.devices) - ends_count)
+        while True:
+            new = list(colours)
+            for device in range(ends_count, len(colours)):
+                near = sorted((colours[to], *self.figures[link]) for to, link in self.network.neighbours[device])
+                sign = (colours[device], tuple(near))
+                new[device] = -2 - numbers.setdefault(sign, len(numbers))
+            if len(set(new)) == len(set(colours)):
+                return new
+            colours = new
