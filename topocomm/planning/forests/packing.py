@@ -1,0 +1,193 @@
+"""Packing trees into capacities: the linear program whose columns are found one by one, and a bound from its prices.
+
+maximise the sum of weights, subject to load <= capacity in every row. A pricer finds, for prices on the rows, what
+carries one unit at least cost; sum(capacity * price) / (that cost) bounds every packing from above (weak duality), so
+the search stops with a certificate. Prices are drawn towards the best ones so far, which keeps them from swinging
+(Wentges 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from topocomm.planning.forests.network import Floats, Ints
+from topocomm.planning.forests.simplex import Simplex
+
+Item = TypeVar("Item")
+
+FLOOR = 1e-7
+"""Least price of a row, as a part of the mean: of ways that cost nothing the shorter one is taken."""
+DRAWN = 0.5
+"""How much of the best prices so far is mixed into those of the linear program."""
+PATIENCE = 4
+"""Turns without an improving column at the program's own prices before the search ends."""
+IMPROVES = 1e-9
+SMALLEST = 1e-6
+"""Weights below this part of the greatest are errors of arithmetic."""
+
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """Something that carries payload, what one GB/s of it puts on the rows (not zeros), and what it gains."""
+
+    rows: Ints
+    loads: Floats
+    item: Item
+    gain: float = 1.0
+
+
+class Pricer(Protocol[Item]):
+    """Finds cheap columns."""
+
+    capacity: Floats
+    """GB/s of every row; 0 of the rows that follow the links', which balance columns against each other."""
+    links: int
+    """Rows that stand for links: those that have a price."""
+
+    def start(self) -> list[Column[Item]]:
+        """Columns that are there from the start."""
+        ...
+
+    def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column[Item]]]]:
+        """(cost that no unit of payload undercuts, or 0 where not all was looked at; groups of columns to try).
+
+        Of a group the first that improves the packing is taken, so the most welcome comes first.
+
+        Args:
+            prices: float64 [links], above zero.
+            turn: Number of the call, for a pricer that takes turns among roots.
+        """
+        ...
+
+    def total(self, parts: Sequence[tuple[float, Item]]) -> float:
+        """GB/s of payload that weighted items carry."""
+        ...
+
+
+@dataclass(frozen=True)
+class Packing(Generic[Item]):
+    """Weights of columns that keep all capacities.
+
+    Attributes:
+        parts: (GB/s, column), the heaviest first.
+        gb_per_s: The payload that they carry.
+        bound_gb_per_s: What no packing exceeds.
+        prices: Of the rows, those that gave the bound, so scaled that sum(capacity * price) is the bound.
+        turns: Calls of the pricer.
+    """
+
+    parts: tuple[tuple[float, Column[Item]], ...]
+    gb_per_s: float
+    bound_gb_per_s: float
+    prices: Floats
+    turns: int
+
+
+def pack(pricer: Pricer[Item], *, accuracy: float, most_turns: int) -> Packing[Item]:
+    """The best packing, to within `accuracy` of the bound unless the turns run out first."""
+    search = _Search(pricer)
+    while search.turns < most_turns and search.value < search.bound * (1 - accuracy) and search.idle < PATIENCE:
+        search.turn()
+    return search.result()
+
+
+def repack(pricer: Pricer[Item], columns: Sequence[Column[Item]]) -> tuple[tuple[float, Column[Item]], ...]:
+    """The best weights of the given columns alone, the heaviest first."""
+    program = _Program(pricer.capacity)
+    for column in columns:
+        program.add(column)
+    program.simplex.solve()
+    return program.parts()
+
+
+class _Program(Generic[Item]):
+    """The linear program over the columns so far, its rows scaled to a capacity of 1."""
+
+    def __init__(self, capacity: Floats) -> None:
+        self.capacity = capacity
+        self.unit = float(capacity.max())
+        """GB/s that a weight of 1 stands for."""
+        self.scale = np.divide(self.unit, capacity, out=np.ones(len(capacity)), where=capacity > 0)
+        self.simplex = Simplex((capacity > 0).astype(float))
+        self.columns: list[Column[Item]] = []
+
+    def improves(self, column: Column[Item]) -> bool:
+        """Whether it would raise the objective at the program's own prices."""
+        costs = self.simplex.prices[column.rows] * column.loads * self.scale[column.rows]
+        return float(sum(costs.tolist())) < column.gain - IMPROVES * max(column.gain, 1e-3)
+
+    def add(self, column: Column[Item]) -> None:
+        self.columns.append(column)
+        self.simplex.add(column.rows, column.loads * self.scale[column.rows], column.gain)
+
+    def parts(self) -> tuple[tuple[float, Column[Item]], ...]:
+        """Weights that keep the capacities exactly, against the raised right sides; tiny ones are left out."""
+        weights = self.simplex.weights()
+        most = max((weight for c, weight in weights.items() if self.columns[c].item is not None), default=0.0)
+        kept = sorted(c for c, w in weights.items() if self.columns[c].item is not None and w > SMALLEST * most)
+        load = np.zeros(len(self.capacity))
+        for c in kept:
+            load[self.columns[c].rows] += weights[c] * self.columns[c].loads
+        real = self.capacity > 0
+        over = float((load[real] / self.capacity[real]).max(initial=0.0))
+        order = sorted(kept, key=lambda c: (-weights[c], c))
+        return tuple((weights[c] / over, self.columns[c]) for c in order)
+
+
+class _Search(Generic[Item]):
+    """One packing under way."""
+
+    def __init__(self, pricer: Pricer[Item]) -> None:
+        self.pricer = pricer
+        self.program: _Program[Item] = _Program(pricer.capacity)
+        for column in pricer.start():
+            self.program.add(column)
+        self.program.simplex.solve()
+        self.capacity = pricer.capacity[: pricer.links]
+        self.known: set[tuple[bytes, bytes]] = set()
+        self.best = self.capacity / self.capacity.sum()
+        self.bound, self.value = np.inf, 0.0
+        self.turns = self.idle = 0
+        self.drawn = 1.0
+
+    def turn(self) -> None:
+        """Price once, and pivot if something improves. Prices here are for rows scaled to a capacity of 1."""
+        own = np.maximum(self.program.simplex.prices[: len(self.capacity)], 0.0)
+        total = float(own.sum())
+        mixed = self.drawn * self.best * total + (1 - self.drawn) * own if total else self.best.copy()
+        mixed += FLOOR * float(mixed.sum()) / len(mixed)
+        mixed /= float(mixed.sum())
+        least, offers = self.pricer.price(mixed / self.capacity, self.turns)
+        self.turns += 1
+        if least and 1 / least < self.bound:
+            self.bound, self.best = 1 / least, mixed
+        if self._take(offers):
+            self.program.simplex.solve()
+            self.value = self.program.simplex.value() * self.program.unit
+            self.drawn, self.idle = DRAWN, 0
+        elif self.drawn:
+            self.drawn = 0.0
+        else:
+            self.idle += 1
+
+    def _take(self, offers: Iterable[Iterable[Column[Item]]]) -> bool:
+        taken = False
+        for group in offers:
+            for column in group:
+                key = (column.rows.tobytes(), column.loads.tobytes())
+                if self.program.improves(column) and key not in self.known:
+                    self.known.add(key)
+                    self.program.add(column)
+                    taken = True
+                    break
+        return taken
+
+    def result(self) -> Packing[Item]:
+        parts = self.program.parts()
+        prices = self.best * self.bound / self.capacity
+        whole = self.pricer.total([(weight, column.item) for weight, column in parts])
+        return Packing(parts, whole, self.bound, prices, self.turns)
