@@ -52,18 +52,6 @@ def schedule_of(
     return writer.finish(collective, ranges, Repeat(count, STAGGER_ROUNDS) if count > 1 else None)
 
 
-def keeps_order(tree: Tree) -> bool:
-    """Whether the reduce tree merges contiguous ranges of ranks only, so that rank order can be kept."""
-    low = {rank: rank for rank in tree.depths}
-    high, size = dict(low), dict.fromkeys(low, 1)
-    for parent, child, _ in reversed(tree.edges):
-        if high[child] - low[child] + 1 != size[child]:
-            return False
-        low[parent], high[parent] = min(low[parent], low[child]), max(high[parent], high[child])
-        size[parent] += size[child]
-    return True
-
-
 class _Writer:
     """Columns of a schedule under way."""
 

@@ -55,6 +55,11 @@ class Network:
         return bool((self.reverse >= 0).all() and (self.gb_per_s[self.reverse] == self.gb_per_s).all())
 
     @cached_property
+    def connected(self) -> bool:
+        """Whether every endpoint reaches every other, relays allowed."""
+        return all(max(way.hops_from(0)[: self.ends]) < inf for way in (self, self.transposed()))
+
+    @cached_property
     def neighbours(self) -> list[list[tuple[int, int]]]:
         """(neighbour, link to it) of every device, by number."""
         out: list[list[tuple[int, int]]] = [[] for _ in self.devices]

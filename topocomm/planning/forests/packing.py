@@ -76,18 +76,22 @@ class Packing(Generic[Item]):
         parts: (GB/s, column), the heaviest first.
         gb_per_s: The payload that they carry.
         bound_gb_per_s: What no packing exceeds.
-        prices: Of the rows, those that gave the bound, so scaled that sum(capacity * price) is the bound.
+        columns: All that were tried, those from the start first.
+        prices: Of the links' rows, those that gave the bound.
+        last_prices: Those of the program at the end.
         turns: Calls of the pricer.
     """
 
     parts: tuple[tuple[float, Column[Item]], ...]
     gb_per_s: float
     bound_gb_per_s: float
+    columns: tuple[Column[Item], ...]
     prices: Floats
+    last_prices: Floats
     turns: int
 
 
-def pack(pricer: Pricer[Item], *, accuracy: float, most_turns: int) -> Packing[Item]:
+def pack(pricer: Pricer[Item], accuracy: float, most_turns: int) -> Packing[Item]:
     """The best packing, to within `accuracy` of the bound unless the turns run out first."""
     search = _Search(pricer)
     while search.turns < most_turns and search.value < search.bound * (1 - accuracy) and search.idle < PATIENCE:
@@ -188,6 +192,7 @@ class _Search(Generic[Item]):
 
     def result(self) -> Packing[Item]:
         parts = self.program.parts()
-        prices = self.best * self.bound / self.capacity
+        prices = self.best / self.capacity
+        last = np.maximum(self.program.simplex.prices[: len(self.capacity)], 0.0) / self.capacity
         whole = self.pricer.total([(weight, column.item) for weight, column in parts])
-        return Packing(parts, whole, self.bound, prices, self.turns)
+        return Packing(parts, whole, self.bound, tuple(self.program.columns), prices, last, self.turns)

@@ -29,13 +29,25 @@ FEW_ROOTS = 8
 
 
 class Pair(NamedTuple):
-    """What goes up to one root and the broadcast tree that goes down from it.
+    """What goes up to one root, and the broadcast tree that goes down from it; None: nothing does.
 
     The edges of a reduce tree are given away from the root, as those of a broadcast tree.
     """
 
-    up: Tree | IntervalPlan
-    down: Tree
+    up: Tree | IntervalPlan | None
+    down: Tree | None
+
+    @property
+    def root(self) -> int:
+        """Where the one ends and the other begins."""
+        one = self.up or self.down
+        assert one is not None, "something goes up or down"
+        return one.root
+
+    @property
+    def height(self) -> int:
+        """Most edges between a rank and the root."""
+        return max(one.height for one in self if one is not None)
 
 
 class _Sums:
@@ -185,33 +197,44 @@ class DirectedPairs(_Sums):
 
 
 class OrderedPairs(_Sums):
-    """Allreduce of an operator that does not commute: plans that merge adjacent ranges only, and broadcast trees."""
+    """An operator that does not commute: plans that merge adjacent ranges only, then broadcast trees if asked."""
 
-    def __init__(self, symmetry: Symmetry) -> None:
-        self.network = symmetry.network
+    def __init__(self, symmetry: Symmetry, *, root: int | None) -> None:
+        """Allreduce over any root; with a root given, reduce to it."""
+        self.network, self.root = symmetry.network, root
         self.row, self.capacity = _directed_rows(symmetry)
         self._closure, self._down = Closure(self.network), Growing(self.network)
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column[Pair]]]]:
         """The cheapest pairs over all roots."""
         dear = prices[self.row]
-        self._down.search(dear)
         moves = Relays(self._closure.search(dear))
         table = IntervalTable(moves.costs)
         last = self.network.ends - 1
+        if self.root is not None:
+            return float(table.cost[0, last, self.root]), iter([self._plans(self.root, moves, table)])
+        self._down.search(dear)
         costs = {root: float(table.cost[0, last, root]) + self._down.cost(root) for root in range(self.network.ends)}
         best = sorted(costs, key=lambda root: (costs[root], root))[:2]
-        return costs[best[0]], (self._offers(root, moves, table, costs[best[0]]) for root in best)
+        return costs[best[0]], (self._pairs(root, moves, table, costs[best[0]]) for root in best)
 
-    def _offers(self, root: int, moves: Relays, table: IntervalTable, least: float) -> Iterator[Column[Pair]]:
+    def _plans(self, root: int, moves: Relays, table: IntervalTable) -> Iterator[Column[Pair]]:
+        plan = self._plan(root, moves, table)
+        yield Column(*_loads(self.row, [self._used(plan)]), Pair(plan, None))
+
+    def _pairs(self, root: int, moves: Relays, table: IntervalTable, least: float) -> Iterator[Column[Pair]]:
         mean = least / max(2 * self.network.ends - 2, 1)
         up = self._plan(root, moves, table)
-        ways = [link for step in up.steps if step.way for link in pairwise(step.way)]
-        going = np.array([self.network.index[link] for link in ways], dtype=np.int64)
+        going = self._used(up)
         for depth_price in DEPTH_PRICES:
             down = self._down.tree(root, depth_price * mean)
             rows, loads = _loads(self.row, [going, down.links(self.network)])
             yield Column(rows, loads, Pair(up, down))
+
+    def _used(self, plan: IntervalPlan) -> Ints:
+        """Number of every link that the plan's moves use, one entry per use."""
+        links = [link for step in plan.steps if step.way for link in pairwise(step.way)]
+        return np.array([self.network.index[link] for link in links], dtype=np.int64)
 
     def _plan(self, root: int, moves: Relays, table: IntervalTable) -> IntervalPlan:
         """The cheapest plan with every move cut at the ranks that relay it."""

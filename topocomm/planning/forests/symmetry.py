@@ -1,4 +1,4 @@
-"""A group of symmetries of the machine that moves every rank unless it moves none: hosts turned, ranks in hosts swapped.
+"""Groups of symmetries of the machine: hosts turned, and in all hosts the ranks exchanged in the same way.
 
 A linear program over trees may be averaged over such a group, so it needs one root of every orbit and one constraint
 per orbit of links. Candidates are guessed from the order of ranks and devices (hosts in a cycle; inside all hosts the
@@ -48,19 +48,13 @@ def no_symmetry(network: Network) -> Symmetry:
 
 
 def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
-    """The largest group among those guessed.
+    """The largest group found of those that move every rank unless they move none.
 
     Args:
         network: The machine.
         hosts: Host name of every device of the network.
     """
-    members: dict[str, list[int]] = {}
-    for rank in range(network.ends):
-        members.setdefault(hosts[rank], []).append(rank)
-    groups = list(members.values())
-    if len({len(group) for group in groups}) != 1:
-        groups = [list(range(network.ends))]
-    table = np.array(groups, dtype=np.int64)
+    table = _table(network, hosts)
     checker = _Checker(network)
     generators = []
     if len(table) > 1:
@@ -71,6 +65,32 @@ def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
             generators.append(turned)
     generators += _inside(table, checker)
     return Symmetry(network, _closure(generators, len(network.devices)))
+
+
+def symmetry_at(network: Network, hosts: list[str], root: int) -> Symmetry:
+    """A group that leaves one rank in its place: the other hosts in a cycle, the other ranks of hosts in a cycle."""
+    table = _table(network, hosts)
+    checker = _Checker(network)
+    host, place = (int(found[0]) for found in np.nonzero(table == root))
+    others = [h for h in range(len(table)) if h != host]
+    turned = table.copy()
+    turned[others] = table[np.roll(others, -1)]
+    places = [p for p in range(table.shape[1]) if p != place]
+    shifted = table.copy()
+    shifted[:, places] = table[:, np.roll(places, -1)]
+    found = [checker.extend(_moved(table, images)) for images in (turned, shifted)]
+    return Symmetry(network, _closure([image for image in found if image is not None], len(network.devices)))
+
+
+def _table(network: Network, hosts: list[str]) -> Ints:
+    """int64 [hosts, ranks of each]: ranks by host; one line where hosts differ in number."""
+    members: dict[str, list[int]] = {}
+    for rank in range(network.ends):
+        members.setdefault(hosts[rank], []).append(rank)
+    groups = list(members.values())
+    if len({len(group) for group in groups}) != 1:
+        groups = [list(range(network.ends))]
+    return np.array(groups, dtype=np.int64)
 
 
 def _inside(table: Ints, checker: _Checker) -> list[Permutation]:
