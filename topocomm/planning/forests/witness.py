@@ -32,12 +32,12 @@ def partition_of(network: Network, prices: Sequence[Floats]) -> Partition | None
     best: Partition | None = None
     for vector in prices:
         top = float(vector.max())
-        levels: list[float] = []
+        levels = [-1.0]
         for level in sorted(set(vector.tolist())):
-            if not levels or level > levels[-1] + SAME * top:
+            if level > levels[-1] + SAME * top:
                 levels.append(level)
         for level in levels[:-1]:
-            found = _joined(network, vector, level + SAME * top / 2)
+            found = _joined(network, vector, level + SAME * top / 2 if level >= 0 else level)
             if found is not None and (best is None or found.gb_per_s < best.gb_per_s):
                 best = found
     return best
