@@ -18,7 +18,7 @@ RAISED = 1e-7
 """Largest relative change of a right side."""
 TINY = 1e-9
 """Reduced costs and pivots below it count as zero; rows are scaled so that loads are about 1."""
-FRESH_PIVOTS = 500
+FRESH_PIVOTS = 1000
 """Pivots after which the inverse is computed anew."""
 
 
@@ -84,7 +84,6 @@ class Simplex:
         column, row, load = self._flat
         costs = np.bincount(column, weights=self.prices[row] * load, minlength=len(self.gains))
         reduced: Floats = np.array(self.gains) - costs
-        reduced[[c for c in self.basis if c >= 0]] = 0.0
         return reduced
 
     def _spread(self, rows: Ints, loads: Floats) -> Floats:
@@ -100,11 +99,7 @@ class Simplex:
         least = float(ratios.min())
         near = able[ratios <= least * (1 + 1e-12) + 1e-15]
         leave = int(near[np.argmax(change[near])])
-        line = self.inverse[:, leave] / change[leave]
-        used = np.flatnonzero(line)
-        moved = np.flatnonzero(change)
-        self.inverse[np.ix_(used, moved)] -= line[used, None] * change[moved]
-        self.inverse[:, leave] = line
+        line = self._replace(leave, change)
         self.level -= least * change
         self.level[leave] = least
         self.prices = self.prices + reduced * line
@@ -114,25 +109,27 @@ class Simplex:
             self._refresh()
 
     def _refresh(self) -> None:
-        """The inverse of the basis by Gauss and Jordan with row pivots, against the errors of many updates."""
+        """The inverse anew, against the errors of many updates: from the slacks, columns of the basis one by one."""
         size = len(self.basis)
-        matrix = np.zeros((size, 2 * size))
-        for place, column in enumerate(self.basis):
-            if column < 0:
-                matrix[-1 - column, place] = 1.0
-            else:
-                matrix[self.rows_of[column], place] = self.loads_of[column]
-        matrix[:, size:] = np.eye(size)
-        for place in range(size):
-            pivot = place + int(np.argmax(np.abs(matrix[place:, place])))
-            if pivot != place:
-                matrix[[place, pivot]] = matrix[[pivot, place]]
-            matrix[place] /= matrix[place, place]
-            others = np.flatnonzero(matrix[:, place])
-            others = others[others != place]
-            matrix[others] -= matrix[others, place][:, None] * matrix[place]
-        inverse = matrix[:, size:]
-        self.inverse = np.ascontiguousarray(inverse.T)
+        columns = [column for column in self.basis if column >= 0]
+        free = np.ones(size, dtype=bool)
+        free[[-1 - column for column in self.basis if column < 0]] = False
+        self.inverse = np.eye(size)
+        self.basis = [-1 - row for row in range(size)]
+        for column in columns:
+            change = self._spread(self.rows_of[column], self.loads_of[column])
+            place = int(np.argmax(np.where(free, np.abs(change), -1.0)))
+            free[place] = False
+            self._replace(place, change)
+            self.basis[place] = column
         self.level = (self.inverse * self.right[:, None]).sum(axis=0)
         gains = np.array([self.gains[c] if c >= 0 else 0.0 for c in self.basis])
-        self.prices = (np.ascontiguousarray(inverse) * gains[:, None]).sum(axis=0)
+        self.prices = (np.ascontiguousarray(self.inverse.T) * gains[:, None]).sum(axis=0)
+
+    def _replace(self, place: int, change: Floats) -> Floats:
+        """Put the column that the inverse takes to `change` in a place of the basis; returns the inverse's new line."""
+        line: Floats = self.inverse[:, place] / change[place]
+        used, moved = np.flatnonzero(line), np.flatnonzero(change)
+        self.inverse[np.ix_(used, moved)] -= line[used, None] * change[moved]
+        self.inverse[:, place] = line
+        return line

@@ -48,49 +48,79 @@ def no_symmetry(network: Network) -> Symmetry:
 
 
 def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
-    """The largest group found of those that move every rank unless they move none.
+    """The largest group found: of hosts that are alike, turned in a cycle, and of what all hosts can do at once.
+
+    Hosts that are like no others stay in their place. Where all hosts are alike every element but the identity moves
+    every rank.
 
     Args:
         network: The machine.
         hosts: Host name of every device of the network.
     """
-    table = _table(network, hosts)
     checker = _Checker(network)
-    generators = []
-    if len(table) > 1:
-        turned = checker.extend(_moved(table, np.roll(table, -1, axis=0)))
-        if turned is None:
-            table = table.reshape(1, -1)
-        else:
-            generators.append(turned)
-    generators += _inside(table, checker)
-    return Symmetry(network, _closure(generators, len(network.devices)))
+    members = _members(network, hosts)
+    alike = _alike(network, hosts, list(members))
+    turned = _turned(checker, [members[name] for name in alike])
+    if turned is None:
+        inside = _inside(np.arange(network.ends).reshape(1, -1), checker)
+        return Symmetry(network, _closure(inside, len(network.devices)))
+    inside = _inside(np.array(list(members.values())), checker) if len(alike) == len(members) else []
+    return Symmetry(network, _closure([turned, *inside], len(network.devices)))
 
 
 def symmetry_at(network: Network, hosts: list[str], root: int) -> Symmetry:
-    """A group that leaves one rank in its place: the other hosts in a cycle, the other ranks of hosts in a cycle."""
-    table = _table(network, hosts)
+    """A group that leaves one rank in its place: other hosts that are alike, and other ranks of all hosts, in cycles."""
     checker = _Checker(network)
-    host, place = (int(found[0]) for found in np.nonzero(table == root))
-    others = [h for h in range(len(table)) if h != host]
-    turned = table.copy()
-    turned[others] = table[np.roll(others, -1)]
-    places = [p for p in range(table.shape[1]) if p != place]
-    shifted = table.copy()
-    shifted[:, places] = table[:, np.roll(places, -1)]
-    found = [checker.extend(_moved(table, images)) for images in (turned, shifted)]
-    return Symmetry(network, _closure([image for image in found if image is not None], len(network.devices)))
+    members = _members(network, hosts)
+    alike = [name for name in _alike(network, hosts, list(members)) if name != hosts[root]]
+    generators = [_turned(checker, [members[name] for name in alike])]
+    if len({len(ranks) for ranks in members.values()}) == 1:
+        table = np.array(list(members.values()))
+        place = members[hosts[root]].index(root)
+        others = [p for p in range(table.shape[1]) if p != place]
+        images = table.copy()
+        images[:, others] = table[:, others[1:] + others[:1]]
+        generators.append(checker.extend(_moved(table, images)))
+    return Symmetry(network, _closure([one for one in generators if one is not None], len(network.devices)))
 
 
-def _table(network: Network, hosts: list[str]) -> Ints:
-    """int64 [hosts, ranks of each]: ranks by host; one line where hosts differ in number."""
+def _members(network: Network, hosts: list[str]) -> dict[str, list[int]]:
+    """Ranks by host."""
     members: dict[str, list[int]] = {}
     for rank in range(network.ends):
         members.setdefault(hosts[rank], []).append(rank)
-    groups = list(members.values())
-    if len({len(group) for group in groups}) != 1:
-        groups = [list(range(network.ends))]
-    return np.array(groups, dtype=np.int64)
+    return members
+
+
+def _turned(checker: _Checker, groups: list[list[int]]) -> Permutation | None:
+    """The ranks of every group moved to those of the next, if that is a symmetry."""
+    if len(groups) < 2:
+        return None
+    image = np.arange(checker.network.ends)
+    for group, following in zip(groups, groups[1:] + groups[:1], strict=True):
+        image[group] = following
+    return checker.extend(image)
+
+
+def _alike(network: Network, hosts: list[str], names: list[str]) -> list[str]:
+    """The largest class of hosts whose links look the same."""
+    local: dict[str, int] = {}
+    labels: list[tuple[int, int]] = []
+    known = set(names)
+    for device, host in enumerate(hosts):
+        labels.append((local.get(host, 0), 0) if host in known else (-1, device))
+        local[host] = local.get(host, 0) + 1
+    looks: dict[str, list[tuple[object, ...]]] = {name: [] for name in names}
+    for number, (a, b) in enumerate(network.links):
+        figures = (float(network.gb_per_s[number]), float(network.latency_us[number]))
+        for end in dict.fromkeys((hosts[a], hosts[b])):
+            if end in looks:
+                sides = [labels[d] if hosts[d] == end or labels[d][0] < 0 else (-2, 0) for d in (a, b)]
+                looks[end].append((*sides, *figures))
+    classes: dict[tuple[tuple[object, ...], ...], list[str]] = {}
+    for name in names:
+        classes.setdefault(tuple(sorted(looks[name])), []).append(name)  # type: ignore[type-var]
+    return max(classes.values(), key=len)
 
 
 def _inside(table: Ints, checker: _Checker) -> list[Permutation]:
