@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from topocomm.planning.collectives import Collective
@@ -11,7 +11,7 @@ from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.layout import Chunk, schedule_of
 from topocomm.planning.forests.network import Floats, Ints, Network, network_of
-from topocomm.planning.forests.packing import Packing, Pricer, pack, repack
+from topocomm.planning.forests.packing import Column, Packing, Pricer, pack, repack
 from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, Pair, UndirectedTrees
 from topocomm.planning.forests.shares import whole_rows
 from topocomm.planning.forests.symmetry import Symmetry, no_symmetry, symmetry_at, symmetry_of
@@ -27,10 +27,10 @@ MOST_ROOTS = 64
 """Roots, without those that are alike by symmetry, of programs that grow a tree from every one of them each turn."""
 MOST_ORDERED = 32
 """Ranks up to which plans that keep rank order are searched on any machine: their table has the cube of this."""
-MOST_FREE_ROOT = 24
-"""Ranks up to which the trees from one root are packed one by one; beyond, with their images under a group."""
 THIN = 4e-4
 """Part of the throughput given up for fewer trees."""
+LOW = 1e-5
+"""Part of its throughput that a tree may lose for one edge less of height."""
 
 
 class Effort(NamedTuple):
@@ -156,17 +156,25 @@ def _allreduce(request: _Request) -> _Planned | None:
     else:
         return None
     packing = pack(pricer, *effort_of(network.ends))
-    parts = hung(packing.parts, symmetry, request.max_trees) if network.symmetric else packing.parts
+    parts = packing.parts
+    if network.symmetric:
+        parts = hung(repack(pricer, [_cheaper_if_low(column) for column in packing.columns]), symmetry, request.max_trees)
     return _thin(request, pricer, packing, parts, symmetry)
+
+
+def _cheaper_if_low(column: Column[Pair]) -> Column[Pair]:
+    """The same tree, gaining a little less the higher it is: among best packings one of low trees is then found."""
+    tree = column.item.down
+    assert tree is not None, "trees without root go both ways"
+    return replace(column, gain=1 - LOW * tree.at(tree.centres()[0]).height)
 
 
 def _one_root(request: _Request) -> _Planned | None:
     """Broadcast, or reduce as broadcast on the machine turned round."""
     name, root = request.collective.name, request.collective.root
     network = request.network if name == "broadcast" else request.network.transposed()
-    few = network.ends <= MOST_FREE_ROOT
-    symmetry = no_symmetry(network) if few else symmetry_at(network, request.hosts, root)
-    if not few and len(symmetry.elements) < 2 and network.ends > MOST_ROOTS:
+    symmetry = symmetry_at(network, request.hosts, root)
+    if len(symmetry.elements) < 2 and network.ends > MOST_ROOTS:
         return None
     pricer = OutTrees(symmetry, root)
     packing = pack(pricer, *effort_of(network.ends))

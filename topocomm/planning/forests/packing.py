@@ -63,6 +63,10 @@ class Pricer(Protocol[Item]):
         """
         ...
 
+    def relax(self) -> bool:
+        """Offer more than so far, where offers were limited to welcome ones; False where nothing was left out."""
+        ...
+
     def total(self, parts: Sequence[tuple[float, Item]]) -> float:
         """GB/s of payload that weighted items carry."""
         ...
@@ -175,7 +179,7 @@ class _Search(Generic[Item]):
             self.drawn, self.idle = DRAWN, 0
         elif self.drawn:
             self.drawn = 0.0
-        else:
+        elif not self.pricer.relax():
             self.idle += 1
 
     def _take(self, offers: Iterable[Iterable[Column[Item]]]) -> bool:

@@ -23,6 +23,11 @@ from topocomm.planning.forests.tree import Edge, Tree, Way
 
 DEPTH_PRICES = (0.3, 0.1, 0.03, 0.01, 1e-3, 0.0)
 """Price of one edge between an edge and the root, as a part of the mean edge of a tree: the first that improves."""
+EXACT = (0.0,)
+HEIGHTS = (2, 3, 4, 6, None)
+"""Trees without root are at first held to a height; the limit is raised when no such tree improves the packing."""
+MANY_ENDS = 32
+"""Endpoints from which fewer trees are tried each turn."""
 ALL_ROOTS_TURNS = 4
 """With many roots, one turn in so many looks at all of them (and gives a bound), the others at a few."""
 FEW_ROOTS = 8
@@ -64,6 +69,10 @@ class _Sums:
         """None."""
         return []
 
+    def relax(self) -> bool:
+        """Offers are not limited."""
+        return False
+
     def total(self, parts: Sequence[tuple[float, Any]]) -> float:
         """The sum of the weights."""
         return sum(weight for weight, _ in parts)
@@ -78,25 +87,38 @@ class UndirectedTrees(_Sums):
 
     def __init__(self, symmetry: Symmetry) -> None:
         network = symmetry.network
-        self.network, self.roots = network, symmetry.roots
+        self.network = network
         orbits = symmetry.orbit_of_link
         both = np.minimum(orbits, orbits[network.reverse])
         self.row = np.unique(both, return_inverse=True)[1].astype(np.int64)
         self.capacity: Floats = np.bincount(self.row, weights=network.gb_per_s) / 2
         self._spanner = Spanner(network)
+        self._heights = list(HEIGHTS)
+        many = network.ends > MANY_ENDS
+        self._roots = FEW_ROOTS // 4 if many else FEW_ROOTS
+        self._depth_prices = (*DEPTH_PRICES[:-1:2], 0.0) if many else DEPTH_PRICES
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column[Pair]]]]:
-        """The least spanning tree, and trees of low height grown from the root whose turn it is."""
-        dear = prices[self.row]
-        root = self.roots[turn * 7 % len(self.roots)]
-        exact, least = self._spanner.tree(dear, root, 0.0)
-        return least, iter([self._offers(dear, root, exact, least / max(self.network.ends - 1, 1))])
+        """The least spanning tree, and trees of low height grown from the roots whose turn it is."""
+        dear, ends = prices[self.row], self.network.ends
+        roots = [(turn * self._roots + i) % ends for i in range(min(self._roots, ends))]
+        _, least = self._spanner.tree(dear, roots[0], 0.0)
+        return least, (self._offers(dear, root, least / max(ends - 1, 1)) for root in roots)
 
-    def _offers(self, dear: Floats, root: int, exact: Tree, mean: float) -> Iterator[Column[Pair]]:
-        for depth_price in DEPTH_PRICES:
-            tree = self._spanner.tree(dear, root, depth_price * mean)[0] if depth_price else exact
-            rows, loads = _loads(self.row, [tree.links(self.network)])
-            yield Column(rows, loads, Pair(tree, tree))
+    def relax(self) -> bool:
+        """Allow higher trees; False where any height is allowed already."""
+        if len(self._heights) == 1:
+            return False
+        del self._heights[0]
+        return True
+
+    def _offers(self, dear: Floats, root: int, mean: float) -> Iterator[Column[Pair]]:
+        most = self._heights[0]
+        for depth_price in self._depth_prices:
+            tree, _ = self._spanner.tree(dear, root, depth_price * mean)
+            if most is None or tree.at(tree.centres()[0]).height <= most:
+                rows, loads = _loads(self.row, [tree.links(self.network)])
+                yield Column(rows, loads, Pair(tree, tree))
 
 
 class OutTrees(_Sums):
@@ -111,10 +133,11 @@ class OutTrees(_Sums):
         """The cheapest arborescence, and such of low height."""
         self._growing.search(prices[self.row])
         least = self._growing.cost(self.root)
-        return least, iter([self._offers(least / max(self.network.ends - 1, 1))])
+        mean = least / max(self.network.ends - 1, 1)
+        return least, (self._offers(mean, depth_prices) for depth_prices in (EXACT, DEPTH_PRICES))
 
-    def _offers(self, mean: float) -> Iterator[Column[Tree]]:
-        for depth_price in DEPTH_PRICES:
+    def _offers(self, mean: float, depth_prices: Sequence[float]) -> Iterator[Column[Tree]]:
+        for depth_price in depth_prices:
             tree = self._growing.tree(self.root, depth_price * mean)
             rows, loads = _loads(self.row, [tree.links(self.network)])
             yield Column(rows, loads, tree)
@@ -147,6 +170,10 @@ class Gathers:
         least = sum(share * self._growing.cost(root) for root, share in self.shares.items())
         mean = least / max(self.network.ends - 1, 1)
         return least, (self._offers(place, root, mean) for place, root in enumerate(self.shares))
+
+    def relax(self) -> bool:
+        """Offers are not limited."""
+        return False
 
     def total(self, parts: Sequence[tuple[float, Tree | None]]) -> float:
         """What the root that is worst off carries, over its share."""

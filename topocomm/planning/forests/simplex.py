@@ -84,6 +84,7 @@ class Simplex:
         column, row, load = self._flat
         costs = np.bincount(column, weights=self.prices[row] * load, minlength=len(self.gains))
         reduced: Floats = np.array(self.gains) - costs
+        reduced[[c for c in self.basis if c >= 0]] = 0.0  # they are, but for the errors of many updates
         return reduced
 
     def _spread(self, rows: Ints, loads: Floats) -> Floats:
