@@ -1,6 +1,6 @@
-"""Throughput plans on the catalogue's machines and on irregular ones: a table of GB/s, bound, trees, height and seconds.
+"""A table of throughput plans on the catalogue's machines, and on irregular ones: GB/s, bound, trees and seconds.
 
-    python tools/bench/throughput.py [--collective allreduce] [--hosts 1,2,4,16] [--ordered]
+$ python tools/bench/throughput.py [--collective allreduce] [--hosts 1,2,4,16] [--ordered]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two trees (Sanders, Speck, Traff 2009): each half of the payload on a binary tree, inner ranks of one leaves of the other.
+"""Two trees (Sanders, Speck, Traff 2009): half of the payload on each; inner ranks of one are leaves of the other.
 
 Pipelined in slices, every rank then sends and receives about the payload once a phase, at a height of log2 P. Ranks are
 numbered in order (left subtree, node, right subtree), so a fold of left, own and right keeps rank order. In the first
@@ -55,7 +55,8 @@ def two_tree_reduce(ranks: int, rows: int, root: int, *, keep_order: bool, slice
         slot, after = _collect(build, tree, turns, chunk, places)
         slot = build.send(after + turns.get((chunk, _top(tree)), chunk), _top(tree), slot, root, chunk=chunk)
         if not inside:
-            slot = build.fold(build.transfers[-1].round, root, [slot, 0] if root == ranks - 1 else [0, slot], chunk=chunk)
+            operands = [slot, 0] if root == ranks - 1 else [0, slot]
+            slot = build.fold(build.transfers[-1].round, root, operands, chunk=chunk)
         build.output(root, slot, chunk=chunk)
     return _sliced(build.build(), slices, LEVEL_ROUNDS)
 

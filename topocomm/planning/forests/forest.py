@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from topocomm.planning.collectives import Collective
 from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
@@ -12,7 +12,8 @@ from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.layout import Chunk, schedule_of
 from topocomm.planning.forests.network import Floats, Ints, Network, network_of
 from topocomm.planning.forests.packing import Column, Packing, Pricer, pack, repack
-from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, Pair, UndirectedTrees
+from topocomm.planning.forests.pairs import Pair
+from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, UndirectedTrees
 from topocomm.planning.forests.shares import whole_rows
 from topocomm.planning.forests.symmetry import Symmetry, no_symmetry, symmetry_at, symmetry_of
 from topocomm.planning.forests.thinning import Parts, thinned
@@ -158,14 +159,14 @@ def _allreduce(request: _Request) -> _Planned | None:
     packing = pack(pricer, *effort_of(network.ends))
     parts = packing.parts
     if network.symmetric:
-        parts = hung(repack(pricer, [_cheaper_if_low(column) for column in packing.columns]), symmetry, request.max_trees)
+        low = repack(pricer, [_cheaper_if_low(column) for column in packing.columns])
+        parts = hung(low, symmetry, request.max_trees)
     return _thin(request, pricer, packing, parts, symmetry)
 
 
-def _cheaper_if_low(column: Column[Pair]) -> Column[Pair]:
+def _cheaper_if_low(column: Column) -> Column:
     """The same tree, gaining a little less the higher it is: among best packings one of low trees is then found."""
-    tree = column.item.down
-    assert tree is not None, "trees without root go both ways"
+    tree = column.pair.tree
     return replace(column, gain=1 - LOW * tree.at(tree.centres()[0]).height)
 
 
@@ -194,8 +195,9 @@ def _in_parts(request: _Request) -> _Planned | None:
     packing = pack(pricer, *effort_of(network.ends))
     kept = packing.parts
     if not gathers and not request.commutative:
-        kept = repack(pricer, [*pricer.start(), *(c for c in packing.columns if c.item and _in_order(c.item, symmetry))])
-        if {column.item.root for _, column in kept} != set(pricer.shares):
+        keeping = [column for column in packing.columns if column.carrier and _in_order(column.pair.tree, symmetry)]
+        kept = repack(pricer, [*pricer.start(), *keeping])
+        if {column.pair.root for _, column in kept} != set(pricer.shares):
             return None
     return _thin(request, pricer, packing, kept, symmetry)
 
@@ -223,23 +225,19 @@ def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
         return None
     symmetry = no_symmetry(request.network)
     pricer = OrderedPairs(symmetry, root=root)
-    packing = pack(pricer, *effort_of(request.network.ends))
+    packing = pack(pricer, *(effort_of(request.network.ends) if request.network.ends <= 16 else Effort(5e-3, 150)))
     return _thin(request, pricer, packing, packing.parts, symmetry)
 
 
-def _thin(
-    request: _Request, pricer: Pricer[Any], packing: Packing[Any], parts: Parts, symmetry: Symmetry
-) -> _Planned:
+def _thin(request: _Request, pricer: Pricer, packing: Packing, parts: Parts, symmetry: Symmetry) -> _Planned:
     """The packing with fewer templates, as pairs of what goes up and what goes down."""
     lowest = symmetry.elements.min(axis=0).tolist()
-    kept = thinned(pricer, parts, lambda item: lowest[item.root], most=request.max_trees, loss=THIN)
+    kept = thinned(pricer, parts, lambda pair: lowest[pair.root], most=request.max_trees, loss=THIN)
     up = request.collective.name in ("reduce", "reduce_scatter")
-    templates = [
-        (weight, item if isinstance(item, Pair) else Pair(item, None) if up else Pair(None, item))
-        for weight, item in ((weight, column.item) for weight, column in kept)
-    ]
+    pairs = [Pair(column.pair.down, None) if up and column.pair.up is None else column.pair for _, column in kept]
+    templates = [(weight, pair) for (weight, _), pair in zip(kept, pairs, strict=True)]
     prices = [vector[pricer.row] for vector in (packing.prices, packing.last_prices)]
-    total = pricer.total([(weight, column.item) for weight, column in kept])
+    total = pricer.total(kept)
     return _Planned(templates, symmetry.elements, total, packing.bound_gb_per_s, prices)
 
 
@@ -267,9 +265,7 @@ def _mapped(one: Tree | IntervalPlan | None, element: Sequence[int]) -> Tree | N
     return one.mapped(element) if one else None
 
 
-def _chunks(
-    collective: Collective, templates: Sequence[tuple[float, Pair]], elements: Ints, rows: int
-) -> list[Chunk]:
+def _chunks(collective: Collective, templates: Sequence[tuple[float, Pair]], elements: Ints, rows: int) -> list[Chunk]:
     """Whole rows for every image of every template, in the order of the payload; none for those without rows."""
     images = _images(templates, elements)
     if not collective.parts:

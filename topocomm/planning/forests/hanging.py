@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.planning.forests.packing import Column
-from topocomm.planning.forests.pricers import Pair
+from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.symmetry import Symmetry
 from topocomm.planning.forests.tree import Tree
 
 
 def hung(
-    parts: Sequence[tuple[float, Column[Pair]]], symmetry: Symmetry, most: int | None
-) -> tuple[tuple[float, Column[Pair]], ...]:
+    parts: Sequence[tuple[float, Column]], symmetry: Symmetry, most: int | None
+) -> tuple[tuple[float, Column], ...]:
     """The trees hung up at the root of least height, at the one with fewest trees where there are two.
 
     Args:
@@ -24,8 +24,7 @@ def hung(
     counts = dict.fromkeys(symmetry.roots, 0)
     found = []
     for weight, column in parts:
-        tree = column.item.down
-        assert tree is not None, "trees without root go both ways"
+        tree = column.pair.tree
         centres = [rank for rank in tree.centres() if most is None or counts[lowest[rank]] < most]
         if not centres:
             open_roots = [rank for rank in sorted(tree.depths) if counts[lowest[rank]] < (most or 0)]
@@ -38,12 +37,11 @@ def hung(
     return tuple(found)
 
 
-def hung_in_order(columns: Sequence[Column[Pair]], symmetry: Symmetry) -> list[Column[Pair]]:
+def hung_in_order(columns: Sequence[Column], symmetry: Symmetry) -> list[Column]:
     """Those trees, each at the root of least height at which all its images keep rank order; the others are left."""
     found = []
     for column in columns:
-        tree = column.item.down
-        assert tree is not None, "trees without root go both ways"
+        tree = column.pair.tree
         rooted = [tree.at(rank) for rank in sorted(tree.depths)]
         keeping = [one for one in rooted if keeps_order(one)]
         for one in sorted(keeping, key=lambda one: one.height):
@@ -65,5 +63,5 @@ def keeps_order(tree: Tree) -> bool:
     return True
 
 
-def _rooted(column: Column[Pair], tree: Tree) -> Column[Pair]:
+def _rooted(column: Column, tree: Tree) -> Column:
     return Column(column.rows, column.loads, Pair(tree, tree), column.gain)

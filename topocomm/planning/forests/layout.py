@@ -141,9 +141,7 @@ class _Writer:
             held[child] = self._send(at, parent, held[parent], child, slots, number, way[::-1])
             self.outputs.append((child, held[child], number))
 
-    def _send(
-        self, round_: int, src: int, slot: int, dst: int, slots: list[int], number: int, against: Way
-    ) -> int:
+    def _send(self, round_: int, src: int, slot: int, dst: int, slots: list[int], number: int, against: Way) -> int:
         """Send along a way, given from the destination to the source; returns the slot where it arrives."""
         arrived = slots[dst]
         slots[dst] += 1
@@ -173,5 +171,5 @@ class _Writer:
         return known
 
 
-def _table(rows: list[tuple[int, ...]] | list[tuple[int, int, int]], width: int) -> IntTable:
+def _table(rows: Sequence[tuple[int, ...]], width: int) -> IntTable:
     return np.array(rows, dtype=np.int32).reshape(len(rows), width)

@@ -7,7 +7,7 @@ than two neighbours.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -109,7 +109,7 @@ def network_of(paths: PathFinder, endpoints: Sequence[str]) -> Network:
     )
 
 
-def _useful(links: dict[tuple[str, str], object], ends: set[str]) -> set[str]:
+def _useful(links: Iterable[tuple[str, str]], ends: set[str]) -> set[str]:
     """Devices on some way between two of the ends, or at least in no dead end."""
     around: dict[str, set[str]] = {}
     for a, b in links:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
 from topocomm.planning.forests.network import Floats, Ints
+from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.simplex import Simplex
-
-Item = TypeVar("Item")
 
 FLOOR = 1e-7
 """Least price of a row, as a part of the mean: of ways that cost nothing the shorter one is taken."""
@@ -31,28 +30,36 @@ SMALLEST = 1e-6
 
 
 @dataclass(frozen=True)
-class Column(Generic[Item]):
+class Column:
     """Something that carries payload, what one GB/s of it puts on the rows (not zeros), and what it gains."""
 
     rows: Ints
     loads: Floats
-    item: Item
+    carrier: Pair | None = None
     gain: float = 1.0
 
+    @property
+    def pair(self) -> Pair:
+        """What carries; the columns from the start have none."""
+        assert self.carrier is not None, "a column from the start carries nothing itself"
+        return self.carrier
 
-class Pricer(Protocol[Item]):
+
+class Pricer(Protocol):
     """Finds cheap columns."""
 
+    row: Ints
+    """int64 [links]: row of every link."""
     capacity: Floats
     """GB/s of every row; 0 of the rows that follow the links', which balance columns against each other."""
     links: int
     """Rows that stand for links: those that have a price."""
 
-    def start(self) -> list[Column[Item]]:
+    def start(self) -> list[Column]:
         """Columns that are there from the start."""
         ...
 
-    def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column[Item]]]]:
+    def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column]]]:
         """(cost that no unit of payload undercuts, or 0 where not all was looked at; groups of columns to try).
 
         Of a group the first that improves the packing is taken, so the most welcome comes first.
@@ -67,13 +74,13 @@ class Pricer(Protocol[Item]):
         """Offer more than so far, where offers were limited to welcome ones; False where nothing was left out."""
         ...
 
-    def total(self, parts: Sequence[tuple[float, Item]]) -> float:
-        """GB/s of payload that weighted items carry."""
+    def total(self, parts: Sequence[tuple[float, Column]]) -> float:
+        """GB/s of payload that weighted columns carry."""
         ...
 
 
 @dataclass(frozen=True)
-class Packing(Generic[Item]):
+class Packing:
     """Weights of columns that keep all capacities.
 
     Attributes:
@@ -86,16 +93,16 @@ class Packing(Generic[Item]):
         turns: Calls of the pricer.
     """
 
-    parts: tuple[tuple[float, Column[Item]], ...]
+    parts: tuple[tuple[float, Column], ...]
     gb_per_s: float
     bound_gb_per_s: float
-    columns: tuple[Column[Item], ...]
+    columns: tuple[Column, ...]
     prices: Floats
     last_prices: Floats
     turns: int
 
 
-def pack(pricer: Pricer[Item], accuracy: float, most_turns: int) -> Packing[Item]:
+def pack(pricer: Pricer, accuracy: float, most_turns: int) -> Packing:
     """The best packing, to within `accuracy` of the bound unless the turns run out first."""
     search = _Search(pricer)
     while search.turns < most_turns and search.value < search.bound * (1 - accuracy) and search.idle < PATIENCE:
@@ -103,7 +110,7 @@ def pack(pricer: Pricer[Item], accuracy: float, most_turns: int) -> Packing[Item
     return search.result()
 
 
-def repack(pricer: Pricer[Item], columns: Sequence[Column[Item]]) -> tuple[tuple[float, Column[Item]], ...]:
+def repack(pricer: Pricer, columns: Sequence[Column]) -> tuple[tuple[float, Column], ...]:
     """The best weights of the given columns alone, the heaviest first."""
     program = _Program(pricer.capacity)
     for column in columns:
@@ -112,7 +119,7 @@ def repack(pricer: Pricer[Item], columns: Sequence[Column[Item]]) -> tuple[tuple
     return program.parts()
 
 
-class _Program(Generic[Item]):
+class _Program:
     """The linear program over the columns so far, its rows scaled to a capacity of 1."""
 
     def __init__(self, capacity: Floats) -> None:
@@ -121,22 +128,22 @@ class _Program(Generic[Item]):
         """GB/s that a weight of 1 stands for."""
         self.scale = np.divide(self.unit, capacity, out=np.ones(len(capacity)), where=capacity > 0)
         self.simplex = Simplex((capacity > 0).astype(float))
-        self.columns: list[Column[Item]] = []
+        self.columns: list[Column] = []
 
-    def improves(self, column: Column[Item]) -> bool:
+    def improves(self, column: Column) -> bool:
         """Whether it would raise the objective at the program's own prices."""
         costs = self.simplex.prices[column.rows] * column.loads * self.scale[column.rows]
         return float(sum(costs.tolist())) < column.gain - IMPROVES * max(column.gain, 1e-3)
 
-    def add(self, column: Column[Item]) -> None:
+    def add(self, column: Column) -> None:
         self.columns.append(column)
         self.simplex.add(column.rows, column.loads * self.scale[column.rows], column.gain)
 
-    def parts(self) -> tuple[tuple[float, Column[Item]], ...]:
+    def parts(self) -> tuple[tuple[float, Column], ...]:
         """Weights that keep the capacities exactly, against the raised right sides; tiny ones are left out."""
         weights = self.simplex.weights()
-        most = max((weight for c, weight in weights.items() if self.columns[c].item is not None), default=0.0)
-        kept = sorted(c for c, w in weights.items() if self.columns[c].item is not None and w > SMALLEST * most)
+        most = max((weight for c, weight in weights.items() if self.columns[c].carrier is not None), default=0.0)
+        kept = sorted(c for c, w in weights.items() if self.columns[c].carrier is not None and w > SMALLEST * most)
         load = np.zeros(len(self.capacity))
         for c in kept:
             load[self.columns[c].rows] += weights[c] * self.columns[c].loads
@@ -146,12 +153,12 @@ class _Program(Generic[Item]):
         return tuple((weights[c] / over, self.columns[c]) for c in order)
 
 
-class _Search(Generic[Item]):
+class _Search:
     """One packing under way."""
 
-    def __init__(self, pricer: Pricer[Item]) -> None:
+    def __init__(self, pricer: Pricer) -> None:
         self.pricer = pricer
-        self.program: _Program[Item] = _Program(pricer.capacity)
+        self.program: _Program = _Program(pricer.capacity)
         for column in pricer.start():
             self.program.add(column)
         self.program.simplex.solve()
@@ -182,7 +189,7 @@ class _Search(Generic[Item]):
         elif not self.pricer.relax():
             self.idle += 1
 
-    def _take(self, offers: Iterable[Iterable[Column[Item]]]) -> bool:
+    def _take(self, offers: Iterable[Iterable[Column]]) -> bool:
         taken = False
         for group in offers:
             for column in group:
@@ -194,9 +201,9 @@ class _Search(Generic[Item]):
                     break
         return taken
 
-    def result(self) -> Packing[Item]:
+    def result(self) -> Packing:
         parts = self.program.parts()
         prices = self.best / self.capacity
         last = np.maximum(self.program.simplex.prices[: len(self.capacity)], 0.0) / self.capacity
-        whole = self.pricer.total([(weight, column.item) for weight, column in parts])
+        whole = self.pricer.total(parts)
         return Packing(parts, whole, self.bound, tuple(self.program.columns), prices, last, self.turns)

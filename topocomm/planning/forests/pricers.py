@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from topocomm.planning.forests.closure import Closure
 from topocomm.planning.forests.interval import IntervalPlan, IntervalTable, Step
 from topocomm.planning.forests.network import Floats, Ints, Network
 from topocomm.planning.forests.packing import Column
+from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.spanning import Spanner
 from topocomm.planning.forests.symmetry import Symmetry
 from topocomm.planning.forests.tree import Edge, Tree, Way
@@ -33,39 +33,18 @@ ALL_ROOTS_TURNS = 4
 FEW_ROOTS = 8
 
 
-class Pair(NamedTuple):
-    """What goes up to one root, and the broadcast tree that goes down from it; None: nothing does.
-
-    The edges of a reduce tree are given away from the root, as those of a broadcast tree.
-    """
-
-    up: Tree | IntervalPlan | None
-    down: Tree | None
-
-    @property
-    def root(self) -> int:
-        """Where the one ends and the other begins."""
-        one = self.up or self.down
-        assert one is not None, "something goes up or down"
-        return one.root
-
-    @property
-    def height(self) -> int:
-        """Most edges between a rank and the root."""
-        return max(one.height for one in self if one is not None)
-
-
 class _Sums:
     """Columns whose payload adds up, and none from the start."""
 
+    row: Ints
     capacity: Floats
+    links: int
 
-    @property
-    def links(self) -> int:
-        """Rows that stand for links: all."""
-        return len(self.capacity)
+    def _use(self, row: Ints, capacity: Floats) -> None:
+        """Take one row per class of links and no others."""
+        self.row, self.capacity, self.links = row, capacity, len(capacity)
 
-    def start(self) -> list[Column[Any]]:
+    def start(self) -> list[Column]:
         """None."""
         return []
 
@@ -73,7 +52,7 @@ class _Sums:
         """Offers are not limited."""
         return False
 
-    def total(self, parts: Sequence[tuple[float, Any]]) -> float:
+    def total(self, parts: Sequence[tuple[float, Column]]) -> float:
         """The sum of the weights."""
         return sum(weight for weight, _ in parts)
 
@@ -90,15 +69,15 @@ class UndirectedTrees(_Sums):
         self.network = network
         orbits = symmetry.orbit_of_link
         both = np.minimum(orbits, orbits[network.reverse])
-        self.row = np.unique(both, return_inverse=True)[1].astype(np.int64)
-        self.capacity: Floats = np.bincount(self.row, weights=network.gb_per_s) / 2
+        row = np.unique(both, return_inverse=True)[1].astype(np.int64)
+        self._use(row, np.bincount(row, weights=network.gb_per_s) / 2)
         self._spanner = Spanner(network)
         self._heights = list(HEIGHTS)
         many = network.ends > MANY_ENDS
         self._roots = FEW_ROOTS // 4 if many else FEW_ROOTS
         self._depth_prices = (*DEPTH_PRICES[:-1:2], 0.0) if many else DEPTH_PRICES
 
-    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column[Pair]]]]:
+    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """The least spanning tree, and trees of low height grown from the roots whose turn it is."""
         dear, ends = prices[self.row], self.network.ends
         roots = [(turn * self._roots + i) % ends for i in range(min(self._roots, ends))]
@@ -112,7 +91,7 @@ class UndirectedTrees(_Sums):
         del self._heights[0]
         return True
 
-    def _offers(self, dear: Floats, root: int, mean: float) -> Iterator[Column[Pair]]:
+    def _offers(self, dear: Floats, root: int, mean: float) -> Iterator[Column]:
         most = self._heights[0]
         for depth_price in self._depth_prices:
             tree, _ = self._spanner.tree(dear, root, depth_price * mean)
@@ -126,21 +105,21 @@ class OutTrees(_Sums):
 
     def __init__(self, symmetry: Symmetry, root: int) -> None:
         self.network, self.root = symmetry.network, root
-        self.row, self.capacity = _directed_rows(symmetry)
+        self._use(*_directed_rows(symmetry))
         self._growing = Growing(symmetry.network)
 
-    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column[Tree]]]]:
+    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """The cheapest arborescence, and such of low height."""
         self._growing.search(prices[self.row])
         least = self._growing.cost(self.root)
         mean = least / max(self.network.ends - 1, 1)
         return least, (self._offers(mean, depth_prices) for depth_prices in (EXACT, DEPTH_PRICES))
 
-    def _offers(self, mean: float, depth_prices: Sequence[float]) -> Iterator[Column[Tree]]:
+    def _offers(self, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
         for depth_price in depth_prices:
             tree = self._growing.tree(self.root, depth_price * mean)
             rows, loads = _loads(self.row, [tree.links(self.network)])
-            yield Column(rows, loads, tree)
+            yield Column(rows, loads, Pair(None, tree))
 
 
 class Gathers:
@@ -155,19 +134,20 @@ class Gathers:
         self.links = len(capacity)
         orbits = [sorted(set(symmetry.elements[:, root].tolist())) for root in symmetry.roots]
         found = {root: sum(shares[rank] for rank in orbit) for root, orbit in zip(symmetry.roots, orbits, strict=True)}
-        self.shares = {root: share for root, share in found.items() if share}
+        self.shares: dict[int, float] = {root: share for root, share in found.items() if share}
+        self._depth_prices = DEPTH_PRICES if len(self.shares) <= FEW_ROOTS else (DEPTH_PRICES[0], DEPTH_PRICES[2], 0.0)
         self.capacity = np.concatenate([capacity, np.zeros(len(self.shares))])
         self._growing = Growing(symmetry.network)
 
-    def start(self) -> list[Column[Tree | None]]:
+    def start(self) -> list[Column]:
         """The payload, which every root's trees must carry."""
         rows = self.links + np.arange(len(self.shares))
-        return [Column(rows, np.ones(len(rows)), None)]
+        return [Column(rows, np.ones(len(rows)))]
 
-    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column[Tree | None]]]]:
+    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """The cheapest arborescence of every root."""
         self._growing.search(prices[self.row])
-        least = sum(share * self._growing.cost(root) for root, share in self.shares.items())
+        least: float = sum([share * self._growing.cost(root) for root, share in self.shares.items()])
         mean = least / max(self.network.ends - 1, 1)
         return least, (self._offers(place, root, mean) for place, root in enumerate(self.shares))
 
@@ -175,20 +155,19 @@ class Gathers:
         """Offers are not limited."""
         return False
 
-    def total(self, parts: Sequence[tuple[float, Tree | None]]) -> float:
+    def total(self, parts: Sequence[tuple[float, Column]]) -> float:
         """What the root that is worst off carries, over its share."""
         carried = dict.fromkeys(self.shares, 0.0)
-        for weight, tree in parts:
-            assert tree is not None, "a part is a tree"
-            carried[tree.root] += weight
+        for weight, column in parts:
+            carried[column.pair.root] += weight
         return min(weight / self.shares[root] for root, weight in carried.items())
 
-    def _offers(self, place: int, root: int, mean: float) -> Iterator[Column[Tree | None]]:
-        for depth_price in DEPTH_PRICES:
+    def _offers(self, place: int, root: int, mean: float) -> Iterator[Column]:
+        for depth_price in self._depth_prices:
             tree = self._growing.tree(root, depth_price * mean)
             rows, loads = _loads(self.row, [tree.links(self.network)])
             rows, loads = np.append(rows, self.links + place), np.append(loads, -1 / self.shares[root])
-            yield Column(rows, loads, tree, 0.0)
+            yield Column(rows, loads, Pair(None, tree), 0.0)
 
 
 class DirectedPairs(_Sums):
@@ -196,12 +175,12 @@ class DirectedPairs(_Sums):
 
     def __init__(self, symmetry: Symmetry) -> None:
         self.network, self.roots = symmetry.network, symmetry.roots
-        self.row, self.capacity = _directed_rows(symmetry)
+        self._use(*_directed_rows(symmetry))
         turned = self.network.transposed()
         self._turned_link = np.array([self.network.index[b, a] for a, b in turned.links], dtype=np.int64)
         self._up, self._down = Growing(turned), Growing(self.network)
 
-    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column[Pair]]]]:
+    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """The cheapest pairs over all roots, or over those whose turn it is."""
         dear = prices[self.row]
         self._down.search(dear)
@@ -214,7 +193,7 @@ class DirectedPairs(_Sums):
         mean = costs[best[0]] / max(2 * self.network.ends - 2, 1)
         return costs[best[0]] if every else 0.0, (self._offers(root, mean) for root in best)
 
-    def _offers(self, root: int, mean: float) -> Iterator[Column[Pair]]:
+    def _offers(self, root: int, mean: float) -> Iterator[Column]:
         for depth_price in DEPTH_PRICES:
             up = self._up.tree(root, depth_price * mean)
             down = self._down.tree(root, depth_price * mean)
@@ -229,10 +208,10 @@ class OrderedPairs(_Sums):
     def __init__(self, symmetry: Symmetry, *, root: int | None) -> None:
         """Allreduce over any root; with a root given, reduce to it."""
         self.network, self.root = symmetry.network, root
-        self.row, self.capacity = _directed_rows(symmetry)
+        self._use(*_directed_rows(symmetry))
         self._closure, self._down = Closure(self.network), Growing(self.network)
 
-    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column[Pair]]]]:
+    def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """The cheapest pairs over all roots."""
         dear = prices[self.row]
         moves = Relays(self._closure.search(dear))
@@ -245,11 +224,11 @@ class OrderedPairs(_Sums):
         best = sorted(costs, key=lambda root: (costs[root], root))[:2]
         return costs[best[0]], (self._pairs(root, moves, table, costs[best[0]]) for root in best)
 
-    def _plans(self, root: int, moves: Relays, table: IntervalTable) -> Iterator[Column[Pair]]:
+    def _plans(self, root: int, moves: Relays, table: IntervalTable) -> Iterator[Column]:
         plan = self._plan(root, moves, table)
         yield Column(*_loads(self.row, [self._used(plan)]), Pair(plan, None))
 
-    def _pairs(self, root: int, moves: Relays, table: IntervalTable, least: float) -> Iterator[Column[Pair]]:
+    def _pairs(self, root: int, moves: Relays, table: IntervalTable, least: float) -> Iterator[Column]:
         mean = least / max(2 * self.network.ends - 2, 1)
         up = self._plan(root, moves, table)
         going = self._used(up)
@@ -317,9 +296,7 @@ class Growing:
     def cost(self, root: int) -> float:
         """Cost of the cheapest tree."""
         parents = self._parents(root, 0.0)
-        return sum(self._costs[parents, np.arange(len(parents))].tolist()[:root]) + sum(
-            self._costs[parents, np.arange(len(parents))].tolist()[root + 1 :]
-        )
+        return sum([float(self._costs[parent, child]) for child, parent in enumerate(parents) if parent >= 0])
 
     def tree(self, root: int, depth_price: float) -> Tree:
         """A tree that is cheap with a price on the latency between an edge and the root; the cheapest if that is 0."""
@@ -355,7 +332,8 @@ class Growing:
 def _directed_rows(symmetry: Symmetry) -> tuple[Ints, Floats]:
     """(row of every link, capacity of every row) with one row per orbit."""
     row = symmetry.orbit_of_link
-    return row, np.bincount(row, weights=symmetry.network.gb_per_s)
+    capacity: Floats = np.bincount(row, weights=symmetry.network.gb_per_s).astype(np.float64)
+    return row, capacity
 
 
 def _against(ways: Sequence[Way], network: Network) -> Ints:
@@ -366,6 +344,6 @@ def _against(ways: Sequence[Way], network: Network) -> Ints:
 
 def _loads(row: Ints, used: Sequence[Ints]) -> tuple[Ints, Floats]:
     """(rows, uses of each) of links that are used."""
-    load = np.bincount(row[np.concatenate(used)])
+    load = np.bincount(row[np.concatenate(used)]).astype(np.float64)
     rows = np.flatnonzero(load)
-    return rows, load[rows].astype(float)
+    return rows, load[rows]

@@ -28,7 +28,8 @@ class Symmetry:
     @cached_property
     def roots(self) -> tuple[int, ...]:
         """The lowest endpoint of every orbit."""
-        return tuple(np.flatnonzero(self.elements[:, : self.network.ends].min(axis=0) == np.arange(self.network.ends)).tolist())
+        lowest = self.elements[:, : self.network.ends].min(axis=0)
+        return tuple(np.flatnonzero(lowest == np.arange(self.network.ends)).tolist())
 
     @cached_property
     def orbit_of_link(self) -> Ints:
@@ -69,7 +70,7 @@ def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
 
 
 def symmetry_at(network: Network, hosts: list[str], root: int) -> Symmetry:
-    """A group that leaves one rank in its place: other hosts that are alike, and other ranks of all hosts, in cycles."""
+    """A group that leaves one rank in its place: other hosts that are alike and other ranks of all hosts in cycles."""
     checker = _Checker(network)
     members = _members(network, hosts)
     alike = [name for name in _alike(network, hosts, list(members)) if name != hosts[root]]
@@ -119,7 +120,7 @@ def _alike(network: Network, hosts: list[str], names: list[str]) -> list[str]:
                 looks[end].append((*sides, *figures))
     classes: dict[tuple[tuple[object, ...], ...], list[str]] = {}
     for name in names:
-        classes.setdefault(tuple(sorted(looks[name])), []).append(name)  # type: ignore[type-var]
+        classes.setdefault(tuple(sorted(looks[name])), []).append(name)
     return max(classes.values(), key=len)
 
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from topocomm.planning.forests.packing import Column, Pricer, repack
+from topocomm.planning.forests.pairs import Pair
 
-Parts = tuple[tuple[float, Column[Any]], ...]
+Parts = tuple[tuple[float, Column], ...]
 
 
-def thinned(
-    pricer: Pricer[Any], parts: Parts, root_of: Callable[[Any], int], *, most: int | None, loss: float
-) -> Parts:
+def thinned(pricer: Pricer, parts: Parts, root_of: Callable[[Pair], int], *, most: int | None, loss: float) -> Parts:
     """A packing with few columns: as few of the heaviest as keep all but `loss` of the throughput.
 
     Args:
         pricer: Whose columns they are.
         parts: The whole packing.
-        root_of: Root of an item.
+        root_of: Root of a pair.
         most: Most columns of one root; None: any number.
         loss: Part of the throughput that may go, beside what `most` takes.
     """
@@ -26,8 +24,8 @@ def thinned(
     if most is not None:
         ranked = [one for one in ranked if one[0] < most]
     every_root = bool(pricer.start())
-    columns = [one[3] for one in sorted(ranked, key=lambda one: one[: 3] if every_root else one[1 : 3])]
-    least = len({root_of(column.item) for column in columns}) if every_root else 1
+    columns = [one[3] for one in sorted(ranked, key=lambda one: one[:3] if every_root else one[1:3])]
+    least = len({root_of(column.pair) for column in columns}) if every_root else 1
     best = _packed(pricer, columns)
     goal = _total(pricer, best) * (1 - loss)
     low, high = least, len(columns)
@@ -41,20 +39,20 @@ def thinned(
     return best
 
 
-def _ranked(parts: Parts, root_of: Callable[[Any], int]) -> list[tuple[int, float, int, Column[Any]]]:
+def _ranked(parts: Parts, root_of: Callable[[Pair], int]) -> list[tuple[int, float, int, Column]]:
     """(place among the columns of its root, negative weight, number, column)."""
     counts: dict[int, int] = {}
     found = []
     for number, (weight, column) in enumerate(parts):
-        root = root_of(column.item)
+        root = root_of(column.pair)
         counts[root] = counts.get(root, -1) + 1
         found.append((counts[root], -weight, number, column))
     return found
 
 
-def _packed(pricer: Pricer[Any], columns: Sequence[Column[Any]]) -> Parts:
+def _packed(pricer: Pricer, columns: Sequence[Column]) -> Parts:
     return repack(pricer, [*pricer.start(), *columns])
 
 
-def _total(pricer: Pricer[Any], parts: Parts) -> float:
-    return pricer.total([(weight, column.item) for weight, column in parts]) if parts else 0.0
+def _total(pricer: Pricer, parts: Parts) -> float:
+    return pricer.total(parts) if parts else 0.0
