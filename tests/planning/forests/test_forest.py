@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.concatenation import CONCAT
 from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import forest, less, request, slower, solved, without
 from tests.planning.replay import expected, replay, same
@@ -140,6 +139,8 @@ ORDERED = {
     "cube mesh": catalog("dgx-1-v100"),
     "hosts": hosts(3, 2),
     "one way": slower(MI300, "GPU3", "GPU5", 20.0),
+    "hosts in cycles": catalog("mi250x", hosts=3),
+    "hosts with a defect": without(catalog("mi250x", hosts=3), ("h1/GPU0", "h1/GPU1")),
 }
 
 
@@ -148,7 +149,7 @@ ORDERED = {
 def test_order_is_kept(name, machine):
     found, reached = check(ORDERED[machine], name, root=1, in_order=True)
     assert reached >= 0.99 * found.bound_gb_per_s
-    assert not CONCAT.commutative
+    assert name == "reduce" or reached >= 0.99 * forest(ORDERED[machine], name).gb_per_s
 
 
 def test_slices_are_asked_for_and_cut_to_the_rows():

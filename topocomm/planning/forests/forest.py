@@ -15,19 +15,23 @@ from topocomm.planning.forests.packing import Column, Packing, Pricer, pack, rep
 from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, UndirectedTrees
 from topocomm.planning.forests.shares import whole_rows
-from topocomm.planning.forests.symmetry import Symmetry, no_symmetry, symmetry_at, symmetry_of
+from topocomm.planning.forests.symmetry import Symmetry, host_ranges, host_turns, no_symmetry, symmetry_at, symmetry_of
 from topocomm.planning.forests.thinning import Parts, thinned
 from topocomm.planning.forests.tree import Edge, Tree
 from topocomm.planning.forests.witness import Partition, partition_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.schedule import Schedule
 
+Ways = frozenset[Edge] | IntervalPlan | None
+
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
 MOST_RANKS = 512
 MOST_ROOTS = 64
 """Roots, without those that are alike by symmetry, of programs that grow a tree from every one of them each turn."""
+SMALL_ORDERED = 16
+"""Ranks up to which all plans that keep rank order are searched, exactly; beyond, those that work host by host."""
 MOST_ORDERED = 32
-"""Ranks up to which plans that keep rank order are searched on any machine: their table has the cube of this."""
+"""Ranks of a host, or of a machine that has no hosts of contiguous ranks, for such plans: their table has the cube."""
 THIN = 4e-4
 """Part of the throughput given up for fewer trees."""
 LOW = 1e-5
@@ -220,12 +224,16 @@ def _ordered_allreduce(request: _Request) -> _Planned | None:
 
 
 def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
-    """Reduce to a root, or allreduce, by plans that merge adjacent ranges."""
-    if request.network.ends > MOST_ORDERED:
+    """Reduce to a root, or allreduce, by plans that merge adjacent ranges: of all ranks, or of each host's."""
+    network, hosts = request.network, request.hosts
+    small = network.ends <= SMALL_ORDERED
+    found = None if small else host_ranges(network, hosts)
+    ranges = found or [(0, network.ends)]
+    symmetry = host_turns(network, hosts) if len(ranges) > 1 and root is None else no_symmetry(network)
+    if max(end - low for low, end in ranges) > MOST_ORDERED or len(symmetry.roots) > MOST_ROOTS:
         return None
-    symmetry = no_symmetry(request.network)
-    pricer = OrderedPairs(symmetry, root=root)
-    packing = pack(pricer, *(effort_of(request.network.ends) if request.network.ends <= 16 else Effort(5e-3, 150)))
+    pricer = OrderedPairs(symmetry, ranges, root=root)
+    packing = pack(pricer, *(effort_of(network.ends) if small else Effort(5e-3, 150)))
     return _thin(request, pricer, packing, packing.parts, symmetry)
 
 
@@ -249,20 +257,21 @@ def _images(templates: Sequence[tuple[float, Pair]], elements: Ints) -> list[tup
     """The images of all templates, equal ones as one."""
     if len(elements) == 1:
         return list(templates)
-    found: dict[tuple[int, frozenset[Edge]], tuple[float, Pair]] = {}
+    found: dict[tuple[int, Ways, Ways], tuple[float, Pair]] = {}
     for number, (weight, pair) in enumerate(templates):
         for element in elements.tolist():
-            up = _mapped(pair.up, element)
-            image = Pair(up, up if pair.up is pair.down else _mapped(pair.down, element))
-            key = (number, frozenset(edge for tree in (up, image.down) if tree for edge in tree.edges))
+            up = pair.up and pair.up.mapped(element)
+            down = pair.down and pair.down.mapped(element)
+            image = Pair(up, up if pair.up is pair.down and isinstance(up, Tree) else down)
+            key = (number, _ways(up), _ways(image.down))
             before = found[key][0] if key in found else 0.0
             found[key] = (before + weight / len(elements), image)
     return list(found.values())
 
 
-def _mapped(one: Tree | IntervalPlan | None, element: Sequence[int]) -> Tree | None:
-    assert not isinstance(one, IntervalPlan), "interval plans have no images"
-    return one.mapped(element) if one else None
+def _ways(one: Tree | IntervalPlan | None) -> Ways:
+    """What tells a tree or plan from another."""
+    return frozenset(one.edges) if isinstance(one, Tree) else one
 
 
 def _chunks(collective: Collective, templates: Sequence[tuple[float, Pair]], elements: Ints, rows: int) -> list[Chunk]:

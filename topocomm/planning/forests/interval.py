@@ -7,6 +7,7 @@ where they merge, and raw values may be forwarded. The cheapest plan under price
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ class Step(NamedTuple):
 
     rank: int
     parts: tuple[int, ...]
-    """Numbers of earlier steps: two that are merged, the one that is moved, or none: the rank's own value."""
+    """Numbers of earlier steps: those merged, in order; the one that is moved; or none: the rank's own value."""
     source: int = -1
     way: Way | None = None
     """From the source to the rank; None: nothing moves."""
@@ -40,6 +41,20 @@ class IntervalPlan(NamedTuple):
         for step in self.steps:
             high.append(max((high[part] for part in step.parts), default=0) + (step.way is not None))
         return high[-1]
+
+    def mapped(self, image: Sequence[int]) -> IntervalPlan:
+        """The plan under a permutation of the devices, with what is merged in the order that results.
+
+        It keeps rank order only if the permutation maps every range that a step holds onto a range.
+        """
+        steps: list[Step] = []
+        lowest: list[int] = []
+        for step in self.steps:
+            parts = tuple(sorted(step.parts, key=lambda part: lowest[part]))
+            lowest.append(min((lowest[part] for part in parts), default=image[step.rank]))
+            way = step.way and tuple(image[device] for device in step.way)
+            steps.append(Step(image[step.rank], parts, image[step.source] if way else -1, way))
+        return IntervalPlan(image[self.root], tuple(steps))
 
 
 class IntervalTable:

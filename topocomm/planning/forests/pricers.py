@@ -203,59 +203,75 @@ class DirectedPairs(_Sums):
 
 
 class OrderedPairs(_Sums):
-    """An operator that does not commute: plans that merge adjacent ranges only, then broadcast trees if asked."""
+    """An operator that does not commute: plans that merge adjacent ranges only, then broadcast trees if asked.
 
-    def __init__(self, symmetry: Symmetry, *, root: int | None) -> None:
-        """Allreduce over any root; with a root given, reduce to it."""
-        self.network, self.root = symmetry.network, root
+    Inside each range of ranks given (all ranks, or hosts) the cheapest plan of all; the ranges' results go to the root
+    on their own, which folds them. One range of all ranks leaves out nothing, but its table has the cube of the ranks.
+    """
+
+    def __init__(self, symmetry: Symmetry, ranges: Sequence[tuple[int, int]], *, root: int | None) -> None:
+        """Allreduce over any root; with a root given, reduce to it. The group must map ranges onto ranges in order."""
+        self.network, self.ranges = symmetry.network, ranges
+        self.roots, self.both = (symmetry.roots, True) if root is None else ((root,), False)
         self._use(*_directed_rows(symmetry))
         self._closure, self._down = Closure(self.network), Growing(self.network)
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
-        """The cheapest pairs over all roots."""
+        """The cheapest plans over all roots."""
         dear = prices[self.row]
         moves = Relays(self._closure.search(dear))
-        table = IntervalTable(moves.costs)
-        last = self.network.ends - 1
-        if self.root is not None:
-            return float(table.cost[0, last, self.root]), iter([self._plans(self.root, moves, table)])
-        self._down.search(dear)
-        costs = {root: float(table.cost[0, last, root]) + self._down.cost(root) for root in range(self.network.ends)}
-        best = sorted(costs, key=lambda root: (costs[root], root))[:2]
-        return costs[best[0]], (self._pairs(root, moves, table, costs[best[0]]) for root in best)
+        tables = [IntervalTable(moves.costs[low:end, low:end]) for low, end in self.ranges]
+        if self.both:
+            self._down.search(dear)
+        costs = {}
+        for root in self.roots:
+            up = sum([least for least, _ in self._gates(root, moves, tables)])
+            costs[root] = up + (self._down.cost(root) if self.both else 0.0)
+        best = sorted(costs, key=lambda root: (costs[root], root))[:4]
+        return costs[best[0]], (self._offers(root, moves, tables, costs[root]) for root in best)
 
-    def _plans(self, root: int, moves: Relays, table: IntervalTable) -> Iterator[Column]:
-        plan = self._plan(root, moves, table)
-        yield Column(*_loads(self.row, [self._used(plan)]), Pair(plan, None))
+    def _gates(self, root: int, moves: Relays, tables: Sequence[IntervalTable]) -> list[tuple[float, int]]:
+        """(cost, rank where it is put together) of every range's result at the root."""
+        found = []
+        for (low, end), table in zip(self.ranges, tables, strict=True):
+            costs = table.cost[0, end - low - 1] + moves.costs[low:end, root]
+            best = int(np.argmin(costs))
+            found.append((float(costs[best]), low + best))
+        return found
 
-    def _pairs(self, root: int, moves: Relays, table: IntervalTable, least: float) -> Iterator[Column]:
+    def _offers(self, root: int, moves: Relays, tables: Sequence[IntervalTable], least: float) -> Iterator[Column]:
+        up = self._plan(root, moves, tables)
+        links = [link for step in up.steps if step.way for link in pairwise(step.way)]
+        going = np.array([self.network.index[link] for link in links], dtype=np.int64)
+        if not self.both:
+            yield Column(*_loads(self.row, [going]), Pair(up, None))
+            return
         mean = least / max(2 * self.network.ends - 2, 1)
-        up = self._plan(root, moves, table)
-        going = self._used(up)
         for depth_price in DEPTH_PRICES:
             down = self._down.tree(root, depth_price * mean)
-            rows, loads = _loads(self.row, [going, down.links(self.network)])
-            yield Column(rows, loads, Pair(up, down))
+            yield Column(*_loads(self.row, [going, down.links(self.network)]), Pair(up, down))
 
-    def _used(self, plan: IntervalPlan) -> Ints:
-        """Number of every link that the plan's moves use, one entry per use."""
-        links = [link for step in plan.steps if step.way for link in pairwise(step.way)]
-        return np.array([self.network.index[link] for link in links], dtype=np.int64)
-
-    def _plan(self, root: int, moves: Relays, table: IntervalTable) -> IntervalPlan:
+    def _plan(self, root: int, moves: Relays, tables: Sequence[IntervalTable]) -> IntervalPlan:
         """The cheapest plan with every move cut at the ranks that relay it."""
         steps: list[Step] = []
-        number: list[int] = []
-        for rank, parts, source in table.plan(root)[0]:
-            earlier = tuple(number[part] for part in parts)
-            if source < 0:
-                steps.append(Step(rank, earlier))
-            else:
-                for a, b in pairwise(moves.relays(source, rank)):
-                    steps.append(Step(b, earlier, a, self._closure.way(a, b)))
-                    earlier = (len(steps) - 1,)
-            number.append(len(steps) - 1)
-        return IntervalPlan(root, tuple(steps))
+
+        def move(part: int, source: int, rank: int) -> int:
+            for a, b in pairwise(moves.relays(source, rank)):
+                steps.append(Step(b, (part,), a, self._closure.way(a, b)))
+                part = len(steps) - 1
+            return part
+
+        results = []
+        for (low, _), table, (_, gate) in zip(self.ranges, tables, self._gates(root, moves, tables), strict=True):
+            number: list[int] = []
+            for place, parts, source in table.plan(gate - low)[0]:
+                if source < 0:
+                    steps.append(Step(low + place, tuple(number[part] for part in parts)))
+                    number.append(len(steps) - 1)
+                else:
+                    number.append(move(number[parts[0]], low + source, low + place))
+            results.append(move(number[-1], gate, root))
+        return IntervalPlan(root, (*steps, Step(root, tuple(results))))
 
 
 class Relays:

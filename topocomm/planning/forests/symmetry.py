@@ -69,6 +69,21 @@ def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
     return Symmetry(network, _closure([turned, *inside], len(network.devices)))
 
 
+def host_turns(network: Network, hosts: list[str]) -> Symmetry:
+    """The hosts that are alike in a cycle, and nothing else: ranks of one host keep their order."""
+    members = _members(network, hosts)
+    alike = _alike(network, hosts, list(members))
+    turned = _turned(_Checker(network), [members[name] for name in alike])
+    return Symmetry(network, _closure([] if turned is None else [turned], len(network.devices)))
+
+
+def host_ranges(network: Network, hosts: list[str]) -> list[tuple[int, int]] | None:
+    """(first rank, end) of every host in rank order; None where the ranks of some host are no range."""
+    found = [(ranks[0], ranks[-1] + 1) for ranks in _members(network, hosts).values()]
+    sizes = [len(ranks) for ranks in _members(network, hosts).values()]
+    return found if all(end - low == size for (low, end), size in zip(found, sizes, strict=True)) else None
+
+
 def symmetry_at(network: Network, hosts: list[str], root: int) -> Symmetry:
     """A group that leaves one rank in its place: other hosts that are alike and other ranks of all hosts in cycles."""
     checker = _Checker(network)
