@@ -180,3 +180,12 @@ def test_trees_of_a_root_are_limited(most):
     found, reached = check(catalog("dgx-1-v100"), "allreduce", max_trees=most)
     assert found.trees_per_root <= most
     assert reached >= {1: 0.6, 2: 0.85, 4: 0.97}[most] * full.gb_per_s
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_trees_of_a_root_are_limited_for_every_collective(name):
+    machine = without(catalog("dgx-h100", hosts=3), ("h2/NIC3", "rail3"))
+    for most in (2, 8):
+        found, reached = check(machine if name in ("allreduce", "reduce") else switch(6), name, max_trees=most)
+        assert found.trees_per_root <= most
+        assert reached >= (0.2 if most == 2 else 0.5) * found.bound_gb_per_s

@@ -19,10 +19,10 @@ SIZES = {
 }
 
 
-def groups(topology, root=None):
+def groups(topology, root=None, most=None):
     network = network_of(PathFinder(topology), topology.endpoints)
     hosts = [topology.by_id[device].host for device in network.devices]
-    return symmetry_of(network, hosts) if root is None else symmetry_at(network, hosts, root)
+    return symmetry_of(network, hosts) if root is None else symmetry_at(network, hosts, root, most)
 
 
 def check(symmetry):
@@ -58,6 +58,10 @@ def test_a_root_stays_in_its_place():
     check(symmetry)
     assert len(symmetry.elements) == 21
     assert (symmetry.elements[:, 9] == 9).all()
+    assert symmetry.images[9] == 21
+    fewer = groups(catalog("dgx-h100", hosts=4), root=9, most=8)
+    check(fewer)
+    assert len(fewer.elements) == 7
 
 
 def test_no_symmetry_is_not_imagined():

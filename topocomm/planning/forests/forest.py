@@ -178,7 +178,7 @@ def _one_root(request: _Request) -> _Planned | None:
     """Broadcast, or reduce as broadcast on the machine turned round."""
     name, root = request.collective.name, request.collective.root
     network = request.network if name == "broadcast" else request.network.transposed()
-    symmetry = symmetry_at(network, request.hosts, root)
+    symmetry = symmetry_at(network, request.hosts, root, request.max_trees)
     if len(symmetry.elements) < 2 and network.ends > MOST_ROOTS:
         return None
     pricer = OutTrees(symmetry, root)
@@ -193,6 +193,8 @@ def _in_parts(request: _Request) -> _Planned | None:
     parts = request.collective.parts
     even = max(parts) - min(parts) <= 1
     symmetry = symmetry_of(network, request.hosts) if even else no_symmetry(network)
+    if request.max_trees is not None and max(symmetry.images.values()) > 1:
+        symmetry = no_symmetry(network)
     if len(symmetry.roots) > MOST_ROOTS:
         return None
     pricer = Gathers(symmetry, [rows / sum(parts) for rows in parts] if not even else [1 / len(parts)] * len(parts))
@@ -239,8 +241,7 @@ def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
 
 def _thin(request: _Request, pricer: Pricer, packing: Packing, parts: Parts, symmetry: Symmetry) -> _Planned:
     """The packing with fewer templates, as pairs of what goes up and what goes down."""
-    lowest = symmetry.elements.min(axis=0).tolist()
-    kept = thinned(pricer, parts, lambda pair: lowest[pair.root], most=request.max_trees, loss=THIN)
+    kept = thinned(pricer, parts, symmetry, most=request.max_trees, loss=THIN)
     up = request.collective.name in ("reduce", "reduce_scatter")
     pairs = [Pair(column.pair.down, None) if up and column.pair.up is None else column.pair for _, column in kept]
     templates = [(weight, pair) for (weight, _), pair in zip(kept, pairs, strict=True)]

@@ -22,17 +22,21 @@ def hung(
     """
     lowest = symmetry.elements.min(axis=0).tolist()
     counts = dict.fromkeys(symmetry.roots, 0)
+
+    def fits(rank: int) -> bool:
+        return most is None or counts[lowest[rank]] + symmetry.images[lowest[rank]] <= most
+
     found = []
     for weight, column in parts:
         tree = column.pair.tree
-        centres = [rank for rank in tree.centres() if most is None or counts[lowest[rank]] < most]
+        centres = [rank for rank in tree.centres() if fits(rank)]
         if not centres:
-            open_roots = [rank for rank in sorted(tree.depths) if counts[lowest[rank]] < (most or 0)]
+            open_roots = [rank for rank in sorted(tree.depths) if fits(rank)]
             if not open_roots:
                 continue
             centres = [min(open_roots, key=lambda rank: tree.at(rank).height)]
-        root = min(centres, key=lambda rank: (counts[lowest[rank]], rank))
-        counts[lowest[root]] += 1
+        root = min(centres, key=lambda rank: (counts[lowest[rank]] + symmetry.images[lowest[rank]], rank))
+        counts[lowest[root]] += symmetry.images[lowest[root]]
         found.append((weight, _rooted(column, tree.at(root))))
     return tuple(found)
 

@@ -3,7 +3,8 @@
 maximise the sum of weights, subject to load <= capacity in every row. A pricer finds, for prices on the rows, what
 carries one unit at least cost; sum(capacity * price) / (that cost) bounds every packing from above (weak duality), so
 the search stops with a certificate. Prices are drawn towards the best ones so far, which keeps them from swinging
-(Wentges 1997).
+(Wentges 1997). Programs of many rows begin with the method of multiplicative weights (Plotkin, Shmoys, Tardos 1995):
+one cheap column after the other, under prices that grow exponentially with what each row has carried so far.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ FLOOR = 1e-7
 """Least price of a row, as a part of the mean: of ways that cost nothing the shorter one is taken."""
 DRAWN = 0.5
 """How much of the best prices so far is mixed into those of the linear program."""
+MANY_ROWS = 64
+"""Rows of links above which multiplicative weights come first."""
+FIRST_TURNS = 200
+STEEPEST = 150.0
+"""Exponent of the prices in the last of these turns; it rises in proportion from a tenth of it."""
 PATIENCE = 4
 """Turns without an improving column at the program's own prices before the search ends."""
 IMPROVES = 1e-9
@@ -74,6 +80,10 @@ class Pricer(Protocol):
         """Offer more than so far, where offers were limited to welcome ones; False where nothing was left out."""
         ...
 
+    def share(self, column: Column) -> float:
+        """GB/s of the column in one GB/s of payload."""
+        ...
+
     def total(self, parts: Sequence[tuple[float, Column]]) -> float:
         """GB/s of payload that weighted columns carry."""
         ...
@@ -105,6 +115,8 @@ class Packing:
 def pack(pricer: Pricer, accuracy: float, most_turns: int) -> Packing:
     """The best packing, to within `accuracy` of the bound unless the turns run out first."""
     search = _Search(pricer)
+    if pricer.links > MANY_ROWS:
+        search.begin()
     while search.turns < most_turns and search.value < search.bound * (1 - accuracy) and search.idle < PATIENCE:
         search.turn()
     return search.result()
@@ -169,17 +181,30 @@ class _Search:
         self.turns = self.idle = 0
         self.drawn = 1.0
 
+    def begin(self) -> None:
+        """Fill the program with the columns of multiplicative weights."""
+        load = np.zeros(len(self.capacity))
+        for turn in range(FIRST_TURNS):
+            steep = STEEPEST * (0.1 + 0.9 * turn / FIRST_TURNS)
+            prices = np.exp(steep * (load / load.max() - 1)) if turn else np.ones(len(load))
+            offers = self._price(prices / float(prices.sum()), turn)
+            for column in (next(iter(group)) for group in offers):
+                own = column.rows < len(load)
+                load[column.rows[own]] += (
+                    self.pricer.share(column) * column.loads[own] / self.capacity[column.rows[own]]
+                )
+                if self._new(column):
+                    self.program.add(column)
+        self.program.simplex.solve()
+        self.value = self.program.simplex.value() * self.program.unit
+
     def turn(self) -> None:
         """Price once, and pivot if something improves. Prices here are for rows scaled to a capacity of 1."""
         own = np.maximum(self.program.simplex.prices[: len(self.capacity)], 0.0)
         total = float(own.sum())
         mixed = self.drawn * self.best * total + (1 - self.drawn) * own if total else self.best.copy()
-        mixed += FLOOR * float(mixed.sum()) / len(mixed)
-        mixed /= float(mixed.sum())
-        least, offers = self.pricer.price(mixed / self.capacity, self.turns)
+        offers = self._price(mixed / float(mixed.sum()), self.turns)
         self.turns += 1
-        if least and 1 / least < self.bound:
-            self.bound, self.best = 1 / least, mixed
         if self._take(offers):
             self.program.simplex.solve()
             self.value = self.program.simplex.value() * self.program.unit
@@ -189,13 +214,25 @@ class _Search:
         elif not self.pricer.relax():
             self.idle += 1
 
+    def _price(self, prices: Floats, turn: int) -> Iterable[Iterable[Column]]:
+        """What the pricer offers at prices that add up to 1, its bound taken down."""
+        prices = (prices + FLOOR / len(prices)) / (1 + FLOOR)
+        least, offers = self.pricer.price(prices / self.capacity, turn)
+        if least and 1 / least < self.bound:
+            self.bound, self.best = 1 / least, prices
+        return offers
+
+    def _new(self, column: Column) -> bool:
+        key = (column.rows.tobytes(), column.loads.tobytes())
+        new = key not in self.known
+        self.known.add(key)
+        return new
+
     def _take(self, offers: Iterable[Iterable[Column]]) -> bool:
         taken = False
         for group in offers:
             for column in group:
-                key = (column.rows.tobytes(), column.loads.tobytes())
-                if self.program.improves(column) and key not in self.known:
-                    self.known.add(key)
+                if self.program.improves(column) and self._new(column):
                     self.program.add(column)
                     taken = True
                     break

@@ -15,7 +15,7 @@ from topocomm.planning.forests.arborescence import cheapest_arborescence
 from topocomm.planning.forests.closure import Closure
 from topocomm.planning.forests.interval import IntervalPlan, IntervalTable, Step
 from topocomm.planning.forests.network import Floats, Ints, Network
-from topocomm.planning.forests.packing import Column
+from topocomm.planning.forests.packing import MANY_ROWS, Column
 from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.spanning import Spanner
 from topocomm.planning.forests.symmetry import Symmetry
@@ -25,9 +25,8 @@ DEPTH_PRICES = (0.3, 0.1, 0.03, 0.01, 1e-3, 0.0)
 """Price of one edge between an edge and the root, as a part of the mean edge of a tree: the first that improves."""
 EXACT = (0.0,)
 HEIGHTS = (2, 3, 4, 6, None)
-"""Trees without root are at first held to a height; the limit is raised when no such tree improves the packing."""
-MANY_ENDS = 32
-"""Endpoints from which fewer trees are tried each turn."""
+"""Trees without root are at first held to a height; the limit is raised when no such tree improves the packing. In
+programs of many rows they are not, but every second tree prefers to be low."""
 ALL_ROOTS_TURNS = 4
 """With many roots, one turn in so many looks at all of them (and gives a bound), the others at a few."""
 FEW_ROOTS = 8
@@ -52,6 +51,10 @@ class _Sums:
         """Offers are not limited."""
         return False
 
+    def share(self, column: Column) -> float:
+        """All of it."""
+        return 1.0
+
     def total(self, parts: Sequence[tuple[float, Column]]) -> float:
         """The sum of the weights."""
         return sum(weight for weight, _ in parts)
@@ -72,17 +75,18 @@ class UndirectedTrees(_Sums):
         row = np.unique(both, return_inverse=True)[1].astype(np.int64)
         self._use(row, np.bincount(row, weights=network.gb_per_s) / 2)
         self._spanner = Spanner(network)
-        self._heights = list(HEIGHTS)
-        many = network.ends > MANY_ENDS
-        self._roots = FEW_ROOTS // 4 if many else FEW_ROOTS
-        self._depth_prices = (*DEPTH_PRICES[:-1:2], 0.0) if many else DEPTH_PRICES
+        many = self.links > MANY_ROWS
+        self._heights = [None] if many else list(HEIGHTS)
+        self._roots = 1 if many else FEW_ROOTS
+        self._depth_prices = [(0.0,), (0.1, 0.0)] if many else [DEPTH_PRICES]
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """The least spanning tree, and trees of low height grown from the roots whose turn it is."""
         dear, ends = prices[self.row], self.network.ends
         roots = [(turn * self._roots + i) % ends for i in range(min(self._roots, ends))]
         _, least = self._spanner.tree(dear, roots[0], 0.0)
-        return least, (self._offers(dear, root, least / max(ends - 1, 1)) for root in roots)
+        depth_prices = self._depth_prices[turn % len(self._depth_prices)]
+        return least, (self._offers(dear, root, least / max(ends - 1, 1), depth_prices) for root in roots)
 
     def relax(self) -> bool:
         """Allow higher trees; False where any height is allowed already."""
@@ -91,9 +95,9 @@ class UndirectedTrees(_Sums):
         del self._heights[0]
         return True
 
-    def _offers(self, dear: Floats, root: int, mean: float) -> Iterator[Column]:
+    def _offers(self, dear: Floats, root: int, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
         most = self._heights[0]
-        for depth_price in self._depth_prices:
+        for depth_price in depth_prices:
             tree, _ = self._spanner.tree(dear, root, depth_price * mean)
             if most is None or tree.at(tree.centres()[0]).height <= most:
                 rows, loads = _loads(self.row, [tree.links(self.network)])
@@ -154,6 +158,10 @@ class Gathers:
     def relax(self) -> bool:
         """Offers are not limited."""
         return False
+
+    def share(self, column: Column) -> float:
+        """That of its root."""
+        return self.shares[column.pair.root]
 
     def total(self, parts: Sequence[tuple[float, Column]]) -> float:
         """What the root that is worst off carries, over its share."""

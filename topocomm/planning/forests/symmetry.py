@@ -32,6 +32,12 @@ class Symmetry:
         return tuple(np.flatnonzero(lowest == np.arange(self.network.ends)).tolist())
 
     @cached_property
+    def images(self) -> dict[int, int]:
+        """How many images of a tree have one root, by the lowest endpoint of its orbit: 1 if the group is free."""
+        count = len(self.elements)
+        return {root: count // len(set(self.elements[:, root].tolist())) for root in self.roots}
+
+    @cached_property
     def orbit_of_link(self) -> Ints:
         """int64 [links]: number of the orbit, orbits numbered by their lowest link."""
         size = len(self.network.devices)
@@ -84,20 +90,25 @@ def host_ranges(network: Network, hosts: list[str]) -> list[tuple[int, int]] | N
     return found if all(end - low == size for (low, end), size in zip(found, sizes, strict=True)) else None
 
 
-def symmetry_at(network: Network, hosts: list[str], root: int) -> Symmetry:
-    """A group that leaves one rank in its place: other hosts that are alike and other ranks of all hosts in cycles."""
+def symmetry_at(network: Network, hosts: list[str], root: int, most: int | None) -> Symmetry:
+    """The largest group of at most so many elements that leaves one rank in its place, found among a few.
+
+    Other hosts that are alike go in a cycle, or the other ranks of all hosts, or both.
+    """
     checker = _Checker(network)
     members = _members(network, hosts)
     alike = [name for name in _alike(network, hosts, list(members)) if name != hosts[root]]
-    generators = [_turned(checker, [members[name] for name in alike])]
+    found = [_turned(checker, [members[name] for name in alike])]
     if len({len(ranks) for ranks in members.values()}) == 1:
         table = np.array(list(members.values()))
         place = members[hosts[root]].index(root)
         others = [p for p in range(table.shape[1]) if p != place]
         images = table.copy()
         images[:, others] = table[:, others[1:] + others[:1]]
-        generators.append(checker.extend(_moved(table, images)))
-    return Symmetry(network, _closure([one for one in generators if one is not None], len(network.devices)))
+        found.append(checker.extend(_moved(table, images)))
+    generators = [one for one in found if one is not None]
+    groups = [_closure(chosen, len(network.devices)) for chosen in (generators, *([one] for one in generators), [])]
+    return Symmetry(network, max((g for g in groups if most is None or len(g) <= most), key=len))
 
 
 def _members(network: Network, hosts: list[str]) -> dict[str, list[int]]:

@@ -6,23 +6,29 @@ from collections.abc import Callable, Sequence
 
 from topocomm.planning.forests.packing import Column, Pricer, repack
 from topocomm.planning.forests.pairs import Pair
+from topocomm.planning.forests.symmetry import Symmetry
 
 Parts = tuple[tuple[float, Column], ...]
 
 
-def thinned(pricer: Pricer, parts: Parts, root_of: Callable[[Pair], int], *, most: int | None, loss: float) -> Parts:
+def thinned(pricer: Pricer, parts: Parts, symmetry: Symmetry, *, most: int | None, loss: float) -> Parts:
     """A packing with few columns: as few of the heaviest as keep all but `loss` of the throughput.
 
     Args:
         pricer: Whose columns they are.
         parts: The whole packing.
-        root_of: Root of a pair.
+        symmetry: Whose images they stand for.
         most: Most columns of one root; None: any number.
         loss: Part of the throughput that may go, beside what `most` takes.
     """
+    lowest = symmetry.elements.min(axis=0).tolist()
+
+    def root_of(pair: Pair) -> int:
+        return int(lowest[pair.root])
+
     ranked = _ranked(parts, root_of)
     if most is not None:
-        ranked = [one for one in ranked if one[0] < most]
+        ranked = [one for one in ranked if (one[0] + 1) * symmetry.images[root_of(one[3].pair)] <= most]
     every_root = bool(pricer.start())
     columns = [one[3] for one in sorted(ranked, key=lambda one: one[:3] if every_root else one[1:3])]
     least = len({root_of(column.pair) for column in columns}) if every_root else 1
