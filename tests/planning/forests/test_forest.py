@@ -80,7 +80,7 @@ def test_catalogue(name, count):
         assert reached == pytest.approx(KNOWN[name, count], rel=1e-3)
 
 
-@pytest.mark.parametrize(("name", "count"), [("dgx-h100", 4), ("mi250x", 4), ("dgx-h100", 16)])
+@pytest.mark.parametrize(("name", "count"), [("dgx-h100", 4), ("dgx-h100", 16)])
 def test_many_hosts(name, count):
     found = forest(catalog(name, hosts=count), "allreduce")
     if (name, count) in KNOWN:
@@ -102,8 +102,11 @@ DEFECTS = {
 }
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-@pytest.mark.parametrize("name", COLLECTIVES)
+LARGE = ("rail down", "uneven hosts")
+ASKED_OF = [(name, defect) for name in COLLECTIVES for defect in DEFECTS if defect not in LARGE or name == "allreduce"]
+
+
+@pytest.mark.parametrize(("name", "defect"), [*ASKED_OF, ("allgather", "uneven hosts")])
 def test_machines_with_a_defect(name, defect):
     found, reached = check(DEFECTS[defect], name, root=2)
     assert reached >= 0.99 * found.bound_gb_per_s
@@ -140,7 +143,6 @@ ORDERED = {
     "hosts": hosts(3, 2),
     "one way": slower(MI300, "GPU3", "GPU5", 20.0),
     "hosts in cycles": catalog("mi250x", hosts=3),
-    "hosts with a defect": without(catalog("mi250x", hosts=3), ("h1/GPU0", "h1/GPU1")),
 }
 
 

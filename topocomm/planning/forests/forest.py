@@ -11,7 +11,7 @@ from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.layout import Chunk, schedule_of
 from topocomm.planning.forests.network import Floats, Ints, Network, network_of
-from topocomm.planning.forests.packing import Column, Packing, Pricer, pack, repack
+from topocomm.planning.forests.packing import MANY_ROWS, Column, Packing, Pricer, pack, repack
 from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, UndirectedTrees
 from topocomm.planning.forests.shares import whole_rows
@@ -136,7 +136,7 @@ def effort_of(ends: int) -> Effort:
     """Small machines exactly, large irregular ones nearly."""
     if ends <= 16:
         return Effort(1e-6, 600)
-    return Effort(2e-4, 400) if ends <= 32 else Effort(2e-3, 300)
+    return Effort(2e-4, 400) if ends <= 32 else Effort(5e-3, 200)
 
 
 def _planned(request: _Request) -> _Planned | None:
@@ -163,8 +163,9 @@ def _allreduce(request: _Request) -> _Planned | None:
     packing = pack(pricer, *effort_of(network.ends))
     parts = packing.parts
     if network.symmetric:
-        low = repack(pricer, [_cheaper_if_low(column) for column in packing.columns])
-        parts = hung(low, symmetry, request.max_trees)
+        if pricer.links <= MANY_ROWS:
+            parts = repack(pricer, [_cheaper_if_low(column) for column in packing.columns])
+        parts = hung(parts, symmetry, request.max_trees)
     return _thin(request, pricer, packing, parts, symmetry)
 
 

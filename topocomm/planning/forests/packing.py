@@ -25,9 +25,10 @@ DRAWN = 0.5
 """How much of the best prices so far is mixed into those of the linear program."""
 MANY_ROWS = 64
 """Rows of links above which multiplicative weights come first."""
-FIRST_TURNS = 200
-STEEPEST = 150.0
-"""Exponent of the prices in the last of these turns; it rises in proportion from a tenth of it."""
+FIRST_TURNS = (150, 600)
+"""Least and most of these turns; between them, as many as there are rows."""
+STEEP = 0.5
+"""Exponent of the prices in the last of these turns, per turn; it rises in proportion from a tenth of it."""
 PATIENCE = 4
 """Turns without an improving column at the program's own prices before the search ends."""
 IMPROVES = 1e-9
@@ -131,6 +132,13 @@ def repack(pricer: Pricer, columns: Sequence[Column]) -> tuple[tuple[float, Colu
     return program.parts()
 
 
+def _steeply(exponents: Floats) -> Floats:
+    """About 2 to these exponents, linear between whole ones: `exp` differs in its last bit from machine to machine."""
+    whole = np.floor(exponents)
+    found: Floats = np.ldexp(1 + (exponents - whole), whole.astype(np.int32))
+    return found
+
+
 class _Program:
     """The linear program over the columns so far, its rows scaled to a capacity of 1."""
 
@@ -184,9 +192,10 @@ class _Search:
     def begin(self) -> None:
         """Fill the program with the columns of multiplicative weights."""
         load = np.zeros(len(self.capacity))
-        for turn in range(FIRST_TURNS):
-            steep = STEEPEST * (0.1 + 0.9 * turn / FIRST_TURNS)
-            prices = np.exp(steep * (load / load.max() - 1)) if turn else np.ones(len(load))
+        turns = min(max(len(load), FIRST_TURNS[0]), FIRST_TURNS[1])
+        for turn in range(turns):
+            steep = STEEP * (0.1 * turns + 0.9 * turn)
+            prices = _steeply(steep * (load / load.max() - 1)) if turn else np.ones(len(load))
             offers = self._price(prices / float(prices.sum()), turn)
             for column in (next(iter(group)) for group in offers):
                 own = column.rows < len(load)

@@ -78,7 +78,7 @@ class UndirectedTrees(_Sums):
         many = self.links > MANY_ROWS
         self._heights = [None] if many else list(HEIGHTS)
         self._roots = 1 if many else FEW_ROOTS
-        self._depth_prices = [(0.0,), (0.1, 0.0)] if many else [DEPTH_PRICES]
+        self._depth_prices = [(0.03, 0.0), (0.3, 0.0)] if many else [DEPTH_PRICES]
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """The least spanning tree, and trees of low height grown from the roots whose turn it is."""
