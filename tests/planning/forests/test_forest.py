@@ -74,7 +74,7 @@ def test_catalogue(name, count):
     found, reached = check(catalog(name, hosts=count), "allreduce")
     assert reached >= 0.999 * found.bound_gb_per_s
     assert found.trees_per_root <= 8
-    assert found.height <= (4 if count == 1 else 6)
+    assert found.height <= 3
     assert found.partition.gb_per_s == pytest.approx(found.bound_gb_per_s, rel=1e-5), "a partition proves it"
     if (name, count) in KNOWN:
         assert reached == pytest.approx(KNOWN[name, count], rel=1e-3)
@@ -86,7 +86,7 @@ def test_many_hosts(name, count):
     if (name, count) in KNOWN:
         assert found.gb_per_s == pytest.approx(KNOWN[name, count], rel=1e-3)
     assert found.gb_per_s >= 0.999 * found.bound_gb_per_s
-    assert found.trees_per_root <= 8 and found.height <= 6
+    assert found.trees_per_root <= 8 and found.height <= 3
     assert found.partition.gb_per_s == pytest.approx(found.bound_gb_per_s, rel=1e-5)
 
 

@@ -24,7 +24,7 @@ from topocomm.planning.forests.tree import Edge, Tree, Way
 DEPTH_PRICES = (0.3, 0.1, 0.03, 0.01, 1e-3, 0.0)
 """Price of one edge between an edge and the root, as a part of the mean edge of a tree: the first that improves."""
 EXACT = (0.0,)
-HEIGHTS = (2, 3, 4, 6, None)
+HEIGHTS = (3, 4, 6, None)
 """Trees without root are at first held to a height; the limit is raised when no such tree improves the packing. In
 programs of many rows they are not, but every second tree prefers to be low."""
 ALL_ROOTS_TURNS = 4
