@@ -181,7 +181,7 @@ def test_trees_of_a_root_are_limited(most):
     full = forest(catalog("dgx-1-v100"), "allreduce")
     found, reached = check(catalog("dgx-1-v100"), "allreduce", max_trees=most)
     assert found.trees_per_root <= most
-    assert reached >= {1: 0.6, 2: 0.85, 4: 0.97}[most] * full.gb_per_s
+    assert reached >= {1: 0.5, 2: 0.75, 4: 0.97}[most] * full.gb_per_s
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)
