@@ -3,7 +3,7 @@
 maximise the sum of weights, subject to load <= capacity in every row. A pricer finds, for prices on the rows, what
 carries one unit at least cost; sum(capacity * price) / (that cost) bounds every packing from above (weak duality), so
 the search stops with a certificate. Prices are drawn towards the best ones so far, which keeps them from swinging
-(Wentges 1997). Programs of many rows begin with the method of multiplicative weights (Plotkin, Shmoys, Tardos 1995):
+(Wentges 1997). Programs of many rows soon turn to the method of multiplicative weights (Plotkin, Shmoys, Tardos 1995):
 one cheap column after the other, under prices that grow exponentially with what each row has carried so far.
 """
 
@@ -24,7 +24,8 @@ FLOOR = 1e-7
 DRAWN = 0.5
 """How much of the best prices so far is mixed into those of the linear program."""
 MANY_ROWS = 64
-"""Rows of links above which multiplicative weights come first."""
+"""Rows of links above which multiplicative weights help, unless a few turns are enough."""
+TRIAL_TURNS = 12
 FIRST_TURNS = (150, 600)
 """Least and most of these turns; between them, as many as there are rows."""
 STEEP = 0.5
@@ -116,9 +117,9 @@ class Packing:
 def pack(pricer: Pricer, accuracy: float, most_turns: int) -> Packing:
     """The best packing, to within `accuracy` of the bound unless the turns run out first."""
     search = _Search(pricer)
-    if pricer.links > MANY_ROWS:
-        search.begin()
     while search.turns < most_turns and search.value < search.bound * (1 - accuracy) and search.idle < PATIENCE:
+        if search.turns == TRIAL_TURNS and pricer.links > MANY_ROWS:
+            search.spread()
         search.turn()
     return search.result()
 
@@ -189,7 +190,7 @@ class _Search:
         self.turns = self.idle = 0
         self.drawn = 1.0
 
-    def begin(self) -> None:
+    def spread(self) -> None:
         """Fill the program with the columns of multiplicative weights."""
         load = np.zeros(len(self.capacity))
         turns = min(max(len(load), FIRST_TURNS[0]), FIRST_TURNS[1])
