@@ -1,0 +1,75 @@
+"""Two trees: any number of ranks, order kept, full bandwidth, and at most one message of a phase a port and round."""
+
+from collections import Counter
+
+import pytest
+
+from tests.machines import switch
+from tests.planning.replay import collective_of, expected, replay, same
+from topocomm.planning.algorithms.two_tree import two_tree_allreduce, two_tree_broadcast, two_tree_reduce
+from topocomm.planning.cost import cost_of
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.schedule import Repeat
+from topocomm.planning.verify import verify
+
+RANKS = [*range(1, 18), 31, 32, 33, 64, 100]
+
+
+def check(schedule, collective, *, in_order):
+    proof = verify(schedule, collective, keep_order=in_order)
+    assert same(replay(schedule), expected(collective, schedule.chunks), proof.order_kept)
+
+
+def busiest(schedule):
+    """Most messages that a rank sends, or receives, in one round."""
+    counts = Counter()
+    for move in schedule.transfer_list():
+        counts[move.round, "out", move.src] += 1
+        counts[move.round, "in", move.dst] += 1
+    return max(counts.values(), default=0)
+
+
+def throughput(schedule, ranks):
+    paths = PathFinder(switch(ranks))
+    return cost_of(schedule, paths.topology.endpoints, paths, row_bytes=4).throughput_gb_per_s
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_every_rank_holds_what_it_must(ranks):
+    for rows in (0, 1, 2, 37):
+        check(two_tree_allreduce(ranks, rows), collective_of("allreduce", ranks), in_order=True)
+        for root in {0, ranks // 3, ranks // 2, ranks - 1}:
+            for keep in (False, True):
+                schedule = two_tree_reduce(ranks, rows, root, keep_order=keep)
+                check(schedule, collective_of("reduce", ranks, root=root), in_order=keep)
+            schedule = two_tree_broadcast(ranks, rows, root)
+            check(schedule, collective_of("broadcast", ranks, root=root), in_order=True)
+
+
+@pytest.mark.parametrize("ranks", [4, 5, 8, 9, 16, 17, 33, 64])
+def test_full_bandwidth_on_a_switch(ranks):
+    assert throughput(two_tree_allreduce(ranks, 64), ranks) == pytest.approx(225.0)
+    assert throughput(two_tree_broadcast(ranks, 64, 1), ranks) == pytest.approx(450.0)
+    assert throughput(two_tree_reduce(ranks, 64, 1, keep_order=False), ranks) == pytest.approx(450.0)
+    assert throughput(two_tree_reduce(ranks, 64, ranks - 1, keep_order=True), ranks) == pytest.approx(450.0)
+    assert throughput(two_tree_reduce(ranks, 64, 1, keep_order=True), ranks) >= 300.0 * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_one_message_a_port_and_round(ranks):
+    assert busiest(two_tree_broadcast(ranks, 8, ranks // 2)) <= 1
+    assert busiest(two_tree_reduce(ranks, 8, ranks // 2, keep_order=False)) <= 1
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_height(ranks):
+    levels = ranks.bit_length() + 1
+    assert two_tree_broadcast(ranks, 8, 0).rounds <= 2 * levels
+    assert two_tree_allreduce(ranks, 8).rounds <= 4 * levels
+
+
+def test_slices():
+    assert two_tree_allreduce(8, 64, 16).repeat == Repeat(16, 4)
+    assert two_tree_broadcast(8, 64, 0, 16).repeat == Repeat(16, 2)
+    assert two_tree_broadcast(8, 8, 0, 16).repeat == Repeat(4, 2)
+    assert two_tree_reduce(8, 64, 0, keep_order=True, slices=1).repeat is None

@@ -1,0 +1,50 @@
+"""The cheapest arborescence against every choice of parents."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topocomm.planning.forests.arborescence import cheapest_arborescence
+
+
+def is_tree(parents, root):
+    for node in range(len(parents)):
+        at, steps = node, 0
+        while at != root and at >= 0 and steps <= len(parents):
+            at, steps = parents[at], steps + 1
+        if at != root:
+            return False
+    return parents[root] == -1
+
+
+def least(costs, root):
+    """Cost of the best of all choices, infinite where there is none."""
+    count, best = len(costs), np.inf
+    for chosen in product(range(count), repeat=count - 1):
+        parents = [*chosen[:root], -1, *chosen[root:]]
+        cost = sum(costs[parents[v], v] if parents[v] != v else np.inf for v in range(count) if v != root)
+        if cost < best and is_tree(parents, root):
+            best = cost
+    return best
+
+
+@given(st.integers(2, 5), st.floats(0, 0.5), st.randoms(use_true_random=False))
+def test_no_choice_of_parents_is_cheaper(count, missing, chance):
+    cells = [np.inf if chance.random() < missing else float(chance.randint(0, 9)) for _ in range(count**2)]
+    costs = np.array(cells).reshape(count, count)
+    root = chance.randrange(count)
+    parents = cheapest_arborescence(costs, root)
+    if parents is None:
+        assert least(costs, root) == np.inf
+    else:
+        assert is_tree(parents, root)
+        assert sum(costs[parents[v], v] for v in range(count) if v != root) == pytest.approx(least(costs, root))
+
+
+def test_costs_are_left_as_they_were():
+    costs = np.ones((4, 4))
+    cheapest_arborescence(costs, 0)
+    assert (costs == 1).all()

@@ -1,0 +1,194 @@
+"""Two trees (Sanders, Speck, Traff 2009): half of the payload on each; inner ranks of one are leaves of the other.
+
+Pipelined in slices, every rank then sends and receives about the payload once a phase, at a height of log2 P. Ranks are
+numbered in order (left subtree, node, right subtree), so a fold of left, own and right keeps rank order. In the first
+tree the ranks of even place are leaves, in the second those of odd place: its mirror image where the number of ranks is
+even, else the tree over all but the two ends, which take the places of their neighbours. Siblings take turns: a level
+has two rounds, and the edges of both trees are coloured so that of one phase no rank sends or receives twice in one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from topocomm.planning.schedule import Repeat, Schedule, ScheduleBuilder, split_rows
+
+LEVEL_ROUNDS = 2
+
+Parents = dict[int, int]
+"""Parent by rank; the top is in it with -1."""
+
+
+def two_tree_allreduce(ranks: int, rows: int, slices: int = 1) -> Schedule:
+    """Up and down both trees; rank order kept. About 2 payloads through every port."""
+    build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))))
+    trees = _two_trees(list(range(ranks)))[: len(build.chunks)]
+    turns = _turns(trees)
+    for chunk, tree in enumerate(trees):
+        slot, after = _collect(build, tree, turns, chunk, {})
+        _spread(build, tree, turns, chunk, slot, after)
+    return _sliced(build.build(), slices, 2 * LEVEL_ROUNDS)
+
+
+def two_tree_reduce(ranks: int, rows: int, root: int, *, keep_order: bool, slices: int = 1) -> Schedule:
+    """Up both trees over the others, then to the root, which stands above both.
+
+    Rank order is kept where the root is the first or the last rank. Where it is neither and order must be kept, it is
+    a leaf of both trees and gets their results: its neighbours then receive half a payload more than the others.
+    """
+    build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))))
+    others = [rank for rank in range(ranks) if rank != root]
+    inside = keep_order and 0 < root < ranks - 1
+    if not inside and root:
+        others = others[root:] + others[:root]
+    trees = _two_trees(others)[: len(build.chunks)]
+    if inside:
+        for tree in trees:
+            tree[root] = _next_to(tree, root)
+    places = {} if inside else {rank: place for place, rank in enumerate(others)}
+    turns = _turns(trees if inside else [_below(root, tree) for tree in trees])
+    for chunk, tree in enumerate(trees):
+        if not others:
+            build.output(root, 0, chunk=chunk)
+            continue
+        slot, after = _collect(build, tree, turns, chunk, places)
+        slot = build.send(after + turns.get((chunk, _top(tree)), chunk), _top(tree), slot, root, chunk=chunk)
+        if not inside:
+            operands = [slot, 0] if root == ranks - 1 else [0, slot]
+            slot = build.fold(build.transfers[-1].round, root, operands, chunk=chunk)
+        build.output(root, slot, chunk=chunk)
+    return _sliced(build.build(), slices, LEVEL_ROUNDS)
+
+
+def two_tree_broadcast(ranks: int, rows: int, root: int, slices: int = 1) -> Schedule:
+    """From the root to the tops of two trees over the others, and down both."""
+    build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))), contributors=[root])
+    others = [rank for rank in range(ranks) if rank != root]
+    trees = _two_trees(others)[: len(build.chunks)]
+    below = [_below(root, tree) for tree in trees]
+    turns = _turns(below)
+    for chunk, tree in enumerate(below):
+        _spread(build, tree, turns, chunk, 0, 0)
+    return _sliced(build.build(), slices, LEVEL_ROUNDS)
+
+
+def _two_trees(ranks: Sequence[int]) -> list[Parents]:
+    """The two trees over ranks in rising order."""
+    count = len(ranks)
+    first = _in_order(ranks)
+    if count % 2 == 0:
+        mirrored = dict(zip(ranks, reversed(ranks), strict=True))
+        return [first, {mirrored[rank]: mirrored.get(parent, -1) for rank, parent in first.items()}]
+    second = _in_order(ranks[1:-1])
+    if count > 1:
+        for end, near in ((ranks[0], ranks[1]), (ranks[-1], ranks[-2])):
+            second[end], second[near] = second[near], end
+    return [first, second or dict(first)]
+
+
+def _in_order(ranks: Sequence[int]) -> Parents:
+    """A binary tree numbered in order whose ranks of even place are leaves: left subtrees are complete."""
+    parents: Parents = {}
+    todo = [(0, len(ranks), -1)]
+    for low, high, parent in todo:
+        if low < high:
+            at = low + (1 << ((high - low).bit_length() - 1)) - 1
+            parents[ranks[at]] = parent
+            todo += [(low, at, ranks[at]), (at + 1, high, ranks[at])]
+    return parents
+
+
+def _below(root: int, tree: Parents) -> Parents:
+    """The tree with its top below a root."""
+    return {**{rank: root if parent == -1 else parent for rank, parent in tree.items()}, root: -1}
+
+
+def _top(tree: Parents) -> int:
+    return next((rank for rank, parent in tree.items() if parent == -1), -1)
+
+
+def _next_to(tree: Parents, rank: int) -> int:
+    """Whom a rank in the middle is hung below so that order is kept: of its two neighbours the lower in the tree."""
+    above, at = set(), rank - 1
+    while at != -1:
+        above.add(at)
+        at = tree[at]
+    return rank - 1 if rank + 1 in above else rank + 1
+
+
+def _turns(trees: Sequence[Parents]) -> dict[tuple[int, int], int]:
+    """0 or 1 by (tree, child): edges that share a child, or share a parent, differ.
+
+    A rank is a child once in each tree; the edges to children of one rank are paired up in order. So an edge has at
+    most two others to differ from, one at either end, and the ways along them are coloured in turn.
+    """
+    below: dict[int, list[tuple[int, int]]] = {}
+    for number, tree in enumerate(trees):
+        for rank in sorted(tree):
+            if tree[rank] != -1:
+                below.setdefault(tree[rank], []).append((number, rank))
+    sibling: dict[tuple[int, int], tuple[int, int]] = {}
+    for edges in below.values():
+        for one, other in zip(edges[::2], edges[1::2], strict=False):
+            sibling[one], sibling[other] = other, one
+    every = [(number, rank) for number, tree in enumerate(trees) for rank in sorted(tree) if tree[rank] != -1]
+    known = set(every)
+    turns: dict[tuple[int, int], int] = {}
+    for start in every:
+        todo = [(start, 0)]
+        for edge, turn in todo:
+            if edge in turns or edge not in known:
+                continue
+            turns[edge] = turn
+            todo.append(((1 - edge[0], edge[1]), 1 - turn))
+            if edge in sibling:
+                todo.append((sibling[edge], 1 - turn))
+    return turns
+
+
+def _collect(
+    build: ScheduleBuilder, tree: Parents, turns: dict[tuple[int, int], int], chunk: int, places: dict[int, int]
+) -> tuple[int, int]:
+    """Reduce to the top, operands by place; returns its slot and the first round after."""
+    children = _children(tree)
+    order = [_top(tree)]
+    for rank in order:
+        order += children.get(rank, [])
+    held: dict[int, tuple[int, int]] = {}
+    for rank in reversed(order):
+        level, operands = 0, [(places.get(rank, rank), 0)]
+        for child in children.get(rank, []):
+            slot, below = held[child]
+            round_ = below * LEVEL_ROUNDS + turns[chunk, child]
+            operands.append((places.get(child, child), build.send(round_, child, slot, rank, chunk=chunk)))
+            level = max(level, below + 1)
+        folded = build.fold(level * LEVEL_ROUNDS - 1, rank, [slot for _, slot in sorted(operands)], chunk=chunk)
+        held[rank] = folded, level
+    slot, level = held[order[0]]
+    return slot, level * LEVEL_ROUNDS
+
+
+def _spread(
+    build: ScheduleBuilder, tree: Parents, turns: dict[tuple[int, int], int], chunk: int, slot: int, after: int
+) -> None:
+    """Broadcast from the top, which holds the value in a slot, from a round on; every rank's copy is its output."""
+    children = _children(tree)
+    queue = [(_top(tree), slot, after)]
+    for rank, own, round_ in queue:
+        build.output(rank, own, chunk=chunk)
+        for child in children.get(rank, []):
+            arrived = build.send(round_ + turns[chunk, child], rank, own, child, chunk=chunk)
+            queue.append((child, arrived, round_ + LEVEL_ROUNDS))
+
+
+def _children(tree: Parents) -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for rank in sorted(tree):
+        children.setdefault(tree[rank], []).append(rank)
+    return children
+
+
+def _sliced(schedule: Schedule, slices: int, stagger: int) -> Schedule:
+    count = min(slices, max((rows for _, rows in schedule.chunks), default=0))
+    return replace(schedule, repeat=Repeat(count, stagger)) if count > 1 else schedule

@@ -1,0 +1,116 @@
+"""The cheapest tree that leads from a root to every node of a dense directed graph (Chu, Liu 1965; Edmonds 1967).
+
+Contraction along one growing path, whole rows at a time: O(n^2) element operations in O(n) array steps.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def cheapest_arborescence(costs: NDArray[np.float64], root: int) -> list[int] | None:
+    """Parent of every node, -1 at the root; None where some node cannot be reached.
+
+    Args:
+        costs: float64 [n, n]: of the edge from row to column; infinite where there is none. Not changed.
+        root: Where the tree begins.
+    """
+    count = len(costs)
+    work = _Contraction(costs, root)
+    for start in range(count):
+        if not work.grow(start):
+            return None
+    return work.expand()
+
+
+class _Contraction:
+    """Nodes and contracted cycles, each with the edge that enters it."""
+
+    def __init__(self, costs: NDArray[np.float64], root: int) -> None:
+        self.count, self.root = len(costs), root
+        self.costs = costs.copy()
+        np.fill_diagonal(self.costs, inf)
+        self.costs[:, root] = inf
+        self.sources = np.broadcast_to(np.arange(self.count)[:, None], costs.shape).copy()
+        self.targets = np.broadcast_to(np.arange(self.count), costs.shape).copy()
+        """[row, column]: ends of the edge of the graph that an edge between contracted nodes stands for."""
+        self.name = list(range(self.count))
+        """Name of the node in a row: its own, or that of the last cycle it holds."""
+        self.row = list(range(self.count))
+        """Row by name; -1 once contracted into another."""
+        self.within: list[int] = [-1] * self.count
+        """By name: the cycle that it is contracted in."""
+        self.cycles: dict[int, list[int]] = {}
+        self.edge: dict[int, tuple[int, int]] = {}
+        self.reached = {root}
+
+    def grow(self, start: int) -> bool:
+        """Follow cheapest entering edges back from a node until something reached is met."""
+        name = self._outer(start)
+        path: list[int] = []
+        on_path: set[int] = set()
+        while name not in self.reached:
+            path.append(name)
+            on_path.add(name)
+            row = self.row[name]
+            column = self.costs[:, row]
+            best = int(np.argmin(column))
+            if column[best] == inf:
+                return False
+            self.edge[name] = (int(self.sources[best, row]), int(self.targets[best, row]))
+            self.costs[:, row] = column - column[best]
+            other = self.name[best]
+            if other in on_path:
+                at = path.index(other)
+                cycle, path = path[at:], path[:at]
+                on_path -= set(cycle)
+                name = self._contract(cycle)
+            else:
+                name = other
+        self.reached.update(path)
+        return True
+
+    def expand(self) -> list[int]:
+        """Open the cycles from the outermost: the edge that enters one replaces the edge of the node it enters."""
+        parents = [-1] * self.count
+        todo = [name for name in range(len(self.within)) if self.within[name] < 0 and name != self.root]
+        for name in todo:
+            source, target = self.edge[name]
+            parents[target] = source
+            inside = target
+            while inside != name:
+                todo += [other for other in self.cycles[self.within[inside]] if other != inside]
+                inside = self.within[inside]
+        return parents
+
+    def _outer(self, name: int) -> int:
+        while self.within[name] >= 0:
+            name = self.within[name]
+        return name
+
+    def _contract(self, cycle: list[int]) -> int:
+        rows = [self.row[name] for name in cycle]
+        keep = min(rows)
+        for row in rows:
+            if row == keep:
+                continue
+            better = self.costs[row] < self.costs[keep]
+            for table in (self.costs, self.sources, self.targets):
+                table[keep] = np.where(better, table[row], table[keep])
+            better = self.costs[:, row] < self.costs[:, keep]
+            for table in (self.costs, self.sources, self.targets):
+                table[:, keep] = np.where(better, table[:, row], table[:, keep])
+            self.costs[row] = inf
+            self.costs[:, row] = inf
+        self.costs[keep, keep] = inf
+        new = len(self.within)
+        self.within.append(-1)
+        self.row.append(keep)
+        self.name[keep] = new
+        self.cycles[new] = cycle
+        for name in cycle:
+            self.within[name] = new
+        return new

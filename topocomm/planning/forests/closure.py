@@ -1,0 +1,107 @@
+"""Cheapest ways between all endpoints through forwarding devices, under prices on directed links.
+
+Forwarding devices among themselves by Floyd and Warshall, then one step out of every endpoint and one into it: all
+with whole arrays, because packing trees asks for it hundreds of times.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from topocomm.planning.forests.network import Floats, Ints, Network
+from topocomm.planning.forests.tree import Way
+
+
+class Closure:
+    """Costs and ways between the endpoints of one network under changing prices."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        ends = network.ends
+        pairs = np.array(network.links, dtype=np.int64).reshape(-1, 2)
+        numbers = np.arange(len(pairs))
+        inner = (pairs >= ends).all(axis=1)
+        direct = (pairs < ends).all(axis=1)
+        self._inner = (pairs[inner] - ends, numbers[inner])
+        self._direct = (pairs[direct], numbers[direct])
+        leaving = [(a, b, link) for link, (a, b) in enumerate(network.links) if a < ends <= b]
+        entering = [(b, a, link) for link, (a, b) in enumerate(network.links) if b < ends <= a]
+        self._out, self._into = _padded(leaving, ends), _padded(entering, ends)
+
+    def search(self, prices: Floats) -> Floats:
+        """float64 [ends, ends]: cost of the cheapest way, infinite on the diagonal and where there is none.
+
+        Args:
+            prices: float64 [links], above zero.
+        """
+        ends, forward = self.network.ends, len(self.network.devices) - self.network.ends
+        self._costs = np.full((ends, ends), inf)
+        pairs, links = self._direct
+        self._costs[pairs[:, 0], pairs[:, 1]] = prices[links]
+        self._last = np.full((ends, ends), -1, dtype=np.int64)
+        if forward:
+            self._between(prices, forward)
+            self._leave(prices)
+            self._enter(prices)
+        np.fill_diagonal(self._costs, inf)
+        return self._costs
+
+    def way(self, a: int, b: int) -> Way:
+        """Device numbers of the way that `search` found last."""
+        into = int(self._last[a, b])
+        if into < 0:
+            return (a, b)
+        devices = [int(self._first[a, into])]
+        while devices[-1] != into:
+            devices.append(int(self._next[devices[-1], into]))
+        return (a, *(device + self.network.ends for device in devices), b)
+
+    def _between(self, prices: Floats, forward: int) -> None:
+        far = np.full((forward, forward), inf)
+        pairs, links = self._inner
+        far[pairs[:, 0], pairs[:, 1]] = prices[links]
+        np.fill_diagonal(far, 0.0)
+        following = np.broadcast_to(np.arange(forward), (forward, forward)).copy()
+        for via in range(forward):
+            sources, targets = np.flatnonzero(far[:, via] < inf), np.flatnonzero(far[via] < inf)
+            block = np.ix_(sources, targets)
+            through = far[sources, via][:, None] + far[via, targets]
+            better = through < far[block]
+            far[block] = np.where(better, through, far[block])
+            following[block] = np.where(better, following[sources, via][:, None], following[block])
+        self._far, self._next = far, following
+
+    def _leave(self, prices: Floats) -> None:
+        """Cost from every endpoint to every forwarding device, and through which it leaves."""
+        to, links = self._out
+        self._reach = np.full((self.network.ends, len(self._far)), inf)
+        self._first = np.full(self._reach.shape, -1, dtype=np.int64)
+        for place in range(to.shape[1]):
+            have = links[:, place] >= 0
+            step = np.where(have, prices[links[:, place]], inf)
+            cost = step[:, None] + self._far[to[:, place]]
+            better = cost < self._reach
+            self._reach = np.where(better, cost, self._reach)
+            self._first = np.where(better, to[:, place][:, None], self._first)
+
+    def _enter(self, prices: Floats) -> None:
+        at, links = self._into
+        for place in range(at.shape[1]):
+            have = links[:, place] >= 0
+            step = np.where(have, prices[links[:, place]], inf)
+            cost = self._reach[:, at[:, place]] + step
+            better = cost < self._costs
+            self._costs = np.where(better, cost, self._costs)
+            self._last = np.where(better, at[:, place], self._last)
+
+
+def _padded(entries: list[tuple[int, int, int]], ends: int) -> tuple[Ints, Ints]:
+    """(forwarding device, link) of every endpoint, int64 [ends, most], padded with link -1."""
+    rows: list[list[tuple[int, int]]] = [[] for _ in range(ends)]
+    for end, device, link in entries:
+        rows[end].append((device - ends, link))
+    most = max(map(len, rows), default=0)
+    table = np.array([row + [(0, -1)] * (most - len(row)) for row in rows], dtype=np.int64).reshape(ends, most, 2)
+    return table[:, :, 0], table[:, :, 1]

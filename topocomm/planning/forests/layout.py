@@ -1,0 +1,175 @@
+"""From trees with their rows to a Schedule: chunks, messages with ways, folds and rounds.
+
+A rank sends up its tree in the round after it has heard its last child, and down its tree in the round after it has
+heard its parent: all trees at once. The slices of a pipelined schedule follow each other one round apart: in every
+round each message of every tree is then under way, for one slice or another, which is what the throughput counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from topocomm.planning.collectives import Collective
+from topocomm.planning.forests.interval import IntervalPlan
+from topocomm.planning.forests.network import Network
+from topocomm.planning.forests.tree import Edge, Tree, Way
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.schedule import NO_PATH, IntTable, Repeat, Schedule
+
+STAGGER_ROUNDS = 1
+
+
+class Chunk(NamedTuple):
+    """A range of rows and the trees that it goes up and down."""
+
+    rows: int
+    up: Tree | IntervalPlan | None
+    down: Tree | None
+
+
+def schedule_of(
+    chunks: Sequence[Chunk], collective: Collective, network: Network, paths: PathFinder, slices: int
+) -> Schedule:
+    """The schedule of chunks that lie one after the other in the payload.
+
+    Args:
+        chunks: In the order of their rows; of allgather and reduce_scatter part by part.
+        collective: What they compute.
+        network: The machine; rank r is on device r.
+        paths: Routes on it, to name those ways that are not the cheapest.
+        slices: Times that the rounds are to run, each for one slice of every chunk.
+    """
+    writer = _Writer(network, paths)
+    first, ranges = 0, []
+    for number, chunk in enumerate(chunks):
+        ranges.append((first, chunk.rows))
+        first += chunk.rows
+        writer.chunk(number, chunk)
+    count = min(slices, max((chunk.rows for chunk in chunks), default=0))
+    return writer.finish(collective, ranges, Repeat(count, STAGGER_ROUNDS) if count > 1 else None)
+
+
+class _Writer:
+    """Columns of a schedule under way."""
+
+    def __init__(self, network: Network, paths: PathFinder) -> None:
+        self.network, self.finder = network, paths
+        self.moves: list[tuple[int, int, int, int, int, int, int]] = []
+        self.folds: list[tuple[int, int, int, int]] = []
+        self.operands: list[tuple[int, ...]] = []
+        self.outputs: list[tuple[int, int, int]] = []
+        self.paths: list[tuple[str, ...]] = []
+        self.path_of: dict[Way, int] = {}
+
+    def chunk(self, number: int, chunk: Chunk) -> None:
+        """Write the messages and folds of one chunk, and its outputs."""
+        slots = [1] * self.network.ends
+        holder, slot, round_ = -1, 0, 0
+        if isinstance(chunk.up, Tree):
+            holder, (slot, round_) = chunk.up.root, self._up(number, chunk.up, slots)
+        elif chunk.up is not None:
+            holder, (slot, round_) = chunk.up.root, self._merge(number, chunk.up, slots)
+        if chunk.down is None:
+            self.outputs.append((holder, slot, number))
+        else:
+            self._down(number, chunk.down, slots, slot, round_)
+
+    def finish(self, collective: Collective, ranges: list[tuple[int, int]], repeat: Repeat | None) -> Schedule:
+        """The schedule, sorted by round."""
+        moves, folds = _table(self.moves, 7), _table(self.folds, 4)
+        order = np.argsort(folds[:, 0], kind="stable")
+        operands = [self.operands[i] for i in order.tolist()]
+        last = max([int(table[:, 0].max()) for table in (moves, folds) if len(table)], default=-1)
+        return Schedule(
+            ranks=collective.ranks,
+            rounds=last + 1,
+            chunks=tuple(ranges),
+            inputs=_table([(rank, 0, rank) for rank in collective.contributors], 3),
+            outputs=_table(sorted(self.outputs, key=lambda out: (out[0], out[2])), 3),
+            transfers=moves[np.argsort(moves[:, 0], kind="stable")],
+            combines=folds[order],
+            operands=np.array([slot for slots in operands for slot in slots], dtype=np.int32),
+            operand_starts=np.cumsum([0, *map(len, operands)]).astype(np.int32),
+            paths=tuple(self.paths),
+            owners=collective.owners(ranges) if collective.name == "allgather" else (),
+            repeat=repeat,
+        )
+
+    def _up(self, number: int, tree: Tree, slots: list[int]) -> tuple[int, int]:
+        """(slot of the result at the root, first round after)."""
+        children: dict[int, list[Edge]] = {}
+        lowest = dict(zip(tree.depths, tree.depths, strict=True))
+        for edge in reversed(tree.edges):
+            children.setdefault(edge.parent, []).append(edge)
+            lowest[edge.parent] = min(lowest[edge.parent], lowest[edge.child])
+        held: dict[int, tuple[int, int]] = {}
+        for rank in reversed([tree.root, *(edge.child for edge in tree.edges)]):
+            below = sorted(children.get(rank, ()), key=lambda edge: lowest[edge.child])
+            operands, round_ = [(rank, 0)], 0
+            for edge in below:
+                slot, at = held[edge.child]
+                operands.append((lowest[edge.child], self._send(at, edge.child, slot, rank, slots, number, edge.way)))
+                round_ = max(round_, at + 1)
+            held[rank] = (self._fold(round_ - 1, rank, [slot for _, slot in sorted(operands)], slots, number), round_)
+        return held[tree.root]
+
+    def _merge(self, number: int, plan: IntervalPlan, slots: list[int]) -> tuple[int, int]:
+        """As `_up`, along a plan that merges adjacent ranges."""
+        held: list[list[tuple[int, int]]] = []
+        for step in plan.steps:
+            if step.way is None:
+                pieces = [piece for part in step.parts for piece in held[part]] or [(0, 0)]
+                held.append(pieces)
+                continue
+            slot, at = self._folded(number, step.source, held[step.parts[0]], slots)
+            way = step.way[::-1]
+            held.append([(self._send(at, step.source, slot, step.rank, slots, number, way), at + 1)])
+        return self._folded(number, plan.root, held[-1], slots)
+
+    def _folded(self, number: int, rank: int, pieces: list[tuple[int, int]], slots: list[int]) -> tuple[int, int]:
+        round_ = max(at for _, at in pieces)
+        return self._fold(round_ - 1, rank, [slot for slot, _ in pieces], slots, number), round_
+
+    def _down(self, number: int, tree: Tree, slots: list[int], slot: int, round_: int) -> None:
+        held = {tree.root: slot}
+        self.outputs.append((tree.root, slot, number))
+        for parent, child, way in tree.edges:
+            at = round_ + tree.depths[parent]
+            held[child] = self._send(at, parent, held[parent], child, slots, number, way[::-1])
+            self.outputs.append((child, held[child], number))
+
+    def _send(self, round_: int, src: int, slot: int, dst: int, slots: list[int], number: int, against: Way) -> int:
+        """Send along a way, given from the destination to the source; returns the slot where it arrives."""
+        arrived = slots[dst]
+        slots[dst] += 1
+        self.moves.append((round_, src, slot, dst, arrived, number, self._path(against)))
+        return arrived
+
+    def _fold(self, round_: int, rank: int, operands: list[int], slots: list[int], number: int) -> int:
+        if len(operands) == 1:
+            return operands[0]
+        out = slots[rank]
+        slots[rank] += 1
+        self.folds.append((round_, rank, out, number))
+        self.operands.append(tuple(operands))
+        return out
+
+    def _path(self, against: Way) -> int:
+        """Number of the path, NO_PATH where it is the cheapest."""
+        known = self.path_of.get(against)
+        if known is None:
+            devices = tuple(self.network.devices[device] for device in reversed(against))
+            if self.finder.cheapest(devices[0], devices[-1]).devices == devices:
+                known = NO_PATH
+            else:
+                known = len(self.paths)
+                self.paths.append(devices)
+            self.path_of[against] = known
+        return known
+
+
+def _table(rows: Sequence[tuple[int, ...]], width: int) -> IntTable:
+    return np.array(rows, dtype=np.int32).reshape(len(rows), width)

@@ -1,0 +1,126 @@
+"""The machine as integers, for packing trees: the ranks' endpoints first, then what forwards between them.
+
+What no message between the ranks can use is left out: endpoints without a rank, and forwarding devices with fewer
+than two neighbours.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.paths import PathFinder
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Directed links between numbered devices; device r < `ends` is the endpoint of rank r.
+
+    Attributes:
+        devices: Device ids by number: the endpoints in rank order, then what forwards, in the topology's order.
+        ends: Number of endpoints.
+        links: (source, destination) of every directed link, sorted.
+        gb_per_s: float64 [links].
+        latency_us: float64 [links].
+    """
+
+    devices: tuple[str, ...]
+    ends: int
+    links: tuple[tuple[int, int], ...]
+    gb_per_s: Floats
+    latency_us: Floats
+
+    @cached_property
+    def index(self) -> dict[tuple[int, int], int]:
+        """Link number by (source, destination)."""
+        return {link: number for number, link in enumerate(self.links)}
+
+    @cached_property
+    def reverse(self) -> Ints:
+        """int64 [links]: number of the link in the other direction, -1 where there is none."""
+        return np.array([self.index.get((b, a), -1) for a, b in self.links], dtype=np.int64)
+
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether every link has one of equal bandwidth in the other direction."""
+        return bool((self.reverse >= 0).all() and (self.gb_per_s[self.reverse] == self.gb_per_s).all())
+
+    @cached_property
+    def connected(self) -> bool:
+        """Whether every endpoint reaches every other, relays allowed."""
+        return all(max(way.hops_from(0)[: self.ends]) < inf for way in (self, self.transposed()))
+
+    @cached_property
+    def neighbours(self) -> list[list[tuple[int, int]]]:
+        """(neighbour, link to it) of every device, by number."""
+        out: list[list[tuple[int, int]]] = [[] for _ in self.devices]
+        for number, (a, b) in enumerate(self.links):
+            out[a].append((b, number))
+        return out
+
+    def transposed(self) -> Network:
+        """The same machine with all links turned round; link numbers change."""
+        order = sorted(range(len(self.links)), key=lambda link: self.links[link][::-1])
+        links = tuple(self.links[link][::-1] for link in order)
+        return Network(self.devices, self.ends, links, self.gb_per_s[order], self.latency_us[order])
+
+    def hops_from(self, root: int) -> list[float]:
+        """Least latency from an endpoint to every device in us, relays allowed, infinite where no way leads."""
+        far = [inf] * len(self.devices)
+        far[root] = 0.0
+        heap = [(0.0, root)]
+        while heap:
+            at, device = heapq.heappop(heap)
+            if at > far[device]:
+                continue
+            for after, link in self.neighbours[device]:
+                there = at + float(self.latency_us[link])
+                if there < far[after]:
+                    far[after] = there
+                    heapq.heappush(heap, (there, after))
+        return far
+
+
+def network_of(paths: PathFinder, endpoints: Sequence[str]) -> Network:
+    """The network between the ranks' endpoints, which must be distinct."""
+    numbers = {end: rank for rank, end in enumerate(endpoints)}
+    ends = {d.id for d in paths.topology.devices if d.kind in ("gpu", "cpu")}
+    links = {edge: figures for edge, figures in paths.links.items() if not set(edge) & ends - set(numbers)}
+    useful = _useful(links, set(numbers))
+    for device in paths.topology.devices:
+        if device.id in useful:
+            numbers.setdefault(device.id, len(numbers))
+    found = sorted((numbers[a], numbers[b], figures) for (a, b), figures in links.items() if {a, b} <= set(numbers))
+    return Network(
+        tuple(numbers),
+        len(endpoints),
+        tuple((a, b) for a, b, _ in found),
+        np.array([figures.gb_per_s for *_, figures in found]),
+        np.array([figures.latency_us for *_, figures in found]),
+    )
+
+
+def _useful(links: Iterable[tuple[str, str]], ends: set[str]) -> set[str]:
+    """Devices on some way between two of the ends, or at least in no dead end."""
+    around: dict[str, set[str]] = {}
+    for a, b in links:
+        if a != b:
+            around.setdefault(a, set()).add(b)
+            around.setdefault(b, set()).add(a)
+    dead = [device for device, near in around.items() if len(near) < 2 and device not in ends]
+    while dead:
+        device = dead.pop()
+        for near in around.pop(device):
+            around[near].discard(device)
+            if len(around[near]) < 2 and near not in ends and near not in dead:
+                dead.append(near)
+    return set(around)
