@@ -17,6 +17,7 @@ from topocomm.planning.algorithms import (
     multiport,
     prefix,
     ring,
+    two_tree,
 )
 from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.algorithms.hierarchical import leaders_allreduce
@@ -31,8 +32,9 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost import PortModel
+from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.levels import Nest, nest_of
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import Objective
 from topocomm.planning.range_tree import RangeTree, aligned_tree
 from topocomm.planning.schedule import Schedule, relabelled
@@ -44,6 +46,9 @@ FEW_RANKS = 16
 MOST_FLAT_RANKS = 64
 MOST_RING_RANKS = 256
 """Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
+MOST_FOREST_RANKS = 128
+SLICE_BYTES, MOST_SLICES = 64 << 10, 16
+"""Of a pipelined chunk: the least bytes of a slice, and the most slices."""
 MOST_LISTED_RANKS = 2048
 """Beyond these only schedules that are written as columns are offered."""
 
@@ -76,8 +81,11 @@ class Request:
 def candidate_builds(request: Request, paths: PathFinder) -> Builds:
     """Name and builder of every algorithm that fits the collective, the operator and the number of ranks."""
     if request.collective.shards:
-        return _canonical_builds(request)
-    return _BUILDS[request.collective.name](request, _Machine(request, paths))
+        yield from _canonical_builds(request)
+        return
+    yield from _BUILDS[request.collective.name](request, _Machine(request, paths))
+    if request.objective == "throughput" and request.layout.splittable:
+        yield from _pipelined_builds(request, paths)
 
 
 @dataclass(frozen=True)
@@ -168,6 +176,38 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
             if request.operator.commutative:
                 yield "ring", partial(ring.ring_allreduce, count, rows)
     yield from _grouped_allreduces(request, machine)
+
+
+def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
+    """Trees packed into the links, and two trees, in slices that follow each other."""
+    collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
+    slices = max(1, min(MOST_SLICES, request.payload_bytes // count // SLICE_BYTES))
+    if count <= MOST_FOREST_RANKS:
+        yield "forest", partial(_forest, request, paths, slices)
+    if collective.name == "allreduce":
+        yield "two-tree", partial(two_tree.two_tree_allreduce, count, rows, slices)
+    elif collective.name == "reduce":
+        kept = not request.operator.commutative
+        yield (
+            "two-tree",
+            partial(two_tree.two_tree_reduce, count, rows, collective.root, keep_order=kept, slices=slices),
+        )
+    elif collective.name == "broadcast":
+        yield "two-tree", partial(two_tree.two_tree_broadcast, count, rows, collective.root, slices)
+
+
+def _forest(request: Request, paths: PathFinder, slices: int) -> Schedule:
+    found = forest_of(
+        request.collective,
+        paths,
+        request.endpoints,
+        request.layout.rows,
+        commutative=request.operator.commutative,
+        slices=slices,
+    )
+    if found is None:
+        raise NoRouteError("no packing of trees fits")
+    return found.schedule
 
 
 def _grouped_allreduces(request: Request, machine: _Machine) -> Builds:
