@@ -478,3 +478,16 @@ def test_a_plan_that_cannot_be_saved_is_status_1(capsys, tmp_path):
 def test_a_plan_that_cannot_be_saved_is_named(capsys, tmp_path):
     file = tmp_path / "none" / "plan.json"
     assert f"{file}: " in run(capsys, *SMALL, "--save", str(file))[2]
+
+
+def test_a_table_over_sizes(capsys):
+    status, out, err = run(capsys, *H100, "--sizes", "1KiB:1MiB:32")
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == "best: flat from 1 KiB to 32 KiB, direct from 1 MiB to 1 MiB"
+    assert json.loads(run(capsys, *H100, "--sizes", "1KiB:1MiB:32", "--format", "json")[1])["changes"]
+    ElementTree.fromstring(run(capsys, *H100, "--sizes", "1KiB:1MiB:32", "--format", "svg")[1])
+
+
+@pytest.mark.parametrize("words", [("--bytes", "64"), ("--plan", "a.json"), ("--save", "a"), ("--format", "msccl-xml")])
+def test_a_table_is_no_plan(capsys, words):
+    assert "does not go with --sizes" in refused(capsys, *H100, "--sizes", "1KiB:1MiB:32", *words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +13,14 @@ from typing import Any
 
 from topocomm.cli.output import write_result
 from topocomm.cli.ranks import parse_ranks
-from topocomm.cli.sizes import parse_bytes
+from topocomm.cli.sizes import parse_bytes, parse_sizes
 from topocomm.cli.sources import add_sources, read_sources
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
 from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
 from topocomm.planning.compare import check_whole, defect, ranked
+from topocomm.planning.crossover import Size, crossover_document, crossover_text
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.plan_text import plan_text
@@ -41,6 +43,7 @@ def add_parser(subparsers: Any) -> None:
     add_sources(parser)
     parser.add_argument("--collective", choices=COLLECTIVES, help="default allreduce")
     parser.add_argument("--bytes", metavar="N", help=BYTES)
+    parser.add_argument("--sizes", metavar="A:B:FACTOR", help="a table of the best plan for each size, 8:128MiB:4")
     parser.add_argument("--operator", metavar="NAME", help="default sum; attention.logsumexp")
     parser.add_argument("--objective", choices=OBJECTIVES, help="default auto")
     parser.add_argument("--ports", type=int, metavar="K", help="messages an endpoint sends at once (default 1)")
@@ -86,6 +89,9 @@ def _rare_collection() -> Iterator[None]:
 def _run(args: argparse.Namespace) -> int:
     whole = read_sources(args)
     topology = without(whole, args.without) if args.without else whole
+    if args.sizes is not None:
+        write_result(_crossover(args, topology), None)
+        return 0
     chosen = _saved(args, topology) if args.plan else _planned(args, topology)
     cost = defect(_planned(args, whole), chosen, args.without) if args.without else ""
     if args.save:
@@ -119,8 +125,31 @@ def _written(form: str, plan: Plan, topology: Topology) -> str:
     return plan_json(plan) + "\n"
 
 
-def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
-    if args.bytes is None:
+def _crossover(args: argparse.Namespace, topology: Topology) -> str:
+    """The best plan for each size, as text, JSON or a picture."""
+    given = [option for option in ("bytes", "plan", "save") if getattr(args, option) is not None]
+    if given or args.format not in ("text", "json", "svg"):
+        what = f"--{given[0]}" if given else f"--format {args.format}"
+        raise PlanError(
+            f"{what} does not go with --sizes: a table has no plan; expected --format text, json or svg alone"
+        )
+    operator = find_operator(args.operator or "sum")
+    row_bytes = operator.default_layout(1).row_bytes
+    sizes = []
+    for rows in parse_sizes(args.sizes, row_bytes):
+        best = _planned(args, topology, rows * row_bytes)
+        sizes.append(Size(best, ranked(best, topology, operator)))
+    if args.format == "json":
+        return json.dumps(crossover_document(sizes, topology.name)) + "\n"
+    if args.format == "svg":
+        from topocomm.planning.formats.crossover_svg import dumps as crossover_svg
+
+        return crossover_svg(sizes, topology.name)
+    return crossover_text(sizes, topology.name) + "\n"
+
+
+def _planned(args: argparse.Namespace, topology: Topology, payload_bytes: int | None = None) -> Plan:
+    if payload_bytes is None and args.bytes is None:
         raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
     ranks = parse_ranks(args.ranks, topology)
     if args.without:
@@ -128,7 +157,7 @@ def _planned(args: argparse.Namespace, topology: Topology) -> Plan:
     return plan(
         topology,
         args.collective or "allreduce",
-        payload_bytes=parse_bytes(args.bytes),
+        payload_bytes=parse_bytes(args.bytes) if payload_bytes is None else payload_bytes,
         operator=find_operator(args.operator or "sum"),
         objective=args.objective or "auto",
         ports=1 if args.ports is None else args.ports,
@@ -152,7 +181,7 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
         "root",
         "without",
     )
-    given = [name for name in (*options, "without") if getattr(args, name) is not None]
+    given = [name for name in options if getattr(args, name) is not None]
     if given:
         option = given[0].replace("_", "-")
         raise PlanError(f"--{option} does not go with --plan FILE: the file says what its plan is for")

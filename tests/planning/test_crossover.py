@@ -1,0 +1,63 @@
+"""The table over sizes: one algorithm per stretch, and where it changes."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.machines import switch
+from topocomm import SUM, plan
+from topocomm.planning.compare import ranked
+from topocomm.planning.crossover import Size, changes, crossover_document, crossover_text, human
+from topocomm.planning.formats.crossover_svg import dumps
+
+
+@pytest.fixture(scope="module")
+def sizes():
+    machine = switch(8)
+    plans = [plan(machine, payload_bytes=size) for size in (64, 4096, 1 << 20, 1 << 24)]
+    return [Size(made, ranked(made, machine, SUM)) for made in plans]
+
+
+def test_stretches_have_no_gap(sizes):
+    stretches = changes(sizes)
+    assert stretches == [("flat", 64, 4096), ("direct", 1 << 20, 1 << 24)]
+
+
+def test_the_best_of_a_size_is_the_best_of_its_rivals(sizes):
+    for size in sizes:
+        assert size.plan.figures.predicted_us == pytest.approx(min(rival.predicted_us for rival in size.rivals))
+
+
+def test_text(sizes):
+    lines = crossover_text(sizes, "box").splitlines()
+    assert lines[0] == "allreduce sum, 8 ranks on box"
+    assert [line.split()[:2] for line in lines[4:8]] == [
+        ["64", "flat"],
+        ["4096", "flat"],
+        ["1048576", "direct"],
+        ["16777216", "direct"],
+    ]
+    assert lines[-1] == "best: flat from 64 B to 4 KiB, direct from 1 MiB to 16 MiB"
+
+
+def test_document(sizes):
+    document = json.loads(json.dumps(crossover_document(sizes, "box")))
+    assert document["changes"] == [{"after_bytes": 4096, "from_bytes": 1 << 20, "before": "flat", "after": "direct"}]
+    assert all(size["candidates"][0]["algorithm"] == size["algorithm"] for size in document["sizes"])
+
+
+def test_picture(sizes):
+    text = dumps(sizes, "box <1>")
+    root = ElementTree.fromstring(text)
+    circles = [item for item in root.iter() if item.tag.endswith("circle")]
+    assert len(circles) == len(sizes) and dumps(sizes, "box <1>") == text
+
+
+def test_one_size_is_a_picture_too(sizes):
+    ElementTree.fromstring(dumps(sizes[:1], "box"))
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1000, "1000 B"), (1024, "1 KiB"), (3 << 30, "3 GiB")])
+def test_human(size, text):
+    assert human(size) == text
