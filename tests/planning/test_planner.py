@@ -172,3 +172,24 @@ def test_a_pipelined_plan_is_saved_and_loaded(tmp_path):
 def test_order_is_kept_in_pipelined_plans():
     made = plan(topocomm.catalog("dgx-1-v100"), payload_bytes=324 << 10, objective="throughput", operator=CONCAT)
     assert made.proof.order_kept
+
+
+def test_scratch_is_limited():
+    """Flat keeps the values of all other ranks; what may take less is planned otherwise."""
+    machine = switch(8)
+    free = plan(machine, payload_bytes=16384)
+    tight = plan(machine, payload_bytes=16384, max_scratch_bytes=free.figures.scratch_bytes - 1)
+    assert free.algorithm == "flat" and tight.algorithm != "flat"
+    assert tight.figures.scratch_bytes < free.figures.scratch_bytes
+    with pytest.raises(PlanError, match=r"scratch of at most 1 B: every plan for this takes more, the least \d+ B"):
+        plan(machine, payload_bytes=16384, max_scratch_bytes=1)
+
+
+def test_trees_are_limited():
+    machine = topocomm.catalog("dgx-1-v100")
+    free, few = (plan(machine, payload_bytes=1 << 24, objective="throughput", max_trees=most) for most in (None, 2))
+    assert few.figures.throughput_gb_per_s < free.figures.throughput_gb_per_s
+    with pytest.raises(PlanError, match="max_trees 0: expected at least 1"):
+        plan(machine, payload_bytes=64, max_trees=0)
+    with pytest.raises(PlanError, match="max_scratch_bytes -1: expected 0 or more"):
+        plan(machine, payload_bytes=64, max_scratch_bytes=-1)

@@ -17,6 +17,7 @@ from topocomm.cli.sizes import parse_bytes, parse_sizes
 from topocomm.cli.sources import add_sources, read_sources
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
+from topocomm.planning.candidates import Limits
 from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
 from topocomm.planning.compare import check_whole, defect, ranked
@@ -50,6 +51,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--port-model", choices=PORT_MODELS, help="default: loggp for auto, alpha otherwise")
     parser.add_argument("--order", choices=ORDERS, help="default any; canonical: one tree for any number of ranks")
     parser.add_argument("--root", type=int, metavar="R", help="root of reduce and broadcast (default 0)")
+    parser.add_argument("--max-trees", type=int, metavar="N", help="trees per root of packed trees (throughput)")
+    parser.add_argument("--max-scratch", metavar="BYTES", help="what a plan may take beside a rank's own value")
     parser.add_argument("--ranks", metavar="N|GPU0,GPU2,...", help="the first N endpoints, or these, in rank order")
     parser.add_argument(
         "--without",
@@ -97,7 +100,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.save:
         chosen.save(Path(args.save))
     if args.format == "text":
-        rivals = () if args.plan else ranked(chosen, topology, find_operator(chosen.operator))
+        rivals = () if args.plan else ranked(chosen, topology, find_operator(chosen.operator), _limits(args))
         print(plan_text(chosen, topology, rivals, cost))
         return 0
     if cost:
@@ -138,7 +141,7 @@ def _crossover(args: argparse.Namespace, topology: Topology) -> str:
     sizes = []
     for rows in parse_sizes(args.sizes, row_bytes):
         best = _planned(args, topology, rows * row_bytes)
-        sizes.append(Size(best, ranked(best, topology, operator)))
+        sizes.append(Size(best, ranked(best, topology, operator, _limits(args))))
     if args.format == "json":
         return json.dumps(crossover_document(sizes, topology.name)) + "\n"
     if args.format == "svg":
@@ -165,7 +168,14 @@ def _planned(args: argparse.Namespace, topology: Topology, payload_bytes: int | 
         ranks=ranks,
         root=args.root or 0,
         order=args.order or "any",
+        max_trees=args.max_trees,
+        max_scratch_bytes=_limits(args).max_scratch_bytes,
     )
+
+
+def _limits(args: argparse.Namespace) -> Limits:
+    scratch = None if args.max_scratch is None else parse_bytes(args.max_scratch, "--max-scratch")
+    return Limits(args.max_trees, scratch)
 
 
 def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
@@ -179,6 +189,8 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
         "port_model",
         "order",
         "root",
+        "max_trees",
+        "max_scratch",
         "without",
     )
     given = [name for name in options if getattr(args, name) is not None]

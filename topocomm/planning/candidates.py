@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
+from topocomm.errors import PlanError
 from topocomm.operators.operator import Layout, Operator
 from topocomm.planning.algorithms import (
     binomial,
@@ -54,6 +55,25 @@ MOST_LISTED_RANKS = 2048
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a plan may use: None is no limit.
+
+    Attributes:
+        max_trees: Trees per root of packed trees.
+        max_scratch_bytes: Bytes beside the caller's own value, on the rank that needs most.
+    """
+
+    max_trees: int | None = None
+    max_scratch_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_trees is not None and self.max_trees < 1:
+            raise PlanError(f"max_trees {self.max_trees}: expected at least 1 tree per root")
+        if self.max_scratch_bytes is not None and self.max_scratch_bytes < 0:
+            raise PlanError(f"max_scratch_bytes {self.max_scratch_bytes}: expected 0 or more")
+
+
+@dataclass(frozen=True)
 class Request:
     """What is to be planned, beside the topology."""
 
@@ -66,6 +86,7 @@ class Request:
     port_model: PortModel
     cores: int = 0
     """Of ranks that share one memory; 0 where links are what counts."""
+    limits: Limits = Limits()
 
     @property
     def bytes_count(self) -> bool:
@@ -203,6 +224,7 @@ def _forest(request: Request, paths: PathFinder, slices: int) -> Schedule:
         request.endpoints,
         request.layout.rows,
         commutative=request.operator.commutative,
+        max_trees=request.limits.max_trees,
         slices=slices,
     )
     if found is None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from topocomm.errors import PlanError
 from topocomm.operators.operator import Operator
-from topocomm.planning.candidates import Request
+from topocomm.planning.candidates import Limits, Request
 from topocomm.planning.cost import Cost
 from topocomm.planning.plan import Plan, PlanFigures
-from topocomm.planning.planner import chosen_from
+from topocomm.planning.planner import NO_LIMITS, chosen_from
 from topocomm.topology.degrade import pieces
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
@@ -29,16 +29,26 @@ class Rival:
     predicted_us: float
 
 
-def ranked(plan: Plan, topology: Topology, operator: Operator) -> tuple[Rival, ...]:
+def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = NO_LIMITS) -> tuple[Rival, ...]:
     """What the plan was chosen from, itself among it, best first: costs only, since rivals are not executed.
 
     Args:
         plan: A plan of `planner.plan` (operator at its default sizes).
         topology: What it was planned on.
         operator: The operator it was planned for.
+        limits: Those it was planned with.
     """
     layout = operator.default_layout(plan.payload_bytes // operator.default_layout(1).row_bytes)
-    request = Request(plan.collective, operator, layout, plan.ranks, plan.objective, plan.ports, plan.port_model)
+    request = Request(
+        plan.collective,
+        operator,
+        layout,
+        plan.ranks,
+        plan.objective,
+        plan.ports,
+        plan.port_model,
+        limits=limits,
+    )
     return tuple(Rival(name, figure_of(plan, cost), cost.predicted_us) for name, cost in chosen_from(topology, request))
 
 

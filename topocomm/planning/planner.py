@@ -16,7 +16,7 @@ from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, as_operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
-from topocomm.planning.candidates import Request, candidate_builds
+from topocomm.planning.candidates import Limits, Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
 from topocomm.planning.cost import Cost, PortModel, cost_of
@@ -28,6 +28,8 @@ from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.searched import searched
 from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import Topology
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
     parts: Sequence[int] | None = None,
     order: str = "any",
     shards: Sequence[int] | None = None,
+    max_trees: int | None = None,
+    max_scratch_bytes: int | None = None,
 ) -> Plan:
     """The best plan for `payload_bytes` of an operator's rows on a machine.
 
@@ -72,9 +76,11 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
         parts: Rows that each rank gives (allgather) or gets (reduce_scatter); None: as even as possible.
         order: "any" or "canonical", as for `make_plan`.
         shards: Of canonical order, as for `make_plan`.
+        max_trees: Trees per root, of objective throughput; None: as many as give the most.
+        max_scratch_bytes: Bytes that a plan may take beside a rank's own value; None: any.
 
     Raises:
-        PlanError: An argument is out of range, or no route joins two ranks.
+        PlanError: An argument is out of range, no route joins two ranks, or every plan takes more scratch.
     """
     row_bytes = as_operator(operator).default_layout(1).row_bytes
     if payload_bytes < 0 or payload_bytes % row_bytes:
@@ -95,6 +101,7 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
         parts=parts,
         order=order,
         shards=shards,
+        limits=Limits(max_trees, max_scratch_bytes),
     )
 
 
@@ -113,6 +120,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
     order: str = "any",
     shards: Sequence[int] | None = None,
     cores: int = 0,
+    limits: Limits = NO_LIMITS,
 ) -> Plan:
     """The best plan for one collective on one machine.
 
@@ -135,9 +143,10 @@ def make_plan(  # noqa: PLR0913 - as `plan`
             gives 3 ranks the shards 0..2, none, and 3..7. None gives every rank one shard.
         cores: Of ranks that execute the plan in one memory, the cores they have together: objective "auto" then
             compares candidates by what they do there (`memory_cost.py`). 0: by the links.
+        limits: What the plan may use.
 
     Raises:
-        PlanError: An argument is out of range, or no route joins two ranks.
+        PlanError: An argument is out of range, no route joins two ranks, or every plan takes more scratch.
     """
     if objective not in OBJECTIVES:
         raise PlanError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
@@ -161,6 +170,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         ports,
         port_model or ("loggp" if objective == "auto" else "alpha"),
         cores,
+        limits,
     )
     with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
         return _search(_Machine(topology), request)[0]
@@ -240,8 +250,20 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
     found += _searched(found, request, paths, bounds)
     if not found:
         raise problems[0]
+    found = _within_scratch(found, request)
     found.sort(key=lambda one: _rank(one, request))
     return _finish(request, found[0], paths, bounds), tuple((one.algorithm, one.cost) for one in found)
+
+
+def _within_scratch(found: list[Candidate], request: Request) -> list[Candidate]:
+    """The candidates that take no more scratch than is allowed."""
+    most = request.limits.max_scratch_bytes
+    if most is None:
+        return found
+    taken = [scratch_bytes(one.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES) for one in found]
+    if min(taken) > most:
+        raise PlanError(f"scratch of at most {most} B: every plan for this takes more, the least {min(taken)} B")
+    return [one for one, scratch in zip(found, taken, strict=True) if scratch <= most]
 
 
 def _searched(found: list[Candidate], request: Request, paths: PathFinder, bounds: Bounds) -> list[Candidate]:
