@@ -193,3 +193,18 @@ def test_trees_are_limited():
         plan(machine, payload_bytes=64, max_trees=0)
     with pytest.raises(PlanError, match="max_scratch_bytes -1: expected 0 or more"):
         plan(machine, payload_bytes=64, max_scratch_bytes=-1)
+
+
+def test_long_payloads_on_gpus_are_pipelined_where_the_model_says_so():
+    """Four hosts: packed trees in slices beat halving and doubling, whose slices all wait for the slow links."""
+    machine = topocomm.catalog("dgx-h100", hosts=4)
+    made = plan(machine, payload_bytes=1 << 27)
+    assert made.algorithm.startswith("forest-") and made.schedule.repeat is not None
+    assert made.figures.algbw_gb_per_s > 0.75 * made.certificate.throughput_upper_bound_gb_per_s
+    assert not plan(machine, payload_bytes=1 << 14).algorithm.startswith("forest")
+
+
+def test_ranks_on_processors_are_not_pipelined():
+    """What every message costs a processor is in no model yet."""
+    machine = topocomm.catalog("cpu-2-socket", hosts=2)
+    assert plan(machine, payload_bytes=1 << 26).schedule.repeat is None

@@ -48,8 +48,10 @@ MOST_FLAT_RANKS = 64
 MOST_RING_RANKS = 256
 """Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
 MOST_FOREST_RANKS = 128
-SLICE_BYTES, MOST_SLICES = 64 << 10, 16
-"""Of a pipelined chunk: the least bytes of a slice, and the most slices."""
+MOST_AUTO_FOREST_RANKS = 32
+LONG_BYTES = 1 << 20
+SLICE_BYTES, SLICES = 64 << 10, (1, 4, 16, 64)
+"""Of a pipelined chunk: the least bytes of a slice, and how many slices are tried."""
 MOST_LISTED_RANKS = 2048
 """Beyond these only schedules that are written as columns are offered."""
 
@@ -105,8 +107,23 @@ def candidate_builds(request: Request, paths: PathFinder) -> Builds:
         yield from _canonical_builds(request)
         return
     yield from _BUILDS[request.collective.name](request, _Machine(request, paths))
-    if request.objective == "throughput" and request.layout.splittable:
-        yield from _pipelined_builds(request, paths)
+    if request.layout.splittable:
+        for slices in _slices(request, paths):
+            yield from _pipelined_builds(request, paths, slices)
+
+
+def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
+    """Numbers of slices worth a plan.
+
+    Of objective auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
+    """
+    most = max(1, request.payload_bytes // len(request.endpoints) // SLICE_BYTES)
+    if request.objective == "throughput":
+        return (min(most, SLICES[-2]),)
+    kinds = {paths.topology.by_id[end].kind for end in request.endpoints}
+    if request.objective != "auto" or kinds != {"gpu"} or request.payload_bytes < LONG_BYTES or request.cores:
+        return ()
+    return tuple(n for n in SLICES if n <= most) if len(request.endpoints) <= MOST_AUTO_FOREST_RANKS else ()
 
 
 @dataclass(frozen=True)
@@ -199,22 +216,19 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
     yield from _grouped_allreduces(request, machine)
 
 
-def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
+def _pipelined_builds(request: Request, paths: PathFinder, slices: int) -> Builds:
     """Trees packed into the links, and two trees, in slices that follow each other."""
     collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
-    slices = max(1, min(MOST_SLICES, request.payload_bytes // count // SLICE_BYTES))
+    sliced = f"-{slices}" if request.objective == "auto" else ""
     if count <= MOST_FOREST_RANKS:
-        yield "forest", partial(_forest, request, paths, slices)
+        yield f"forest{sliced}", partial(_forest, request, paths, slices)
     if collective.name == "allreduce":
-        yield "two-tree", partial(two_tree.two_tree_allreduce, count, rows, slices)
+        yield f"two-tree{sliced}", partial(two_tree.two_tree_allreduce, count, rows, slices)
     elif collective.name == "reduce":
-        kept = not request.operator.commutative
-        yield (
-            "two-tree",
-            partial(two_tree.two_tree_reduce, count, rows, collective.root, keep_order=kept, slices=slices),
-        )
+        build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=slices)
+        yield f"two-tree{sliced}", partial(build, keep_order=not request.operator.commutative)
     elif collective.name == "broadcast":
-        yield "two-tree", partial(two_tree.two_tree_broadcast, count, rows, collective.root, slices)
+        yield f"two-tree{sliced}", partial(two_tree.two_tree_broadcast, count, rows, collective.root, slices)
 
 
 def _forest(request: Request, paths: PathFinder, slices: int) -> Schedule:
