@@ -103,8 +103,10 @@ def _check_not_better(plan: Plan) -> None:
     figures, certificate = plan.figures, plan.certificate
     least_us, most = certificate.alpha_lower_bound_us, certificate.throughput_upper_bound_gb_per_s
     longest_us, reached = max(least_us, _bytes_us(plan)), figures.throughput_gb_per_s or 0.0
+    # Of other objectives rounds only order the messages of a port, any number of them in one.
+    rounds_beaten = plan.objective == "rounds" and figures.rounds < certificate.rounds_lower_bound
     for what, bound, is_better in (
-        (f"{figures.rounds} rounds", certificate.rounds_lower_bound, figures.rounds < certificate.rounds_lower_bound),
+        (f"{figures.rounds} rounds", certificate.rounds_lower_bound, rounds_beaten),
         (f"alpha_us {figures.alpha_us}", least_us, figures.alpha_us < least_us - SAME * (1 + least_us)),
         (
             f"predicted_us {figures.predicted_us}",
