@@ -2,8 +2,8 @@
 
     python tools/bench/planner.py [--hosts 2,4,8,16,64,2048]
 
-Hosts have 8 GPUs, 0.6 us apart inside and 5.0 us on the own rail. "best known" are the times of the literature notes of
-this project for such hosts; "bound" is the one printed with the plan, derived again from its witness.
+Hosts have 8 GPUs, 0.6 us apart inside and 5.0 us on the own rail; "known" are the best times that we know of for such
+hosts. "bound" is the one printed with the plan, derived again from its witness up to 1,024 ranks.
 """
 
 from __future__ import annotations
