@@ -21,7 +21,7 @@ from topocomm.planning.algorithms import (
     two_tree,
 )
 from topocomm.planning.algorithms.gossip import Gossip
-from topocomm.planning.algorithms.hierarchical import leaders_allreduce
+from topocomm.planning.algorithms.leaders import leaders_allreduce
 from topocomm.planning.algorithms.rails import (
     cyclic_gossip,
     cyclic_tree,

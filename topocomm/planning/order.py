@@ -1,7 +1,7 @@
 """The order of ranks that makes plans cheapest: which rank goes on which endpoint.
 
 Plans treat neighbours in rank order as near: trees join them first, and cut the ranks where the way from one to the
-next becomes longer (`latency_groups`). So good orders keep what is near together at every level. Candidates are the
+next becomes longer (`levels.py`). So good orders keep what is near together at every level. Candidates are the
 order as given; endpoints by host, by host and NUMA node, and by nested groups of the nearest; and within hosts those
 orders in which partners at distance 1, 2, 4 have the best links (for cube meshes). Each is planned, and the best is
 kept; few ranks are improved further by exchanging two of them, as long as that helps. An order that only equals the
