@@ -31,7 +31,9 @@ def run(ranks, *arguments):
             raise
 
 
-@pytest.mark.parametrize(("ranks", "replicas", "seed"), [(3, 1, 1), (3, 2, 2), (4, 1, 3)])
+@pytest.mark.parametrize(
+    ("ranks", "replicas", "seed"), [(3, 1, 1), (3, 2, 2), pytest.param(4, 1, 3, marks=pytest.mark.long)]
+)
 def test_the_others_bring_the_tokens_of_an_undisturbed_run(ranks, replicas, seed):
     chance = random.Random(seed)
     victim, last_pass = chance.randrange(ranks), chance.randint(2, 40)
