@@ -1,10 +1,8 @@
-"""Lanes in one memory, their ranks on threads of one process: the compiled call holds no interpreter lock."""
+"""What a rank does in shared memory, in one compiled call."""
 
 import gc
-import time
 import tracemalloc
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 
@@ -13,156 +11,25 @@ import pytest
 
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
+from tests.execute.lane_jobs import (
+    CALLS,
+    LIMIT_S,
+    OPERATORS,
+    WAYS,
+    Job,
+    jobs,
+    plain,
+    quick,
+    run,
+    through,
+)
 from tests.machines import hosts, switch
-from topocomm import SUM, Field, Operator
-from topocomm.execute.compiled_lane import CompiledLane, covers
+from topocomm import Field, Operator
+from topocomm.execute.compiled_lane import covers
 from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.lanes import BUSY, Span, Work
-from topocomm.execute.quick import quick_bare, quick_pair, quick_tensors
-from topocomm.execute.recorder import Recorder
-from topocomm.execute.staged_lane import aligned_buffer
-from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
-from topocomm.operators.operator import ALIGNMENT_BYTES
-from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
+from topocomm.execute.lanes import Span, Work
 from topocomm.planning.planner import every_plan
 from topocomm.planning.schedule import ScheduleBuilder, split_rows
-from topocomm.planning.shared_memory import shared_program
-
-CALLS = 40
-"""Some more than the two memories see before it is chosen how to write to them."""
-OPERATORS = {"compiled": LOGSUMEXP, "in NumPy": replace(LOGSUMEXP, kernel=None)}
-LIMIT_S = 30.0
-GUARD = 0xA5
-
-
-class Caller:
-    """What the quick way asks of a communicator."""
-
-    refusal: str | None = None
-
-    def __init__(self):
-        self.recorder, self.waiting = Recorder(), self
-
-    def for_call(self, call):
-        through(call.lane)
-
-    def fail_with(self, error):
-        self.refusal = str(error)
-
-
-def through(lane):
-    """Go on with a call until it is through."""
-    until_s = time.monotonic() + LIMIT_S
-    while not lane.advance(0.05):
-        assert time.monotonic() < until_s, f"still waiting for {lane.awaited()}"
-
-
-def run(lane, fields, target, *, apart):
-    lane.begin(fields, target, apart) or through(lane)
-
-
-class Job:
-    """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
-
-    def __init__(self, plan, layout, operator=LOGSUMEXP):
-        self.plan, self.layout = plan, layout
-        ranks = range(plan.schedule.ranks)
-        span = Span(0, layout.leading)
-        works = [Work(plan, plan.schedule, operator, layout, 16, rank, span, span) for rank in ranks]
-        assert all(map(covers, works))
-        programs = [shared_program(plan.schedule, w.rank, w.chunk_bytes, ALIGNMENT_BYTES) for w in works]
-        counters_bytes, size_bytes = len(ranks) * COUNTER_BYTES, 2 * programs[0].total_bytes
-        self.whole = aligned_buffer(counters_bytes + size_bytes + 2 * ALIGNMENT_BYTES)
-        self.whole[...] = GUARD
-        region = self.whole[ALIGNMENT_BYTES:-ALIGNMENT_BYTES]
-        region[:counters_bytes], region[counters_bytes:] = 0, 0xFF
-        self.shared = [SharedMemory(region, rank, ranks, cores=2) for rank in ranks]
-        self.lanes = [
-            [CompiledLane(works[rank], programs[rank], self.shared[rank], number) for number in range(2)]
-            for rank in ranks
-        ]
-
-        self.callers = [Caller() for _ in ranks]
-        quick_way = quick_pair if len(layout.fields) > 1 else quick_bare
-        self.quick = [quick_way(*pair, layout, 16) for pair in zip(self.callers, self.lanes, strict=True)]
-
-    def lane(self, rank):
-        """The lane of a rank's next call."""
-        return self.lanes[rank][(self.shared[rank].epoch + 1) & 1]
-
-    def on_threads(self, body):
-        """`body(rank)` on a thread of every rank."""
-        with ThreadPoolExecutor(len(self.lanes)) as pool:
-            return [done.result() for done in [pool.submit(body, rank) for rank in range(len(self.lanes))]]
-
-    def close(self):
-        assert np.all(self.whole[:ALIGNMENT_BYTES] == GUARD)
-        assert np.all(self.whole[-ALIGNMENT_BYTES:] == GUARD)
-
-
-def jobs(topology, rows, dim, operator=LOGSUMEXP):
-    layout = operator.layout({"out": ((*rows, dim), np.float32), "lse": (rows, np.float32)})
-    for plan in every_plan(topology, "allreduce", operator, layout):
-        job = Job(plan, layout, operator)
-        yield plan.algorithm, job
-        job.close()
-
-
-def askew(value):
-    """Copies that start in the middle of a cache line."""
-    found = {}
-    for name, array in value.items():
-        room = aligned_buffer(array.nbytes + ALIGNMENT_BYTES)
-        found[name] = room[12 : 12 + array.nbytes].view(array.dtype).reshape(array.shape)
-        found[name][...] = array
-    return found
-
-
-def strided(value):
-    """Copies with a gap after every item."""
-    return {name: np.repeat(array, 2, axis=-1)[..., ::2] for name, array in value.items()}
-
-
-def plain(job, rank, value):
-    target = askew({name: np.zeros_like(array) for name, array in value.items()})
-    run(job.lane(rank), value, target, apart=True)
-    return target
-
-
-def in_place(job, rank, value):
-    both = askew(value)
-    run(job.lane(rank), both, both, apart=False)
-    return both
-
-
-def from_the_send_buffer(job, rank, value):
-    views = job.lane(rank).views
-    if views is None:  # the plan splits the value
-        return plain(job, rank, strided(value))
-    for name, array in value.items():
-        views[name][...] = array
-    target = {name: np.zeros_like(array) for name, array in value.items()}
-    run(job.lane(rank), None, target, apart=True)
-    return target
-
-
-def quick(job, rank, value):
-    return job.quick[rank](askew(value), None)
-
-
-def quick_into(job, rank, value):
-    given = {name: np.full_like(array, np.nan) for name, array in value.items()}
-    assert job.quick[rank](askew(value), given) is given
-    return given
-
-
-def quick_in_place(job, rank, value):
-    both = {name: array.copy() for name, array in value.items()}
-    assert job.quick[rank](both, both) is both
-    return both
-
-
-WAYS = [plain, in_place, from_the_send_buffer, quick, quick_into, quick_in_place]
 
 
 @pytest.mark.parametrize("dim", [1, 3, 16])
@@ -189,88 +56,6 @@ def test_every_algorithm_merges(folds, ranks, rows, dim):
                 for field, array in results[call].items():
                     assert array.tobytes() == outcomes[0][call][field].tobytes(), f"{what}: ranks differ"
     assert algorithms >= {"flat", "binomial", "recursive-doubling", "ring"}
-
-
-def spread_out(rank, call, shape):
-    """Small numbers: every dtype holds them and their sums."""
-    return np.arange(np.prod(shape)).reshape(shape) % 7 + rank + call % 5
-
-
-@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("tensors", [False, True], ids=["arrays", "tensors"])
-@pytest.mark.parametrize("folds", ["compiled", "in NumPy"])
-def test_the_quick_way_of_bare_values(folds, tensors, dtype):
-    if tensors:
-        pytest.importorskip("torch")
-    ranks, shape = 3, (7, 5)
-    operator = SUM if folds == "compiled" else replace(SUM, kernel=None)
-    layout = operator.layout({"value": (shape, dtype)})
-    give, take = (as_tensor, as_array) if tensors else (np.asarray, np.asarray)
-    for plan in every_plan(switch(ranks), "allreduce", operator, layout):
-        job = Job(plan, layout, operator)
-        ways = [quick_tensors(way, [layout.fields[0].dtype], bare=True) if tensors else way for way in job.quick]
-
-        def body(rank, ways=ways):
-            results = []
-            for call in range(12):
-                value = spread_out(rank, call, shape).astype(dtype)
-                x, out = give(value.copy()), give(np.zeros(shape, dtype))
-                given = (None, out, x)[call % 3]
-                result = ways[rank](x, given)
-                assert given is None or result is given
-                assert given is x or take(x).tobytes() == value.tobytes()
-                results.append(take(result))
-            return results
-
-        for results in job.on_threads(body):
-            for call, result in enumerate(results):
-                assert result.dtype == dtype
-                wanted = sum(spread_out(rank, call, shape) for rank in range(ranks))
-                np.testing.assert_array_equal(result.astype(float), wanted, f"{plan.algorithm}, call {call}")
-        job.close()
-
-
-def test_the_quick_way_of_bare_values_is_one_call_at_a_time():
-    told = []
-
-    def combine(a, b):
-        told.append([caller.refusal for caller in job.callers])
-        return {"value": a["value"] + b["value"]}
-
-    operator = replace(SUM, kernel=None, combine=combine)
-    layout = operator.layout({"value": ((4,), np.float32)})
-    job = Job(every_plan(switch(2), "allreduce", operator, layout)[0], layout, operator)
-    x = np.ones(4, np.float32)
-    assert job.quick[0](np.ones(5, np.float32), None) is None
-    assert job.callers[0].refusal is None  # such a value is refused, not the next one
-    job.callers[0].refusal = "it was closed"
-    assert job.quick[0](x, None) is None
-    assert (job.shared[0].epoch, job.callers[0].recorder.calls) == (0, 0)
-    job.callers[0].refusal = None
-    for result in job.on_threads(lambda rank: job.quick[rank](x, None)):
-        np.testing.assert_array_equal(result, 2 * x)
-    assert told and all(BUSY in refusals for refusals in told)
-    assert [caller.refusal for caller in job.callers] == [None, None]
-    job.close()
-
-
-def test_the_quick_way_of_tensors_by_field():
-    torch = pytest.importorskip("torch")
-    values = [partial(rank, (7,), 5) for rank in range(2)]
-    for name, job in jobs(switch(2), (7,), 5):
-
-        def body(rank, job=job):
-            quick = quick_tensors(job.quick[rank], [np.dtype(np.float32)], bare=False)
-            x = {field: torch.from_numpy(array.copy()) for field, array in values[rank].items()}
-            out = {field: torch.zeros_like(part) for field, part in x.items()}
-            assert quick(values[rank], None) is None and quick(x, values[rank]) is None  # arrays are none
-            fresh = quick(x, None)
-            assert quick(x, out) is out and quick(x, x) is x
-            return fresh, out, x
-
-        for results in job.on_threads(body):
-            for result in results:
-                assert_close({field: part.numpy() for field, part in result.items()}, exact(values), 2, name)
 
 
 @pytest.mark.parametrize(("count", "gpus"), [(2, 2), (2, 3)])
@@ -308,83 +93,6 @@ def test_values_are_left_as_they_are():
         for way in (plain, quick):
             job.on_threads(lambda rank, job=job, way=way: [way(job, rank, values[rank]) for _ in range(2)])
             assert before == [{name: array.tobytes() for name, array in value.items()} for value in values], name
-
-
-class Sub(np.ndarray):
-    pass
-
-
-OUT, LSE = np.zeros((6, 4), np.float32), np.zeros(6, np.float32)
-MISFITS = {
-    "a field is missing": {"out": OUT},
-    "a field has another name": {"out": OUT, "LSE": LSE},
-    "dtype": {"out": OUT.astype(np.float64), "lse": LSE},
-    "dtype of the same size": {"out": OUT, "lse": LSE.view(np.int32)},
-    "byte order": {"out": OUT, "lse": LSE.astype(">f4")},
-    "rows": {"out": OUT[:5], "lse": LSE[:5]},
-    "the same bytes in other axes": {"out": OUT.reshape(4, 6), "lse": LSE},
-    "an axis more": {"out": OUT, "lse": LSE[:, None]},
-    "an axis less": {"out": OUT.ravel(), "lse": LSE},
-    "strides": {"out": np.zeros((4, 6), np.float32).T, "lse": LSE},
-    "alignment": {"out": np.zeros(97, np.uint8)[1:].view(np.float32).reshape(6, 4), "lse": LSE},
-    "subclass": {"out": OUT, "lse": LSE.view(Sub)},
-    "a list": {"out": OUT, "lse": LSE.tolist()},
-    "a scalar": {"out": OUT, "lse": np.float32(0)},
-    "None": {"out": None, "lse": LSE},
-    "a field more": {"out": OUT, "lse": LSE, "max": LSE},
-    "no dict": (OUT, LSE),
-}
-
-
-MISFITS_OF_X = {**MISFITS, "another order of fields": {"lse": LSE, "out": OUT}}
-"""Values in another order are another call on ranks that cannot go the quick way."""
-
-
-@pytest.mark.parametrize("what", MISFITS_OF_X)
-def test_the_quick_way_does_nothing_with_values_that_do_not_fit(what):
-    values = [partial(rank, (6,), 4) for rank in range(2)]
-    for name, job in jobs(switch(2), (6,), 4):
-        before = job.whole.tobytes()
-        assert job.quick[0](MISFITS_OF_X[what], None) is None
-        assert job.whole.tobytes() == before
-        assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
-        for result in job.on_threads(lambda rank, job=job: quick(job, rank, values[rank])):
-            assert_close(result, exact(values), 2, name)
-        assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (1, 1, None)
-
-
-def overlapping():
-    whole = np.zeros(36, np.float32)
-    return {"out": whole[:24].reshape(6, 4), "lse": whole[20:26]}
-
-
-X = {"out": np.zeros((6, 4), np.float32), "lse": np.zeros(6, np.float32)}
-READ_ONLY = np.zeros(6, np.float32)
-READ_ONLY.flags.writeable = False
-SHIFTED = np.zeros(7, np.float32)
-MISPLACED = {
-    "read-only": (X, {"out": OUT, "lse": READ_ONLY}),
-    "overlaps itself": (X, overlapping()),
-    "one array twice": (X, {"out": OUT, "lse": OUT.reshape(-1)[:6]}),
-    "lies in another field of the value": (X, {"out": OUT, "lse": X["out"].reshape(-1)[6:12]}),
-    "overlaps its field of the value": ({"out": OUT, "lse": SHIFTED[:6]}, {"out": OUT, "lse": SHIFTED[1:]}),
-}
-
-
-@pytest.mark.parametrize("what", [*MISFITS, *MISPLACED, "the send buffer"])
-def test_the_quick_way_does_nothing_where_the_result_does_not_fit(what):
-    x, out = MISPLACED.get(what, (X, MISFITS.get(what)))
-    values = [partial(rank, (6,), 4) for rank in range(2)]
-    for name, job in jobs(switch(2), (6,), 4):
-        given = job.lanes[0][0].views if what == "the send buffer" else out
-        if given is None:  # the plan splits the value: there is none
-            continue
-        before = job.whole.tobytes()
-        assert job.quick[0](x, given) is None
-        assert job.whole.tobytes() == before
-        assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
-        for result in job.on_threads(lambda rank, job=job: quick_into(job, rank, values[rank])):
-            assert_close(result, exact(values), 2, name)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

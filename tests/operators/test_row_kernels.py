@@ -4,6 +4,8 @@ import sys
 
 import numpy as np
 import pytest
+from numba import types
+from numba.extending import intrinsic
 
 from tests.operators.packed import assert_same_bits, chain, fold
 from topocomm import Field, Operator, OperatorError, check_laws, row_kernel
@@ -127,6 +129,17 @@ def test_fingerprints_tell_functions_apart():
     assert fingerprint(deeper(1)) != fingerprint(deeper(2))
     assert fingerprint(deeper((1, 2))) != fingerprint(deeper((1, 3)))
     assert fingerprint(deeper(np.arange(2))) != fingerprint(deeper(np.arange(1, 3)))
+
+
+def test_fingerprints_tell_intrinsics_apart():
+    def number(value):
+        @intrinsic
+        def give(typingctx):
+            return types.int64(), lambda context, builder, signature, args: context.get_constant(types.int64, value)
+
+        return lambda: give()
+
+    assert fingerprint(number(1)) == fingerprint(number(1)) != fingerprint(number(2))
 
 
 def test_a_fingerprint_knows_what_a_function_names(monkeypatch):

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import time
+from array import array
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -22,24 +23,29 @@ class Recorder:
 
     Attributes:
         sweep: Called now and then.
-        calls: Calls begun so far; agreements on a call and barriers count too. The same on all ranks.
+        count: One number, see `calls`. Compiled code writes to this and the next two, where they lie.
         tags: By number modulo `KEPT`; 0 where there was none.
-        times_ns: `time.monotonic_ns()` at their beginning.
+        times_ns: `CLOCK_MONOTONIC` at their beginning.
     """
 
     def __init__(self, sweep: Callable[[], None] = lambda: None) -> None:
         self.sweep = sweep
-        self.calls = 0
-        self.tags = [0] * KEPT
-        self.times_ns = [0] * KEPT
+        self.count = array("q", [0])
+        self.tags = array("q", [0] * KEPT)
+        self.times_ns = array("q", [0] * KEPT)
+
+    @property
+    def calls(self) -> int:
+        """Calls begun so far; agreements on a call and barriers count too. The same on all ranks."""
+        return self.count[0]
 
     def begin(self, tag: int) -> int:
         """Note that a call begins; its number."""
-        number = self.calls = self.calls + 1
+        number = self.count[0] = self.count[0] + 1
         if not number & SWEEP_MASK:
             self.sweep()
         self.tags[number & MASK] = tag
-        self.times_ns[number & MASK] = time.monotonic_ns()
+        self.times_ns[number & MASK] = _now_ns()
         return number
 
     def tag(self, number: int) -> int:
@@ -61,7 +67,7 @@ class Recorder:
             describe: Says what call a tag is.
             open_calls: Numbers of the calls that are not through.
         """
-        now_ns = time.monotonic_ns()
+        now_ns = _now_ns()
         lines = [json.dumps({"schema": "topocomm.record/1", **header})]
         for number in range(max(1, self.calls - KEPT + 1), self.calls + 1):
             entry = {
@@ -83,3 +89,7 @@ class Recorder:
 def default_directory() -> Path:
     """Where records go if TOPOCOMM_RECORD_DIR does not say."""
     return Path(tempfile.gettempdir()) / f"topocomm-records-{os.getuid()}"
+
+
+def _now_ns() -> int:
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)

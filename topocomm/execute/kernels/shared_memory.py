@@ -1,8 +1,5 @@
 """One rank's part of a plan in shared memory, in one compiled call: write, publish, await, fold.
 
-numba hoists plain loads out of a loop, so counters are read with an acquire load and written with a release store:
-whoever sees a counter sees everything its writer wrote before.
-
 A rank that writes its value with plain stores takes every cache line back from the ranks that read it in an earlier
 call, one after the other: 30 ns a line between cores without a common cache, where stores past the caches do not wait;
 between cores with one, plain stores are quicker. So every now and then some calls are made either way, and what they
@@ -11,8 +8,7 @@ work, apart from waiting, is timed: all ranks make the same calls, and try the s
 Arrays come as `id(array)`: what NumPy's C API calls PyArrayObject stands there. So one compiled function serves all
 dtypes and shapes, and checks them, and a call costs half a microsecond instead of several.
 
-A lane is told to this code as one int64 array of a header and sections. (The constants below belong to this file:
-numba's cache on disk knows a change of this file only.)
+A lane is told to this code as one int64 array of a header and sections.
 
 Sections follow each other in the order of the header's last nine words, each the index where one starts:
 
@@ -37,13 +33,23 @@ Arrays are numbered: the value's fields in the operator's order, then those of t
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
+
+from topocomm.execute.kernels.memory import (
+    call,
+    copy,
+    cycles,
+    drain,
+    load_acquire,
+    load_word,
+    store_release,
+    stream,
+    yield_core,
+)
+from topocomm.operators.kernels.fingerprint import fingerprint
 
 COUNTERS = 0
 """Address of the progress counters."""
@@ -101,163 +107,16 @@ PLAIN = 0x001 | 0x100
 """NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED."""
 WRITEABLE = 0x400
 """NPY_ARRAY_WRITEABLE."""
-VECTOR = ir.VectorType(ir.IntType(64), 4)
-VECTOR_BYTES = 32
 WORDS = types.int64[::1]
-ON_X86 = platform.machine() in ("x86_64", "AMD64")
 CALLS_A_WAY = 4
 """Calls on trial past the caches, then by plain stores; the first of each warms up."""
 CALLS_A_CHOICE = 512
 NO_TIME = 1 << 62
 
 
-def _pointer(builder, address, kind):
-    return builder.inttoptr(address, kind.as_pointer())
-
-
-@intrinsic
-def _load_word(typingctx, address):
-    def codegen(context, builder, signature, args):
-        return builder.load(_pointer(builder, args[0], ir.IntType(64)))
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def _load_acquire(typingctx, address):
-    def codegen(context, builder, signature, args):
-        return builder.load_atomic(_pointer(builder, args[0], ir.IntType(64)), "acquire", 8, typ=ir.IntType(64))
-
-    return types.int64(types.int64), codegen
-
-
-@intrinsic
-def _store_release(typingctx, address, value):
-    def codegen(context, builder, signature, args):
-        builder.store_atomic(args[1], _pointer(builder, args[0], ir.IntType(64)), "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _yield_core(typingctx):
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(ir.IntType(32), [])
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
-@intrinsic
-def _call(typingctx, function, argument):
-    """Call the C function `void (int64_t *)` at an address."""
-
-    def codegen(context, builder, signature, args):
-        word = ir.IntType(64).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [word])
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [builder.inttoptr(args[1], word)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _copy_byte(typingctx, to, come_from):
-    def codegen(context, builder, signature, args):
-        to, come_from = (_pointer(builder, address, ir.IntType(8)) for address in args)
-        builder.store(builder.load(come_from), to)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-def _vector_copy(builder, args, to_align):
-    to, come_from = (_pointer(builder, address, VECTOR) for address in args)
-    loaded = builder.load(come_from)
-    loaded.align = 1
-    stored = builder.store(loaded, to)
-    stored.align = to_align
-    return stored
-
-
-@intrinsic
-def _copy_vector(typingctx, to, come_from):
-    """Copy VECTOR_BYTES."""
-
-    def codegen(context, builder, signature, args):
-        _vector_copy(builder, args, 1)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _stream_vector(typingctx, to, come_from):
-    """Copy VECTOR_BYTES past the caches; `to` is aligned to them."""
-
-    def codegen(context, builder, signature, args):
-        stored = _vector_copy(builder, args, VECTOR_BYTES)
-        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)]))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64), codegen
-
-
-@intrinsic
-def _cycles(typingctx):
-    """The processor's clock on x86, where every process may read it; elsewhere 0: plain stores then seem quick."""
-
-    def codegen(context, builder, signature, args):
-        if not ON_X86:
-            return ir.Constant(ir.IntType(64), 0)
-        kind = ir.FunctionType(ir.IntType(64), [])
-        return builder.call(builder.module.declare_intrinsic("llvm.readcyclecounter", (), kind), [])
-
-    return types.int64(), codegen
-
-
-@intrinsic
-def _drain(typingctx):
-    """Order streamed stores before any later one: x86 does so at a fence only."""
-
-    def codegen(context, builder, signature, args):
-        if ON_X86:
-            kind = ir.FunctionType(ir.VoidType(), [])
-            builder.fence("release")  # costs nothing; keeps LLVM from moving stores across the instruction
-            builder.call(builder.module.declare_intrinsic("llvm.x86.sse.sfence", (), kind), [])
-            builder.fence("release")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
 @njit
 def _data(object_id):
-    return _load_word(object_id + DATA_AT)
-
-
-@njit
-def _stream(to, come_from, size_bytes):
-    at = min(-to % VECTOR_BYTES, size_bytes)
-    for byte in range(at):
-        _copy_byte(to + byte, come_from + byte)
-    while at + VECTOR_BYTES <= size_bytes:
-        _stream_vector(to + at, come_from + at)
-        at += VECTOR_BYTES
-    for byte in range(at, size_bytes):
-        _copy_byte(to + byte, come_from + byte)
-
-
-@njit
-def _copy(to, come_from, size_bytes):
-    at = 0
-    while at + VECTOR_BYTES <= size_bytes:
-        _copy_vector(to + at, come_from + at)
-        at += VECTOR_BYTES
-    for byte in range(at, size_bytes):
-        _copy_byte(to + byte, come_from + byte)
+    return load_word(object_id + DATA_AT)
 
 
 @njit
@@ -267,9 +126,9 @@ def _write(lane, objects, first, end, streaming):
         come_from = _data(objects[lane[at]]) + lane[at + 1]
         if come_from != lane[at + 2]:
             if streaming:
-                _stream(lane[at + 2], come_from, lane[at + 3])
+                stream(lane[at + 2], come_from, lane[at + 3])
             else:
-                _copy(lane[at + 2], come_from, lane[at + 3])
+                copy(lane[at + 2], come_from, lane[at + 3])
 
 
 @njit
@@ -288,14 +147,14 @@ def _learn(lane):
 @njit
 def _is_plain(array_type, words, at, object_id, flags):
     """Whether an object is an array as the word `at` and the next ones say, with these flags."""
-    if _load_word(object_id + TYPE_AT) != array_type or _load_word(object_id + DTYPE_AT) != words[at]:
+    if load_word(object_id + TYPE_AT) != array_type or load_word(object_id + DTYPE_AT) != words[at]:
         return False
-    axes = _load_word(object_id + AXES_AT) & 0xFFFFFFFF
-    if axes != words[at + 1] or _load_word(object_id + FLAGS_AT) & flags != flags:
+    axes = load_word(object_id + AXES_AT) & 0xFFFFFFFF
+    if axes != words[at + 1] or load_word(object_id + FLAGS_AT) & flags != flags:
         return False
-    sizes, same = _load_word(object_id + SIZES_AT), True
+    sizes, same = load_word(object_id + SIZES_AT), True
     for axis in range(axes):
-        same &= _load_word(sizes + 8 * axis) == words[at + 2 + axis]
+        same &= load_word(sizes + 8 * axis) == words[at + 2 + axis]
     return same
 
 
@@ -347,7 +206,7 @@ def _begin(lane, objects, direct):
         lane[lane[at + 3]] = _data(objects[lane[at]]) + lane[at + 1] if direct else lane[at + 2]
     for at in range(lane[TARGETS], lane[UNPACK], 3):
         lane[lane[at + 2]] = _data(objects[lane[at]]) + lane[at + 1]
-    _drain()
+    drain()
 
 
 @njit
@@ -355,12 +214,12 @@ def _await(lane, waits, end, base, looks):
     """The looks that are left when all counters of a list stand where they must; 0 if they do not."""
     counters, patient = lane[COUNTERS], looks - lane[LOOKS]
     for wait in range(waits, end, 2):
-        while _load_acquire(counters + lane[wait]) < base + lane[wait + 1]:
+        while load_acquire(counters + lane[wait]) < base + lane[wait + 1]:
             looks -= 1
             if looks <= 0:
                 return 0
             if looks <= patient:
-                _yield_core()
+                yield_core()
     return looks
 
 
@@ -371,21 +230,21 @@ def _advance(lane, tasks, at, epoch, looks, objects):
     while at < lane[TASKS] or at >= TO_FOLD:
         folds = at - TO_FOLD
         if folds < 0:
-            _store_release(counters + lane[OWN_COUNTER], base + lane[at])
+            store_release(counters + lane[OWN_COUNTER], base + lane[at])
             folds = at + 2 + 2 * lane[at + 1]
-            lane[WORKED] += _cycles()
+            lane[WORKED] += cycles()
             looks = _await(lane, at + 2, folds, base, looks)
-            lane[WORKED] -= _cycles()
+            lane[WORKED] -= cycles()
             if looks <= 0:
                 return at
             if lane[FUNCTION] == 0 and lane[folds] > 0:
                 return folds + TO_FOLD
             for fold in range(folds + 1, folds + 1 + lane[folds]):
-                _call(lane[FUNCTION], tasks + 8 * lane[fold])
+                call(lane[FUNCTION], tasks + 8 * lane[fold])
         at = folds + 1 + lane[folds]
         if lane[at] > 0:
             _write(lane, objects, at + 1, at + 1 + lane[at], lane[STREAMING])
-            _drain()
+            drain()
         at += 1 + lane[at]
     return at
 
@@ -408,22 +267,28 @@ def _run(lane, at, epoch, looks, mode, objects):
                 return MISFIT
         if lane[CREDITS] < lane[PROGRAM] and _await(lane, lane[CREDITS], lane[PROGRAM], epoch * STRIDE, looks) <= 0:
             return lane[CREDITS]
-        lane[WORKED] = -_cycles()
+        lane[WORKED] = -cycles()
         _begin(lane, objects, mode & DIRECT if lane[FUNCTION] else 0)
         at = lane[PROGRAM]
     else:
-        lane[WORKED] -= _cycles()
+        lane[WORKED] -= cycles()
     at = _advance(lane, lane.ctypes.data, at, epoch, looks, objects)
     if at != lane[TASKS]:
-        lane[WORKED] += _cycles()
+        lane[WORKED] += cycles()
         return at
-    for copy in range(lane[UNPACK], lane[CREDITS], 4):
-        _copy(_data(objects[lane[copy]]) + lane[copy + 1], lane[copy + 2], lane[copy + 3])
-    lane[WORKED] += _cycles()
+    for piece in range(lane[UNPACK], lane[CREDITS], 4):
+        copy(_data(objects[lane[piece]]) + lane[piece + 1], lane[piece + 2], lane[piece + 3])
+    lane[WORKED] += cycles()
     _learn(lane)
     if lane[FINAL]:
-        _store_release(lane[COUNTERS] + lane[OWN_COUNTER], epoch * STRIDE + lane[FINAL])
+        store_release(lane[COUNTERS] + lane[OWN_COUNTER], epoch * STRIDE + lane[FINAL])
     return DONE
+
+
+@intrinsic(prefer_literal=True)
+def built_as(typingctx, key):
+    """Nothing. numba's cache on disk knows a change of the file that a function is in; a key names all it calls."""
+    return types.void(key), lambda context, builder, signature, args: context.get_dummy_value()
 
 
 def _signature(fields: int) -> Any:
@@ -431,22 +296,32 @@ def _signature(fields: int) -> Any:
     return word(WORDS, word, word, word, word, types.UniTuple(word, 2 * fields))
 
 
-_run_compiled = njit(_run)
-run = njit([_signature(fields) for fields in range(1, MOST_FIELDS + 1)], cache=True, nogil=True)(_run)
+run_inline = njit(_run)
+KEY = fingerprint(_run)
 
 
-@njit(types.int64(WORDS, *[types.int64] * 7), cache=True, nogil=True)
-def run_pair(lane, epoch, looks, mode, x0, x1, y0, y1):
-    """`run` from START for values of two fields: loose arguments reach it sooner than a tuple."""
-    return _run_compiled(lane, START, epoch, looks, mode, (x0, x1, y0, y1))
+def _make_run(key: str) -> Any:
+    @njit([_signature(fields) for fields in range(1, MOST_FIELDS + 1)], cache=True, nogil=True)
+    def run(lane, at, epoch, looks, mode, objects):
+        built_as(key)
+        return run_inline(lane, at, epoch, looks, mode, objects)
+
+    return run
 
 
-@njit(types.boolean(WORDS, types.int64), cache=True)
-def matches(expected, object_id):
-    """Whether the array with this id() is read right.
+run = _make_run(KEY)
+"""`_run`, compiled."""
 
-    Args:
-        expected: int64: address of its data, id() of its type, id() of its dtype, number of axes, their sizes.
-        object_id: id() of the array.
-    """
-    return _data(object_id) == expected[0] and _is_plain(expected[1], expected, 2, object_id, PLAIN)
+
+def _make_matches(key: str) -> Any:
+    @njit(types.boolean(WORDS, types.int64), cache=True)
+    def matches(expected, object_id):
+        built_as(key)
+        return _data(object_id) == expected[0] and _is_plain(expected[1], expected, 2, object_id, PLAIN)
+
+    return matches
+
+
+matches = _make_matches(KEY)
+"""Whether the array with this id() is read right, (expected, id): expected is an int64 array of the address of its
+data, id() of its type, id() of its dtype, number of axes, their sizes."""

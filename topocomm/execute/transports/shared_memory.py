@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from array import array
 from collections.abc import Sequence
 from functools import cache
 
@@ -67,7 +68,7 @@ class SharedMemory:
         position: This rank's place among them.
         counters: int64, one progress counter per rank on a cache line each, by position.
         memories: uint8 arrays.
-        epoch: Number of calls made here, the running one included.
+        calls: One number, the `epoch`. Compiled code writes to it where it lies.
         looks: Looks at a counter before the core is given away after every look.
     """
 
@@ -78,8 +79,17 @@ class SharedMemory:
         self.position = self.ranks.index(rank)
         self.counters = region[:head].view(np.int64)
         self.memories = (region[head : head + half], region[head + half : head + 2 * half])
-        self.epoch = 0
+        self.calls = array("q", [0])
         self.looks = 0 if cores < len(ranks) else LOOKS
+
+    @property
+    def epoch(self) -> int:
+        """Number of calls made here, the running one included."""
+        return self.calls[0]
+
+    @epoch.setter
+    def epoch(self, number: int) -> None:
+        self.calls[0] = number
 
 
 def open_shared(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> SharedMemory | None:

@@ -21,7 +21,7 @@ def fingerprint(function: Any) -> str:
 
 
 def _words(value: Any, seen: set[int]) -> list[str]:
-    value = getattr(value, "py_func", value)  # of a function that numba has wrapped
+    value = getattr(value, "py_func", getattr(value, "_defn", value))  # of what numba has wrapped: @njit, @intrinsic
     if isinstance(value, FunctionType):
         if id(value) in seen:
             return [value.__name__]

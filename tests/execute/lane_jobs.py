@@ -1,0 +1,154 @@
+"""Lanes in one memory, their ranks on threads of one process: the compiled call holds no interpreter lock."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+
+from attention import LOGSUMEXP
+from topocomm.execute.compiled_lane import CompiledLane, covers
+from topocomm.execute.lanes import Span, Work
+from topocomm.execute.quick import quick_bare, quick_pair
+from topocomm.execute.recorder import Recorder
+from topocomm.execute.staged_lane import aligned_buffer
+from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
+from topocomm.operators.operator import ALIGNMENT_BYTES
+from topocomm.planning.planner import every_plan
+from topocomm.planning.shared_memory import shared_program
+
+CALLS = 40
+"""Some more than the two memories see before it is chosen how to write to them."""
+OPERATORS = {"compiled": LOGSUMEXP, "in NumPy": replace(LOGSUMEXP, kernel=None)}
+LIMIT_S = 30.0
+GUARD = 0xA5
+
+
+class Caller:
+    """What the quick way asks of a communicator."""
+
+    refusal: str | None = None
+
+    def __init__(self):
+        self.recorder, self.waiting = Recorder(), self
+
+    def for_call(self, call):
+        through(call.lane)
+
+    def fail_with(self, error):
+        self.refusal = str(error)
+
+
+def through(lane):
+    """Go on with a call until it is through."""
+    until_s = time.monotonic() + LIMIT_S
+    while not lane.advance(0.05):
+        assert time.monotonic() < until_s, f"still waiting for {lane.awaited()}"
+
+
+def run(lane, fields, target, *, apart):
+    lane.begin(fields, target, apart) or through(lane)
+
+
+class Job:
+    """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
+
+    def __init__(self, plan, layout, operator=LOGSUMEXP):
+        self.plan, self.layout = plan, layout
+        ranks = range(plan.schedule.ranks)
+        span = Span(0, layout.leading)
+        works = [Work(plan, plan.schedule, operator, layout, 16, rank, span, span) for rank in ranks]
+        assert all(map(covers, works))
+        programs = [shared_program(plan.schedule, w.rank, w.chunk_bytes, ALIGNMENT_BYTES) for w in works]
+        counters_bytes, size_bytes = len(ranks) * COUNTER_BYTES, 2 * programs[0].total_bytes
+        self.whole = aligned_buffer(counters_bytes + size_bytes + 2 * ALIGNMENT_BYTES)
+        self.whole[...] = GUARD
+        region = self.whole[ALIGNMENT_BYTES:-ALIGNMENT_BYTES]
+        region[:counters_bytes], region[counters_bytes:] = 0, 0xFF
+        self.shared = [SharedMemory(region, rank, ranks, cores=2) for rank in ranks]
+        self.lanes = [
+            [CompiledLane(works[rank], programs[rank], self.shared[rank], number) for number in range(2)]
+            for rank in ranks
+        ]
+
+        self.callers = [Caller() for _ in ranks]
+        quick_way = quick_pair if len(layout.fields) > 1 else quick_bare
+        self.quick = [quick_way(*pair, layout, 16) for pair in zip(self.callers, self.lanes, strict=True)]
+
+    def lane(self, rank):
+        """The lane of a rank's next call."""
+        return self.lanes[rank][(self.shared[rank].epoch + 1) & 1]
+
+    def on_threads(self, body):
+        """`body(rank)` on a thread of every rank."""
+        with ThreadPoolExecutor(len(self.lanes)) as pool:
+            return [done.result() for done in [pool.submit(body, rank) for rank in range(len(self.lanes))]]
+
+    def close(self):
+        assert np.all(self.whole[:ALIGNMENT_BYTES] == GUARD)
+        assert np.all(self.whole[-ALIGNMENT_BYTES:] == GUARD)
+
+
+def jobs(topology, rows, dim, operator=LOGSUMEXP):
+    layout = operator.layout({"out": ((*rows, dim), np.float32), "lse": (rows, np.float32)})
+    for plan in every_plan(topology, "allreduce", operator, layout):
+        job = Job(plan, layout, operator)
+        yield plan.algorithm, job
+        job.close()
+
+
+def askew(value):
+    """Copies that start in the middle of a cache line."""
+    found = {}
+    for name, array in value.items():
+        room = aligned_buffer(array.nbytes + ALIGNMENT_BYTES)
+        found[name] = room[12 : 12 + array.nbytes].view(array.dtype).reshape(array.shape)
+        found[name][...] = array
+    return found
+
+
+def strided(value):
+    """Copies with a gap after every item."""
+    return {name: np.repeat(array, 2, axis=-1)[..., ::2] for name, array in value.items()}
+
+
+def plain(job, rank, value):
+    target = askew({name: np.zeros_like(array) for name, array in value.items()})
+    run(job.lane(rank), value, target, apart=True)
+    return target
+
+
+def in_place(job, rank, value):
+    both = askew(value)
+    run(job.lane(rank), both, both, apart=False)
+    return both
+
+
+def from_the_send_buffer(job, rank, value):
+    views = job.lane(rank).views
+    if views is None:  # the plan splits the value
+        return plain(job, rank, strided(value))
+    for name, array in value.items():
+        views[name][...] = array
+    target = {name: np.zeros_like(array) for name, array in value.items()}
+    run(job.lane(rank), None, target, apart=True)
+    return target
+
+
+def quick(job, rank, value):
+    return job.quick[rank](askew(value), None)
+
+
+def quick_into(job, rank, value):
+    given = {name: np.full_like(array, np.nan) for name, array in value.items()}
+    assert job.quick[rank](askew(value), given) is given
+    return given
+
+
+def quick_in_place(job, rank, value):
+    both = {name: array.copy() for name, array in value.items()}
+    assert job.quick[rank](both, both) is both
+    return both
+
+
+WAYS = [plain, in_place, from_the_send_buffer, quick, quick_into, quick_in_place]
