@@ -213,3 +213,12 @@ CASES = [
     handles,
     split,
 ]
+
+
+MOMENTS = Operator(
+    "moments",
+    (Field("total", ("*rows", "dim"), np.float64), Field("count", ("*rows",), np.int64)),
+    lambda a, b: {name: a[name] + b[name] for name in a},
+    {"total": 0, "count": 0},
+    True,
+)
