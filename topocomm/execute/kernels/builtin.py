@@ -103,8 +103,9 @@ def _make_four(key: str) -> Any:
 _KEY = fingerprint(_enter) + KEY
 _COMPILED = {2: _make_two(_KEY), 4: _make_four(_KEY)}
 _METHODS = {count: _MethodDef(b"call", function.address, METH_FASTCALL, None) for count, function in _COMPILED.items()}
-_new = ctypes.pythonapi.PyCFunction_NewEx
-_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)
 
 
 def make_builtin(arrays: int, state: NDArray[np.int64]) -> Callable[..., int]:
