@@ -3,13 +3,14 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
 from attention import LOGSUMEXP
 from topocomm.execute.compiled_lane import CompiledLane, covers
 from topocomm.execute.lanes import Span, Work
-from topocomm.execute.quick import quick_bare, quick_pair
+from topocomm.execute.quick import Results, quick_bare, quick_pair
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.staged_lane import aligned_buffer
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
@@ -50,14 +51,23 @@ def run(lane, fields, target, *, apart):
     lane.begin(fields, target, apart) or through(lane)
 
 
+def spans(plan, layout, rank):
+    """What a rank's value and its result hold."""
+    collective, whole = plan.collective, Span(0, layout.leading)
+    if not collective.parts:
+        return whole, whole
+    item = prod(layout.leading[1:])
+    own = Span(sum(collective.parts[:rank]), (collective.parts[rank] // item, *layout.leading[1:]))
+    return (own, whole) if collective.name == "allgather" else (whole, own)
+
+
 class Job:
     """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
 
     def __init__(self, plan, layout, operator=LOGSUMEXP):
         self.plan, self.layout = plan, layout
         ranks = range(plan.schedule.ranks)
-        span = Span(0, layout.leading)
-        works = [Work(plan, plan.schedule, operator, layout, 16, rank, span, span) for rank in ranks]
+        works = [Work(plan, plan.schedule, operator, layout, 16, rank, *spans(plan, layout, rank)) for rank in ranks]
         assert all(map(covers, works))
         programs = [shared_program(plan.schedule, w.rank, w.chunk_bytes, ALIGNMENT_BYTES) for w in works]
         counters_bytes, size_bytes = len(ranks) * COUNTER_BYTES, 2 * programs[0].total_bytes
@@ -73,7 +83,11 @@ class Job:
 
         self.callers = [Caller() for _ in ranks]
         quick_way = quick_pair if len(layout.fields) > 1 else quick_bare
-        self.quick = [quick_way(*pair, layout, 16) for pair in zip(self.callers, self.lanes, strict=True)]
+        self.quick = []
+        for caller, lanes, work in zip(self.callers, self.lanes, works, strict=True):
+            shapes = [(f.name, (*work.result.leading, *f.row_shape), f.dtype) for f in layout.fields]
+            given = plan.collective.name != "reduce" or work.rank == plan.collective.root
+            self.quick.append(quick_way(caller, lanes, Results(shapes, given), 16))
 
     def lane(self, rank):
         """The lane of a rank's next call."""

@@ -3,6 +3,7 @@
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from tests.machines import switch
 from topocomm import SUM
 from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.kernels.builtin import DONE_AND_SWEEP
-from topocomm.execute.lanes import BUSY
+from topocomm.execute.lanes import BUSY, NOTHING
 from topocomm.execute.quick import quick_tensors
 from topocomm.execute.recorder import MASK, SWEEP_MASK, TOLD
 from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
+from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.planner import every_plan
 
 
@@ -177,6 +179,87 @@ def test_the_quick_way_does_nothing_where_the_result_does_not_fit(what):
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
         for result in job.on_threads(lambda rank, job=job: quick_into(job, rank, values[rank])):
             assert_close(result, exact(values), 2, name)
+
+
+ROWS = 7
+
+
+def wanted(name, values, rank):
+    """What a rank gets from a collective of its kind, root 1."""
+    if name == "allgather":
+        return np.concatenate(values)
+    total, root = sum(values), min(1, len(values) - 1)
+    results = {
+        "reduce": total if rank == root else None,
+        "broadcast": values[root],
+        "scan": sum(values[: rank + 1]),
+        "exscan": sum(values[:rank]) if rank else None,  # the identity is not the lane's affair
+        "reduce_scatter": np.split(total, np.cumsum(parts(len(values)))[:-1])[rank],
+    }
+    return results[name]
+
+
+def parts(ranks):
+    """Uneven, and one of them empty."""
+    cuts = [0, *(min(ROWS, 3 * rank) for rank in range(1, ranks)), ROWS]
+    return [high - low for low, high in pairwise(cuts)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("name", ["reduce", "broadcast", "reduce_scatter", "allgather", "scan", "exscan"])
+def test_the_quick_way_of_every_collective(name, ranks):
+    layout = SUM.layout({"value": ((ROWS, 2), np.float32)})
+    cut = [2 * rows for rows in parts(ranks)] if name in IN_PARTS else None
+    root = min(1, ranks - 1)
+    shapes = [(rows, 2) if name == "allgather" else (ROWS, 2) for rows in parts(ranks)]
+    for plan in every_plan(switch(ranks), name, SUM, layout, root, parts=cut):
+        job = Job(plan, layout, SUM)
+
+        def body(rank, job=job):
+            results = []
+            for call in range(CALLS):
+                x = spread_out(rank, call, shapes[rank]).astype(np.float32)
+                fresh = job.quick[rank](x, None)
+                assert np.array_equal(x, spread_out(rank, call, shapes[rank]))
+                out = None if fresh is NOTHING else np.full_like(fresh, np.nan)
+                into = job.quick[rank](None if name == "broadcast" and rank != root else x, out)
+                assert into is (NOTHING if out is None else out)
+                both = x if fresh is NOTHING or x.shape == fresh.shape else np.full_like(fresh, np.nan)
+                in_place = job.quick[rank](x, both)
+                assert in_place is (NOTHING if out is None else both)
+                results.append((fresh, into, in_place))
+            return results
+
+        found = job.on_threads(body)
+        assert [shared.epoch for shared in job.shared] == [3 * CALLS] * ranks
+        for call in range(CALLS):
+            values = [spread_out(rank, call, shapes[rank]) for rank in range(ranks)]
+            for rank in range(ranks):
+                want = wanted(name, values, rank)
+                for result in found[rank][call]:
+                    assert (result is NOTHING) == (name == "reduce" and rank != root)
+                    if want is not None:
+                        np.testing.assert_array_equal(result, want, f"{plan.algorithm}, call {call}, rank {rank}")
+        job.close()
+
+
+def test_values_and_results_of_other_shapes_do_not_fit():
+    layout = SUM.layout({"value": ((ROWS, 2), np.float32)})
+    plan = every_plan(switch(2), "reduce_scatter", SUM, layout, parts=[6, 8])[0]
+    job = Job(plan, layout, SUM)
+    x, out = np.zeros((ROWS, 2), np.float32), np.zeros((3, 2), np.float32)
+    for value, given in (
+        (out, None),
+        (x, x),
+        (x, x[:3]),  # of its shape, but in the value: made elsewhere and copied
+        (x, x[1:4]),
+        (x, np.zeros((4, 2), np.float32)),
+        (x.astype(np.int32), out),
+        (None, out),
+    ):
+        assert job.quick[0](value, given) is None
+    assert job.shared[0].epoch == 0
+    job.close()
 
 
 def test_calls_are_counted_and_noted_and_now_and_then_swept():

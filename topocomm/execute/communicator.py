@@ -13,7 +13,7 @@ from topocomm.execute.agreement import gather_notes
 from topocomm.execute.departure import note_close, note_failure, watch_departure
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.failing import gone_with, write_record
-from topocomm.execute.lanes import BUSY
+from topocomm.execute.lanes import BUSY, NOTHING
 from topocomm.execute.log import say, show
 from topocomm.execute.meeting import meet
 from topocomm.execute.preparing import Request, agree, bind_here, plan_for, prepare
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 FindPlaces = Callable[[Transport], tuple[Topology, tuple[str, ...]]]
 """Discovers the machine of a transport's ranks, and the endpoint of each; collective."""
+NO_NEWS = np.zeros(1, np.uint8)
+"""What ranks exchange in a barrier."""
 TAGS_A_CALL = 2
 """A call's messages and its credits."""
 NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of records", CLOSING_TAG: "close"}
@@ -73,8 +75,8 @@ class Communicator:
         self.refusal: str | None = None
         """Why no call can begin now, or None."""
         self._calls: dict[Hashable, PreparedCall] = {}
-        self._quick: dict[Operator, Callable[[Any, Any], Any]] = {}
-        """The shortest way through the allreduce last made with each operator, where there is one."""
+        self._quick: dict[Hashable, Callable[[Any, Any], Any]] = {}
+        """The shortest way through the call last made of each kind, where it has one; by what tells kinds apart."""
         self._names: dict[int, str] = {}
         self._tag = FIRST_CALL_TAG
         self._subsets = 0
@@ -161,29 +163,14 @@ class Communicator:
             The result in x's structure, the caller's own.
         """
         if order != "any" or shards is not None:
-            return self._call(Request("allreduce", x, op, order=order, shards=self._gather_shards(shards)), out)
-        try:
-            quick = self._quick.get(op)
-        except TypeError:  # what has no hash is no operator: `prepare` says so, and tells all ranks
-            quick = None
-        if quick is not None:
-            result = quick(x, out)
-            if result is not None:
-                return result
-        request = Request("allreduce", x, op)
-        key = self._key(request)
-        call = self._calls.get(key)
-        if call is None:
-            call = self._first_use(key, request)
-        elif self.settings.check == "always":
-            self._agree_again(call)
-        elif call.quick is not None:
-            self._quick[op] = call.quick
-        return call(x, out=out)
+            ranges = self._gather_shards(shards)
+            which = ("allreduce", op, order, ranges)
+            return self._call(which, x, out, lambda: Request("allreduce", x, op, order=order, shards=ranges))
+        return self._call(op, x, out, lambda: Request("allreduce", x, op))
 
     def reduce(self, x: Any, op: Operator, *, root: int = 0, out: Any = None) -> Any:
         """The fold of all ranks' values on `root`, None elsewhere; operands as in `allreduce`."""
-        return self._call(Request("reduce", x, op, root=root), out)
+        return self._call(("reduce", op, root), x, out, lambda: Request("reduce", x, op, root=root))
 
     def broadcast(self, x: Any, *, root: int = 0, out: Any = None) -> Any:
         """The root's value on every rank.
@@ -193,7 +180,7 @@ class Communicator:
             root: Whose value.
             out: Where to write the result (may be x).
         """
-        return self._call(Request("broadcast", x, None, root=root), out)
+        return self._call(("broadcast", root), x, out, lambda: Request("broadcast", x, None, root=root))
 
     def reduce_scatter(self, x: Any, op: Operator, *, rows: Sequence[int] | None = None, out: Any = None) -> Any:
         """This rank's rows of the fold of all ranks' values; operands as in `allreduce`.
@@ -205,7 +192,8 @@ class Communicator:
                 rank r those from r*n//P to (r+1)*n//P of n.
             out: Where to write the result.
         """
-        return self._call(Request("reduce_scatter", x, op, rows=None if rows is None else tuple(rows)), out)
+        parts = None if rows is None else tuple(rows)
+        return self._call(("reduce_scatter", op, parts), x, out, lambda: Request("reduce_scatter", x, op, rows=parts))
 
     def allgather(self, x: Any, *, out: Any = None) -> Any:
         """All ranks' values joined along their first axis, in rank order, on every rank.
@@ -213,19 +201,20 @@ class Communicator:
         Ranks may give different numbers of rows, and different ones from call to call: they are exchanged first. A
         call made by `prepare` keeps those it was prepared with.
         """
-        return self._call(Request("allgather", x, None, rows=self._gather_rows(x)), out)
+        parts = self._gather_rows(x)
+        return self._call(("allgather", parts), x, out, lambda: Request("allgather", x, None, rows=parts))
 
     def scan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
         """On rank r the fold of the values of ranks 0 to r, in rank order."""
-        return self._call(Request("scan", x, op), out)
+        return self._call(("scan", op), x, out, lambda: Request("scan", x, op))
 
     def exscan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
         """On rank r the fold of the values of the ranks before it, in rank order; on rank 0 the identity of `op`."""
-        return self._call(Request("exscan", x, op), out)
+        return self._call(("exscan", op), x, out, lambda: Request("exscan", x, op))
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._call(Request("allreduce", np.zeros(1, np.uint8), MAX), None)
+        self._call("barrier", NO_NEWS, None, lambda: Request("allreduce", NO_NEWS, MAX))
 
     def allgather_bytes(self, record: Buffer) -> list[Buffer]:
         """Every rank's record, in rank order: a small exchange of uint8 arrays of equal length, for set-up."""
@@ -460,14 +449,25 @@ class Communicator:
         places = tuple(self.places[rank] for rank in members)
         return Communicator(transport, self.topology, places, self._find_places)
 
-    def _call(self, request: Request, out: Any) -> Any:
-        x = request.like
-        key = self._key(request)
+    def _call(self, which: Hashable, x: Any, out: Any, request: Callable[[], Request]) -> Any:
+        """Make a call: the shortest way if x and out fit the last one with the same key, else what they ask for."""
+        try:
+            quick = self._quick.get(which)
+        except TypeError:  # what has no hash is no operator: `prepare` says so, and tells all ranks
+            quick = None
+        if quick is not None:
+            result = quick(x, out)
+            if result is not None:
+                return None if result is NOTHING else result
+        asked = request()
+        key = self._key(asked)
         call = self._calls.get(key)
         if call is None:
-            call = self._first_use(key, request)
+            call = self._first_use(key, asked)
         elif self.settings.check == "always":
             self._agree_again(call)
+        elif call.quick is not None:
+            self._quick[which] = call.quick
         return call(x, out=out)
 
     def _key(self, request: Request) -> Hashable:
@@ -502,15 +502,16 @@ class Communicator:
 
     def _gather_rows(self, x: Any) -> tuple[int, ...]:
         """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows."""
-        counts = self._call(Request("allgather", np.array([rows_of(x)]), None, rows=(1,) * self.size), None)
-        return tuple(counts.tolist())
+        mine = np.array([rows_of(x)])
+        told = self._call("rows", mine, None, lambda: Request("allgather", mine, None, rows=(1,) * self.size))
+        return tuple(told.tolist())
 
     def _gather_shards(self, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
         """The first virtual shard of every rank and the end of the last; None where no rank says."""
         mine = np.array(shards_record(shards), np.int64)
-        told = self._call(Request("allgather", mine, None, rows=(2,) * self.size), None).reshape(-1, 2).tolist()
+        told = self._call("shards", mine, None, lambda: Request("allgather", mine, None, rows=(2,) * self.size))
         try:
-            return shard_edges([(start, stop) for start, stop in told])
+            return shard_edges([(start, stop) for start, stop in told.reshape(-1, 2).tolist()])
         except MismatchError as error:
             mismatch = MismatchError(f"rank {self.rank}: {error}")
             self.fail(mismatch, tell=False)  # all ranks see the same

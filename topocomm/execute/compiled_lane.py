@@ -6,7 +6,7 @@ Of an operator without a compiled fold it comes back at the folds of every stage
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -174,7 +174,7 @@ class _Encoder:
         edges = [word.HEADER_WORDS + sum(lengths[:index]) for index in range(9)]
         tasks_at = edges[8]
         final = 0 if self._work.synchronises else word.FINISHED
-        sizes = [self._work.value.rows * size for size in self._row_bytes]
+        sizes = [span.rows * size for span in (self._work.value, self._work.result) for size in self._row_bytes]
         head = lane_head(self._shared, self.function, final, edges, sizes)
         told = [[(*entry[:-1], tasks_at + entry[-1]) for entry in entries] for entries in (own, targets)]
         words: Iterable[Iterable[int]] = (
@@ -201,10 +201,10 @@ class _Encoder:
             at += 1 + int(words[at])
 
     def _shapes(self) -> Words:
-        """What the value's arrays must be."""
+        """What the arrays must be."""
         shapes: Words = []
-        for field in self._work.layout.fields:
-            size = (*self._work.value.leading, *field.row_shape)
+        for span, field in product((self._work.value, self._work.result), self._work.layout.fields):
+            size = (*span.leading, *field.row_shape)
             shapes += [id(field.dtype), len(size), *size]
         return shapes
 

@@ -145,7 +145,7 @@ def lane_head(
         word.NO_TIME,
         word.NO_TIME,
         *sizes,
-        *[0] * (word.MOST_FIELDS - len(sizes)),
+        *[0] * (2 * word.MOST_FIELDS - len(sizes)),
         *edges,
     ]
 

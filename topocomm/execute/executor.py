@@ -102,7 +102,7 @@ class PreparedCall:
         if self.quick is not None and self._handle is None and not self._freed:
             result = self.quick(x, out) if self._may_be_sent(x) else None
             if result is not None:
-                return result
+                return None if not self._gives else result
         fields, given = self._fit(x, out)
         result = self._run(fields, given)
         return out if given is not None else result
@@ -145,20 +145,21 @@ class PreparedCall:
         return (x is not first and x is not second) or x is self._inputs[self._turn]
 
     def _quick_way(self) -> Callable[[Any, Any], Any] | None:
-        """The shortest way through this call, if it is an allreduce in shared memory of values that have one."""
-        structure, name = self._structure, self.plan.collective.name
-        if self._shared is None or self._local is not None or name != "allreduce":
+        """The shortest way through this call, if it is in shared memory and its values have one."""
+        structure = self._structure
+        if self._shared is None or self._local is not None or self._identity is not None:
             return None
         from topocomm.execute.compiled_lane import CompiledLane
-        from topocomm.execute.quick import PAIR, quick_bare, quick_pair, quick_tensors
+        from topocomm.execute.quick import PAIR, Results, quick_bare, quick_pair, quick_tensors
 
         lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
         if not lanes:
             return None
+        results = Results(self._results, self._gives)
         if structure.bare:
-            way = quick_bare(self._comm, lanes, self._layout, self.tag)
+            way = quick_bare(self._comm, lanes, results, self.tag)
         elif structure.rebuild is None and len(self._values) == PAIR:
-            way = quick_pair(self._comm, lanes, self._layout, self.tag)
+            way = quick_pair(self._comm, lanes, results, self.tag)
         else:
             return None
         dtypes = [dtype for _, _, dtype in self._values]

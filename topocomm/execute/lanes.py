@@ -23,6 +23,8 @@ from topocomm.planning.plan import Plan
 from topocomm.planning.schedule import Schedule
 
 BUSY = "another call is running; one at a time"
+NOTHING = object()
+"""What a rank gets that gets no result, where None says otherwise."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
-"""The shortest ways through an allreduce in shared memory: half a microsecond of Python around the compiled call.
+"""The shortest ways through calls in shared memory: half a microsecond of Python around the compiled call.
 
-Each is a function of a value and where its result goes, or None for new memory. It gives the result where both fit;
-None, and nothing done, elsewhere. The check is part of the compiled call.
+Each is a function of a value and where its result goes, or None for new memory. It gives the result where both fit, or
+NOTHING on ranks that get none; None, and nothing done, elsewhere. The check is part of the compiled call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,10 @@ from topocomm.execute.compiled_lane import CompiledLane
 from topocomm.execute.compiled_run import ALL_LOOKS
 from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.kernels.builtin import DONE_AND_SWEEP, make_builtin
-from topocomm.execute.lanes import BUSY
+from topocomm.execute.lanes import BUSY, NOTHING
 from topocomm.execute.recorder import MASK, SWEEP_MASK
 from topocomm.execute.result_memory import LEAST_BYTES
-from topocomm.execute.structure import Fields
 from topocomm.execute.waiting import UnderWay
-from topocomm.operators.operator import Layout
 from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
 
 if TYPE_CHECKING:
@@ -34,39 +33,58 @@ INTO = FRESH | word.GIVEN
 DONE, MISFIT = word.DONE, word.MISFIT
 
 
-def quick_bare(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout, tag: int) -> Quick:
+class Results(NamedTuple):
+    """What a call gives this rank.
+
+    Attributes:
+        shapes: (name, shape, dtype) of every field.
+        given: Whether it gives anything.
+    """
+
+    shapes: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]
+    given: bool
+
+
+def quick_bare(comm: Communicator, lanes: Sequence[CompiledLane], results: Results, tag: int) -> Quick:
     """For bare NumPy arrays."""
-    shape, dtype = (*layout.leading, *layout.fields[0].row_shape), layout.fields[0].dtype
-    empty = _maker(comm, layout)
+    ((_, shape, dtype),) = results.shapes
+    empty, gives, takes = _maker(comm, results), results.given, lanes[0].takes_value
     fresh, into = _builtins(comm, lanes, tag, 2)
 
-    def quick(x: Any, out: Any) -> NDArray[Any] | None:
+    def quick(x: Any, out: Any) -> Any:
         if comm.refusal is not None:
             return None
-        y, call = (empty(shape, dtype), fresh) if out is None else (out, into)
+        if not gives:
+            y, call = x, fresh
+        elif out is None:
+            y, call = empty(shape, dtype), fresh
+        else:
+            y, call = out, into
+        if x is None and not takes:
+            x = y
         comm.refusal = BUSY
         at = call(x, y)
         if at != DONE and not _goes_on(comm, lanes, tag, at, (x, y)):
             return None
         comm.refusal = None
-        return y
+        return y if gives else NOTHING
 
     return quick
 
 
-def quick_pair(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout, tag: int) -> Quick:
+def quick_pair(comm: Communicator, lanes: Sequence[CompiledLane], results: Results, tag: int) -> Quick:
     """For dicts of two NumPy arrays."""
-    (name0, shape0, dtype0), (name1, shape1, dtype1) = (
-        (f.name, (*layout.leading, *f.row_shape), f.dtype) for f in layout.fields
-    )
-    empty, names = _maker(comm, layout), [name0, name1]
+    (name0, shape0, dtype0), (name1, shape1, dtype1) = results.shapes
+    empty, names, gives = _maker(comm, results), [name0, name1], results.given
     fresh, into = _builtins(comm, lanes, tag, 4)
 
-    def quick(x: Any, out: Any) -> Fields | None:
+    def quick(x: Any, out: Any) -> Any:
         if type(x) is not dict or [*x] != names or comm.refusal is not None:  # another order is another call
             return None
         x0, x1 = x.values()
-        if out is None:
+        if not gives:
+            y0, y1, call = x0, x1, fresh
+        elif out is None:
             y0, y1, call = empty(shape0, dtype0), empty(shape1, dtype1), fresh
         elif type(out) is dict and len(out) == PAIR and name0 in out and name1 in out:
             y0, y1, call = out[name0], out[name1], into
@@ -77,6 +95,8 @@ def quick_pair(comm: Communicator, lanes: Sequence[CompiledLane], layout: Layout
         if at != DONE and not _goes_on(comm, lanes, tag, at, (x0, x1, y0, y1)):
             return None
         comm.refusal = None
+        if not gives:
+            return NOTHING
         return {name0: y0, name1: y1} if out is None else out
 
     return quick
@@ -95,20 +115,23 @@ def quick_tensors(quick: Quick, dtypes: Collection[np.dtype[Any]], *, bare: bool
 
     def tensors(x: Any, out: Any) -> Any:
         try:
-            value, given = arrays(x), None if out is None else arrays(out)
+            value, given = None if x is None else arrays(x), None if out is None else arrays(out)
         except (AttributeError, RuntimeError, TypeError):  # no tensors, or such as NumPy cannot have
             return None
         made = quick(value, given)
-        if made is None or out is not None:
-            return None if made is None else out
+        if made is None or made is NOTHING:
+            return made
+        if out is not None:
+            return out
         return to_tensor(made) if bare else {name: to_tensor(part) for name, part in made.items()}
 
     return tensors
 
 
-def _maker(comm: Communicator, layout: Layout) -> Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]:
+def _maker(comm: Communicator, results: Results) -> Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]:
     """What makes arrays for results; the shortest that does."""
-    return np.empty if layout.packed_bytes(layout.rows) < LEAST_BYTES else comm.results.empty
+    size_bytes = sum(prod(shape) * dtype.itemsize for _, shape, dtype in results.shapes)
+    return np.empty if size_bytes < LEAST_BYTES else comm.results.empty
 
 
 def _builtins(comm: Communicator, lanes: Sequence[CompiledLane], tag: int, arrays: int) -> list[Callable[..., int]]:

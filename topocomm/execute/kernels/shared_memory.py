@@ -12,7 +12,7 @@ A lane is told to this code as one int64 array of a header and sections.
 
 Sections follow each other in the order of the header's last nine words, each the index where one starts:
 
-    SHAPES    per array of the value: id() of its dtype, number of axes, then their sizes
+    SHAPES    per array: id() of its dtype, number of axes, then their sizes
     PACK      per piece of the value that other ranks read, or that is a result: array, byte offset in it, address in
               shared memory, bytes
     PACK_OWN  the same of pieces that only folds of this rank read: written if these may not read the caller's arrays
@@ -74,11 +74,11 @@ WORKED = 12
 QUICKEST = 13
 """Those of the quickest call on trial, by plain stores and past the caches."""
 SIZES = 15
-"""Bytes of every array of the value."""
+"""Bytes of every array."""
 MOST_FIELDS = 4
 """Operators of more fields run outside this file."""
-SHAPES, PACK, PACK_OWN, OWN, TARGETS, UNPACK, CREDITS, PROGRAM, TASKS = range(19, 28)
-HEADER_WORDS = 28
+SHAPES, PACK, PACK_OWN, OWN, TARGETS, UNPACK, CREDITS, PROGRAM, TASKS = range(23, 32)
+HEADER_WORDS = 32
 START = 0
 """Where a lane stands before a call."""
 TO_FOLD = 1 << 32
@@ -94,7 +94,7 @@ DIRECT = 1
 CHECKED = 2
 """The value's arrays are checked first: NumPy arrays of the lane's dtypes and shapes, C-contiguous."""
 GIVEN = 4
-"""So are the result's, of the same shapes: writable, and apart from all others but the value's of the same field."""
+"""So are the result's: writable, and apart from all others but the value's of the same field and size."""
 STRIDE = 1 << 16
 """Counter values of one call: epoch * STRIDE + stage + 1."""
 FINISHED = STRIDE - 1
@@ -162,8 +162,8 @@ def _is_plain(array_type, words, at, object_id, flags):
 def _fits(lane, objects, first, flags):
     """Whether the arrays from `first` on, one a field, are what the lane was made for."""
     at = lane[SHAPES]
-    for index in range(first, first + len(objects) // 2):
-        if not _is_plain(lane[ARRAY_TYPE], lane, at, objects[index], flags):
+    for index in range(first + len(objects) // 2):
+        if index >= first and not _is_plain(lane[ARRAY_TYPE], lane, at, objects[index], flags):
             return False
         at += 2 + lane[at + 1]
     return True
@@ -181,15 +181,16 @@ def _fitting_mode(lane, objects, mode):
         return MISFIT
     for field in range(fields):
         begin = _data(objects[fields + field])
-        end = begin + lane[SIZES + field]
+        size = lane[SIZES + fields + field]
+        end = begin + size
         for at in range(MEMORIES, MEMORIES + 4, 2):
             if begin < lane[at + 1] and lane[at] < end:
                 return MISFIT
         for other in range(2 * fields):
             its = _data(objects[other])
-            if other == field and its == begin:
+            if other == field and its == begin and lane[SIZES + other] == size:
                 mode &= ~DIRECT
-            elif other != fields + field and begin < its + lane[SIZES + other % fields] and its < end:
+            elif other != fields + field and begin < its + lane[SIZES + other] and its < end:
                 return MISFIT
     return mode
 
