@@ -48,7 +48,7 @@ class Results(NamedTuple):
 def quick_bare(comm: Communicator, lanes: Sequence[CompiledLane], results: Results, tag: int) -> Quick:
     """For bare NumPy arrays."""
     ((_, shape, dtype),) = results.shapes
-    empty, gives, takes = _maker(comm, results), results.given, lanes[0].takes_value
+    empty, gives = _maker(comm, results), results.given
     fresh, into = _builtins(comm, lanes, tag, 2)
 
     def quick(x: Any, out: Any) -> Any:
@@ -60,8 +60,6 @@ def quick_bare(comm: Communicator, lanes: Sequence[CompiledLane], results: Resul
             y, call = empty(shape, dtype), fresh
         else:
             y, call = out, into
-        if x is None and not takes:
-            x = y
         comm.refusal = BUSY
         at = call(x, y)
         if at != DONE and not _goes_on(comm, lanes, tag, at, (x, y)):
@@ -115,7 +113,7 @@ def quick_tensors(quick: Quick, dtypes: Collection[np.dtype[Any]], *, bare: bool
 
     def tensors(x: Any, out: Any) -> Any:
         try:
-            value, given = None if x is None else arrays(x), None if out is None else arrays(out)
+            value, given = arrays(x), None if out is None else arrays(out)
         except (AttributeError, RuntimeError, TypeError):  # no tensors, or such as NumPy cannot have
             return None
         made = quick(value, given)
