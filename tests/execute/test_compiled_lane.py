@@ -25,7 +25,8 @@ from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemor
 from topocomm.operators.operator import ALIGNMENT_BYTES
 from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import ScheduleBuilder, split_rows
+from topocomm.planning.schedule import split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
 from topocomm.planning.shared_memory import shared_program
 
 CALLS = 40

@@ -14,7 +14,8 @@ from tests.planning.slow_verify import RefusedError, slow_verify
 from topocomm import PlanError
 from topocomm.planning.collectives import COLLECTIVES, Collective
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Repeat, split_rounds
+from topocomm.planning.schedule import Repeat
+from topocomm.planning.transforms import split_rounds
 from topocomm.planning.verify import verify
 
 CANONICAL = Collective("allreduce", 3, shards=(0, 3, 3, 5))

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from topocomm.errors import PlanError
 from topocomm.planning.range_tree import RangeTree
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks
+from topocomm.planning.schedule import Schedule, part_chunks
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 Gossip = Sequence[Sequence[tuple[int, int]]]
 """Rounds of (source rank, destination rank); a message carries what reached its source in earlier rounds."""
