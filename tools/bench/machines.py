@@ -18,13 +18,15 @@ class Machine(NamedTuple):
     hosts: int = 1
     defect: str = ""
 
+    def __str__(self) -> str:
+        many = f"{self.system} x {self.hosts}" if self.hosts > 1 else self.system
+        return f"{many}, {self.defect}" if self.defect else many
+
     def topology(self) -> Topology:
         """The machine itself."""
         whole = catalog(self.system, hosts=self.hosts)
-        if not self.defect:
-            return whole
-        made = DEFECTS[self.defect](whole)
-        return Topology(f"{whole.name}, {self.defect}", "bench", made.devices, made.links)
+        made = DEFECTS[self.defect](whole) if self.defect else whole
+        return Topology(str(self), made.source, made.devices, made.links, whole.pairs if made is whole else ())
 
 
 def without(whole: Topology, gone: set[str]) -> Topology:
@@ -61,22 +63,28 @@ def random_rates(whole: Topology) -> Topology:
     return changed(whole, lambda link: link._replace(gb_per_s=(link.gb_per_s or 1.0) * chance.uniform(0.5, 1.0)))
 
 
-def irregular_hosts(whole: Topology) -> Topology:
-    """One host in a hundred, and at least one, lacks a GPU, or lacks a NIC, or has a GPU with slow links."""
-    hosts = sorted(
-        {device.host for device in whole.devices if device.kind == "gpu"}, key=lambda name: (len(name), name)
-    )
-    bad = hosts[len(hosts) // 2 % 50 :: round(1 / IRREGULAR_SHARE)]
-    prefixes = {host: "" if len(hosts) == 1 else f"{host}/" for host in bad}
-    lost = {f"{prefixes[host]}{('GPU', 'NIC')[turn % 3]}{turn % 8}" for turn, host in enumerate(bad) if turn % 3 < 2}
-    slow = {f"{prefixes[host]}GPU{turn % 8}" for turn, host in enumerate(bad) if turn % 3 == 2}
-    return changed(
-        without(whole, lost), lambda link: link._replace(gb_per_s=200.0) if {link.src, link.dst} & slow else link
-    )
+def irregular_hosts(whole: Topology) -> list[str]:
+    """What the ids of one host in a hundred, and of one at least, begin with."""
+    count = len({device.host for device in whole.devices if device.kind == "gpu"})
+    return [f"h{host}/" for host in range(count // 2 % 50, count, round(1 / IRREGULAR_SHARE))] if count > 1 else [""]
+
+
+def uneven_hosts(whole: Topology) -> Topology:
+    """Of the irregular hosts every other lacks a GPU, and the rest have one with slow links."""
+    bad = irregular_hosts(whole)
+    slow = {f"{host}GPU{turn % 8}" for turn, host in enumerate(bad) if turn % 2}
+    left = without(whole, {f"{host}GPU{turn % 8}" for turn, host in enumerate(bad) if not turn % 2})
+    return changed(left, lambda link: link._replace(gb_per_s=200.0) if {link.src, link.dst} & slow else link)
+
+
+def hosts_without_nic(whole: Topology) -> Topology:
+    """The irregular hosts lack a NIC."""
+    return without(whole, {f"{host}NIC{turn % 8}" for turn, host in enumerate(irregular_hosts(whole))})
 
 
 DEFECTS: dict[str, Callable[[Topology], Topology]] = {
-    "1% irregular hosts": irregular_hosts,
+    "1% of hosts uneven": uneven_hosts,
+    "1% of hosts lack a NIC": hosts_without_nic,
     "rail 3 of h2 down": lambda whole: cut(whole, "h2/NIC3", "rail3"),
     "h1/GPU2 at 200 GB/s": lambda whole: slow_gpu(whole, "h1/GPU2", 200.0),
     "no h3/GPU7": lambda whole: without(whole, {"h3/GPU7"}),

@@ -69,11 +69,13 @@ def show(title: str, header: str, rows: Iterable[str]) -> None:
 
 
 def times(asked: argparse.Namespace) -> None:
-    rows = (
-        planning_time.row(hosts, defect, asked.repeats)
-        for defect in ("", planning_time.DEFECT)
+    machines = [
+        Machine("dgx-h100", hosts, defect)
+        for defect in ("", *planning_time.DEFECTS)
         for hosts in asked.hosts or TIME_HOSTS
-    )
+        if hosts > 1 or "NIC" not in defect
+    ]
+    rows = (planning_time.row(machine, asked.repeats) for machine in machines)
     show(f"time to plan an allreduce for latency, medians of {asked.repeats}", planning_time.HEADER, rows)
 
 

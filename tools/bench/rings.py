@@ -1,12 +1,12 @@
 """As many rings as a host has GPUs, each over hosts on rails of its own: what NCCL runs where hosts have a switch.
 
-Inside a host ring i follows the i-th of Walecki's zigzags, which together take every pair of GPUs once each way: so
-links of a full mesh carry alike too, but for those that close the rings of a single host.
+Inside hosts they follow the order of the ranks, or zigzags that use the links of a full mesh alike, but for those that
+close the rings of a single host; the better of the two counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from topocomm import Topology
 from topocomm.planning.algorithms.ring import ring_allreduce
@@ -23,14 +23,27 @@ def rings_gb_per_s(topology: Topology, rows: int, row_bytes: int) -> float | Non
     ends = topology.endpoints
     if len(ends) > MOST_RANKS:
         return None
-    schedule = side_by_side(ring_orders(topology), rows)
     try:
-        return cost_of(schedule, ends, PathFinder(topology), row_bytes=row_bytes).throughput_gb_per_s
+        found = [
+            cost_of(side_by_side(orders, rows), ends, PathFinder(topology), row_bytes=row_bytes).throughput_gb_per_s
+            for orders in (ring_orders(topology, around), ring_orders(topology, zigzag))
+        ]
     except NoRouteError:
         return None
+    return max((one for one in found if one is not None), default=None)
 
 
-def ring_orders(topology: Topology) -> list[list[int]]:
+def around(count: int) -> list[int]:
+    """0, 1, 2, ..."""
+    return list(range(count))
+
+
+def zigzag(count: int) -> list[int]:
+    """0, -1, 1, -2, 2, ... (Walecki): begun at every GPU these take every pair of GPUs once each way."""
+    return [-(i + 1) // 2 if i % 2 else i // 2 for i in range(count)]
+
+
+def ring_orders(topology: Topology, inside: Callable[[int], list[int]]) -> list[list[int]]:
     """Orders of the ranks: a ring goes through every other host backwards, so hosts hand over on one rail."""
     hosts: dict[str, list[int]] = {}
     for rank, end in enumerate(topology.endpoints):
@@ -39,9 +52,8 @@ def ring_orders(topology: Topology) -> list[list[int]]:
     for ring in range(min(map(len, hosts.values()))):
         order: list[int] = []
         for turn, ranks in enumerate(hosts.values()):
-            steps = [-(i + 1) // 2 if i % 2 else i // 2 for i in range(len(ranks))]  # 0, -1, 1, -2, 2, ...
-            inside = [ranks[(ring + step) % len(ranks)] for step in steps]
-            order += inside[::-1] if turn % 2 else inside
+            steps = [ranks[(ring + step) % len(ranks)] for step in inside(len(ranks))]
+            order += steps[::-1] if turn % 2 else steps
         orders.append(order)
     return orders
 
