@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -96,6 +96,19 @@ class ScheduleBuilder:
     def output(self, rank: int, slot: int, *, chunk: int = 0) -> None:
         """Declare (rank, slot, chunk) a result."""
         self.outputs.append((rank, slot, chunk))
+
+    def output_everywhere(self, held: Sequence[Mapping[int, int]]) -> None:
+        """Declare every chunk a result of every rank; `held` has its slot by rank and chunk."""
+        for rank in range(self.ranks):
+            for chunk in range(len(self.chunks)):
+                self.output(rank, held[rank][chunk], chunk=chunk)
+
+    def own_parts(self) -> list[dict[int, int]]:
+        """The slots by rank and chunk that an allgather begins with."""
+        held: list[dict[int, int]] = [{} for _ in range(self.ranks)]
+        for chunk, owner in enumerate(self.owners):
+            held[owner][chunk] = 0
+        return held
 
     def build(self) -> Schedule:
         """The finished Schedule."""

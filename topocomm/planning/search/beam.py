@@ -16,7 +16,8 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.search.gossip import SAME_US, Gossip
+from topocomm.planning.algorithms.gossip import Gossip
+from topocomm.planning.search.gossip import SAME_US
 from topocomm.planning.search.growth import clusters, distances
 from topocomm.planning.search.hashing import hashed, mix
 from topocomm.planning.search.tastes import NOISES, Tastes, noise_tables, shift_tables, tastes_of
