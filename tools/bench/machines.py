@@ -57,10 +57,17 @@ def one_way(whole: Topology, src: str, dst: str, change: Callable[[Link], Link])
     return changed(whole, lambda link: change(link) if (link.src, link.dst) == (src, dst) else link)
 
 
-def random_rates(whole: Topology) -> Topology:
-    """Every link, either way for itself, at a random rate between half of its own and all of it."""
+def random_rates(whole: Topology, *, alike: bool) -> Topology:
+    """Every link at a random rate between half of its own and all of it; `alike`: the same both ways."""
     chance = random.Random(1)
-    return changed(whole, lambda link: link._replace(gb_per_s=(link.gb_per_s or 1.0) * chance.uniform(0.5, 1.0)))
+    shares: dict[tuple[str, str], float] = {}
+
+    def rated(link: Link) -> Link:
+        ends = (min(link.src, link.dst), max(link.src, link.dst)) if alike else (link.src, link.dst)
+        share = shares.setdefault(ends, chance.uniform(0.5, 1.0))
+        return link._replace(gb_per_s=(link.gb_per_s or 1.0) * share)
+
+    return changed(whole, rated)
 
 
 def irregular_hosts(whole: Topology) -> list[str]:
@@ -96,5 +103,6 @@ DEFECTS: dict[str, Callable[[Topology], Topology]] = {
     ),
     "no GPU0-GPU1": lambda whole: cut(whole, "GPU0", "GPU1"),
     "no h2/GPU0-GPU1": lambda whole: cut(whole, "h2/GPU0", "h2/GPU1"),
-    "all rates random": random_rates,
+    "all rates random": lambda whole: random_rates(whole, alike=True),
+    "all rates random each way": lambda whole: random_rates(whole, alike=False),
 }

@@ -8,7 +8,8 @@ from rings import rings_gb_per_s
 
 import topocomm
 from topocomm.planning.compare import ranked
-from topocomm.planning.forests.forest import Forest, forest_of
+from topocomm.planning.cost import cost_of
+from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.paths import PathFinder
 
 PAYLOAD_BYTES = 4 << 20
@@ -42,22 +43,22 @@ def row(machine: Machine, collective: str, ordered: bool) -> str:
     )
     others = (rivals.get("ring"), rings, halving, rivals.get("two-tree"))
     return (
-        f"{topology.name:40} {len(plan.ranks):5} {chosen} | "
-        f"{trees(topology, plan, rivals.get('forest'), commutative=not ordered)} | "
+        f"{topology.name:40} {len(plan.ranks):5} {chosen} | {trees(topology, plan, commutative=not ordered)} | "
         + " ".join(" " * 8 if figure is None else f"{figure:8.2f}" for figure in others)
     )
 
 
-def trees(topology: topocomm.Topology, plan: topocomm.Plan, gb_per_s: float | None, *, commutative: bool) -> str:
+def trees(topology: topocomm.Topology, plan: topocomm.Plan, *, commutative: bool) -> str:
     """GB/s of the packed trees as a schedule, their share of the packing's own bound, and what they are."""
-    rows = plan.schedule.rows
-    found, took = timed(lambda: packed(topology, plan, rows, commutative=commutative))
-    if found is None or gb_per_s is None:
-        return f"{'do not fit':>37}"
-    share = gb_per_s / found.bound_gb_per_s
-    return f"{gb_per_s:7.2f} {share:8.4f} {found.trees_per_root:6} {found.height:6} {took.cpu_s:6.2f}"
-
-
-def packed(topology: topocomm.Topology, plan: topocomm.Plan, rows: int, *, commutative: bool) -> Forest | None:
-    """The trees packed anew."""
-    return forest_of(plan.collective, PathFinder(topology), plan.ranks, rows, commutative=commutative, slices=SLICES)
+    paths, rows = PathFinder(topology), plan.schedule.rows
+    found, took = timed(
+        lambda: forest_of(plan.collective, paths, plan.ranks, rows, commutative=commutative, slices=SLICES)
+    )
+    if found is None:
+        return f"{'none are packed':37}"
+    cost = cost_of(found.schedule, plan.ranks, paths, row_bytes=PAYLOAD_BYTES // rows)
+    gb_per_s = cost.throughput_gb_per_s or 0.0
+    return (
+        f"{gb_per_s:7.2f} {gb_per_s / found.bound_gb_per_s:8.4f} {found.trees_per_root:6} {found.height:6} "
+        f"{took.cpu_s:6.2f}"
+    )
