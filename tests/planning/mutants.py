@@ -1,9 +1,10 @@
 """Every schedule that differs from a given one in one thing: what is deleted, doubled, swapped or aimed elsewhere."""
 
+import random
 from dataclasses import replace
 from itertools import combinations
 
-from topocomm.planning.schedule import Combine, Repeat, Transfer, make_schedule
+from topocomm.planning.schedule import Combine, Repeat, Schedule, Transfer, make_schedule
 
 TABLES = ("transfers", "combines", "inputs", "outputs", "chunks", "owners", "nodes", "paths")
 
@@ -97,3 +98,53 @@ def built(schedule, tables):
         repeat=schedule.repeat,
     )
     return replace(made, rounds=max(made.rounds, schedule.rounds))
+
+
+def rebuilt(schedule: Schedule, transfers=None, combines=None, **changes) -> Schedule:
+    fields = {
+        "inputs": schedule.inputs.tolist(),
+        "outputs": schedule.outputs.tolist(),
+        "transfers": schedule.transfer_list() if transfers is None else transfers,
+        "combines": schedule.combine_list() if combines is None else combines,
+        "owners": schedule.owners,
+        "nodes": schedule.nodes,
+    }
+    return make_schedule(schedule.ranks, schedule.chunks, **(fields | changes))
+
+
+def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
+    """One random deletion, duplication, swap or re-target of a transfer, a combine or an output."""
+    transfers, combines, outputs = schedule.transfer_list(), schedule.combine_list(), schedule.outputs.tolist()
+    target: list = rng.choice([some for some in (transfers, combines, outputs) if some])
+    index = rng.randrange(len(target))
+    kind = rng.choice(["delete", "duplicate", "swap", "retarget"])
+    entry = target[index]
+    if kind == "delete":
+        target.pop(index)
+    elif kind == "duplicate":
+        target.append(entry)
+    elif kind == "swap":
+        other = rng.randrange(len(target))
+        if target is outputs:  # the slots change places
+            target[index], target[other] = (
+                [*entry[:1], target[other][1], entry[2]],
+                [target[other][0], entry[1], target[other][2]],
+            )
+        else:
+            a, b = entry.round, target[other].round
+            target[index], target[other] = entry._replace(round=b), target[other]._replace(round=a)
+    elif target is outputs:
+        column = rng.randrange(3)
+        target[index] = [rng.randrange(8) if at == column else item for at, item in enumerate(entry)]
+    elif isinstance(entry, Transfer):
+        field = rng.choice(["src", "src_slot", "dst", "dst_slot", "chunk"])
+        target[index] = entry._replace(**{field: rng.randrange(8)})
+    elif rng.random() < 0.5:
+        field = rng.choice(["rank", "out_slot", "chunk"])
+        target[index] = entry._replace(**{field: rng.randrange(8)})
+    else:
+        slots = list(entry.operands)
+        slots[rng.randrange(len(slots))] = rng.randrange(8)
+        rng.shuffle(slots)
+        target[index] = entry._replace(operands=tuple(slots))
+    return rebuilt(schedule, transfers=transfers, combines=combines, outputs=outputs)

@@ -1,5 +1,6 @@
 """Every mutant of small schedules is judged as the slow replay judges it, and what is accepted computes the same."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -7,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machines import joined, line, switch
-from tests.planning.mutants import mutants
+from tests.planning.mutants import mutants, mutate
 from tests.planning.replay import builds, collective_of, expected, replay, same, shards_word
 from tests.planning.schedules import any_schedules
 from tests.planning.slow_verify import RefusedError, slow_verify
 from topocomm import PlanError
-from topocomm.planning.collectives import COLLECTIVES, Collective
+from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Repeat, split_rounds
+from topocomm.planning.schedule import Repeat
+from topocomm.planning.transforms import split_rounds
 from topocomm.planning.verify import verify
 
 CANONICAL = Collective("allreduce", 3, shards=(0, 3, 3, 5))
@@ -145,3 +147,34 @@ def test_columns_out_of_order_are_refused():
             verify(replace(schedule, operand_starts=starts), collective)
     with pytest.raises(PlanError, match=r"transfer round is outside 0\.\.0"):
         verify(replace(schedule, rounds=1), collective)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 7), st.sampled_from(COLLECTIVES), st.data())
+def test_an_accepted_mutant_computes_the_same(rng, ranks, name, data):
+    parts = [rng.randrange(3) for _ in range(ranks)] if name in IN_PARTS else ()
+    rows = sum(parts) if name in IN_PARTS else 8
+    collective = collective_of(name, ranks, root=rng.randrange(ranks), parts=parts)
+    offered = builds(switch(ranks), collective, rows)
+    schedule = offered[data.draw(st.sampled_from(sorted(offered)))]()
+    mutant = mutate(schedule, rng)
+    try:
+        proof = verify(mutant, collective)
+    except PlanError:
+        return
+    assert same(replay(mutant), expected(collective, mutant.chunks), proof.order_kept)
+
+
+def test_most_mutants_are_refused():
+    """The property above is no empty one: of random faults few leave the results as they were."""
+    rng = random.Random(1)
+    for name in COLLECTIVES:
+        collective = collective_of(name, 5, rows=10)
+        for build in builds(switch(5), collective, 10).values():
+            schedule, refused = build(), 0
+            for _ in range(50):
+                try:
+                    verify(mutate(schedule, rng), collective)
+                except PlanError:
+                    refused += 1
+            assert refused > 25, name

@@ -38,7 +38,8 @@ from topocomm.planning.levels import Nest, nest_of
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import Objective
 from topocomm.planning.range_tree import RangeTree, aligned_tree
-from topocomm.planning.schedule import Schedule, relabelled
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.transforms import relabelled
 
 Build = Callable[[], Schedule]
 Builds = Iterator[tuple[str, Build]]

@@ -14,7 +14,8 @@ from topocomm.planning.messages import Messages, Place, chunk_bytes, messages_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.port_time import PortRules, port_time_us
 from topocomm.planning.routes import Ints, Routes
-from topocomm.planning.schedule import Schedule, input_table, unrolled
+from topocomm.planning.schedule import Schedule, input_table
+from topocomm.planning.transforms import unrolled
 
 PortModel = Literal["alpha", "loggp"]
 FLUID_LIMIT_MESSAGES = 4096

@@ -23,9 +23,10 @@ from topocomm.planning.cost import Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
-from topocomm.planning.schedule import Schedule, split_rounds, split_rows
+from topocomm.planning.schedule import Schedule, split_rows
 from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.searched import searched
+from topocomm.planning.transforms import split_rounds
 from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import Topology
 

@@ -20,7 +20,8 @@ from topocomm.planning.canonical import canonical_nodes
 from topocomm.planning.collectives import Collective, Column
 from topocomm.planning.dataflow import NOTHING, dataflow
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import NO_PATH, Schedule, busiest_port, row_keys
+from topocomm.planning.schedule import NO_PATH, Schedule, row_keys
+from topocomm.planning.traffic import busiest_port
 from topocomm.planning.trees import CountedTwiceError, Trees
 
 

@@ -15,7 +15,8 @@ from tests.machines import hosts, switch
 from topocomm import Plan, PlanError, plan
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_json import dumps, loads, plan_digest
-from topocomm.planning.schedule import Repeat, count_messages, input_pieces
+from topocomm.planning.schedule import Repeat, input_pieces
+from topocomm.planning.traffic import count_messages
 
 
 def document(**changes):

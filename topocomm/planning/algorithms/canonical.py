@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from topocomm.planning.algorithms.binomial import spread
 from topocomm.planning.canonical import Node, canonical_nodes, canonical_split
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, split_rows
+from topocomm.planning.schedule import Schedule, split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 Held = dict[Node, int]
 """The slots of one rank and chunk, by the node that they hold."""

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks
+from topocomm.planning.schedule import Schedule, part_chunks
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 
 def dissemination_allgather(parts: Sequence[int]) -> Schedule:
     """ceil(log2 P) rounds, several chunks a message."""
     chunks, owners = part_chunks(parts)
     build = ScheduleBuilder(len(parts), chunks, owners=owners)
-    held = [{chunk: 0 for chunk, owner in enumerate(owners) if owner == rank} for rank in range(len(parts))]
+    held = build.own_parts()
     disseminate(build, owners, held, first_round=0)
-    for rank in range(len(parts)):
-        for chunk in range(len(chunks)):
-            build.output(rank, held[rank][chunk], chunk=chunk)
+    build.output_everywhere(held)
     return build.build()
 
 

@@ -12,10 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from topocomm.errors import PlanError
 from topocomm.planning.range_tree import RangeTree
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks
+from topocomm.planning.schedule import Schedule, part_chunks
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
-Gossip = Sequence[Sequence[tuple[int, int]]]
-"""Rounds of (source rank, destination rank); a message carries what reached its source in earlier rounds."""
+Message = tuple[int, int]
+"""(source rank, destination rank)."""
+Gossip = Sequence[Sequence[Message]]
+"""Rounds of messages; a message carries what reached its source in earlier rounds."""
 
 
 def gossip_of(schedule: Schedule) -> Gossip:
@@ -66,7 +69,7 @@ def gossip_allgather(gossip: Gossip, parts: Sequence[int]) -> Schedule:
     """Every rank ends with the chunks of all; a message carries those that its destination lacks."""
     chunks, owners = part_chunks(parts)
     build = ScheduleBuilder(len(parts), chunks, owners=owners)
-    held = [{chunk: 0 for chunk, owner in enumerate(owners) if owner == rank} for rank in range(len(parts))]
+    held = build.own_parts()
     for round_, messages in enumerate(gossip):
         arrived: dict[int, dict[int, int]] = {}
         for src, dst in messages:

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from topocomm.planning.algorithms.gossip import Gossip, Traders, gossip_allreduce
 from topocomm.planning.algorithms.multiport import gather_gossip, spread_gossip
 from topocomm.planning.range_tree import RangeTree, aligned_tree, nested_tree
-from topocomm.planning.schedule import NO_PATH, Schedule, ScheduleBuilder, schedule_of_columns
+from topocomm.planning.schedule import NO_PATH, Schedule
+from topocomm.planning.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 Ints = NDArray[np.int64]
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from topocomm.planning.schedule import Repeat, Schedule, ScheduleBuilder, split_rows
+from topocomm.planning.schedule import Repeat, Schedule, split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 LEVEL_ROUNDS = 2
 

@@ -32,7 +32,8 @@ from topocomm.planning.formats.checked import (
 )
 from topocomm.planning.formats.schedule_json import MOST_ROWS, read_schedule, schedule_document
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Plan, PlanFigures
-from topocomm.planning.schedule import Schedule, count_messages, rows_sent
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.traffic import count_messages, rows_sent
 from topocomm.planning.verify import Proof, verify
 
 SCHEMA = "topocomm.plan/1"
