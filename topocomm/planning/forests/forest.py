@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from topocomm.planning.collectives import Collective
-from topocomm.planning.forests.few import LOW, few_trees
+from topocomm.planning.forests.few import LOW, SMALL, Rates, few_pairs, few_trees
 from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.layout import Chunk, schedule_of
@@ -179,7 +179,17 @@ def _allreduce(request: _Request) -> _Planned | None:
         if pricer.links <= MANY_ROWS:
             parts = repack(pricer, [_cheaper_if_low(column) for column in packing.columns])
         parts = hung(parts, symmetry, request.max_trees)
-    return _thin(request, pricer, packing, parts, symmetry)
+    planned = _thin(request, pricer, packing, parts, symmetry)
+    if request.max_trees is None or planned.gb_per_s >= planned.bound_gb_per_s * (1 - THIN) or network.ends > SMALL:
+        return planned
+    alone = no_symmetry(network)
+    plain = UndirectedTrees(alone) if network.symmetric else DirectedPairs(alone)
+    few = few_pairs(plain, request.max_trees)
+    total = plain.total(few)
+    if total < planned.gb_per_s * (1 + THIN):
+        return planned
+    few = hung(few, alone, request.max_trees) if network.symmetric else few
+    return planned._replace(templates=_paired(request, few), elements=alone.elements, gb_per_s=total)
 
 
 def _cheaper_if_low(column: Column) -> Column:
@@ -206,7 +216,7 @@ def _one_root(request: _Request) -> _Planned | None:
 def _with_few(request: _Request, pricer: OutTrees | Gathers, planned: _Planned, roots: Sequence[int]) -> _Planned:
     """The plan, or one of as few trees as asked for, else of at most `FEW`, if that loses nothing beside it."""
     most = FEW if request.max_trees is None else request.max_trees
-    parts = few_trees(pricer, roots, most, planned.bound_gb_per_s, THIN)
+    parts = few_trees(pricer, roots, most, Rates(planned.bound_gb_per_s, planned.gb_per_s), THIN)
     if not parts or pricer.total(parts) < planned.gb_per_s * (1 - THIN):
         return planned
     symmetry = no_symmetry(request.network)

@@ -29,15 +29,16 @@ class Split:
         source: Number of the source, whose arcs lead to the roots.
     """
 
-    def __init__(self, network: Network, gb_per_unit: float, roots: dict[int, int]) -> None:
+    def __init__(self, network: Network, gb_per_unit: float, roots: dict[int, int], together: int = 1) -> None:
         """Cut the links into units.
 
         Args:
             network: The machine.
             gb_per_unit: GB/s.
-            roots: Trees of every root, which has one unit each to send.
+            roots: Units that every root has to send.
+            together: Units that had better stay together: those of a tree.
         """
-        self.network, self.wanted = network, sum(roots.values())
+        self.network, self.wanted, self.together = network, sum(roots.values()), together
         self.source = len(network.devices)
         self.units = Units(self.source + 1)
         self.ways: dict[tuple[int, int], list[Way]] = {}
@@ -120,10 +121,10 @@ class Split:
             for step in steps:
                 for place, one in enumerate(near):
                     other = near[(place + step) % len(near)]
-                    if enter[one] and leave[other]:
-                        enter[one] -= 1
-                        leave[other] -= 1
-                        found.append((one, device, other))
+                    units = min(enter[one], leave[other], self.together)
+                    enter[one] -= units
+                    leave[other] -= units
+                    found += [(one, device, other)] * units
         return found
 
     def _try(self, device: int, pairs: Pairs) -> bool:
