@@ -184,6 +184,35 @@ def test_trees_of_a_root_are_limited(most):
     assert reached >= {1: 0.5, 2: 0.75, 4: 0.97}[most] * full.gb_per_s
 
 
+@pytest.mark.parametrize(("name", "count"), [("dgx-h100", 2), ("dgx-1-v100", 2), ("mi250x", 2), ("mi300x-8", 4)])
+def test_eight_trees_of_a_root_reach_the_bound_across_hosts(name, count):
+    for collective in ("broadcast", "reduce"):
+        found, reached = check(catalog(name, hosts=count), collective, root=3)
+        assert found.trees_per_root <= 8
+        assert reached >= 0.999 * found.bound_gb_per_s
+
+
+ONE_ROOT = {1: 0.25, 2: 0.45, 4: 0.78, 8: 0.92, 16: 0.99}
+EVERY_ROOT = {1: 0.6, 2: 0.8, 4: 0.99}
+
+
+@pytest.mark.parametrize("case", range(3, 32, 8))
+def test_few_trees_on_random_machines(case):
+    topology, optima = solved()[case]
+    for name, least in (("broadcast", ONE_ROOT), ("allgather", EVERY_ROOT)):
+        for most, part in least.items():
+            found, reached = check(topology, name, max_trees=most)
+            assert found.trees_per_root <= most
+            assert reached >= part * optima[name]
+
+
+@pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100", "cpu-2-socket"])
+def test_one_tree_is_enough_on_a_switch(name):
+    for collective in ("broadcast", "reduce"):
+        found, reached = check(catalog(name), collective, max_trees=1)
+        assert reached >= 0.999 * found.bound_gb_per_s, "a chain"
+
+
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_trees_of_a_root_are_limited_for_every_collective(name):
     machine = without(catalog("dgx-h100", hosts=3), ("h2/NIC3", "rail3"))

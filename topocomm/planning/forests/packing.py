@@ -27,7 +27,9 @@ MANY_ROWS = 64
 """Rows of links above which multiplicative weights help, unless a few turns are enough."""
 TRIAL_TURNS = 12
 FIRST_TURNS = (150, 600)
-"""Least and most of these turns; between them, as many as there are rows."""
+"""Least and most of these turns; between them, as many as there are rows. Where the payload has a share of every root,
+a turn brings a tree of each: so many turns for a pair of them, and at least `FEWEST_TURNS`."""
+FEWEST_TURNS = 12
 STEEP = 0.5
 """Exponent of the prices in the last of these turns, per turn; it rises in proportion from a tenth of it."""
 PATIENCE = 4
@@ -117,8 +119,9 @@ class Packing:
 def pack(pricer: Pricer, accuracy: float, most_turns: int) -> Packing:
     """The best packing, to within `accuracy` of the bound unless the turns run out first."""
     search = _Search(pricer)
+    trial = 0 if pricer.start() else TRIAL_TURNS  # a column of every root is needed before anything is carried
     while search.turns < most_turns and search.value < search.bound * (1 - accuracy) and search.idle < PATIENCE:
-        if search.turns == TRIAL_TURNS and pricer.links > MANY_ROWS:
+        if search.turns == trial and pricer.links > MANY_ROWS:
             search.spread()
         search.turn()
     return search.result()
@@ -126,11 +129,16 @@ def pack(pricer: Pricer, accuracy: float, most_turns: int) -> Packing:
 
 def repack(pricer: Pricer, columns: Sequence[Column]) -> tuple[tuple[float, Column], ...]:
     """The best weights of the given columns alone, the heaviest first."""
+    return priced(pricer, columns)[0]
+
+
+def priced(pricer: Pricer, columns: Sequence[Column]) -> tuple[tuple[tuple[float, Column], ...], Floats]:
+    """(the best weights of the given columns alone, as by `repack`; the program's prices of all rows)."""
     program = _Program(pricer.capacity)
     for column in columns:
         program.add(column)
     program.simplex.solve()
-    return program.parts()
+    return program.parts(), program.simplex.prices * program.scale
 
 
 def _steeply(exponents: Floats) -> Floats:
@@ -194,6 +202,8 @@ class _Search:
         """Fill the program with the columns of multiplicative weights."""
         load = np.zeros(len(self.capacity))
         turns = min(max(len(load), FIRST_TURNS[0]), FIRST_TURNS[1])
+        shares = sum([len(column.rows) for column in self.program.columns])
+        turns = max(2 * turns // max(shares, 2), FEWEST_TURNS)
         for turn in range(turns):
             steep = STEEP * (0.1 * turns + 0.9 * turn)
             prices = _steeply(steep * (load / load.max() - 1)) if turn else np.ones(len(load))
