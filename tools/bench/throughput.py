@@ -62,9 +62,7 @@ def print_throughput(machines: list[Topology], collective: str, *, commutative: 
         paths, ends = PathFinder(machine), machine.endpoints
         parts = tuple(rows for _, rows in split_rows(ROWS, len(ends))) if collective in IN_PARTS else ()
         begun = time.perf_counter()
-        found = forest_of(
-            Collective(collective, len(ends), 0, parts), paths, ends, ROWS, commutative=commutative, slices=8
-        )
+        found = forest_of(Collective(collective, len(ends), 0, parts), paths, ends, ROWS, commutative=commutative)
         took = time.perf_counter() - begun
         if found is None:
             print(f"{machine.name:45} {len(ends):4} does not fit{'':44} {took:7.2f}")

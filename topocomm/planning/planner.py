@@ -6,30 +6,30 @@ Planning is pure: equal inputs give equal plans, byte for byte, on every rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from operator import index
 from threading import Lock
 
-from topocomm.errors import PlanError
+from topocomm.errors import DoesNotFitError, PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, as_operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
-from topocomm.planning.candidates import Limits, Request, candidate_builds
+from topocomm.planning.candidates import NO_LIMITS, Builds, Limits, Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
 from topocomm.planning.cost import Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
+from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.schedule import Schedule, split_rounds, split_rows
 from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.searched import searched
 from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import Topology
-
-NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def every_plan(
     request = Request(made, operator, layout, ends, "auto", 1, "loggp")
     paths = PathFinder(topology)
     refuse_disconnected(paths, made, ends)
-    found = sorted(_candidates(request, paths)[0], key=lambda one: _merit(one, "auto"))
+    found = sorted(_candidates(candidate_builds(request, paths), request, paths), key=lambda one: _merit(one, "auto"))
     bounds = _bounds(request, paths)
     return [_finish(request, one, paths, bounds) for one in found]
 
@@ -245,11 +245,15 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
     """The best plan; name and cost of every candidate, best first."""
     paths = PathFinder(machine.topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
-    found, problems = _candidates(request, paths)
+    found = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
     found += _searched(found, request, paths, bounds)
+    found = found or _candidates(relayed_builds(request, paths), request, paths)
     if not found:
-        raise problems[0]
+        raise PlanError(
+            f"topology {paths.topology.name!r}: no algorithm that fits {request.collective} has routes for all its "
+            "messages; plan for fewer ranks, or add links or switches between their endpoints"
+        )
     found = _within_scratch(found, request)
     found.sort(key=lambda one: _rank(one, request))
     return _finish(request, found[0], paths, bounds), tuple((one.algorithm, one.cost) for one in found)
@@ -272,9 +276,9 @@ def _searched(found: list[Candidate], request: Request, paths: PathFinder, bound
     reached = min((_merit(one, request.objective)[0] for one in found), default=inf)
     try:
         schedule = searched(request, paths, reached, bound)
-        return [] if schedule is None else [_candidate("searched", schedule, request, paths)]
-    except PlanError:  # a value that was folded on its way would have to be taken apart, or somebody has no way
+    except DoesNotFitError:
         return []
+    return [] if schedule is None else [_candidate("searched", schedule, request, paths)]
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
@@ -296,16 +300,13 @@ def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, .
     return tuple(ranks)
 
 
-def _candidates(request: Request, paths: PathFinder) -> tuple[list[Candidate], list[NoRouteError]]:
-    """All algorithms whose messages have routes here, proved and costed; why the others have none."""
-    found: list[Candidate] = []
-    problems: list[NoRouteError] = []
-    for name, build in candidate_builds(request, paths):
-        try:
+def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[Candidate]:
+    """All algorithms that do the case and whose messages have routes here, proved and costed."""
+    found = []
+    for name, build in builds:
+        with suppress(DoesNotFitError, NoRouteError):
             found.append(_candidate(name, build(), request, paths))
-        except NoRouteError as error:
-            problems.append(error)
-    return found, problems
+    return found
 
 
 def _candidate(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> Candidate:
