@@ -4,7 +4,7 @@ import pytest
 
 from tests.machines import hosts, switch
 from topocomm import PROD, SUM, plan
-from topocomm.planning.compare import defect, figure_of, ranked
+from topocomm.planning.compare import Rival, behind, defect, figure_of, ranked
 from topocomm.planning.planner import every_plan
 from topocomm.topology.degrade import without
 
@@ -45,3 +45,16 @@ def test_a_defect_is_told_by_the_objective():
     same = plan(cluster, payload_bytes=4096)
     assert defect(same, same, ["a", "b"]).endswith(f"us, plan still {same.algorithm}")
     assert "without a, b: 4096 B still " in defect(same, same, ["a", "b"])
+
+
+def test_how_far_a_rival_is_behind_goes_by_the_objective():
+    machine = switch(8)
+    for objective, far in (("latency", "2.00x"), ("rounds", "2.00x"), ("throughput", "1.50x")):
+        made = plan(machine, payload_bytes=0, objective=objective)
+        own = figure_of(made, made.figures)
+        told = behind(made, Rival("other", own / 1.5 if objective == "throughput" else own * 2, predicted_us=0.0))
+        assert told == far
+        assert behind(made, Rival("other", own, predicted_us=1e9)) == "as good"
+    still = plan(switch(1), payload_bytes=0, objective="latency")
+    assert behind(still, Rival("other", 1.0, 1.0)) == "worse"
+    assert behind(still, Rival("other", 0.0, 0.0)) == "as good"

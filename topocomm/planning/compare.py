@@ -14,6 +14,8 @@ from topocomm.topology.model import Topology
 
 SAME = 5e-4
 """Relative difference below which figures count as equal."""
+ABOUT = 1.005
+"""Times more that are told as 1.01; less is told as equal."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,15 @@ def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
     if plan.objective == "rounds":
         return float(cost.rounds)
     return cost.alpha_us if plan.objective == "latency" else cost.predicted_us
+
+
+def behind(plan: Plan, rival: Rival) -> str:
+    """How much worse than the plan a rival is, as the objective sees it: "1.95x"; "as good" within half a percent."""
+    own, other = figure_of(plan, plan.figures), rival.figure
+    more, less = (own, other) if plan.objective == "throughput" else (other, own)
+    if more <= less * ABOUT:
+        return "as good"
+    return f"{more / less:.2f}x" if less else "worse"
 
 
 def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
