@@ -109,6 +109,7 @@ def test_the_bytes_of_a_plan_depend_on_its_inputs_only():
         ({"shards": [0, 1, 2, 3, 4]}, r"shards go with order 'canonical', the order is 'any'"),
         ({"order": "canonical", "collective": "scan"}, r"scan in canonical order: expected allreduce"),
         ({"order": "canonical", "shards": [0, 1, 2, 3]}, r"shards \(0, 1, 2, 3\): .* each of 4 ranks and the end"),
+        ({"order": "canonical", "shards": []}, r"no shards given; expected the first of each of 4 ranks and the end"),
         ({"order": "canonical", "shards": [0, 2, 1, 3, 4]}, r"never falling"),
         ({"order": "canonical", "shards": [1, 2, 3, 3, 4]}, r"starting at 0"),
         ({"order": "canonical", "shards": [0, 0, 0, 0, 0]}, r"ending at 1 or more"),

@@ -20,7 +20,7 @@ from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import NO_LIMITS, Builds, Limits, Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
-from topocomm.planning.cost import Cost, PortModel, cost_of
+from topocomm.planning.cost import TIME_DIGITS, Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
@@ -76,11 +76,12 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
         parts: Rows that each rank gives (allgather) or gets (reduce_scatter); None: as even as possible.
         order: "any" or "canonical", as for `make_plan`.
         shards: Of canonical order, as for `make_plan`.
-        max_trees: Trees per root, of objective throughput; None: as many as give the most.
+        max_trees: Trees per root of packed trees; None: as many as give the most.
         max_scratch_bytes: Bytes that a plan may take beside a rank's own value; None: any.
 
     Raises:
-        PlanError: An argument is out of range, no route joins two ranks, or every plan takes more scratch.
+        PlanError: An argument is out of range, no way leads from a rank to one that needs it, or every plan takes
+            more scratch.
     """
     row_bytes = as_operator(operator).default_layout(1).row_bytes
     if payload_bytes < 0 or payload_bytes % row_bytes:
@@ -146,7 +147,8 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         limits: What the plan may use.
 
     Raises:
-        PlanError: An argument is out of range, no route joins two ranks, or every plan takes more scratch.
+        PlanError: An argument is out of range, no way leads from a rank to one that needs it, or every plan takes
+            more scratch.
     """
     if objective not in OBJECTIVES:
         raise PlanError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
@@ -212,7 +214,10 @@ def _collective(
     """The collective with its parts filled in and checked against the rows."""
     if parts is None:
         parts = [rows for _, rows in split_rows(layout.rows, ranks)] if name in IN_PARTS else ()
-    made = Collective(name, ranks, root, _whole("parts", parts), _whole("shards", shards or ()))
+    owned = () if shards is None else _whole("shards", shards)
+    if shards is not None and not owned:
+        raise PlanError(f"no shards given; expected the first of each of {ranks} ranks and the end, or None")
+    made = Collective(name, ranks, root, _whole("parts", parts), owned)
     if parts and sum(parts) != layout.rows:
         raise PlanError(f"{name}: parts of {sum(parts)} rows in all, the payload has {layout.rows}")
     return made
@@ -345,7 +350,7 @@ def _merit(found: Candidate, objective: Objective) -> tuple[float, ...]:
     """Smaller is better; the last entries break ties the same way everywhere."""
     cost = found.cost
     slowness = 1.0 / cost.throughput_gb_per_s if cost.throughput_gb_per_s else 0.0
-    ties = (round(cost.predicted_us, 9), cost.rounds, cost.messages)
+    ties = (round(cost.predicted_us, TIME_DIGITS), cost.rounds, cost.messages)
     first: dict[Objective, float] = {
         "latency": cost.alpha_us,
         "rounds": cost.rounds,
@@ -366,8 +371,8 @@ def _finish(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds
         transfers=cost.messages,
         wire_bytes=cost.wire_bytes,
         scratch_bytes=scratch_bytes(best.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES),
-        alpha_us=round(cost.alpha_us, 9),
-        predicted_us=round(cost.predicted_us, 9),
+        alpha_us=round(cost.alpha_us, TIME_DIGITS),
+        predicted_us=round(cost.predicted_us, TIME_DIGITS),
         algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
         throughput_gb_per_s=cost.throughput_gb_per_s,
     )
