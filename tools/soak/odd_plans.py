@@ -221,25 +221,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Odd machines and calls: a proved plan, or a clear error.")
     parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--keep-going", action="store_true", help="print failures and go on")
     args = parser.parse_args()
     until = time.monotonic() + args.seconds
     seed, ended = args.seed, Counter[str]()
     while time.monotonic() < until:
         try:
-            started = time.monotonic()
             ended[check(seed)] += 1
-            if time.monotonic() - started > 10:
-                print("slow", seed, time.monotonic() - started, flush=True)
-        except Exception as error:
-            print(f"FAILED; again with: python tools/soak/odd_plans.py --seed {seed} --seconds 1", flush=True)
-            if not args.keep_going:
-                raise
-            print(f"    {type(error).__name__}: {str(error)[:300]}", flush=True)
+        except BaseException:
+            print(f"FAILED; again with: python tools/soak/odd_plans.py --seed {seed} --seconds 1")
+            raise
         seed += 1
-    refused = sum(ended[pattern] for pattern in EXPECTED)
-    print(f"odd plans: {seed - args.seed} calls, {refused} of them refused in words; no failure")
-    print(ended)
+    refused = sum(ended.pop(pattern, 0) for pattern in EXPECTED)
+    print(f"odd plans: {seed - args.seed} calls, {len(ended)} algorithms, {refused} calls refused in words; no failure")
 
 
 if __name__ == "__main__":

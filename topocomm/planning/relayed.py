@@ -11,14 +11,13 @@ from collections import defaultdict
 from functools import partial
 from itertools import pairwise
 
-from topocomm.planning.algorithms import gossip
 from topocomm.planning.algorithms.canonical import relayed_canonical
 from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.algorithms.multiport import reversed_gossip
 from topocomm.planning.candidates import MOST_LISTED_RANKS, MOST_RING_RANKS, Builds, Request
 from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.range_tree import aligned_tree
+from topocomm.planning.searched import built
 from topocomm.topology.model import ENDPOINT_KINDS
 
 Near = defaultdict[str, list[tuple[float, str]]]
@@ -27,31 +26,24 @@ Near = defaultdict[str, list[tuple[float, str]]]
 
 def relayed_builds(request: Request, paths: PathFinder) -> Builds:
     """Name and builder of the plan over relays."""
-    collective, rows = request.collective, request.layout.rows
-    name, root, count = collective.name, collective.root, collective.ranks
-    if count > (MOST_RING_RANKS if name in (*IN_PARTS, "scan", "exscan") else MOST_LISTED_RANKS):
+    collective = request.collective
+    name, ways = collective.name, _Ways(request, paths)
+    if collective.ranks > (MOST_RING_RANKS if name in (*IN_PARTS, "scan", "exscan") else MOST_LISTED_RANKS):
         return
-    ways, tree = _Ways(request, paths), aligned_tree(count)
-    if name in ("scan", "exscan"):
-        yield "relayed", partial(gossip.gossip_scan, ways.chain(), tree, rows, own=name == "scan")
-    elif name == "reduce":
-        yield "relayed", partial(gossip.gossip_reduce, ways.gathering(root), tree, rows, root)
-    elif name == "broadcast":
-        yield "relayed", partial(gossip.gossip_broadcast, ways.spreading(root), count, rows, root)
-    elif name in IN_PARTS:
-        hub = next((rank for rank, part in enumerate(collective.parts) if part), 0)
-        told = ways.over(hub)
-        if name == "allgather":
-            yield "relayed", partial(gossip.gossip_allgather, told, collective.parts)
-        else:
-            keeping = None if request.operator.commutative else tree
-            yield "relayed", partial(gossip.gossip_reduce_scatter, reversed_gossip(told), collective.parts, keeping)
-    elif collective.shards:
-        hub = next(rank for rank, low in enumerate(collective.shards) if low < collective.shards[rank + 1])
-        build = partial(relayed_canonical, collective.shards, rows, hub)
+    if collective.shards:
+        hub = next(rank for rank, (low, high) in enumerate(pairwise(collective.shards)) if low < high)
+        build = partial(relayed_canonical, collective.shards, request.layout.rows, hub)
         yield "relayed", partial(build, ways.gathering(hub), ways.spreading(hub))
-    else:
-        yield "relayed", partial(gossip.gossip_allreduce, ways.over(0), tree, rows)
+        return
+    if name in ("scan", "exscan"):
+        told = ways.chain()
+    elif name == "reduce":
+        told = ways.gathering(collective.root)
+    elif name == "broadcast":
+        told = ways.spreading(collective.root)
+    else:  # one that gives or gets is in touch with all who do
+        told = ways.over(next((rank for rank, part in enumerate(collective.parts) if part), 0))
+    yield "relayed", partial(built, reversed_gossip(told) if name == "reduce_scatter" else told, request)
 
 
 class _Ways:

@@ -61,7 +61,16 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
         incumbent=None if reached == inf else reached,
         lower_bound=bound if modelled else None,
     )
-    return None if found is None else _BUILDS[request.collective.name](found.gossip, request)
+    return None if found is None else built(found.gossip, request)
+
+
+def built(told: Gossip, request: Request) -> Schedule:
+    """The schedule of who tells whom; of reduce_scatter, of who would tell whom in the allgather of the same parts.
+
+    Raises:
+        DoesNotFitError: In a scan a rank would have to split a value that it got folded.
+    """
+    return _BUILDS[request.collective.name](told, request)
 
 
 def _latencies(request: Request, paths: PathFinder) -> NDArray[np.float64]:

@@ -40,7 +40,10 @@ def farthest(demand: Demand, machine: Machine, weights: Floats) -> tuple[float, 
     apart, src, dst = found
     if not np.isfinite(apart):
         a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
-        raise PlanError(f"no way leads from {a} to {b}, also with relays, and rank {dst} needs what rank {src} has")
+        raise PlanError(
+            f"no way leads from {a} to {b}, also with relays, and rank {dst} needs what rank {src} has; add the links "
+            "that are missing, or plan for other ranks"
+        )
     return found
 
 
