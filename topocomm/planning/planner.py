@@ -29,7 +29,7 @@ from topocomm.planning.schedule import Schedule, split_rounds, split_rows
 from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.searched import searched
 from topocomm.planning.verify import Proof, verify
-from topocomm.topology.model import Topology
+from topocomm.topology.model import ENDPOINT_KINDS, Topology
 
 
 @dataclass(frozen=True)
@@ -297,7 +297,7 @@ def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, .
     if ranks is None:
         return topology.endpoints
     for name in ranks:
-        if name not in topology.by_id or topology.by_id[name].kind not in ("gpu", "cpu"):
+        if name not in topology.by_id or topology.by_id[name].kind not in ENDPOINT_KINDS:
             known = ", ".join(topology.endpoints[:8]) + (", ..." if len(topology.endpoints) > 8 else "")
             raise PlanError(f"rank on {name!r}: not an endpoint of topology {topology.name!r}; it has {known}")
     if not ranks:
