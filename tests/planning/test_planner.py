@@ -57,6 +57,21 @@ def test_an_operator_without_rows_is_never_split():
     assert plans and all(len(p.schedule.chunks) == 1 for p in plans)
 
 
+def test_the_payload_of_an_operator_without_rows_is_one_value_or_none():
+    whole = topocomm.Operator(
+        "state", (topocomm.Field("s", ("n",)),), topocomm.SUM.combine, {"s": 0}, True, default_dims={"n": 4}
+    )
+    made = plan(switch(4), payload_bytes=16, operator=whole)
+    assert (made.payload_bytes, made.figures.wire_bytes) == (16, 16 * made.figures.transfers)
+    latency = plan(switch(4), payload_bytes=0, operator=whole)
+    assert (latency.payload_bytes, latency.figures.wire_bytes) == (0, 0)
+    for one in (made, latency):
+        topocomm.check_certificate(switch(4), one)
+        assert ranked(one, switch(4), whole)[0].algorithm == one.algorithm
+    with pytest.raises(PlanError, match="32 bytes: expected the 16 bytes of one value of operator 'state', which has"):
+        plan(switch(4), payload_bytes=32, operator=whole)
+
+
 @pytest.mark.parametrize("collective", IN_PARTS)
 @pytest.mark.parametrize("rows", [0, 2, 13])
 def test_parts_are_as_even_as_can_be(collective, rows):

@@ -147,7 +147,7 @@ def odd_call(rng: np.random.Generator, ranks: int) -> tuple[dict[str, Any], Oper
         call.pop("parts", None)
         if call["collective"] in ("allgather", "reduce_scatter"):
             operator = OPERATORS["affine"]
-    rows = int(rng.choice([0, 1, 2, 7, 40, 1000])) if operator.splittable else 1
+    rows = int(rng.choice([0, 1, 2, 7, 40, 1000] if operator.splittable else [0, 1]))
     if "parts" in call:
         call["parts"] = [part * int(rows**0.5 + 1) for part in call["parts"]]
         rows = sum(call["parts"])

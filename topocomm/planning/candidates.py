@@ -122,9 +122,9 @@ def candidate_builds(request: Request, paths: PathFinder) -> Builds:
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
-    """Numbers of slices worth a plan.
+    """Numbers of slices worth a plan: of objective throughput one, of auto several, of the others none.
 
-    Of objective auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
+    Of auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
     """
     most = max(1, request.payload_bytes // len(request.endpoints) // SLICE_BYTES)
     if request.objective == "throughput":

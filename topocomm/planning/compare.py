@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from topocomm.operators.operator import Operator
 from topocomm.planning.candidates import NO_LIMITS, Limits, Request
 from topocomm.planning.cost import Cost
+from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import chosen_from
 from topocomm.topology.model import Topology
@@ -36,11 +37,10 @@ def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = 
         operator: The operator it was planned for.
         limits: Those it was planned with.
     """
-    layout = operator.default_layout(plan.payload_bytes // operator.default_layout(1).row_bytes)
     request = Request(
         plan.collective,
         operator,
-        layout,
+        layout_of(operator, plan.payload_bytes),
         plan.ranks,
         plan.objective,
         plan.ports,

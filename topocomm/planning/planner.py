@@ -15,7 +15,7 @@ from threading import Lock
 
 from topocomm.errors import DoesNotFitError, PlanError
 from topocomm.operators.builtin import SUM
-from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, as_operator
+from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import NO_LIMITS, Builds, Limits, Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
@@ -23,6 +23,7 @@ from topocomm.planning.connected import refuse_disconnected
 from topocomm.planning.cost import TIME_DIGITS, Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
+from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
 from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.schedule import Schedule, split_rounds, split_rows
@@ -82,18 +83,13 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
     Raises:
         PlanError: An argument is out of range, no way leads from a rank to one that needs it, or every plan takes
             more scratch.
+        OperatorError: It is no operator, or an axis of it has no default size.
     """
-    row_bytes = as_operator(operator).default_layout(1).row_bytes
-    if payload_bytes < 0 or payload_bytes % row_bytes:
-        raise PlanError(
-            f"{payload_bytes} bytes: expected a whole number of rows of operator {operator.name!r}, "
-            f"{row_bytes} bytes each"
-        )
     return make_plan(
         topology,
         collective,
         operator=operator,
-        layout=operator.default_layout(payload_bytes // row_bytes),
+        layout=layout_of(operator, payload_bytes),
         ranks=ranks,
         root=root,
         objective=objective,
