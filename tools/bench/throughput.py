@@ -13,8 +13,6 @@ from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.paths import PathFinder
 
 PAYLOAD_BYTES = 4 << 20
-SLICES = 8
-"""Of the packed trees; they change no figure but the seconds."""
 HALVING = ("rabenseifner", "halving", "doubling")
 """Names of recursive halving and doubling in the collectives that have them."""
 HEADER = (
@@ -51,9 +49,7 @@ def row(machine: Machine, collective: str, ordered: bool) -> str:
 def trees(topology: topocomm.Topology, plan: topocomm.Plan, *, commutative: bool) -> str:
     """GB/s of the packed trees as a schedule, their share of the packing's own bound, and what they are."""
     paths, rows = PathFinder(topology), plan.schedule.rows
-    found, took = timed(
-        lambda: forest_of(plan.collective, paths, plan.ranks, rows, commutative=commutative, slices=SLICES)
-    )
+    found, took = timed(lambda: forest_of(plan.collective, paths, plan.ranks, rows, commutative=commutative))
     if found is None:
         return f"{'none are packed':37}"
     cost = cost_of(found.schedule, plan.ranks, paths, row_bytes=PAYLOAD_BYTES // rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -34,11 +34,13 @@ from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost import PortModel
 from topocomm.planning.forests.forest import forest_of
+from topocomm.planning.forests.layout import STAGGER_ROUNDS
 from topocomm.planning.levels import Nest, nest_of
-from topocomm.planning.paths import NoRouteError, PathFinder
+from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Objective
 from topocomm.planning.range_tree import RangeTree, aligned_tree
 from topocomm.planning.schedule import Schedule
+from topocomm.planning.slices import most_slices, sliced
 from topocomm.planning.transforms import relabelled
 
 Build = Callable[[], Schedule]
@@ -76,6 +78,9 @@ class Limits:
             raise PlanError(f"max_scratch_bytes {self.max_scratch_bytes}: expected 0 or more")
 
 
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True)
 class Request:
     """What is to be planned, beside the topology."""
@@ -89,7 +94,7 @@ class Request:
     port_model: PortModel
     cores: int = 0
     """Of ranks that share one memory; 0 where links are what counts."""
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
 
     @property
     def bytes_count(self) -> bool:
@@ -103,20 +108,24 @@ class Request:
 
 
 def candidate_builds(request: Request, paths: PathFinder) -> Builds:
-    """Name and builder of every algorithm that fits the collective, the operator and the number of ranks."""
+    """Name and builder of every algorithm that fits the collective, the operator and the number of ranks.
+
+    A builder raises `DoesNotFitError` where only building shows that its algorithm does not.
+    """
     if request.collective.shards:
         yield from _canonical_builds(request)
         return
     yield from _BUILDS[request.collective.name](request, _Machine(request, paths))
     if request.layout.splittable:
-        for slices in _slices(request, paths):
+        slices = _slices(request, paths)
+        if slices:
             yield from _pipelined_builds(request, paths, slices)
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
-    """Numbers of slices worth a plan.
+    """Numbers of slices worth a plan: of objective throughput one, of auto several, of the others none.
 
-    Of objective auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
+    Of auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
     """
     most = max(1, request.payload_bytes // len(request.endpoints) // SLICE_BYTES)
     if request.objective == "throughput":
@@ -217,22 +226,36 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
     yield from _grouped_allreduces(request, machine)
 
 
-def _pipelined_builds(request: Request, paths: PathFinder, slices: int) -> Builds:
-    """Trees packed into the links, and two trees, in slices that follow each other."""
+def _pipelined_builds(request: Request, paths: PathFinder, slices: Sequence[int]) -> Builds:
+    """Trees packed into the links, and two trees, in slices that follow each other.
+
+    Args:
+        request: What is planned.
+        paths: Routes on the machine.
+        slices: How many of them to try; where chunks have fewer rows, that many.
+    """
     collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
-    sliced = f"-{slices}" if request.objective == "auto" else ""
-    if count <= MOST_FOREST_RANKS:
-        yield f"forest{sliced}", partial(_forest, request, paths, slices)
-    if collective.name == "allreduce":
-        yield f"two-tree{sliced}", partial(two_tree.two_tree_allreduce, count, rows, slices)
-    elif collective.name == "reduce":
-        build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=slices)
-        yield f"two-tree{sliced}", partial(build, keep_order=not request.operator.commutative)
-    elif collective.name == "broadcast":
-        yield f"two-tree{sliced}", partial(two_tree.two_tree_broadcast, count, rows, collective.root, slices)
+
+    def each(name: str, most: int) -> Iterator[tuple[str, int]]:
+        for number in dict.fromkeys(min(number, most) for number in slices):
+            yield f"{name}-{number}" if request.objective == "auto" else name, number
+
+    forest = _forest(request, paths) if count <= MOST_FOREST_RANKS else None
+    if forest is not None:
+        for name, number in each("forest", most_slices(forest)):
+            yield name, partial(sliced, forest, number, STAGGER_ROUNDS)
+    for name, number in each("two-tree", max(1, rows // 2)):
+        if collective.name == "allreduce":
+            yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
+        elif collective.name == "reduce":
+            build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=number)
+            yield name, partial(build, keep_order=not request.operator.commutative)
+        elif collective.name == "broadcast":
+            yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number)
 
 
-def _forest(request: Request, paths: PathFinder, slices: int) -> Schedule:
+def _forest(request: Request, paths: PathFinder) -> Schedule | None:
+    """The schedule of packed trees, all rows at once; None where trees do not fit."""
     found = forest_of(
         request.collective,
         paths,
@@ -240,11 +263,8 @@ def _forest(request: Request, paths: PathFinder, slices: int) -> Schedule:
         request.layout.rows,
         commutative=request.operator.commutative,
         max_trees=request.limits.max_trees,
-        slices=slices,
     )
-    if found is None:
-        raise NoRouteError("no packing of trees fits")
-    return found.schedule
+    return None if found is None else found.schedule
 
 
 def _grouped_allreduces(request: Request, machine: _Machine) -> Builds:

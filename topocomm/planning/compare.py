@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topocomm.errors import PlanError
 from topocomm.operators.operator import Operator
-from topocomm.planning.candidates import Limits, Request
+from topocomm.planning.candidates import NO_LIMITS, Limits, Request
 from topocomm.planning.cost import Cost
+from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import Plan, PlanFigures
-from topocomm.planning.planner import NO_LIMITS, chosen_from
-from topocomm.topology.degrade import pieces
-from topocomm.topology.draw.names import ranges
+from topocomm.planning.planner import chosen_from
 from topocomm.topology.model import Topology
 
-MOST_PIECES = 4
 SAME = 5e-4
 """Relative difference below which figures count as equal."""
+ABOUT = 1.005
+"""Times more that are told as 1.01; less is told as equal."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,10 @@ def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = 
         operator: The operator it was planned for.
         limits: Those it was planned with.
     """
-    layout = operator.default_layout(plan.payload_bytes // operator.default_layout(1).row_bytes)
     request = Request(
         plan.collective,
         operator,
-        layout,
+        layout_of(operator, plan.payload_bytes),
         plan.ranks,
         plan.objective,
         plan.ports,
@@ -61,21 +59,13 @@ def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
     return cost.alpha_us if plan.objective == "latency" else cost.predicted_us
 
 
-def check_whole(topology: Topology, ranks: Sequence[str] | None) -> None:
-    """Refuse to plan on a machine that has fallen apart.
-
-    Raises:
-        PlanError: Some ranks have no way to others; the message names the pieces.
-    """
-    wanted = set(topology.endpoints if ranks is None else ranks)
-    groups = [own for group in pieces(topology) if (own := [end for end in group if end in wanted])]
-    if len(groups) > 1:
-        shown = "; ".join(ranges(group) for group in groups[:MOST_PIECES])
-        more = f"; and {len(groups) - MOST_PIECES} more" if len(groups) > MOST_PIECES else ""
-        raise PlanError(
-            f"topology {topology.name!r} falls into {len(groups)} pieces: {shown}{more}; "
-            "name the ranks of one piece with --ranks, or leave a link between them"
-        )
+def behind(plan: Plan, rival: Rival) -> str:
+    """How much worse than the plan a rival is, as the objective sees it: "1.95x"; "as good" within half a percent."""
+    own, other = figure_of(plan, plan.figures), rival.figure
+    more, less = (own, other) if plan.objective == "throughput" else (other, own)
+    if more <= less * ABOUT:
+        return "as good"
+    return f"{more / less:.2f}x" if less else "worse"
 
 
 def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:

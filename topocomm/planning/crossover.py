@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from topocomm.planning.compare import Rival
+from topocomm.planning.compare import Rival, behind
 from topocomm.planning.plan import Plan
 
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -44,7 +44,7 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
     for size in sizes:
         f = size.plan.figures
         others = [rival for rival in size.rivals if rival.algorithm != size.plan.algorithm]
-        follows = f"{others[0].algorithm} {_times(others[0].predicted_us, f.predicted_us)}" if others else ""
+        follows = f"{others[0].algorithm} {behind(size.plan, others[0])}" if others else ""
         rate = "" if f.algbw_gb_per_s is None else f"{f.algbw_gb_per_s:.3f}"
         lines.append(
             f"{size.plan.payload_bytes:12}  {size.plan.algorithm:20} {f.rounds:6} {f.predicted_us:12.2f} {rate:>9} "
@@ -90,7 +90,3 @@ def human(payload_bytes: int) -> str:
         if payload_bytes and payload_bytes % unit == 0:
             return f"{payload_bytes // unit} {name}"
     return f"{payload_bytes} B"
-
-
-def _times(other_us: float, best_us: float) -> str:
-    return f"{other_us / best_us:.2f}x" if best_us and other_us / best_us >= 1.005 else "as good"

@@ -61,7 +61,9 @@ class _Trace:
         inputs: As `input_table`; their positions are 0, 1 and so on.
         events: How many writes there are.
         transfer_at: Position of every transfer.
+        round_at: Position of the first event of every transfer's round: what it reads stands before.
         combine_at: Position of every combine.
+        operand_of: The combine that every operand belongs to.
         read_by_transfers: Position of the write that every transfer reads; `events` where nothing writes the place.
         read_by_operands: As `read_by_transfers`, of every operand.
         read_by_outputs: The same, of every output.

@@ -13,7 +13,7 @@ from textwrap import wrap
 
 import numpy as np
 
-from topocomm.planning.compare import Rival, figure_of
+from topocomm.planning.compare import Rival, behind, figure_of
 from topocomm.planning.cost import FLUID_LIMIT_MESSAGES
 from topocomm.planning.fluid import FluidModel, ready_times_us
 from topocomm.planning.messages import chunk_bytes, messages_of, routes_of, steps_of
@@ -100,7 +100,7 @@ def _choice(plan: Plan, rivals: Sequence[Rival]) -> list[str]:
         return ["  why     no other algorithm fits this request"]
     reason = _LEAST.get(plan.objective, "most bytes a second in the long run")
     own = figure_of(plan, plan.figures)
-    told = [f"{one.algorithm} {_figure(plan, one.figure)}{_behind(plan, own, one.figure)}" for one in others]
+    told = [f"{one.algorithm} {_figure(plan, one.figure)} ({behind(plan, one)})" for one in others]
     rest = f", and {len(told) - MOST_RIVALS} more" if len(told) > MOST_RIVALS else ""
     return [
         *_wrap("  why     ", f"{reason} of {len(others) + 1} algorithms that fit: {_figure(plan, own)}"),
@@ -112,12 +112,6 @@ def _figure(plan: Plan, figure: float) -> str:
     if plan.objective == "rounds":
         return _count(int(figure), "round")
     return f"{figure:.2f} GB/s" if plan.objective == "throughput" else f"{figure:.2f} us"
-
-
-def _behind(plan: Plan, own: float, figure: float) -> str:
-    """How much worse; nothing where it is as good and another figure decided."""
-    worse = (own / figure if figure else 0.0) if plan.objective == "throughput" else (figure / own if own else 0.0)
-    return f" ({worse:.2f}x)" if worse > 1.005 else " (as good)"
 
 
 def _shares(plan: Plan) -> list[str]:

@@ -31,29 +31,46 @@ MOST_SEARCHED_RANKS = 64
 def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Schedule | None:
     """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds; None if none is.
 
+    Of other objectives only where nothing was reached: then one of little latency.
+
     Args:
         request: What is planned.
         paths: Routes on the machine.
         reached: The figure of the best candidate, infinite where there is none.
         bound: Nothing is below it.
+
+    Raises:
+        DoesNotFitError: What was found is no schedule of a scan: a rank would have to split a value.
     """
     ends, objective = request.endpoints, request.objective
-    if objective not in ("latency", "rounds") or (objective == "latency" and request.port_model != "alpha"):
+    modelled = objective == "rounds" or (objective == "latency" and request.port_model == "alpha")
+    if reached < inf and not modelled:
         return None
     if request.collective.shards or not 2 <= len(ends) <= MOST_SEARCHED_RANKS or len(set(ends)) < len(ends):
         return None
     latency_us = _latencies(request, paths)
+    if objective != "rounds" and (latency_us <= 0).sum() > len(ends):
+        return None  # the search wants messages that take time; only the diagonal is 0
     if request.collective.name == "reduce_scatter":
         latency_us = latency_us.T  # searched as the allgather that it is backwards
     found = search_gossip(
         latency_us,
         _wants(request.collective),
         ports=request.ports,
-        objective="latency" if objective == "latency" else "rounds",
+        objective="rounds" if objective == "rounds" else "latency",
         incumbent=None if reached == inf else reached,
-        lower_bound=bound,
+        lower_bound=bound if modelled else None,
     )
-    return None if found is None else _BUILDS[request.collective.name](found.gossip, request)
+    return None if found is None else built(found.gossip, request)
+
+
+def built(told: Gossip, request: Request) -> Schedule:
+    """The schedule of who tells whom; of reduce_scatter, of who would tell whom in the allgather of the same parts.
+
+    Raises:
+        DoesNotFitError: In a scan a rank would have to split a value that it got folded.
+    """
+    return _BUILDS[request.collective.name](told, request)
 
 
 def _latencies(request: Request, paths: PathFinder) -> NDArray[np.float64]:

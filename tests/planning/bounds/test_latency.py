@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from tests.machines import hosts, switch
 from tests.planning.bounds.collectives import collectives
 from tests.planning.optimum import beats
-from topocomm import Device, Link, PlanError, Topology, catalog
+from topocomm import Device, Link, PlanError, Topology, catalog, check_certificate, plan
 from topocomm.planning.bounds import bounds_of
 from topocomm.planning.bounds.latency import postal_us
 from topocomm.planning.bounds.levels import Levels, least_time_us
-from topocomm.planning.collectives import Collective
+from topocomm.planning.collectives import COLLECTIVES, Collective
 from topocomm.planning.paths import PathFinder
+from topocomm.planning.plan import OBJECTIVES
 from topocomm.planning.recount.levels import least_levels_us
 
 
@@ -195,6 +196,17 @@ def test_hops_bind_on_a_line():
     made = found(machine)
     assert (made.rounds, made.alpha_us) == (5, 5.0)
     assert made.rounds_bound.witness == {"bounds": "rounds", "kind": "hops", "from": 0, "to": 5, "hops": 5}
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_ranks_with_no_distance_between_them_have_a_witness(collective):
+    """Links of no latency, or all ranks on one endpoint without a switch: some pair is named all the same."""
+    links = tuple(Link(a, b, "nvlink", 1, 10.0, 0.0) for a, b in (("GPU0", "GPU1"), ("GPU1", "GPU0")))
+    machine = Topology("still", "test", (Device("GPU0", "gpu"), Device("GPU1", "gpu")), links)
+    for ranks in (None, ["GPU1"] * 3, ["GPU1", "GPU0", "GPU0"]):
+        for objective in OBJECTIVES:
+            made = plan(machine, collective, payload_bytes=0, objective=objective, ranks=ranks)
+            check_certificate(machine, made)
 
 
 def test_what_cannot_reach_is_named():

@@ -12,7 +12,6 @@ from topocomm.planning.forests.packing import pack, repack
 from topocomm.planning.forests.pricers import DirectedPairs, UndirectedTrees
 from topocomm.planning.forests.symmetry import no_symmetry
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Repeat
 from topocomm.planning.verify import verify
 from topocomm.topology.catalog import SYSTEMS, catalog
 
@@ -152,12 +151,6 @@ def test_order_is_kept(name, machine):
     found, reached = check(ORDERED[machine], name, root=1, in_order=True)
     assert reached >= 0.99 * found.bound_gb_per_s
     assert name == "reduce" or reached >= 0.99 * forest(ORDERED[machine], name).gb_per_s
-
-
-def test_slices_are_asked_for_and_cut_to_the_rows():
-    assert forest(switch(4), "allreduce", 64, slices=1).schedule.repeat is None
-    assert forest(switch(4), "allreduce", 64, slices=8).schedule.repeat == Repeat(8, 1)
-    assert forest(switch(4), "allreduce", 8, slices=8).schedule.repeat == Repeat(2, 1)
 
 
 def test_does_not_fit():

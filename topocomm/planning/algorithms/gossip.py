@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from topocomm.errors import PlanError
+from topocomm.errors import DoesNotFitError, PlanError
 from topocomm.planning.range_tree import RangeTree
 from topocomm.planning.schedule import Schedule, part_chunks
 from topocomm.planning.schedule_builder import ScheduleBuilder
@@ -120,7 +120,7 @@ def gossip_scan(gossip: Gossip, tree: RangeTree, rows: int, *, own: bool) -> Sch
         own: Whether a rank's own value belongs to its result.
 
     Raises:
-        PlanError: A rank would have to split a value that it got folded.
+        DoesNotFitError: A rank would have to split a value that it got folded.
     """
     needs = [(1 << rank + own) - 1 for rank in range(tree.ranks)]
     traders = Traders(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
@@ -238,7 +238,9 @@ class Traders:
             for child in children:
                 yield from self._spanning(rank, child, ranks, end)
         else:
-            raise PlanError(f"gossip: rank {rank} cannot take apart what it got folded of ranks {low} to {high - 1}")
+            raise DoesNotFitError(
+                f"gossip: rank {rank} would have to split what it got folded of ranks {low} to {high - 1}"
+            )
 
     def _has(self, rank: int, node: int) -> bool:
         """Whether the rank has the node's value, or can fold it."""

@@ -77,7 +77,6 @@ def forest_of(
     *,
     commutative: bool = True,
     max_trees: int | None = None,
-    slices: int = 1,
 ) -> Forest | None:
     """The best packing of trees for a collective, or None where it does not fit.
 
@@ -91,7 +90,6 @@ def forest_of(
         rows: Rows of the payload; of allgather and reduce_scatter, of the whole.
         commutative: False keeps the operands of every fold in rank order.
         max_trees: Most chunks of one root; None: what the packing needs.
-        slices: Times that the rounds run, each for one slice of every chunk.
     """
     if collective.name not in COLLECTIVES or collective.shards or not rows:
         return None
@@ -106,7 +104,7 @@ def forest_of(
         return None
     chunks = _chunks(collective, planned.templates, planned.elements, rows)
     return Forest(
-        schedule=schedule_of(chunks, collective, network, paths, slices),
+        schedule=schedule_of(chunks, collective, network, paths),
         gb_per_s=planned.gb_per_s,
         bound_gb_per_s=planned.bound_gb_per_s,
         trees_per_root=_most_of_a_root(chunks),
