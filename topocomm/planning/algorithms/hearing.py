@@ -4,8 +4,9 @@ A *wish* is that a group hears of a block: one of the groups that know all about
 Over a rail a group tells one other at a time (K with K ports) and hears one. So to deal wishes to rails is to colour
 the edges of a bipartite graph, from groups that tell to groups that hear; a colour is a port of a rail, and a group
 lacks those of the rails that it lacks. Where groups are alike a formula colours all. Around a group that lacks a rail,
-edges are recoloured along alternating paths (Konig 1916, Kempe 1879), which can fail as colours are missing: then the
-wish is left out, or, if the group would not hear of the block at all, somebody tells two one after the other.
+edges are recoloured along alternating paths (Konig 1916), and wishes put in place of others that find another colour.
+That can fail, as colours are missing: then the wish is left out, or, if the group would not hear of the block at all,
+somebody tells two one after the other.
 
 Rails are dealt with in sets, just large enough for every wish of a group: a group hears all on each set, and the
 members on a set tell each other. With few wishes there are many sets, and few rounds in each.
@@ -20,6 +21,9 @@ from typing import NamedTuple
 from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.algorithms.groups import Rails
 from topocomm.planning.algorithms.multiport import spread_gossip
+
+DEPTH, TRIES = 1, 4_000
+"""How often others make room for others, and how many colours are tried so in all."""
 
 
 class Wish(NamedTuple):
@@ -79,6 +83,9 @@ class _Dealer:
         """By group and colour, (source, block)."""
         self.second: list[list[Heard]] = [[] for _ in on]
         """Messages for which a source had to be asked twice."""
+        self.tries = TRIES
+        self.log: list[tuple[int, Wish, int, bool]] = []
+        """(source, wish, colour, whether it was given or taken), to undo it."""
 
     def dealt(self, wishes: Sequence[Wish], sets: Sequence[range]) -> list[list[Heard]]:
         """See `deal`."""
@@ -108,9 +115,28 @@ class _Dealer:
         """Give a wish a colour, if it is free on both sides."""
         if not (self._free_to_tell(source, colour) and self._free_to_hear(wish.group, colour)):
             return False
+        self._put(source, wish, colour)
+        return True
+
+    def _put(self, source: int, wish: Wish, colour: int) -> None:
         self.told[source][colour] = wish
         self.heard[wish.group][colour] = source, wish.block
-        return True
+        self.log.append((source, wish, colour, True))
+
+    def _drop(self, source: int, colour: int) -> Wish | None:
+        """Take a wish from a colour; None where the source has none there."""
+        wish = self.told[source][colour]
+        if wish is not None:
+            self.told[source][colour] = self.heard[wish.group][colour] = None
+            self.log.append((source, wish, colour, False))
+        return wish
+
+    def _take_back(self, length: int) -> None:
+        """Undo what was done since the log had this length."""
+        while len(self.log) > length:
+            source, wish, colour, put = self.log.pop()
+            self.told[source][colour] = None if put else wish
+            self.heard[wish.group][colour] = None if put else (source, wish.block)
 
     def _free_to_tell(self, group: int, colour: int) -> bool:
         return self.usable[group][colour] and self.told[group][colour] is None
@@ -124,6 +150,7 @@ class _Dealer:
             wish
             for wish in sorted(wishes, key=lambda wish: wish.turn < 0)
             if not any(self._dealt_here(wish, source, colours) for source in wish.sources)
+            and not self._in_place_of_others(wish, wish.sources[0], colours)
         ]
 
     def _dealt_here(self, wish: Wish, source: int, colours: Sequence[int]) -> bool:
@@ -153,13 +180,31 @@ class _Dealer:
             hearer = onward.group
         if not self.usable[hearer][before]:
             return False
+        for source, _, colour in path:
+            self._drop(source, colour)
         for source, wish, colour in path:
-            self.told[source][colour] = self.heard[wish.group][colour] = None
-        for source, wish, colour in path:
-            other = b if colour == a else a
-            self.told[source][other] = wish
-            self.heard[wish.group][other] = source, wish.block
+            self._put(source, wish, b if colour == a else a)
         return True
+
+    def _in_place_of_others(self, wish: Wish, source: int, colours: Sequence[int], depth: int = DEPTH) -> bool:
+        """Deal a wish to a colour that others have, if these find another, in place of others again if need be."""
+        for colour in colours:
+            if not (self.usable[source][colour] and self.usable[wish.group][colour]) or not self.tries:
+                continue
+            self.tries -= 1
+            begin = len(self.log)
+            here = self.heard[wish.group][colour]
+            tellers = dict.fromkeys([source] if here is None else [source, here[0]])
+            out = [(teller, other) for teller in tellers if (other := self._drop(teller, colour)) is not None]
+            self._put(source, wish, colour)
+            if all(
+                self._dealt_here(other, teller, colours)
+                or (depth and self._in_place_of_others(other, teller, colours, depth - 1))
+                for teller, other in out
+            ):
+                return True
+            self._take_back(begin)
+        return False
 
     def _hears(self, wish: Wish) -> bool:
         return any(at is not None and at[1] == wish.block for at in self.heard[wish.group])
@@ -181,9 +226,8 @@ class _Dealer:
             return False
         if sum(at is not None and at[1] == other.block for at in self.heard[other.group]) < 2:
             return False
-        self.heard[other.group][colour] = None
-        self.told[source][colour] = wish
-        self.heard[wish.group][colour] = source, wish.block
+        self._drop(source, colour)
+        self._put(source, wish, colour)
         return True
 
     def _second(self, wish: Wish) -> Heard:
