@@ -250,16 +250,17 @@ class _Nesting:
         count = Counter(looks)
         usual = max(dict.fromkeys(looks), key=lambda look: (count[look], len(look)))
         first, *others = [span for span, look in zip(spans, looks, strict=True) if look == usual]
-        most_us = inf
+        most_us, inside_us = inf, self._nearest_us(first)
         found = {usual: tuple(range(len(first)))}
         if others:
             way_us = self._apart_us(first, others[0]).diagonal()
-            most_us = float(way_us[np.isfinite(way_us)].max(initial=0.0)) + self._nearest_us(first)
+            most_us = float(way_us[np.isfinite(way_us)].max(initial=0.0)) + inside_us
             if np.isfinite(way_us).any():
                 found[usual] = tuple(rail if us < inf else -1 for rail, us in enumerate(way_us.tolist()))
         for look, span in zip(looks, spans, strict=True):
             if look not in found:
-                found[look] = _on_rails(self._apart_us(first, span), most_us)
+                apart_us = self._apart_us(first, span)
+                found[look] = _on_rails(apart_us, min(most_us, float(apart_us.min()) + inside_us))
         return tuple(found[look] for look in looks)
 
     def _apart_us(self, here: range, there: range) -> NDArray[np.float64]:
