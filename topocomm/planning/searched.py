@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +23,45 @@ from topocomm.planning.paths import PathFinder
 from topocomm.planning.range_tree import aligned_tree
 from topocomm.planning.schedule import Schedule
 from topocomm.planning.search.find import search_gossip
+from topocomm.planning.search.gossip import SAME_US
 
 MOST_SEARCHED_RANKS = 64
 """Beyond so many ranks a search takes tens of seconds and finds little that the patterns have not."""
 
 
-def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Schedule | None:
-    """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds; None if none is.
+@dataclass(frozen=True)
+class Searched:
+    """What a search found.
+
+    Attributes:
+        schedule: Better than what was reached; None: nothing better was found.
+        least: The figure of the best that was found or reached, where an exhaustive search left nothing below it.
+        proof: Why, in words; empty where nothing is proved beyond the bound.
+    """
+
+    schedule: Schedule | None
+    least: float
+    proof: str
+
+
+def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Searched | None:
+    """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds, or a proof.
 
     Args:
         request: What is planned.
         paths: Routes on the machine.
         reached: The figure of the best candidate, infinite where there is none.
         bound: Nothing is below it.
+
+    Returns:
+        None where nothing is to be searched.
     """
     ends, objective = request.endpoints, request.objective
     if objective not in ("latency", "rounds") or (objective == "latency" and request.port_model != "alpha"):
         return None
     if request.collective.shards or not 2 <= len(ends) <= MOST_SEARCHED_RANKS or len(set(ends)) < len(ends):
+        return None
+    if reached <= bound + SAME_US:
         return None
     latency_us = _latencies(request, paths)
     if request.collective.name == "reduce_scatter":
@@ -50,10 +71,15 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
         _wants(request.collective),
         ports=request.ports,
         objective="latency" if objective == "latency" else "rounds",
-        incumbent=None if reached == inf else reached,
         lower_bound=bound,
     )
-    return None if found is None else _BUILDS[request.collective.name](found.gossip, request)
+    if found is None:
+        return None
+    least = min(found.time, reached)
+    proved = found.proved and found.time > bound + SAME_US and found.time <= least + SAME_US
+    better = found.time < reached - SAME_US
+    schedule = _BUILDS[request.collective.name](found.gossip, request) if better else None
+    return Searched(schedule, least, found.argument if proved else "")
 
 
 def _latencies(request: Request, paths: PathFinder) -> NDArray[np.float64]:
