@@ -21,14 +21,9 @@ from topocomm.planning.algorithms import (
     two_tree,
 )
 from topocomm.planning.algorithms.gossip import Gossip
+from topocomm.planning.algorithms.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
 from topocomm.planning.algorithms.leaders import leaders_allreduce
-from topocomm.planning.algorithms.rails import (
-    cyclic_gossip,
-    cyclic_tree,
-    gather_over_groups,
-    rails_allreduce,
-    rails_tree,
-)
+from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.collectives import Collective
@@ -180,7 +175,7 @@ class _Machine:
                 told = multiport.spread_gossip(len(self.order), ports)
                 yield Talk(f"multiport-{ports}", told, aligned_tree(len(self.order), ports + 1))
             return
-        for radices in dict.fromkeys([nest.even, nest.small]):
+        for radices in nest.for_rails(few=True):
             told = gossip.gossip_of(rails_allreduce(nest.groups, radices, 1, ports))
             yield self._talk(f"rails-{_dotted(radices)}", told, rails_tree(nest.groups, radices))
         for radices in dict.fromkeys([nest.soonest, nest.small]):
@@ -270,7 +265,7 @@ def _forest(request: Request, paths: PathFinder) -> Schedule | None:
 def _grouped_allreduces(request: Request, machine: _Machine) -> Builds:
     rows, nest, ports, few = request.layout.rows, machine.nest, request.ports, len(machine.order) <= MOST_LISTED_RANKS
     if machine.in_order or request.operator.commutative:
-        for radices in dict.fromkeys([nest.even, nest.small] if few else [nest.even]):
+        for radices in nest.for_rails(few=few):
             build = partial(rails_allreduce, nest.groups, radices, rows, ports)
             yield f"rails-{_dotted(radices)}", build if machine.in_order else partial(_renumbered, build, machine.order)
         if machine.in_order and not nest.flat and few:

@@ -58,6 +58,7 @@ def plan_text(plan: Plan, topology: Topology, rivals: Sequence[Rival] = (), defe
         f"          {long_run}model {plan.port_model}, {ports}, objective {plan.objective}",
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
+        *_wrap("  optimal ", c.proved_by_search),
         *_choice(plan, rivals),
         *_wrap("  proof   ", ", ".join(_proved(plan))),
         *(f"  assumed {note}" for note in plan.assumed),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf
 from operator import index
@@ -28,7 +28,8 @@ from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, Pla
 from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.schedule import Schedule, split_rows
 from topocomm.planning.scratch import scratch_bytes
-from topocomm.planning.searched import searched
+from topocomm.planning.search.gossip import SAME_US
+from topocomm.planning.searched import Searched, searched
 from topocomm.planning.transforms import split_rounds
 from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import ENDPOINT_KINDS, Topology
@@ -249,7 +250,8 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
     refuse_disconnected(paths, request.collective, request.endpoints)
     found = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
-    found += _searched(found, request, paths, bounds)
+    better, by_search = _searched(found, request, paths, bounds)
+    found += better
     found = found or _candidates(relayed_builds(request, paths), request, paths)
     if not found:
         raise PlanError(
@@ -258,7 +260,10 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
         )
     found = _within_scratch(found, request)
     found.sort(key=lambda one: _rank(one, request))
-    return _finish(request, found[0], paths, bounds), tuple((one.algorithm, one.cost) for one in found)
+    plan = _finish(request, found[0], paths, bounds)
+    if by_search is not None and _merit(found[0], request.objective)[0] <= by_search.least + SAME_US:
+        plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=by_search.proof))
+    return plan, tuple((one.algorithm, one.cost) for one in found)
 
 
 def _within_scratch(found: list[Candidate], request: Request) -> list[Candidate]:
@@ -272,15 +277,19 @@ def _within_scratch(found: list[Candidate], request: Request) -> list[Candidate]
     return [one for one, scratch in zip(found, taken, strict=True) if scratch <= most]
 
 
-def _searched(found: list[Candidate], request: Request, paths: PathFinder, bounds: Bounds) -> list[Candidate]:
-    """What a search finds where no candidate meets the bound."""
+def _searched(
+    found: list[Candidate], request: Request, paths: PathFinder, bounds: Bounds
+) -> tuple[list[Candidate], Searched | None]:
+    """What a search finds where no candidate meets the bound, and what it proves."""
     bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
     reached = min((_merit(one, request.objective)[0] for one in found), default=inf)
     try:
-        schedule = searched(request, paths, reached, bound)
-    except DoesNotFitError:
-        return []
-    return [] if schedule is None else [_candidate("searched", schedule, request, paths)]
+        result = searched(request, paths, reached, bound)
+        if result is None or result.schedule is None:
+            return [], result
+        return [_candidate("searched", result.schedule, request, paths)], result
+    except DoesNotFitError:  # a value that was folded on its way would have to be taken apart
+        return [], None
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "port_model": plan.port_model,
         **asdict(plan.figures),
         "proof": asdict(plan.proof),
-        "certificate": asdict(plan.certificate),
+        "certificate": _certificate(plan),
         "assumed": list(plan.assumed),
         "schedule": schedule_document(plan.schedule),
     }
@@ -183,6 +183,14 @@ def _read(document: dict[str, Json]) -> Plan:
         schedule=schedule,
         assumed=texts(entry(document, "assumed"), "assumed"),
     )
+
+
+def _certificate(plan: Plan) -> dict[str, Any]:
+    """The certificate; what a search proved only where one did."""
+    found = asdict(plan.certificate)
+    if not plan.certificate.proved_by_search:
+        del found["proved_by_search"]
+    return found
 
 
 def _read_collective(document: dict[str, Json], ranks: int) -> Collective:
