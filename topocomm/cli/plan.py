@@ -15,13 +15,14 @@ from topocomm.cli.output import write_result
 from topocomm.cli.ranks import parse_ranks
 from topocomm.cli.sizes import parse_bytes, parse_sizes
 from topocomm.cli.sources import add_sources, read_sources
-from topocomm.errors import PlanError
+from topocomm.errors import OperatorError, PlanError
 from topocomm.operators.find import find_operator
 from topocomm.planning.candidates import Limits
 from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
 from topocomm.planning.compare import check_whole, defect, ranked
 from topocomm.planning.crossover import Size, crossover_document, crossover_text
+from topocomm.planning.in_network import in_network_notes
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.plan_text import plan_text
@@ -100,13 +101,27 @@ def _run(args: argparse.Namespace) -> int:
     if args.save:
         chosen.save(Path(args.save))
     if args.format == "text":
-        rivals = () if args.plan else ranked(chosen, topology, find_operator(chosen.operator), _limits(args))
-        print(plan_text(chosen, topology, rivals, cost))
+        print(_text(args, chosen, topology, cost))
         return 0
     if cost:
         print(cost, file=sys.stderr)
     write_result(_written(args.format, chosen, topology), None)
     return 0
+
+
+def _text(args: argparse.Namespace, plan: Plan, topology: Topology, cost: str) -> str:
+    """The plan as text; of a saved plan, what is planned for the same request now stands beside it."""
+    try:
+        operator = find_operator(plan.operator)
+    except OperatorError as error:  # of a saved plan: its file is proved without the operator
+        return plan_text(plan, topology, str(error), cost)
+    notes = in_network_notes(plan, topology, operator)
+    row_bytes = operator.default_layout(1).row_bytes
+    if plan.schedule.rows * row_bytes != plan.payload_bytes:
+        own = plan.payload_bytes / max(plan.schedule.rows, 1)
+        why = f"a row of this plan has {own:g} B, one of {operator.name} as it is planned here {row_bytes} B"
+        return plan_text(plan, topology, why, cost, notes)
+    return plan_text(plan, topology, ranked(plan, topology, operator, _limits(args)), cost, notes)
 
 
 def _written(form: str, plan: Plan, topology: Topology) -> str:

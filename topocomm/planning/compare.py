@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from topocomm.errors import PlanError
 from topocomm.operators.operator import Operator
 from topocomm.planning.candidates import Limits, Request
 from topocomm.planning.cost import Cost
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import NO_LIMITS, chosen_from
+from topocomm.planning.schedule import Schedule
 from topocomm.topology.degrade import pieces
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
@@ -81,7 +84,8 @@ def check_whole(topology: Topology, ranks: Sequence[str] | None) -> None:
 def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
     """What the links named cost, in one line, as the objective sees it: both plans are the best for it.
 
-    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`
+    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`; "plan still" where the plan sends
+    and folds the same as before.
     """
     what, unit = {
         "throughput": ("throughput", "GB/s"),
@@ -93,5 +97,12 @@ def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
         told = f"{what} still {before:.2f} {unit}"
     else:
         told = f"{what} {f'{after / before - 1:+.0%} ' if before else ''}({before:.2f} -> {after:.2f} {unit})"
-    chosen = "plan still" if whole.algorithm == degraded.algorithm else "new plan"
+    chosen = "plan still" if _same_moves(whole.schedule, degraded.schedule) else "new plan"
     return f"without {', '.join(names)}: {told}, {chosen} {degraded.algorithm}"
+
+
+def _same_moves(one: Schedule, other: Schedule) -> bool:
+    """Whether two schedules send and fold the same."""
+    plain = (one.chunks, one.paths, one.repeat) == (other.chunks, other.paths, other.repeat)
+    columns = ("transfers", "combines", "operands")
+    return plain and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)

@@ -27,17 +27,27 @@ MOST_ROUNDS = 16
 MOST_MOVES = 16
 MOST_RIVALS = 4
 MOST_PLACES = 6
+AS_GOOD = (0.995, 1.005)
+"""Between these a rival costs as much."""
 _LEAST = {"latency": "least time without bytes", "rounds": "fewest rounds", "auto": "least time with these bytes"}
 
 
-def plan_text(plan: Plan, topology: Topology, rivals: Sequence[Rival] = (), defect: str = "") -> str:
+def plan_text(
+    plan: Plan,
+    topology: Topology,
+    rivals: Sequence[Rival] | str = (),
+    defect: str = "",
+    switches: Sequence[str] = (),
+) -> str:
     """Lines of at most 80 columns, but for names that are longer.
 
     Args:
         plan: The plan.
         topology: What it was made for.
-        rivals: What it was chosen from, itself among them, best first (`compare.ranked`).
+        rivals: What it was chosen from, or would be today, itself among them, best first (`compare.ranked`); or why
+            that is not known.
         defect: What a defect of the machine costs (`compare.defect`).
+        switches: What switches could do by themselves (`in_network.in_network_notes`).
     """
     f, c = plan.figures, plan.certificate
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"
@@ -53,14 +63,16 @@ def plan_text(plan: Plan, topology: Topology, rivals: Sequence[Rival] = (), defe
         *_shares(plan),
         f"  plan    {plan.algorithm}: {_count(f.rounds, 'round')}, {_count(f.transfers, 'message')}, "
         f"{f.wire_bytes} B on the wire",
+        *_slices(plan),
         f"  memory  {f.scratch_bytes} B scratch a rank",
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
         f"          {long_run}model {plan.port_model}, {ports}, objective {plan.objective}",
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
+        *(line for note in switches for line in _wrap("  switch  ", note)),
         *_choice(plan, rivals),
         *_wrap("  proof   ", ", ".join(_proved(plan))),
-        *(f"  assumed {note}" for note in plan.assumed),
+        *(line for note in plan.assumed for line in _wrap("  assumed ", note)),
         f"  digest  {plan.digest}",
         *_rounds(plan, PathFinder(topology)),
     ]
@@ -91,16 +103,32 @@ def _run(stem: str, number: int, rank: int, count: int) -> str:
     return f"{rank}-{rank + count - 1} on {stem}{number}-{number + count - 1}"
 
 
-def _choice(plan: Plan, rivals: Sequence[Rival]) -> list[str]:
+def _slices(plan: Plan) -> list[str]:
+    """How a pipelined plan is cut."""
+    repeat = plan.schedule.repeat
+    if repeat is None:
+        return []
+    when = f"each {_count(repeat.stagger_rounds, 'round')} after the one before; below are the rounds of one slice"
+    return _wrap(
+        "  slices  ",
+        f"{repeat.count} of every chunk, " + (when if repeat.stagger_rounds else "all in the same messages"),
+    )
+
+
+def _choice(plan: Plan, rivals: Sequence[Rival] | str) -> list[str]:
     """Why this algorithm, and what the next ones would cost."""
+    if isinstance(rivals, str):
+        return _wrap("  others  ", f"not known: {rivals}")
     if not rivals:
         return []
-    others = [rival for rival in rivals if rival.algorithm != plan.algorithm]
+    own = figure_of(plan, plan.figures)
+    others = [rival for rival in rivals if rival.algorithm != plan.algorithm or _times(plan, own, rival) < AS_GOOD[0]]
     if not others:
         return ["  why     no other algorithm fits this request"]
     reason = _LEAST.get(plan.objective, "most bytes a second in the long run")
-    own = figure_of(plan, plan.figures)
-    told = [f"{one.algorithm} {_figure(plan, one.figure)}{_behind(plan, own, one.figure)}" for one in others]
+    if any(_times(plan, own, rival) < AS_GOOD[0] for rival in others):
+        reason = f"kept as it is, not the {reason}"
+    told = [f"{one.algorithm} {_figure(plan, one.figure)}{_behind(_times(plan, own, one))}" for one in others]
     rest = f", and {len(told) - MOST_RIVALS} more" if len(told) > MOST_RIVALS else ""
     return [
         *_wrap("  why     ", f"{reason} of {len(others) + 1} algorithms that fit: {_figure(plan, own)}"),
@@ -114,10 +142,15 @@ def _figure(plan: Plan, figure: float) -> str:
     return f"{figure:.2f} GB/s" if plan.objective == "throughput" else f"{figure:.2f} us"
 
 
-def _behind(plan: Plan, own: float, figure: float) -> str:
-    """How much worse; nothing where it is as good and another figure decided."""
-    worse = (own / figure if figure else 0.0) if plan.objective == "throughput" else (figure / own if own else 0.0)
-    return f" ({worse:.2f}x)" if worse > 1.005 else " (as good)"
+def _times(plan: Plan, own: float, rival: Rival) -> float:
+    """How many times as slow as the plan a rival is."""
+    slow, fast = (own, rival.figure) if plan.objective == "throughput" else (rival.figure, own)
+    return slow / fast if fast else 1.0
+
+
+def _behind(times: float) -> str:
+    """How much worse, or better; where it is as good, another figure decided."""
+    return " (as good)" if AS_GOOD[0] <= times <= AS_GOOD[1] else f" ({times:.2f}x)"
 
 
 def _shares(plan: Plan) -> list[str]:
@@ -178,14 +211,19 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     """Round by round the bytes of a message and when the last one has arrived: `16512 B each, all there at 0.64 us`.
 
     The times are those of the plan's own port model and payload. Of a schedule with very many messages, and of a
-    pipelined one, whose slices overlap, only the bytes are told.
+    pipelined one, whose slices overlap, only the bytes are told: those of one slice.
     """
     row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
     schedule = plan.schedule
-    messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
-    edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
-    sizes = [_sizes(np.unique(messages.payload_bytes[low:high]).tolist()) for low, high in pairwise(edges)]
-    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
+    slices = schedule.repeat.count if schedule.repeat is not None and schedule.repeat.stagger_rounds else 1
+    rows = np.array([rows for _, rows in schedule.chunks], dtype=np.int64)
+    first, last = (messages_of(schedule, cut * row_bytes) for cut in (-(-rows // slices), rows // slices))
+    edges = np.searchsorted(first.round, np.arange(schedule.rounds + 1)).tolist()
+    sizes = [
+        _sizes([*last.payload_bytes[low:high].tolist(), *first.payload_bytes[low:high].tolist()])
+        for low, high in pairwise(edges)
+    ]
+    if not 0 < len(first) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
         return sizes
     steps = steps_of(schedule, plan.ranks, paths, row_bytes)
     nics = frozenset(device.id for device in paths.topology.devices if device.kind == "nic")
@@ -194,14 +232,15 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     model = FluidModel(paths, plan.ports, plan.port_model == "loggp", nics)
     ready_us = ready_times_us(steps, inputs, outputs, model)
     ends = [max((ready_us[p] for m in step.messages for p in m.writes), default=0.0) for step in steps]
-    return [f"{size}all there at {end:.2f} us" for size, end in zip(sizes, ends, strict=True)]
+    return [
+        ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    """Bytes of a message, from those that occur, least first."""
-    if not sizes or not sizes[-1]:
-        return ""
-    return f"{sizes[0]} B each, " if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} B each, "
+    """Bytes of a message, from those that occur; nothing where there are none."""
+    low, high = min(sizes, default=0), max(sizes, default=0)
+    return "" if not high else f"{low} B each" if low == high else f"{low} to {high} B each"
 
 
 def _exchanges(messages: Iterable[tuple[int, int]]) -> list[str]:
