@@ -218,6 +218,9 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
             f"{args.plan}: made for another topology (digest {saved.topology_digest[:12]}; {topology.name!r} has "
             f"{topology.digest[:12]}); name that one with --input or --system, or plan again"
         )
-    verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
-    check_certificate(topology, saved)
+    try:
+        verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
+        check_certificate(topology, saved)
+    except PlanError as error:
+        raise PlanError(f"{args.plan}: {error}") from None
     return saved

@@ -16,10 +16,11 @@ import numpy as np
 from topocomm.planning.compare import Rival, figure_of
 from topocomm.planning.cost import FLUID_LIMIT_MESSAGES
 from topocomm.planning.fluid import FluidModel, ready_times_us
-from topocomm.planning.messages import chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import input_pieces, split_rows
+from topocomm.planning.routes import Ints
+from topocomm.planning.schedule import Schedule, input_pieces, split_rows
 from topocomm.topology.model import Topology
 
 WIDTH = 80
@@ -72,6 +73,7 @@ def plan_text(
         *(line for note in switches for line in _wrap("  switch  ", note)),
         *_choice(plan, rivals),
         *_wrap("  proof   ", ", ".join(_proved(plan))),
+        *_table_figures(topology),
         *(line for note in plan.assumed for line in _wrap("  assumed ", note)),
         f"  digest  {plan.digest}",
         *_rounds(plan, PathFinder(topology)),
@@ -101,6 +103,12 @@ def _run(stem: str, number: int, rank: int, count: int) -> str:
     if count == 1:
         return f"{rank} on {stem}{number if number >= 0 else ''}"
     return f"{rank}-{rank + count - 1} on {stem}{number}-{number + count - 1}"
+
+
+def _table_figures(topology: Topology) -> list[str]:
+    """Latencies that stand in the topology, but that no tool told."""
+    kinds = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
+    return _wrap("  figures ", f"latency of {', '.join(kinds)} assumed, from the table of link kinds" if kinds else "")
 
 
 def _slices(plan: Plan) -> list[str]:
@@ -215,15 +223,10 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     """
     row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
     schedule = plan.schedule
-    slices = schedule.repeat.count if schedule.repeat is not None and schedule.repeat.stagger_rounds else 1
-    rows = np.array([rows for _, rows in schedule.chunks], dtype=np.int64)
-    first, last = (messages_of(schedule, cut * row_bytes) for cut in (-(-rows // slices), rows // slices))
-    edges = np.searchsorted(first.round, np.arange(schedule.rounds + 1)).tolist()
-    sizes = [
-        _sizes([*last.payload_bytes[low:high].tolist(), *first.payload_bytes[low:high].tolist()])
-        for low, high in pairwise(edges)
-    ]
-    if not 0 < len(first) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
+    messages, low, high = _message_bytes(schedule, row_bytes)
+    edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
+    sizes = [_sizes(low[begin:end], high[begin:end]) for begin, end in pairwise(edges)]
+    if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
         return sizes
     steps = steps_of(schedule, plan.ranks, paths, row_bytes)
     nics = frozenset(device.id for device in paths.topology.devices if device.kind == "nic")
@@ -237,10 +240,21 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     ]
 
 
-def _sizes(sizes: Sequence[int]) -> str:
-    """Bytes of a message, from those that occur; nothing where there are none."""
-    low, high = min(sizes, default=0), max(sizes, default=0)
-    return "" if not high else f"{low} B each" if low == high else f"{low} to {high} B each"
+def _message_bytes(schedule: Schedule, row_bytes: int) -> tuple[Messages, Ints, Ints]:
+    """The messages, and int64 [messages] twice: bytes of the least and the largest, over the slices of a pipeline."""
+    messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
+    low = high = messages.payload_bytes
+    if schedule.repeat is None or not schedule.repeat.stagger_rounds:
+        return messages, low, high
+    rows = [[own for _, own in split_rows(whole, schedule.repeat.count)] for _, whole in schedule.chunks]
+    every = [messages_of(schedule, slice_ * row_bytes).payload_bytes for slice_ in np.unique(np.array(rows).T, axis=0)]
+    return messages, np.min(every, axis=0), np.max(every, axis=0)
+
+
+def _sizes(low: Ints, high: Ints) -> str:
+    """Bytes of a message of a round, from those that occur; nothing where there are none."""
+    least, most = min(low.tolist(), default=0), max(high.tolist(), default=0)
+    return "" if not most else f"{least} B each" if least == most else f"{least} to {most} B each"
 
 
 def _exchanges(messages: Iterable[tuple[int, int]]) -> list[str]:

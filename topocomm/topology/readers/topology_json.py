@@ -19,6 +19,7 @@ from topocomm.topology.model import (
     RankPlace,
     Topology,
 )
+from topocomm.topology.readers import strict_json
 
 SCHEMA = "topocomm.topology/1"
 
@@ -77,7 +78,7 @@ def read(text: str, name: str) -> Topology:
         TopologyError: Not JSON, another schema, or a field that breaks its type; names the JSON path.
     """
     try:
-        document = json.loads(text, parse_constant=_no_constant)
+        document = strict_json.loads(text)
     except json.JSONDecodeError as error:
         hint = "; it ends too early" if error.pos >= len(text.rstrip()) else ""
         raise TopologyError(f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}{hint}") from None
@@ -310,7 +311,3 @@ def _is_unicode(text: str) -> bool:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number")
