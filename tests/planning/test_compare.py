@@ -3,7 +3,7 @@
 import pytest
 
 from tests.machines import hosts, line, switch
-from topocomm import PROD, SUM, PlanError, plan
+from topocomm import PROD, SUM, PlanError, catalog, plan
 from topocomm.planning.compare import check_whole, defect, figure_of, ranked
 from topocomm.planning.planner import every_plan
 from topocomm.topology.degrade import without
@@ -56,3 +56,12 @@ def test_a_machine_in_pieces_is_refused_unless_the_ranks_are_of_one():
     many = without(switch(7), [f"GPU{i}" for i in range(7)])
     with pytest.raises(PlanError, match="7 pieces: GPU0; GPU1; GPU2; GPU3; and 3 more"):
         check_whole(many, None)
+
+
+def test_another_schedule_of_the_same_algorithm_is_a_new_plan():
+    cluster = catalog("dgx-h100", hosts=2)
+    before, after = (
+        plan(t, payload_bytes=1 << 20, objective="throughput") for t in (cluster, without(cluster, ["rail3"]))
+    )
+    assert before.algorithm == after.algorithm == "forest"
+    assert defect(before, after, ["rail3"]).endswith("GB/s), new plan forest")
