@@ -345,7 +345,10 @@ def test_several_links_and_links_that_do_not_matter(capsys):
 CUT = [
     (("--without", "GPU9"), "without 'GPU9': neither a device of topology 'dgx-h100' nor two of them as A-B or A->B"),
     (("--without", "GPU3-NIC3"), "without 'GPU3-NIC3': no link joins GPU3 and NIC3; GPU3 is linked to nvswitch0"),
-    (("--without", "GPU3"), "falls into 2 pieces: GPU0-2,4-7; GPU3; name the ranks of one piece with --ranks"),
+    (
+        ("--without", "GPU3"),
+        "7 endpoints (GPU0-2,4-7) and 1 endpoint (GPU3); plan for ranks of one part (--ranks)",
+    ),
 ]
 
 

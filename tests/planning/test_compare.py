@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.machines import hosts, line, switch
-from topocomm import PROD, SUM, PlanError, catalog, plan
-from topocomm.planning.compare import check_whole, defect, figure_of, ranked
+from tests.machines import hosts, switch
+from topocomm import PROD, SUM, catalog, plan
+from topocomm.planning.compare import defect, figure_of, ranked
 from topocomm.planning.planner import every_plan
 from topocomm.topology.degrade import without
 
@@ -45,17 +45,6 @@ def test_a_defect_is_told_by_the_objective():
     same = plan(cluster, payload_bytes=4096)
     assert defect(same, same, ["a", "b"]).endswith(f"us, plan still {same.algorithm}")
     assert "without a, b: 4096 B still " in defect(same, same, ["a", "b"])
-
-
-def test_a_machine_in_pieces_is_refused_unless_the_ranks_are_of_one():
-    broken = without(line(4), ["GPU1-GPU2"])
-    with pytest.raises(PlanError, match="falls into 2 pieces: GPU0-1; GPU2-3; name the ranks of one piece"):
-        check_whole(broken, None)
-    check_whole(broken, ["GPU2", "GPU3"])
-    check_whole(line(4), None)
-    many = without(switch(7), [f"GPU{i}" for i in range(7)])
-    with pytest.raises(PlanError, match="7 pieces: GPU0; GPU1; GPU2; GPU3; and 3 more"):
-        check_whole(many, None)
 
 
 def test_another_schedule_of_the_same_algorithm_is_a_new_plan():

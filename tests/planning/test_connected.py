@@ -32,8 +32,8 @@ def apart(*machines):
 def test_parts_are_named(name):
     machine = apart(switch(8), switch(2))
     message = (
-        r"topology 'apart': no links lead( both ways)? between 8 endpoints \(0/GPU0, 0/GPU1, 0/GPU2, ...\) and "
-        r"2 endpoints \(1/GPU0, 1/GPU1\); plan for ranks of one part"
+        r"topology 'apart': no links lead( both ways)? between 8 endpoints \(0/GPU0-7\) and "
+        r"2 endpoints \(1/GPU0-1\); plan for ranks of one part"
     )
     with pytest.raises(PlanError, match=message):
         check(machine, name)
@@ -45,6 +45,14 @@ def test_parts_are_named(name):
 def test_many_parts_are_counted():
     with pytest.raises(PlanError, match=r"1 endpoint \(0/GPU0\), .*\(2/GPU0\) and 6 more; plan"):
         check(apart(*[switch(1)] * 9))
+
+
+def test_names_of_a_part_are_cut():
+    with pytest.raises(PlanError, match=r"5 endpoints \(0/h0/GPU0, 0/h1/GPU0, 0/h2/GPU0, \.\.\.\) and 1 endpoint"):
+        check(apart(hosts(5, 1), switch(1)))
+    odd = [f"1/GPU{gpu}" for gpu in (0, 2, 4, 6)]
+    with pytest.raises(PlanError, match=r"1 endpoint \(0/GPU0\) and 4 endpoints \(1/GPU0,2,4,6\); plan"):
+        check(apart(switch(1), line(8)), endpoints=["0/GPU0", *odd])
 
 
 @pytest.mark.parametrize("machine", [switch(1), switch(8), line(9), hosts(3, 2)], ids=lambda machine: machine.name)

@@ -20,7 +20,7 @@ from topocomm.operators.find import find_operator
 from topocomm.planning.candidates import Limits
 from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
-from topocomm.planning.compare import check_whole, defect, ranked
+from topocomm.planning.compare import defect, ranked
 from topocomm.planning.crossover import Size, crossover_document, crossover_text
 from topocomm.planning.in_network import in_network_notes
 from topocomm.planning.paths import PathFinder
@@ -169,9 +169,6 @@ def _crossover(args: argparse.Namespace, topology: Topology) -> str:
 def _planned(args: argparse.Namespace, topology: Topology, payload_bytes: int | None = None) -> Plan:
     if payload_bytes is None and args.bytes is None:
         raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
-    ranks = parse_ranks(args.ranks, topology)
-    if args.without:
-        check_whole(topology, ranks)
     return plan(
         topology,
         args.collective or "allreduce",
@@ -180,7 +177,7 @@ def _planned(args: argparse.Namespace, topology: Topology, payload_bytes: int | 
         objective=args.objective or "auto",
         ports=1 if args.ports is None else args.ports,
         port_model=args.port_model,
-        ranks=ranks,
+        ranks=parse_ranks(args.ranks, topology),
         root=args.root or 0,
         order=args.order or "any",
         max_trees=args.max_trees,

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topocomm.errors import PlanError
 from topocomm.operators.operator import Operator
 from topocomm.planning.candidates import Limits, Request
 from topocomm.planning.cost import Cost
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import NO_LIMITS, chosen_from
 from topocomm.planning.schedule import Schedule
-from topocomm.topology.degrade import pieces
-from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
 
-MOST_PIECES = 4
 SAME = 5e-4
 """Relative difference below which figures count as equal."""
 
@@ -62,23 +58,6 @@ def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
     if plan.objective == "rounds":
         return float(cost.rounds)
     return cost.alpha_us if plan.objective == "latency" else cost.predicted_us
-
-
-def check_whole(topology: Topology, ranks: Sequence[str] | None) -> None:
-    """Refuse to plan on a machine that has fallen apart.
-
-    Raises:
-        PlanError: Some ranks have no way to others; the message names the pieces.
-    """
-    wanted = set(topology.endpoints if ranks is None else ranks)
-    groups = [own for group in pieces(topology) if (own := [end for end in group if end in wanted])]
-    if len(groups) > 1:
-        shown = "; ".join(ranges(group) for group in groups[:MOST_PIECES])
-        more = f"; and {len(groups) - MOST_PIECES} more" if len(groups) > MOST_PIECES else ""
-        raise PlanError(
-            f"topology {topology.name!r} falls into {len(groups)} pieces: {shown}{more}; "
-            "name the ranks of one piece with --ranks, or leave a link between them"
-        )
 
 
 def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:

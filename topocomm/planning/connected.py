@@ -11,9 +11,10 @@ from topocomm.errors import PlanError
 from topocomm.planning.collectives import IN_PARTS, Collective
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.routes import Ints
+from topocomm.topology.draw.names import ranges
 
 _SHOWN = 3
-"""Parts that a message lists, and endpoints of each."""
+"""Parts that a message lists, and runs of endpoints of each."""
 
 
 def refuse_disconnected(paths: PathFinder, collective: Collective, endpoints: Sequence[str]) -> None:
@@ -61,13 +62,14 @@ def _in_words(parts: Sequence[Sequence[str]], left: int, both_ways: bool) -> str
     """What does not hang together, and the remedy."""
     listed = []
     for part in parts[:_SHOWN]:
-        names = ", ".join(part[:_SHOWN]) + (", ..." if len(part) > _SHOWN else "")
+        runs = ranges(part).split(", ")
+        names = ", ".join(runs[:_SHOWN]) + (", ..." if len(runs) > _SHOWN else "")
         listed.append(f"{len(part)} endpoint{'s' * (len(part) != 1)} ({names})")
     others = left + sum(map(len, parts[_SHOWN:]))
     if others:
         listed.append(f"{others} more")
     joined = "lead both ways" if both_ways else "lead"
     return (
-        f"no links {joined} between {', '.join(listed[:-1])} and {listed[-1]}; plan for ranks of one part, or add "
-        "the links that are missing"
+        f"no links {joined} between {', '.join(listed[:-1])} and {listed[-1]}; plan for ranks of one part (--ranks), "
+        "or add the links that are missing"
     )
