@@ -54,3 +54,6 @@ def test_another_schedule_of_the_same_algorithm_is_a_new_plan():
     )
     assert before.algorithm == after.algorithm == "forest"
     assert defect(before, after, ["rail3"]).endswith("GB/s), new plan forest")
+    one, other = every_plan(cluster, "allreduce", SUM, SUM.default_layout(16))[:2]
+    assert one.schedule.chunks == other.schedule.chunks
+    assert f", new plan {other.algorithm}" in defect(one, other, ["rail3"])

@@ -13,11 +13,13 @@ import pytest
 
 from tests.planning.formats import msccl_machine, mscclpp_machine
 from tests.planning.formats.msccl_machine import expected
-from topocomm import PROD, PlanError, catalog, plan
+from topocomm import PROD, SUM, PlanError, catalog, plan
 from topocomm.planning.cost import cost_of
 from topocomm.planning.formats import gpu_program, msccl_xml, mscclpp_json
 from topocomm.planning.formats.gpu_program import MOST_UNITS, ROUNDED_UNITS, equal_units
 from topocomm.planning.paths import PathFinder
+from topocomm.planning.planner import every_plan
+from topocomm.planning.schedule import Repeat
 
 LONG = 1 << 22
 CASES = [
@@ -53,7 +55,7 @@ def test_the_cases_have_what_is_hard():
 @pytest.fixture
 def coarse(monkeypatch):
     """Few units, so that runs are short, and some chunks vanish."""
-    monkeypatch.setattr(gpu_program, "ROUNDED_UNITS", 96)
+    monkeypatch.setattr(gpu_program, "ROUNDED_UNITS", 24)
 
 
 @pytest.mark.parametrize("index", range(len(CASES)), ids=IDS)
@@ -66,6 +68,28 @@ def test_msccl_xml(index, coarse):
         collective.name, collective.ranks, int(ET.fromstring(text).get("nchunksperloop")), collective.root
     )
     assert all(msccl_machine.run(text, in_place, seed=index, holds=index % 3) == wanted for in_place in (False, True))
+
+
+def test_chunks_that_vanish_are_left_out(coarse):
+    made, topology = planned(0)
+    schedule, units = equal_units(made.collective, made.schedule, "test")
+    assert 1 < len(schedule.chunks) == len(units.count) < len(made.schedule.chunks)
+    assert min(units.count) >= 1
+    assert not any(step.get("cnt") == "0" for step in ET.fromstring(msccl_xml.dumps(made, topology)).iter("step"))
+
+
+def test_a_pipeline_that_is_too_long_is_written_without_its_slices(monkeypatch):
+    topology = catalog("dgx-h100")
+    made = next(p for p in every_plan(topology, "allreduce", SUM, SUM.default_layout(4096)) if p.algorithm == "ring")
+    piped = replace(made, schedule=replace(made.schedule, repeat=Repeat(8, 1)))
+    sliced = json.loads(mscclpp_json.dumps(piped, topology))
+    monkeypatch.setattr(mscclpp_json, "MOST_SEMAPHORES", 1)
+    whole = json.loads(mscclpp_json.dumps(piped, topology))
+    assert [program["gpus"][0]["input_chunks"] for program in (sliced, whole)] == [64, 8]
+    assert mscclpp_machine.run(json.dumps(whole), True) == [expected("allreduce", 8, 8, 0)] * 2
+    monkeypatch.setattr(mscclpp_json, "MOST_SEMAPHORES", 0)
+    with pytest.raises(PlanError, match="choose an algorithm with fewer rounds, as --objective latency does"):
+        mscclpp_json.dumps(piped, topology)
 
 
 def test_a_chunk_of_many_units_is_several_steps():
