@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -33,7 +33,7 @@ def rounds(said):
         if head:
             found[int(head[1])] = []
         if head or (found and shown.startswith(" " * 10) and "all there at" not in shown):
-            found[max(found)] += re.findall(r"and \d+ more|\(.*\)|\S+", shown[10:])
+            found[max(found)] += re.findall(r"and \d+ more|\([^)]*\);?|\S+", shown[10:])
     return found
 
 
@@ -237,3 +237,30 @@ def test_what_is_not_known_of_others_and_what_switches_could_do_is_told():
     assert "\n  switch  one could\n  switch  another could not\n" in text
     better = plan_text(made, topology, [Rival("quick", made.figures.predicted_us / 2, 1.0)])
     assert "why     kept as it is, not the least time with these bytes of 2 algorithms" in better
+
+
+def test_messages_over_different_links_are_told_apart():
+    topology = catalog("dgx-1-v100")
+    made = plan(topology, payload_bytes=1 << 20, objective="throughput")
+    assert made.schedule.paths
+    nvlink = {(link.src, link.dst) for link in topology.links if link.kind == "nvlink"}
+    mixed = 0
+    for number, words in rounds(plan_text(made, topology)).items():
+        ended = [word for word in words if word.startswith("(")]
+        mixed += len(ended) > 1
+        assert [word.endswith(";") for word in ended] == [True] * (len(ended) - 1) + [False]
+        over = {"(nvlink)": set(), "(pcie)": set()}
+        for move in (m for m in made.schedule.transfer_list() if m.round == number - 1):
+            path = made.schedule.paths[move.path] if move.path >= 0 else (f"GPU{move.src}", f"GPU{move.dst}")
+            kind = "(nvlink)" if set(pairwise(path)) <= nvlink else "(pcie)"
+            over[kind].add((move.src, move.dst))
+        told = []
+        for word in words:
+            if word.startswith("("):
+                kind = over[word.strip(";")]
+                assert {tuple(map(int, re.split("<?>", pair))) for pair in told} <= kind
+                assert all(pair[::-1] in kind for pair in (tuple(map(int, t.split("<>"))) for t in told if "<" in t))
+                told = []
+            elif not word.startswith("and "):
+                told.append(word)
+    assert mixed

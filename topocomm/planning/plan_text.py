@@ -19,13 +19,15 @@ from topocomm.planning.fluid import FluidModel, ready_times_us
 from topocomm.planning.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
-from topocomm.planning.routes import Ints
+from topocomm.planning.routes import Ints, Routes
 from topocomm.planning.schedule import Schedule, input_pieces, split_rows
 from topocomm.topology.model import Topology
 
 WIDTH = 80
 MOST_ROUNDS = 16
 MOST_MOVES = 16
+FEW_MOVES = 4
+"""Messages that are listed of a round, and at least of those over one set of link kinds."""
 MOST_RIVALS = 4
 MOST_PLACES = 6
 AS_GOOD = (0.995, 1.005)
@@ -199,20 +201,35 @@ def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     lines = []
     schedule, times = plan.schedule, round_times(plan, paths)
     messages = messages_of(schedule, chunk_bytes(schedule, 0))
-    routes = routes_of(messages, schedule, plan.ranks, paths)
-    kinds = {(link.src, link.dst): link.kind for link in paths.topology.links}
-    kind_of_link = np.array([kinds[edge] for edge in paths.edges], dtype=object)
+    kinds, crossed = _kinds_crossed(routes_of(messages, schedule, plan.ranks, paths), paths)
     edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
     for round_, (low, high) in enumerate(list(pairwise(edges))[:MOST_ROUNDS]):
-        if low < high:
-            crossed = sorted(set(kind_of_link[np.unique(routes.links[routes.starts[low] : routes.starts[high]])]))
-            over = [f"({', '.join(crossed)})"] * bool(crossed)
-            pairs = zip(messages.src[low:high].tolist(), messages.dst[low:high].tolist(), strict=True)
-            lines += _wrap(f"  round {round_ + 1:<2} ", " ".join([*_exchanges(pairs), *over]))
-            lines += _wrap(" " * 11, times[round_])
+        own = crossed[low:high]
+        told = []
+        alike = own[np.sort(np.unique(own, return_index=True)[1])].tolist()
+        for mask in alike:
+            which = low + np.flatnonzero(own == mask)
+            pairs = zip(messages.src[which].tolist(), messages.dst[which].tolist(), strict=True)
+            over = ", ".join(kind for bit, kind in enumerate(kinds) if mask >> bit & 1)
+            told += [*_exchanges(pairs, max(MOST_MOVES // len(alike), FEW_MOVES)), *[f"({over});"] * bool(over)]
+        lines += _wrap(f"  round {round_ + 1:<2} ", " ".join(told).removesuffix(";")) if told else []
+        lines += _wrap(" " * 11, times[round_]) if told else []
     if schedule.rounds > MOST_ROUNDS:
         lines.append(f"  ... and {schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
     return lines
+
+
+def _kinds_crossed(routes: Routes, paths: PathFinder) -> tuple[list[str], Ints]:
+    """The kinds of links by name, and int64 [routes]: which of them each route crosses, a bit each."""
+    of_edge = {(link.src, link.dst): link.kind for link in paths.topology.links}
+    kinds = sorted(set(of_edge.values()))
+    bit = {kind: 1 << number for number, kind in enumerate(kinds)}
+    bits = np.array([bit[of_edge[edge]] for edge in paths.edges], dtype=np.int64)
+    crossed = np.zeros(len(routes), dtype=np.int64)
+    some = np.flatnonzero(routes.hops)
+    if len(some):
+        crossed[some] = np.bitwise_or.reduceat(bits[routes.links], routes.starts[some])
+    return kinds, crossed
 
 
 def round_times(plan: Plan, paths: PathFinder) -> list[str]:
@@ -257,8 +274,8 @@ def _sizes(low: Ints, high: Ints) -> str:
     return "" if not most else f"{least} B each" if least == most else f"{least} to {most} B each"
 
 
-def _exchanges(messages: Iterable[tuple[int, int]]) -> list[str]:
-    """`0<>1` where two ranks exchange, `0>1` where one sends."""
+def _exchanges(messages: Iterable[tuple[int, int]], most: int) -> list[str]:
+    """`0<>1` where two ranks exchange, `0>1` where one sends; so many of them at most."""
     pairs = dict.fromkeys(messages)
     shown = []
     for src, dst in pairs:
@@ -266,8 +283,8 @@ def _exchanges(messages: Iterable[tuple[int, int]]) -> list[str]:
             shown.append(f"{src}>{dst}")
         elif src < dst:
             shown.append(f"{src}<>{dst}")
-    rest = len(shown) - MOST_MOVES
-    return shown if rest <= 0 else [*shown[:MOST_MOVES], f"and {rest} more"]
+    rest = len(shown) - most
+    return shown if rest <= 0 else [*shown[:most], f"and {rest} more"]
 
 
 def _wrap(head: str, text: str) -> list[str]:
