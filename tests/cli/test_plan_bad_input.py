@@ -100,6 +100,7 @@ def altered(tmp_path, path, value):
         (["topology_digest"], "0" * 64, "made for another topology (digest 000000000000; 'dgx-h100' has "),
         (["ports"], 8, "ports: expected a number of ports 1..7, got 8"),
         (["alpha_us"], 0.1, "certificate: alpha_us is 0.1, the schedule has 0.6"),
+        (["scratch_bytes"], 3, "scratch_bytes is 3, the schedule takes 512"),
         (["certificate", "gap"], 0.5, "certificate: the gap is 0.5, figure and bound give "),
         (["certificate", "witness"], {}, "certificate: malformed witness: "),
         (["ranks", 1], "GPU77", "topology 'dgx-h100': GPU0 -> GPU77: not an endpoint"),
