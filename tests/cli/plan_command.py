@@ -25,15 +25,6 @@ def planned(capsys, *words):
     return json.loads(out)
 
 
-def without_choice(text):
-    """The text of a plan without the lines that say what it was chosen from: a saved plan does not know."""
-    lines, kept = text.splitlines(keepends=True), []
-    for line in lines:
-        label = line[:10].strip() if line.startswith("  ") else "-"
-        kept.append(label in ("why", "others") or (not label and bool(kept) and kept[-1]))
-    return "".join(line for line, left_out in zip(lines, kept, strict=True) if not left_out)
-
-
 def refused(capsys, *words):
     """The one line on stderr of a command line that is turned away with status 2."""
     status, out, err = run(capsys, *words)

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.plan_command import H100, SMALL, planned, refused, run, without_choice
+from tests.cli.plan_command import H100, SMALL, planned, refused, run
 from topocomm import catalog, plan
 from topocomm.planning.formats.plan_json import loads
 from topocomm.topology.catalog import SYSTEMS
@@ -138,7 +138,7 @@ def test_canonical_order_is_planned_and_told(capsys, tmp_path):
     made = run(capsys, *words, "--save", str(file))
     assert "  shards  of ranks 0..4, canonical order: 0, 1, 2, 3, 4\n" in made[1]
     assert "the canonical tree over the virtual shards" in " ".join(made[1].split())
-    assert run(capsys, *H100, "--plan", str(file)) == (0, without_choice(made[1]), "")
+    assert run(capsys, *H100, "--plan", str(file)) == (0, made[1], "")
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reduce_scatter"])
@@ -259,7 +259,10 @@ def test_several_links_and_links_that_do_not_matter(capsys):
 CUT = [
     (("--without", "GPU9"), "without 'GPU9': neither a device of topology 'dgx-h100' nor two of them as A-B or A->B"),
     (("--without", "GPU3-NIC3"), "without 'GPU3-NIC3': no link joins GPU3 and NIC3; GPU3 is linked to nvswitch0"),
-    (("--without", "GPU3"), "falls into 2 pieces: GPU0-2,4-7; GPU3; name the ranks of one piece with --ranks"),
+    (
+        ("--without", "GPU3"),
+        "falls into 2 pieces: GPU0-2,4-7; GPU3; name the ranks of one piece with --ranks",
+    ),
 ]
 
 
@@ -278,7 +281,7 @@ def test_the_ranks_of_one_piece_can_be_planned(capsys):
 def test_a_table_over_sizes(capsys):
     status, out, err = run(capsys, *H100, "--sizes", "1KiB:1MiB:32")
     assert (status, err) == (0, "")
-    assert out.splitlines()[-1] == "best: flat from 1 KiB to 32 KiB, direct from 1 MiB to 1 MiB"
+    assert out.splitlines()[-1] == "best: flat from 1 KiB to 32 KiB, direct at 1 MiB"
     assert json.loads(run(capsys, *H100, "--sizes", "1KiB:1MiB:32", "--format", "json")[1])["changes"]
     ElementTree.fromstring(run(capsys, *H100, "--sizes", "1KiB:1MiB:32", "--format", "svg")[1])
 

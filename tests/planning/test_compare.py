@@ -3,7 +3,7 @@
 import pytest
 
 from tests.machines import hosts, switch
-from topocomm import PROD, SUM, plan
+from topocomm import PROD, SUM, catalog, plan
 from topocomm.planning.compare import Rival, behind, defect, figure_of, ranked
 from topocomm.planning.planner import every_plan
 from topocomm.topology.degrade import without
@@ -58,3 +58,15 @@ def test_how_far_a_rival_is_behind_goes_by_the_objective():
     still = plan(switch(1), payload_bytes=0, objective="latency")
     assert behind(still, Rival("other", 1.0, 1.0)) == "worse"
     assert behind(still, Rival("other", 0.0, 0.0)) == "as good"
+
+
+def test_another_schedule_of_the_same_algorithm_is_a_new_plan():
+    cluster = catalog("dgx-h100", hosts=2)
+    before, after = (
+        plan(t, payload_bytes=1 << 20, objective="throughput") for t in (cluster, without(cluster, ["rail3"]))
+    )
+    assert before.algorithm == after.algorithm == "forest"
+    assert defect(before, after, ["rail3"]).endswith("GB/s), new plan forest")
+    one, other = every_plan(cluster, "allreduce", SUM, SUM.default_layout(16))[:2]
+    assert one.schedule.chunks == other.schedule.chunks
+    assert f", new plan {other.algorithm}" in defect(one, other, ["rail3"])

@@ -19,6 +19,7 @@ from topocomm.planning.compare import ranked
 from topocomm.planning.paths import NoRouteError
 from topocomm.planning.planner import every_plan
 from topocomm.planning.schedule import split_rows
+from topocomm.planning.searched import Searched
 
 
 def test_objectives_choose_different_algorithms():
@@ -167,7 +168,7 @@ def test_other_errors_of_an_algorithm_are_not_swallowed(monkeypatch, error):
 
 
 def test_a_search_result_that_fails_its_proof_is_not_swallowed(monkeypatch):
-    monkeypatch.setattr(planner, "searched", lambda *_: binomial_reduce(5, 1, 0))
+    monkeypatch.setattr(planner, "searched", lambda *_: Searched(binomial_reduce(5, 1, 0), 0.0, ""))
     with pytest.raises(PlanError, match="rank 1 has no output"):
         plan(switch(5), payload_bytes=4452, objective="latency")
 

@@ -1,4 +1,4 @@
-"""A topology without some of its links, and the pieces of one that has fallen apart."""
+"""A topology without some of its links."""
 
 from dataclasses import replace
 

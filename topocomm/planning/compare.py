@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
+
+import numpy as np
 
 from topocomm.operators.operator import Operator
 from topocomm.planning.candidates import NO_LIMITS, Limits, Request
@@ -11,12 +14,13 @@ from topocomm.planning.cost import Cost
 from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import chosen_from
+from topocomm.planning.schedule import Schedule
 from topocomm.topology.model import Topology
 
 SAME = 5e-4
 """Relative difference below which figures count as equal."""
-ABOUT = 1.005
-"""Times more that are told as 1.01; less is told as equal."""
+AS_GOOD = (0.995, 1.005)
+"""Between so many times as slow a rival costs as much."""
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,26 @@ def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
     return cost.alpha_us if plan.objective == "latency" else cost.predicted_us
 
 
-def behind(plan: Plan, rival: Rival) -> str:
-    """How much worse than the plan a rival is, as the objective sees it: "1.95x"; "as good" within half a percent."""
+def times(plan: Plan, rival: Rival) -> float:
+    """How many times as slow as the plan a rival is, as the objective sees it."""
     own, other = figure_of(plan, plan.figures), rival.figure
-    more, less = (own, other) if plan.objective == "throughput" else (other, own)
-    if more <= less * ABOUT:
+    slow, fast = (own, other) if plan.objective == "throughput" else (other, own)
+    return slow / fast if fast else (inf if slow else 1.0)
+
+
+def behind(plan: Plan, rival: Rival) -> str:
+    """How much worse than the plan a rival is: "1.95x"; "as good" within half a percent."""
+    much = times(plan, rival)
+    if AS_GOOD[0] <= much <= AS_GOOD[1]:
         return "as good"
-    return f"{more / less:.2f}x" if less else "worse"
+    return "worse" if much == inf else f"{much:.2f}x"
 
 
 def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
     """What the links named cost, in one line, as the objective sees it: both plans are the best for it.
 
-    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`
+    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`; "plan still" where the plan sends
+    and folds the same as before.
     """
     what, unit = {
         "throughput": ("throughput", "GB/s"),
@@ -83,5 +94,12 @@ def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
         told = f"{what} still {before:.2f} {unit}"
     else:
         told = f"{what} {f'{after / before - 1:+.0%} ' if before else ''}({before:.2f} -> {after:.2f} {unit})"
-    chosen = "plan still" if whole.algorithm == degraded.algorithm else "new plan"
+    chosen = "plan still" if _same_moves(whole.schedule, degraded.schedule) else "new plan"
     return f"without {', '.join(names)}: {told}, {chosen} {degraded.algorithm}"
+
+
+def _same_moves(one: Schedule, other: Schedule) -> bool:
+    """Whether two schedules send and fold the same."""
+    plain = (one.chunks, one.paths, one.repeat) == (other.chunks, other.paths, other.repeat)
+    columns = ("transfers", "combines", "operands")
+    return plain and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)

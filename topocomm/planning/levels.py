@@ -295,7 +295,7 @@ class _Nesting:
             start = first + groups.starts[-low]
             pairs = [(start + m, start + (m ^ size)) for m in range(members) if m ^ size < members]
             inside_us.append(float(self._latencies_us(pairs).max()))
-        return Steps(float(np.median(across_us)) if pairs else 0.0, tuple(inside_us) or (0.0,))
+        return Steps(float(np.median(across_us)) if across_us.size else 0.0, tuple(inside_us) or (0.0,))
 
     def _latencies_us(self, pairs: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
         return self.paths.latencies_us([self.endpoints[a] for a, _ in pairs], [self.endpoints[b] for _, b in pairs])

@@ -87,6 +87,7 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
             more scratch.
         OperatorError: It is no operator, or an axis of it has no default size.
     """
+    payload_bytes = _number("payload_bytes", payload_bytes)
     return make_plan(
         topology,
         collective,
@@ -148,6 +149,12 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         PlanError: An argument is out of range, no way leads from a rank to one that needs it, or every plan takes
             more scratch.
     """
+    if not isinstance(topology, Topology):
+        raise PlanError(
+            f"topology: expected a topocomm.Topology, got {type(topology).__name__}; topocomm.load(path) reads one, "
+            "topocomm.catalog(name) has one"
+        )
+    ports, root = _number("ports", ports), _number("root", root)
     if objective not in OBJECTIVES:
         raise PlanError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
     if port_model is not None and port_model not in PORT_MODELS:
@@ -229,6 +236,14 @@ def _whole(what: str, numbers: Sequence[int]) -> tuple[int, ...]:
         raise PlanError(f"{what} {numbers!r}: expected whole numbers, one per rank") from None
 
 
+def _number(what: str, number: int) -> int:
+    """The number as a Python integer."""
+    try:
+        return index(number)
+    except TypeError:
+        raise PlanError(f"{what} {number!r}: expected a whole number") from None
+
+
 @dataclass(frozen=True)
 class _Machine:
     """A topology that is compared by its digest."""
@@ -302,6 +317,8 @@ def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, .
         raise PlanError(f"topology {topology.name!r} has no endpoint (no gpu and no cpu): nothing to plan on")
     if ranks is None:
         return topology.endpoints
+    if isinstance(ranks, str):
+        raise PlanError(f"ranks {ranks!r}: expected a list of endpoint ids, one for each rank")
     for name in ranks:
         if name not in topology.by_id or topology.by_id[name].kind not in ENDPOINT_KINDS:
             known = ", ".join(topology.endpoints[:8]) + (", ..." if len(topology.endpoints) > 8 else "")

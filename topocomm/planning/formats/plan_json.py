@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from topocomm.errors import PlanError
 from topocomm.planning.collectives import COLLECTIVES, Collective
@@ -35,6 +35,7 @@ from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Plan, P
 from topocomm.planning.schedule import Schedule
 from topocomm.planning.traffic import count_messages, rows_sent
 from topocomm.planning.verify import Proof, verify
+from topocomm.topology.readers import strict_json
 
 SCHEMA = "topocomm.plan/1"
 
@@ -111,7 +112,7 @@ def loads(text: str, name: str = "plan") -> Plan:
 
 def _loads(text: str, name: str) -> Plan:
     try:
-        document = json.loads(text, parse_constant=_refuse_constant)
+        document = strict_json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{name}: not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
@@ -154,7 +155,7 @@ def _digest(entries: dict[str, str]) -> str:
 def _read(document: dict[str, Json]) -> Plan:
     ranks = texts(entry(document, "ranks"), "ranks")
     collective = _read_collective(document, len(ranks))
-    ports = a_whole(entry(document, "ports"), Whole("a number of ports", LARGEST, 1), "ports")
+    ports = a_whole(entry(document, "ports"), Whole("a number of ports", max(len(ranks) - 1, 1), 1), "ports")
     objective = one_of(entry(document, "objective"), OBJECTIVES, "objective")
     schedule = read_schedule(entry(document, "schedule"), collective)
     proof = a_record(Proof, entry(document, "proof"), "proof")
@@ -214,8 +215,3 @@ def _check_figures(figures: PlanFigures, schedule: Schedule, payload_bytes: int)
     for part, number in counted.items():
         if getattr(figures, part) != number:
             raise PlanError(f"{part} is {getattr(figures, part)!r}, the schedule has {number}")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Python reads these, JSON has none of them."""
-    raise ValueError(f"{name} is no number of JSON")
