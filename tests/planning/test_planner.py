@@ -8,7 +8,7 @@ import pytest
 
 import topocomm
 from tests.concatenation import CONCAT
-from tests.machines import hosts, line, switch
+from tests.machines import hosts, joined, line, switch
 from topocomm import Device, Link, PlanError, Topology, plan
 from topocomm.errors import DoesNotFitError
 from topocomm.planning import planner
@@ -151,6 +151,14 @@ def test_a_disconnected_machine_names_its_parts():
 def test_algorithms_without_routes_are_left_out():
     assert plan(line(2), payload_bytes=4).figures.rounds == 1
     assert {rival.algorithm for rival in ranked(plan(line(5), payload_bytes=4), line(5), topocomm.SUM)} == {"searched"}
+
+
+@pytest.mark.parametrize(("sizes", "collective"), [((2, 1, 1, 1, 1, 1, 1), "exscan"), ((2, 2, 1, 1, 1, 1, 1), "scan")])
+def test_a_prefix_that_one_pattern_cannot_give_is_planned_by_another(sizes, collective):
+    """Circulant steps over seven hosts: a rank would have to split what it got folded from the large host."""
+    made = plan(joined(sizes), collective, payload_bytes=4)
+    names = {rival.algorithm for rival in ranked(made, joined(sizes), topocomm.SUM)}
+    assert "chain" in names and "cyclic-2.2.2" not in names
 
 
 @pytest.mark.parametrize("error", [DoesNotFitError("not this case"), NoRouteError("no path")])
