@@ -7,6 +7,8 @@ import pytest
 import topocomm
 from tests.machines import hosts, joined, switch
 from topocomm import PlanError, plan
+from topocomm.planning.algorithms.rails import rails_allreduce
+from topocomm.planning.cost import cost_of
 from topocomm.planning.levels import Steps, best_radices, cuts_of, nest_of
 from topocomm.planning.paths import PathFinder
 
@@ -67,6 +69,16 @@ def test_catalogue(name, best_us):
         made = plan(topocomm.catalog(name, hosts=count), payload_bytes=0, objective="latency")
         assert made.figures.alpha_us <= us + 1e-9, count
         assert made.proof.order_kept
+
+
+def test_uneven_blocks_where_they_save_a_hop():
+    """300 = 6 x 5 x 5 x 2 takes four hops between hosts, blocks of 8, 8 and 5 hosts or one less take three."""
+    machine = hosts(300, 8)
+    found = nest(machine)
+    assert len(found.for_rails(few=False)[0]) == 3 < len(found.even)
+    schedule = rails_allreduce(found.groups, found.spare, 1)
+    cost = cost_of(schedule, machine.endpoints, PathFinder(machine), row_bytes=4)
+    assert cost.alpha_us == pytest.approx(1.8 + 3 * 5.0 + 8 * 0.6)
 
 
 def lacking(count, *gone):

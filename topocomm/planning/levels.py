@@ -73,6 +73,8 @@ class Nest:
     def for_rails(self, *, few: bool) -> list[tuple[int, ...]]:
         """Radices worth a plan in blocks, the small ones among them if there are `few` ranks."""
         found = [radices if self.exact(radices) else self.spare for radices in (self.even, self.wide)]
+        if len(self.spare) < len(self.even):  # a hop between groups less
+            found.insert(0, self.spare)
         return list(dict.fromkeys([*found, self.small] if few else found))
 
     def exact(self, radices: Sequence[int]) -> bool:
