@@ -26,6 +26,8 @@ ACCURATE = (1e-6, 600)
 """How near to its bound the packing comes from which trees are taken, and in how many turns."""
 POOL_UNITS = 16
 """Units up to which trees of one unit each are made to be exchanged for others."""
+STARTS = 3
+"""Candidates of which trees are exchanged, beside the heaviest of the linear program."""
 MORE = 4
 """Ratios tried, once one is enough, for lower trees."""
 RATIOS = 3
@@ -53,6 +55,7 @@ def few_trees(pricer: OutTrees | Gathers, roots: Sequence[int], most: int, rates
     small = network.ends <= SMALL
     enough, least = rates.bound_gb_per_s * (1 - loss), 0.0 if small else rates.least_gb_per_s * (1 - loss)
     best: Parts = ()
+    options: list[Parts] = []
     found: list[Column] = []
     left = MORE
     for ratio in _ratios(most, len(roots), RATIOS if small else 1):
@@ -60,8 +63,9 @@ def few_trees(pricer: OutTrees | Gathers, roots: Sequence[int], most: int, rates
         trees = trees_in_units(network, wanted, rates.bound_gb_per_s, least)
         columns = [pricer.column(tree) for _, tree in trees]
         found += columns
-        parts = repack(pricer, [*pricer.start(), *columns]) if columns else ()
-        best = better(pricer, [best, parts], loss)
+        if columns:
+            options.append(repack(pricer, [*pricer.start(), *columns]))
+            best = better(pricer, [best, options[-1]], loss)
         if best and pricer.total(best) >= enough:
             left -= 1
             if not left or height(best) <= LOW or not small:
@@ -72,7 +76,8 @@ def few_trees(pricer: OutTrees | Gathers, roots: Sequence[int], most: int, rates
         wanted = [(root, 1) for root in roots for _ in range(units)]
         found += [pricer.column(tree) for _, tree in trees_in_units(network, wanted, rates.bound_gb_per_s)]
     packed = [column for _, column in pack(pricer, *ACCURATE).parts]
-    starts = [_first(packed, most), *([[column for _, column in best]] if best else [])]
+    options.sort(key=pricer.total, reverse=True)
+    starts = [_first(packed, most), *([column for _, column in parts] for parts in options[:STARTS])]
     tried = [exchanged(pricer, one, [*found, *packed], lambda parts: fits(parts, most)) for one in starts]
     return better(pricer, [best, *tried], loss)
 
