@@ -26,6 +26,8 @@ ACCURATE = (1e-6, 600)
 """How near to its bound the packing comes from which trees are taken, and in how many turns."""
 POOL_UNITS = 16
 """Units up to which trees of one unit each are made to be exchanged for others."""
+STARTS = 3
+"""Candidates of which trees are exchanged, beside the heaviest of the linear program."""
 MORE = 4
 """Ratios tried, once one is enough, for lower trees."""
 RATIOS = 3
@@ -49,32 +51,42 @@ def few_trees(pricer: OutTrees | Gathers, roots: Sequence[int], most: int, rates
         rates: What no packing exceeds, and what is of use.
         loss: Part of the throughput that counts as none.
     """
-    network = pricer.network
-    small = network.ends <= SMALL
+    small = pricer.network.ends <= SMALL
     enough, least = rates.bound_gb_per_s * (1 - loss), 0.0 if small else rates.least_gb_per_s * (1 - loss)
     best: Parts = ()
-    found: list[Column] = []
+    options: list[Parts] = []
     left = MORE
     for ratio in _ratios(most, len(roots), RATIOS if small else 1):
-        wanted = [(root, units) for root in roots for units in ratio]
-        trees = trees_in_units(network, wanted, rates.bound_gb_per_s, least)
-        columns = [pricer.column(tree) for _, tree in trees]
-        found += columns
-        parts = repack(pricer, [*pricer.start(), *columns]) if columns else ()
-        best = better(pricer, [best, parts], loss)
+        columns = _in_units(pricer, [(root, units) for root in roots for units in ratio], rates.bound_gb_per_s, least)
+        if columns:
+            options.append(repack(pricer, [*pricer.start(), *columns]))
+            best = better(pricer, [best, options[-1]], loss)
         if best and pricer.total(best) >= enough:
             left -= 1
             if not left or height(best) <= LOW or not small:
                 return best
     if not small or (best and pricer.total(best) >= enough):
         return best
+    return better(pricer, [best, *_after_exchange(pricer, roots, most, rates.bound_gb_per_s, options)], loss)
+
+
+def _in_units(
+    pricer: OutTrees | Gathers, wanted: Sequence[tuple[int, int]], bound: float, least: float
+) -> list[Column]:
+    return [pricer.column(tree) for _, tree in trees_in_units(pricer.network, wanted, bound, least)]
+
+
+def _after_exchange(
+    pricer: OutTrees | Gathers, roots: Sequence[int], most: int, bound: float, options: Sequence[Parts]
+) -> list[Parts]:
+    """What exchanging leads to from the best options, and from the heaviest trees of the linear program."""
+    pool = [column for parts in options for _, column in parts]
     for units in range(most + 1, min(max(2 * most, POOL_UNITS), MOST_UNITS // len(roots)) + 1):
-        wanted = [(root, 1) for root in roots for _ in range(units)]
-        found += [pricer.column(tree) for _, tree in trees_in_units(network, wanted, rates.bound_gb_per_s)]
+        pool += _in_units(pricer, [(root, 1) for root in roots for _ in range(units)], bound, 0.0)
     packed = [column for _, column in pack(pricer, *ACCURATE).parts]
-    starts = [_first(packed, most), *([[column for _, column in best]] if best else [])]
-    tried = [exchanged(pricer, one, [*found, *packed], lambda parts: fits(parts, most)) for one in starts]
-    return better(pricer, [best, *tried], loss)
+    best = sorted(options, key=pricer.total, reverse=True)[:STARTS]
+    starts = [_first(packed, most), *([column for _, column in parts] for parts in best)]
+    return [exchanged(pricer, one, [*pool, *packed], lambda parts: fits(parts, most)) for one in starts]
 
 
 def few_pairs(pricer: UndirectedTrees | DirectedPairs, most: int) -> Parts:

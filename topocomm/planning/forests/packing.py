@@ -202,7 +202,7 @@ class _Search:
         """Fill the program with the columns of multiplicative weights."""
         load = np.zeros(len(self.capacity))
         turns = min(max(len(load), FIRST_TURNS[0]), FIRST_TURNS[1])
-        shares = sum([len(column.rows) for column in self.program.columns])
+        shares = sum([len(column.rows) for column in self.pricer.start()])
         turns = max(2 * turns // max(shares, 2), FEWEST_TURNS)
         for turn in range(turns):
             steep = STEEP * (0.1 * turns + 0.9 * turn)
