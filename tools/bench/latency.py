@@ -15,7 +15,7 @@ MOST_CHECKED_RANKS = 1024
 """Beyond these the bound is printed as the plan has it, not derived again from its witness."""
 HEADER = (
     f"{'machine':40} {'collective':14} {'ranks':>5} {'algorithm':18} {'rounds':>6} {'us':>6} {'known':>5} "
-    f"{'us/known':>8} {'bound':>6} {'bound/us':>8} {'next best':18} {'us':>6} {'s':>7} {'cpu s':>7}"
+    f"{'us/known':>8} {'bound':>6} {'bound/us':>8} {'next best':21} {'us':>6} {'s':>7} {'cpu s':>7}"
 )
 
 
@@ -37,7 +37,7 @@ def row(machine: Machine, collective: str) -> str:
         best_us = BEST_KNOWN_US.get(machine.hosts)
     known = f"{'':5} {'':8}" if best_us is None else f"{best_us:5.1f} {us / best_us:8.3f}"
     rivals = [rival for rival in ranked(plan, topology, topocomm.SUM) if rival.algorithm != plan.algorithm]
-    following = f"{rivals[0].algorithm:18} {rivals[0].figure:6.2f}" if rivals else f"{'':18} {'':6}"
+    following = f"{rivals[0].algorithm:21} {rivals[0].figure:6.2f}" if rivals else f"{'':21} {'':6}"
     return (
         f"{topology.name:40} {collective:14} {len(plan.ranks):5} {plan.algorithm:18} {plan.rounds:6} {us:6.2f} {known} "
         f"{bound_us:6.2f} {bound_us / us:8.3f} {following} {took.wall_s:7.3f} {took.cpu_s:7.3f}"

@@ -11,7 +11,8 @@ again from their witness up to 1,024 ranks. "next best" is the best of the other
 Throughput: "algorithm" is the plan's; then its packed trees, whose share is that of the bound of packings (the same
 for a sum on the catalogue's machines); then what libraries run, on the same machine and by the same model: one ring in
 rank order; as many rings as a host has GPUs, on rails of their own (up to 128 ranks; NCCL, which looks for better
-ones where a host has no switch); recursive halving and doubling in rank order (MPI); two trees (NCCL).
+ones where a host has no switch); recursive halving and doubling in rank order (MPI); one pair of trees in rank order
+(NCCL runs several, on rails of their own).
 """
 
 from __future__ import annotations
