@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 
 from topocomm.errors import PlanError
 from topocomm.operators.operator import Layout, Operator
@@ -19,6 +20,9 @@ from topocomm.planning.algorithms import (
     prefix,
     ring,
     two_tree,
+)
+from topocomm.planning.algorithms import (
+    parts as in_parts,
 )
 from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.algorithms.leaders import leaders_allreduce
@@ -52,6 +56,8 @@ MOST_AUTO_FOREST_RANKS = 32
 LONG_BYTES = 1 << 20
 SLICE_BYTES, SLICES = 64 << 10, (1, 4, 16, 64)
 """Of a pipelined chunk: the least bytes of a slice, and how many slices are tried."""
+MOST_PIECES = 1 << 22
+"""Of the parts that the ranks of an allgather or reduce_scatter receive or send, all together."""
 MOST_LISTED_RANKS = 2048
 """Beyond these only schedules that are written as columns are offered."""
 
@@ -306,31 +312,50 @@ def _broadcast_builds(request: Request, machine: _Machine) -> Builds:
 
 def _allgather_builds(request: Request, machine: _Machine) -> Builds:
     parts = request.collective.parts
-    yield "dissemination", partial(dissemination.dissemination_allgather, parts)
+    many = _many_parts(request)
+    if not many or machine.nest.flat:
+        yield "dissemination", partial(dissemination.dissemination_allgather, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_allgather, parts)
-    if len(parts) <= MOST_RING_RANKS:
+    if not many:
         yield "doubling", partial(halving.doubling_allgather, parts)
         if request.bytes_count:
             yield "ring", partial(ring.ring_allgather, parts)
-        for talk in machine.talks():
-            yield talk.name, partial(gossip.gossip_allgather, talk.gossip, parts)
+    for talk in islice(machine.talks(), 1 if many else None):
+        yield talk.name, partial(in_parts.gossip_allgather, talk.gossip, parts)
 
 
 def _reduce_scatter_builds(request: Request, machine: _Machine) -> Builds:
     parts, commutative = request.collective.parts, request.operator.commutative
-    yield "halving", partial(halving.halving_reduce_scatter, parts)
+    many = _many_parts(request)
+    if not (many and commutative):
+        yield "halving", partial(halving.halving_reduce_scatter, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_reduce_scatter, parts)
-    if len(parts) > MOST_RING_RANKS:
-        return
-    if commutative:
+    if commutative and (not many or machine.nest.flat):
         yield "dissemination", partial(dissemination.dissemination_reduce_scatter, parts)
-        if request.bytes_count:
-            yield "ring", partial(ring.ring_reduce_scatter, parts)
-    for talk in machine.talks():
-        tree = None if commutative else talk.tree
-        yield talk.name, partial(gossip.gossip_reduce_scatter, talk.gossip, parts, tree)
+    if commutative and request.bytes_count and not many:
+        yield "ring", partial(ring.ring_reduce_scatter, parts)
+    if commutative or not many:
+        for talk in islice(machine.talks(), 1 if many else None):
+            expression = None if commutative else talk.tree
+            yield talk.name, partial(in_parts.gossip_reduce_scatter, talk.gossip, parts, expression)
+
+
+def _many_parts(request: Request) -> bool:
+    """Whether only the algorithm that suits the machine best is worth its P^2 pieces.
+
+    Raises:
+        PlanError: There are more than a plan can list.
+    """
+    parts = request.collective.parts
+    pieces = len(parts) * (sum(map(bool, parts)) or len(parts))
+    if pieces > MOST_PIECES:
+        raise PlanError(
+            f"{request.collective.name} of {len(parts)} ranks: {pieces} pieces to move, a plan lists at most "
+            f"{MOST_PIECES}; plan it host by host, over fewer ranks"
+        )
+    return len(parts) > MOST_RING_RANKS
 
 
 def _scan_builds(request: Request, machine: _Machine) -> Builds:

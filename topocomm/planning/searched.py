@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip import (
     Gossip,
-    gossip_allgather,
     gossip_allreduce,
     gossip_broadcast,
     gossip_reduce,
-    gossip_reduce_scatter,
     gossip_scan,
 )
+from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.candidates import Request
 from topocomm.planning.collectives import Collective
 from topocomm.planning.paths import PathFinder
