@@ -5,7 +5,7 @@ import pytest
 import topocomm
 from tests.concatenation import CONCAT
 from tests.machines import joined, line, switch
-from topocomm import Device, Link, Topology, plan
+from topocomm import Device, Link, Topology, check_certificate, plan
 from topocomm.planning.collectives import COLLECTIVES
 
 
@@ -61,3 +61,13 @@ def test_searches_are_deterministic():
 def test_ranks_that_share_an_endpoint_are_not_searched():
     made = plan(switch(3), payload_bytes=0, objective="latency", ranks=["GPU0", "GPU0", "GPU1"])
     assert made.algorithm != "searched"
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("objective", ["latency", "rounds", "auto"])
+def test_ranks_without_a_way_to_each_other_are_planned_for_every_objective(collective, objective):
+    """Nothing but a search relays over ranks; the cost model of auto is another than that of the search."""
+    for port_model in ("alpha", "loggp"):
+        one = plan(line(4), collective, payload_bytes=64, objective=objective, port_model=port_model)
+        assert one.algorithm == "searched" or "scan" in collective  # of these some pass values to neighbours only
+        check_certificate(line(4), one)

@@ -30,6 +30,8 @@ MOST_SEARCHED_RANKS = 64
 def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Schedule | None:
     """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds; None if none is.
 
+    Of other objectives only where nothing was reached, because some ranks have no way to each other but over others.
+
     Args:
         request: What is planned.
         paths: Routes on the machine.
@@ -37,7 +39,8 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
         bound: Nothing is below it.
     """
     ends, objective = request.endpoints, request.objective
-    if objective not in ("latency", "rounds") or (objective == "latency" and request.port_model != "alpha"):
+    alike = objective == "rounds" or (objective == "latency" and request.port_model == "alpha")
+    if not alike and reached < inf:
         return None
     if request.collective.shards or not 2 <= len(ends) <= MOST_SEARCHED_RANKS or len(set(ends)) < len(ends):
         return None
@@ -48,9 +51,9 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
         latency_us,
         _wants(request.collective),
         ports=request.ports,
-        objective="latency" if objective == "latency" else "rounds",
+        objective="rounds" if objective == "rounds" else "latency",
         incumbent=None if reached == inf else reached,
-        lower_bound=bound,
+        lower_bound=bound if alike else None,
     )
     return None if found is None else _BUILDS[request.collective.name](found.gossip, request)
 
