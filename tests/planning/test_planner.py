@@ -9,7 +9,7 @@ import pytest
 import topocomm
 from tests.concatenation import CONCAT
 from tests.machines import hosts, line, switch
-from topocomm import Device, Link, PlanError, Topology, plan
+from topocomm import Device, Link, PlanError, Topology, catalog, plan
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
 from topocomm.planning.planner import every_plan
 from topocomm.planning.schedule import split_rows
@@ -128,7 +128,17 @@ def test_a_disconnected_machine_names_its_parts():
 def test_algorithms_without_routes_are_left_out():
     assert plan(line(2), payload_bytes=4).figures.rounds == 1
     with pytest.raises(PlanError, match="no path"):
-        plan(line(5), payload_bytes=4)
+        plan(line(5), payload_bytes=4, order="canonical")
+    with pytest.raises(PlanError, match="no path"):
+        plan(line(65), payload_bytes=4)
+
+
+def test_slices_are_as_many_as_the_payload_is_worth():
+    """What auto takes is no worse than any number of slices, and it has every power of two."""
+    one = plan(catalog("dgx-1-v100"), payload_bytes=4 << 20, ports=2)
+    assert one.algorithm == "forest-8"
+    assert one.schedule.repeat is not None and one.schedule.repeat.count == 8
+    assert plan(catalog("dgx-1-v100"), payload_bytes=64 << 10, ports=2).algorithm == "forest-1"
 
 
 def test_rounds_respect_ports_where_ranks_share_an_endpoint():

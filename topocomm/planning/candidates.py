@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 
 from topocomm.errors import PlanError
@@ -53,9 +53,10 @@ MOST_RING_RANKS = 256
 """Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
 MOST_FOREST_RANKS = 128
 MOST_AUTO_FOREST_RANKS = 32
-LONG_BYTES = 1 << 20
-SLICE_BYTES, SLICES = 64 << 10, (1, 4, 16, 64)
-"""Of a pipelined chunk: the least bytes of a slice, and how many slices are tried."""
+LONG_BYTES = 8 << 10
+"""From here on objective auto tries trees that share out the links."""
+SLICE_BYTES, SLICES, MANY_SLICES = 64 << 10, (1, 2, 4, 8, 16, 32, 64), 16
+"""Of a pipelined chunk: the least bytes of a slice, how many slices are tried, and how many where bytes alone count."""
 MOST_PIECES = 1 << 22
 """Of the parts that the ranks of an allgather or reduce_scatter receive or send, all together."""
 MOST_LISTED_RANKS = 2048
@@ -114,8 +115,10 @@ def candidate_builds(request: Request, paths: PathFinder) -> Builds:
         return
     yield from _BUILDS[request.collective.name](request, _Machine(request, paths))
     if request.layout.splittable:
-        for slices in _slices(request, paths):
-            yield from _pipelined_builds(request, paths, slices)
+        numbers = _slices(request, paths)
+        forest = cache(partial(_forest, request, paths, max(numbers, default=1)))
+        for slices in numbers:
+            yield from _pipelined_builds(request, forest, slices)
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
@@ -123,9 +126,10 @@ def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
 
     Of objective auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
     """
-    most = max(1, request.payload_bytes // len(request.endpoints) // SLICE_BYTES)
+    one_root = request.collective.name in ("reduce", "broadcast")
+    most = max(1, request.payload_bytes // (1 if one_root else len(request.endpoints)) // SLICE_BYTES)
     if request.objective == "throughput":
-        return (min(most, SLICES[-2]),)
+        return (min(most, MANY_SLICES),)
     kinds = {paths.topology.by_id[end].kind for end in request.endpoints}
     if request.objective != "auto" or kinds != {"gpu"} or request.payload_bytes < LONG_BYTES or request.cores:
         return ()
@@ -222,12 +226,12 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
     yield from _grouped_allreduces(request, machine)
 
 
-def _pipelined_builds(request: Request, paths: PathFinder, slices: int) -> Builds:
+def _pipelined_builds(request: Request, forest: Build, slices: int) -> Builds:
     """Trees packed into the links, and two trees, in slices that follow each other."""
     collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
     sliced = f"-{slices}" if request.objective == "auto" else ""
     if count <= MOST_FOREST_RANKS:
-        yield f"forest{sliced}", partial(_forest, request, paths, slices)
+        yield f"forest{sliced}", partial(_with_slices, forest, slices)
     if collective.name == "allreduce":
         yield f"two-tree{sliced}", partial(two_tree.two_tree_allreduce, count, rows, slices)
     elif collective.name == "reduce":
@@ -235,6 +239,14 @@ def _pipelined_builds(request: Request, paths: PathFinder, slices: int) -> Build
         yield f"two-tree{sliced}", partial(build, keep_order=not request.operator.commutative)
     elif collective.name == "broadcast":
         yield f"two-tree{sliced}", partial(two_tree.two_tree_broadcast, count, rows, collective.root, slices)
+
+
+def _with_slices(forest: Build, slices: int) -> Schedule:
+    """The trees, packed once, with at most so many slices."""
+    whole = forest()
+    if whole.repeat is None or slices >= whole.repeat.count:
+        return whole
+    return replace(whole, repeat=replace(whole.repeat, count=slices) if slices > 1 else None)
 
 
 def _forest(request: Request, paths: PathFinder, slices: int) -> Schedule:
