@@ -218,3 +218,18 @@ def test_ranks_on_processors_are_not_pipelined():
     """What every message costs a processor is in no model yet."""
     machine = topocomm.catalog("cpu-2-socket", hosts=2)
     assert plan(machine, payload_bytes=1 << 26).schedule.repeat is None
+
+
+def test_scans_and_parts_of_many_ranks():
+    """Where all else takes minutes: rails and shifts as columns, and a word about what no file can list."""
+    machine = catalog("dgx-h100", hosts=64)
+    for collective, algorithm in (("allgather", "rails-8.8"), ("reduce_scatter", "rails-8.8"), ("exscan", "shift-8.8")):
+        one = plan(machine, collective, payload_bytes=0, objective="latency")
+        assert (one.algorithm, one.figures.alpha_us) == (algorithm, pytest.approx(15.4))
+    larger = catalog("dgx-h100", hosts=257)
+    ranks = len(larger.endpoints)
+    for collective in ("allgather", "reduce_scatter"):
+        with pytest.raises(PlanError, match=f"{collective} of 2056 ranks: 4227136 pieces to move, .* at most 4194304"):
+            plan(larger, collective, payload_bytes=0)
+        few = [8] + [0] * (ranks - 1)
+        assert plan(larger, collective, payload_bytes=32, parts=few).algorithm == "dissemination"

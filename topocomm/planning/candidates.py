@@ -35,8 +35,10 @@ from topocomm.planning.algorithms.rails import (
 )
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
+from topocomm.planning.algorithms.shift import shift_scan
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost import PortModel
+from topocomm.planning.forests.forest import COLLECTIVES as PACKED
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.levels import Nest, nest_of
 from topocomm.planning.paths import NoRouteError, PathFinder
@@ -230,7 +232,7 @@ def _pipelined_builds(request: Request, forest: Build, slices: int) -> Builds:
     """Trees packed into the links, and two trees, in slices that follow each other."""
     collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
     sliced = f"-{slices}" if request.objective == "auto" else ""
-    if count <= MOST_FOREST_RANKS:
+    if count <= MOST_FOREST_RANKS and collective.name in PACKED:
         yield f"forest{sliced}", partial(_with_slices, forest, slices)
     if collective.name == "allreduce":
         yield f"two-tree{sliced}", partial(two_tree.two_tree_allreduce, count, rows, slices)
@@ -325,7 +327,7 @@ def _broadcast_builds(request: Request, machine: _Machine) -> Builds:
 def _allgather_builds(request: Request, machine: _Machine) -> Builds:
     parts = request.collective.parts
     many = _many_parts(request)
-    if not many or machine.nest.flat:
+    if not many or machine.nest.flat or len(parts) > MOST_LISTED_RANKS:
         yield "dissemination", partial(dissemination.dissemination_allgather, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_allgather, parts)
@@ -344,7 +346,7 @@ def _reduce_scatter_builds(request: Request, machine: _Machine) -> Builds:
         yield "halving", partial(halving.halving_reduce_scatter, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_reduce_scatter, parts)
-    if commutative and (not many or machine.nest.flat):
+    if commutative and (not many or machine.nest.flat or len(parts) > MOST_LISTED_RANKS):
         yield "dissemination", partial(dissemination.dissemination_reduce_scatter, parts)
     if commutative and request.bytes_count and not many:
         yield "ring", partial(ring.ring_reduce_scatter, parts)
@@ -371,18 +373,20 @@ def _many_parts(request: Request) -> bool:
 
 
 def _scan_builds(request: Request, machine: _Machine) -> Builds:
-    count, rows, ports = request.collective.ranks, request.layout.rows, request.ports
+    count, rows, ports, nest = request.collective.ranks, request.layout.rows, request.ports, machine.nest
     own = request.collective.name == "scan"
-    if own:
-        yield "doubling", partial(prefix.doubling_scan, count, rows, ports)
-        yield "chain", partial(prefix.chain_scan, count, rows)
-    else:
-        yield "doubling", partial(prefix.doubling_exscan, count, rows, ports)
-        yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
-        yield "chain", partial(prefix.chain_exscan, count, rows)
+    alike = machine.in_order and not nest.flat and len(nest.groups.insides) == 1
+    if alike:
+        yield f"shift-{_dotted(nest.soonest)}", partial(shift_scan, nest.groups, nest.soonest, rows, ports, own=own)
+    if count <= MOST_LISTED_RANKS or not alike:
+        yield "doubling", partial(prefix.doubling_scan if own else prefix.doubling_exscan, count, rows, ports)
+    if count <= MOST_LISTED_RANKS:
+        yield "chain", partial(prefix.chain_scan if own else prefix.chain_exscan, count, rows)
+        if not own:
+            yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_scan if own else flat.flat_exscan, count, rows)
-    if not machine.nest.flat:
+    if not nest.flat and (count <= MOST_RING_RANKS or not alike):
         for talk in machine.talks():
             yield talk.name, partial(gossip.gossip_scan, talk.gossip, talk.tree, rows, own=own)
 

@@ -80,8 +80,13 @@ def gossip_scan(gossip: Gossip, tree: RangeTree, rows: int, *, own: bool) -> Sch
     for round_, messages in enumerate(_with_ends(carried, own)):
         traders.round_before(round_, messages)
     for rank in range(0 if own else 1, tree.ranks):
-        traders.output_before(rank, rank + own)
+        traders.build.output(rank, traders.value_before(rank, rank + own))
     return traders.build.build()
+
+
+def told_in_order(gossip: Gossip, ranks: int, own: bool) -> list[list[tuple[int, int, int, int]]]:
+    """The messages of an allreduce as `Traders.round_before` takes them: of each rank the prefix can be had as well."""
+    return _with_ends(_carried(gossip, [(1 << ranks) - 1] * ranks), own)
 
 
 def _with_ends(carried: list[list[tuple[int, int, int]]], own: bool) -> list[list[tuple[int, int, int, int]]]:
@@ -216,15 +221,19 @@ class Traders:
 
     def output(self, rank: int) -> int:
         """The value of the whole tree is the rank's result; returns its slot."""
-        slot = self._value(rank, self.tree.root)
+        slot = self.value(rank)
         self.build.output(rank, slot, chunk=self.chunk)
         return slot
 
-    def output_before(self, rank: int, end: int) -> None:
-        """The fold of the values of ranks 0..end-1 is the rank's result."""
+    def value(self, rank: int) -> int:
+        """The slot of the value of the whole tree on this rank."""
+        return self._value(rank, self.tree.root)
+
+    def value_before(self, rank: int, end: int) -> int:
+        """The slot of the fold of the values of ranks 0..end-1 on this rank."""
         nodes = [n for top in sorted(self.tops[rank]) for n in self._within(top, end)]
         nodes.sort(key=lambda node: self.tree.low[node])
-        self.build.output(rank, self._fold(rank, [self._value(rank, node) for node in nodes]))
+        return self._fold(rank, [self._value(rank, node) for node in nodes])
 
     def _within(self, node: int, end: int) -> Iterator[int]:
         """The largest nodes at or below this one whose ranks come before `end`."""
