@@ -152,7 +152,7 @@ class _Shift:
 
     def _fold(self, round_: int, where: Ints, member: int, operands: Sequence[Ints]) -> Ints:
         """Fold values of a member in these hosts; returns the slot."""
-        out = self.free[where, member].copy()
+        out: Ints = self.free[where, member].copy()
         self.free[where, member] += 1
         self._write(round_, self._rank(where, member), out, operands)
         return out
