@@ -2,15 +2,27 @@
 
 import random
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice
 
 from topocomm.planning.schedule import Combine, Repeat, Schedule, Transfer, make_schedule
 
 TABLES = ("transfers", "combines", "inputs", "outputs", "chunks", "owners", "nodes", "paths")
 
 
-def mutants(schedule):
-    """(what was changed, the changed schedule); some differ in nothing that counts."""
+def mutants(schedule, *, every=1, first=0):
+    """(what was changed, the changed schedule); some differ in nothing that counts.
+
+    Args:
+        schedule: What to change.
+        every: Only so many-th changes, from the `first` on.
+        first: Less than `every`.
+    """
+    for what, tables in islice(changes(schedule), first, None, every):
+        yield what, tables if isinstance(tables, Schedule) else built(schedule, tables)
+
+
+def changes(schedule):
+    """As `mutants`; some as tables that are still to be built."""
     tables = {
         "transfers": [list(t) for t in schedule.transfer_list()],
         "combines": [list(c) for c in schedule.combine_list()],
@@ -24,11 +36,11 @@ def mutants(schedule):
     limits = limits_of(schedule)
     for name in TABLES:
         for what, rows in changed_rows(tables[name], limits.get(name, [])):
-            yield f"{name}: {what}", built(schedule, tables | {name: rows})
+            yield f"{name}: {what}", tables | {name: rows}
     for row, fold in enumerate(tables["combines"]):
         for what, slots in changed_rows(list(fold[4]), [limits["combines"][2]]):
             rows = [*tables["combines"][:row], [*fold[:4], slots], *tables["combines"][row + 1 :]]
-            yield f"combine {row}: operands: {what}", built(schedule, tables | {"combines": rows})
+            yield f"combine {row}: operands: {what}", tables | {"combines": rows}
     yield from other_repeats(schedule)
 
 

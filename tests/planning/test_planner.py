@@ -9,7 +9,7 @@ import pytest
 import topocomm
 from tests.concatenation import CONCAT
 from tests.machines import hosts, joined, line, switch
-from topocomm import Device, Link, PlanError, Topology, plan
+from topocomm import Device, Link, PlanError, Topology, catalog, plan
 from topocomm.errors import DoesNotFitError
 from topocomm.planning import planner
 from topocomm.planning.algorithms.binomial import binomial_reduce
@@ -194,6 +194,14 @@ def with_one_that_raises(error):
     return builds
 
 
+def test_slices_are_as_many_as_the_payload_is_worth():
+    """What auto takes is no worse than any number of slices, and it has every power of two."""
+    one = plan(catalog("dgx-1-v100"), payload_bytes=4 << 20, ports=2)
+    assert one.algorithm == "forest-8"
+    assert one.schedule.repeat is not None and one.schedule.repeat.count == 8
+    assert plan(catalog("dgx-1-v100"), payload_bytes=64 << 10, ports=2).algorithm == "forest-1"
+
+
 def test_rounds_respect_ports_where_ranks_share_an_endpoint():
     shared = plan(switch(2), payload_bytes=0, objective="rounds", ranks=["GPU0", "GPU0", "GPU1", "GPU1"])
     busy: dict = {}
@@ -271,3 +279,18 @@ def test_ranks_on_processors_are_not_pipelined():
     """What every message costs a processor is in no model yet."""
     machine = topocomm.catalog("cpu-2-socket", hosts=2)
     assert plan(machine, payload_bytes=1 << 26).schedule.repeat is None
+
+
+def test_scans_and_parts_of_many_ranks():
+    """Where all else takes minutes: rails and shifts as columns, and a word about what no file can list."""
+    machine = catalog("dgx-h100", hosts=64)
+    for collective, algorithm in (("allgather", "rails-8.8"), ("reduce_scatter", "rails-8.8"), ("exscan", "shift-8.8")):
+        one = plan(machine, collective, payload_bytes=0, objective="latency")
+        assert (one.algorithm, one.figures.alpha_us) == (algorithm, pytest.approx(15.4))
+    larger = catalog("dgx-h100", hosts=257)
+    ranks = len(larger.endpoints)
+    for collective in ("allgather", "reduce_scatter"):
+        with pytest.raises(PlanError, match=f"{collective} of 2056 ranks: 4227136 pieces to move, .* at most 4194304"):
+            plan(larger, collective, payload_bytes=0)
+        few = [8] + [0] * (ranks - 1)
+        assert plan(larger, collective, payload_bytes=32, parts=few).algorithm == "dissemination"

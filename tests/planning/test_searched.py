@@ -5,7 +5,7 @@ import pytest
 import topocomm
 from tests.concatenation import CONCAT
 from tests.machines import joined, line, switch
-from topocomm import Device, Link, Topology, plan
+from topocomm import Device, Link, Topology, check_certificate, plan
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_json import plan_document
 
@@ -79,3 +79,13 @@ def test_nothing_is_said_of_a_search_where_the_bound_is_met():
     made = plan(switch(8), payload_bytes=0, objective="latency")
     assert made.certificate.proved_by_search == ""
     assert "proved_by_search" not in plan_document(made)["certificate"]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("objective", ["latency", "rounds", "auto"])
+def test_ranks_without_a_way_to_each_other_are_planned_for_every_objective(collective, objective):
+    """Nothing but a search relays over ranks; the cost model of auto is another than that of the search."""
+    for port_model in ("alpha", "loggp"):
+        one = plan(line(4), collective, payload_bytes=64, objective=objective, port_model=port_model)
+        assert one.algorithm == "searched" or "scan" in collective  # of these some pass values to neighbours only
+        check_certificate(line(4), one)

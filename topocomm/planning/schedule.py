@@ -196,7 +196,9 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
         if size * span > _LARGEST:
             found, keys = np.unique(keys, return_inverse=True)
             size = len(found)
-        keys = keys * span + (column - np.int64(low))
+        keys *= span
+        keys += column
+        keys -= low
         size *= span
     return keys
 

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip import (
     Gossip,
-    gossip_allgather,
     gossip_allreduce,
     gossip_broadcast,
     gossip_reduce,
-    gossip_reduce_scatter,
     gossip_scan,
 )
+from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.candidates import Request
 from topocomm.planning.collectives import Collective
 from topocomm.planning.paths import PathFinder
@@ -49,6 +48,8 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
     """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds, or a proof.
 
     Of other objectives only where nothing was reached: then one of little latency.
+
+    Of other objectives only where nothing was reached, because some ranks have no way to each other but over others.
 
     Args:
         request: What is planned.
