@@ -12,7 +12,7 @@ from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.layout import Chunk, schedule_of
 from topocomm.planning.forests.network import Floats, Ints, Network, network_of
-from topocomm.planning.forests.packing import MANY_ROWS, Column, Packing, Pricer, pack, repack
+from topocomm.planning.forests.packing import FIRST_TURNS, MANY_ROWS, Column, Packing, Pricer, pack, repack
 from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, UndirectedTrees
 from topocomm.planning.forests.shares import whole_rows
@@ -42,10 +42,11 @@ LOWER = 1e-5
 
 
 class Effort(NamedTuple):
-    """How near to its bound a packing must come, and after how many turns the search ends anyway."""
+    """How near to its bound a packing must come, and after how many turns the search ends anyway (of each kind)."""
 
     accuracy: float
     turns: int
+    first_turns: int = FIRST_TURNS
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def effort_of(ends: int) -> Effort:
     """Small machines exactly, large irregular ones nearly."""
     if ends <= 16:
         return Effort(1e-6, 600)
-    return Effort(2e-4, 400) if ends <= 32 else Effort(5e-3, 200)
+    return Effort(2e-4, 400, 120) if ends <= 32 else Effort(5e-3, 200)
 
 
 def _planned(request: _Request) -> _Planned | None:
