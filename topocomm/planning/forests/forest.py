@@ -27,8 +27,10 @@ Ways = frozenset[Edge] | IntervalPlan | None
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
 MOST_RANKS = 512
-MOST_ROOTS = 128
-"""Roots, without those that are alike by symmetry, of programs that grow a tree from every one of them each turn."""
+MOST_ROOTS = 64
+"""Roots, without those that are alike by symmetry, of programs that look for a pair from every one of them."""
+MOST_ALONE = 128
+"""The same where trees go one way only, and ranks of a machine without symmetry that has one root."""
 SMALL_ORDERED = 16
 """Ranks up to which all plans that keep rank order are searched, exactly; beyond, those that work host by host."""
 MOST_ORDERED = 32
@@ -204,7 +206,7 @@ def _one_root(request: _Request) -> _Planned | None:
     name, root = request.collective.name, request.collective.root
     network = request.network if name == "broadcast" else request.network.transposed()
     symmetry = symmetry_at(network, request.hosts, root, request.max_trees)
-    if len(symmetry.elements) < 2 and network.ends > MOST_ROOTS:
+    if len(symmetry.elements) < 2 and network.ends > MOST_ALONE:
         return None
     pricer = OutTrees(symmetry, root)
     packing = pack(pricer, *effort_of(network.ends))
@@ -233,7 +235,7 @@ def _in_parts(request: _Request) -> _Planned | None:
     symmetry = symmetry_of(network, request.hosts) if even else no_symmetry(network)
     if request.max_trees is not None and max(symmetry.images.values()) > 1:
         symmetry = no_symmetry(network)
-    if len(symmetry.roots) > MOST_ROOTS:
+    if len(symmetry.roots) > MOST_ALONE:
         return None
     pricer = Gathers(symmetry, [rows / sum(parts) for rows in parts] if not even else [1 / len(parts)] * len(parts))
     packing = pack(pricer, *effort_of(network.ends))
