@@ -12,7 +12,7 @@ from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.layout import Chunk, schedule_of
 from topocomm.planning.forests.network import Floats, Ints, Network, network_of
-from topocomm.planning.forests.packing import MANY_ROWS, Column, Packing, Pricer, pack, repack
+from topocomm.planning.forests.packing import FIRST_TURNS, MANY_ROWS, Column, Packing, Pricer, pack, repack
 from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, UndirectedTrees
 from topocomm.planning.forests.shares import whole_rows
@@ -27,8 +27,10 @@ Ways = frozenset[Edge] | IntervalPlan | None
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
 MOST_RANKS = 512
-MOST_ROOTS = 128
-"""Roots, without those that are alike by symmetry, of programs that grow a tree from every one of them each turn."""
+MOST_ROOTS = 64
+"""Roots, without those that are alike by symmetry, of programs that look for a pair from every one of them."""
+MOST_ALONE = 128
+"""The same where trees go one way only, and ranks of a machine without symmetry that has one root."""
 SMALL_ORDERED = 16
 """Ranks up to which all plans that keep rank order are searched, exactly; beyond, those that work host by host."""
 MOST_ORDERED = 32
@@ -42,10 +44,11 @@ LOWER = 1e-5
 
 
 class Effort(NamedTuple):
-    """How near to its bound a packing must come, and after how many turns the search ends anyway."""
+    """How near to its bound a packing must come, and after how many turns the search ends anyway (of each kind)."""
 
     accuracy: float
     turns: int
+    first_turns: int = FIRST_TURNS
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,7 @@ def effort_of(ends: int) -> Effort:
     """Small machines exactly, large irregular ones nearly."""
     if ends <= 16:
         return Effort(1e-6, 600)
-    return Effort(2e-4, 400) if ends <= 32 else Effort(5e-3, 200)
+    return Effort(2e-4, 400, 120) if ends <= 32 else Effort(5e-3, 200)
 
 
 def _planned(request: _Request) -> _Planned | None:
@@ -201,7 +204,7 @@ def _one_root(request: _Request) -> _Planned | None:
     name, root = request.collective.name, request.collective.root
     network = request.network if name == "broadcast" else request.network.transposed()
     symmetry = symmetry_at(network, request.hosts, root, request.max_trees)
-    if len(symmetry.elements) < 2 and network.ends > MOST_ROOTS:
+    if len(symmetry.elements) < 2 and network.ends > MOST_ALONE:
         return None
     pricer = OutTrees(symmetry, root)
     packing = pack(pricer, *effort_of(network.ends))
@@ -230,7 +233,7 @@ def _in_parts(request: _Request) -> _Planned | None:
     symmetry = symmetry_of(network, request.hosts) if even else no_symmetry(network)
     if request.max_trees is not None and max(symmetry.images.values()) > 1:
         symmetry = no_symmetry(network)
-    if len(symmetry.roots) > MOST_ROOTS:
+    if len(symmetry.roots) > MOST_ALONE:
         return None
     pricer = Gathers(symmetry, [rows / sum(parts) for rows in parts] if not even else [1 / len(parts)] * len(parts))
     packing = pack(pricer, *effort_of(network.ends))
