@@ -17,10 +17,6 @@ class PlanError(TopocommError, ValueError):
     """A plan or schedule is invalid, unproven, altered, or made for something else."""
 
 
-class DoesNotFitError(PlanError):
-    """An algorithm does not do the case asked for; the planner then takes another."""
-
-
 class OperatorError(TopocommError, ValueError):
     """An operator, or the arrays given to it, break its declaration."""
 

@@ -111,10 +111,7 @@ class Request:
 
 
 def candidate_builds(request: Request, paths: PathFinder) -> Builds:
-    """Name and builder of every algorithm that fits the collective, the operator and the number of ranks.
-
-    A builder raises `DoesNotFitError` where only building shows that its algorithm does not.
-    """
+    """Name and builder of every algorithm that fits the collective, the operator and the number of ranks."""
     if request.collective.shards:
         yield from _canonical_builds(request)
         return

@@ -13,7 +13,7 @@ from math import inf
 from operator import index
 from threading import Lock
 
-from topocomm.errors import DoesNotFitError, PlanError
+from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
@@ -298,13 +298,10 @@ def _searched(
     """What a search finds where no candidate meets the bound, and what it proves."""
     bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
     reached = min((_merit(one, request.objective)[0] for one in found), default=inf)
-    try:
-        result = searched(request, paths, reached, bound)
-        if result is None or result.schedule is None:
-            return [], result
-        return [_candidate("searched", result.schedule, request, paths)], result
-    except DoesNotFitError:  # a value that was folded on its way would have to be taken apart
-        return [], None
+    result = searched(request, paths, reached, bound)
+    if result is None or result.schedule is None:
+        return [], result
+    return [_candidate("searched", result.schedule, request, paths)], result
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
@@ -329,10 +326,10 @@ def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, .
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[Candidate]:
-    """All algorithms that do the case and whose messages have routes here, proved and costed."""
+    """All algorithms whose messages have routes here, proved and costed."""
     found = []
     for name, build in builds:
-        with suppress(DoesNotFitError, NoRouteError):
+        with suppress(NoRouteError):
             found.append(_candidate(name, build(), request, paths))
     return found
 

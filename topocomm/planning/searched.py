@@ -59,9 +59,6 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
 
     Returns:
         None where nothing is to be searched.
-
-    Raises:
-        DoesNotFitError: What was found is no schedule of a scan: a rank would have to split a value.
     """
     ends, objective = request.endpoints, request.objective
     modelled = objective == "rounds" or (objective == "latency" and request.port_model == "alpha")
@@ -90,11 +87,7 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
 
 
 def built(told: Gossip, request: Request) -> Schedule:
-    """The schedule of who tells whom; of reduce_scatter, of who would tell whom in the allgather of the same parts.
-
-    Raises:
-        DoesNotFitError: In a scan a rank would have to split a value that it got folded.
-    """
+    """The schedule of who tells whom; of reduce_scatter, of who would tell whom in the allgather of the same parts."""
     return _BUILDS[request.collective.name](told, request)
 
 
