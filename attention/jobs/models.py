@@ -93,11 +93,7 @@ def load_tokenizer(path: Path) -> Any:
     Raises:
         InputError: There is none that transformers can read.
     """
-    transformers = quiet_transformers()
-    try:
-        return transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--model {path}: no usable tokenizer: {_first_line(error)}") from error
+    return _loaded("AutoTokenizer", path, "tokenizer")
 
 
 def load_config(path: Path) -> Any:
@@ -106,11 +102,7 @@ def load_config(path: Path) -> Any:
     Raises:
         InputError: transformers cannot read it.
     """
-    transformers = quiet_transformers()
-    try:
-        return transformers.AutoConfig.from_pretrained(path, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--model {path}: no usable configuration: {_first_line(error)}") from error
+    return _loaded("AutoConfig", path, "configuration")
 
 
 def load_model(path: Path) -> Any:
@@ -121,12 +113,16 @@ def load_model(path: Path) -> Any:
     """
     import torch
 
+    return _loaded("AutoModelForCausalLM", path, "weights", dtype=torch.float32).eval()
+
+
+def _loaded(kind: str, path: Path, what: str, **options: Any) -> Any:
+    """What transformers' class of this name reads from a model directory."""
     transformers = quiet_transformers()
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+        return getattr(transformers, kind).from_pretrained(path, local_files_only=True, **options)
     except (OSError, ValueError) as error:
-        raise InputError(f"--model {path}: no usable weights: {_first_line(error)}") from error
-    return model.eval()
+        raise InputError(f"--model {path}: no usable {what}: {_first_line(error)}") from error
 
 
 def quiet_transformers() -> Any:

@@ -176,9 +176,19 @@ def test_records_are_gathered_in_rank_order():
         assert run_local(body, ranks=ranks) == [[[rank, 7] for rank in range(ranks)]] * ranks
 
 
+def test_ranks_relay_where_others_have_no_route():
+    found = run_local(lambda comm: comm.allreduce(np.ones(1), SUM).tolist(), ranks=4, topology=line(4))
+    assert found == [[4.0]] * 4
+
+
 def test_a_machine_without_routes_is_refused():
+    """In canonical order nobody relays."""
+
+    def body(comm):
+        return comm.allreduce(np.ones(1), SUM, order="canonical", shards=(comm.rank, comm.rank + 1))
+
     with pytest.raises(PlanError, match="no path"):
-        run_local(lambda comm: comm.allreduce(np.ones(1), SUM), ranks=4, topology=line(4))
+        run_local(body, ranks=4, topology=line(4))
 
 
 def test_capacity_is_enough_for_the_tests():

@@ -29,7 +29,8 @@ from topocomm.execute.compiled_lane import covers
 from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.lanes import Span, Work
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import ScheduleBuilder, split_rows
+from topocomm.planning.schedule import split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 
 @pytest.mark.parametrize("dim", [1, 3, 16])

@@ -1,15 +1,28 @@
 """Every schedule that differs from a given one in one thing: what is deleted, doubled, swapped or aimed elsewhere."""
 
+import random
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice
 
-from topocomm.planning.schedule import Combine, Repeat, Transfer, make_schedule
+from topocomm.planning.schedule import Combine, Repeat, Schedule, Transfer, make_schedule
 
 TABLES = ("transfers", "combines", "inputs", "outputs", "chunks", "owners", "nodes", "paths")
 
 
-def mutants(schedule):
-    """(what was changed, the changed schedule); some differ in nothing that counts."""
+def mutants(schedule, *, every=1, first=0):
+    """(what was changed, the changed schedule); some differ in nothing that counts.
+
+    Args:
+        schedule: What to change.
+        every: Only so many-th changes, from the `first` on.
+        first: Less than `every`.
+    """
+    for what, tables in islice(changes(schedule), first, None, every):
+        yield what, tables if isinstance(tables, Schedule) else built(schedule, tables)
+
+
+def changes(schedule):
+    """As `mutants`; some as tables that are still to be built."""
     tables = {
         "transfers": [list(t) for t in schedule.transfer_list()],
         "combines": [list(c) for c in schedule.combine_list()],
@@ -23,11 +36,11 @@ def mutants(schedule):
     limits = limits_of(schedule)
     for name in TABLES:
         for what, rows in changed_rows(tables[name], limits.get(name, [])):
-            yield f"{name}: {what}", built(schedule, tables | {name: rows})
+            yield f"{name}: {what}", tables | {name: rows}
     for row, fold in enumerate(tables["combines"]):
         for what, slots in changed_rows(list(fold[4]), [limits["combines"][2]]):
             rows = [*tables["combines"][:row], [*fold[:4], slots], *tables["combines"][row + 1 :]]
-            yield f"combine {row}: operands: {what}", built(schedule, tables | {"combines": rows})
+            yield f"combine {row}: operands: {what}", tables | {"combines": rows}
     yield from other_repeats(schedule)
 
 
@@ -97,3 +110,53 @@ def built(schedule, tables):
         repeat=schedule.repeat,
     )
     return replace(made, rounds=max(made.rounds, schedule.rounds))
+
+
+def rebuilt(schedule: Schedule, transfers=None, combines=None, **changes) -> Schedule:
+    fields = {
+        "inputs": schedule.inputs.tolist(),
+        "outputs": schedule.outputs.tolist(),
+        "transfers": schedule.transfer_list() if transfers is None else transfers,
+        "combines": schedule.combine_list() if combines is None else combines,
+        "owners": schedule.owners,
+        "nodes": schedule.nodes,
+    }
+    return make_schedule(schedule.ranks, schedule.chunks, **(fields | changes))
+
+
+def mutate(schedule: Schedule, rng: random.Random) -> Schedule:
+    """One random deletion, duplication, swap or re-target of a transfer, a combine or an output."""
+    transfers, combines, outputs = schedule.transfer_list(), schedule.combine_list(), schedule.outputs.tolist()
+    target: list = rng.choice([some for some in (transfers, combines, outputs) if some])
+    index = rng.randrange(len(target))
+    kind = rng.choice(["delete", "duplicate", "swap", "retarget"])
+    entry = target[index]
+    if kind == "delete":
+        target.pop(index)
+    elif kind == "duplicate":
+        target.append(entry)
+    elif kind == "swap":
+        other = rng.randrange(len(target))
+        if target is outputs:  # the slots change places
+            target[index], target[other] = (
+                [*entry[:1], target[other][1], entry[2]],
+                [target[other][0], entry[1], target[other][2]],
+            )
+        else:
+            a, b = entry.round, target[other].round
+            target[index], target[other] = entry._replace(round=b), target[other]._replace(round=a)
+    elif target is outputs:
+        column = rng.randrange(3)
+        target[index] = [rng.randrange(8) if at == column else item for at, item in enumerate(entry)]
+    elif isinstance(entry, Transfer):
+        field = rng.choice(["src", "src_slot", "dst", "dst_slot", "chunk"])
+        target[index] = entry._replace(**{field: rng.randrange(8)})
+    elif rng.random() < 0.5:
+        field = rng.choice(["rank", "out_slot", "chunk"])
+        target[index] = entry._replace(**{field: rng.randrange(8)})
+    else:
+        slots = list(entry.operands)
+        slots[rng.randrange(len(slots))] = rng.randrange(8)
+        rng.shuffle(slots)
+        target[index] = entry._replace(operands=tuple(slots))
+    return rebuilt(schedule, transfers=transfers, combines=combines, outputs=outputs)

@@ -89,8 +89,8 @@ def collective_of(name, ranks, *, root=0, parts=None, shards=(), rows=16):
     return Collective(name, ranks, root, tuple(parts or ()), tuple(shards))
 
 
-def builds(topology, collective, rows, operator=SUM):
+def builds(topology, collective, rows, operator=SUM, *, objective="auto", ports=1):
     """Name and builder of every algorithm that the planner offers, as a dict."""
     ends = topology.endpoints
-    request = Request(collective, operator, operator.default_layout(rows), ends, "auto", 1, "loggp")
+    request = Request(collective, operator, operator.default_layout(rows), ends, objective, ports, "loggp")
     return dict(candidate_builds(request, PathFinder(topology)))

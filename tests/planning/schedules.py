@@ -9,7 +9,9 @@ from tests.machines import hosts, switch
 from topocomm import SUM
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import ScheduleBuilder, split_rounds, split_rows
+from topocomm.planning.schedule import split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.transforms import split_rounds
 from topocomm.planning.verify import verify
 
 SWITCHES = [(1, ranks) for ranks in range(1, 18)]

@@ -163,6 +163,21 @@ def partition():
     return one, witness["groups"]
 
 
+@pytest.mark.parametrize("objective", ["latency", "auto"])
+@pytest.mark.parametrize("payload_bytes", [0, 4, 4000])
+def test_a_plan_that_meets_its_bound_is_not_better_for_rounding(payload_bytes, objective):
+    for latency_us, rate in (
+        (0.1505639974842007, 95.30348535277786),
+        (0.06565782046278004, 36.7780322620328),
+        (0.0, 7.3),
+    ):
+        links = tuple(Link(a, b, "nvlink", 1, rate, latency_us) for a, b in (("GPU0", "GPU1"), ("GPU1", "GPU0")))
+        machine = Topology("two", "test", (Device("GPU0", "gpu"), Device("GPU1", "gpu")), links)
+        made = plan(machine, "broadcast", payload_bytes=payload_bytes, objective=objective)
+        assert made.certificate.gap >= 1.0
+        check_certificate(machine, made)
+
+
 def test_a_partition_that_overlaps_is_found():
     one, groups = partition()
     twice = [[*groups[0], groups[1][0]], *groups[1:]]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.machines import hosts, line, switch
-from topocomm import PROD, SUM, PlanError, plan
-from topocomm.planning.compare import check_whole, defect, figure_of, ranked
+from tests.machines import hosts, switch
+from topocomm import PROD, SUM, catalog, plan
+from topocomm.planning.compare import Rival, behind, defect, figure_of, ranked
 from topocomm.planning.planner import every_plan
 from topocomm.topology.degrade import without
 
@@ -47,12 +47,26 @@ def test_a_defect_is_told_by_the_objective():
     assert "without a, b: 4096 B still " in defect(same, same, ["a", "b"])
 
 
-def test_a_machine_in_pieces_is_refused_unless_the_ranks_are_of_one():
-    broken = without(line(4), ["GPU1-GPU2"])
-    with pytest.raises(PlanError, match="falls into 2 pieces: GPU0-1; GPU2-3; name the ranks of one piece"):
-        check_whole(broken, None)
-    check_whole(broken, ["GPU2", "GPU3"])
-    check_whole(line(4), None)
-    many = without(switch(7), [f"GPU{i}" for i in range(7)])
-    with pytest.raises(PlanError, match="7 pieces: GPU0; GPU1; GPU2; GPU3; and 3 more"):
-        check_whole(many, None)
+def test_how_far_a_rival_is_behind_goes_by_the_objective():
+    machine = switch(8)
+    for objective, far in (("latency", "2.00x"), ("rounds", "2.00x"), ("throughput", "1.50x")):
+        made = plan(machine, payload_bytes=0, objective=objective)
+        own = figure_of(made, made.figures)
+        told = behind(made, Rival("other", own / 1.5 if objective == "throughput" else own * 2, predicted_us=0.0))
+        assert told == far
+        assert behind(made, Rival("other", own, predicted_us=1e9)) == "as good"
+    still = plan(switch(1), payload_bytes=0, objective="latency")
+    assert behind(still, Rival("other", 1.0, 1.0)) == "worse"
+    assert behind(still, Rival("other", 0.0, 0.0)) == "as good"
+
+
+def test_another_schedule_of_the_same_algorithm_is_a_new_plan():
+    cluster = catalog("dgx-h100", hosts=2)
+    before, after = (
+        plan(t, payload_bytes=1 << 20, objective="throughput") for t in (cluster, without(cluster, ["rail3"]))
+    )
+    assert before.algorithm == after.algorithm == "forest"
+    assert defect(before, after, ["rail3"]).endswith("GB/s), new plan forest")
+    one, other = every_plan(cluster, "allreduce", SUM, SUM.default_layout(16))[:2]
+    assert one.schedule.chunks == other.schedule.chunks
+    assert f", new plan {other.algorithm}" in defect(one, other, ["rail3"])

@@ -9,7 +9,7 @@ from tests.machines import switch
 from topocomm import SUM, plan
 from topocomm.planning.compare import ranked
 from topocomm.planning.crossover import Size, changes, crossover_document, crossover_text, human
-from topocomm.planning.formats.crossover_svg import dumps
+from topocomm.planning.formats.crossover_svg import _time, dumps
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +61,15 @@ def test_one_size_is_a_picture_too(sizes):
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1000, "1000 B"), (1024, "1 KiB"), (3 << 30, "3 GiB")])
 def test_human(size, text):
     assert human(size) == text
+
+
+def test_lines_of_the_table_fit_a_terminal(sizes):
+    table = crossover_text([*sizes] * 3, "box").splitlines()
+    assert max(map(len, table)) <= 80
+    assert table[-1].startswith("      ") or table[-1].startswith("best: ")
+    assert "flat at 64 B" in crossover_text(sizes[:1], "box")
+
+
+@pytest.mark.parametrize(("power", "text"), [(-1, "0.1 us"), (2, "100 us"), (3, "1 ms"), (5, "100 ms"), (6, "1 s")])
+def test_times_of_the_axis(power, text):
+    assert _time(power) == text

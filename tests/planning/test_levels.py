@@ -1,10 +1,14 @@
 """Machines as nested groups, and the radices chosen for them."""
 
+from dataclasses import replace
+
 import pytest
 
 import topocomm
 from tests.machines import hosts, joined, switch
 from topocomm import PlanError, plan
+from topocomm.planning.algorithms.rails import rails_allreduce
+from topocomm.planning.cost import cost_of
 from topocomm.planning.levels import Steps, best_radices, cuts_of, nest_of
 from topocomm.planning.paths import PathFinder
 
@@ -65,6 +69,57 @@ def test_catalogue(name, best_us):
         made = plan(topocomm.catalog(name, hosts=count), payload_bytes=0, objective="latency")
         assert made.figures.alpha_us <= us + 1e-9, count
         assert made.proof.order_kept
+
+
+def test_uneven_blocks_where_they_save_a_hop():
+    """300 = 6 x 5 x 5 x 2 takes four hops between hosts, blocks of 8, 8 and 5 hosts or one less take three."""
+    machine = hosts(300, 8)
+    found = nest(machine)
+    assert len(found.for_rails(few=False)[0]) == 3 < len(found.even)
+    schedule = rails_allreduce(found.groups, found.spare, 1)
+    cost = cost_of(schedule, machine.endpoints, PathFinder(machine), row_bytes=4)
+    assert cost.alpha_us == pytest.approx(1.8 + 3 * 5.0 + 8 * 0.6)
+
+
+def lacking(count, *gone):
+    """Hosts of eight without these devices."""
+    whole = topocomm.catalog("dgx-h100", hosts=count)
+    links = tuple(link for link in whole.links if not {link.src, link.dst} & set(gone))
+    return replace(whole, devices=tuple(d for d in whole.devices if d.id not in gone), links=links, pairs=())
+
+
+@pytest.mark.parametrize(
+    ("count", "gone", "most_us"),
+    [
+        (2, ["h0/NIC0"], 7.4),
+        (3, ["h1/NIC7"], 8.0),
+        (16, ["h3/NIC7", "h3/GPU7"], 14.2),
+        (16, ["h3/NIC0", "h4/NIC7"], 14.2),
+        (31, ["h3/NIC0", "h3/GPU0"], 14.8),
+        (64, ["h9/NIC3", "h10/NIC5", "h10/GPU5"], 15.4),
+    ],
+)
+def test_hosts_that_lack_a_gpu_or_a_nic(count, gone, most_us):
+    """A GPU without a way out is served by its host; its rail is left to the others."""
+    machine = lacking(count, *gone)
+    assert len(nest(machine).edges) == count
+    made = plan(machine, payload_bytes=0, objective="latency")
+    assert made.figures.alpha_us <= most_us + 1e-9
+    topocomm.check_certificate(machine, made)
+
+
+@pytest.mark.parametrize(
+    ("collective", "most_us"), [("reduce", 13.6), ("broadcast", 13.6), ("allgather", 14.2), ("scan", 14.2)]
+)
+def test_other_collectives_on_such_hosts(collective, most_us):
+    made = plan(lacking(16, "h3/NIC7", "h3/GPU7", "h9/NIC2"), collective, payload_bytes=0, objective="latency")
+    assert made.figures.alpha_us <= most_us + 1e-9
+
+
+def test_who_is_on_which_rail():
+    machine = lacking(3, "h1/GPU2", "h1/NIC2", "h2/NIC5")
+    rails = nest(machine).groups.members_on
+    assert rails == (tuple(range(8)), (0, 1, -1, 2, 3, 4, 5, 6), (0, 1, 2, 3, 4, -1, 6, 7))
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "allgather", "reduce_scatter", "scan", "exscan"])

@@ -1,32 +1,37 @@
 """Every mutant of small schedules is judged as the slow replay judges it, and what is accepted computes the same."""
 
+import random
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machines import joined, line, switch
-from tests.planning.mutants import mutants
+from tests.planning.mutant_cases import RANKS, collectives, every_case
+from tests.planning.mutants import mutants, mutate
 from tests.planning.replay import builds, collective_of, expected, replay, same, shards_word
 from tests.planning.schedules import any_schedules
 from tests.planning.slow_verify import RefusedError, slow_verify
 from topocomm import PlanError
-from topocomm.planning.collectives import COLLECTIVES, Collective
+from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Repeat, split_rounds
+from topocomm.planning.schedule import Repeat
+from topocomm.planning.transforms import split_rounds
 from topocomm.planning.verify import verify
 
-CANONICAL = Collective("allreduce", 3, shards=(0, 3, 3, 5))
-SMALL = [
-    collective_of(name, 3, root=1, rows=6) if name in ("reduce", "broadcast") else collective_of(name, 3, rows=6)
-    for name in COLLECTIVES
-]
-CASES = {
-    f"{collective.name}{'-canonical' * bool(collective.shards)}-{name}": (collective, build)
-    for collective in (*SMALL, CANONICAL)
-    for name, build in builds(switch(3), collective, 6).items()
-}
+KINDS = (*COLLECTIVES, "canonical")
+EVERY, FEW = 151, 8
+"""Of what is left to `make test-long`: one of so many mutants is judged anyway, of one case of so many."""
+
+
+def cases(kind, *, once):
+    """Those of one collective, or of canonical order: `once` those without slices, port limits or many ranks."""
+    for case in every_case():
+        plain = case.schedule.repeat is None and case.ports is None and case.collective.ranks == RANKS
+        if plain == once and kind == ("canonical" if case.collective.shards else case.collective.name):
+            yield case
 
 
 def judged(mutant, collective, fast=(), slow=()):
@@ -47,10 +52,10 @@ def judged(mutant, collective, fast=(), slow=()):
     return proved
 
 
-def check_all(schedule, collective, fast=(), slow=()):
-    """Judge every mutant; (accepted, refused)."""
+def check_all(schedule, collective, fast=(), slow=(), **which):
+    """Judge every mutant, or those of `which`; (accepted, refused)."""
     accepted = refused = 0
-    for what, mutant in mutants(schedule):
+    for what, mutant in mutants(schedule, **which):
         try:
             order_kept = judged(mutant, collective, fast, slow)
             if order_kept is None:
@@ -67,14 +72,33 @@ def check_all(schedule, collective, fast=(), slow=()):
     return accepted, refused
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_every_mutant(case):
-    collective, build = CASES[case]
-    schedule = build()
-    keep = {"keep_order": verify(schedule, collective).order_kept}
-    accepted, refused = check_all(schedule, collective, keep, keep)
-    assert accepted
-    assert refused > accepted
+def test_the_cases_are_all_there():
+    """Every collective with every algorithm that is offered for 3 ranks, in slices, with ports, in canonical order."""
+    names = " ".join(case.name for case in every_case())
+    for algorithm in (
+        *("recursive-doubling", "binomial", "circulant", "flat", "direct", "rabenseifner", "ring", "two-tree"),
+        *("scatter-ring", "scatter-dissemination", "dissemination", "doubling", "halving", "chain", "rails-tree"),
+        *("canonical-flat", "canonical-doubling", "canonical-binomial", "canonical-direct"),
+        *("rails", "cyclic", "leaders", "multiport-2", "searched", "forest"),
+    ):
+        assert f" {algorithm}" in names, algorithm
+    for collective in collectives():
+        alike = [case for case in every_case() if case.collective == collective]
+        assert {case.ports for case in alike} == {None, 1, 2}
+        assert {case.schedule.repeat and case.schedule.repeat.stagger_rounds for case in alike} == {None, 0, 1, 3}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_mutant(kind):
+    for case in cases(kind, once=True):
+        accepted, refused = check_all(case.schedule, case.collective, case.fast, case.slow)
+        assert 0 < accepted < refused, case.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_mutants_in_slices_and_with_limits_of_ports(kind):
+    for number, case in enumerate(islice(cases(kind, once=False), 0, None, FEW)):
+        check_all(case.schedule, case.collective, case.fast, case.slow, every=EVERY, first=7 * number % EVERY)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +111,14 @@ def test_every_mutant_of_what_repeats_with_its_ports(name, stagger):
     limits = {"serialised": False, "ports": 1}, {"ports": 1}
     judged(schedule, collective, *limits)
     assert check_all(schedule, collective, *limits)[1]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_mutant_in_slices_and_with_limits_of_ports(kind):
+    for case in cases(kind, once=False):
+        assert check_all(case.schedule, case.collective, case.fast, case.slow)[1], case.name
 
 
 def test_every_mutant_on_a_machine_with_few_routes():
@@ -145,3 +177,34 @@ def test_columns_out_of_order_are_refused():
             verify(replace(schedule, operand_starts=starts), collective)
     with pytest.raises(PlanError, match=r"transfer round is outside 0\.\.0"):
         verify(replace(schedule, rounds=1), collective)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(2, 7), st.sampled_from(COLLECTIVES), st.data())
+def test_an_accepted_mutant_computes_the_same(rng, ranks, name, data):
+    parts = [rng.randrange(3) for _ in range(ranks)] if name in IN_PARTS else ()
+    rows = sum(parts) if name in IN_PARTS else 8
+    collective = collective_of(name, ranks, root=rng.randrange(ranks), parts=parts)
+    offered = builds(switch(ranks), collective, rows)
+    schedule = offered[data.draw(st.sampled_from(sorted(offered)))]()
+    mutant = mutate(schedule, rng)
+    try:
+        proof = verify(mutant, collective)
+    except PlanError:
+        return
+    assert same(replay(mutant), expected(collective, mutant.chunks), proof.order_kept)
+
+
+def test_most_mutants_are_refused():
+    """The property above is no empty one: of random faults few leave the results as they were."""
+    rng = random.Random(1)
+    for name in COLLECTIVES:
+        collective = collective_of(name, 5, rows=10)
+        for build in builds(switch(5), collective, 10).values():
+            schedule, refused = build(), 0
+            for _ in range(50):
+                try:
+                    verify(mutate(schedule, rng), collective)
+                except PlanError:
+                    refused += 1
+            assert refused > 25, name

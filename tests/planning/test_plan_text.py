@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 
@@ -13,7 +13,7 @@ from topocomm.planning.compare import Rival
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan_text import MOST_MOVES, MOST_ROUNDS, WIDTH, placed, plan_text, round_times
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import make_schedule
+from topocomm.planning.schedule import Repeat, make_schedule
 
 
 def text(topology, **wanted):
@@ -33,7 +33,7 @@ def rounds(said):
         if head:
             found[int(head[1])] = []
         if head or (found and shown.startswith(" " * 10) and "all there at" not in shown):
-            found[max(found)] += re.findall(r"and \d+ more|\(.*\)|\S+", shown[10:])
+            found[max(found)] += re.findall(r"and \d+ more|\([^)]*\);?|\S+", shown[10:])
     return found
 
 
@@ -213,3 +213,54 @@ def test_a_plan_of_one_algorithm_says_so():
     assert "  why" not in plan_text(made, topology)
     worse = plan_text(made, topology, [own, Rival("slow", 2 * made.figures.predicted_us, 9.0)])
     assert f"others  slow {2 * made.figures.predicted_us:.2f} us (2.00x)" in worse
+
+
+def test_messages_of_a_pipeline_are_those_of_one_slice():
+    topology = switch(3)
+    made = next(p for p in every_plan(topology, "allreduce", SUM, SUM.default_layout(10)) if p.algorithm == "binomial")
+    piped = replace(made, schedule=replace(made.schedule, repeat=Repeat(3, 1)))
+    assert set(round_times(piped, PathFinder(topology))) == {"12 to 16 B each"}
+    at_once = replace(made, schedule=replace(made.schedule, repeat=Repeat(3, 0)))
+    assert set(round_times(at_once, PathFinder(topology))) == {"40 B each"}
+    assert "  slices  3 of every chunk, each 1 round after the one before; below are the\n" in plan_text(
+        piped, topology
+    )
+    assert "  slices  3 of every chunk, all in the same messages\n" in plan_text(at_once, topology)
+    assert "  slices" not in plan_text(made, topology)
+
+
+def test_what_is_not_known_of_others_and_what_switches_could_do_is_told():
+    topology = switch(2)
+    made = plan(topology, payload_bytes=4)
+    text = plan_text(made, topology, "its operator is gone", switches=["one could", "another could not"])
+    assert "\n  others  not known: its operator is gone\n" in text
+    assert "\n  switch  one could\n  switch  another could not\n" in text
+    better = plan_text(made, topology, [Rival("quick", made.figures.predicted_us / 2, 1.0)])
+    assert "why     kept as it is, not the least time with these bytes of 2 algorithms" in better
+
+
+def test_messages_over_different_links_are_told_apart():
+    topology = catalog("dgx-1-v100")
+    made = plan(topology, payload_bytes=1 << 20, objective="throughput")
+    assert made.schedule.paths
+    nvlink = {(link.src, link.dst) for link in topology.links if link.kind == "nvlink"}
+    mixed = 0
+    for number, words in rounds(plan_text(made, topology)).items():
+        ended = [word for word in words if word.startswith("(")]
+        mixed += len(ended) > 1
+        assert [word.endswith(";") for word in ended] == [True] * (len(ended) - 1) + [False]
+        over = {"(nvlink)": set(), "(pcie)": set()}
+        for move in (m for m in made.schedule.transfer_list() if m.round == number - 1):
+            path = made.schedule.paths[move.path] if move.path >= 0 else (f"GPU{move.src}", f"GPU{move.dst}")
+            kind = "(nvlink)" if set(pairwise(path)) <= nvlink else "(pcie)"
+            over[kind].add((move.src, move.dst))
+        told = []
+        for word in words:
+            if word.startswith("("):
+                kind = over[word.strip(";")]
+                assert {tuple(map(int, re.split("<?>", pair))) for pair in told} <= kind
+                assert all(pair[::-1] in kind for pair in (tuple(map(int, t.split("<>"))) for t in told if "<" in t))
+                told = []
+            elif not word.startswith("and "):
+                told.append(word)
+    assert mixed

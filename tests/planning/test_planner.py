@@ -8,11 +8,17 @@ import pytest
 
 import topocomm
 from tests.concatenation import CONCAT
-from tests.machines import hosts, line, switch
-from topocomm import Device, Link, PlanError, Topology, plan
+from tests.machines import hosts, joined, line, switch
+from topocomm import Device, Link, PlanError, Topology, catalog, check_certificate, plan
+from topocomm.planning import planner
+from topocomm.planning.algorithms.binomial import binomial_reduce
+from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
+from topocomm.planning.compare import ranked
+from topocomm.planning.paths import NoRouteError
 from topocomm.planning.planner import every_plan
 from topocomm.planning.schedule import split_rows
+from topocomm.planning.searched import Searched
 
 
 def test_objectives_choose_different_algorithms():
@@ -49,6 +55,21 @@ def test_an_operator_without_rows_is_never_split():
     layout = whole.layout({"s": ((1 << 20,), "float32")})
     plans = every_plan(switch(4), "allreduce", whole, layout)
     assert plans and all(len(p.schedule.chunks) == 1 for p in plans)
+
+
+def test_the_payload_of_an_operator_without_rows_is_one_value_or_none():
+    whole = topocomm.Operator(
+        "state", (topocomm.Field("s", ("n",)),), topocomm.SUM.combine, {"s": 0}, True, default_dims={"n": 4}
+    )
+    made = plan(switch(4), payload_bytes=16, operator=whole)
+    assert (made.payload_bytes, made.figures.wire_bytes) == (16, 16 * made.figures.transfers)
+    latency = plan(switch(4), payload_bytes=0, operator=whole)
+    assert (latency.payload_bytes, latency.figures.wire_bytes) == (0, 0)
+    for one in (made, latency):
+        topocomm.check_certificate(switch(4), one)
+        assert ranked(one, switch(4), whole)[0].algorithm == one.algorithm
+    with pytest.raises(PlanError, match="32 bytes: expected the 16 bytes of one value of operator 'state', which has"):
+        plan(switch(4), payload_bytes=32, operator=whole)
 
 
 @pytest.mark.parametrize("collective", IN_PARTS)
@@ -103,6 +124,7 @@ def test_the_bytes_of_a_plan_depend_on_its_inputs_only():
         ({"shards": [0, 1, 2, 3, 4]}, r"shards go with order 'canonical', the order is 'any'"),
         ({"order": "canonical", "collective": "scan"}, r"scan in canonical order: expected allreduce"),
         ({"order": "canonical", "shards": [0, 1, 2, 3]}, r"shards \(0, 1, 2, 3\): .* each of 4 ranks and the end"),
+        ({"order": "canonical", "shards": []}, r"no shards given; expected the first of each of 4 ranks and the end"),
         ({"order": "canonical", "shards": [0, 2, 1, 3, 4]}, r"never falling"),
         ({"order": "canonical", "shards": [1, 2, 3, 3, 4]}, r"starting at 0"),
         ({"order": "canonical", "shards": [0, 0, 0, 0, 0]}, r"ending at 1 or more"),
@@ -121,14 +143,61 @@ def test_a_machine_without_endpoints_is_refused():
 def test_a_disconnected_machine_names_its_parts():
     devices = tuple(Device(f"GPU{i}", "gpu") for i in range(4))
     links = tuple(Link(a, b, "nvlink", 1, 25.0, 0.7) for a, b in (("GPU0", "GPU1"), ("GPU1", "GPU0"), ("GPU2", "GPU3")))
-    with pytest.raises(PlanError, match=r"2 endpoints \(GPU0, GPU1\), 1 endpoint \(GPU2\) and 1 endpoint \(GPU3\)"):
+    with pytest.raises(PlanError, match="falls into 3 pieces: GPU0-1; GPU2; GPU3; name"):
         plan(Topology("islands", "test", devices, links), payload_bytes=4)
 
 
 def test_algorithms_without_routes_are_left_out():
     assert plan(line(2), payload_bytes=4).figures.rounds == 1
-    with pytest.raises(PlanError, match="no path"):
-        plan(line(5), payload_bytes=4)
+    assert {rival.algorithm for rival in ranked(plan(line(5), payload_bytes=4), line(5), topocomm.SUM)} == {"searched"}
+
+
+@pytest.mark.parametrize(("sizes", "collective"), [((2, 1, 1, 1, 1, 1, 1), "exscan"), ((2, 2, 1, 1, 1, 1, 1), "scan")])
+def test_a_prefix_over_uneven_hosts_is_planned(sizes, collective):
+    """Circulant steps over seven hosts: what the large host folds goes on to ranks whose results end within it."""
+    made = plan(joined(sizes), collective, payload_bytes=4)
+    assert "cyclic-2.2.2" in {rival.algorithm for rival in ranked(made, joined(sizes), topocomm.SUM)}
+    assert check_certificate(joined(sizes), made) is None
+
+
+def test_an_algorithm_without_routes_is_left_out(monkeypatch):
+    monkeypatch.setattr(planner, "candidate_builds", with_one_that_raises(NoRouteError("no path")))
+    plain = plan(switch(3), payload_bytes=4444)
+    assert "broken" not in {rival.algorithm for rival in ranked(plain, switch(3), topocomm.SUM)}
+
+
+@pytest.mark.parametrize("error", [PlanError("rank 1 is to fold what it never hears of"), ValueError("a bug")])
+def test_other_errors_of_an_algorithm_are_not_swallowed(monkeypatch, error):
+    monkeypatch.setattr(planner, "candidate_builds", with_one_that_raises(error))
+    with pytest.raises(type(error), match=str(error)):
+        plan(switch(3), payload_bytes=4448)
+
+
+def test_a_search_result_that_fails_its_proof_is_not_swallowed(monkeypatch):
+    monkeypatch.setattr(planner, "searched", lambda *_: Searched(binomial_reduce(5, 1, 0), 0.0, ""))
+    with pytest.raises(PlanError, match="rank 1 has no output"):
+        plan(switch(5), payload_bytes=4452, objective="latency")
+
+
+def with_one_that_raises(error):
+    """`candidate_builds` with one more, which fails."""
+
+    def broken():
+        raise error
+
+    def builds(request, paths):
+        yield "broken", broken
+        yield from candidate_builds(request, paths)
+
+    return builds
+
+
+def test_slices_are_as_many_as_the_payload_is_worth():
+    """What auto takes is no worse than any number of slices, and it has every power of two."""
+    one = plan(catalog("dgx-1-v100"), payload_bytes=4 << 20, ports=2)
+    assert one.algorithm == "forest-8"
+    assert one.schedule.repeat is not None and one.schedule.repeat.count == 8
+    assert plan(catalog("dgx-1-v100"), payload_bytes=64 << 10, ports=2).algorithm == "forest-1"
 
 
 def test_rounds_respect_ports_where_ranks_share_an_endpoint():
@@ -208,3 +277,18 @@ def test_ranks_on_processors_are_not_pipelined():
     """What every message costs a processor is in no model yet."""
     machine = topocomm.catalog("cpu-2-socket", hosts=2)
     assert plan(machine, payload_bytes=1 << 26).schedule.repeat is None
+
+
+def test_scans_and_parts_of_many_ranks():
+    """Where all else takes minutes: rails and shifts as columns, and a word about what no file can list."""
+    machine = catalog("dgx-h100", hosts=64)
+    for collective, algorithm in (("allgather", "rails-8.8"), ("reduce_scatter", "rails-8.8"), ("exscan", "shift-8.8")):
+        one = plan(machine, collective, payload_bytes=0, objective="latency")
+        assert (one.algorithm, one.figures.alpha_us) == (algorithm, pytest.approx(15.4))
+    larger = catalog("dgx-h100", hosts=257)
+    ranks = len(larger.endpoints)
+    for collective in ("allgather", "reduce_scatter"):
+        with pytest.raises(PlanError, match=f"{collective} of 2056 ranks: 4227136 pieces to move, .* at most 4194304"):
+            plan(larger, collective, payload_bytes=0)
+        few = [8] + [0] * (ranks - 1)
+        assert plan(larger, collective, payload_bytes=32, parts=few).algorithm == "dissemination"

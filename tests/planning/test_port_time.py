@@ -19,7 +19,8 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.cost import cost_of
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Repeat, Transfer, make_schedule, unrolled
+from topocomm.planning.schedule import Repeat, Transfer, make_schedule
+from topocomm.planning.transforms import unrolled
 
 
 def grouped(schedule):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.buffers import rank_program
-from topocomm.planning.schedule import Repeat, input_pieces, unrolled
+from topocomm.planning.schedule import Repeat, input_pieces
 from topocomm.planning.scratch import scratch_bytes
+from topocomm.planning.transforms import unrolled
 
 
 def by_rank(schedule, row_bytes, align):

@@ -5,8 +5,9 @@ import pytest
 import topocomm
 from tests.concatenation import CONCAT
 from tests.machines import joined, line, switch
-from topocomm import Device, Link, Topology, plan
+from topocomm import Device, Link, Topology, check_certificate, plan
 from topocomm.planning.collectives import COLLECTIVES
+from topocomm.planning.formats.plan_json import plan_document
 
 
 def bridged(pairs):
@@ -61,3 +62,30 @@ def test_searches_are_deterministic():
 def test_ranks_that_share_an_endpoint_are_not_searched():
     made = plan(switch(3), payload_bytes=0, objective="latency", ranks=["GPU0", "GPU0", "GPU1"])
     assert made.algorithm != "searched"
+
+
+def test_what_an_exhaustive_search_proved_is_in_the_certificate(tmp_path):
+    machine = bridged([(0, 1), (1, 2), (2, 3), (3, 4)])
+    made = plan(machine, payload_bytes=0, objective="latency")
+    assert made.certificate.gap > 1.0
+    assert "an exact search found nothing below" in made.certificate.proved_by_search
+    made.save(tmp_path / "plan.json")
+    again = topocomm.Plan.load(tmp_path / "plan.json")
+    assert again.certificate == made.certificate and again.digest == made.digest
+    topocomm.check_certificate(machine, again)
+
+
+def test_nothing_is_said_of_a_search_where_the_bound_is_met():
+    made = plan(switch(8), payload_bytes=0, objective="latency")
+    assert made.certificate.proved_by_search == ""
+    assert "proved_by_search" not in plan_document(made)["certificate"]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("objective", ["latency", "rounds", "auto"])
+def test_ranks_without_a_way_to_each_other_are_planned_for_every_objective(collective, objective):
+    """Nothing but a search relays over ranks; the cost model of auto is another than that of the search."""
+    for port_model in ("alpha", "loggp"):
+        one = plan(line(4), collective, payload_bytes=64, objective=objective, port_model=port_model)
+        assert one.algorithm == "searched" or "scan" in collective  # of these some pass values to neighbours only
+        check_certificate(line(4), one)

@@ -1,11 +1,13 @@
 """Trees and the values they are folded from, against strings: numbers are equal where the brackets are."""
 
+from unittest.mock import patch
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.dataflow import NOTHING, dataflow
-from topocomm.planning.trees import CountedTwiceError, Trees
+from topocomm.planning.trees import SHORT_RUN, CountedTwiceError, Trees
 
 
 def spelled(schedule):
@@ -31,8 +33,9 @@ def spelled(schedule):
 
 
 @settings(max_examples=250, deadline=None)
-@given(any_schedules() | schedules())
-def test_a_tree_is_its_expression(made):
+@given(any_schedules() | schedules(), st.sampled_from([1, 2, 4, SHORT_RUN]))
+def test_a_tree_is_its_expression(made, short_run):
+    """Also where folds that do not wait for each other are dealt with at once."""
     schedule, _ = made
     values, outputs = spelled(schedule)
     flow = dataflow(schedule)
@@ -41,7 +44,8 @@ def test_a_tree_is_its_expression(made):
     twice = [i for i, (_, held) in enumerate(values) if len(set(held)) < len(held)]
     error = None
     try:
-        found = trees.fold(flow.inputs[:, 3].tolist(), flow.operands, schedule.operand_starts)
+        with patch("topocomm.planning.trees.SHORT_RUN", short_run):
+            found = trees.fold(flow.inputs[:, 3], flow.operands, schedule.operand_starts).tolist()
     except CountedTwiceError as raised:
         error = raised
     if twice:

@@ -1,4 +1,4 @@
-"""A topology without some of its links, and the pieces of one that has fallen apart."""
+"""A topology without some of its links."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.machines import hosts, line, switch
 from topocomm import TopologyError, catalog
-from topocomm.topology.degrade import pieces, without
+from topocomm.topology.degrade import without
 from topocomm.topology.model import Link
 
 
@@ -83,13 +83,3 @@ def test_unknown_names_are_one_line_with_what_is_near(name, message):
 def test_a_device_without_links_cannot_lose_them():
     with pytest.raises(TopologyError, match="the device has no link"):
         without(catalog("dgx-h100"), ["NIC0"])
-
-
-def test_pieces():
-    assert pieces(line(4)) == [["GPU0", "GPU1", "GPU2", "GPU3"]]
-    assert pieces(without(line(4), ["GPU1-GPU2"])) == [["GPU0", "GPU1"], ["GPU2", "GPU3"]]
-    assert pieces(without(switch(3), ["GPU1"])) == [["GPU0", "GPU2"], ["GPU1"]]
-
-
-def test_one_way_is_no_way_back():
-    assert pieces(without(line(3), ["GPU1->GPU2"])) == [["GPU0", "GPU1"], ["GPU2"]]

@@ -2,10 +2,11 @@
 
 $ python tools/bench/forest_optima.py > tests/data/forest_optima.json      (needs scipy, which the project does not)
 
-Nothing of the planner is used. By Edmonds' theorem trees of total weight w from a root fit into edge capacities g
-if g lets w flow from the root to every rank, so no tree appears in the program: for every root a flow to every rank
-within the root's own capacities between pairs of ranks, for broadcast trees and, against the flow, for reduce trees;
-the capacities of all roots together routed over the links, one commodity per source, through devices that forward.
+A command of its own: nothing of the planner is used, and planner.py, which compares with what it wrote, needs no
+scipy. By Edmonds' theorem trees of total weight w from a root fit into edge capacities g if g lets w flow from the
+root to every rank, so no tree appears in the program: for every root a flow to every rank within the root's own
+capacities between pairs of ranks, for broadcast trees and, against the flow, for reduce trees; the capacities of all
+roots together routed over the links, one commodity per source, through devices that forward.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from topocomm.planning.canonical import canonical_split
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
 from topocomm.planning.formats.plan_json import dumps, loads
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import input_pieces, unrolled
+from topocomm.planning.schedule import input_pieces
+from topocomm.planning.transforms import unrolled
 
 Value = dict[str, Any]
 """One array per field of the operator."""

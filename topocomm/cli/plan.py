@@ -15,17 +15,20 @@ from topocomm.cli.output import write_result
 from topocomm.cli.ranks import parse_ranks
 from topocomm.cli.sizes import parse_bytes, parse_sizes
 from topocomm.cli.sources import add_sources, read_sources
-from topocomm.errors import PlanError
+from topocomm.errors import OperatorError, PlanError
 from topocomm.operators.find import find_operator
+from topocomm.operators.operator import ALIGNMENT_BYTES, Operator
 from topocomm.planning.candidates import Limits
 from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
-from topocomm.planning.compare import check_whole, defect, ranked
+from topocomm.planning.compare import defect, ranked
 from topocomm.planning.crossover import Size, crossover_document, crossover_text
+from topocomm.planning.in_network import in_network_notes
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.plan_text import plan_text
 from topocomm.planning.planner import plan
+from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.verify import verify
 from topocomm.topology.degrade import without
 from topocomm.topology.model import Topology
@@ -100,13 +103,34 @@ def _run(args: argparse.Namespace) -> int:
     if args.save:
         chosen.save(Path(args.save))
     if args.format == "text":
-        rivals = () if args.plan else ranked(chosen, topology, find_operator(chosen.operator), _limits(args))
-        print(plan_text(chosen, topology, rivals, cost))
+        print(_text(args, chosen, topology, cost))
         return 0
     if cost:
         print(cost, file=sys.stderr)
     write_result(_written(args.format, chosen, topology), None)
     return 0
+
+
+def _text(args: argparse.Namespace, plan: Plan, topology: Topology, cost: str) -> str:
+    """The plan as text; of a saved plan, what is planned for the same request now stands beside it."""
+    operator, unlike = _operator_of(plan)
+    notes = [] if operator is None else in_network_notes(plan, topology, operator)
+    if operator is None or unlike:
+        return plan_text(plan, topology, unlike, cost, notes)
+    return plan_text(plan, topology, ranked(plan, topology, operator, _limits(args)), cost, notes)
+
+
+def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
+    """The operator of a plan, if it is registered; and why nothing is planned here as the plan was, "" if it is."""
+    try:
+        operator = find_operator(plan.operator)
+    except OperatorError as error:  # of a saved plan: its file is proved without the operator
+        return None, str(error)
+    row_bytes = operator.default_layout(1).row_bytes
+    if plan.schedule.rows * row_bytes == plan.payload_bytes:
+        return operator, ""
+    own = plan.payload_bytes / max(plan.schedule.rows, 1)
+    return operator, f"a row of this plan has {own:g} B, one of {operator.name} as it is planned here {row_bytes} B"
 
 
 def _written(form: str, plan: Plan, topology: Topology) -> str:
@@ -154,9 +178,6 @@ def _crossover(args: argparse.Namespace, topology: Topology) -> str:
 def _planned(args: argparse.Namespace, topology: Topology, payload_bytes: int | None = None) -> Plan:
     if payload_bytes is None and args.bytes is None:
         raise PlanError("--bytes is missing: give the bytes of one rank's value (16512, 64KiB; 0 for latency only)")
-    ranks = parse_ranks(args.ranks, topology)
-    if args.without:
-        check_whole(topology, ranks)
     return plan(
         topology,
         args.collective or "allreduce",
@@ -165,7 +186,7 @@ def _planned(args: argparse.Namespace, topology: Topology, payload_bytes: int | 
         objective=args.objective or "auto",
         ports=1 if args.ports is None else args.ports,
         port_model=args.port_model,
-        ranks=ranks,
+        ranks=parse_ranks(args.ranks, topology),
         root=args.root or 0,
         order=args.order or "any",
         max_trees=args.max_trees,
@@ -203,6 +224,21 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
             f"{args.plan}: made for another topology (digest {saved.topology_digest[:12]}; {topology.name!r} has "
             f"{topology.digest[:12]}); name that one with --input or --system, or plan again"
         )
-    verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
-    check_certificate(topology, saved)
+    try:
+        verify(saved.schedule, saved.collective, endpoints=saved.ranks, paths=PathFinder(topology))
+        check_certificate(topology, saved)
+        _check_scratch(saved)
+    except PlanError as error:
+        raise PlanError(f"{args.plan}: {error}") from None
     return saved
+
+
+def _check_scratch(saved: Plan) -> None:
+    """The memory that a saved plan says it takes, where the size of the operator's rows is known."""
+    operator, unlike = _operator_of(saved)
+    if operator is None or unlike:
+        return
+    packed = operator.default_layout(saved.schedule.rows).packed_bytes
+    found = scratch_bytes(saved.schedule, packed, ALIGNMENT_BYTES)
+    if saved.figures.scratch_bytes != found:
+        raise PlanError(f"scratch_bytes is {saved.figures.scratch_bytes}, the schedule takes {found}")

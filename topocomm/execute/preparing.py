@@ -26,7 +26,8 @@ from topocomm.operators.operator import Layout, Operator, as_operator
 from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import make_plan
-from topocomm.planning.schedule import split_rows, unrolled
+from topocomm.planning.schedule import split_rows
+from topocomm.planning.transforms import unrolled
 from topocomm.planning.verify import verify
 
 if TYPE_CHECKING:

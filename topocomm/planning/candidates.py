@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import islice
 
 from topocomm.errors import PlanError
 from topocomm.operators.operator import Layout, Operator
@@ -20,25 +21,27 @@ from topocomm.planning.algorithms import (
     ring,
     two_tree,
 )
-from topocomm.planning.algorithms.gossip import Gossip
-from topocomm.planning.algorithms.leaders import leaders_allreduce
-from topocomm.planning.algorithms.rails import (
-    cyclic_gossip,
-    cyclic_tree,
-    gather_over_groups,
-    rails_allreduce,
-    rails_tree,
+from topocomm.planning.algorithms import (
+    parts as in_parts,
 )
+from topocomm.planning.algorithms.gossip import Gossip
+from topocomm.planning.algorithms.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
+from topocomm.planning.algorithms.leaders import leaders_allreduce
+from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
+from topocomm.planning.algorithms.shift import shift_scan
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost import PortModel
 from topocomm.planning.forests.forest import forest_of
+from topocomm.planning.forests.layout import STAGGER_ROUNDS
 from topocomm.planning.levels import Nest, nest_of
-from topocomm.planning.paths import NoRouteError, PathFinder
+from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Objective
 from topocomm.planning.range_tree import RangeTree, aligned_tree
-from topocomm.planning.schedule import Schedule, relabelled
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.slices import most_slices, sliced
+from topocomm.planning.transforms import relabelled
 
 Build = Callable[[], Schedule]
 Builds = Iterator[tuple[str, Build]]
@@ -49,9 +52,12 @@ MOST_RING_RANKS = 256
 """Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
 MOST_FOREST_RANKS = 128
 MOST_AUTO_FOREST_RANKS = 32
-LONG_BYTES = 1 << 20
-SLICE_BYTES, SLICES = 64 << 10, (1, 4, 16, 64)
-"""Of a pipelined chunk: the least bytes of a slice, and how many slices are tried."""
+LONG_BYTES = 8 << 10
+"""From here on objective auto tries trees that share out the links."""
+SLICE_BYTES, SLICES, MANY_SLICES = 64 << 10, (1, 2, 4, 8, 16, 32, 64), 16
+"""Of a pipelined chunk: the least bytes of a slice, how many slices are tried, and how many where bytes alone count."""
+MOST_PIECES = 1 << 22
+"""Of the parts that the ranks of an allgather or reduce_scatter receive or send, all together."""
 MOST_LISTED_RANKS = 2048
 """Beyond these only schedules that are written as columns are offered."""
 
@@ -75,6 +81,9 @@ class Limits:
             raise PlanError(f"max_scratch_bytes {self.max_scratch_bytes}: expected 0 or more")
 
 
+NO_LIMITS = Limits()
+
+
 @dataclass(frozen=True)
 class Request:
     """What is to be planned, beside the topology."""
@@ -88,7 +97,7 @@ class Request:
     port_model: PortModel
     cores: int = 0
     """Of ranks that share one memory; 0 where links are what counts."""
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
 
     @property
     def bytes_count(self) -> bool:
@@ -108,18 +117,20 @@ def candidate_builds(request: Request, paths: PathFinder) -> Builds:
         return
     yield from _BUILDS[request.collective.name](request, _Machine(request, paths))
     if request.layout.splittable:
-        for slices in _slices(request, paths):
+        slices = _slices(request, paths)
+        if slices:
             yield from _pipelined_builds(request, paths, slices)
 
 
 def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
-    """Numbers of slices worth a plan.
+    """Numbers of slices worth a plan: of objective throughput one, of auto several, of the others none.
 
-    Of objective auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
+    Of auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
     """
-    most = max(1, request.payload_bytes // len(request.endpoints) // SLICE_BYTES)
+    one_root = request.collective.name in ("reduce", "broadcast")
+    most = max(1, request.payload_bytes // (1 if one_root else len(request.endpoints)) // SLICE_BYTES)
     if request.objective == "throughput":
-        return (min(most, SLICES[-2]),)
+        return (min(most, MANY_SLICES),)
     kinds = {paths.topology.by_id[end].kind for end in request.endpoints}
     if request.objective != "auto" or kinds != {"gpu"} or request.payload_bytes < LONG_BYTES or request.cores:
         return ()
@@ -170,7 +181,7 @@ class _Machine:
                 told = multiport.spread_gossip(len(self.order), ports)
                 yield Talk(f"multiport-{ports}", told, aligned_tree(len(self.order), ports + 1))
             return
-        for radices in dict.fromkeys([nest.even, nest.small]):
+        for radices in nest.for_rails(few=True):
             told = gossip.gossip_of(rails_allreduce(nest.groups, radices, 1, ports))
             yield self._talk(f"rails-{_dotted(radices)}", told, rails_tree(nest.groups, radices))
         for radices in dict.fromkeys([nest.soonest, nest.small]):
@@ -216,22 +227,36 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
     yield from _grouped_allreduces(request, machine)
 
 
-def _pipelined_builds(request: Request, paths: PathFinder, slices: int) -> Builds:
-    """Trees packed into the links, and two trees, in slices that follow each other."""
+def _pipelined_builds(request: Request, paths: PathFinder, slices: Sequence[int]) -> Builds:
+    """Trees packed into the links, and two trees, in slices that follow each other.
+
+    Args:
+        request: What is planned.
+        paths: Routes on the machine.
+        slices: How many of them to try; where chunks have fewer rows, that many.
+    """
     collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
-    sliced = f"-{slices}" if request.objective == "auto" else ""
-    if count <= MOST_FOREST_RANKS:
-        yield f"forest{sliced}", partial(_forest, request, paths, slices)
-    if collective.name == "allreduce":
-        yield f"two-tree{sliced}", partial(two_tree.two_tree_allreduce, count, rows, slices)
-    elif collective.name == "reduce":
-        build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=slices)
-        yield f"two-tree{sliced}", partial(build, keep_order=not request.operator.commutative)
-    elif collective.name == "broadcast":
-        yield f"two-tree{sliced}", partial(two_tree.two_tree_broadcast, count, rows, collective.root, slices)
+
+    def each(name: str, most: int) -> Iterator[tuple[str, int]]:
+        for number in dict.fromkeys(min(number, most) for number in slices):
+            yield f"{name}-{number}" if request.objective == "auto" else name, number
+
+    forest = _forest(request, paths) if count <= MOST_FOREST_RANKS else None
+    if forest is not None:
+        for name, number in each("forest", most_slices(forest)):
+            yield name, partial(sliced, forest, number, STAGGER_ROUNDS)
+    for name, number in each("two-tree", max(1, rows // 2)):
+        if collective.name == "allreduce":
+            yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
+        elif collective.name == "reduce":
+            build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=number)
+            yield name, partial(build, keep_order=not request.operator.commutative)
+        elif collective.name == "broadcast":
+            yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number)
 
 
-def _forest(request: Request, paths: PathFinder, slices: int) -> Schedule:
+def _forest(request: Request, paths: PathFinder) -> Schedule | None:
+    """The schedule of packed trees, all rows at once; None where trees do not fit."""
     found = forest_of(
         request.collective,
         paths,
@@ -239,17 +264,14 @@ def _forest(request: Request, paths: PathFinder, slices: int) -> Schedule:
         request.layout.rows,
         commutative=request.operator.commutative,
         max_trees=request.limits.max_trees,
-        slices=slices,
     )
-    if found is None:
-        raise NoRouteError("no packing of trees fits")
-    return found.schedule
+    return None if found is None else found.schedule
 
 
 def _grouped_allreduces(request: Request, machine: _Machine) -> Builds:
     rows, nest, ports, few = request.layout.rows, machine.nest, request.ports, len(machine.order) <= MOST_LISTED_RANKS
     if machine.in_order or request.operator.commutative:
-        for radices in dict.fromkeys([nest.even, nest.small] if few else [nest.even]):
+        for radices in nest.for_rails(few=few):
             build = partial(rails_allreduce, nest.groups, radices, rows, ports)
             yield f"rails-{_dotted(radices)}", build if machine.in_order else partial(_renumbered, build, machine.order)
         if machine.in_order and not nest.flat and few:
@@ -306,46 +328,67 @@ def _broadcast_builds(request: Request, machine: _Machine) -> Builds:
 
 def _allgather_builds(request: Request, machine: _Machine) -> Builds:
     parts = request.collective.parts
-    yield "dissemination", partial(dissemination.dissemination_allgather, parts)
+    many = _many_parts(request)
+    if not many or machine.nest.flat or len(parts) > MOST_LISTED_RANKS:
+        yield "dissemination", partial(dissemination.dissemination_allgather, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_allgather, parts)
-    if len(parts) <= MOST_RING_RANKS:
+    if not many:
         yield "doubling", partial(halving.doubling_allgather, parts)
         if request.bytes_count:
             yield "ring", partial(ring.ring_allgather, parts)
-        for talk in machine.talks():
-            yield talk.name, partial(gossip.gossip_allgather, talk.gossip, parts)
+    for talk in islice(machine.talks(), 1 if many else None):
+        yield talk.name, partial(in_parts.gossip_allgather, talk.gossip, parts)
 
 
 def _reduce_scatter_builds(request: Request, machine: _Machine) -> Builds:
     parts, commutative = request.collective.parts, request.operator.commutative
-    yield "halving", partial(halving.halving_reduce_scatter, parts)
+    many = _many_parts(request)
+    if not (many and commutative):
+        yield "halving", partial(halving.halving_reduce_scatter, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_reduce_scatter, parts)
-    if len(parts) > MOST_RING_RANKS:
-        return
-    if commutative:
+    if commutative and (not many or machine.nest.flat or len(parts) > MOST_LISTED_RANKS):
         yield "dissemination", partial(dissemination.dissemination_reduce_scatter, parts)
-        if request.bytes_count:
-            yield "ring", partial(ring.ring_reduce_scatter, parts)
-    for talk in machine.talks():
-        tree = None if commutative else talk.tree
-        yield talk.name, partial(gossip.gossip_reduce_scatter, talk.gossip, parts, tree)
+    if commutative and request.bytes_count and not many:
+        yield "ring", partial(ring.ring_reduce_scatter, parts)
+    if commutative or not many:
+        for talk in islice(machine.talks(), 1 if many else None):
+            expression = None if commutative else talk.tree
+            yield talk.name, partial(in_parts.gossip_reduce_scatter, talk.gossip, parts, expression)
+
+
+def _many_parts(request: Request) -> bool:
+    """Whether only the algorithm that suits the machine best is worth its P^2 pieces.
+
+    Raises:
+        PlanError: There are more than a plan can list.
+    """
+    parts = request.collective.parts
+    pieces = len(parts) * (sum(map(bool, parts)) or len(parts))
+    if pieces > MOST_PIECES:
+        raise PlanError(
+            f"{request.collective.name} of {len(parts)} ranks: {pieces} pieces to move, a plan lists at most "
+            f"{MOST_PIECES}; plan it host by host, over fewer ranks"
+        )
+    return len(parts) > MOST_RING_RANKS
 
 
 def _scan_builds(request: Request, machine: _Machine) -> Builds:
-    count, rows, ports = request.collective.ranks, request.layout.rows, request.ports
+    count, rows, ports, nest = request.collective.ranks, request.layout.rows, request.ports, machine.nest
     own = request.collective.name == "scan"
-    if own:
-        yield "doubling", partial(prefix.doubling_scan, count, rows, ports)
-        yield "chain", partial(prefix.chain_scan, count, rows)
-    else:
-        yield "doubling", partial(prefix.doubling_exscan, count, rows, ports)
-        yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
-        yield "chain", partial(prefix.chain_exscan, count, rows)
+    alike = machine.in_order and not nest.flat and len(nest.groups.insides) == 1
+    if alike:
+        yield f"shift-{_dotted(nest.soonest)}", partial(shift_scan, nest.groups, nest.soonest, rows, ports, own=own)
+    if count <= MOST_LISTED_RANKS or not alike:
+        yield "doubling", partial(prefix.doubling_scan if own else prefix.doubling_exscan, count, rows, ports)
+    if count <= MOST_LISTED_RANKS:
+        yield "chain", partial(prefix.chain_scan if own else prefix.chain_exscan, count, rows)
+        if not own:
+            yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_scan if own else flat.flat_exscan, count, rows)
-    if not machine.nest.flat:
+    if not nest.flat and (count <= MOST_RING_RANKS or not alike):
         for talk in machine.talks():
             yield talk.name, partial(gossip.gossip_scan, talk.gossip, talk.tree, rows, own=own)
 

@@ -8,7 +8,7 @@ the checks need of the topology is a few searches and one pass over its links, a
 from __future__ import annotations
 
 from topocomm.errors import PlanError
-from topocomm.planning.cost import cost_of
+from topocomm.planning.cost import TIME_DIGITS, cost_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
 from topocomm.planning.recount.witnesses import SAME, Recount, same
@@ -96,7 +96,7 @@ def _own_bound(plan: Plan) -> str:
 
 def _bytes_us(plan: Plan) -> float:
     most = plan.certificate.throughput_upper_bound_gb_per_s
-    return plan.payload_bytes / most / 1e3 if most else 0.0
+    return round(plan.payload_bytes / most / 1e3, TIME_DIGITS) if most else 0.0
 
 
 def _check_not_better(plan: Plan) -> None:

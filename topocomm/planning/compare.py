@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
-from topocomm.errors import PlanError
+import numpy as np
+
 from topocomm.operators.operator import Operator
-from topocomm.planning.candidates import Limits, Request
+from topocomm.planning.candidates import NO_LIMITS, Limits, Request
 from topocomm.planning.cost import Cost
+from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import Plan, PlanFigures
-from topocomm.planning.planner import NO_LIMITS, chosen_from
-from topocomm.topology.degrade import pieces
-from topocomm.topology.draw.names import ranges
+from topocomm.planning.planner import chosen_from
+from topocomm.planning.schedule import Schedule
 from topocomm.topology.model import Topology
 
-MOST_PIECES = 4
 SAME = 5e-4
 """Relative difference below which figures count as equal."""
+AS_GOOD = (0.995, 1.005)
+"""Between so many times as slow a rival costs as much."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,10 @@ def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = 
         operator: The operator it was planned for.
         limits: Those it was planned with.
     """
-    layout = operator.default_layout(plan.payload_bytes // operator.default_layout(1).row_bytes)
     request = Request(
         plan.collective,
         operator,
-        layout,
+        layout_of(operator, plan.payload_bytes),
         plan.ranks,
         plan.objective,
         plan.ports,
@@ -61,27 +63,26 @@ def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
     return cost.alpha_us if plan.objective == "latency" else cost.predicted_us
 
 
-def check_whole(topology: Topology, ranks: Sequence[str] | None) -> None:
-    """Refuse to plan on a machine that has fallen apart.
+def times(plan: Plan, rival: Rival) -> float:
+    """How many times as slow as the plan a rival is, as the objective sees it."""
+    own, other = figure_of(plan, plan.figures), rival.figure
+    slow, fast = (own, other) if plan.objective == "throughput" else (other, own)
+    return slow / fast if fast else (inf if slow else 1.0)
 
-    Raises:
-        PlanError: Some ranks have no way to others; the message names the pieces.
-    """
-    wanted = set(topology.endpoints if ranks is None else ranks)
-    groups = [own for group in pieces(topology) if (own := [end for end in group if end in wanted])]
-    if len(groups) > 1:
-        shown = "; ".join(ranges(group) for group in groups[:MOST_PIECES])
-        more = f"; and {len(groups) - MOST_PIECES} more" if len(groups) > MOST_PIECES else ""
-        raise PlanError(
-            f"topology {topology.name!r} falls into {len(groups)} pieces: {shown}{more}; "
-            "name the ranks of one piece with --ranks, or leave a link between them"
-        )
+
+def behind(plan: Plan, rival: Rival) -> str:
+    """How much worse than the plan a rival is: "1.95x"; "as good" within half a percent."""
+    much = times(plan, rival)
+    if AS_GOOD[0] <= much <= AS_GOOD[1]:
+        return "as good"
+    return "worse" if much == inf else f"{much:.2f}x"
 
 
 def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
     """What the links named cost, in one line, as the objective sees it: both plans are the best for it.
 
-    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`
+    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`; "plan still" where the plan sends
+    and folds the same as before.
     """
     what, unit = {
         "throughput": ("throughput", "GB/s"),
@@ -93,5 +94,12 @@ def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
         told = f"{what} still {before:.2f} {unit}"
     else:
         told = f"{what} {f'{after / before - 1:+.0%} ' if before else ''}({before:.2f} -> {after:.2f} {unit})"
-    chosen = "plan still" if whole.algorithm == degraded.algorithm else "new plan"
+    chosen = "plan still" if _same_moves(whole.schedule, degraded.schedule) else "new plan"
     return f"without {', '.join(names)}: {told}, {chosen} {degraded.algorithm}"
+
+
+def _same_moves(one: Schedule, other: Schedule) -> bool:
+    """Whether two schedules send and fold the same."""
+    plain = (one.chunks, one.paths, one.repeat) == (other.chunks, other.paths, other.repeat)
+    columns = ("transfers", "combines", "operands")
+    return plain and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)

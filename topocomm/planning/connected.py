@@ -11,37 +11,43 @@ from topocomm.errors import PlanError
 from topocomm.planning.collectives import IN_PARTS, Collective
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.routes import Ints
+from topocomm.topology.draw.names import ranges
 
-_SHOWN = 3
-"""Parts that a message lists, and endpoints of each."""
+_SHOWN = 4
+"""Pieces that a message lists."""
+_LONG = 60
+"""Letters of a list of endpoints beyond which it is cut."""
 
 
 def refuse_disconnected(paths: PathFinder, collective: Collective, endpoints: Sequence[str]) -> None:
     """Check that links join the ranks' endpoints, both ways where every rank needs something of every other.
 
+    Ranks pass values on; endpoints without a rank do not.
+
     Raises:
-        PlanError: The machine falls in parts; names some endpoints of each, and says how many there are.
+        PlanError: The machine falls in pieces; names some of them.
     """
+    classes = paths.classes
+    devices = np.array([classes.index[end] for end in endpoints], dtype=np.int64)
+    open_ = ~classes.is_end
+    open_[devices] = True
     src, dst = paths.link_ends
+    kept = open_[src] & open_[dst]
+    src, dst = src[kept], dst[kept]
     both_ways = collective.name == "allreduce" and not collective.shards
     both_ways |= collective.name in IN_PARTS and (all(collective.parts) or not any(collective.parts))
     if not both_ways:
         src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
-    devices = np.array([paths.classes.index[end] for end in endpoints], dtype=np.int64)
-    parts = []
+    pieces: list[list[str]] = []
     left = np.unique(devices, return_index=True)[1]
     left.sort()
-    while len(left):
-        first = int(devices[left[0]])
-        size = len(paths.classes.ids)
+    while len(left) and len(pieces) <= _SHOWN:
+        first, size = int(devices[left[0]]), len(open_)
         inside = _reached(first, src, dst, size) & _reached(first, dst, src, size)
-        parts.append([endpoints[rank] for rank in left[inside[devices[left]]].tolist()])
+        pieces.append([endpoints[rank] for rank in left[inside[devices[left]]].tolist()])
         left = left[~inside[devices[left]]]
-        if len(parts) == 1 and not len(left):
-            return
-        if len(parts) > _SHOWN:
-            break
-    raise PlanError(f"topology {paths.topology.name!r}: {_in_words(parts, len(left), both_ways)}")
+    if len(pieces) > 1:
+        raise PlanError(f"topology {paths.topology.name!r} falls into {_in_words(pieces, both_ways)}")
 
 
 def _reached(start: int, src: Ints, dst: Ints, size: int) -> NDArray[np.bool_]:
@@ -57,17 +63,15 @@ def _reached(start: int, src: Ints, dst: Ints, size: int) -> NDArray[np.bool_]:
     return found
 
 
-def _in_words(parts: Sequence[Sequence[str]], left: int, both_ways: bool) -> str:
-    """What does not hang together, and the remedy."""
+def _in_words(pieces: Sequence[Sequence[str]], both_ways: bool) -> str:
+    """The pieces, and the remedy."""
     listed = []
-    for part in parts[:_SHOWN]:
-        names = ", ".join(part[:_SHOWN]) + (", ..." if len(part) > _SHOWN else "")
-        listed.append(f"{len(part)} endpoint{'s' * (len(part) != 1)} ({names})")
-    others = left + sum(map(len, parts[_SHOWN:]))
-    if others:
-        listed.append(f"{others} more")
-    joined = "lead both ways" if both_ways else "lead"
+    for piece in pieces[:_SHOWN]:
+        names = ranges(piece)
+        listed.append(names if len(names) <= _LONG else f"{len(piece)} endpoints ({piece[0]}, {piece[1]}, ...)")
+    few = len(pieces) <= _SHOWN
+    count = len(pieces) if few else f"more than {_SHOWN}"
     return (
-        f"no links {joined} between {', '.join(listed[:-1])} and {listed[-1]}; plan for ranks of one part, or add "
-        "the links that are missing"
+        f"{count} pieces: {'; '.join(listed)}{'' if few else '; ...'}; name the ranks of one piece with --ranks, or "
+        f"leave links between them{' that lead both ways' * both_ways}"
     )

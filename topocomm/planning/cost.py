@@ -14,9 +14,12 @@ from topocomm.planning.messages import Messages, Place, chunk_bytes, messages_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.port_time import PortRules, port_time_us
 from topocomm.planning.routes import Ints, Routes
-from topocomm.planning.schedule import Schedule, input_table, unrolled
+from topocomm.planning.schedule import Schedule, input_table
+from topocomm.planning.transforms import unrolled
 
 PortModel = Literal["alpha", "loggp"]
+TIME_DIGITS = 9
+"""To which times in us are rounded, of plans and bounds alike: else a plan could seem better than its bound."""
 FLUID_LIMIT_MESSAGES = 4096
 """Above this, bytes are reckoned round by round: each round's busiest link, added to the latency."""
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from textwrap import wrap
 
-from topocomm.planning.compare import Rival
+from topocomm.planning.compare import Rival, behind
 from topocomm.planning.plan import Plan
 
+WIDTH = 80
+_KEPT = "\N{NO-BREAK SPACE}"
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -33,25 +36,39 @@ def changes(sizes: Sequence[Size]) -> list[tuple[str, int, int]]:
 
 
 def crossover_text(sizes: Sequence[Size], machine: str) -> str:
-    """One line per size, and the sizes at which the best algorithm changes."""
+    """One line per size, and the sizes at which the best algorithm changes: 80 columns, but for names that are long."""
     first = sizes[0].plan
+    table = [("bytes", "algorithm", "rounds", "us", "GB/s", "gap", "next")]
+    for size in sizes:
+        plan, f = size.plan, size.plan.figures
+        others = [rival for rival in size.rivals if rival.algorithm != plan.algorithm]
+        follows = f"{others[0].algorithm} {behind(plan, others[0])}" if others else ""
+        rate = "" if f.algbw_gb_per_s is None else f"{f.algbw_gb_per_s:.3f}"
+        gap, us = f"{plan.certificate.gap:.2f}", f"{f.predicted_us:.2f}"
+        table.append((str(plan.payload_bytes), plan.algorithm, str(f.rounds), us, rate, gap, follows))
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         f"{first.collective.name} {first.operator}, {len(first.ranks)} ranks on {machine}",
         f"objective {first.objective}, model {first.port_model}",
         "",
-        f"{'bytes':>12}  {'algorithm':20} {'rounds':>6} {'us':>12} {'GB/s':>9} {'gap':>7}  next",
+        *(_line(row, widths) for row in table),
+        "",
     ]
-    for size in sizes:
-        f = size.plan.figures
-        others = [rival for rival in size.rivals if rival.algorithm != size.plan.algorithm]
-        follows = f"{others[0].algorithm} {_times(others[0].predicted_us, f.predicted_us)}" if others else ""
-        rate = "" if f.algbw_gb_per_s is None else f"{f.algbw_gb_per_s:.3f}"
-        lines.append(
-            f"{size.plan.payload_bytes:12}  {size.plan.algorithm:20} {f.rounds:6} {f.predicted_us:12.2f} {rate:>9} "
-            f"{size.plan.certificate.gap:7.2f}  {follows}"
-        )
-    told = [f"{name} from {human(low)} to {human(high)}" for name, low, high in changes(sizes)]
-    return "\n".join([*lines, "", "best: " + ", ".join(told)])
+    told = [
+        f"{name} at {human(low)}" if low == high else f"{name} from {human(low)} to {human(high)}"
+        for name, low, high in changes(sizes)
+    ]
+    best = wrap("best: " + ", ".join(text.replace(" ", _KEPT) for text in told), WIDTH, subsequent_indent=" " * 6)
+    return "\n".join([*lines, *(line.replace(_KEPT, " ") for line in best)])
+
+
+def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
+    """Names to the left, numbers to the right."""
+    cells = [
+        cell.ljust(width) if column in (1, 6) else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return " ".join(cells).rstrip()
 
 
 def crossover_document(sizes: Sequence[Size], machine: str) -> dict[str, object]:
@@ -90,7 +107,3 @@ def human(payload_bytes: int) -> str:
         if payload_bytes and payload_bytes % unit == 0:
             return f"{payload_bytes // unit} {name}"
     return f"{payload_bytes} B"
-
-
-def _times(other_us: float, best_us: float) -> str:
-    return f"{other_us / best_us:.2f}x" if best_us and other_us / best_us >= 1.005 else "as good"

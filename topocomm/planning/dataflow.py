@@ -15,6 +15,8 @@ from topocomm.planning.schedule import IntTable, Rows, Schedule, input_table, ro
 
 NOTHING = -1
 """Value number of what nothing wrote."""
+SPARSE = 8
+"""Keys of places are numbered anew where there are more than so many times as many as events."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,9 @@ class _Trace:
         inputs: As `input_table`; their positions are 0, 1 and so on.
         events: How many writes there are.
         transfer_at: Position of every transfer.
+        round_at: Position of the first event of every transfer's round: what it reads stands before.
         combine_at: Position of every combine.
+        operand_of: The combine that every operand belongs to.
         read_by_transfers: Position of the write that every transfer reads; `events` where nothing writes the place.
         read_by_operands: As `read_by_transfers`, of every operand.
         read_by_outputs: The same, of every output.
@@ -79,9 +83,13 @@ class _Trace:
         self.operand_of = np.repeat(np.arange(len(folds)), np.diff(schedule.operand_starts))
         reads = np.concatenate([self._places_of_transfers(), self._places_of_operands(), schedule.outputs])
         keys = row_keys(*np.concatenate([self._places_written(), reads]).T)
-        self._order = np.argsort(keys[: self.events], kind="stable")
-        self._written = keys[self._order]
-        found = self._writer(keys[self.events :])
+        if len(keys) and int(keys.max()) >= SPARSE * len(keys):
+            keys = np.unique(keys, return_inverse=True)[1]
+        writes, read_at = keys[: self.events], keys[self.events :]
+        writer = np.full(int(keys.max(initial=-1)) + 1, self.events, dtype=np.int32)
+        writer[writes[::-1]] = np.arange(self.events - 1, -1, -1)  # of several writes of one place the first stays
+        self._again = np.flatnonzero(writer[writes] != np.arange(self.events))
+        found = writer[read_at].astype(np.int64)
         edges = [len(moves), len(moves) + len(schedule.operands)]
         self.read_by_transfers, self.read_by_operands, self.read_by_outputs = np.split(found, edges)
 
@@ -111,13 +119,6 @@ class _Trace:
         folds = self.schedule.combines[self.operand_of]
         return np.column_stack([folds[:, 1], self.schedule.operands, folds[:, 3]])
 
-    def _writer(self, keys: Rows) -> Rows:
-        """Position of the first write of each place."""
-        if not self.events:
-            return np.zeros(len(keys), dtype=np.int64)
-        at = np.minimum(np.searchsorted(self._written, keys), self.events - 1)
-        return np.where(self._written[at] == keys, self._order[at], self.events)
-
     def _early_reads_of_transfers(self) -> list[tuple[int, int, int, str]]:
         for row in np.flatnonzero(self.read_by_transfers >= self.round_at)[:1].tolist():
             round_, rank, slot, _, _, chunk, _ = self.schedule.transfers[row].tolist()
@@ -139,10 +140,9 @@ class _Trace:
         return []
 
     def _second_writes(self) -> list[tuple[int, int, int, str]]:
-        again = self._order[1:][self._written[1:] == self._written[:-1]]
-        if not len(again):
+        if not len(self._again):
             return []
-        at = int(again.min())
+        at = int(self._again[0])
         rank, slot, chunk = self._places_written()[at].tolist()
         return [(at, 3, at, f"{self._when(at)}: rank {rank} slot {slot} chunk {chunk} is written twice")]
 

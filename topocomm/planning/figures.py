@@ -48,7 +48,10 @@ def _filled(link: Link, assumed: dict[str, str]) -> Figures:
     kind = link_table.assume(link.kind)
     if latency is None:
         latency = kind.latency_us
-        assumed.setdefault(f"{link.kind} latency", f"{link.kind} latency {latency} us ({kind.source})")
+        assumed.setdefault(
+            f"{link.kind} latency",
+            f"{link.kind} latency {latency} us ({kind.latency_source.removeprefix('assumed: ')})",
+        )
     if bandwidth is None:
         bandwidth = kind.gb_per_s * (link.lanes or 1)
         assumed.setdefault(f"{link.kind} GB/s", f"{link.kind} {kind.gb_per_s} GB/s a lane ({kind.source})")

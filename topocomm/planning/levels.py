@@ -7,9 +7,10 @@ of one sort. Members of two groups that have the cheapest way to each other form
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from math import inf, prod
 
@@ -17,15 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip import gossip_of
+from topocomm.planning.algorithms.groups import Groups, Inside
+from topocomm.planning.algorithms.hearing import rail_sets
 from topocomm.planning.algorithms.multiport import spread_gossip
-from topocomm.planning.algorithms.rails import Groups, Inside, heard_by, rails_allreduce, rails_tree
+from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.range_tree import aligned_tree
 
 SAME_US = 1e-9
 """Latencies that differ by less are equal: sums in another order."""
-MOST_LANE_MEMBERS = 64
-"""Groups of more members are joined member by member of the same index."""
+MOST_PAIRED_MEMBERS = 64
+"""In groups of more members, the member of an index is on the rail of that number."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,18 @@ class Nest:
 
     Attributes:
         groups: Hosts, or whatever is farthest apart; single ranks where all neighbours are equally far.
-        soonest: Radices that join them soonest if a group can tell as many as it hears.
+        soonest: Radices that join them soonest if a group can tell as many as it hears, on the fewest rails of any.
         even: The same, of those that cut the groups in blocks of equal numbers; the former where there are none.
+        spare: The same for any number of groups, with a rail left over where no group lacks one.
+        wide: `even` as if no group lacked a rail.
         ports: K.
     """
 
     groups: Groups
     soonest: tuple[int, ...]
     even: tuple[int, ...]
+    spare: tuple[int, ...]
+    wide: tuple[int, ...]
     ports: int
 
     @property
@@ -63,6 +70,13 @@ class Nest:
             count = -(-count // radices[-1])
         return tuple(radices)
 
+    def for_rails(self, *, few: bool) -> list[tuple[int, ...]]:
+        """Radices worth a plan in blocks, the small ones among them if there are `few` ranks."""
+        found = [radices if self.exact(radices) else self.spare for radices in (self.even, self.wide)]
+        if len(self.spare) < len(self.even):  # a hop between groups less
+            found.insert(0, self.spare)
+        return list(dict.fromkeys([*found, self.small] if few else found))
+
     def exact(self, radices: Sequence[int]) -> bool:
         """Whether the levels have blocks of equal numbers of groups, so that nobody has to tell two at once."""
         return prod(radices) == len(self.groups.sorts)
@@ -77,14 +91,43 @@ def cuts_of(endpoints: Sequence[str], paths: PathFinder) -> list[tuple[int, ...]
     """Ways to cut the ranks in groups of neighbours: edges of the groups, one way for every latency, nearest first.
 
     Two neighbours in rank order are in one group if their path latency is at most the level. Levels that leave one
-    group are left out; where there is no other, every rank is a group.
+    group are left out; where there is no other, every rank is a group. Between hosts it is the nearest members of
+    the groups that count: the first or last rank of a host may have a NIC that is far or none.
     """
     steps_us = paths.latencies_us(endpoints[:-1], endpoints[1:])
+    levels_us = _distinct(steps_us)
+    if len(levels_us) > 1:
+        steps_us = _between_hosts_us(steps_us, levels_us[0], endpoints, paths)
+        levels_us = _distinct(steps_us)
     found = []
-    for level_us in _distinct(steps_us)[:-1]:
+    for level_us in levels_us[:-1]:
         inner = np.flatnonzero(steps_us > level_us + SAME_US) + 1
         found.append((0, *inner.tolist(), len(endpoints)))
     return found or [tuple(range(len(endpoints) + 1))]
+
+
+def _between_hosts_us(
+    steps_us: NDArray[np.float64], level_us: float, endpoints: Sequence[str], paths: PathFinder
+) -> NDArray[np.float64]:
+    """The steps, those between hosts as between the nearest of the groups beside: of all members if sizes are rare."""
+    by_id = paths.topology.by_id
+    hosts = [by_id[name].host for name in endpoints]
+    edges = [0, *(np.flatnonzero(steps_us > level_us + SAME_US) + 1).tolist(), len(endpoints)]
+    usual = Counter(np.diff(edges).tolist()).most_common(1)[0][0]
+    pairs = [
+        (low + a, high + b, high - 1)
+        for low, high, end in zip(edges, edges[1:], edges[2:], strict=False)
+        if hosts[high - 1] != hosts[high]
+        for a in range(min(high - low, MOST_PAIRED_MEMBERS))
+        for b in ([a] if high - low == end - high == usual else range(min(end - high, MOST_PAIRED_MEMBERS)))
+    ]
+    if not pairs:
+        return steps_us
+    src, dst, step = np.array(pairs).T
+    nearest_us = steps_us.copy()
+    straight_us = paths.latencies_us([endpoints[a] for a in src.tolist()], [endpoints[b] for b in dst.tolist()])
+    np.minimum.at(nearest_us, step, straight_us)
+    return nearest_us
 
 
 def _distinct(values: NDArray[np.float64]) -> list[float]:
@@ -105,17 +148,22 @@ class Steps:
     """Members tell each other: by the size of the aligned sets in which they do, 2^(index + 1)."""
 
 
-def best_radices(groups: int, members: int, ports: int, steps: Steps, *, even: bool = False) -> tuple[int, ...]:
+def best_radices(
+    groups: int, rails: int, ports: int, steps: Steps, *, even: bool = False, most_radix: int | None = None
+) -> tuple[int, ...]:
     """Radices, innermost first, that make one block of all groups soonest; of equal ones those with fewest messages.
 
     Args:
         groups: How many.
-        members: Of the smallest group.
+        rails: Of the group with fewest.
         ports: K.
         steps: What the rounds cost.
         even: Only radices whose product is the number of groups, if there are any.
+        most_radix: The largest; None: rails * ports + 1.
     """
-    costs = {radix: _joining_us(members, radix, ports, steps) for radix in range(2, members * ports + 2)}
+    costs = {
+        radix: _joining_us(rails, radix, ports, steps) for radix in range(2, (most_radix or rails * ports + 1) + 1)
+    }
 
     @cache
     def best(count: int) -> tuple[float, int, tuple[int, ...]]:
@@ -130,17 +178,15 @@ def best_radices(groups: int, members: int, ports: int, steps: Steps, *, even: b
         return min(found)
 
     us, _, radices = best(groups)
-    return best_radices(groups, members, ports, steps) if even and us == inf else radices
+    return best_radices(groups, rails, ports, steps) if even and us == inf else radices
 
 
-def _joining_us(members: int, radix: int, ports: int, steps: Steps) -> tuple[float, int]:
+def _joining_us(rails: int, radix: int, ports: int, steps: Steps) -> tuple[float, int]:
     """(time, messages a member hears) of one level."""
-    heard, gossip = heard_by(members, 0, radix, ports)
-    us, told = steps.across_us, max(map(len, heard))
-    for round_ in range(len(gossip)):
-        us += steps.inside_us[min(round_, len(steps.inside_us) - 1)]
-        told += 1
-    return us, told
+    members = len(rail_sets(rails, radix - 1, ports)[0])
+    rounds = len(spread_gossip(members, ports))
+    inside_us = sum(steps.inside_us[min(round_, len(steps.inside_us) - 1)] for round_ in range(rounds))
+    return steps.across_us + inside_us, -(-(radix - 1) // members) + rounds
 
 
 class _Nesting:
@@ -150,6 +196,9 @@ class _Nesting:
         self, endpoints: Sequence[str], paths: PathFinder, ports: int, cuts: Sequence[tuple[int, ...]]
     ) -> None:
         self.endpoints, self.paths, self.ports, self.cuts = endpoints, paths, ports, cuts
+        classes = paths.classes
+        self.alike = classes.alike[[classes.index[name] for name in endpoints]].tolist()
+        """What each rank is, in hosts that look alike."""
 
     def nest(self) -> Nest:
         """All levels."""
@@ -158,7 +207,17 @@ class _Nesting:
         for inner, outer in pairwise(self.cuts):
             of_group = self._join_inside(inner, outer, of_group)
         groups = self._groups(self.cuts[-1], of_group)
-        return Nest(groups, self._radices(groups), self._radices(groups, even=True), self.ports)
+        steps, fewest, most = self._steps(groups, 0), min(_rail_counts(groups)), max(_rail_counts(groups))
+        best = partial(best_radices, groups.count, ports=self.ports, steps=steps)
+        spare = best(rails=most, most_radix=max(2, min(fewest * self.ports + 1, most * self.ports)))
+        return Nest(
+            groups,
+            soonest=best(rails=fewest),
+            even=best(rails=fewest, even=True),
+            spare=tuple(sorted(spare, reverse=True)),  # large blocks spread over many groups what is left over
+            wide=best(rails=most, even=True),
+            ports=self.ports,
+        )
 
     def _join_inside(self, inner: tuple[int, ...], outer: tuple[int, ...], of_group: list[Inside]) -> list[Inside]:
         """What the groups of the outer cut do inside, from what those of the inner cut do."""
@@ -169,7 +228,7 @@ class _Nesting:
             first, last = place[low], place[high]
             groups = self._groups(inner[first : last + 1], of_group[first:last])
             radices = self._radices(groups, low, even=True)
-            key = (groups.sorts, tuple(id(inside) for inside in groups.insides), radices)
+            key = (groups.sorts, tuple(id(inside) for inside in groups.insides), groups.rails, radices)
             if key not in made:
                 schedule = rails_allreduce(groups, radices, 1, self.ports)
                 gossip = tuple(tuple(messages) for messages in gossip_of(schedule))
@@ -182,54 +241,88 @@ class _Nesting:
         number = {id(inside): index for index, inside in enumerate(insides)}
         sorts = tuple(number[id(inside)] for inside in of_group)
         starts = tuple(edge - edges[0] for edge in edges)
-        return Groups(starts, sorts, tuple(insides), self._lanes(edges, sorts, insides))
+        return Groups(starts, sorts, tuple(insides), self._rails(edges))
 
-    def _lanes(
-        self, edges: Sequence[int], sorts: Sequence[int], insides: Sequence[Inside]
-    ) -> dict[tuple[int, int], tuple[int, ...]]:
-        """For groups of two sorts, which member of the one each member of the other hears from."""
-        example = {sort: index for index, sort in reversed(list(enumerate(sorts)))}
-        lanes = {}
-        for a in example:
-            for b in example:
-                sizes = insides[a].members, insides[b].members
-                if a != b and max(sizes) <= MOST_LANE_MEMBERS:
-                    lanes[a, b] = self._pairing(edges[example[a]], sizes[0], edges[example[b]], sizes[1])
-        return lanes
+    def _rails(self, edges: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """For each group the member on each rail: of the commonest sort, the largest of these, each is on its own."""
+        spans = [range(low, high) for low, high in pairwise(edges)]
+        if len(spans) < 2 or max(map(len, spans)) > MOST_PAIRED_MEMBERS:
+            return ()
+        looks = [tuple(self.alike[low:high]) for low, high in pairwise(edges)]
+        count = Counter(looks)
+        usual = max(dict.fromkeys(looks), key=lambda look: (count[look], len(look)))
+        first, *others = [span for span, look in zip(spans, looks, strict=True) if look == usual]
+        most_us, inside_us = inf, self._nearest_us(first)
+        found = {usual: tuple(range(len(first)))}
+        if others:
+            way_us = self._apart_us(first, others[0]).diagonal()
+            most_us = float(way_us[np.isfinite(way_us)].max(initial=0.0)) + inside_us
+            if np.isfinite(way_us).any():
+                found[usual] = tuple(rail if us < inf else -1 for rail, us in enumerate(way_us.tolist()))
+        for look, span in zip(looks, spans, strict=True):
+            if look not in found:
+                apart_us = self._apart_us(first, span)
+                found[look] = _on_rails(apart_us, min(most_us, float(apart_us.min()) + inside_us))
+        return tuple(found[look] for look in looks)
 
-    def _pairing(self, src: int, src_size: int, dst: int, dst_size: int) -> tuple[int, ...]:
-        """Every destination member's nearest source member, those that tell fewest others first."""
-        pairs = [(src + a, dst + b) for b in range(dst_size) for a in range(src_size)]
-        us = self._latencies_us(pairs).reshape(dst_size, src_size)
-        told = [0] * src_size
-        chosen = []
-        for row in us.tolist():
-            best = min(range(src_size), key=lambda member: (told[member], round(row[member], 9), member))
-            nearest = min(range(src_size), key=lambda member: (round(row[member], 9), told[member], member))
-            member = nearest if told[nearest] == 0 else best
-            told[member] += 1
-            chosen.append(member)
-        return tuple(chosen)
+    def _apart_us(self, here: range, there: range) -> NDArray[np.float64]:
+        """float64 [members, members]: the longer of both ways between members of two groups."""
+        there_us = self._latencies_us([(a, b) for a in here for b in there])
+        back_us = self._latencies_us([(b, a) for a in here for b in there])
+        longer_us: NDArray[np.float64] = np.maximum(there_us, back_us).reshape(len(here), len(there))
+        return longer_us
 
-    def _radices(self, groups: Groups, first: int = 0, *, even: bool = False) -> tuple[int, ...]:
+    def _nearest_us(self, group: range) -> float:
+        """The shortest way between neighbours in a group."""
+        return float(self._latencies_us(list(pairwise(group))).min(initial=0.0)) if len(group) > 1 else 0.0
+
+    def _radices(self, groups: Groups, first: int = 0, *, even: bool) -> tuple[int, ...]:
         """The radices that join these groups soonest."""
-        count, members = len(groups.sorts), min(inside.members for inside in groups.insides)
-        return best_radices(count, members, self.ports, self._steps(groups, first, members), even=even)
+        return best_radices(groups.count, min(_rail_counts(groups)), self.ports, self._steps(groups, first), even=even)
 
-    def _steps(self, groups: Groups, first: int, members: int) -> Steps:
-        """What rounds cost: those between groups as between most neighbours, those inside as in the first group."""
-        starts = [first + start for start in groups.starts[:-1]]
-        if len(starts) < 2:
+    def _steps(self, groups: Groups, first: int) -> Steps:
+        """What rounds cost: those between groups as over most rails, those inside as in the largest group."""
+        if groups.count < 2:
             return Steps(0.0, (0.0,))
-        across = [(a + m, b + m) for a, b in pairwise(starts) for m in range(members)]
+        pairs = [
+            (groups.starts[a] + here, groups.starts[a + 1] + there)
+            for a in range(groups.count - 1)
+            for here, there in zip(*groups.members_on[a : a + 2], strict=True)
+            if min(here, there) >= 0
+        ]
+        across_us = self._latencies_us([(first + a, first + b) for a, b in pairs])
+        members, low = max((groups.members(group), -group) for group in range(groups.count))
         inside_us = []
         for size in _doublings(members):
-            pairs = [(starts[0] + m, starts[0] + (m ^ size)) for m in range(members) if m ^ size < members]
+            start = first + groups.starts[-low]
+            pairs = [(start + m, start + (m ^ size)) for m in range(members) if m ^ size < members]
             inside_us.append(float(self._latencies_us(pairs).max()))
-        return Steps(float(np.median(self._latencies_us(across))), tuple(inside_us) or (0.0,))
+        return Steps(float(np.median(across_us)) if across_us.size else 0.0, tuple(inside_us) or (0.0,))
 
     def _latencies_us(self, pairs: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
         return self.paths.latencies_us([self.endpoints[a] for a, _ in pairs], [self.endpoints[b] for _, b in pairs])
+
+
+def _rail_counts(groups: Groups) -> list[int]:
+    """How many rails groups have, each number once or more."""
+    return [max(1, sum(member >= 0 for member in own)) for own in dict.fromkeys(groups.members_on)]
+
+
+def _on_rails(apart_us: NDArray[np.float64], most_us: float) -> tuple[int, ...]:
+    """The member on each rail, -1 for none, the nearest first.
+
+    Args:
+        apart_us: float64 [rails, members]: how far each is from what is on the rail in other groups.
+        most_us: Members that are farther hear sooner from their own group.
+    """
+    rails, members = apart_us.shape
+    pairs = sorted((round(apart_us[r, m], 9), abs(r - m), r, m) for r in range(rails) for m in range(members))
+    on, left = [-1] * rails, set(range(members))
+    for us, _, rail, member in pairs:
+        if us <= most_us and us < inf and on[rail] < 0 and member in left:
+            on[rail] = member
+            left.remove(member)
+    return tuple(on)
 
 
 def _plain(members: int, ports: int) -> Inside:

@@ -28,6 +28,8 @@ class Certificate:
             objective "auto" the bound is that of latency or of throughput, whichever takes this payload longer;
             `witness["bounds"]` says which.
         other_witnesses: Of the other bounds.
+        proved_by_search: Of a plan above its bound: why no schedule is better, where an exhaustive search ended without
+            one. It is not derived again by `check_certificate`. Empty where nothing is proved but the bound.
     """
 
     rounds_lower_bound: int
@@ -37,6 +39,7 @@ class Certificate:
     argument: str
     witness: dict[str, Any]
     other_witnesses: tuple[dict[str, Any], ...]
+    proved_by_search: str = ""
 
 
 @dataclass(frozen=True)

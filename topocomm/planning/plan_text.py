@@ -13,31 +13,42 @@ from textwrap import wrap
 
 import numpy as np
 
-from topocomm.planning.compare import Rival, figure_of
+from topocomm.planning.compare import AS_GOOD, Rival, behind, figure_of, times
 from topocomm.planning.cost import FLUID_LIMIT_MESSAGES
 from topocomm.planning.fluid import FluidModel, ready_times_us
-from topocomm.planning.messages import chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import input_pieces, split_rows
+from topocomm.planning.routes import Ints, Routes
+from topocomm.planning.schedule import Schedule, input_pieces, split_rows
 from topocomm.topology.model import Topology
 
 WIDTH = 80
 MOST_ROUNDS = 16
 MOST_MOVES = 16
+FEW_MOVES = 4
+"""Messages that are listed of a round, and at least of those over one set of link kinds."""
 MOST_RIVALS = 4
 MOST_PLACES = 6
 _LEAST = {"latency": "least time without bytes", "rounds": "fewest rounds", "auto": "least time with these bytes"}
 
 
-def plan_text(plan: Plan, topology: Topology, rivals: Sequence[Rival] = (), defect: str = "") -> str:
+def plan_text(
+    plan: Plan,
+    topology: Topology,
+    rivals: Sequence[Rival] | str = (),
+    defect: str = "",
+    switches: Sequence[str] = (),
+) -> str:
     """Lines of at most 80 columns, but for names that are longer.
 
     Args:
         plan: The plan.
         topology: What it was made for.
-        rivals: What it was chosen from, itself among them, best first (`compare.ranked`).
+        rivals: What it was chosen from, or would be today, itself among them, best first (`compare.ranked`); or why
+            that is not known.
         defect: What a defect of the machine costs (`compare.defect`).
+        switches: What switches could do by themselves (`in_network.in_network_notes`).
     """
     f, c = plan.figures, plan.certificate
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"
@@ -53,14 +64,18 @@ def plan_text(plan: Plan, topology: Topology, rivals: Sequence[Rival] = (), defe
         *_shares(plan),
         f"  plan    {plan.algorithm}: {_count(f.rounds, 'round')}, {_count(f.transfers, 'message')}, "
         f"{f.wire_bytes} B on the wire",
+        *_slices(plan),
         f"  memory  {f.scratch_bytes} B scratch a rank",
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
         f"          {long_run}model {plan.port_model}, {ports}, objective {plan.objective}",
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
+        *_wrap("  optimal ", c.proved_by_search),
+        *(line for note in switches for line in _wrap("  switch  ", note)),
         *_choice(plan, rivals),
         *_wrap("  proof   ", ", ".join(_proved(plan))),
-        *(f"  assumed {note}" for note in plan.assumed),
+        *_table_figures(topology),
+        *(line for note in plan.assumed for line in _wrap("  assumed ", note)),
         f"  digest  {plan.digest}",
         *_rounds(plan, PathFinder(topology)),
     ]
@@ -91,16 +106,38 @@ def _run(stem: str, number: int, rank: int, count: int) -> str:
     return f"{rank}-{rank + count - 1} on {stem}{number}-{number + count - 1}"
 
 
-def _choice(plan: Plan, rivals: Sequence[Rival]) -> list[str]:
+def _table_figures(topology: Topology) -> list[str]:
+    """Latencies that stand in the topology, but that no tool told."""
+    kinds = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
+    return _wrap("  figures ", f"latency of {', '.join(kinds)} assumed, from the table of link kinds" if kinds else "")
+
+
+def _slices(plan: Plan) -> list[str]:
+    """How a pipelined plan is cut."""
+    repeat = plan.schedule.repeat
+    if repeat is None:
+        return []
+    when = f"each {_count(repeat.stagger_rounds, 'round')} after the one before; below are the rounds of one slice"
+    return _wrap(
+        "  slices  ",
+        f"{repeat.count} of every chunk, " + (when if repeat.stagger_rounds else "all in the same messages"),
+    )
+
+
+def _choice(plan: Plan, rivals: Sequence[Rival] | str) -> list[str]:
     """Why this algorithm, and what the next ones would cost."""
+    if isinstance(rivals, str):
+        return _wrap("  others  ", f"not known: {rivals}")
     if not rivals:
         return []
-    others = [rival for rival in rivals if rival.algorithm != plan.algorithm]
+    others = [rival for rival in rivals if rival.algorithm != plan.algorithm or times(plan, rival) < AS_GOOD[0]]
     if not others:
         return ["  why     no other algorithm fits this request"]
     reason = _LEAST.get(plan.objective, "most bytes a second in the long run")
     own = figure_of(plan, plan.figures)
-    told = [f"{one.algorithm} {_figure(plan, one.figure)}{_behind(plan, own, one.figure)}" for one in others]
+    if any(times(plan, rival) < AS_GOOD[0] for rival in others):
+        reason = f"kept as it is, not the {reason}"
+    told = [f"{one.algorithm} {_figure(plan, one.figure)} ({behind(plan, one)})" for one in others]
     rest = f", and {len(told) - MOST_RIVALS} more" if len(told) > MOST_RIVALS else ""
     return [
         *_wrap("  why     ", f"{reason} of {len(others) + 1} algorithms that fit: {_figure(plan, own)}"),
@@ -112,12 +149,6 @@ def _figure(plan: Plan, figure: float) -> str:
     if plan.objective == "rounds":
         return _count(int(figure), "round")
     return f"{figure:.2f} GB/s" if plan.objective == "throughput" else f"{figure:.2f} us"
-
-
-def _behind(plan: Plan, own: float, figure: float) -> str:
-    """How much worse; nothing where it is as good and another figure decided."""
-    worse = (own / figure if figure else 0.0) if plan.objective == "throughput" else (figure / own if own else 0.0)
-    return f" ({worse:.2f}x)" if worse > 1.005 else " (as good)"
 
 
 def _shares(plan: Plan) -> list[str]:
@@ -158,33 +189,48 @@ def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     lines = []
     schedule, times = plan.schedule, round_times(plan, paths)
     messages = messages_of(schedule, chunk_bytes(schedule, 0))
-    routes = routes_of(messages, schedule, plan.ranks, paths)
-    kinds = {(link.src, link.dst): link.kind for link in paths.topology.links}
-    kind_of_link = np.array([kinds[edge] for edge in paths.edges], dtype=object)
+    kinds, crossed = _kinds_crossed(routes_of(messages, schedule, plan.ranks, paths), paths)
     edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
     for round_, (low, high) in enumerate(list(pairwise(edges))[:MOST_ROUNDS]):
-        if low < high:
-            crossed = sorted(set(kind_of_link[np.unique(routes.links[routes.starts[low] : routes.starts[high]])]))
-            over = [f"({', '.join(crossed)})"] * bool(crossed)
-            pairs = zip(messages.src[low:high].tolist(), messages.dst[low:high].tolist(), strict=True)
-            lines += _wrap(f"  round {round_ + 1:<2} ", " ".join([*_exchanges(pairs), *over]))
-            lines += _wrap(" " * 11, times[round_])
+        own = crossed[low:high]
+        told = []
+        alike = own[np.sort(np.unique(own, return_index=True)[1])].tolist()
+        for mask in alike:
+            which = low + np.flatnonzero(own == mask)
+            pairs = zip(messages.src[which].tolist(), messages.dst[which].tolist(), strict=True)
+            over = ", ".join(kind for bit, kind in enumerate(kinds) if mask >> bit & 1)
+            told += [*_exchanges(pairs, max(MOST_MOVES // len(alike), FEW_MOVES)), *[f"({over});"] * bool(over)]
+        lines += _wrap(f"  round {round_ + 1:<2} ", " ".join(told).removesuffix(";")) if told else []
+        lines += _wrap(" " * 11, times[round_]) if told else []
     if schedule.rounds > MOST_ROUNDS:
         lines.append(f"  ... and {schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
     return lines
+
+
+def _kinds_crossed(routes: Routes, paths: PathFinder) -> tuple[list[str], Ints]:
+    """The kinds of links by name, and int64 [routes]: which of them each route crosses, a bit each."""
+    of_edge = {(link.src, link.dst): link.kind for link in paths.topology.links}
+    kinds = sorted(set(of_edge.values()))
+    bit = {kind: 1 << number for number, kind in enumerate(kinds)}
+    bits = np.array([bit[of_edge[edge]] for edge in paths.edges], dtype=np.int64)
+    crossed = np.zeros(len(routes), dtype=np.int64)
+    some = np.flatnonzero(routes.hops)
+    if len(some):
+        crossed[some] = np.bitwise_or.reduceat(bits[routes.links], routes.starts[some])
+    return kinds, crossed
 
 
 def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     """Round by round the bytes of a message and when the last one has arrived: `16512 B each, all there at 0.64 us`.
 
     The times are those of the plan's own port model and payload. Of a schedule with very many messages, and of a
-    pipelined one, whose slices overlap, only the bytes are told.
+    pipelined one, whose slices overlap, only the bytes are told: those of one slice.
     """
     row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
     schedule = plan.schedule
-    messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
+    messages, low, high = _message_bytes(schedule, row_bytes)
     edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
-    sizes = [_sizes(np.unique(messages.payload_bytes[low:high]).tolist()) for low, high in pairwise(edges)]
+    sizes = [_sizes(low[begin:end], high[begin:end]) for begin, end in pairwise(edges)]
     if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
         return sizes
     steps = steps_of(schedule, plan.ranks, paths, row_bytes)
@@ -194,18 +240,30 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     model = FluidModel(paths, plan.ports, plan.port_model == "loggp", nics)
     ready_us = ready_times_us(steps, inputs, outputs, model)
     ends = [max((ready_us[p] for m in step.messages for p in m.writes), default=0.0) for step in steps]
-    return [f"{size}all there at {end:.2f} us" for size, end in zip(sizes, ends, strict=True)]
+    return [
+        ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
-def _sizes(sizes: Sequence[int]) -> str:
-    """Bytes of a message, from those that occur, least first."""
-    if not sizes or not sizes[-1]:
-        return ""
-    return f"{sizes[0]} B each, " if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]} B each, "
+def _message_bytes(schedule: Schedule, row_bytes: int) -> tuple[Messages, Ints, Ints]:
+    """The messages, and int64 [messages] twice: bytes of the least and the largest, over the slices of a pipeline."""
+    messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
+    low = high = messages.payload_bytes
+    if schedule.repeat is None or not schedule.repeat.stagger_rounds:
+        return messages, low, high
+    rows = [[own for _, own in split_rows(whole, schedule.repeat.count)] for _, whole in schedule.chunks]
+    every = [messages_of(schedule, slice_ * row_bytes).payload_bytes for slice_ in np.unique(np.array(rows).T, axis=0)]
+    return messages, np.min(every, axis=0), np.max(every, axis=0)
 
 
-def _exchanges(messages: Iterable[tuple[int, int]]) -> list[str]:
-    """`0<>1` where two ranks exchange, `0>1` where one sends."""
+def _sizes(low: Ints, high: Ints) -> str:
+    """Bytes of a message of a round, from those that occur; nothing where there are none."""
+    least, most = min(low.tolist(), default=0), max(high.tolist(), default=0)
+    return "" if not most else f"{least} B each" if least == most else f"{least} to {most} B each"
+
+
+def _exchanges(messages: Iterable[tuple[int, int]], most: int) -> list[str]:
+    """`0<>1` where two ranks exchange, `0>1` where one sends; so many of them at most."""
     pairs = dict.fromkeys(messages)
     shown = []
     for src, dst in pairs:
@@ -213,8 +271,8 @@ def _exchanges(messages: Iterable[tuple[int, int]]) -> list[str]:
             shown.append(f"{src}>{dst}")
         elif src < dst:
             shown.append(f"{src}<>{dst}")
-    rest = len(shown) - MOST_MOVES
-    return shown if rest <= 0 else [*shown[:MOST_MOVES], f"and {rest} more"]
+    rest = len(shown) - most
+    return shown if rest <= 0 else [*shown[:most], f"and {rest} more"]
 
 
 def _wrap(head: str, text: str) -> list[str]:

@@ -6,7 +6,8 @@ Planning is pure: equal inputs give equal plans, byte for byte, on every rank.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import inf
 from operator import index
@@ -14,22 +15,24 @@ from threading import Lock
 
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
-from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, as_operator
+from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
-from topocomm.planning.candidates import Limits, Request, candidate_builds
+from topocomm.planning.candidates import NO_LIMITS, Builds, Limits, Request, candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
-from topocomm.planning.cost import Cost, PortModel, cost_of
+from topocomm.planning.cost import TIME_DIGITS, Cost, PortModel, cost_of
 from topocomm.planning.memory_cost import memory_us
 from topocomm.planning.paths import NoRouteError, PathFinder
+from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
-from topocomm.planning.schedule import Schedule, split_rounds, split_rows
+from topocomm.planning.relayed import relayed_builds
+from topocomm.planning.schedule import Schedule, split_rows
 from topocomm.planning.scratch import scratch_bytes
-from topocomm.planning.searched import searched
+from topocomm.planning.search.gossip import SAME_US
+from topocomm.planning.searched import Searched, searched
+from topocomm.planning.transforms import split_rounds
 from topocomm.planning.verify import Proof, verify
-from topocomm.topology.model import Topology
-
-NO_LIMITS = Limits()
+from topocomm.topology.model import ENDPOINT_KINDS, Topology
 
 
 @dataclass(frozen=True)
@@ -76,23 +79,20 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
         parts: Rows that each rank gives (allgather) or gets (reduce_scatter); None: as even as possible.
         order: "any" or "canonical", as for `make_plan`.
         shards: Of canonical order, as for `make_plan`.
-        max_trees: Trees per root, of objective throughput; None: as many as give the most.
+        max_trees: Trees per root of packed trees; None: as many as give the most.
         max_scratch_bytes: Bytes that a plan may take beside a rank's own value; None: any.
 
     Raises:
-        PlanError: An argument is out of range, no route joins two ranks, or every plan takes more scratch.
+        PlanError: An argument is out of range, no way leads from a rank to one that needs it, or every plan takes
+            more scratch.
+        OperatorError: It is no operator, or an axis of it has no default size.
     """
-    row_bytes = as_operator(operator).default_layout(1).row_bytes
-    if payload_bytes < 0 or payload_bytes % row_bytes:
-        raise PlanError(
-            f"{payload_bytes} bytes: expected a whole number of rows of operator {operator.name!r}, "
-            f"{row_bytes} bytes each"
-        )
+    payload_bytes = _number("payload_bytes", payload_bytes)
     return make_plan(
         topology,
         collective,
         operator=operator,
-        layout=operator.default_layout(payload_bytes // row_bytes),
+        layout=layout_of(operator, payload_bytes),
         ranks=ranks,
         root=root,
         objective=objective,
@@ -146,8 +146,15 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         limits: What the plan may use.
 
     Raises:
-        PlanError: An argument is out of range, no route joins two ranks, or every plan takes more scratch.
+        PlanError: An argument is out of range, no way leads from a rank to one that needs it, or every plan takes
+            more scratch.
     """
+    if not isinstance(topology, Topology):
+        raise PlanError(
+            f"topology: expected a topocomm.Topology, got {type(topology).__name__}; topocomm.load(path) reads one, "
+            "topocomm.catalog(name) has one"
+        )
+    ports, root = _number("ports", ports), _number("root", root)
     if objective not in OBJECTIVES:
         raise PlanError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
     if port_model is not None and port_model not in PORT_MODELS:
@@ -201,7 +208,7 @@ def every_plan(
     request = Request(made, operator, layout, ends, "auto", 1, "loggp")
     paths = PathFinder(topology)
     refuse_disconnected(paths, made, ends)
-    found = sorted(_candidates(request, paths)[0], key=lambda one: _merit(one, "auto"))
+    found = sorted(_candidates(candidate_builds(request, paths), request, paths), key=lambda one: _merit(one, "auto"))
     bounds = _bounds(request, paths)
     return [_finish(request, one, paths, bounds) for one in found]
 
@@ -212,7 +219,10 @@ def _collective(
     """The collective with its parts filled in and checked against the rows."""
     if parts is None:
         parts = [rows for _, rows in split_rows(layout.rows, ranks)] if name in IN_PARTS else ()
-    made = Collective(name, ranks, root, _whole("parts", parts), _whole("shards", shards or ()))
+    owned = () if shards is None else _whole("shards", shards)
+    if shards is not None and not owned:
+        raise PlanError(f"no shards given; expected the first of each of {ranks} ranks and the end, or None")
+    made = Collective(name, ranks, root, _whole("parts", parts), owned)
     if parts and sum(parts) != layout.rows:
         raise PlanError(f"{name}: parts of {sum(parts)} rows in all, the payload has {layout.rows}")
     return made
@@ -224,6 +234,14 @@ def _whole(what: str, numbers: Sequence[int]) -> tuple[int, ...]:
         return tuple(index(number) for number in numbers)
     except TypeError:
         raise PlanError(f"{what} {numbers!r}: expected whole numbers, one per rank") from None
+
+
+def _number(what: str, number: int) -> int:
+    """The number as a Python integer."""
+    try:
+        return index(number)
+    except TypeError:
+        raise PlanError(f"{what} {number!r}: expected a whole number") from None
 
 
 @dataclass(frozen=True)
@@ -245,14 +263,22 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
     """The best plan; name and cost of every candidate, best first."""
     paths = PathFinder(machine.topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
-    found, problems = _candidates(request, paths)
+    found = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
-    found += _searched(found, request, paths, bounds)
+    better, by_search = _searched(found, request, paths, bounds)
+    found += better
+    found = found or _candidates(relayed_builds(request, paths), request, paths)
     if not found:
-        raise problems[0]
+        raise PlanError(
+            f"topology {paths.topology.name!r}: no algorithm that fits {request.collective} has routes for all its "
+            "messages; plan for fewer ranks, or add links or switches between their endpoints"
+        )
     found = _within_scratch(found, request)
     found.sort(key=lambda one: _rank(one, request))
-    return _finish(request, found[0], paths, bounds), tuple((one.algorithm, one.cost) for one in found)
+    plan = _finish(request, found[0], paths, bounds)
+    if by_search is not None and _merit(found[0], request.objective)[0] <= by_search.least + SAME_US:
+        plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=by_search.proof))
+    return plan, tuple((one.algorithm, one.cost) for one in found)
 
 
 def _within_scratch(found: list[Candidate], request: Request) -> list[Candidate]:
@@ -266,15 +292,16 @@ def _within_scratch(found: list[Candidate], request: Request) -> list[Candidate]
     return [one for one, scratch in zip(found, taken, strict=True) if scratch <= most]
 
 
-def _searched(found: list[Candidate], request: Request, paths: PathFinder, bounds: Bounds) -> list[Candidate]:
-    """What a search finds where no candidate meets the bound."""
+def _searched(
+    found: list[Candidate], request: Request, paths: PathFinder, bounds: Bounds
+) -> tuple[list[Candidate], Searched | None]:
+    """What a search finds where no candidate meets the bound, and what it proves."""
     bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
     reached = min((_merit(one, request.objective)[0] for one in found), default=inf)
-    try:
-        schedule = searched(request, paths, reached, bound)
-        return [] if schedule is None else [_candidate("searched", schedule, request, paths)]
-    except PlanError:  # a value that was folded on its way would have to be taken apart, or somebody has no way
-        return []
+    result = searched(request, paths, reached, bound)
+    if result is None or result.schedule is None:
+        return [], result
+    return [_candidate("searched", result.schedule, request, paths)], result
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
@@ -287,8 +314,10 @@ def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, .
         raise PlanError(f"topology {topology.name!r} has no endpoint (no gpu and no cpu): nothing to plan on")
     if ranks is None:
         return topology.endpoints
+    if isinstance(ranks, str):
+        raise PlanError(f"ranks {ranks!r}: expected a list of endpoint ids, one for each rank")
     for name in ranks:
-        if name not in topology.by_id or topology.by_id[name].kind not in ("gpu", "cpu"):
+        if name not in topology.by_id or topology.by_id[name].kind not in ENDPOINT_KINDS:
             known = ", ".join(topology.endpoints[:8]) + (", ..." if len(topology.endpoints) > 8 else "")
             raise PlanError(f"rank on {name!r}: not an endpoint of topology {topology.name!r}; it has {known}")
     if not ranks:
@@ -296,16 +325,13 @@ def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, .
     return tuple(ranks)
 
 
-def _candidates(request: Request, paths: PathFinder) -> tuple[list[Candidate], list[NoRouteError]]:
-    """All algorithms whose messages have routes here, proved and costed; why the others have none."""
-    found: list[Candidate] = []
-    problems: list[NoRouteError] = []
-    for name, build in candidate_builds(request, paths):
-        try:
+def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[Candidate]:
+    """All algorithms whose messages have routes here, proved and costed."""
+    found = []
+    for name, build in builds:
+        with suppress(NoRouteError):
             found.append(_candidate(name, build(), request, paths))
-        except NoRouteError as error:
-            problems.append(error)
-    return found, problems
+    return found
 
 
 def _candidate(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> Candidate:
@@ -344,7 +370,7 @@ def _merit(found: Candidate, objective: Objective) -> tuple[float, ...]:
     """Smaller is better; the last entries break ties the same way everywhere."""
     cost = found.cost
     slowness = 1.0 / cost.throughput_gb_per_s if cost.throughput_gb_per_s else 0.0
-    ties = (round(cost.predicted_us, 9), cost.rounds, cost.messages)
+    ties = (round(cost.predicted_us, TIME_DIGITS), cost.rounds, cost.messages)
     first: dict[Objective, float] = {
         "latency": cost.alpha_us,
         "rounds": cost.rounds,
@@ -365,8 +391,8 @@ def _finish(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds
         transfers=cost.messages,
         wire_bytes=cost.wire_bytes,
         scratch_bytes=scratch_bytes(best.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES),
-        alpha_us=round(cost.alpha_us, 9),
-        predicted_us=round(cost.predicted_us, 9),
+        alpha_us=round(cost.alpha_us, TIME_DIGITS),
+        predicted_us=round(cost.predicted_us, TIME_DIGITS),
         algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
         throughput_gb_per_s=cost.throughput_gb_per_s,
     )

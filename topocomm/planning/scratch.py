@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from topocomm.planning.buffers import rank_program
 from topocomm.planning.routes import Ints
-from topocomm.planning.schedule import Schedule, input_table, row_keys, unrolled
+from topocomm.planning.schedule import Schedule, input_table, row_keys
+from topocomm.planning.transforms import unrolled
 
 
 def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: int) -> int:

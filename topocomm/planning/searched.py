@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -10,50 +11,84 @@ from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip import (
     Gossip,
-    gossip_allgather,
     gossip_allreduce,
     gossip_broadcast,
     gossip_reduce,
-    gossip_reduce_scatter,
     gossip_scan,
 )
+from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.candidates import Request
 from topocomm.planning.collectives import Collective
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.range_tree import aligned_tree
 from topocomm.planning.schedule import Schedule
 from topocomm.planning.search.find import search_gossip
+from topocomm.planning.search.gossip import SAME_US
 
 MOST_SEARCHED_RANKS = 64
 """Beyond so many ranks a search takes tens of seconds and finds little that the patterns have not."""
 
 
-def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Schedule | None:
-    """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds; None if none is.
+@dataclass(frozen=True)
+class Searched:
+    """What a search found.
+
+    Attributes:
+        schedule: Better than what was reached; None: nothing better was found.
+        least: The figure of the best that was found or reached, where an exhaustive search left nothing below it.
+        proof: Why, in words; empty where nothing is proved beyond the bound.
+    """
+
+    schedule: Schedule | None
+    least: float
+    proof: str
+
+
+def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Searched | None:
+    """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds, or a proof.
+
+    Of other objectives only where nothing was reached: then one of little latency.
+
+    Of other objectives only where nothing was reached, because some ranks have no way to each other but over others.
 
     Args:
         request: What is planned.
         paths: Routes on the machine.
         reached: The figure of the best candidate, infinite where there is none.
         bound: Nothing is below it.
+
+    Returns:
+        None where nothing is to be searched.
     """
     ends, objective = request.endpoints, request.objective
-    if objective not in ("latency", "rounds") or (objective == "latency" and request.port_model != "alpha"):
+    modelled = objective == "rounds" or (objective == "latency" and request.port_model == "alpha")
+    if reached < inf and (not modelled or reached <= bound + SAME_US):
         return None
     if request.collective.shards or not 2 <= len(ends) <= MOST_SEARCHED_RANKS or len(set(ends)) < len(ends):
         return None
     latency_us = _latencies(request, paths)
+    if objective != "rounds" and (latency_us <= 0).sum() > len(ends):
+        return None  # the search wants messages that take time; only the diagonal is 0
     if request.collective.name == "reduce_scatter":
         latency_us = latency_us.T  # searched as the allgather that it is backwards
     found = search_gossip(
         latency_us,
         _wants(request.collective),
         ports=request.ports,
-        objective="latency" if objective == "latency" else "rounds",
-        incumbent=None if reached == inf else reached,
-        lower_bound=bound,
+        objective="rounds" if objective == "rounds" else "latency",
+        lower_bound=bound if modelled else None,
     )
-    return None if found is None else _BUILDS[request.collective.name](found.gossip, request)
+    if found is None:
+        return None
+    least = min(found.time, reached)
+    proved = modelled and found.proved and found.time > bound + SAME_US and found.time <= least + SAME_US
+    schedule = built(found.gossip, request) if found.time < reached - SAME_US else None
+    return Searched(schedule, least, found.argument if proved else "")
+
+
+def built(told: Gossip, request: Request) -> Schedule:
+    """The schedule of who tells whom; of reduce_scatter, of who would tell whom in the allgather of the same parts."""
+    return _BUILDS[request.collective.name](told, request)
 
 
 def _latencies(request: Request, paths: PathFinder) -> NDArray[np.float64]:

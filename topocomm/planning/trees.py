@@ -16,6 +16,9 @@ from topocomm.planning.canonical import canonical_split
 from topocomm.planning.collectives import Column
 from topocomm.planning.schedule import IntTable, Rows
 
+SHORT_RUN = 256
+"""Folds that do not wait for each other and are fewer are dealt with one after the other."""
+
 
 class Trees:
     """All trees of a schedule, by number.
@@ -40,7 +43,7 @@ class Trees:
         self.bits: dict[int, int] = {}
         self._merged: dict[int, int] = {}
 
-    def fold(self, leaves: Sequence[int], operands: Rows, starts: IntTable) -> list[int]:
+    def fold(self, leaves: IntTable, operands: Rows, starts: IntTable) -> Rows:
         """The tree of every value: the leaves first, then the results of the folds.
 
         Args:
@@ -51,6 +54,15 @@ class Trees:
         Raises:
             CountedTwiceError: Two operands hold one contribution.
         """
+        runs = _runs(operands, starts, len(leaves))
+        if runs is not None:
+            try:
+                return self._fold_runs(leaves, operands, starts, runs)
+            except CountedTwiceError:  # of several faults the first is told
+                pass
+        return np.asarray(self._fold_in_turn(leaves.tolist(), operands, starts), dtype=np.int64)
+
+    def _fold_in_turn(self, leaves: Sequence[int], operands: Rows, starts: IntTable) -> list[int]:
         tree_of, merged = list(leaves), self._merged
         values, edges = operands.tolist(), starts.tolist()
         for fold, end in enumerate(edges[1:]):
@@ -65,6 +77,31 @@ class Trees:
                 tree = found
             tree_of.append(tree)
         return tree_of
+
+    def _fold_runs(self, leaves: IntTable, operands: Rows, starts: IntTable, runs: Sequence[tuple[int, int]]) -> Rows:
+        """The same, run by run: of equal pairs of a run only one is looked up."""
+        tree_of = np.empty(len(leaves) + len(starts) - 1, dtype=np.int64)
+        tree_of[: len(leaves)] = leaves
+        for low, high in runs:
+            begin, widths = starts[low:high], np.diff(starts[low : high + 1])
+            trees, more = tree_of[operands[begin]], np.arange(high - low)
+            for turn in range(1, int(widths.max())):
+                more = more[widths[more] > turn]
+                pairs = trees[more] << 32 | tree_of[operands[begin[more] + turn]]
+                trees[more] = self._merged_all(pairs, low)
+            tree_of[len(leaves) + low : len(leaves) + high] = trees
+        return tree_of
+
+    def _merged_all(self, pairs: Rows, fold: int) -> Rows:
+        found, which = np.unique(pairs, return_inverse=True)
+        numbers = []
+        for pair in found.tolist():
+            number = self._merged.get(pair)
+            if number is None:
+                number = self._merged[pair] = self._merge(pair >> 32, pair & (1 << 32) - 1, fold)
+            numbers.append(number)
+        merged: Rows = np.array(numbers, dtype=np.int64)[which]
+        return merged
 
     def members(self, tree: int) -> int:
         """The contributions in a tree, one bit each."""
@@ -102,6 +139,30 @@ class Trees:
         self.in_order.append(in_order)
         self.canonical.append(canonical)
         return len(self.low) - 1
+
+
+def _runs(operands: Rows, starts: IntTable, leaves: int) -> list[tuple[int, int]] | None:
+    """(first, end) of folds in a row of which none takes what another makes; None where they are short on average.
+
+    Args:
+        operands: As of `Trees.fold`.
+        starts: The same.
+        leaves: Values with a number below are there first.
+    """
+    count, low = len(starts) - 1, 0
+    newest = np.maximum.reduceat(operands, starts[:-1]) - leaves if count >= SHORT_RUN else operands
+    runs: list[tuple[int, int]] = []
+    while low < count:
+        if (len(runs) + 1) * SHORT_RUN > count:
+            return None
+        end, waits = low, newest[:0]
+        while not len(waits) and end < count:
+            end = min(low + max(SHORT_RUN, 2 * (end - low)), count)
+            waits = np.flatnonzero(newest[low:end] >= low)
+        high = low + int(waits[0]) if len(waits) else count
+        runs.append((low, high))
+        low = high
+    return runs
 
 
 class CountedTwiceError(Exception):

@@ -20,7 +20,8 @@ from topocomm.planning.canonical import canonical_nodes
 from topocomm.planning.collectives import Collective, Column
 from topocomm.planning.dataflow import NOTHING, dataflow
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import NO_PATH, Schedule, busiest_port, row_keys
+from topocomm.planning.schedule import NO_PATH, Schedule, row_keys
+from topocomm.planning.traffic import busiest_port
 from topocomm.planning.trees import CountedTwiceError, Trees
 
 
@@ -221,14 +222,14 @@ def _check_values(schedule: Schedule, collective: Collective, trees: Trees, owne
     """(order kept, uniform, canonical); raises where a value or an output is not what it must be."""
     flow = dataflow(schedule)
     try:
-        tree_of = trees.fold(flow.inputs[:, 3].tolist(), flow.operands, schedule.operand_starts)
+        tree_of = trees.fold(flow.inputs[:, 3], flow.operands, schedule.operand_starts)
     except CountedTwiceError as twice:
         round_, rank, _, chunk = schedule.combines[twice.fold].tolist()
         raise PlanError(
             f"schedule: round {round_}: rank {rank} chunk {chunk} counts the contribution of "
             f"{_who(collective, twice.both)} twice"
         ) from None
-    held = np.asarray([*tree_of, NOTHING])[flow.outputs]
+    held = np.append(tree_of, NOTHING)[flow.outputs]
     groups = _check_outputs(schedule, collective, trees, owners, held)
     order = np.argsort(groups, kind="stable")
     same_group, same_tree = np.diff(groups[order]) == 0, np.diff(held[order]) == 0

@@ -14,7 +14,7 @@ from topocomm.errors import TopologyError
 from topocomm.topology.host_tree import PairKey, host_tree
 from topocomm.topology.links import FABRIC_HOP_US, KINDS, NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
 from topocomm.topology.merge import NETWORK, prefixed
-from topocomm.topology.model import Device, Link, Pair, Topology
+from topocomm.topology.model import Device, InNetworkKind, Link, Pair, Topology
 
 _CUBE_MESH = {
     **dict.fromkeys([(0, 1), (0, 2), (1, 3), (4, 5), (4, 6), (5, 7), (2, 6), (3, 7)], 1),
@@ -115,7 +115,7 @@ def _by_socket(devices: list[Device], near: str, own: str) -> dict[PairKey, str]
     return codes
 
 
-def _switched(kind: str, lanes: int, port: str, pcie: str) -> _Host:
+def _switched(kind: str, lanes: int, port: str, pcie: str, in_network: InNetworkKind | None = None) -> _Host:
     """Eight GPUs on NVSwitches, folded into one device as NCCL does, each with a NIC behind its PCIe switch."""
     gpus, nics = _gpus(), _nics(8)
     rate = KINDS[kind].gb_per_s * lanes
@@ -127,7 +127,7 @@ def _switched(kind: str, lanes: int, port: str, pcie: str) -> _Host:
     fabric = [
         Pair(a.id, b.id, f"NV{lanes}", rate, 2 * NVSWITCH_HOP_US, "table", "assumed") for a, b in combinations(gpus, 2)
     ]
-    devices = (*gpus, *nics, Device("nvswitch0", "switch", name="NVSwitch"))
+    devices = (*gpus, *nics, Device("nvswitch0", "switch", name="NVSwitch", in_network=in_network))
     pairs = _coded(_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
     return _Host(devices, tuple(links), pairs, port, tuple(uplinks))
 
@@ -210,7 +210,7 @@ def _cpu_2_socket() -> _Host:
 SYSTEMS: dict[str, Callable[[], _Host]] = {
     "dgx-1-v100": _dgx_1_v100,
     "dgx-a100": lambda: _switched("nvlink3", 12, "network-200", "pcie4"),
-    "dgx-h100": lambda: _switched("nvlink4", 18, "network-400", "pcie5"),
+    "dgx-h100": lambda: _switched("nvlink4", 18, "network-400", "pcie5", "nvls"),
     "mi250x": _mi250x,
     "mi300x-8": lambda: _mesh("xgmi-mi300", "network-400", "pcie5"),
     "rtx4090-pcie-8": _rtx4090_pcie_8,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from topocomm.errors import TopologyError
-from topocomm.topology.model import Link, Topology
+from topocomm.topology.model import Topology
 
 ONE_WAY = "->"
 BOTH_WAYS = "-"
@@ -79,39 +79,3 @@ def _nearest(topology: Topology, name: str) -> str:
     words = [word.strip() for word in name.split(mark)] if mark in name else [name]
     near = [match for word in words for match in get_close_matches(word, ids, 3, 0.4)]
     return f"near it: {', '.join(dict.fromkeys(near))}" if near else f"devices are {', '.join(ids[:8])}, ..."
-
-
-def pieces(topology: Topology) -> list[list[str]]:
-    """Endpoints that can reach each other, through any devices, group by group in file order.
-
-    Two endpoints are in one group if each has a way to the other.
-    """
-    ahead, back = _reached(topology.links, forward=True), _reached(topology.links, forward=False)
-    left = dict.fromkeys(topology.endpoints)
-    groups = []
-    while left:
-        first = next(iter(left))
-        both = _all_from(first, ahead) & _all_from(first, back)
-        group = [end for end in left if end in both or end == first]
-        groups.append(group)
-        for end in group:
-            del left[end]
-    return groups
-
-
-def _reached(links: Sequence[Link], *, forward: bool) -> dict[str, list[str]]:
-    near: dict[str, list[str]] = {}
-    for link in links:
-        a, b = (link.src, link.dst) if forward else (link.dst, link.src)
-        near.setdefault(a, []).append(b)
-    return near
-
-
-def _all_from(start: str, near: dict[str, list[str]]) -> set[str]:
-    seen, queue = {start}, [start]
-    while queue:
-        for device in near.get(queue.pop(), ()):
-            if device not in seen:
-                seen.add(device)
-                queue.append(device)
-    return seen

@@ -43,7 +43,7 @@ _LATENCY_SOURCES = {
     "smp": "assumed: below half a PCIe hop",
     "network": "assumed: what NCCL's 5.0 us for a network hop leaves beside its two PCIe hops, on two links",
     "shared-memory": "assumed: a cache line's way between cores",
-    "unknown": "assumed: as PCIe",
+    "unknown": "assumed: as a network link, the slowest in the table",
 }
 
 _NVLINK_US = 0.7

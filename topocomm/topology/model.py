@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 DeviceKind = Literal["gpu", "cpu", "nic", "switch", "numa", "host"]
 FigureSource = Literal["read", "table", "measured", "assumed"]
+InNetworkKind = Literal["nvls", "sharp"]
 
 DEVICE_KINDS: tuple[str, ...] = get_args(DeviceKind)
+IN_NETWORK_KINDS: tuple[str, ...] = get_args(InNetworkKind)
 FIGURE_SOURCES: tuple[str, ...] = get_args(FigureSource)
 ENDPOINT_KINDS = ("gpu", "cpu")
 
@@ -38,6 +40,8 @@ class Device(NamedTuple):
     """CPU list as the source prints it (`0-55,112-167`); for a `cpu`, the cores it stands for."""
     bus_id: str | None = None
     """PCI address with domain, where the source gives one."""
+    in_network: InNetworkKind | None = None
+    """Of a switch that can reduce by itself: how (`in_network.IN_NETWORK`). No plan uses it, so no digest has it."""
 
 
 class Link(NamedTuple):
@@ -123,11 +127,15 @@ class Topology:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over devices and links alone: what a plan depends on (names, warnings and pairs do not count)."""
+        """SHA-256 over devices and links alone: what a plan depends on.
+
+        The topology's name, its warnings and pairs, and what switches could reduce do not count.
+        """
         import hashlib
         import json
 
-        plain = json.dumps([self.devices, self.links], separators=(",", ":"))
+        counted = Device._fields.index("in_network")
+        plain = json.dumps([[device[:counted] for device in self.devices], self.links], separators=(",", ":"))
         return hashlib.sha256(plain.encode()).hexdigest()
 
     @property

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from topocomm.topology.host_tree import Group, PairKey, merge_groups
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
-from topocomm.topology.model import Device, FigureSource, Link, Pair
+from topocomm.topology.model import Device, FigureSource, InNetworkKind, Link, Pair
 
 MAX_LINKS_PER_GPU = 18
-"""H100 to B200."""
+"""H100 to B200. The NVSwitches of these, and of none before, reduce by themselves (NVLS)."""
 
 _SWITCHED_COUNTS = (6, 8, 12, 18)
 """Links per GPU of the models that NVSwitch machines are built of: V100, A800 and H800, A100, H100 and later."""
@@ -51,7 +51,9 @@ def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> NVLinks:
     links: list[Link] = []
     for group in islands:
         if group in switched:
-            switch = Device(f"nvswitch{len(devices)}", "switch", gpus[0].host, "NVSwitch")
+            most = max(_links_of(name, group, counts, True) for name in group)
+            in_network: InNetworkKind | None = "nvls" if most == MAX_LINKS_PER_GPU else None
+            switch = Device(f"nvswitch{len(devices)}", "switch", gpus[0].host, "NVSwitch", in_network=in_network)
             devices.append(switch)
             for name in group:
                 lanes = _links_of(name, group, counts, True)

@@ -3,13 +3,13 @@
 import pytest
 
 from tests.planning.replay import expected, replay, same
-from topocomm.planning.algorithms.gossip import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.algorithms.multiport import (
     multiport_allreduce,
     multiport_broadcast,
     multiport_reduce,
     spread_gossip,
 )
+from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.algorithms.prefix import doubling_exscan, doubling_scan
 from topocomm.planning.bounds import least_rounds
 from topocomm.planning.collectives import Collective

@@ -1,19 +1,17 @@
 """Groups with ways of their own between members: the known optima, any sizes, any number of groups."""
 
+from dataclasses import replace
+from itertools import accumulate
+
 import pytest
 
 from tests.machines import hosts
 from tests.planning.replay import expected, replay
-from topocomm.planning.algorithms.gossip import gossip_of, gossip_scan
+from topocomm.planning.algorithms.gossip import gossip_of, gossip_reduce, gossip_scan
+from topocomm.planning.algorithms.group_gossip import cyclic_allreduce, cyclic_tree, gather_over_groups
+from topocomm.planning.algorithms.groups import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
-from topocomm.planning.algorithms.rails import (
-    Groups,
-    Inside,
-    cyclic_allreduce,
-    heard_by,
-    rails_allreduce,
-    rails_tree,
-)
+from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost import cost_of
 from topocomm.planning.paths import PathFinder
@@ -89,27 +87,64 @@ def test_one_value_a_message_where_the_radix_is_a_power_of_two():
     assert len({(m.round, m.src, m.dst) for m in moves}) == len(moves)
 
 
-@pytest.mark.parametrize("members", range(1, 13))
-@pytest.mark.parametrize("ports", [1, 2, 3])
-def test_all_members_end_up_knowing_all_blocks(members, ports):
-    for blocks in range(2, members * ports + 2):
-        heard, told = heard_by(members, 1, blocks, ports)
-        knows = [{1, *own} for own in heard]
-        assert all(len(own) <= ports and 1 not in own for own in heard)
-        for messages in told:
-            before = [set(known) for known in knows]
-            for src, dst in messages:
-                knows[dst] |= before[src]
-        assert all(known == set(range(blocks)) for known in knows)
-
-
-def test_members_hear_of_the_last_group_from_their_own_lane():
-    """A source group whose members stand elsewhere on the rails tells by its lanes."""
+def test_a_group_that_lacks_a_rail_is_heard_on_the_others():
+    """Members of the smaller group are on rails 0 and 2; who has no partner on rail 1 is told inside."""
     even = groups_of(3, 2)
-    lanes = {(0, 1): (0, 0, 1), (1, 0): (0, 2)}  # members of 2, by sort 0, hear and are heard on rails 0 and 2
-    groups = Groups(even.starts, even.sorts, even.insides, lanes)
+    groups = replace(even, rails=((0, 1, 2), (0, -1, 1)))
     moves = [m for m in rails_allreduce(groups, (2,), 1).transfer_list() if (m.src < 3) != (m.dst < 3)]
-    assert sorted((m.src, m.dst) for m in moves) == [(0, 3), (2, 4), (3, 0), (3, 1), (4, 2)]
+    assert sorted((m.src, m.dst) for m in moves) == [(0, 3), (2, 4), (3, 0), (4, 2)]
+
+
+def without(groups, gone):
+    """Groups of eight, some with a member less or one without a rail: {group: (rail, whether the member is there)}."""
+    full, seven = groups_of(8, 7).insides[::-1]
+    sorts = tuple(int(group in gone and not gone[group][1]) for group in range(groups))
+    starts = (0, *accumulate(8 - sort for sort in sorts))
+    rails = [tuple(range(8))] * groups
+    for group, (rail, there) in gone.items():
+        left = [member if there else member - (member > rail) for member in range(8)]
+        rails[group] = tuple(-1 if member == rail else left[member] for member in range(8))
+    return Groups(starts, sorts, (full, seven), tuple(rails))
+
+
+def machine_without(count, gone):
+    """The machine of these groups, a rail down or a GPU dead in some hosts."""
+    whole = hosts(count, 8)
+    dead = {f"h{host}/{kind}{rail}" for host, (rail, there) in gone.items() for kind in ("GPU", "NIC")[there:]}
+    links = tuple(link for link in whole.links if not {link.src, link.dst} & dead)
+    return replace(whole, devices=tuple(device for device in whole.devices if device.id not in dead), links=links)
+
+
+GONE = [{0: (3, False)}, {1: (3, True)}, {0: (0, True), 1: (7, False), 2: (5, True)}, {0: (2, False), 3: (2, False)}]
+
+
+@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize(("count", "radices"), [(8, (8,)), (32, (8, 4)), (64, (8, 8)), (60, (8, 8))])
+def test_groups_that_lack_a_rail_cost_no_time_where_one_is_to_spare(count, radices, gone):
+    groups, machine = without(count, gone), machine_without(count, gone)
+    us = {
+        name: cost_of(rails_allreduce(these, radices, 1), top.endpoints, PathFinder(top), row_bytes=4).alpha_us
+        for name, these, top in (("whole", groups_of(*[8] * count), hosts(count, 8)), ("lacking", groups, machine))
+    }
+    assert us["lacking"] <= us["whole"] + 1e-9
+    verify(rails_allreduce(groups, radices, 1), Collective("allreduce", groups.starts[-1]), keep_order=True)
+
+
+@pytest.mark.parametrize("gone", GONE)
+@pytest.mark.parametrize("count", range(4, 18))
+def test_every_number_of_groups_that_lack_rails(count, gone):
+    groups, machine = without(count, gone), machine_without(count, gone)
+    ranks, paths = Collective("allreduce", groups.starts[-1]), PathFinder(machine)
+    for radices in (repeated(2, count), repeated(3, count), repeated(8, count), repeated(9, count)):
+        for schedule in (rails_allreduce(groups, radices, 1), cyclic_allreduce(groups, radices, 1)):
+            verify(schedule, ranks, keep_order=True, paths=paths, endpoints=machine.endpoints)
+        told = gather_over_groups(groups, 9)
+        verify(
+            gossip_reduce(told, cyclic_tree(groups), 1, 9),
+            Collective("reduce", groups.starts[-1], root=9),
+            paths=paths,
+            endpoints=machine.endpoints,
+        )
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 11])

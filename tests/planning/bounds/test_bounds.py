@@ -13,7 +13,8 @@ from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.cost import cost_of
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import split_rounds, split_rows
+from topocomm.planning.schedule import split_rows
+from topocomm.planning.transforms import split_rounds
 from topocomm.topology.catalog import SYSTEMS
 
 

@@ -15,7 +15,8 @@ from tests.machines import hosts, switch
 from topocomm import Plan, PlanError, plan
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_json import dumps, loads, plan_digest
-from topocomm.planning.schedule import Repeat, count_messages, input_pieces
+from topocomm.planning.schedule import Repeat, input_pieces
+from topocomm.planning.traffic import count_messages
 
 
 def document(**changes):
@@ -285,8 +286,9 @@ MALFORMED = [
     (["ranks", 2], 2, r"ranks[2]: expected a string, got 2"),
     (["ranks"], [], r"root: expected a rank 0..0, got 2"),
     (["root"], 4, r"root: expected a rank 0..3, got 4"),
-    (["ports"], True, r"ports: expected a number of ports 1..2147483647, got True"),
-    (["ports"], 0, r"ports: expected a number of ports 1..2147483647, got 0"),
+    (["ports"], True, r"ports: expected a number of ports 1..3, got True"),
+    (["ports"], 0, r"ports: expected a number of ports 1..3, got 0"),
+    (["ports"], 4, r"ports: expected a number of ports 1..3, got 4"),
     (["objective"], "fast", r"objective: expected one of latency, rounds, throughput, auto, got 'fast'"),
     (["port_model"], None, r"port_model: missing"),
     (["collective"], ["allreduce"], r"collective: expected one of allreduce, reduce, broadcast"),

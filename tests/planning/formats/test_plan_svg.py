@@ -13,6 +13,7 @@ from topocomm import catalog, plan
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_svg import FEW_ROWS, MOST_ROUNDS, dumps
 from topocomm.topology.catalog import SYSTEMS
+from topocomm.topology.draw.svg_page import width_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -124,3 +125,32 @@ def test_the_same_plan_gives_the_same_bytes_whatever_the_hash_seed():
         for seed in ("1", "2")
     ]
     assert runs[0] == runs[1] != b""
+
+
+def test_messages_between_the_same_ranks_over_different_links_are_drawn_beside_each_other():
+    topology = catalog("dgx-1-v100")
+    made, _, root = drawn(topology, objective="throughput", payload_bytes=1 << 20)
+    curves = [shape.get("d") for shape in root.iter(f"{SVG}path")]
+    assert len(set(curves)) == len(curves)
+    moves = {(m.round, m.src, m.dst, m.path) for m in made.schedule.transfer_list()}
+    assert len(moves) > len({move[:3] for move in moves})  # some go two ways
+    heads = [shape.get("class").split()[0] for shape in root.iter(f"{SVG}polygon")]
+    assert {"nvlink", "pcie"} == set(heads)
+    assert len({move[:3] for move in moves}) < len(heads) <= len(moves)
+
+
+def test_a_pipeline_says_its_slices():
+    made, _, root = drawn(catalog("dgx-1-v100"), objective="throughput", payload_bytes=1 << 20)
+    repeat = made.schedule.repeat
+    rounds = f"{repeat.stagger_rounds} round{'s' * (repeat.stagger_rounds != 1)}"
+    said = f"pipelined: the rounds run for each of {repeat.count} slices, each {rounds} after the one before; sizes are"
+    assert any(text.startswith(said) for text in words(root))
+
+
+def test_the_certificate_stays_in_its_panel():
+    _, _, root = drawn(catalog("dgx-h100", hosts=4), objective="latency", payload_bytes=0)
+    lines = [shape for shape in root.iter(f"{SVG}text") if shape.get("x") == "504"]
+    assert len(lines) >= 3
+    assert all(width_of(shape.text, 12) <= 1180 - 504 - 24 for shape in lines)
+    bold = [shape.text for shape in lines if "bold" in shape.get("class")]
+    assert " ".join(bold).endswith("in others")

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.planning.algorithms.binomial import spread
+from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.canonical import Node, canonical_nodes, canonical_split
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, split_rows
+from topocomm.planning.schedule import Schedule, split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 Held = dict[Node, int]
 """The slots of one rank and chunk, by the node that they hold."""
@@ -91,6 +93,29 @@ def doubling_canonical(shards: Sequence[int], rows: int) -> Schedule:
         build.output(rank, slot)
         if position < surplus:
             build.output(rank + 1, build.send(round_, rank, slot, rank + 1))
+    return build.build()
+
+
+def relayed_canonical(shards: Sequence[int], rows: int, hub: int, gathering: Gossip, spreading: Gossip) -> Schedule:
+    """All nodes to one rank, which folds the tree and sends it to all, over ranks on the way.
+
+    Args:
+        shards: Of the collective.
+        rows: Of the payload.
+        hub: The rank that folds.
+        gathering: Who tells whom until the hub has heard of all; each rank after it has heard what it passes on.
+        spreading: The same, from the hub to all.
+    """
+    build, held = _begin(shards, ((0, rows),))
+    for round_, messages in enumerate(gathering):
+        for src, dst in messages:
+            held[dst] |= _send(build, round_, src, held[src], dst)
+    slots = {hub: _fold_all(build, max(len(gathering) - 1, 0), hub, held[hub], shards[-1])}
+    for round_, messages in enumerate(spreading, start=len(gathering)):
+        for src, dst in messages:
+            slots[dst] = build.send(round_, src, slots[src], dst)
+    for rank in range(len(shards) - 1):
+        build.output(rank, slots[rank])
     return build.build()
 
 

@@ -9,52 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks
+from topocomm.planning.algorithms.gossip import Gossip
+from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 
 def dissemination_allgather(parts: Sequence[int]) -> Schedule:
     """ceil(log2 P) rounds, several chunks a message."""
-    chunks, owners = part_chunks(parts)
-    build = ScheduleBuilder(len(parts), chunks, owners=owners)
-    held = [{chunk: 0 for chunk, owner in enumerate(owners) if owner == rank} for rank in range(len(parts))]
-    disseminate(build, owners, held, first_round=0)
-    for rank in range(len(parts)):
-        for chunk in range(len(chunks)):
-            build.output(rank, held[rank][chunk], chunk=chunk)
-    return build.build()
+    return gossip_allgather(_circulant(len(parts)), parts)
 
 
 def dissemination_reduce_scatter(parts: Sequence[int]) -> Schedule:
     """ceil(log2 P) rounds, P-1 chunks sent and folded a rank."""
-    chunks, owners = part_chunks(parts)
-    ranks = len(parts)
-    build = ScheduleBuilder(ranks, chunks)
-    held = [[0] * len(chunks) for _ in range(ranks)]
-    for round_, (width, count) in enumerate(reversed(_widths(ranks))):
-        for chunk, owner in enumerate(owners):
-            for offset in range(count):
-                target = (owner - offset) % ranks
-                source = (target - width) % ranks
-                arrived = build.send(round_, source, held[source][chunk], target, chunk=chunk)
-                held[target][chunk] = build.fold(round_, target, [arrived, held[target][chunk]], chunk=chunk)
-    for chunk, owner in enumerate(owners):
-        build.output(owner, held[owner][chunk], chunk=chunk)
-    return build.build()
+    return gossip_reduce_scatter(_circulant(len(parts)), parts, None)
 
 
 def disseminate(build: ScheduleBuilder, owners: Sequence[int], held: list[dict[int, int]], *, first_round: int) -> None:
     """Bring every chunk from its owner to all ranks that do not hold it; adds the slots to `held`."""
     ranks = build.ranks
-    for round_, (width, count) in enumerate(_widths(ranks), start=first_round):
+    for round_, width in enumerate(_widths(ranks), start=first_round):
         for chunk, owner in enumerate(owners):
-            for offset in range(count):
+            for offset in range(min(width, ranks - width)):
                 source = (owner - offset) % ranks
                 target = (source - width) % ranks
                 if chunk not in held[target]:
                     held[target][chunk] = build.send(round_, source, held[source][chunk], target, chunk=chunk)
 
 
-def _widths(ranks: int) -> list[tuple[int, int]]:
-    """(distance, parts that move over it) of every round of an allgather."""
-    widths = [1 << k for k in range((ranks - 1).bit_length())]
-    return [(width, min(width, ranks - width)) for width in widths]
+def _circulant(ranks: int) -> Gossip:
+    return [[((rank + width) % ranks, rank) for rank in range(ranks)] for width in _widths(ranks)]
+
+
+def _widths(ranks: int) -> list[int]:
+    """The distance of every round of an allgather."""
+    return [1 << k for k in range((ranks - 1).bit_length())]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks, split_rows
+from topocomm.planning.schedule import Schedule, part_chunks, split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 
 def flat_allreduce(ranks: int, rows: int) -> Schedule:
@@ -33,9 +34,7 @@ def direct_allreduce(ranks: int, rows: int) -> Schedule:
     owners = range(len(build.chunks))
     slots = collect(build, owners)
     held = spread(build, owners, slots, first_round=ranks - 1)
-    for rank in range(ranks):
-        for chunk in owners:
-            build.output(rank, held[rank][chunk], chunk=chunk)
+    build.output_everywhere(held)
     return build.build()
 
 
@@ -50,8 +49,7 @@ def flat_broadcast(ranks: int, rows: int, root: int) -> Schedule:
     """The root sends to every rank."""
     build = ScheduleBuilder(ranks, ((0, rows),), contributors=[root])
     held = spread(build, [root], [0], first_round=0)
-    for rank in range(ranks):
-        build.output(rank, held[rank][0])
+    build.output_everywhere(held)
     return build.build()
 
 
@@ -60,9 +58,7 @@ def flat_allgather(parts: Sequence[int]) -> Schedule:
     chunks, owners = part_chunks(parts)
     build = ScheduleBuilder(len(parts), chunks, owners=owners)
     held = spread(build, owners, [0] * len(chunks), first_round=0)
-    for rank in range(len(parts)):
-        for chunk in range(len(chunks)):
-            build.output(rank, held[rank][chunk], chunk=chunk)
+    build.output_everywhere(held)
     return build.build()
 
 

@@ -12,10 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from topocomm.errors import PlanError
 from topocomm.planning.range_tree import RangeTree
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
-Gossip = Sequence[Sequence[tuple[int, int]]]
-"""Rounds of (source rank, destination rank); a message carries what reached its source in earlier rounds."""
+Message = tuple[int, int]
+"""(source rank, destination rank)."""
+Gossip = Sequence[Sequence[Message]]
+"""Rounds of messages; a message carries what reached its source in earlier rounds."""
 
 
 def gossip_of(schedule: Schedule) -> Gossip:
@@ -62,70 +65,46 @@ def gossip_broadcast(gossip: Gossip, ranks: int, rows: int, root: int) -> Schedu
     return build.build()
 
 
-def gossip_allgather(gossip: Gossip, parts: Sequence[int]) -> Schedule:
-    """Every rank ends with the chunks of all; a message carries those that its destination lacks."""
-    chunks, owners = part_chunks(parts)
-    build = ScheduleBuilder(len(parts), chunks, owners=owners)
-    held = [{chunk: 0 for chunk, owner in enumerate(owners) if owner == rank} for rank in range(len(parts))]
-    for round_, messages in enumerate(gossip):
-        arrived: dict[int, dict[int, int]] = {}
-        for src, dst in messages:
-            here = arrived.setdefault(dst, {})
-            for chunk, slot in held[src].items():
-                if chunk not in held[dst] and chunk not in here:
-                    here[chunk] = build.send(round_, src, slot, dst, chunk=chunk)
-        for dst, got in arrived.items():
-            held[dst] |= got
-    for rank, slots in enumerate(held):
-        for chunk in sorted(slots):
-            build.output(rank, slots[chunk], chunk=chunk)
-    return build.build()
-
-
-def gossip_reduce_scatter(gossip: Gossip, parts: Sequence[int], tree: RangeTree | None) -> Schedule:
-    """The allgather of the same gossip run backwards: every chunk gathers at its owner along the tree it spread on.
-
-    Args:
-        gossip: Of an allgather: who would tell whom.
-        parts: Rows that each rank gets.
-        tree: The expression of every chunk, operands in rank order; None: for operators that commute, every relay
-            folds what it has got into one value.
-    """
-    chunks, owners = part_chunks(parts)
-    build = ScheduleBuilder(len(parts), chunks)
-    backwards = _backwards(gossip, owners)
-    if tree is None:
-        _fold_on_the_way(build, backwards, owners)
-        return build.build()
-    for chunk, owner in enumerate(owners):
-        traders = Traders(build, tree, chunk)
-        for round_, messages in enumerate(backwards):
-            traders.round(round_, [(src, dst) for src, dst, moved in messages if moved == chunk], everywhere=False)
-        traders.output(owner)
-    return build.build()
-
-
 def gossip_scan(gossip: Gossip, tree: RangeTree, rows: int, *, own: bool) -> Schedule:
     """Rank r ends with the fold of the values of ranks 0..r (`own`), or 0..r-1.
 
-    A message carries what its destination, or somebody it tells later, needs and does not hear from anybody else.
+    A message carries what its destination, or somebody it tells later, needs and does not hear from anybody else. No
+    value travels folded with one that comes after the end of a result that it goes into.
 
     Args:
         gossip: Of an allgather or of a scan.
         tree: Nodes that are traded; a result is the left fold of the largest ones that fit.
         rows: Of the payload.
         own: Whether a rank's own value belongs to its result.
-
-    Raises:
-        PlanError: A rank would have to split a value that it got folded.
     """
     needs = [(1 << rank + own) - 1 for rank in range(tree.ranks)]
     traders = Traders(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
-    for round_, messages in enumerate(_carried(gossip, needs)):
-        traders.round_before(round_, messages, own)
+    carried = _carried(gossip, needs)
+    for round_, messages in enumerate(_with_ends(carried, own)):
+        traders.round_before(round_, messages)
     for rank in range(0 if own else 1, tree.ranks):
-        traders.output_before(rank, rank + own)
+        traders.build.output(rank, traders.value_before(rank, rank + own))
     return traders.build.build()
+
+
+def told_in_order(gossip: Gossip, ranks: int, own: bool) -> list[list[tuple[int, int, int, int]]]:
+    """The messages of an allreduce as `Traders.round_before` takes them: of each rank the prefix can be had as well."""
+    return _with_ends(_carried(gossip, [(1 << ranks) - 1] * ranks), own)
+
+
+def _with_ends(carried: list[list[tuple[int, int, int]]], own: bool) -> list[list[tuple[int, int, int, int]]]:
+    """The messages of a scan with the ends, one bit each, of the results that what they carry goes into."""
+    ends: dict[int, int] = {}
+    found = []
+    for messages in reversed(carried):
+        after, kept = dict(ends), []
+        for src, dst, ranks in messages:
+            least = (ranks & -ranks).bit_length()
+            met = (after.get(dst, 0) | 1 << dst + own) >> least << least  # others come before all that it carries
+            kept.append((src, dst, ranks, met))
+            ends[src] = ends.get(src, 0) | met
+        found.append(kept)
+    return found[::-1]
 
 
 def _carried(gossip: Gossip, needs: Sequence[int]) -> list[list[tuple[int, int, int]]]:
@@ -204,15 +183,11 @@ class Traders:
             self.slots[dst][node] = slot
             self.since[dst][slot] = round_
 
-    def round_before(self, round_: int, messages: Iterable[tuple[int, int, int]], own: bool) -> None:
-        """As `round`, of a scan: messages carry values of these ranks, one bit each, and none that goes past the end.
-
-        A node that holds values of ranks before and after the end of the destination's result is taken apart.
-        """
+    def round_before(self, round_: int, messages: Iterable[tuple[int, int, int, int]]) -> None:
+        """As `round`, of a scan: messages carry values of these ranks, cut at these ends, one bit each."""
         arriving = []
-        for src, dst, ranks in messages:
-            nodes = [n for top in sorted(self.tops[src]) for n in self._spanning(src, top, ranks, dst + own)]
-            for node in nodes:
+        for src, dst, ranks, ends in messages:
+            for node in [n for top in sorted(self.tops[src]) for n in self._pieces(src, top, ranks, ends) or ()]:
                 slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
                 arriving.append((dst, node, slot))
         for dst, node, slot in arriving:
@@ -221,21 +196,24 @@ class Traders:
             self.slots[dst][node] = slot
             self.since[dst][slot] = round_
 
-    def _spanning(self, rank: int, node: int, ranks: int, end: int) -> Iterator[int]:
-        """Nodes at or below this one that hold values of `ranks`: the largest, unless it has smaller ones that fit."""
+    def _pieces(self, rank: int, node: int, ranks: int, ends: int) -> list[int] | None:
+        """Nodes at or below this one with the values of `ranks`, none across an end; None if the rank has no such.
+
+        The largest, unless the rank has smaller ones without values of others.
+        """
         low, high = self.tree.low[node], self.tree.high[node]
-        own = (1 << high) - (1 << low)
-        if not own & ranks:
-            return
-        children = self.tree.children[node]
-        apart = all(child >= 0 and self._has(rank, child) for child in children)
-        if not own & ~ranks or (not apart and (end >= high or not own & ranks & (1 << end) - 1)):
-            yield node
-        elif apart:
-            for child in children:
-                yield from self._spanning(rank, child, ranks, end)
-        else:
-            raise PlanError(f"gossip: rank {rank} cannot take apart what it got folded of ranks {low} to {high - 1}")
+        within = (1 << high) - (1 << low)
+        wanted = within & ranks
+        if not wanted:
+            return []
+        least = (wanted & -wanted).bit_length()
+        whole = not ends & within >> least << least and self._has(rank, node)
+        if whole and wanted == within:
+            return [node]
+        parts = [self._pieces(rank, child, ranks, ends) for child in self.tree.children[node] if child >= 0]
+        if not parts or None in parts:
+            return [node] if whole else None
+        return [piece for part in parts for piece in part or ()]
 
     def _has(self, rank: int, node: int) -> bool:
         """Whether the rank has the node's value, or can fold it."""
@@ -246,15 +224,19 @@ class Traders:
 
     def output(self, rank: int) -> int:
         """The value of the whole tree is the rank's result; returns its slot."""
-        slot = self._value(rank, self.tree.root)
+        slot = self.value(rank)
         self.build.output(rank, slot, chunk=self.chunk)
         return slot
 
-    def output_before(self, rank: int, end: int) -> None:
-        """The fold of the values of ranks 0..end-1 is the rank's result."""
+    def value(self, rank: int) -> int:
+        """The slot of the value of the whole tree on this rank."""
+        return self._value(rank, self.tree.root)
+
+    def value_before(self, rank: int, end: int) -> int:
+        """The slot of the fold of the values of ranks 0..end-1 on this rank."""
         nodes = [n for top in sorted(self.tops[rank]) for n in self._within(top, end)]
         nodes.sort(key=lambda node: self.tree.low[node])
-        self.build.output(rank, self._fold(rank, [self._value(rank, node) for node in nodes]))
+        return self._fold(rank, [self._value(rank, node) for node in nodes])
 
     def _within(self, node: int, end: int) -> Iterator[int]:
         """The largest nodes at or below this one whose ranks come before `end`."""
@@ -304,56 +286,3 @@ class Traders:
             spine.append(self._value(rank, right))
             node = left
         return [self.slots[rank][node], *reversed(spine)]
-
-
-def _backwards(gossip: Gossip, owners: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """(source, destination, chunk) by round, in which all chunks gather at their owners."""
-    held = [{chunk for chunk, owner in enumerate(owners) if owner == rank} for rank in range(_ranks(gossip, owners))]
-    forwards = []
-    for messages in gossip:
-        moved, arrived = [], [set[int]() for _ in held]
-        for src, dst in messages:
-            fresh = held[src] - held[dst] - arrived[dst]
-            moved += [(dst, src, chunk) for chunk in sorted(fresh)]
-            arrived[dst] |= fresh
-        for have, got in zip(held, arrived, strict=True):
-            have |= got
-        forwards.append(moved)
-    return [moved[::-1] for moved in reversed(forwards)]
-
-
-def _ranks(gossip: Gossip, owners: Sequence[int]) -> int:
-    ends = [rank for messages in gossip for message in messages for rank in message]
-    return max([*ends, *owners]) + 1
-
-
-def _fold_on_the_way(
-    build: ScheduleBuilder, backwards: Sequence[Sequence[tuple[int, int, int]]], owners: Sequence[int]
-) -> None:
-    """Every rank folds what arrives into its own value before it hands that on."""
-    held: dict[tuple[int, int], int] = {}
-    heard: dict[tuple[int, int], list[int]] = {}
-    last: dict[tuple[int, int], int] = {}
-    for round_, messages in enumerate(backwards):
-        arrived = []
-        for src, dst, chunk in messages:
-            slot = _folded(build, held, heard, (src, chunk), round_ - 1)
-            arrived.append((dst, chunk, build.send(round_, src, slot, dst, chunk=chunk)))
-        for dst, chunk, slot in arrived:
-            heard.setdefault((dst, chunk), []).append(slot)
-            last[dst, chunk] = round_
-    for chunk, owner in enumerate(owners):
-        slot = _folded(build, held, heard, (owner, chunk), last.get((owner, chunk), 0))
-        build.output(owner, slot, chunk=chunk)
-
-
-def _folded(
-    build: ScheduleBuilder,
-    held: dict[tuple[int, int], int],
-    heard: dict[tuple[int, int], list[int]],
-    place: tuple[int, int],
-    round_: int,
-) -> int:
-    rank, chunk = place
-    held[place] = build.fold(round_, rank, [held.get(place, 0), *heard.pop(place, [])], chunk=chunk)
-    return held[place]

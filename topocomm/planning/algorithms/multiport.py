@@ -32,16 +32,24 @@ def multiport_broadcast(ranks: int, rows: int, root: int, ports: int) -> Schedul
 
 def spread_gossip(ranks: int, ports: int) -> Gossip:
     """All hear of all in ceil(log_{K+1} P) rounds: an exchange where P is a power of K+1, else the circulant."""
-    radix, width, rounds = ports + 1, 1, []
-    exact = _is_power(ranks, radix)
-    while width < ranks:
-        if exact:
-            rounds.append([(src, dst) for dst in range(ranks) for src in _digit_partners(dst, width, radix)])
-        else:
-            steps = range(width, min(radix * width, ranks), width)
-            rounds.append([((dst + step) % ranks, dst) for step in steps for dst in range(ranks)])
-        width *= radix
+    return exchange_gossip(ranks, ports) or circulant_gossip(ranks, ports)
+
+
+def circulant_gossip(ranks: int, ports: int) -> Gossip:
+    """In round j rank r hears from r + i (K+1)^j, i = 1..K; all hear of all whatever the order of the rounds."""
+    rounds = []
+    for width in _widths(ranks, ports + 1):
+        steps = range(width, min((ports + 1) * width, ranks), width)
+        rounds.append([((dst + step) % ranks, dst) for step in steps for dst in range(ranks)])
     return rounds
+
+
+def exchange_gossip(ranks: int, ports: int) -> Gossip:
+    """In round j the ranks that differ in digit j to the base K+1 tell each other; none unless P is a power of K+1."""
+    radix, widths = ports + 1, _widths(ranks, ports + 1)
+    if radix ** len(widths) != ranks:
+        return []
+    return [[(src, dst) for dst in range(ranks) for src in _digit_partners(dst, width, radix)] for width in widths]
 
 
 def gather_gossip(members: Sequence[int], root: int, ports: int) -> Gossip:
@@ -76,7 +84,11 @@ def _digit_partners(rank: int, width: int, radix: int) -> list[int]:
     return [rank + (other - digit) * width for other in range(radix) if other != digit]
 
 
-def _is_power(number: int, radix: int) -> bool:
-    while number % radix == 0:
-        number //= radix
-    return number == 1
+def _widths(ranks: int, radix: int) -> list[int]:
+    """The powers of the radix below the number of ranks."""
+    widths = []
+    width = 1
+    while width < ranks:
+        widths.append(width)
+        width *= radix
+    return widths

@@ -1,65 +1,40 @@
-"""Allreduce over groups of ranks (hosts, sockets) whose members all have a way of their own to the other groups.
+"""Allreduce over groups of ranks (hosts, sockets) whose members have ways of their own to the other groups: rails.
 
 Inside every group the members first fold their values, so each has the group's. Then, level by level, blocks of r
 neighbouring groups become one: in a single round every member hears, on its own rail, from another of the r-1 other
 blocks, and in ceil(log2 (r-1)) rounds inside the group the members tell each other what they heard. So 4 hosts of 8
 need one hop between hosts and 16 x 8 two, where recursive doubling takes two and four; r-1 is at most the number of
-members times ports. With r = 2 all members hear the same and nothing needs to be told.
+rails times ports. With r = 2 all members hear the same and nothing needs to be told.
 
 Blocks are contiguous in rank order and fold in an aligned tree, the same on all ranks. Groups need not be equal, nor
 their number a product: a level cuts groups in blocks whose sizes differ by at most one.
 
-Everything is built for one group of each sort and copied to its likes as columns, so 2,048 hosts take milliseconds.
+Groups that lack a rail, and blocks of one group less, are dealt with in `hearing.py`: with one rail to spare they cost
+no time. What groups do that hear the same on the same rails is built once and copied to all of them as columns.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip import Gossip, Traders, gossip_allreduce
-from topocomm.planning.algorithms.multiport import gather_gossip, spread_gossip
+from topocomm.planning.algorithms.gossip import Traders
+from topocomm.planning.algorithms.groups import Groups, Inside
+from topocomm.planning.algorithms.hearing import Heard, Wish, deal, rail_sets, told_inside
 from topocomm.planning.range_tree import RangeTree, aligned_tree, nested_tree
-from topocomm.planning.schedule import NO_PATH, Schedule, ScheduleBuilder, schedule_of_columns
+from topocomm.planning.schedule import NO_PATH, Schedule
+from topocomm.planning.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 Ints = NDArray[np.int64]
 
-
-@dataclass(frozen=True)
-class Inside:
-    """How the members of one sort of group fold their values: who tells whom, by index, and the expression."""
-
-    gossip: tuple[tuple[tuple[int, int], ...], ...]
-    tree: RangeTree
-
-    @property
-    def members(self) -> int:
-        """How many."""
-        return self.tree.ranks
-
-
-@dataclass(frozen=True)
-class Groups:
-    """Groups of neighbouring ranks, in rank order.
-
-    Attributes:
-        starts: First rank of each group, and the number of ranks at the end.
-        sorts: For each group, an index into `insides`.
-        insides: What groups of one sort do inside.
-        lanes: (sort of the source's group, sort of the destination's) -> for each member of the destination, the
-            member of the source that it hears from; a missing pair means: the member of the same index.
-    """
-
-    starts: tuple[int, ...]
-    sorts: tuple[int, ...]
-    insides: tuple[Inside, ...]
-    lanes: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+MOST_ASKED = 8
+"""Groups of a block that are asked at most, where the one of the same place cannot tell."""
 
 
 def rails_tree(groups: Groups, radices: Sequence[int]) -> RangeTree:
@@ -73,96 +48,11 @@ def rails_allreduce(groups: Groups, radices: Sequence[int], rows: int, ports: in
 
     Args:
         groups: At least one; radices multiply to at least their number.
-        radices: Each from 2 to members * ports + 1 of the smallest group.
+        radices: Each at least 2; above rails * ports + 1 of the smallest group some tell two, one after the other.
         rows: Of the payload.
         ports: K, messages that a member hears at once.
     """
     return _Rails(groups, ports).schedule(radices, rows)
-
-
-def cyclic_allreduce(groups: Groups, radices: Sequence[int], rows: int, ports: int = 1) -> Schedule:
-    """The same for any number of groups, in as many rounds as the radices say.
-
-    Group g, which knows groups g..g+c-1 (modulo their number), hears from g+c, g+2c, ...: every group tells as many as
-    it hears. What travels are nodes of an aligned tree over the groups, up to 2 log2 c of them in a message.
-    """
-    return gossip_allreduce(cyclic_gossip(groups, radices, ports), cyclic_tree(groups), rows)
-
-
-def cyclic_tree(groups: Groups) -> RangeTree:
-    """The expression that `cyclic_allreduce` evaluates."""
-    below = [groups.insides[sort].tree for sort in groups.sorts]
-    return nested_tree(below, [[tuple(range(len(below) + 1))]])
-
-
-def cyclic_gossip(groups: Groups, radices: Sequence[int], ports: int = 1) -> Gossip:
-    """Who tells whom in `cyclic_allreduce`."""
-    rounds: list[list[tuple[int, int]]] = []
-    for group, sort in enumerate(groups.sorts):
-        _write(rounds, 0, groups.insides[sort].gossip, groups.starts[group])
-    known = 1
-    for radix in radices:
-        known = _extend(groups, rounds, known, radix, ports)
-    return rounds
-
-
-def gather_over_groups(groups: Groups, root: int, ports: int = 1) -> Gossip:
-    """All tell the root: a group gathers inside, then tells another group, whose members hear from as many groups each.
-
-    With m members a set of m * ports + 1 groups becomes one in a hop between groups. Backwards it is a broadcast.
-
-    Args:
-        groups: At least one.
-        root: Rank.
-        ports: K.
-    """
-    members = [groups.insides[sort].members for sort in groups.sorts]
-    home = bisect_right(groups.starts, root) - 1
-    holders = list(range(len(members)))
-    rounds: list[list[tuple[int, int]]] = []
-    size = min(members) * ports + 1
-    while len(holders) > 1:
-        first, kept, told = len(rounds), [], []
-        for low in range(0, len(holders), size):
-            set_ = holders[low : low + size]
-            target = home if home in set_ else set_[0]
-            for turn, group in enumerate(group for group in set_ if group != target):
-                lane = turn % min(members)
-                ranks = range(groups.starts[group], groups.starts[group + 1])
-                _write(rounds, first, gather_gossip(ranks, lane, ports), 0)
-                told.append((groups.starts[group] + lane, groups.starts[target] + lane))
-            kept.append(target)
-        rounds.append(told)
-        holders = kept
-    ranks = range(groups.starts[home], groups.starts[home + 1])
-    return [*rounds, *gather_gossip(ranks, root - groups.starts[home], ports)]
-
-
-def _extend(groups: Groups, rounds: list[list[tuple[int, int]]], known: int, radix: int, ports: int) -> int:
-    """Every group hears from up to radix - 1 others; returns how many groups each knows then."""
-    count, first = len(groups.sorts), len(rounds)
-    blocks = min(radix, -(-count // known))
-    if blocks < 2:
-        return known
-    for group, sort in enumerate(groups.sorts):
-        heard, gossip = heard_by(groups.insides[sort].members, 0, blocks, ports)
-        told = []
-        for member, steps in enumerate(heard):
-            for step in steps:
-                source = (group + step * known) % count
-                lane = groups.lanes.get((groups.sorts[source], sort))
-                teller = min(lane[member] if lane else member, groups.insides[groups.sorts[source]].members - 1)
-                told.append((groups.starts[source] + teller, groups.starts[group] + member))
-        _write(rounds, first, [told], 0)
-        _write(rounds, first + 1, gossip, groups.starts[group])
-    return min(known * blocks, count)
-
-
-def _write(rounds: list[list[tuple[int, int]]], first: int, gossip: Gossip, offset: int) -> None:
-    """Add a gossip among ranks from `offset` on, beginning in round `first`."""
-    rounds.extend([] for _ in range(first + len(gossip) - len(rounds)))
-    for index, messages in enumerate(gossip, start=first):
-        rounds[index] += [(offset + src, offset + dst) for src, dst in messages]
 
 
 @dataclass(frozen=True)
@@ -204,42 +94,11 @@ def _inside_template(inside: Inside) -> _Template:
 
 
 @cache
-def heard_by(members: int, own: int, blocks: int, ports: int) -> tuple[tuple[tuple[int, ...], ...], Gossip]:
-    """(the blocks that each member hears from, what members then tell each other).
-
-    A member hears from at most `ports` blocks; every other block is heard by somebody, and the gossip brings them
-    to all. In aligned sets of 2^k members the blocks are dealt by exclusive or, so that partners hold siblings.
-    """
-    others = blocks - 1
-    if ports == 1 and blocks & (blocks - 1) == 0 and members % blocks == 0:
-        dealt = [own ^ (member % blocks) for member in range(members)]
-        heard = tuple((block,) if block != own else () for block in dealt)
-        near = [[(m ^ bit, m) for m in range(members)] for bit in _bits(blocks)]
-        return (heard, near) if blocks > 2 else (tuple(((1 - own),) for _ in range(members)), ())
-    size = 1
-    while size * ports < others:
-        size *= 2
-    if members % size:
-        size = members
-    dealt_to: list[list[int]] = [[] for _ in range(size)]
-    for turn in range(max(others, size)):
-        if turn < others or not dealt_to[turn % size]:
-            dealt_to[turn % size].append((own + 1 + turn % others) % blocks)
-    gossip = [
-        [(set_ + src, set_ + dst) for set_ in range(0, members, size) for src, dst in messages]
-        for messages in spread_gossip(size, ports)
-    ]
-    return tuple(tuple(dealt_to[member % size]) for member in range(members)), (gossip if size > 1 else ())
-
-
-def _bits(size: int) -> list[int]:
-    return [1 << k for k in range((size - 1).bit_length())]
-
-
-@cache
-def _joining_template(members: int, own: int, blocks: int, ports: int) -> _Template:
+def _joining_template(
+    members: int, on: tuple[int, ...], own: int, blocks: int, heard: tuple[tuple[int, ...], ...], ports: int
+) -> _Template:
     """Round 0 brings what each member hears, in slots from 1 on; then the members tell each other."""
-    heard, gossip = heard_by(members, own, blocks, ports)
+    gossip = told_inside(members, on, heard, blocks - 1, ports)
     held = [{own: 0, **{block: slot for slot, block in enumerate(blocks_heard, start=1)}} for blocks_heard in heard]
     build = ScheduleBuilder(members, ((0, 1),), first_slots=[len(have) for have in held])
     traders = Traders(build, aligned_tree(blocks), held=held)
@@ -255,7 +114,7 @@ class _Rails:
         self.groups, self.ports = groups, ports
         self.first = np.array(groups.starts[:-1], dtype=np.int64)
         self.sorts = np.array(groups.sorts, dtype=np.int64)
-        self.sizes = np.array([inside.members for inside in groups.insides], dtype=np.int64)[self.sorts]
+        self.rail_count = len(groups.members_on[0])
         ranks = groups.starts[-1]
         self.total = np.zeros(ranks, dtype=np.int64)
         """Slot of what each rank has."""
@@ -288,43 +147,46 @@ class _Rails:
 
     def _join(self, blocks: Sequence[tuple[int, ...]], round_: int) -> int:
         """One level; `blocks` has, for each set of blocks that become one, the edges of these."""
-        sorted_out: dict[tuple[int, int, int], list[tuple[int, tuple[int, ...]]]] = {}
-        for edges in blocks:
-            for own, (low, high) in enumerate(pairwise(edges)):
-                for group in range(low, high):
-                    key = (int(self.sorts[group]), own, len(edges) - 1)
-                    sorted_out.setdefault(key, []).append((group, edges))
+        alike: dict[tuple[Any, ...], list[tuple[int, list[int]]]] = {}
+        for count in sorted({len(edges) - 1 for edges in blocks} - {1}):
+            sets = [edges for edges in blocks if len(edges) - 1 == count]
+            heard = self._dealt(sets, count)
+            for edges in sets:
+                for own, (low, high) in enumerate(pairwise(edges)):
+                    for group in range(low, high):
+                        by_member, tellers = self._by_member(group, heard[group])
+                        key = len(by_member), self.groups.members_on[group], own, count, by_member
+                        alike.setdefault(key, []).append((group, tellers))
         after = round_
-        for (sort, own, count), found in sorted_out.items():
-            if count > 1:
-                where = np.array([group for group, _ in found])
-                edges_of = np.array([edges for _, edges in found])
-                members = self.groups.insides[sort].members
-                heard, _ = heard_by(members, own, count, self.ports)
-                self._hear(where, edges_of, heard, own, round_)
-                template = _joining_template(members, own, count, self.ports)
-                after = max(after, self._copy(template, where, round_))
+        for key, found in alike.items():
+            where = np.array([group for group, _ in found])
+            self._hear(where, np.array([tellers for _, tellers in found]), key[-1], round_)
+            after = max(after, self._copy(_joining_template(*key, self.ports), where, round_))
         self._settle()
         return after
 
-    def _hear(self, where: Ints, edges: Ints, heard: Sequence[Sequence[int]], own: int, round_: int) -> None:
-        """Messages between groups: every member hears from the group at its own place in another block."""
-        place = where - edges[:, own]
-        for member, blocks in enumerate(heard):
-            for slot, block in enumerate(blocks):
-                low, size = edges[:, block], edges[:, block + 1] - edges[:, block]
-                source = low + place % size
-                src = self.first[source] + self._lane(source, where, member)
-                dst = self.first[where] + member
-                self._move(round_, src, self.total[src], dst, self.next[dst] + slot)
+    def _dealt(self, sets: Sequence[tuple[int, ...]], count: int) -> list[list[Heard]]:
+        """What every group hears of the other blocks of its set, if that has so many."""
+        wishes = [wish for edges in sets for wish in _wishes(edges, self.rail_count, self.ports)]
+        return deal(wishes, self.groups.members_on, self.ports, rail_sets(self.rail_count, count - 1, self.ports))
 
-    def _lane(self, source: Ints, where: Ints, member: int) -> Ints:
-        """Which member of the source group tells this member of the destination."""
-        lanes = np.full(len(where), member, dtype=np.int64)
-        for (src_sort, dst_sort), table in self.groups.lanes.items():
-            if dst_sort == self.sorts[where[0]]:  # all of `where` are of one sort
-                lanes[self.sorts[source] == src_sort] = table[member]
-        return np.minimum(lanes, self.sizes[source] - 1)
+    def _by_member(self, group: int, heard: Sequence[Heard]) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
+        """(the blocks that each member hears of, the ranks that tell them), member by member."""
+        groups = self.groups
+        blocks: list[list[int]] = [[] for _ in range(groups.members(group))]
+        tellers: list[list[int]] = [[] for _ in blocks]
+        for rail, block, source in heard:
+            member = max(groups.members_on[group][rail], 0)
+            blocks[member].append(block)
+            tellers[member].append(groups.starts[source] + max(groups.members_on[source][rail], 0))
+        return tuple(map(tuple, blocks)), [rank for own in tellers for rank in own]
+
+    def _hear(self, where: Ints, tellers: Ints, by_member: Sequence[Sequence[int]], round_: int) -> None:
+        """Messages between groups, the same for all groups of `where`: tellers [groups, messages]."""
+        places = [(member, slot) for member, blocks in enumerate(by_member) for slot in range(len(blocks))]
+        for src, (member, slot) in zip(tellers.T, places, strict=True):
+            dst = self.first[where] + member
+            self._move(round_, src, self.total[src], dst, self.next[dst] + slot)
 
     def _copy(self, template: _Template, where: Ints, round_: int) -> int:
         """Write the template's messages and folds for all these groups; returns the round after."""
@@ -360,6 +222,25 @@ class _Rails:
     def _move(self, round_: Ints | int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
         columns = np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH)
         self.moves.append(np.stack([column.ravel() for column in columns], axis=1))
+
+
+def _wishes(edges: Sequence[int], rails: int, ports: int) -> Iterator[Wish]:
+    """Every group of the blocks with these edges is to hear of all other blocks, from its like if there is one.
+
+    Where the rails are so many sets of a power of two, they are dealt by exclusive or, so that partners hold siblings.
+    """
+    blocks = len(edges) - 1
+    by_bits = ports == 1 and blocks & (blocks - 1) == 0 and rails % blocks == 0 and blocks > 2
+    for own, (low, high) in enumerate(pairwise(edges)):
+        for block, (first, end) in enumerate(pairwise(edges)):
+            if block == own:
+                continue
+            turn = own ^ block if by_bits else (block - own - 1) % blocks
+            for place, group in enumerate(range(low, high)):
+                like = first + place
+                begin = like if like < end else first + own % (end - first)
+                sources = [*range(begin, end), *range(first, begin)][:MOST_ASKED]
+                yield Wish(group, block, sources, turn if like < end else -1)
 
 
 def levels_of(groups: int, radices: Sequence[int]) -> list[list[tuple[int, ...]]]:

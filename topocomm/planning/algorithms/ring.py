@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, part_chunks, split_rows
+from topocomm.planning.schedule import Schedule, part_chunks, split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 
 def ring_allreduce(ranks: int, rows: int) -> Schedule:
@@ -19,9 +20,7 @@ def ring_allreduce(ranks: int, rows: int) -> Schedule:
     for chunk, slot in enumerate(collect_around(build, owners)):
         held[chunk][chunk] = slot
     spread_around(build, owners, held, first_round=ranks - 1)
-    for rank in range(ranks):
-        for chunk in owners:
-            build.output(rank, held[rank][chunk], chunk=chunk)
+    build.output_everywhere(held)
     return build.build()
 
 
@@ -38,11 +37,9 @@ def ring_allgather(parts: Sequence[int]) -> Schedule:
     """P-1 rounds; every part goes around from its owner."""
     chunks, owners = part_chunks(parts)
     build = ScheduleBuilder(len(parts), chunks, owners=owners)
-    held = [{chunk: 0 for chunk, owner in enumerate(owners) if owner == rank} for rank in range(len(parts))]
+    held = build.own_parts()
     spread_around(build, owners, held, first_round=0)
-    for rank in range(len(parts)):
-        for chunk in range(len(chunks)):
-            build.output(rank, held[rank][chunk], chunk=chunk)
+    build.output_everywhere(held)
     return build.build()
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from topocomm.planning.algorithms.dissemination import disseminate
 from topocomm.planning.algorithms.ring import spread_around
-from topocomm.planning.schedule import Schedule, ScheduleBuilder, split_rows
+from topocomm.planning.schedule import Schedule, split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
 
 
 def scatter_ring_broadcast(ranks: int, rows: int, root: int) -> Schedule:
@@ -36,7 +37,5 @@ def _scatter_allgather(ranks: int, rows: int, root: int, gather: Callable[..., N
             for chunk in range(near + distance, min(near + 2 * distance, count)):
                 held[target][chunk] = build.send(round_, source, held[source][chunk], target, chunk=chunk)
     gather(build, [(root + chunk) % ranks for chunk in range(count)], held, first_round=rounds)
-    for rank in range(ranks):
-        for chunk in range(count):
-            build.output(rank, held[rank][chunk], chunk=chunk)
+    build.output_everywhere(held)
     return build.build()

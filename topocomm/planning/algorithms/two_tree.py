@@ -10,9 +10,10 @@ has two rounds, and the edges of both trees are coloured so that of one phase no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from topocomm.planning.schedule import Repeat, Schedule, ScheduleBuilder, split_rows
+from topocomm.planning.schedule import Schedule, split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.slices import sliced
 
 LEVEL_ROUNDS = 2
 
@@ -28,7 +29,7 @@ def two_tree_allreduce(ranks: int, rows: int, slices: int = 1) -> Schedule:
     for chunk, tree in enumerate(trees):
         slot, after = _collect(build, tree, turns, chunk, {})
         _spread(build, tree, turns, chunk, slot, after)
-    return _sliced(build.build(), slices, 2 * LEVEL_ROUNDS)
+    return sliced(build.build(), slices, 2 * LEVEL_ROUNDS)
 
 
 def two_tree_reduce(ranks: int, rows: int, root: int, *, keep_order: bool, slices: int = 1) -> Schedule:
@@ -58,7 +59,7 @@ def two_tree_reduce(ranks: int, rows: int, root: int, *, keep_order: bool, slice
             operands = [slot, 0] if root == ranks - 1 else [0, slot]
             slot = build.fold(build.transfers[-1].round, root, operands, chunk=chunk)
         build.output(root, slot, chunk=chunk)
-    return _sliced(build.build(), slices, LEVEL_ROUNDS)
+    return sliced(build.build(), slices, LEVEL_ROUNDS)
 
 
 def two_tree_broadcast(ranks: int, rows: int, root: int, slices: int = 1) -> Schedule:
@@ -70,7 +71,7 @@ def two_tree_broadcast(ranks: int, rows: int, root: int, slices: int = 1) -> Sch
     turns = _turns(below)
     for chunk, tree in enumerate(below):
         _spread(build, tree, turns, chunk, 0, 0)
-    return _sliced(build.build(), slices, LEVEL_ROUNDS)
+    return sliced(build.build(), slices, LEVEL_ROUNDS)
 
 
 def _two_trees(ranks: Sequence[int]) -> list[Parents]:
@@ -187,8 +188,3 @@ def _children(tree: Parents) -> dict[int, list[int]]:
     for rank in sorted(tree):
         children.setdefault(tree[rank], []).append(rank)
     return children
-
-
-def _sliced(schedule: Schedule, slices: int, stagger: int) -> Schedule:
-    count = min(slices, max((rows for _, rows in schedule.chunks), default=0))
-    return replace(schedule, repeat=Repeat(count, stagger)) if count > 1 else schedule

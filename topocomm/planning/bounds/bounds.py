@@ -12,7 +12,7 @@ from topocomm.planning.bounds.machine import Machine
 from topocomm.planning.bounds.rounds import rounds_bound
 from topocomm.planning.bounds.throughput import throughput_bound
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost import PortModel
+from topocomm.planning.cost import TIME_DIGITS, PortModel
 from topocomm.planning.paths import PathFinder
 
 
@@ -31,8 +31,8 @@ class Bounds:
 
     @property
     def alpha_us(self) -> float:
-        """No schedule takes less, under the port model that was asked for."""
-        return self.latency_bound.value or 0.0
+        """No schedule takes less, under the port model that was asked for; rounded as the times of plans are."""
+        return round(self.latency_bound.value or 0.0, TIME_DIGITS)
 
     @property
     def throughput_gb_per_s(self) -> float | None:

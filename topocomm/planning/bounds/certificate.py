@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.bounds import Bounds
+from topocomm.planning.cost import TIME_DIGITS
 from topocomm.planning.plan import Certificate, Objective, PlanFigures
 
 
@@ -32,7 +33,7 @@ def _own(objective: Objective, figures: PlanFigures, bounds: Bounds, payload_byt
     if objective == "throughput":
         reached = figures.throughput_gb_per_s
         return bounds.throughput_bound, most / reached if most and reached else 1.0
-    bytes_us = payload_bytes / most / 1e3 if most else 0.0
+    bytes_us = round(payload_bytes / most / 1e3, TIME_DIGITS) if most else 0.0
     if bytes_us > bounds.alpha_us:
         return bounds.throughput_bound, _ratio(figures.predicted_us, bytes_us)
     return bounds.latency_bound, _ratio(figures.predicted_us, bounds.alpha_us)

@@ -13,6 +13,8 @@ MOST_SOURCES = 256
 SWEEPS = 4
 SAME = 1e-9
 """Sums of latencies in us that differ by less are equal: sums in another order."""
+NO_PAIR = (-1.0, 0, 0)
+"""Less than that of any pair, also of one with no distance between."""
 
 
 def farthest(demand: Demand, machine: Machine, weights: Floats) -> tuple[float, int, int]:
@@ -38,7 +40,10 @@ def farthest(demand: Demand, machine: Machine, weights: Floats) -> tuple[float, 
     apart, src, dst = found
     if not np.isfinite(apart):
         a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
-        raise PlanError(f"no way leads from {a} to {b}, also with relays, and rank {dst} needs what rank {src} has")
+        raise PlanError(
+            f"no way leads from {a} to {b}, also with relays, and rank {dst} needs what rank {src} has; add the links "
+            "that are missing, or plan for other ranks"
+        )
     return found
 
 
@@ -46,7 +51,7 @@ def _from(demand: Demand, machine: Machine, weights: Floats, sources: Ints, side
     """The farthest pair with the sources at one end; ties go to the lowest ranks."""
     ends, which = np.unique(machine.place[sources], return_inverse=True)
     apart = machine.least(machine.starts(ends), weights, relays=True, backward=side == "hears")[:, machine.place]
-    best = (0.0, 0, 0)
+    best = NO_PAIR
     for source, row in zip(sources.tolist(), which.tolist(), strict=True):
         partners = demand.partners(source, side)
         if not partners.any():
@@ -60,7 +65,7 @@ def _from(demand: Demand, machine: Machine, weights: Floats, sources: Ints, side
 
 
 def _swept(demand: Demand, machine: Machine, weights: Floats, start: int) -> tuple[float, int, int]:
-    rank, side, best = start, "reaches", (0.0, 0, 0)
+    rank, side, best = start, "reaches", NO_PAIR
     for _ in range(SWEEPS):
         found = _from(demand, machine, weights, np.array([rank]), side)
         best = max(best, found, key=lambda one: one[0])

@@ -99,6 +99,7 @@ def _levels_of(
     levels = Levels(
         inside_us,
         across_us,
+        members=int(np.bincount(group).max()),
         most_own=max(int(sizes.max()), 1),
         total=demand.ranks,
         ports=ports,

@@ -15,6 +15,14 @@ Cap. The E endpoints of a group have K E receive ports, and a message from outsi
 last one on a port began by t - i b and brought at most S(t - i b), S(t) the most that a pair of R(t) has in all. So
 all ranks of a group together know at most U(t) = U(t-b) + K E S(t-b) foreign values, and so does each.
 
+Spread. What members import must still reach the others. In a window of length a one message at most ends on a port.
+So what a set of s ranks of a group knows at t is what it knew at t-a, and what i more ranks of the group knew at t-a
+(messages inside), and at most S(t - b) for each of c messages from outside, i + c <= K s. A port that a message from
+outside has held is not free in the windows before, b/a of them. Going back M windows, from one rank, with c_m messages
+from outside in window m: s_0 = 1, f_0 = K free ports, s_m+1 = s_m + f_m - c_m, f_m+1 = (1 + K) (f_m - c_m), and the
+rank knows at most the sum of c_m S(t - m a - b) and what s_M ranks know at t - M a: U(t - M a), and s_M times what one
+may. For every M up to b/a the most over all c is a cap. Where no port is left free, all b/a windows are gone back.
+
 The least t with (own, foreign) of a rank in R(t) is a lower bound. A rank waits, relays, forwards raw values and
 keeps ports idle as it likes: nothing above excludes it. With time reversed the same sets bound the ranks that a value
 reaches: pairs are ranks of the own group and others that know something of it, senders and receivers change places.
@@ -22,7 +30,7 @@ reaches: pairs are ranks of the own group and others that know something of it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -33,6 +41,8 @@ Front = NDArray[np.int64]
 """[own]: the most foreign values beside at least so many own ones; NONE where so many are out of reach."""
 NONE = -(1 << 40)
 SAME_US = 1e-9
+MOST_WINDOWS, MOST_WAYS = 4, 2_000
+"""Of the cap by spread: windows that are gone back, and ways to mix messages in them."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,7 @@ class Levels:
     Attributes:
         inside_us: Least latency of a message inside a group, above 0.
         across_us: Least latency of a message between groups, at least `inside_us`.
+        members: Ranks of the largest group.
         most_own: Values (or ranks) that count in the largest group.
         total: Values (or ranks) that count in all.
         ports: K.
@@ -50,6 +61,7 @@ class Levels:
 
     inside_us: float
     across_us: float
+    members: int
     most_own: int
     total: int
     ports: int
@@ -64,6 +76,8 @@ class _Known:
     fronts: list[Front] = field(default_factory=list)
     port: list[Front] = field(default_factory=list)
     group: list[int] = field(default_factory=list)
+    most: list[int] = field(default_factory=list)
+    """The most values that a rank knows in all."""
 
     def at(self, time_us: float) -> int:
         """Index of the last change by then; -1 before the first."""
@@ -84,7 +98,7 @@ def least_time_us(levels: Levels, wanted: tuple[int, int]) -> float:
 
 def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
     """(time in us, R) whenever R, U or what a port brings grows."""
-    known = _Known()
+    known, ways = _Known(), _ways(levels)
     heap = [0.0]
     last_us = -1.0
     while heap:
@@ -92,13 +106,16 @@ def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
         if now_us <= last_us + SAME_US:
             continue
         last_us = now_us
-        if _step(known, now_us, levels):
+        if _step(known, now_us, levels, ways):
             yield now_us, known.fronts[-1]
-            heappush(heap, now_us + levels.inside_us)
             heappush(heap, now_us + levels.across_us)
+            for window in range(1, max([1, *(int(way.back.max()) for way in ways)]) + 1):
+                heappush(heap, now_us + window * levels.inside_us)
+                if window < len(ways):
+                    heappush(heap, now_us + window * levels.inside_us + levels.across_us)
 
 
-def _step(known: _Known, now_us: float, levels: Levels) -> bool:
+def _step(known: _Known, now_us: float, levels: Levels, ways: Sequence[_Ways]) -> bool:
     """Work out R, U and the port at a time; whether anything is new."""
     inside, across = known.at(now_us - levels.inside_us), known.at(now_us - levels.across_us)
     port = known.port[-1] if known.port else _single(0, levels.most_own)
@@ -106,20 +123,69 @@ def _step(known: _Known, now_us: float, levels: Levels) -> bool:
     if inside >= 0:
         port = np.maximum(port, _sum(known.port[inside], known.fronts[inside]))
     if across >= 0:
-        front = known.fronts[across]
-        port = np.maximum(port, _sum(known.port[across], _abroad(front)))
-        most = int((np.arange(len(front)) + front).max())
-        group = min(levels.total, known.group[across] + levels.group_ports * most)
+        port = np.maximum(port, _sum(known.port[across], _abroad(known.fronts[across])))
+        group = min(levels.total, known.group[across] + levels.group_ports * known.most[across])
     port = np.minimum(port, levels.total)
-    front = np.minimum(_sum(_single(1, levels.most_own), _times(port, levels.ports)), group)
+    cap = min([group, *(_spread(known, now_us, levels, way) for way in ways)])
+    front = np.minimum(_sum(_single(1, levels.most_own), _times(port, levels.ports)), cap)
     new = not known.times_us or (front != known.fronts[-1]).any() or (port != known.port[-1]).any()
     if new or group != known.group[-1]:
         known.times_us.append(now_us)
         known.fronts.append(front)
         known.port.append(port)
         known.group.append(group)
+        known.most.append(int((np.arange(len(front)) + front).max()))
         return True
     return False
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """How messages may be mixed in the last windows.
+
+    Attributes:
+        imports: int64 [ways, windows]: messages from outside in each window, the last first.
+        ranks: int64 [ways]: ranks from which the rest has come.
+        back: int64 [ways]: how many windows ago they had it.
+    """
+
+    imports: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    back: NDArray[np.int64]
+
+
+def _ways(levels: Levels) -> list[_Ways]:
+    """The ways for 1, 2, ... windows, as long as the group has more ranks and ports are not free again."""
+    longest = int((levels.across_us + SAME_US) / levels.inside_us)
+    found: list[_Ways] = []
+    ways: list[tuple[tuple[int, ...], int, int]] = [((), 1, levels.ports)]
+    for window in range(1, min(MOST_WINDOWS, longest) + 1):
+        ways = [
+            ((*imports, count), ranks + free - count, (1 + levels.ports) * (free - count))
+            for imports, ranks, free in ways
+            for count in range(free + 1)
+        ]
+        if len(ways) > MOST_WAYS:
+            break
+        imports, ranks, free = map(np.array, zip(*ways, strict=True))
+        found.append(_Ways(imports, ranks, np.where(free > 0, window, longest)))
+        if ranks.max() >= levels.members:
+            break
+    return found
+
+
+def _spread(known: _Known, now_us: float, levels: Levels, ways: _Ways) -> int:
+    """The most foreign values that a rank can have got by any of these ways."""
+    windows = ways.imports.shape[1]
+    before = [known.at(now_us - window * levels.inside_us - levels.across_us) for window in range(windows)]
+    brought = np.array([known.most[index] if index >= 0 else 0 for index in before])
+    total = ways.imports @ brought
+    for back in np.unique(ways.back).tolist():
+        then = known.at(now_us - back * levels.inside_us)
+        if then >= 0:
+            of = ways.back == back
+            total[of] += np.minimum(known.group[then], ways.ranks[of] * int(known.fronts[then].max()))
+    return int(total.max())
 
 
 def _single(own: int, most_own: int) -> Front:

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from topocomm.planning.collectives import Collective
+from topocomm.planning.forests.few import LOW, SMALL, Rates, few_pairs, few_trees
 from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.layout import Chunk, schedule_of
 from topocomm.planning.forests.network import Floats, Ints, Network, network_of
-from topocomm.planning.forests.packing import MANY_ROWS, Column, Packing, Pricer, pack, repack
+from topocomm.planning.forests.packing import FIRST_TURNS, MANY_ROWS, Column, Packing, Pricer, pack, repack
 from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, UndirectedTrees
 from topocomm.planning.forests.shares import whole_rows
@@ -27,22 +28,27 @@ Ways = frozenset[Edge] | IntervalPlan | None
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
 MOST_RANKS = 512
 MOST_ROOTS = 64
-"""Roots, without those that are alike by symmetry, of programs that grow a tree from every one of them each turn."""
+"""Roots, without those that are alike by symmetry, of programs that look for a pair from every one of them."""
+MOST_ALONE = 128
+"""The same where trees go one way only, and ranks of a machine without symmetry that has one root."""
 SMALL_ORDERED = 16
 """Ranks up to which all plans that keep rank order are searched, exactly; beyond, those that work host by host."""
 MOST_ORDERED = 32
 """Ranks of a host, or of a machine that has no hosts of contiguous ranks, for such plans: their table has the cube."""
 THIN = 4e-4
 """Part of the throughput given up for fewer trees."""
-LOW = 1e-5
+FEW = 8
+"""Trees of one root that are few: no more are used where so many do."""
+LOWER = 1e-5
 """Part of its throughput that a tree may lose for one edge less of height."""
 
 
 class Effort(NamedTuple):
-    """How near to its bound a packing must come, and after how many turns the search ends anyway."""
+    """How near to its bound a packing must come, and after how many turns the search ends anyway (of each kind)."""
 
     accuracy: float
     turns: int
+    first_turns: int = FIRST_TURNS
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,6 @@ def forest_of(
     *,
     commutative: bool = True,
     max_trees: int | None = None,
-    slices: int = 1,
 ) -> Forest | None:
     """The best packing of trees for a collective, or None where it does not fit.
 
@@ -88,7 +93,6 @@ def forest_of(
         rows: Rows of the payload; of allgather and reduce_scatter, of the whole.
         commutative: False keeps the operands of every fold in rank order.
         max_trees: Most chunks of one root; None: what the packing needs.
-        slices: Times that the rounds run, each for one slice of every chunk.
     """
     if collective.name not in COLLECTIVES or collective.shards or not rows:
         return None
@@ -103,11 +107,11 @@ def forest_of(
         return None
     chunks = _chunks(collective, planned.templates, planned.elements, rows)
     return Forest(
-        schedule=schedule_of(chunks, collective, network, paths, slices),
+        schedule=schedule_of(chunks, collective, network, paths),
         gb_per_s=planned.gb_per_s,
         bound_gb_per_s=planned.bound_gb_per_s,
         trees_per_root=_most_of_a_root(chunks),
-        height=max(pair.height for _, pair in planned.templates),
+        height=planned.height,
         partition=partition_of(network, planned.prices) if collective.name == "allreduce" else None,
     )
 
@@ -131,12 +135,22 @@ class _Planned(NamedTuple):
     bound_gb_per_s: float
     prices: list[Floats]
 
+    @property
+    def height(self) -> int:
+        """Most edges between a rank and a root."""
+        return max(pair.height for _, pair in self.templates)
+
+    @property
+    def trees(self) -> int:
+        """Trees of all roots, images that are equal counted each."""
+        return len(self.templates) * len(self.elements)
+
 
 def effort_of(ends: int) -> Effort:
     """Small machines exactly, large irregular ones nearly."""
     if ends <= 16:
         return Effort(1e-6, 600)
-    return Effort(2e-4, 400) if ends <= 32 else Effort(5e-3, 200)
+    return Effort(2e-4, 400, 120) if ends <= 32 else Effort(5e-3, 200)
 
 
 def _planned(request: _Request) -> _Planned | None:
@@ -166,13 +180,23 @@ def _allreduce(request: _Request) -> _Planned | None:
         if pricer.links <= MANY_ROWS:
             parts = repack(pricer, [_cheaper_if_low(column) for column in packing.columns])
         parts = hung(parts, symmetry, request.max_trees)
-    return _thin(request, pricer, packing, parts, symmetry)
+    planned = _thin(request, pricer, packing, parts, symmetry)
+    if request.max_trees is None or planned.gb_per_s >= planned.bound_gb_per_s * (1 - THIN) or network.ends > SMALL:
+        return planned
+    alone = no_symmetry(network)
+    plain = UndirectedTrees(alone) if network.symmetric else DirectedPairs(alone)
+    few = few_pairs(plain, request.max_trees)
+    total = plain.total(few)
+    if total < planned.gb_per_s * (1 + THIN):
+        return planned
+    few = hung(few, alone, request.max_trees) if network.symmetric else few
+    return planned._replace(templates=_paired(request, few), elements=alone.elements, gb_per_s=total)
 
 
 def _cheaper_if_low(column: Column) -> Column:
     """The same tree, gaining a little less the higher it is: among best packings one of low trees is then found."""
     tree = column.pair.tree
-    return replace(column, gain=1 - LOW * tree.at(tree.centres()[0]).height)
+    return replace(column, gain=1 - LOWER * tree.at(tree.centres()[0]).height)
 
 
 def _one_root(request: _Request) -> _Planned | None:
@@ -180,11 +204,24 @@ def _one_root(request: _Request) -> _Planned | None:
     name, root = request.collective.name, request.collective.root
     network = request.network if name == "broadcast" else request.network.transposed()
     symmetry = symmetry_at(network, request.hosts, root, request.max_trees)
-    if len(symmetry.elements) < 2 and network.ends > MOST_ROOTS:
+    if len(symmetry.elements) < 2 and network.ends > MOST_ALONE:
         return None
     pricer = OutTrees(symmetry, root)
     packing = pack(pricer, *effort_of(network.ends))
-    return _thin(request, pricer, packing, packing.parts, symmetry)
+    planned = _thin(request, pricer, packing, packing.parts, symmetry)
+    if request.max_trees is None and planned.trees <= FEW and planned.height <= LOW:
+        return planned
+    return _with_few(request, OutTrees(no_symmetry(network), root), planned, [root])
+
+
+def _with_few(request: _Request, pricer: OutTrees | Gathers, planned: _Planned, roots: Sequence[int]) -> _Planned:
+    """The plan, or one of as few trees as asked for, else of at most `FEW`, if that loses nothing beside it."""
+    most = FEW if request.max_trees is None else request.max_trees
+    parts = few_trees(pricer, roots, most, Rates(planned.bound_gb_per_s, planned.gb_per_s), THIN)
+    if not parts or pricer.total(parts) < planned.gb_per_s * (1 - THIN):
+        return planned
+    symmetry = no_symmetry(request.network)
+    return planned._replace(templates=_paired(request, parts), elements=symmetry.elements, gb_per_s=pricer.total(parts))
 
 
 def _in_parts(request: _Request) -> _Planned | None:
@@ -196,7 +233,7 @@ def _in_parts(request: _Request) -> _Planned | None:
     symmetry = symmetry_of(network, request.hosts) if even else no_symmetry(network)
     if request.max_trees is not None and max(symmetry.images.values()) > 1:
         symmetry = no_symmetry(network)
-    if len(symmetry.roots) > MOST_ROOTS:
+    if len(symmetry.roots) > MOST_ALONE:
         return None
     pricer = Gathers(symmetry, [rows / sum(parts) for rows in parts] if not even else [1 / len(parts)] * len(parts))
     packing = pack(pricer, *effort_of(network.ends))
@@ -206,7 +243,11 @@ def _in_parts(request: _Request) -> _Planned | None:
         kept = repack(pricer, [*pricer.start(), *keeping])
         if {column.pair.root for _, column in kept} != set(pricer.shares):
             return None
-    return _thin(request, pricer, packing, kept, symmetry)
+    planned = _thin(request, pricer, packing, kept, symmetry)
+    if request.max_trees is None or not even or (not gathers and not request.commutative):
+        return planned
+    ranks = range(network.ends)
+    return _with_few(request, Gathers(no_symmetry(network), [1 / len(parts)] * len(parts)), planned, ranks)
 
 
 def _ordered_allreduce(request: _Request) -> _Planned | None:
@@ -243,12 +284,16 @@ def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
 def _thin(request: _Request, pricer: Pricer, packing: Packing, parts: Parts, symmetry: Symmetry) -> _Planned:
     """The packing with fewer templates, as pairs of what goes up and what goes down."""
     kept = thinned(pricer, parts, symmetry, most=request.max_trees, loss=THIN)
-    up = request.collective.name in ("reduce", "reduce_scatter")
-    pairs = [Pair(column.pair.down, None) if up and column.pair.up is None else column.pair for _, column in kept]
-    templates = [(weight, pair) for (weight, _), pair in zip(kept, pairs, strict=True)]
     prices = [vector[pricer.row] for vector in (packing.prices, packing.last_prices)]
-    total = pricer.total(kept)
-    return _Planned(templates, symmetry.elements, total, packing.bound_gb_per_s, prices)
+    templates = _paired(request, kept)
+    return _Planned(templates, symmetry.elements, pricer.total(kept), packing.bound_gb_per_s, prices)
+
+
+def _paired(request: _Request, parts: Parts) -> list[tuple[float, Pair]]:
+    """Weights with what goes up and what goes down."""
+    up = request.collective.name in ("reduce", "reduce_scatter")
+    pairs = [Pair(column.pair.down, None) if up and column.pair.up is None else column.pair for _, column in parts]
+    return [(weight, pair) for (weight, _), pair in zip(parts, pairs, strict=True)]
 
 
 def _in_order(tree: Tree, symmetry: Symmetry) -> bool:

@@ -17,9 +17,10 @@ from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.network import Network
 from topocomm.planning.forests.tree import Edge, Tree, Way
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import NO_PATH, IntTable, Repeat, Schedule
+from topocomm.planning.schedule import NO_PATH, IntTable, Schedule
 
 STAGGER_ROUNDS = 1
+"""Between the slices of a pipelined schedule of trees."""
 
 
 class Chunk(NamedTuple):
@@ -30,9 +31,7 @@ class Chunk(NamedTuple):
     down: Tree | None
 
 
-def schedule_of(
-    chunks: Sequence[Chunk], collective: Collective, network: Network, paths: PathFinder, slices: int
-) -> Schedule:
+def schedule_of(chunks: Sequence[Chunk], collective: Collective, network: Network, paths: PathFinder) -> Schedule:
     """The schedule of chunks that lie one after the other in the payload.
 
     Args:
@@ -40,7 +39,6 @@ def schedule_of(
         collective: What they compute.
         network: The machine; rank r is on device r.
         paths: Routes on it, to name those ways that are not the cheapest.
-        slices: Times that the rounds are to run, each for one slice of every chunk.
     """
     writer = _Writer(network, paths)
     first, ranges = 0, []
@@ -48,8 +46,7 @@ def schedule_of(
         ranges.append((first, chunk.rows))
         first += chunk.rows
         writer.chunk(number, chunk)
-    count = min(slices, max((chunk.rows for chunk in chunks), default=0))
-    return writer.finish(collective, ranges, Repeat(count, STAGGER_ROUNDS) if count > 1 else None)
+    return writer.finish(collective, ranges)
 
 
 class _Writer:
@@ -77,7 +74,7 @@ class _Writer:
         else:
             self._down(number, chunk.down, slots, slot, round_)
 
-    def finish(self, collective: Collective, ranges: list[tuple[int, int]], repeat: Repeat | None) -> Schedule:
+    def finish(self, collective: Collective, ranges: list[tuple[int, int]]) -> Schedule:
         """The schedule, sorted by round."""
         moves, folds = _table(self.moves, 7), _table(self.folds, 4)
         order = np.argsort(folds[:, 0], kind="stable")
@@ -95,7 +92,6 @@ class _Writer:
             operand_starts=np.cumsum([0, *map(len, operands)]).astype(np.int32),
             paths=tuple(self.paths),
             owners=collective.owners(ranges) if collective.name == "allgather" else (),
-            repeat=repeat,
         )
 
     def _up(self, number: int, tree: Tree, slots: list[int]) -> tuple[int, int]:

@@ -26,8 +26,10 @@ DRAWN = 0.5
 MANY_ROWS = 64
 """Rows of links above which multiplicative weights help, unless a few turns are enough."""
 TRIAL_TURNS = 12
-FIRST_TURNS = (150, 600)
-"""Least and most of these turns; between them, as many as there are rows."""
+FIRST_TURNS = 600
+"""Most of these turns; as many as there are rows, if these are fewer. Where the payload has a share of every root, a
+turn brings a tree of each: so many turns for a pair of them, and at least `FEWEST_TURNS`."""
+FEWEST_TURNS = 12
 STEEP = 0.5
 """Exponent of the prices in the last of these turns, per turn; it rises in proportion from a tenth of it."""
 PATIENCE = 4
@@ -114,23 +116,32 @@ class Packing:
     turns: int
 
 
-def pack(pricer: Pricer, accuracy: float, most_turns: int) -> Packing:
-    """The best packing, to within `accuracy` of the bound unless the turns run out first."""
+def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FIRST_TURNS) -> Packing:
+    """The best packing, to within `accuracy` of the bound unless the turns run out first.
+
+    Of multiplicative weights there are at most `first_turns` more.
+    """
     search = _Search(pricer)
+    trial = 0 if pricer.start() else TRIAL_TURNS  # a column of every root is needed before anything is carried
     while search.turns < most_turns and search.value < search.bound * (1 - accuracy) and search.idle < PATIENCE:
-        if search.turns == TRIAL_TURNS and pricer.links > MANY_ROWS:
-            search.spread()
+        if search.turns == trial and pricer.links > MANY_ROWS:
+            search.spread(first_turns)
         search.turn()
     return search.result()
 
 
 def repack(pricer: Pricer, columns: Sequence[Column]) -> tuple[tuple[float, Column], ...]:
     """The best weights of the given columns alone, the heaviest first."""
+    return priced(pricer, columns)[0]
+
+
+def priced(pricer: Pricer, columns: Sequence[Column]) -> tuple[tuple[tuple[float, Column], ...], Floats]:
+    """(the best weights of the given columns alone, as by `repack`; the program's prices of all rows)."""
     program = _Program(pricer.capacity)
     for column in columns:
         program.add(column)
     program.simplex.solve()
-    return program.parts()
+    return program.parts(), program.simplex.prices * program.scale
 
 
 def _steeply(exponents: Floats) -> Floats:
@@ -190,10 +201,12 @@ class _Search:
         self.turns = self.idle = 0
         self.drawn = 1.0
 
-    def spread(self) -> None:
+    def spread(self, most_turns: int) -> None:
         """Fill the program with the columns of multiplicative weights."""
         load = np.zeros(len(self.capacity))
-        turns = min(max(len(load), FIRST_TURNS[0]), FIRST_TURNS[1])
+        turns = min(len(load), most_turns)
+        shares = sum([len(column.rows) for column in self.pricer.start()])
+        turns = max(2 * turns // max(shares, 2), FEWEST_TURNS)
         for turn in range(turns):
             steep = STEEP * (0.1 * turns + 0.9 * turn)
             prices = _steeply(steep * (load / load.max() - 1)) if turn else np.ones(len(load))

@@ -119,11 +119,13 @@ class OutTrees(_Sums):
         mean = least / max(self.network.ends - 1, 1)
         return least, (self._offers(mean, depth_prices) for depth_prices in (EXACT, DEPTH_PRICES))
 
+    def column(self, tree: Tree) -> Column:
+        """The column of a tree."""
+        return Column(*_loads(self.row, [tree.links(self.network)]), Pair(None, tree))
+
     def _offers(self, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
         for depth_price in depth_prices:
-            tree = self._growing.tree(self.root, depth_price * mean)
-            rows, loads = _loads(self.row, [tree.links(self.network)])
-            yield Column(rows, loads, Pair(None, tree))
+            yield self.column(self._growing.tree(self.root, depth_price * mean))
 
 
 class Gathers:
@@ -153,7 +155,7 @@ class Gathers:
         self._growing.search(prices[self.row])
         least: float = sum([share * self._growing.cost(root) for root, share in self.shares.items()])
         mean = least / max(self.network.ends - 1, 1)
-        return least, (self._offers(place, root, mean) for place, root in enumerate(self.shares))
+        return least, (self._offers(root, mean) for root in self.shares)
 
     def relax(self) -> bool:
         """Offers are not limited."""
@@ -170,12 +172,15 @@ class Gathers:
             carried[column.pair.root] += weight
         return min(weight / self.shares[root] for root, weight in carried.items())
 
-    def _offers(self, place: int, root: int, mean: float) -> Iterator[Column]:
+    def column(self, tree: Tree) -> Column:
+        """The column of a tree of one of the roots: it gains nothing by itself, but lets the payload grow."""
+        rows, loads = _loads(self.row, [tree.links(self.network)])
+        place = self.links + list(self.shares).index(tree.root)
+        return Column(np.append(rows, place), np.append(loads, -1 / self.shares[tree.root]), Pair(None, tree), 0.0)
+
+    def _offers(self, root: int, mean: float) -> Iterator[Column]:
         for depth_price in self._depth_prices:
-            tree = self._growing.tree(root, depth_price * mean)
-            rows, loads = _loads(self.row, [tree.links(self.network)])
-            rows, loads = np.append(rows, self.links + place), np.append(loads, -1 / self.shares[root])
-            yield Column(rows, loads, Pair(None, tree), 0.0)
+            yield self.column(self._growing.tree(root, depth_price * mean))
 
 
 class DirectedPairs(_Sums):

@@ -18,9 +18,9 @@ def dumps(sizes: Sequence[Size], machine: str) -> str:
     """One SVG document: both axes are logarithmic; a dot marks the best of each size."""
     first = sizes[0].plan
     title = f"{first.collective.name} {first.operator}, {len(first.ranks)} ranks on {machine}"
-    page = Page(title, "predicted time in us over payload bytes, a line per algorithm that is best for some size")
+    page = Page(title, "predicted time over payload bytes, a line per algorithm that is best for some size")
     page.text((LEFT, 30), fitted(title, 16, WIDTH - LEFT - 20), "ink bold", size=16)
-    page.text((LEFT, 50), f"predicted us over payload, model {first.port_model}", "soft")
+    page.text((LEFT, 50), f"predicted time over payload, model {first.port_model}", "soft")
     names = list(dict.fromkeys(name for name, _, _ in changes(sizes)))
     lines = {name: _line(sizes, name) for name in names}
     frame = _Frame([point for line in lines.values() for point in line])
@@ -67,9 +67,17 @@ class _Frame:
         for power in range(int(self.low[1]), int(self.high[1]) + 1):
             x, y = self.at((10.0 ** self.low[0], 10.0**power))
             page.line((x, y), (WIDTH - RIGHT, y), "other", width=0.4)
-            page.text((x - 8, y + 4), f"{10.0**power:g} us", "soft", anchor="end")
+            page.text((x - 8, y + 4), _time(power), "soft", anchor="end")
         step = max(1, ceil(len(sizes) / 8))
         for size in sizes[::step]:
             x, y = self.at((float(size), 10.0 ** self.low[1]))
             page.line((x, y), (x, y + 5), "other", width=1)
             page.text((x, y + 22), human(size), "soft", anchor="middle")
+
+
+def _time(power: int) -> str:
+    """10^power us in the largest unit in which it is a whole number, or in us."""
+    for above, unit in ((6, "s"), (3, "ms")):
+        if power >= above:
+            return f"{10 ** (power - above)} {unit}"
+    return f"{10.0**power:g} us"

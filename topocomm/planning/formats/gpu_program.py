@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import gcd
+from typing import NoReturn
 
 from topocomm.errors import PlanError
 from topocomm.planning.collectives import CARRYING, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces, make_schedule, split_rows
+from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces, make_schedule
 from topocomm.topology.model import Topology
 
 KNOWN = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
 MOST_UNITS = 256
 """A buffer must divide by their number: with more of them hardly a buffer does."""
+ROUNDED_UNITS = 1024
+"""Units of a payload whose chunks are rounded: a power of two, which long buffers divide by."""
 
 Piece = tuple[int, int]
 """(slot, chunk) of one rank."""
@@ -52,7 +56,7 @@ class Units:
         return self.first[chunk] - rank * self.part * (collective == "reduce_scatter")
 
     def sliced(self, slices: int) -> Units:
-        """Each chunk cut in equal slices, chunk by chunk: the chunks of `unrolled`."""
+        """Each chunk cut in equal slices, chunk by chunk: the chunks of `schedule.unrolled`."""
         return Units(
             tuple(
                 slices * low + i * own for low, own in zip(self.first, self.count, strict=True) for i in range(slices)
@@ -92,74 +96,87 @@ def program_name(plan: Plan) -> str:
     return f"topocomm-{plan.algorithm[:28]}{root}-{plan.digest[:12]}"
 
 
-def equal_units(collective: Collective, schedule: Schedule, form: str) -> Units:
-    """The chunks of a schedule in equal units.
+def equal_units(collective: Collective, schedule: Schedule, form: str) -> tuple[Schedule, Units]:
+    """A schedule with its chunks in equal units.
 
     Chunks that are as even as their rows allow are equal chunks that a row does not divide: each is one unit. Others
-    are whole numbers of the greatest unit that divides them all.
+    are whole numbers of the greatest unit that divides them all. Where that takes too many, their borders are rounded
+    to whole units of `ROUNDED_UNITS`, and chunks that vanish are left out: any cut of the payload is as right as any
+    other, and the busiest link carries one or two hundredths more.
 
     Raises:
-        PlanError: That takes too many units, or the parts of the ranks are not equal.
+        PlanError: The parts of the ranks are not equal.
     """
     chunks = schedule.chunks
-    order = sorted(range(len(chunks)), key=lambda chunk: (chunks[chunk][0], chunk))
+    owners = collective.owners(chunks) if collective.name in IN_PARTS else ()
     rows = [count for _, count in chunks]
-    if max(rows) - min(rows) <= 1:
-        count = [1] * len(rows)
-    else:
-        unit = gcd(*rows)
-        count = [own // unit for own in rows]
-    total = sum(count)
-    if total > MOST_UNITS:
-        raise PlanError(
-            f"{form}: chunks of {min(rows)} to {max(rows)} rows take {total} equal units: expected at most "
-            f"{MOST_UNITS}; choose --bytes that cuts evenly"
-        )
+    unit = 0 if max(rows) - min(rows) <= 1 else gcd(*rows)
+    count = [own // unit for own in rows] if unit else [1] * len(rows)
+    if sum(count) > MOST_UNITS:
+        return _rounded(collective, schedule, owners, form)
+    order = sorted(range(len(chunks)), key=lambda chunk: (chunks[chunk][0], chunk))
     first, at = [0] * len(rows), 0
     for chunk in order:
         first[chunk], at = at, at + count[chunk]
-    part = _equal_part(collective, chunks, (first, count), form) if collective.name in IN_PARTS else 0
-    return Units(tuple(first), tuple(count), total, part)
+    part = _equal_part(collective, owners, (first, count), form) if owners else 0
+    return schedule, Units(tuple(first), tuple(count), at, part)
 
 
-def _equal_part(
-    collective: Collective, chunks: Sequence[tuple[int, int]], units: tuple[list[int], list[int]], form: str
-) -> int:
+def _equal_part(collective: Collective, owners: Sequence[int], units: tuple[list[int], list[int]], form: str) -> int:
     """Units of every rank's part, which must be the same number."""
     first, count = units
     own = [0] * collective.ranks
-    owners = collective.owners(chunks)
     for chunk, owner in enumerate(owners):
         own[owner] += count[chunk]
-    parts = collective.parts
-    even = max(parts) - min(parts) <= 1 and min(own) == max(own)
+    even = _parts_even(collective) and min(own) == max(own)
     if not even or any(first[chunk] // own[0] != owner for chunk, owner in enumerate(owners)):
-        raise PlanError(
-            f"{form}: {collective.name} with parts of {min(parts)} to {max(parts)} rows: expected equal parts; choose "
-            f"--bytes that cuts evenly among {collective.ranks} ranks"
-        )
+        _refuse_parts(collective, form)
     return own[0]
 
 
-def unrolled(schedule: Schedule) -> Schedule:
-    """A pipelined schedule written out: slice i of every chunk in rounds i * stagger and after."""
-    repeat = schedule.repeat
-    if repeat is None or repeat.count == 1:
-        return schedule
-    slices = range(repeat.count)
-    later = [repeat.stagger_rounds * i for i in slices]
-    chunks = [(first + low, rows) for first, whole in schedule.chunks for low, rows in split_rows(whole, repeat.count)]
-    moves, folds = schedule.transfer_list(), schedule.combine_list()
-    count = repeat.count
+def _parts_even(collective: Collective) -> bool:
+    return max(collective.parts) - min(collective.parts) <= 1
+
+
+def _refuse_parts(collective: Collective, form: str) -> NoReturn:
+    parts = collective.parts
+    raise PlanError(
+        f"{form}: {collective.name} with parts of {min(parts)} to {max(parts)} rows: expected equal parts; choose "
+        f"--bytes that cuts evenly among {collective.ranks} ranks"
+    )
+
+
+def _rounded(collective: Collective, schedule: Schedule, owners: Sequence[int], form: str) -> tuple[Schedule, Units]:
+    """The borders of the chunks rounded to units, of each part apart where there are parts."""
+    if owners and not _parts_even(collective):
+        _refuse_parts(collective, form)
+    part = max(ROUNDED_UNITS // collective.ranks, 1) if owners else 0
+    sizes = collective.parts or (schedule.rows,)
+    starts, units = [0, *accumulate(sizes)], part or ROUNDED_UNITS
+
+    def border(row: int, owner: int) -> int:
+        return owner * units + (2 * (row - starts[owner]) * units + sizes[owner]) // (2 * sizes[owner])
+
+    whose = owners or [0] * len(schedule.chunks)
+    cuts = [(border(low, o), border(low + own, o)) for (low, own), o in zip(schedule.chunks, whose, strict=True)]
+    kept = [chunk for chunk, (low, high) in enumerate(cuts) if low < high]
+    first, count = tuple(cuts[chunk][0] for chunk in kept), tuple(cuts[c][1] - cuts[c][0] for c in kept)
+    return _with_chunks(schedule, kept), Units(first, count, units * len(sizes), part)
+
+
+def _with_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
+    """The schedule of these chunks alone."""
+    number = {chunk: new for new, chunk in enumerate(kept)}
     return make_schedule(
         schedule.ranks,
-        chunks,
+        [schedule.chunks[chunk] for chunk in kept],
         inputs=schedule.inputs.tolist(),
-        outputs=[(rank, slot, chunk * count + i) for rank, slot, chunk in schedule.outputs.tolist() for i in slices],
-        transfers=[m._replace(round=m.round + later[i], chunk=m.chunk * count + i) for i in slices for m in moves],
-        combines=[f._replace(round=f.round + later[i], chunk=f.chunk * count + i) for i in slices for f in folds],
+        outputs=[(rank, slot, number[c]) for rank, slot, c in schedule.outputs.tolist() if c in number],
+        transfers=[m._replace(chunk=number[m.chunk]) for m in schedule.transfer_list() if m.chunk in number],
+        combines=[f._replace(chunk=number[f.chunk]) for f in schedule.combine_list() if f.chunk in number],
         paths=schedule.paths,
-        owners=[owner for owner in schedule.owners for _ in slices],
+        owners=[schedule.owners[chunk] for chunk in kept] if schedule.owners else (),
+        repeat=schedule.repeat,
     )
 
 

@@ -70,8 +70,8 @@ def dumps(plan: Plan, topology: Topology) -> str:
         PlanError: The format cannot say it; the message says why.
     """
     check_exportable(plan, topology, FORM)
-    units = equal_units(plan.collective, plan.schedule, FORM)
-    program = _Program(plan, units)
+    schedule, units = equal_units(plan.collective, plan.schedule, FORM)
+    program = _Program(plan.collective.name, schedule, units)
     name = plan.collective.name
     gpus = [_gpu_lines(program, rank) for rank in range(plan.schedule.ranks)]
     channels = 1 + max((step.block[2] for steps in program.steps for step in steps), default=0)
@@ -97,22 +97,20 @@ def dumps(plan: Plan, topology: Topology) -> str:
 class _Program:
     """The steps of all ranks."""
 
-    def __init__(self, plan: Plan, units: Units) -> None:
-        self.name = plan.collective.name
-        self.schedule = plan.schedule
-        self.units = units
-        self.uses = uses_of(plan.schedule)
-        self.scratch = [0] * plan.schedule.ranks
-        self.steps: list[list[Step]] = [[] for _ in range(plan.schedule.ranks)]
+    def __init__(self, name: str, schedule: Schedule, units: Units) -> None:
+        self.name, self.schedule, self.units = name, schedule, units
+        self.uses = uses_of(schedule)
+        self.scratch = [0] * schedule.ranks
+        self.steps: list[list[Step]] = [[] for _ in range(schedule.ranks)]
         """In an order in which they can run."""
-        self.places: list[dict[Piece, Place]] = [{} for _ in range(plan.schedule.ranks)]
-        self.writer: list[dict[Piece, list[Step]]] = [{} for _ in range(plan.schedule.ranks)]
-        self.readers: list[dict[Piece, list[Step]]] = [{} for _ in range(plan.schedule.ranks)]
+        self.places: list[dict[Piece, Place]] = [{} for _ in range(schedule.ranks)]
+        self.writer: list[dict[Piece, list[Step]]] = [{} for _ in range(schedule.ranks)]
+        self.readers: list[dict[Piece, list[Step]]] = [{} for _ in range(schedule.ranks)]
         self.late: list[tuple[int, Piece]] = []
         """Results that lie elsewhere and are copied at the end."""
         self._place_inputs()
-        self.written, self.arrivals = _rounds_of(plan.schedule)
-        self.fused = {key: fold for fold in plan.schedule.combine_list() if (key := self._fusible(fold)) is not None}
+        self.written, self.arrivals = _rounds_of(schedule)
+        self.fused = {key: fold for fold in schedule.combine_list() if (key := self._fusible(fold)) is not None}
         self._run()
 
     def _place_inputs(self) -> None:

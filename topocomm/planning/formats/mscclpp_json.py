@@ -14,7 +14,7 @@ which a semaphore starts.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from topocomm.errors import PlanError
@@ -25,11 +25,11 @@ from topocomm.planning.formats.gpu_program import (
     check_exportable,
     equal_units,
     program_name,
-    unrolled,
     uses_of,
 )
 from topocomm.planning.plan import Plan
 from topocomm.planning.schedule import Combine, Schedule, Transfer
+from topocomm.planning.transforms import unrolled
 from topocomm.topology.model import Topology
 
 FORM = "mscclpp-json"
@@ -55,11 +55,18 @@ def dumps(plan: Plan, topology: Topology) -> str:
         PlanError: The format cannot say it; the message says why.
     """
     check_exportable(plan, topology, FORM)
-    units = equal_units(plan.collective, plan.schedule, FORM)
-    if plan.schedule.repeat is not None:
-        units = units.sliced(plan.schedule.repeat.count)
-    schedule = unrolled(plan.schedule)
+    once, units = equal_units(plan.collective, plan.schedule, FORM)
     hosts = [topology.by_id[end].host for end in plan.ranks]
+    if once.repeat is not None:
+        try:
+            return _program(plan, unrolled(once), units.sliced(once.repeat.count), hosts)
+        except TooLongError:  # whole chunks are the same sums, and a thread block at a time gains little by slices
+            once = replace(once, repeat=None)
+    return _program(plan, once, units, hosts)
+
+
+def _program(plan: Plan, schedule: Schedule, units: Units, hosts: list[str]) -> str:
+    """The plan of a schedule without `repeat`."""
     memory = _Memory(plan.collective.name, schedule, units)
     document = {
         "name": program_name(plan),
@@ -75,6 +82,10 @@ def dumps(plan: Plan, topology: Topology) -> str:
         "max_message_size": MOST_BYTES,
     }
     return json.dumps(document)
+
+
+class TooLongError(PlanError):
+    """A rank has more operations than its thread blocks hold."""
 
 
 class _Memory:
@@ -147,9 +158,10 @@ class _Rank:
     def document(self) -> Document:
         units, name = self.memory.units, self.memory.name
         if len(self.blocks) - 1 > MOST_SEMAPHORES:
-            raise PlanError(
+            raise TooLongError(
                 f"{FORM}: rank {self.rank} has {len(self.blocks)} thread blocks of {MOST_OPERATIONS} operations: "
-                f"expected at most {MOST_SEMAPHORES + 1}; choose an algorithm with fewer rounds"
+                f"expected at most {MOST_SEMAPHORES + 1}; choose an algorithm with fewer rounds, as "
+                "--objective latency does"
             )
         return {
             "id": self.rank,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from topocomm.errors import PlanError
 from topocomm.planning.collectives import COLLECTIVES, Collective
@@ -32,8 +32,10 @@ from topocomm.planning.formats.checked import (
 )
 from topocomm.planning.formats.schedule_json import MOST_ROWS, read_schedule, schedule_document
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Plan, PlanFigures
-from topocomm.planning.schedule import Schedule, count_messages, rows_sent
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.traffic import count_messages, rows_sent
 from topocomm.planning.verify import Proof, verify
+from topocomm.topology.readers import strict_json
 
 SCHEMA = "topocomm.plan/1"
 
@@ -58,7 +60,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "port_model": plan.port_model,
         **asdict(plan.figures),
         "proof": asdict(plan.proof),
-        "certificate": asdict(plan.certificate),
+        "certificate": _certificate(plan),
         "assumed": list(plan.assumed),
         "schedule": schedule_document(plan.schedule),
     }
@@ -110,7 +112,7 @@ def loads(text: str, name: str = "plan") -> Plan:
 
 def _loads(text: str, name: str) -> Plan:
     try:
-        document = json.loads(text, parse_constant=_refuse_constant)
+        document = strict_json.loads(text)
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{name}: not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
@@ -153,7 +155,7 @@ def _digest(entries: dict[str, str]) -> str:
 def _read(document: dict[str, Json]) -> Plan:
     ranks = texts(entry(document, "ranks"), "ranks")
     collective = _read_collective(document, len(ranks))
-    ports = a_whole(entry(document, "ports"), Whole("a number of ports", LARGEST, 1), "ports")
+    ports = a_whole(entry(document, "ports"), Whole("a number of ports", max(len(ranks) - 1, 1), 1), "ports")
     objective = one_of(entry(document, "objective"), OBJECTIVES, "objective")
     schedule = read_schedule(entry(document, "schedule"), collective)
     proof = a_record(Proof, entry(document, "proof"), "proof")
@@ -184,6 +186,14 @@ def _read(document: dict[str, Json]) -> Plan:
     )
 
 
+def _certificate(plan: Plan) -> dict[str, Any]:
+    """The certificate; what a search proved only where one did."""
+    found = asdict(plan.certificate)
+    if not plan.certificate.proved_by_search:
+        del found["proved_by_search"]
+    return found
+
+
 def _read_collective(document: dict[str, Json], ranks: int) -> Collective:
     parts = wholes(document.get("parts", []), Whole("a number of rows", MOST_ROWS), "parts")
     shards = wholes(document.get("shards", []), Whole("a virtual shard", LARGEST), "shards")
@@ -205,8 +215,3 @@ def _check_figures(figures: PlanFigures, schedule: Schedule, payload_bytes: int)
     for part, number in counted.items():
         if getattr(figures, part) != number:
             raise PlanError(f"{part} is {getattr(figures, part)!r}, the schedule has {number}")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Python reads these, JSON has none of them."""
-    raise ValueError(f"{name} is no number of JSON")

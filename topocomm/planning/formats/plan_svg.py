@@ -28,6 +28,8 @@ MOST_ROWS = 8
 FEW_ROWS = 4
 MOST_COLUMNS = 16
 """Ranks of a host in a panel."""
+MOST_LETTERS = 84
+"""Of a line of the certificate, beside the kinds of links."""
 DOT = 11.0
 RING_ROOM = 16
 """Up to this many ranks of one host are drawn as a ring."""
@@ -145,7 +147,8 @@ def _legend(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:
     proved = [name.replace("_", " ") for name in vars(plan.proof) if getattr(plan.proof, name)]
     notes = [f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}", "no schedule beats: " + ", ".join(bounds)]
     notes += ["proved: " + ", ".join(proved), *(f"assumed: {note}" for note in plan.assumed)]
-    lines = [line for note in notes for line in wrap(note, 96)]
+    lines = [line for note in notes for line in wrap(note, MOST_LETTERS)]
+    bold = len(wrap(notes[0], MOST_LETTERS))
     height = 18.0 * max(len(kinds), len(lines)) + 18
     page.rect((EDGE, y), (WIDTH - 2 * EDGE, height), "panel")
     for index, (kind, figures) in enumerate(sorted(kinds.items())):
@@ -153,7 +156,7 @@ def _legend(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:
         page.line((EDGE + 12, at - 4), (EDGE + 44, at - 4), kind_class(kind), width=3)
         page.text((EDGE + 54, at), fitted(f"{kind}: {_figures(figures)}", 12, 400))
     for index, words in enumerate(lines):
-        page.text((EDGE + 480, y + 22 + 18 * index), words, "ink" if index else "ink bold")
+        page.text((EDGE + 480, y + 22 + 18 * index), words, "ink" if index >= bold else "ink bold")
     return y + height + 16
 
 
@@ -217,8 +220,8 @@ def _left_out(plan: Plan, rounds: int, hosts: int) -> list[str]:
     repeat = plan.schedule.repeat
     if repeat is not None:
         words.append(
-            f"pipelined: the rounds run for each of {repeat.count} slices, each {repeat.stagger_rounds} rounds after "
-            "the one before"
+            f"pipelined: the rounds run for each of {plural(repeat.count, 'slice')}, each "
+            f"{plural(repeat.stagger_rounds, 'round')} after the one before; sizes are those of one slice"
         )
     return words
 
@@ -272,17 +275,18 @@ def _panel(
     xs, ys = [x for x, _ in places.values()], [y for _, y in places.values()]
     middle = ((min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2)
     pairs = dict.fromkeys((move.src, move.dst, move.path) for move in moves)
-    hidden = 0
-    for src, dst, path in pairs:
-        back = (dst, src, path) in pairs or (path != NO_PATH and any(pair[:2] == (dst, src) for pair in pairs))
-        if src not in places or dst not in places:
-            hidden += 1
-            continue
-        if back and src > dst:
-            continue
-        a, b = places[src], places[dst]
-        bend = _inwards(a, b, middle) if ring else _bend(a, b)
-        page.arrow(a, bend, b, kind_class(_kind(_route(plan, paths, src, dst, path), paths)), apart=DOT, both=back)
+    hidden = sum(src not in places or dst not in places for src, dst, _ in pairs)
+    shown = [pair for pair in pairs if pair[0] in places and pair[1] in places]
+    ways: dict[tuple[int, int], dict[str, dict[int, None]]] = {}
+    for src, dst, path in shown:
+        kind = kind_class(_kind(_route(plan, paths, src, dst, path), paths))
+        ways.setdefault((min(src, dst), max(src, dst)), {}).setdefault(kind, {})[src] = None
+    for ends, kinds in ways.items():
+        for beside, (kind, sources) in enumerate(kinds.items()):
+            src = next(iter(sources)) if len(sources) == 1 else ends[0]
+            a, b = places[src], places[ends[0] + ends[1] - src]
+            bend = _inwards(a, b, middle) if ring else _bend(a, b)
+            page.arrow(a, _beside(a, bend, b, beside), b, kind, apart=DOT, both=len(sources) == 2)
     busy = {rank for pair in pairs for rank in pair[:2]}
     root = plan.collective.root if plan.collective.name in ("reduce", "broadcast") else -1
     for rank, centre in places.items():
@@ -292,6 +296,13 @@ def _panel(
         page.text((centre[0], centre[1] + 3.5), str(rank), "ink" if rank in busy else "soft", size=10, anchor="middle")
     if hidden:
         page.text((max(xs) + DOT, min(ys) - 76), f"+{hidden} messages", "soft", size=11, anchor="end")
+
+
+def _beside(a: Point, bend: Point, b: Point, beside: int) -> Point:
+    """The bend of an arrow beside others between the same ends, over links of another kind."""
+    length = hypot(b[0] - a[0], b[1] - a[1]) or 1.0
+    away = 14.0 * beside / length
+    return bend[0] - away * abs(b[1] - a[1]), bend[1] - away * abs(b[0] - a[0])
 
 
 def _inwards(a: Point, b: Point, middle: Point) -> Point:

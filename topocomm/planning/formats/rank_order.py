@@ -39,7 +39,8 @@ def map_by(order: Order, topology: Topology) -> str:
     for end in order.ranks:
         rows.setdefault(topology.by_id[end].host, []).append(end)
     counts = {len(own) for own in rows.values()}
-    straight = all(own == [end for end in topology.endpoints if end in set(own)] for own in rows.values())
+    place = {end: index for index, end in enumerate(topology.endpoints)}
+    straight = all(own == sorted(own, key=place.__getitem__) for own in rows.values())
     if len(counts) != 1 or not straight:
         why = "hosts have different numbers of ranks" if len(counts) != 1 else "the order within a host is another"
         raise PlanError(f"map-by: {why} than --map-by can say; only a rankfile can, use --format rankfile")

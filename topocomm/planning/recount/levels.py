@@ -6,14 +6,18 @@ In a state, `most[own]` is the most foreign values that a rank can know beside `
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 
 Most = dict[int, int]
+Leaf = tuple[tuple[int, ...], int, int]
+"""(messages from outside by window, the last first; ranks that the rest came from; windows since when they had it)."""
 
 
 def least_levels_us(
     inside_us: float,
     across_us: float,
     *,
+    members: int,
     most_own: int,
     ports: int,
     group_ports: int,
@@ -24,6 +28,7 @@ def least_levels_us(
     Args:
         inside_us: Least time of a message inside a group.
         across_us: Least time of a message between groups.
+        members: Ranks of the largest group.
         most_own: Values that count in the largest group.
         ports: K.
         group_ports: K times the endpoints of the group with most of them.
@@ -40,6 +45,8 @@ def least_levels_us(
                 return known, brought, imported
         return None
 
+    leaves = _leaves(int((across_us + 1e-9) / inside_us), members, ports)
+    windows = 1 + max((back for mixed in leaves for _, _, back in mixed), default=0)
     heap, last_us = [0.0], -1.0
     while True:
         now_us = heapq.heappop(heap)
@@ -54,19 +61,71 @@ def least_levels_us(
             _keep(brought, _added(far[1], _for_others(far[0], most_own), most_own))
             imported = min(enough, far[2] + group_ports * max(own + foreign for own, foreign in far[0].items()))
         brought = {own: min(foreign, enough) for own, foreign in brought.items()}
-        known: Most = {1: 0}
-        for _ in range(ports):
-            grown = {own: min(foreign, enough) for own, foreign in _added(known, brought, most_own).items()}
-            if grown == known:
-                break
-            known = grown
-        known = {own: min(foreign, imported) for own, foreign in known.items()}
+        known = _over_all_ports(brought, ports, most_own, enough)
+        arrived = [max(_arrived(leaf, now_us, inside_us, across_us, at) for leaf in mixed) for mixed in leaves]
+        cap = min([imported, *arrived])
+        known = {own: min(foreign, cap) for own, foreign in known.items()}
         if any(own >= wanted[0] and foreign >= wanted[1] for own, foreign in known.items()):
             return now_us
         if not history or (known, brought, imported) != history[-1][1:]:
             history.append((now_us, known, brought, imported))
-            heapq.heappush(heap, now_us + inside_us)
-            heapq.heappush(heap, now_us + across_us)
+            _push(heap, now_us, [(window + 1) * inside_us for window in range(windows)])
+            _push(heap, now_us + across_us, [window * inside_us for window in range(windows)])
+
+
+def _push(heap: list[float], now_us: float, later_us: list[float]) -> None:
+    for more_us in later_us:
+        heapq.heappush(heap, now_us + more_us)
+
+
+def _over_all_ports(brought: Most, ports: int, most_own: int, enough: int) -> Most:
+    """The own value, and what so many ports brought."""
+    known: Most = {1: 0}
+    for _ in range(ports):
+        grown = {own: min(foreign, enough) for own, foreign in _added(known, brought, most_own).items()}
+        if grown == known:
+            break
+        known = grown
+    return known
+
+
+def _leaves(longest: int, members: int, ports: int) -> list[list[Leaf]]:
+    """For 1, 2, ... windows of one short message, how what a rank knows may have come in them.
+
+    Up to four windows, until the ranks told of are a whole group, up to 2,000 ways.
+    """
+    found: list[list[Leaf]] = []
+    for depth in range(1, min(4, longest) + 1):
+        leaves: list[Leaf] = []
+        open_: list[Leaf] = [((), 1, ports)]
+        while open_ and len(leaves) + len(open_) <= 2000:
+            counts, ranks, free = open_.pop()
+            if len(counts) == depth:
+                leaves.append((counts, ranks, depth if free else longest))
+                continue
+            for count in range(free + 1):
+                inside = free - count
+                open_.append(((*counts, count), ranks + inside, inside * (ports + 1)))
+        if open_:
+            break
+        found.append(leaves)
+        if (ports + 1) ** depth >= members:
+            break
+    return found
+
+
+def _arrived(
+    leaf: Leaf, now_us: float, inside_us: float, across_us: float, at: Callable[[float], tuple[Most, Most, int] | None]
+) -> int:
+    """The most foreign values that a rank can have got this way."""
+    counts, ranks, back = leaf
+    total = 0
+    for window, count in enumerate(counts):
+        if count and (sender := at(now_us - window * inside_us - across_us)):
+            total += count * max(own + foreign for own, foreign in sender[0].items())
+    if before := at(now_us - back * inside_us):
+        total += min(before[2], ranks * max(before[0].values()))
+    return total
 
 
 def _keep(into: Most, new: Most) -> None:

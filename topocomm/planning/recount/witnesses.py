@@ -157,6 +157,7 @@ class Recount:
         return least_levels_us(
             inside_us,
             across_us,
+            members=max(map(len, groups)),
             most_own=max(1, *(sum(counts[member] for member in group) for group in groups)),
             ports=self.plan.ports,
             group_ports=self.plan.ports * max(len({self.plan.ranks[member] for member in group}) for group in groups),

@@ -4,8 +4,8 @@ A state holds what every rank knows, when that is there, and when its ports are 
 port a matching by new knowledge, among messages of at most some latency (its class). Classes make the words of
 hierarchical plans: rounds inside, rounds across. States that used each class equally often compete: those are kept
 from which most can be known one message later, whose ranks know the same sets (sets that agree go on fitting each
-other), and whose clocks are early. Matchings vary by tables of taste: a hash as noise (nothing is drawn at random),
-and shifts inside clusters of near ranks and between them, which noise would not find.
+other), and whose clocks are early. Matchings vary by tables of taste (`tastes`): a hash as noise, and shifts inside
+clusters of near ranks and between them, which noise would not find.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.search.gossip import SAME_US, Gossip
+from topocomm.planning.algorithms.gossip import Gossip
+from topocomm.planning.search.gossip import SAME_US
 from topocomm.planning.search.growth import clusters, distances
+from topocomm.planning.search.hashing import hashed, mix
+from topocomm.planning.search.tastes import NOISES, Tastes, noise_tables, shift_tables, tastes_of
 
 CLASSES = 4
 """Most classes of latency told apart."""
@@ -25,12 +28,6 @@ CELLS = 4_000_000
 """Most children of a round, times pairs of ranks."""
 FINISHED = 8
 """Most gossips returned."""
-NOISES = 64
-"""Tables of noise, used in turn."""
-STYLES = ((0.01, 0.001), (0.2, 0.1), (1.0, 0.3), (0.05, 0.6))
-"""(weight of an early arrival, of noise) beside log2 of the new knowledge, by variant."""
-SHIFT_STYLE = (0.01, 2.0)
-"""The same for tables of shifts."""
 PARTITIONS = 3
 """Most partitions in clusters whose shifts are tried."""
 RELAYED = 0.25
@@ -106,12 +103,12 @@ def beam_search(
         turn: Another number takes other tables of noise.
     """
     states = _start(problem)
-    noise, shifts = _noise(len(problem.wanted)), _shifts(len(problem.wanted), problem.partitions)
+    noise, shifts = noise_tables(len(problem.wanted)), shift_tables(len(problem.wanted), problem.partitions)
     limits = _limits(problem.latency_us)
     found: list[tuple[float, Gossip]] = []
     for depth in range(4 * len(problem.wanted)):
         chosen = noise[(np.arange(variants) + depth * variants + 13 * turn) % NOISES]
-        tastes = _tastes(problem.latency_us, limits, chosen, shifts)
+        tastes = tastes_of(problem.latency_us, limits, chosen, shifts)
         states = _children(problem, states, limits, tastes)
         done = ~(problem.wanted & ~states.known).any(axis=(1, 2))
         times = states.ready_us.max(axis=1)
@@ -133,37 +130,6 @@ def _start(problem: Problem) -> States:
     own = _words(np.eye(count, dtype=bool))[None]
     sources = np.full((1, 0, problem.ports, count), -1, np.int16)
     return States(own, np.zeros((1, count)), free, free, np.zeros(1, np.int64), sources)
-
-
-@dataclass(frozen=True)
-class Tastes:
-    """Ways to weigh messages.
-
-    Attributes:
-        kinds: int64 [kinds, 2]: (class, way) of every kind of child; a shift goes with the class that it needs.
-        table: float64 [ways, n, n].
-        early: float64 [ways]: weight of an early arrival.
-        taste: float64 [ways]: weight of the table.
-        mutual: bool [ways]: ranks that tell each other come first.
-    """
-
-    kinds: Ints
-    table: Times
-    early: Times
-    taste: Times
-    mutual: NDArray[np.bool_]
-
-
-def _tastes(latency_us: Times, limits: list[float], noise: Times, shifts: Times) -> Tastes:
-    ways = np.arange(len(noise) + len(shifts))
-    styles = np.array(STYLES)[ways // 2 % len(STYLES)]
-    styles[len(noise) :] = SHIFT_STYLE
-    table = np.concatenate([noise, shifts])
-    longest_us = np.where(shifts.astype(bool) & np.isfinite(latency_us), latency_us, 0.0).max(axis=(1, 2))
-    needed = np.minimum(np.searchsorted(np.array(limits) + SAME_US, longest_us), len(limits) - 1).tolist()
-    kinds = [(level, way) for way in range(len(noise)) for level in range(len(limits))]
-    kinds += [(level, len(noise) + shift) for shift, level in enumerate(needed)]
-    return Tastes(np.array(kinds), table, styles[:, 0], styles[:, 1], (ways % 2 == 0) & (ways < len(noise)))
 
 
 def _children(problem: Problem, states: States, limits: list[float], tastes: Tastes) -> States:
@@ -302,7 +268,7 @@ def _scores(problem: Problem, states: States) -> Times:
     gain[:, ~np.isfinite(problem.latency_us)] = 0.0
     held = np.bitwise_count(states.known).sum(axis=2)
     reach = np.log2(held + gain.max(axis=1)).mean(axis=1)
-    rows = np.sort(_hash(states.known), axis=1)
+    rows = np.sort(hashed(states.known), axis=1)
     different = 1 + (rows[:, 1:] != rows[:, :-1]).sum(axis=1)
     clocks = (states.ready_us.mean(axis=1) + states.ready_us.max(axis=1)) / 2
     near = np.zeros(len(reach))
@@ -317,57 +283,10 @@ def _scores(problem: Problem, states: States) -> Times:
 def _marks(states: States) -> Words:
     """uint64 [batch]: equal for states that know the same at the same times."""
     clocks = np.rint(states.ready_us * 1e6).astype(np.uint64)
-    rows = _mixed(_hash(states.known) ^ _mixed(clocks + np.uint64(7)))
-    factors = _mixed(np.arange(rows.shape[1], dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
+    rows = mix(hashed(states.known) ^ mix(clocks + np.uint64(7)))
+    factors = mix(np.arange(rows.shape[1], dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
     marks: Words = (rows * factors).sum(axis=1, dtype=np.uint64)
     return marks
-
-
-def _hash(known: Words) -> Words:
-    mixed = known[..., 0]
-    for word in range(1, known.shape[-1]):
-        mixed = _mixed(mixed) ^ known[..., word]
-    return _mixed(mixed)
-
-
-def _mixed(values: Words) -> Words:
-    """splitmix64 (Steele, Lea, Flood 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-def _noise(count: int) -> Times:
-    """float64 [tables, n, n] in [0, 1)."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    places = (np.arange(NOISES * count * count, dtype=np.uint64) + np.uint64(1)) * golden
-    return (_mixed(places) >> np.uint64(11)).astype(np.float64).reshape(NOISES, count, count) * 2.0**-53
-
-
-def _shifts(count: int, partitions: tuple[Ints, ...]) -> Times:
-    """float64 [tables, n, n] of 0 and 1: shifts by 2^j inside clusters, and between clusters, all or fanned out."""
-    tables = []
-    for label in (np.zeros(count, np.int64), *partitions):
-        groups = [np.flatnonzero(label == name).tolist() for name in np.unique(label)]
-        most = max(map(len, groups))
-        for width in [1 << j for j in range(max(most - 1, 0).bit_length())]:
-            inside = [(g[i], g[(i + width) % len(g)]) for g in groups for i in range(len(g))]
-            tables.append(_edges(count, inside))
-        for step in range(1, min(len(groups), 5)):
-            for fan in (0, 1)[: len(groups) - 1]:
-                pairs = []
-                for place, group in enumerate(groups):
-                    for i, rank in enumerate(group):
-                        other = groups[(place + 1 + (step - 1 + fan * i) % (len(groups) - 1)) % len(groups)]
-                        pairs.append((rank, other[i % len(other)]))
-                tables.append(_edges(count, pairs))
-    return np.stack(tables)
-
-
-def _edges(count: int, pairs: list[tuple[int, int]]) -> Times:
-    table = np.zeros((count, count))
-    table[tuple(np.array(pairs).T)] = 1.0
-    return table
 
 
 def _partitions(latency_us: Times) -> tuple[Ints, ...]:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
+from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.search.beam import beam_search, problem_of
 from topocomm.planning.search.exact_latency import LatencySearch
 from topocomm.planning.search.exact_rounds import OutOfNodesError, RoundsSearch
-from topocomm.planning.search.gossip import SAME_US, Gossip, Timed, bit_rows, labelled, reversed_in_time, trimmed
+from topocomm.planning.search.gossip import SAME_US, Timed, bit_rows, labelled, reversed_in_time, trimmed
 from topocomm.planning.search.growth import Bound, distances
 from topocomm.planning.search.growth import lower_bound as growth_bound
 from topocomm.planning.search.patterns import flood, patterns
@@ -30,6 +31,8 @@ NODES = 20_000
 """Choices that an exact search over times looks at before it leaves the question open."""
 ROUND_NODES = 100_000
 """The same of a search over rounds, where they take less."""
+FEW_RANKS, FEW_NODES = 6, 100_000
+"""Up to so many ranks it looks at more."""
 GLANCE_RANKS, GLANCE_NODES = 8, 2_000
 """Up to so many ranks the exact search comes first, with so many choices."""
 PARTS, PART_NODES = 6, 5_000
@@ -298,7 +301,8 @@ class _Hunt:
             self._offer(labelled(messages))
             return self._time_us < before_us - SAME_US
 
-        search = LatencySearch(self._task.machine, self._task.away_us, nodes or NODES, faster)
+        most = FEW_NODES if len(self._task.wants) <= FEW_RANKS else NODES
+        search = LatencySearch(self._task.machine, self._task.away_us, nodes or most, faster)
         ended = False
         try:
             while not ended and self._time_us > self._bound.time_us + SAME_US:

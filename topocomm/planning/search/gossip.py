@@ -18,10 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Message = tuple[int, int]
-"""(source rank, destination rank)."""
-Gossip = tuple[tuple[Message, ...], ...]
-"""Rounds of messages."""
+from topocomm.planning.algorithms.gossip import Gossip, Message
 
 Distance = tuple[int, int, int]
 """(i, j, d): the round of message j is at least that of message i, plus d."""
@@ -76,9 +73,7 @@ def gossip_time_us(gossip: Gossip, latency_us: NDArray[np.float64], wants: NDArr
     return replay(gossip, latency_us.tolist(), bit_rows(wants.T), ports).time_us
 
 
-def replay(
-    gossip: Sequence[Sequence[Message]], latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int
-) -> Replay:
+def replay(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int) -> Replay:
     """Run a gossip; `wanted[b]` has bit a where rank b needs the contribution of rank a."""
     loads, known = _loads(gossip, wanted)
     ranks = range(len(wanted))
@@ -107,7 +102,7 @@ def replay(
     return Replay(inf if missing else max(done, default=0.0), sent, done, missing)
 
 
-def _loads(gossip: Sequence[Sequence[Message]], wanted: Sequence[int]) -> tuple[list[list[int]], list[int]]:
+def _loads(gossip: Gossip, wanted: Sequence[int]) -> tuple[list[list[int]], list[int]]:
     """What every message carries, and what every rank knows in the end."""
     known = [1 << rank for rank in range(len(wanted))]
     loads: list[list[int]] = []

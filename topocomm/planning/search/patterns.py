@@ -1,22 +1,21 @@
-"""Gossips in closed form to start from: circulant doubling and XOR, under several orders of the ranks and of the steps.
+"""Gossips in closed form to start from: `multiport`'s, under several orders of the ranks and of the rounds.
 
-Circulant doubling (Bruck et al. 1997): in step j of radix K+1 the rank in place p tells the places p + i (K+1)^j,
-i = 1..K. XOR: place p tells p xor 2^j, for 2^k ranks. What is heard in the end does not depend on the order of the
-steps; how long it takes does, where latencies differ.
+What is heard in the end does not depend on the order of the rounds; how long it takes does, where latencies differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import islice, permutations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.search.gossip import Gossip, Message
+from topocomm.planning.algorithms.gossip import Gossip, Message
+from topocomm.planning.algorithms.multiport import circulant_gossip, exchange_gossip
 
-STEP_ORDERS = 24
-"""Most orders of the steps tried; all of them up to four steps."""
+ROUND_ORDERS = 24
+"""Most orders of the rounds tried; all of them up to four rounds."""
 
 
 def patterns(away_us: NDArray[np.float64], latency_us: NDArray[np.float64], ports: int) -> Iterator[Gossip]:
@@ -30,18 +29,11 @@ def patterns(away_us: NDArray[np.float64], latency_us: NDArray[np.float64], port
     count = len(away_us)
     routes = np.isfinite(latency_us).tolist()
     for order in _orders(away_us):
-        for steps in (_circulant(count, ports), _xor(count, ports)):
-            for turn, chosen in enumerate(permutations(steps)):
-                if turn == STEP_ORDERS:
-                    break
-                gossip = tuple(
-                    tuple(
-                        (order[src], order[dst]) for i in range(len(step[0])) for src, dst in (row[i] for row in step)
-                    )
-                    for step in chosen
-                )
-                if gossip and all(routes[src][dst] for messages in gossip for src, dst in messages):
-                    yield gossip
+        for gossip in (circulant_gossip(count, ports), exchange_gossip(count, ports)):
+            for chosen in islice(permutations(gossip), ROUND_ORDERS):
+                told = [[(order[src], order[dst]) for src, dst in messages] for messages in chosen]
+                if told and all(routes[src][dst] for messages in told for src, dst in messages):
+                    yield told
 
 
 def flood(latency_us: NDArray[np.float64], ports: int) -> Gossip:
@@ -69,19 +61,3 @@ def _orders(away_us: NDArray[np.float64]) -> list[list[int]]:
         chain.append(left.pop(0))
     orders = [list(range(count)), chain]
     return orders if orders[0] != orders[1] else orders[:1]
-
-
-def _circulant(count: int, ports: int) -> list[list[list[Message]]]:
-    """Steps, each a list over places of the messages that the place sends."""
-    steps, width = [], 1
-    while width < count:
-        offsets = [i * width for i in range(1, ports + 1) if i * width < count]
-        steps.append([[(p, (p + offset) % count) for offset in offsets] for p in range(count)])
-        width *= ports + 1
-    return steps
-
-
-def _xor(count: int, ports: int) -> list[list[list[Message]]]:
-    if count & (count - 1) or ports != 1:
-        return []
-    return [[[(p, p ^ 1 << bit)] for p in range(count)] for bit in range(count.bit_length() - 1)]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from topocomm.planning.search.gossip import SAME_US, Gossip, Message, Replay, Sent, replay
+from topocomm.planning.algorithms.gossip import Gossip, Message
+from topocomm.planning.search.gossip import SAME_US, Replay, Sent, replay
 
 MEMORY = 60
 """How many moves ago."""
@@ -42,7 +43,7 @@ class Machine:
         self.sources = [[a for a in ranks if b != a and latency_us[a][b] < inf] for b in ranks]
         self.fastest_us = min((latency_us[a][b] for a in ranks for b in self.targets[a]), default=0.0)
 
-    def run(self, gossip: Gossip | Rounds) -> Replay:
+    def run(self, gossip: Gossip) -> Replay:
         """What happens when a gossip runs here."""
         return replay(gossip, self.latency_us, self.wanted, self.ports)
 

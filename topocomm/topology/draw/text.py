@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from topocomm.topology.draw.host import host_lines
 from topocomm.topology.draw.names import figure, label, plural, ranges
+from topocomm.topology.in_network import IN_NETWORK
 from topocomm.topology.links import assume
 from topocomm.topology.model import Device, Topology
 
@@ -30,7 +31,8 @@ def render(topology: Topology, *, next_command: str) -> str:
         next_command: What the last line proposes to run.
     """
     head = [_cut(f"{topology.name} ({topology.source})"), ""]
-    foot = ["", *_counts(topology), *_unknowns(topology), *_warnings(topology), *_wrapped("Next: ", next_command)]
+    foot = ["", *_counts(topology), *_in_network(topology), *_unknowns(topology), *_warnings(topology)]
+    foot += _wrapped("Next: ", next_command)
     body = [piece for line in _body(topology) for piece in _folded(line)]
     room = HEIGHT - 1 - len(head) - len(foot)
     if len(body) > room:
@@ -109,6 +111,17 @@ def _counts(topology: Topology) -> list[str]:
 
 def _named_numas(topology: Topology) -> int:
     return len({(d.host, d.numa) for d in topology.devices if d.numa is not None})
+
+
+def _in_network(topology: Topology) -> list[str]:
+    """Switches that can reduce on the way, and what they know."""
+    lines = []
+    for kind, own in IN_NETWORK.items():
+        names = dict.fromkeys(d.id.rsplit("/", 1)[-1] for d in topology.devices if d.in_network == kind)
+        if names:
+            words = f"{ranges(names)}, for {', '.join(own.types)}; not for custom operators and plans"
+            lines += _wrapped(f"{own.name}: ", words)
+    return lines
 
 
 def _unknowns(topology: Topology) -> list[str]:

@@ -9,13 +9,23 @@ from pathlib import PurePath
 from typing import Any, NoReturn, TypeVar
 
 from topocomm.errors import TopologyError
-from topocomm.topology.model import DEVICE_KINDS, FIGURE_SOURCES, Device, Link, Pair, RankPlace, Topology
+from topocomm.topology.model import (
+    DEVICE_KINDS,
+    FIGURE_SOURCES,
+    IN_NETWORK_KINDS,
+    Device,
+    Link,
+    Pair,
+    RankPlace,
+    Topology,
+)
+from topocomm.topology.readers import strict_json
 
 SCHEMA = "topocomm.topology/1"
 
 Document = dict[str, Any]
 _ABSENT = object()
-_OPTIONAL = ("name", "numa", "cpu_affinity", "bus_id", "nic", "gb_per_s_source", "latency_us_source")
+_OPTIONAL = ("name", "numa", "cpu_affinity", "bus_id", "in_network", "nic", "gb_per_s_source", "latency_us_source")
 """Fields that are left out of the file where they are None; other unknown figures are written as null."""
 
 
@@ -68,7 +78,7 @@ def read(text: str, name: str) -> Topology:
         TopologyError: Not JSON, another schema, or a field that breaks its type; names the JSON path.
     """
     try:
-        document = json.loads(text, parse_constant=_no_constant)
+        document = strict_json.loads(text)
     except json.JSONDecodeError as error:
         hint = "; it ends too early" if error.pos >= len(text.rstrip()) else ""
         raise TopologyError(f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}{hint}") from None
@@ -235,14 +245,18 @@ def _read_joining(
 
 
 def _device(item: _Object) -> Device:
+    kind, in_network = item.choice("kind", DEVICE_KINDS), item.choice("in_network", IN_NETWORK_KINDS, optional=True)
+    if in_network is not None and kind != "switch":
+        item.fail("in_network", f"null on a {kind}, because only switches reduce on the way")
     return Device(
         id=item.identifier("id"),
-        kind=item.choice("kind", DEVICE_KINDS),
+        kind=kind,
         host=item.text("host", default="host0"),
         name=item.maybe_text("name"),
         numa=item.numa(),
         cpu_affinity=item.maybe_text("cpu_affinity"),
         bus_id=item.maybe_text("bus_id"),
+        in_network=in_network,
     )
 
 
@@ -297,7 +311,3 @@ def _is_unicode(text: str) -> bool:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number")

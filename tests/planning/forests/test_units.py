@@ -1,0 +1,82 @@
+"""Whole units of bandwidth: flows, devices split off, and trees that share none, as many as Edmonds' theorem says."""
+
+from collections import Counter
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.machines import hosts, line, switch
+from tests.planning.forests.machines import less, solved
+from topocomm.planning.forests.disjoint import disjoint_trees
+from topocomm.planning.forests.network import network_of
+from topocomm.planning.forests.splitting import Split
+from topocomm.planning.forests.units import Units, bits
+from topocomm.planning.forests.weights import heaviest, trees_in_units
+from topocomm.planning.paths import PathFinder
+from topocomm.topology.catalog import catalog
+
+
+def network(topology):
+    return network_of(PathFinder(topology), topology.endpoints)
+
+
+@given(st.integers(2, 6), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_flows_are_the_least_cut_and_leave_the_graph_as_it_was(nodes, chance):
+    graph = Units(nodes)
+    for a in range(nodes):
+        for b in range(nodes):
+            if a != b:
+                graph.add(a, b, chance.choice((0, 0, 1, 2, 3)))
+    before = graph.copy()
+    inner = range(1, nodes - 1)
+    sides = [{0, *some} for size in range(nodes - 1) for some in combinations(inner, size)]
+    least = min(sum(before.left[a][b] for a in side for b in range(nodes) if b not in side) for side in sides)
+    assert graph.flows(0, nodes - 1, least)
+    assert not graph.flows(0, nodes - 1, least + 1)
+    assert (graph.left, graph.out, graph.into) == (before.left, before.out, before.into)
+    assert all((graph.left[a][b] > 0) == (b in list(bits(graph.out[a]))) for a in range(nodes) for b in range(nodes))
+
+
+MACHINES = {
+    "switch": switch(5),
+    "line": line(4),
+    "hosts": hosts(3, 2),
+    "cube mesh": catalog("dgx-1-v100"),
+    "cycles": catalog("mi250x"),
+    "seven GPUs": less(catalog("dgx-1-v100"), "GPU5"),
+    **{f"random {case}": solved()[case][0] for case in range(0, 32, 5)},
+}
+
+
+@pytest.mark.parametrize("roots", [{0: 1}, {0: 3}, {1: 2, 2: 1}])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_so_many_trees_as_flow_to_every_rank(machine, roots):
+    one = network(MACHINES[machine])
+    count = sum(roots.values())
+    weight = heaviest(one, roots, count * float(one.gb_per_s.max()))
+    assert Split(one, weight, roots).spans() and not Split(one, weight * 1.001, roots).spans()
+    split = Split(one, weight, roots)
+    if not split.take_out():
+        assert not one.symmetric, "where as much enters every device as leaves it, all can be split off"
+        return
+    wanted = [(root, 1) for root, trees in roots.items() for _ in range(trees)]
+    trees = disjoint_trees(split, wanted)
+    used = Counter(link for tree in trees for edge in tree.edges for link in pairwise(edge.way))
+    assert [tree.root for tree in trees] == [root for root, _ in wanted]
+    assert all(sorted(tree.depths) == list(range(one.ends)) for tree in trees)
+    for link, times in used.items():
+        assert times * weight <= one.gb_per_s[one.index[link]] * (1 + 1e-6)
+
+
+def test_ratios_of_weights():
+    one = network(catalog("dgx-1-v100"))
+    parts = trees_in_units(one, [(0, 2), (0, 1), (0, 1)], 156.0)
+    assert [weight for weight, _ in parts] == [50.0, 25.0, 25.0]
+
+
+def test_nothing_where_no_unit_reaches_every_rank():
+    one = network(line(3))
+    assert heaviest(one, {0: 1}, 1e9) == 0.0 and trees_in_units(one, [(0, 1)], 1e9) == []

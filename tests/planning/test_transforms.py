@@ -1,0 +1,78 @@
+"""Schedules made of schedules compute the same: unrolled, and with rounds cut where ports are too busy."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.machines import switch
+from tests.planning.replay import builds, collective_of, expected, replay, same
+from tests.planning.schedules import any_schedules
+from topocomm.planning.collectives import COLLECTIVES
+from topocomm.planning.schedule import Repeat, split_rows
+from topocomm.planning.traffic import busiest_port, rows_sent
+from topocomm.planning.transforms import split_rounds, unrolled
+from topocomm.planning.verify import verify
+
+
+@pytest.mark.parametrize("repeat", [(1, 0), (1, 3), (2, 1), (3, 0), (4, 2), (2, 9)], ids=str)
+@pytest.mark.parametrize("rows", [0, 48])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_what_repeats_unrolled_computes_the_same(name, rows, repeat):
+    count, stagger = repeat
+    for ranks in (1, 2, 5):
+        collective = collective_of(name, ranks, rows=rows)
+        for build in builds(switch(ranks), collective, rows).values():
+            once = build()
+            schedule = unrolled(replace(once, repeat=Repeat(*repeat)))
+            assert schedule.repeat is None
+            assert schedule.rounds == once.rounds + (count - 1) * stagger
+            slices = [(first + low, n) for first, size in once.chunks for low, n in split_rows(size, count)]
+            assert schedule.chunks == tuple(slices)
+            assert len(schedule.transfers) == count * len(once.transfers)
+            proof = verify(schedule, collective)
+            assert proof == verify(once, collective)
+            if rows:
+                assert same(replay(schedule), expected(collective, schedule.chunks), proof.order_kept)
+
+
+def test_without_repeat_nothing_changes():
+    collective = collective_of("allreduce", 4)
+    for build in builds(switch(4), collective, 16).values():
+        schedule = build()
+        assert unrolled(schedule) is schedule
+
+
+def test_slices_take_their_turn():
+    collective = collective_of("reduce", 4, rows=6)
+    once = builds(switch(4), collective, 6)["binomial"]()
+    schedule = unrolled(replace(once, repeat=Repeat(3, 1)))
+    assert [(t.round, t.chunk, t.src, t.dst) for t in schedule.transfer_list()] == sorted(
+        (t.round + i, i, t.src, t.dst) for i in range(3) for t in once.transfer_list()
+    )
+    assert [(c.round, c.chunk, c.rank, c.operands) for c in schedule.combine_list()] == sorted(
+        (c.round + i, i, c.rank, c.operands) for i in range(3) for c in once.combine_list()
+    )
+
+
+def test_slices_of_many_rows_do_not_overflow():
+    rows = 2**53 - 1
+    collective = collective_of("reduce", 2)
+    once = builds(switch(2), collective, rows)["binomial"]()
+    schedule = unrolled(replace(once, repeat=Repeat(2**15, 1)))
+    assert schedule.chunks == split_rows(rows, 2**15)
+
+
+REPEATS = st.builds(Repeat, st.integers(1, 9), st.integers(0, 8))
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_schedules(), REPEATS, st.integers(1, 3))
+def test_rounds_are_cut_only_where_ports_are_too_busy(made, repeat, ports):
+    schedule = replace(made[0], repeat=repeat)
+    ends = [str(rank) for rank in range(schedule.ranks)]
+    cut = split_rounds(schedule, ends, ports)
+    assert busiest_port(cut, ends) <= ports
+    assert (cut is schedule) == (busiest_port(schedule, ends) <= ports)
+    assert rows_sent(cut) == rows_sent(schedule)

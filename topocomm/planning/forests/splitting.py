@@ -1,0 +1,180 @@
+"""A machine in whole units of bandwidth, and its forwarding devices taken out of it.
+
+A device goes by splitting off: a unit that enters it and a unit that leaves it become one unit from the one neighbour
+to the other, as long as what every rank can receive from the roots together does not fall (Mader 1978; Frank,
+Jackson and Bang-Jensen 1995: where as much enters a device as leaves it, all of it can go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from topocomm.planning.forests.network import Network
+from topocomm.planning.forests.tree import Way
+from topocomm.planning.forests.units import Units, bits
+
+EXACT = 1e-9
+"""Part of a unit that may be missing from a whole one."""
+NEAR = 16
+"""Ranks around a device, of which a careful step looks at what they can still receive; the last look is at all."""
+Pairs = list[tuple[int, int, int]]
+
+
+class Split:
+    """The ranks with the units between each two of them, and the ways that these stand for.
+
+    Attributes:
+        units: Ranks first, then forwarding devices, then the source of what is to be broadcast.
+        ways: By (rank, rank): the way of every unit.
+        source: Number of the source, whose arcs lead to the roots.
+    """
+
+    def __init__(self, network: Network, gb_per_unit: float, roots: dict[int, int], together: int = 1) -> None:
+        """Cut the links into units.
+
+        Args:
+            network: The machine.
+            gb_per_unit: GB/s.
+            roots: Units that every root has to send.
+            together: Units that had better stay together: those of a tree.
+        """
+        self.network, self.wanted, self.together = network, sum(roots.values()), together
+        self.source = len(network.devices)
+        self.units = Units(self.source + 1)
+        self.ways: dict[tuple[int, int], list[Way]] = {}
+        for (a, b), rate in zip(network.links, network.gb_per_s.tolist(), strict=True):
+            count = min(int(rate / gb_per_unit + EXACT), self.wanted)
+            if count:
+                self.units.add(a, b, count)
+                self.ways[a, b] = [(a, b)] * count
+        for root, trees in roots.items():
+            self.units.add(self.source, root, trees)
+
+    def spans(self, ranks: Iterable[int] | None = None) -> bool:
+        """Whether all ranks, or those given, can receive all that the roots send together."""
+        sinks = range(self.network.ends) if ranks is None else ranks
+        return all(self.units.flows(self.source, rank, self.wanted) for rank in sinks)
+
+    def take_out(self) -> bool:
+        """Split off all forwarding devices, those with few neighbours first; False where too little is left.
+
+        At first without a look at what flows: on regular machines that is right, and one look at the end tells.
+        """
+        near = [len(self.network.neighbours[device]) for device in range(len(self.network.devices))]
+        order = sorted(range(self.network.ends, len(near)), key=lambda device: (near[device], device))
+        self._leave_out()
+        before, ways = self.units.copy(), {ends: found[:] for ends, found in self.ways.items()}
+        for number, device in enumerate(order):
+            for pair in self._pairs(device, number):
+                self._join(pair, 1)
+                self._lead(pair)
+            self._drop(device)
+        if self.spans():
+            return True
+        self.units, self.ways = before, ways
+        for number, device in enumerate(order):
+            self._sinks = self._around(device)
+            while self._try(device, self._pairs(device, number)) or self._any(device):
+                pass
+            self._drop(device)
+        return self.spans()
+
+    def _leave_out(self) -> None:
+        """Do without the devices farthest from the ranks, as a spine above rails is, while that takes nothing."""
+        far = dict.fromkeys(range(self.network.ends), 0)
+        for device in (queue := list(far)):
+            for after, _ in self.network.neighbours[device]:
+                if after not in far:
+                    far[after] = far[device] + 1
+                    queue.append(after)
+        for level in range(max(far.values()), 1, -1):
+            before = self.units.copy()
+            for device in (device for device, at in far.items() if at == level):
+                self._drop(device)
+            if not self.spans():
+                self.units = before
+                return
+
+    def _drop(self, device: int) -> None:
+        """Leave the units that are left at a device unused."""
+        for other in bits(self.units.into[device]):
+            self.units.add(other, device, -self.units.left[other][device])
+        for other in bits(self.units.out[device]):
+            self.units.add(device, other, -self.units.left[device][other])
+
+    def _lead(self, pair: tuple[int, int, int]) -> None:
+        """The way of one unit that was joined."""
+        one, device, other = pair
+        there, on = self.ways[one, device].pop(), self.ways[device, other].pop()
+        self.ways.setdefault((one, other), []).append(_simple((*there, *on[1:])))
+
+    def _pairs(self, device: int, number: int) -> Pairs:
+        """Pairs of neighbours to join, spread evenly: each with the next, then each with the next but one."""
+        near = list(bits(self.units.into[device] | self.units.out[device]))
+        enter = {other: self.units.left[other][device] for other in near}
+        leave = {other: self.units.left[device][other] for other in near}
+        steps = [1 + (number + step) % (len(near) - 1) for step in range(len(near) - 1)]
+        found: Pairs = []
+        before = -1
+        while before < len(found):
+            before = len(found)
+            for step in steps:
+                for place, one in enumerate(near):
+                    other = near[(place + step) % len(near)]
+                    units = min(enter[one], leave[other], self.together)
+                    enter[one] -= units
+                    leave[other] -= units
+                    found += [(one, device, other)] * units
+        return found
+
+    def _try(self, device: int, pairs: Pairs) -> bool:
+        """Split off as many of the pairs as can be, all at once or in halves; whether any was."""
+        if not pairs:
+            return False
+        for pair in pairs:
+            self._join(pair, 1)
+        if self.spans(self._sinks):
+            for pair in pairs:
+                self._lead(pair)
+            return True
+        for pair in pairs:
+            self._join(pair, -1)
+        if len(pairs) == 1:
+            return False
+        middle = len(pairs) // 2
+        return bool(sum([self._try(device, half) for half in (pairs[:middle], pairs[middle:])]))
+
+    def _around(self, device: int) -> list[int]:
+        """The nearest ranks."""
+        seen, found = {device}, []
+        for near in (queue := [device]):
+            if near < self.network.ends:
+                found.append(near)
+                if len(found) == NEAR:
+                    break
+            for after, _ in self.network.neighbours[near]:
+                if after not in seen:
+                    seen.add(after)
+                    queue.append(after)
+        return found
+
+    def _any(self, device: int) -> bool:
+        """Split off one pair of all that there are."""
+        enter, leave = bits(self.units.into[device]), list(bits(self.units.out[device]))
+        return any(self._try(device, [(a, device, b)]) for a in enter for b in leave if a != b)
+
+    def _join(self, pair: tuple[int, int, int], units: int) -> None:
+        one, device, other = pair
+        self.units.add(one, device, -units)
+        self.units.add(device, other, -units)
+        self.units.add(one, other, units)
+
+
+def _simple(way: Sequence[int]) -> Way:
+    """The way without what lies between two visits of one device."""
+    found: list[int] = []
+    for device in way:
+        if device in found:
+            del found[found.index(device) :]
+        found.append(device)
+    return tuple(found)

@@ -1,0 +1,84 @@
+"""What a plan leaves unused: switches that could reduce on the way, and whether its operator could use them at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from topocomm.operators.operator import Operator
+from topocomm.planning.figures import Edge, link_figures
+from topocomm.planning.plan import Plan
+from topocomm.topology.draw.names import ranges
+from topocomm.topology.in_network import IN_NETWORK, knows
+from topocomm.topology.model import Device, Topology
+
+REDUCING = ("allreduce", "reduce", "reduce_scatter")
+"""Collectives that such switches know; of the others only those that fold are told of."""
+FOLDING = (*REDUCING, "scan", "exscan")
+MOST_NAMED = 3
+
+
+def in_network_notes(plan: Plan, topology: Topology, operator: Operator) -> list[str]:
+    """What switches between the plan's ranks could do by themselves for it, or why they cannot: a note a technology.
+
+    Args:
+        plan: The plan; like all plans it uses nothing of this.
+        topology: What it was made for.
+        operator: The operator it was made for, at its default types.
+    """
+    if plan.collective.name not in FOLDING:
+        return []
+    found = _between(plan, topology)
+    types = [str(field.dtype) for field in operator.default_layout(1).fields]
+    notes = []
+    for kind, own in IN_NETWORK.items():
+        mine = [device for device in found if device.in_network == kind]
+        if not mine:
+            continue
+        more = f" and {len(mine) - MOST_NAMED} more" if len(mine) > MOST_NAMED else ""
+        who = f"{ranges(device.id for device in mine[:MOST_NAMED])}{more} ({own.name})"
+        why = _why_not(plan, operator.name, types, knows(kind, operator.name, types))
+        if why:
+            notes.append(f"{who} can reduce {', '.join(own.types)} of numbers on the way; no use here: {why}")
+        else:
+            limit = _limit(plan, mine, topology)
+            notes.append(
+                f"{who} could reduce {operator.name} of {types[0]} on the way; plans here do not use it{limit}"
+            )
+    return notes
+
+
+def _between(plan: Plan, topology: Topology) -> list[Device]:
+    """Such switches on hosts of several of the ranks, or of the network between several such hosts."""
+    ranks = Counter(topology.by_id[end].host for end in set(plan.ranks))
+    hosts = set(topology.hosts)
+    return [
+        device
+        for device in topology.devices
+        if device.in_network is not None and (ranks[device.host] > 1 if device.host in hosts else len(ranks) > 1)
+    ]
+
+
+def _why_not(plan: Plan, operator: str, types: Sequence[str], known: bool) -> str:
+    """Why such switches are of no use to a plan, in words; "" where they are."""
+    if not known and operator in ("sum", "min", "max"):
+        return f"they know no {operator} of {', '.join(types)}"
+    if not known:
+        return f"they cannot be given {operator}"
+    if plan.collective.name not in REDUCING:
+        return f"they know no {plan.collective.name}"
+    return "they fold in an order of their own" if plan.order == "canonical" else ""
+
+
+def _limit(plan: Plan, switches: Sequence[Device], topology: Topology) -> str:
+    """Of an allreduce through one switch: what no plan that uses it beats, in words.
+
+    Every value leaves its endpoint once and every result enters one, whatever the switch does.
+    """
+    ends = set(plan.ranks)
+    rates: dict[Edge, float] = {edge: figures.gb_per_s for edge, figures in link_figures(topology)[0].items()}
+    joins_all = any(all((end, s.id) in rates and (s.id, end) in rates for end in ends) for s in switches)
+    if plan.collective.name != "allreduce" or not joins_all:
+        return ""
+    most = min(sum(rate for edge, rate in rates.items() if edge[side] == end) for end in ends for side in (0, 1))
+    return f"; with it throughput <= {most:.2f} GB/s"

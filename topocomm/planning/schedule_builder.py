@@ -1,0 +1,138 @@
+"""Makes a Schedule the way an algorithm thinks: from values that move and merge, or from whole columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.schedule import Combine, Schedule, Transfer, make_schedule
+
+
+def schedule_of_columns(
+    ranks: int,
+    chunks: Sequence[tuple[int, int]],
+    *,
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    transfers: NDArray[np.int64],
+    combines: NDArray[np.int64],
+    operands: Sequence[NDArray[np.int64]],
+) -> Schedule:
+    """A Schedule from columns in any round order; the order within a round is kept.
+
+    Args:
+        ranks: Number of ranks.
+        chunks: (first row, rows) of every chunk.
+        inputs: [n, 3] as in Schedule.
+        outputs: [n, 3] as in Schedule.
+        transfers: [n, 7] as in Schedule.
+        combines: [n, 4] as in Schedule.
+        operands: Operand slots of the combines, in blocks [combines of the block, operands of each].
+    """
+    moves = transfers[np.argsort(transfers[:, 0], kind="stable")]
+    order = np.argsort(combines[:, 0], kind="stable")
+    folds = combines[order]
+    widths = np.concatenate([np.zeros(0, np.int64), *(np.full(len(block), block.shape[1]) for block in operands)])
+    flat = np.concatenate([np.zeros(0, np.int64), *(block.ravel() for block in operands)])
+    starts = np.concatenate([[0], np.cumsum(widths)])
+    ends = np.concatenate([[0], np.cumsum(widths[order])])
+    where = np.repeat(starts[order] - ends[:-1], widths[order]) + np.arange(len(flat))
+    rounds = max([int(table[-1, 0]) + 1 for table in (moves, folds) if len(table)] + [0])
+    return Schedule(
+        ranks=ranks,
+        rounds=rounds,
+        chunks=tuple((int(first), int(rows)) for first, rows in chunks),
+        inputs=inputs.astype(np.int32),
+        outputs=outputs.astype(np.int32),
+        transfers=moves.astype(np.int32),
+        combines=folds.astype(np.int32),
+        operands=flat[where].astype(np.int32),
+        operand_starts=ends.astype(np.int32),
+    )
+
+
+@dataclass
+class ScheduleBuilder:
+    """Writes a Schedule the way an algorithm thinks: values that move and merge, slots numbered by themselves.
+
+    Slot 0 of every rank is its own contribution (in canonical order, slot i is the i-th of its `nodes`). `send` and
+    `fold` return the new slot.
+    """
+
+    ranks: int
+    chunks: tuple[tuple[int, int], ...]
+    contributors: Iterable[int] | None = None
+    """Ranks that put in a value: all, unless the collective says otherwise (broadcast: the root)."""
+    owners: Sequence[int] = ()
+    """Of an allgather, whose part each chunk lies in."""
+    nodes: Sequence[Sequence[tuple[int, int]]] = ()
+    """In canonical order, the ranges of virtual shards that each rank puts in."""
+    first_slots: Sequence[int] = ()
+    """Slots of each rank that are taken before anything is sent; 1 where it is empty, or what `nodes` says."""
+    transfers: list[Transfer] = field(default_factory=list)
+    combines: list[Combine] = field(default_factory=list)
+    outputs: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._next_slot = list(self.first_slots) or [len(own) for own in self.nodes] or [1] * self.ranks
+
+    def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0) -> int:
+        """Send (src, slot, chunk) to dst in this round; returns the slot where it arrives."""
+        arrived = self._new_slot(dst)
+        self.transfers.append(Transfer(round_, src, slot, dst, arrived, chunk))
+        return arrived
+
+    def fold(self, round_: int, rank: int, operands: Sequence[int], *, chunk: int = 0) -> int:
+        """Left fold of the operand slots of `rank` at the end of this round; returns the slot of the result."""
+        if len(operands) == 1:
+            return operands[0]
+        out = self._new_slot(rank)
+        self.combines.append(Combine(round_, rank, out, chunk, tuple(operands)))
+        return out
+
+    def output(self, rank: int, slot: int, *, chunk: int = 0) -> None:
+        """Declare (rank, slot, chunk) a result."""
+        self.outputs.append((rank, slot, chunk))
+
+    def output_everywhere(self, held: Sequence[Mapping[int, int]]) -> None:
+        """Declare every chunk a result of every rank; `held` has its slot by rank and chunk."""
+        for rank in range(self.ranks):
+            for chunk in range(len(self.chunks)):
+                self.output(rank, held[rank][chunk], chunk=chunk)
+
+    def own_parts(self) -> list[dict[int, int]]:
+        """The slots by rank and chunk that an allgather begins with."""
+        held: list[dict[int, int]] = [{} for _ in range(self.ranks)]
+        for chunk, owner in enumerate(self.owners):
+            held[owner][chunk] = 0
+        return held
+
+    def build(self) -> Schedule:
+        """The finished Schedule."""
+        contributors = range(self.ranks) if self.contributors is None else self.contributors
+        inputs = [(rank, 0, rank) for rank in contributors]
+        if self.nodes:
+            places = [(rank, slot) for rank, own in enumerate(self.nodes) for slot in range(len(own))]
+            inputs = [(rank, slot, node) for node, (rank, slot) in enumerate(places)]
+        return make_schedule(
+            self.ranks,
+            self.chunks,
+            inputs=inputs,
+            outputs=sorted(self.outputs, key=lambda out: (out[0], out[2])),
+            transfers=self.transfers,
+            combines=self.combines,
+            owners=self.owners,
+            nodes=[node for own in self.nodes for node in own],
+        )
+
+    def slots_used(self, rank: int) -> int:
+        """How many slots of the rank are taken."""
+        return self._next_slot[rank]
+
+    def _new_slot(self, rank: int) -> int:
+        slot = self._next_slot[rank]
+        self._next_slot[rank] = slot + 1
+        return slot

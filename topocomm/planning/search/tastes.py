@@ -1,0 +1,93 @@
+"""Tables of taste: what the beam search weighs messages by beside what they bring, so that its matchings vary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.planning.search.gossip import SAME_US
+from topocomm.planning.search.hashing import mix
+
+NOISES = 64
+"""Tables of noise, used in turn."""
+STYLES = ((0.01, 0.001), (0.2, 0.1), (1.0, 0.3), (0.05, 0.6))
+"""(weight of an early arrival, of noise) beside log2 of the new knowledge, by variant."""
+SHIFT_STYLE = (0.01, 2.0)
+"""The same for tables of shifts."""
+
+Times = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tastes:
+    """Ways to weigh messages.
+
+    Attributes:
+        kinds: int64 [kinds, 2]: (class, way) of every kind of child; a shift goes with the class that it needs.
+        table: float64 [ways, n, n].
+        early: float64 [ways]: weight of an early arrival.
+        taste: float64 [ways]: weight of the table.
+        mutual: bool [ways]: ranks that tell each other come first.
+    """
+
+    kinds: Ints
+    table: Times
+    early: Times
+    taste: Times
+    mutual: NDArray[np.bool_]
+
+
+def tastes_of(latency_us: Times, limits: list[float], noise: Times, shifts: Times) -> Tastes:
+    """Every table as a way to weigh messages, and each way with the classes it goes with.
+
+    Args:
+        latency_us: float64 [n, n].
+        limits: Largest latency of each class, in us.
+        noise: float64 [tables, n, n], see `noise_tables`; goes with every class.
+        shifts: float64 [tables, n, n], see `shift_tables`; goes with the class of its longest message.
+    """
+    ways = np.arange(len(noise) + len(shifts))
+    styles = np.array(STYLES)[ways // 2 % len(STYLES)]
+    styles[len(noise) :] = SHIFT_STYLE
+    table = np.concatenate([noise, shifts])
+    longest_us = np.where(shifts.astype(bool) & np.isfinite(latency_us), latency_us, 0.0).max(axis=(1, 2))
+    needed = np.minimum(np.searchsorted(np.array(limits) + SAME_US, longest_us), len(limits) - 1).tolist()
+    kinds = [(level, way) for way in range(len(noise)) for level in range(len(limits))]
+    kinds += [(level, len(noise) + shift) for shift, level in enumerate(needed)]
+    return Tastes(np.array(kinds), table, styles[:, 0], styles[:, 1], (ways % 2 == 0) & (ways < len(noise)))
+
+
+def noise_tables(count: int) -> Times:
+    """float64 [tables, n, n] in [0, 1)."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    places = (np.arange(NOISES * count * count, dtype=np.uint64) + np.uint64(1)) * golden
+    return (mix(places) >> np.uint64(11)).astype(np.float64).reshape(NOISES, count, count) * 2.0**-53
+
+
+def shift_tables(count: int, partitions: tuple[Ints, ...]) -> Times:
+    """float64 [tables, n, n] of 0 and 1: shifts by 2^j inside clusters, and between clusters, all or fanned out."""
+    tables = []
+    for label in (np.zeros(count, np.int64), *partitions):
+        groups = [np.flatnonzero(label == name).tolist() for name in np.unique(label)]
+        most = max(map(len, groups))
+        for width in [1 << j for j in range(max(most - 1, 0).bit_length())]:
+            inside = [(g[i], g[(i + width) % len(g)]) for g in groups for i in range(len(g))]
+            tables.append(_edges(count, inside))
+        for step in range(1, min(len(groups), 5)):
+            for fan in (0, 1)[: len(groups) - 1]:
+                pairs = []
+                for place, group in enumerate(groups):
+                    for i, rank in enumerate(group):
+                        other = groups[(place + 1 + (step - 1 + fan * i) % (len(groups) - 1)) % len(groups)]
+                        pairs.append((rank, other[i % len(other)]))
+                tables.append(_edges(count, pairs))
+    return np.stack(tables)
+
+
+def _edges(count: int, pairs: list[tuple[int, int]]) -> Times:
+    table = np.zeros((count, count))
+    table[tuple(np.array(pairs).T)] = 1.0
+    return table

@@ -1,0 +1,144 @@
+"""Schedules made of schedules, for the same computation: without `repeat`, with other ranks, with rounds cut apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from topocomm.planning.schedule import Combine, IntTable, Repeat, Rows, Schedule, Transfer, make_schedule
+from topocomm.planning.traffic import busiest_port
+
+
+def unrolled(schedule: Schedule) -> Schedule:
+    """The same computation without `repeat`: every slice of a chunk is a chunk of its own, its rounds come later.
+
+    Slice i of chunk c is chunk c * count + i, so chunks abut, and its rounds are those of the schedule, each
+    i * stagger_rounds later. In a round the entries of earlier slices come first; entries of several slices from one
+    source to one destination over one path are one message, as they are anywhere. A schedule without `repeat` is
+    returned as it is.
+
+    Args:
+        schedule: A verified schedule.
+    """
+    if schedule.repeat is None:
+        return schedule
+    count, stagger = schedule.repeat.count, schedule.repeat.stagger_rounds
+    first, rows = np.asarray(schedule.chunks, dtype=np.int64).reshape(-1, 2).T[:, :, None]
+    steps = np.arange(count + 1)
+    edges = first + rows // count * steps + rows % count * steps // count  # as `split_rows`, and never too large
+    chunks = np.stack([edges[:, :-1], np.diff(edges)], axis=2).reshape(-1, 2)
+    transfers = _sliced(schedule.transfers, schedule.repeat, chunk_column=5)
+    combines = _sliced(schedule.combines, schedule.repeat, chunk_column=3)
+    order = np.argsort(combines[:, 0], kind="stable")
+    operands, starts = _operands_of(schedule, order % max(len(schedule.combines), 1))
+    outputs = np.repeat(schedule.outputs, count, axis=0)
+    outputs[:, 2] = outputs[:, 2] * count + np.tile(np.arange(count, dtype=np.int32), len(schedule.outputs))
+    return replace(
+        schedule,
+        rounds=schedule.rounds + (count - 1) * stagger,
+        chunks=tuple(map(tuple, chunks.tolist())),
+        outputs=outputs,
+        transfers=transfers[np.argsort(transfers[:, 0], kind="stable")],
+        combines=combines[order],
+        operands=operands,
+        operand_starts=starts,
+        owners=tuple(np.repeat(np.asarray(schedule.owners, dtype=np.int64), count).tolist()),
+        repeat=None,
+    )
+
+
+def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> IntTable:
+    """The table once for every slice, slice by slice, with its rounds (column 0) and chunks."""
+    slices = np.repeat(np.arange(repeat.count, dtype=np.int32), len(table))
+    every = np.tile(table, (repeat.count, 1))
+    every[:, 0] += slices * repeat.stagger_rounds
+    every[:, chunk_column] = every[:, chunk_column] * repeat.count + slices
+    return every
+
+
+def _operands_of(schedule: Schedule, which: Rows) -> tuple[IntTable, IntTable]:
+    """Operands, and where they start, of these combines in this order."""
+    sizes = np.diff(schedule.operand_starts)[which]
+    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+    shift = np.repeat(schedule.operand_starts[which] - starts[:-1], sizes)
+    return schedule.operands[shift + np.arange(starts[-1])], starts.astype(np.int32)
+
+
+def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:
+    """The same schedule with `order[i]` in place of rank i; of a collective in which all ranks are alike."""
+    names = np.asarray(order, dtype=np.int32)
+
+    def renamed(table: IntTable, *columns: int) -> IntTable:
+        table = table.copy()
+        for column in columns:
+            table[:, column] = names[table[:, column]]
+        return table
+
+    inputs, outputs = renamed(schedule.inputs, 0, 2), renamed(schedule.outputs, 0)
+    return replace(
+        schedule,
+        inputs=inputs[np.argsort(inputs[:, 0], kind="stable")],
+        outputs=outputs[np.argsort(outputs[:, 0], kind="stable")],
+        transfers=renamed(schedule.transfers, 1, 3),
+        combines=renamed(schedule.combines, 1),
+    )
+
+
+def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Schedule:
+    """The same schedule with rounds cut in as many as it takes to give no endpoint over `ports` messages in one.
+
+    Needed where several ranks share an endpoint. A slot is read only in rounds after it was written, so cutting a
+    round changes no value. Slices of a pipelined schedule that meet at a port are cut apart one by one.
+    """
+    if busiest_port(schedule, endpoints) <= ports:
+        return schedule
+    schedule = unrolled(schedule)
+    transfers, combines = [], []
+    moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
+    folds: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
+    for move in schedule.transfer_list():
+        moves[move.round].append(move)
+    for fold in schedule.combine_list():
+        folds[fold.round].append(fold)
+    after = 0
+    for round_ in range(schedule.rounds):
+        used: dict[tuple[str, str, int], set[tuple[int, int, int]]] = {}
+        last = after
+        for move in moves[round_]:
+            message = (move.src, move.dst, move.path)
+            at = after
+            while not _fits(used, endpoints, ports, message, at):
+                at += 1
+            used.setdefault(("send", endpoints[move.src], at), set()).add(message)
+            used.setdefault(("receive", endpoints[move.dst], at), set()).add(message)
+            transfers.append(move._replace(round=at))
+            last = max(last, at)
+        combines += [fold._replace(round=last) for fold in folds[round_]]
+        after = last + 1
+    return make_schedule(
+        schedule.ranks,
+        schedule.chunks,
+        inputs=schedule.inputs.tolist(),
+        outputs=schedule.outputs.tolist(),
+        transfers=transfers,
+        combines=combines,
+        paths=schedule.paths,
+        owners=schedule.owners,
+        nodes=schedule.nodes,
+    )
+
+
+def _fits(
+    used: dict[tuple[str, str, int], set[tuple[int, int, int]]],
+    endpoints: Sequence[str],
+    ports: int,
+    message: tuple[int, int, int],
+    at: int,
+) -> bool:
+    sides = (
+        used.get(("send", endpoints[message[0]], at), set()),
+        used.get(("receive", endpoints[message[1]], at), set()),
+    )
+    return all(message in side or len(side) < ports for side in sides)
