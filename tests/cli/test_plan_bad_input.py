@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tests.cli.plan_command import refused, run
 from topocomm import catalog, plan
-from topocomm.cli.main import main
 from topocomm.planning.formats.plan_json import dumps, plan_digest
 
 H100 = ("--system", "dgx-h100")
@@ -19,23 +19,13 @@ def pair(a="A", b="B", **figures):
     return [link(a, b, **figures), link(b, a, **figures)]
 
 
+def told(capsys, *words):
+    """What the one line says."""
+    return refused(capsys, *words).removeprefix("topocomm plan: ").rstrip("\n")
+
+
 def machine(links, names="AB"):
     return {"devices": [{"id": name, "kind": "gpu"} for name in names], "links": links}
-
-
-def run(capsys, *words):
-    try:
-        status = main(["plan", *words])
-    except SystemExit as exit_:
-        status = exit_.code
-    captured = capsys.readouterr()
-    return status, captured.out, captured.err
-
-
-def refused(capsys, *words):
-    status, out, err = run(capsys, *words)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    return err.removeprefix("topocomm plan: ").rstrip("\n")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +51,7 @@ def refused(capsys, *words):
 def test_topologies_that_cannot_be_planned_on(capsys, tmp_path, document, message):
     file = tmp_path / "topo.json"
     file.write_text(json.dumps(document))
-    assert message in refused(capsys, "--input", str(file), "--bytes", "64")
+    assert message in told(capsys, "--input", str(file), "--bytes", "64")
 
 
 def test_unknown_figures_are_named_with_their_table(capsys, tmp_path):
@@ -111,10 +101,10 @@ def altered(tmp_path, path, value):
 )
 def test_plans_that_are_wrong_are_named_with_their_file(capsys, tmp_path, path, value, message):
     file = altered(tmp_path, path, value)
-    assert refused(capsys, *H100, "--plan", file).startswith(f"{file}: {message}")
+    assert told(capsys, *H100, "--plan", file).startswith(f"{file}: {message}")
 
 
 def test_a_plan_for_fewer_ranks_is_for_another_topology(capsys, tmp_path):
     file = tmp_path / "plan.json"
     plan(catalog("dgx-h100", hosts=2), payload_bytes=64).save(file)
-    assert refused(capsys, *H100, "--plan", str(file)).startswith(f"{file}: made for another topology (digest ")
+    assert told(capsys, *H100, "--plan", str(file)).startswith(f"{file}: made for another topology (digest ")

@@ -8,9 +8,9 @@ from tests.concatenation import CONCAT
 from tests.machines import joined, line, switch
 from tests.planning.replay import builds, collective_of
 from topocomm import SUM, PlanError
-from topocomm.planning.candidates import Request
 from topocomm.planning.collectives import COLLECTIVES, Collective
 from topocomm.planning.paths import NoRouteError, PathFinder
+from topocomm.planning.request import Request
 from topocomm.planning.schedule import Repeat, Schedule
 from topocomm.planning.searched import searched
 from topocomm.planning.transforms import split_rounds

@@ -1,9 +1,10 @@
 """A schedule run on strings, by an interpreter that shares no code with `verify`; and what must come out."""
 
 from topocomm import SUM
-from topocomm.planning.candidates import Request, candidate_builds
+from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import IN_PARTS, Collective
 from topocomm.planning.paths import PathFinder
+from topocomm.planning.request import Request
 from topocomm.planning.schedule import Schedule, split_rows
 
 

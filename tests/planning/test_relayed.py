@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from tests.concatenation import CONCAT
 from tests.machines import line, switch
 from topocomm import SUM, Device, Link, Topology, check_certificate, plan
-from topocomm.planning.candidates import Request
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.relayed import relayed_builds
+from topocomm.planning.request import Request
 from topocomm.planning.verify import verify
 
 

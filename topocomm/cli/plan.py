@@ -18,7 +18,6 @@ from topocomm.cli.sources import add_sources, read_sources
 from topocomm.errors import OperatorError, PlanError
 from topocomm.operators.find import find_operator
 from topocomm.operators.operator import ALIGNMENT_BYTES, Operator
-from topocomm.planning.candidates import Limits
 from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
 from topocomm.planning.compare import defect, ranked
@@ -28,6 +27,7 @@ from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.plan_text import plan_text
 from topocomm.planning.planner import plan
+from topocomm.planning.request import Limits
 from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.verify import verify
 from topocomm.topology.degrade import without

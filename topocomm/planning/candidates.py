@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 
 from topocomm.errors import PlanError
-from topocomm.operators.operator import Layout, Operator
 from topocomm.planning.algorithms import (
     binomial,
     canonical,
@@ -19,7 +18,6 @@ from topocomm.planning.algorithms import (
     multiport,
     prefix,
     ring,
-    two_tree,
 )
 from topocomm.planning.algorithms import (
     parts as in_parts,
@@ -31,83 +29,21 @@ from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.algorithms.shift import shift_scan
-from topocomm.planning.collectives import Collective
-from topocomm.planning.cost import PortModel
-from topocomm.planning.forests.forest import forest_of
-from topocomm.planning.forests.layout import STAGGER_ROUNDS
 from topocomm.planning.levels import Nest, nest_of
 from topocomm.planning.paths import PathFinder
-from topocomm.planning.plan import Objective
+from topocomm.planning.pipelined import pipelined_builds
 from topocomm.planning.range_tree import RangeTree, aligned_tree
+from topocomm.planning.request import Build, Builds, Request
 from topocomm.planning.schedule import Schedule
-from topocomm.planning.slices import most_slices, sliced
 from topocomm.planning.transforms import relabelled
 
-Build = Callable[[], Schedule]
-Builds = Iterator[tuple[str, Build]]
-
-FEW_RANKS = 16
 MOST_FLAT_RANKS = 64
 MOST_RING_RANKS = 256
 """Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
-MOST_FOREST_RANKS = 128
-MOST_AUTO_FOREST_RANKS = 32
-LONG_BYTES = 8 << 10
-"""From here on objective auto tries trees that share out the links."""
-SLICE_BYTES, SLICES, MANY_SLICES = 64 << 10, (1, 2, 4, 8, 16, 32, 64), 16
-"""Of a pipelined chunk: the least bytes of a slice, how many slices are tried, and how many where bytes alone count."""
 MOST_PIECES = 1 << 22
 """Of the parts that the ranks of an allgather or reduce_scatter receive or send, all together."""
 MOST_LISTED_RANKS = 2048
 """Beyond these only schedules that are written as columns are offered."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a plan may use: None is no limit.
-
-    Attributes:
-        max_trees: Trees per root of packed trees.
-        max_scratch_bytes: Bytes beside the caller's own value, on the rank that needs most.
-    """
-
-    max_trees: int | None = None
-    max_scratch_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.max_trees is not None and self.max_trees < 1:
-            raise PlanError(f"max_trees {self.max_trees}: expected at least 1 tree per root")
-        if self.max_scratch_bytes is not None and self.max_scratch_bytes < 0:
-            raise PlanError(f"max_scratch_bytes {self.max_scratch_bytes}: expected 0 or more")
-
-
-NO_LIMITS = Limits()
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be planned, beside the topology."""
-
-    collective: Collective
-    operator: Operator
-    layout: Layout
-    endpoints: tuple[str, ...]
-    objective: Objective
-    ports: int
-    port_model: PortModel
-    cores: int = 0
-    """Of ranks that share one memory; 0 where links are what counts."""
-    limits: Limits = NO_LIMITS
-
-    @property
-    def bytes_count(self) -> bool:
-        """Whether algorithms that only save bytes are worth planning: on few ranks always."""
-        return self.objective in ("auto", "throughput") or len(self.endpoints) <= FEW_RANKS
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of one rank's value; of allgather and reduce_scatter, of the whole."""
-        return self.layout.rows * self.layout.row_bytes
 
 
 def candidate_builds(request: Request, paths: PathFinder) -> Builds:
@@ -117,24 +53,7 @@ def candidate_builds(request: Request, paths: PathFinder) -> Builds:
         return
     yield from _BUILDS[request.collective.name](request, _Machine(request, paths))
     if request.layout.splittable:
-        slices = _slices(request, paths)
-        if slices:
-            yield from _pipelined_builds(request, paths, slices)
-
-
-def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
-    """Numbers of slices worth a plan: of objective throughput one, of auto several, of the others none.
-
-    Of auto on GPUs only: what a rank's processor does for every message of a slice is in no model yet.
-    """
-    one_root = request.collective.name in ("reduce", "broadcast")
-    most = max(1, request.payload_bytes // (1 if one_root else len(request.endpoints)) // SLICE_BYTES)
-    if request.objective == "throughput":
-        return (min(most, MANY_SLICES),)
-    kinds = {paths.topology.by_id[end].kind for end in request.endpoints}
-    if request.objective != "auto" or kinds != {"gpu"} or request.payload_bytes < LONG_BYTES or request.cores:
-        return ()
-    return tuple(n for n in SLICES if n <= most) if len(request.endpoints) <= MOST_AUTO_FOREST_RANKS else ()
+        yield from pipelined_builds(request, paths)
 
 
 @dataclass(frozen=True)
@@ -225,47 +144,6 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
             if request.operator.commutative:
                 yield "ring", partial(ring.ring_allreduce, count, rows)
     yield from _grouped_allreduces(request, machine)
-
-
-def _pipelined_builds(request: Request, paths: PathFinder, slices: Sequence[int]) -> Builds:
-    """Trees packed into the links, and two trees, in slices that follow each other.
-
-    Args:
-        request: What is planned.
-        paths: Routes on the machine.
-        slices: How many of them to try; where chunks have fewer rows, that many.
-    """
-    collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
-
-    def each(name: str, most: int) -> Iterator[tuple[str, int]]:
-        for number in dict.fromkeys(min(number, most) for number in slices):
-            yield f"{name}-{number}" if request.objective == "auto" else name, number
-
-    forest = _forest(request, paths) if count <= MOST_FOREST_RANKS else None
-    if forest is not None:
-        for name, number in each("forest", most_slices(forest)):
-            yield name, partial(sliced, forest, number, STAGGER_ROUNDS)
-    for name, number in each("two-tree", max(1, rows // 2)):
-        if collective.name == "allreduce":
-            yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
-        elif collective.name == "reduce":
-            build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=number)
-            yield name, partial(build, keep_order=not request.operator.commutative)
-        elif collective.name == "broadcast":
-            yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number)
-
-
-def _forest(request: Request, paths: PathFinder) -> Schedule | None:
-    """The schedule of packed trees, all rows at once; None where trees do not fit."""
-    found = forest_of(
-        request.collective,
-        paths,
-        request.endpoints,
-        request.layout.rows,
-        commutative=request.operator.commutative,
-        max_trees=request.limits.max_trees,
-    )
-    return None if found is None else found.schedule
 
 
 def _grouped_allreduces(request: Request, machine: _Machine) -> Builds:

@@ -20,8 +20,8 @@ from topocomm.planning.transforms import unrolled
 PortModel = Literal["alpha", "loggp"]
 TIME_DIGITS = 9
 """To which times in us are rounded, of plans and bounds alike: else a plan could seem better than its bound."""
-FLUID_LIMIT_MESSAGES = 4096
-"""Above this, bytes are reckoned round by round: each round's busiest link, added to the latency."""
+FLUID_LIMIT_MESSAGES, FLUID_LIMIT_TRANSFERS = 4096, 1 << 14
+"""Above these, bytes are reckoned round by round: each round's busiest link, added to the latency."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def cost_of(
     wire_bytes = int(messages.payload_bytes.sum())
     if not wire_bytes:
         predicted_us = alpha_us
-    elif len(messages) <= FLUID_LIMIT_MESSAGES:
+    elif len(messages) <= FLUID_LIMIT_MESSAGES and len(once.transfers) <= FLUID_LIMIT_TRANSFERS:
         predicted_us = _fluid_us(once, endpoints, paths, row_bytes, rules)
     else:
         predicted_us = alpha_us + _bytes_us(messages, routes, paths)

@@ -17,7 +17,7 @@ from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
-from topocomm.planning.candidates import NO_LIMITS, Builds, Limits, Request, candidate_builds
+from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
 from topocomm.planning.cost import TIME_DIGITS, Cost, PortModel, cost_of
@@ -26,6 +26,7 @@ from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
 from topocomm.planning.relayed import relayed_builds
+from topocomm.planning.request import NO_LIMITS, Builds, Limits, Request
 from topocomm.planning.schedule import Schedule, split_rows
 from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.search.gossip import SAME_US

@@ -14,9 +14,10 @@ from itertools import pairwise
 from topocomm.planning.algorithms.canonical import relayed_canonical
 from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.algorithms.multiport import reversed_gossip
-from topocomm.planning.candidates import MOST_LISTED_RANKS, MOST_RING_RANKS, Builds, Request
+from topocomm.planning.candidates import MOST_LISTED_RANKS, MOST_RING_RANKS
 from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.paths import PathFinder
+from topocomm.planning.request import Builds, Request
 from topocomm.planning.searched import built
 from topocomm.topology.model import ENDPOINT_KINDS
 

@@ -17,10 +17,10 @@ from topocomm.planning.algorithms.gossip import (
     gossip_scan,
 )
 from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
-from topocomm.planning.candidates import Request
 from topocomm.planning.collectives import Collective
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.range_tree import aligned_tree
+from topocomm.planning.request import Request
 from topocomm.planning.schedule import Schedule
 from topocomm.planning.search.find import search_gossip
 from topocomm.planning.search.gossip import SAME_US

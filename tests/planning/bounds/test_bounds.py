@@ -8,11 +8,12 @@ import topocomm
 from tests.machines import hosts, switch
 from tests.planning.schedules import MACHINES
 from topocomm.planning.bounds import bounds_of, least_rounds
-from topocomm.planning.candidates import Request, candidate_builds
+from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.cost import cost_of
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.planner import every_plan
+from topocomm.planning.request import Request
 from topocomm.planning.schedule import split_rows
 from topocomm.planning.transforms import split_rounds
 from topocomm.topology.catalog import SYSTEMS

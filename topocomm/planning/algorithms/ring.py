@@ -8,20 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.schedule import Schedule, part_chunks, split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder
+import numpy as np
+
+from topocomm.planning.schedule import NO_PATH, Schedule, part_chunks, split_rows
+from topocomm.planning.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 
 def ring_allreduce(ranks: int, rows: int) -> Schedule:
-    """2(P-1) rounds; chunk c is reduced at rank c, then goes around again. At most one chunk per row."""
-    build = ScheduleBuilder(ranks, split_rows(rows, min(ranks, rows) if rows else ranks))
-    owners = range(len(build.chunks))
-    held: list[dict[int, int]] = [{} for _ in range(ranks)]
-    for chunk, slot in enumerate(collect_around(build, owners)):
-        held[chunk][chunk] = slot
-    spread_around(build, owners, held, first_round=ranks - 1)
-    build.output_everywhere(held)
-    return build.build()
+    """2(P-1) rounds; chunk c is reduced at rank c, then goes around again. At most one chunk per row.
+
+    Written as columns, [chunks, ranks] or [chunks, steps]: it has 2 P^2 messages.
+    """
+    chunks = split_rows(rows, min(ranks, rows) if rows else ranks)
+    chunk, rank, step = np.arange(len(chunks))[:, None], np.arange(ranks), np.arange(ranks - 1)
+    folds, away = rank != (chunk + 1) % ranks, rank != chunk  # who folds it, and who gets the result
+    arrived = 1 + 2 * (np.cumsum(folds, axis=0) - folds)
+    last = 1 + 2 * folds.sum(axis=0) + np.cumsum(away, axis=0) - away
+    sources, results = np.where(folds, arrived + 1, 0), np.where(away, last, arrived + 1 if ranks > 1 else 0)
+    up, down = (chunk + 1 + step) % ranks, (chunk + step) % ranks
+    after, below = (up + 1) % ranks, (down + 1) % ranks
+    moves = [
+        np.stack(np.broadcast_arrays(round_, src, held[chunk, src], dst, place[chunk, dst], chunk, NO_PATH), axis=2)
+        for round_, src, held, dst, place in (
+            (step, up, sources, after, arrived),
+            (ranks - 1 + step, down, results, below, last),
+        )
+    ]
+    combines = np.stack(np.broadcast_arrays(step, after, sources[chunk, after], chunk), axis=2)
+    operands = np.stack([arrived[chunk, after], 0 * after], axis=2)
+    outputs = np.stack(np.broadcast_arrays(rank, results, chunk), axis=2).transpose(1, 0, 2)
+    return schedule_of_columns(
+        ranks,
+        chunks,
+        inputs=np.stack([rank, 0 * rank, rank], axis=1),
+        outputs=outputs.reshape(-1, 3),
+        transfers=np.concatenate(moves).reshape(-1, 7),
+        combines=combines.reshape(-1, 4),
+        operands=[operands.reshape(-1, 2)],
+    )
 
 
 def ring_reduce_scatter(parts: Sequence[int]) -> Schedule:
