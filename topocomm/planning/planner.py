@@ -16,34 +16,22 @@ from threading import Lock
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
-from topocomm.planning.bounds import Bounds, bounds_of, certify
+from topocomm.planning.bounds import Bounds, bounds_of
+from topocomm.planning.candidate import Candidate, candidate_of, merit_of, plan_of, rank_of
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
-from topocomm.planning.cost import TIME_DIGITS, Cost, PortModel, cost_of
-from topocomm.planning.memory_cost import memory_us
+from topocomm.planning.cost import Cost, PortModel
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.payload import layout_of
-from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan, PlanFigures
+from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan
 from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.request import NO_LIMITS, Builds, Limits, Request
-from topocomm.planning.schedule import Schedule, split_rows
+from topocomm.planning.schedule import split_rows
 from topocomm.planning.scratch import scratch_bytes
 from topocomm.planning.search.gossip import SAME_US
 from topocomm.planning.searched import Searched, searched
-from topocomm.planning.transforms import split_rounds
-from topocomm.planning.verify import Proof, verify
 from topocomm.topology.model import ENDPOINT_KINDS, Topology
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A proved schedule and what it costs."""
-
-    algorithm: str
-    schedule: Schedule
-    proof: Proof
-    cost: Cost
 
 
 def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-only
@@ -209,9 +197,9 @@ def every_plan(
     request = Request(made, operator, layout, ends, "auto", 1, "loggp")
     paths = PathFinder(topology)
     refuse_disconnected(paths, made, ends)
-    found = sorted(_candidates(candidate_builds(request, paths), request, paths), key=lambda one: _merit(one, "auto"))
+    found = sorted(_candidates(candidate_builds(request, paths), request, paths), key=lambda one: merit_of(one, "auto"))
     bounds = _bounds(request, paths)
-    return [_finish(request, one, paths, bounds) for one in found]
+    return [plan_of(request, one, paths, bounds) for one in found]
 
 
 def _collective(
@@ -275,9 +263,9 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
             "messages; plan for fewer ranks, or add links or switches between their endpoints"
         )
     found = _within_scratch(found, request)
-    found.sort(key=lambda one: _rank(one, request))
-    plan = _finish(request, found[0], paths, bounds)
-    if by_search is not None and _merit(found[0], request.objective)[0] <= by_search.least + SAME_US:
+    found.sort(key=lambda one: rank_of(one, request))
+    plan = plan_of(request, found[0], paths, bounds)
+    if by_search is not None and merit_of(found[0], request.objective)[0] <= by_search.least + SAME_US:
         plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=by_search.proof))
     return plan, tuple((one.algorithm, one.cost) for one in found)
 
@@ -298,11 +286,11 @@ def _searched(
 ) -> tuple[list[Candidate], Searched | None]:
     """What a search finds where no candidate meets the bound, and what it proves."""
     bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
-    reached = min((_merit(one, request.objective)[0] for one in found), default=inf)
+    reached = min((merit_of(one, request.objective)[0] for one in found), default=inf)
     result = searched(request, paths, reached, bound)
     if result is None or result.schedule is None:
         return [], result
-    return [_candidate("searched", result.schedule, request, paths)], result
+    return [candidate_of("searched", result.schedule, request, paths)], result
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
@@ -331,86 +319,9 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[Can
     found = []
     for name, build in builds:
         with suppress(NoRouteError):
-            found.append(_candidate(name, build(), request, paths))
+            found.append(candidate_of(name, build(), request, paths))
     return found
-
-
-def _candidate(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> Candidate:
-    serialised = request.objective != "rounds"
-    if not serialised:
-        schedule = split_rounds(schedule, request.endpoints, request.ports)
-    proof = verify(
-        schedule,
-        request.collective,
-        paths=paths,
-        endpoints=request.endpoints,
-        ports=request.ports,
-        serialised=serialised,
-        keep_order=not request.operator.commutative,
-    )
-    cost = cost_of(
-        schedule,
-        request.endpoints,
-        paths,
-        row_bytes=request.layout.row_bytes,
-        ports=request.ports,
-        port_model=request.port_model,
-    )
-    return Candidate(name, schedule, proof, cost)
-
-
-def _rank(found: Candidate, request: Request) -> tuple[float, ...]:
-    """What the best candidate has least of."""
-    merit = _merit(found, request.objective)
-    if not request.cores or request.objective != "auto":
-        return merit
-    return (memory_us(found.schedule, row_bytes=request.layout.row_bytes, cores=request.cores), *merit)
-
-
-def _merit(found: Candidate, objective: Objective) -> tuple[float, ...]:
-    """Smaller is better; the last entries break ties the same way everywhere."""
-    cost = found.cost
-    slowness = 1.0 / cost.throughput_gb_per_s if cost.throughput_gb_per_s else 0.0
-    ties = (round(cost.predicted_us, TIME_DIGITS), cost.rounds, cost.messages)
-    first: dict[Objective, float] = {
-        "latency": cost.alpha_us,
-        "rounds": cost.rounds,
-        "throughput": slowness,
-        "auto": cost.predicted_us,
-    }
-    return (round(first[objective], 9), *ties)
 
 
 def _bounds(request: Request, paths: PathFinder) -> Bounds:
     return bounds_of(request.collective, request.endpoints, paths, ports=request.ports, port_model=request.port_model)
-
-
-def _finish(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
-    cost, payload_bytes = best.cost, request.payload_bytes
-    figures = PlanFigures(
-        rounds=cost.rounds,
-        transfers=cost.messages,
-        wire_bytes=cost.wire_bytes,
-        scratch_bytes=scratch_bytes(best.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES),
-        alpha_us=round(cost.alpha_us, TIME_DIGITS),
-        predicted_us=round(cost.predicted_us, TIME_DIGITS),
-        algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
-        throughput_gb_per_s=cost.throughput_gb_per_s,
-    )
-    return Plan(
-        collective=request.collective,
-        operator=request.operator.name,
-        order=request.collective.order,
-        objective=request.objective,
-        topology_digest=paths.topology.digest,
-        ranks=request.endpoints,
-        payload_bytes=payload_bytes,
-        algorithm=best.algorithm,
-        ports=request.ports,
-        port_model=request.port_model,
-        figures=figures,
-        proof=best.proof,
-        certificate=certify(request.objective, figures, bounds, payload_bytes),
-        schedule=best.schedule,
-        assumed=tuple(paths.assumed.values()),
-    )

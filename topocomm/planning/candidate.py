@@ -1,0 +1,106 @@
+"""Candidates: schedules that were proved, what they cost, which is best, and the plan of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from topocomm.operators.operator import ALIGNMENT_BYTES
+from topocomm.planning.bounds import Bounds, certify
+from topocomm.planning.cost import TIME_DIGITS, Cost, cost_of
+from topocomm.planning.memory_cost import memory_us
+from topocomm.planning.paths import PathFinder
+from topocomm.planning.plan import Objective, Plan, PlanFigures
+from topocomm.planning.request import Request
+from topocomm.planning.schedule import Schedule
+from topocomm.planning.scratch import scratch_bytes
+from topocomm.planning.transforms import split_rounds
+from topocomm.planning.verify import Proof, verify
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A proved schedule and what it costs."""
+
+    algorithm: str
+    schedule: Schedule
+    proof: Proof
+    cost: Cost
+
+
+def candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> Candidate:
+    """A schedule proved and costed; of objective rounds, its rounds split so that ports keep up."""
+    serialised = request.objective != "rounds"
+    if not serialised:
+        schedule = split_rounds(schedule, request.endpoints, request.ports)
+    proof = verify(
+        schedule,
+        request.collective,
+        paths=paths,
+        endpoints=request.endpoints,
+        ports=request.ports,
+        serialised=serialised,
+        keep_order=not request.operator.commutative,
+    )
+    cost = cost_of(
+        schedule,
+        request.endpoints,
+        paths,
+        row_bytes=request.layout.row_bytes,
+        ports=request.ports,
+        port_model=request.port_model,
+    )
+    return Candidate(name, schedule, proof, cost)
+
+
+def rank_of(found: Candidate, request: Request) -> tuple[float, ...]:
+    """What the best candidate has least of."""
+    merit = merit_of(found, request.objective)
+    if not request.cores or request.objective != "auto":
+        return merit
+    return (memory_us(found.schedule, row_bytes=request.layout.row_bytes, cores=request.cores), *merit)
+
+
+def merit_of(found: Candidate, objective: Objective) -> tuple[float, ...]:
+    """Smaller is better; the last entries break ties the same way everywhere."""
+    cost = found.cost
+    slowness = 1.0 / cost.throughput_gb_per_s if cost.throughput_gb_per_s else 0.0
+    ties = (round(cost.predicted_us, TIME_DIGITS), cost.rounds, cost.messages)
+    first: dict[Objective, float] = {
+        "latency": cost.alpha_us,
+        "rounds": cost.rounds,
+        "throughput": slowness,
+        "auto": cost.predicted_us,
+    }
+    return (round(first[objective], 9), *ties)
+
+
+def plan_of(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
+    """The plan of a candidate."""
+    cost, payload_bytes = best.cost, request.payload_bytes
+    figures = PlanFigures(
+        rounds=cost.rounds,
+        transfers=cost.messages,
+        wire_bytes=cost.wire_bytes,
+        scratch_bytes=scratch_bytes(best.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES),
+        alpha_us=round(cost.alpha_us, TIME_DIGITS),
+        predicted_us=round(cost.predicted_us, TIME_DIGITS),
+        algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
+        throughput_gb_per_s=cost.throughput_gb_per_s,
+    )
+    return Plan(
+        collective=request.collective,
+        operator=request.operator.name,
+        order=request.collective.order,
+        objective=request.objective,
+        topology_digest=paths.topology.digest,
+        ranks=request.endpoints,
+        payload_bytes=payload_bytes,
+        algorithm=best.algorithm,
+        ports=request.ports,
+        port_model=request.port_model,
+        figures=figures,
+        proof=best.proof,
+        certificate=certify(request.objective, figures, bounds, payload_bytes),
+        schedule=best.schedule,
+        assumed=tuple(paths.assumed.values()),
+    )
