@@ -20,6 +20,7 @@ from topocomm import (
     TopocommError,
     run_local,
 )
+from topocomm.topology.degrade import without
 
 
 class Moments(NamedTuple):
@@ -181,14 +182,17 @@ def test_ranks_relay_where_others_have_no_route():
     assert found == [[4.0]] * 4
 
 
-def test_a_machine_without_routes_is_refused():
-    """In canonical order nobody relays."""
-
+def test_ranks_without_routes_relay_in_canonical_order_too():
     def body(comm):
-        return comm.allreduce(np.ones(1), SUM, order="canonical", shards=(comm.rank, comm.rank + 1))
+        return comm.allreduce(word(comm.rank, 1), CONCAT, order="canonical")
 
-    with pytest.raises(PlanError, match="no path"):
-        run_local(body, ranks=4, topology=line(4))
+    assert all(spelled(result) == [in_order(4)] for result in run_local(body, ranks=4, topology=line(4)))
+
+
+def test_a_machine_in_pieces_is_refused():
+    broken = without(line(4), ["GPU1-GPU2"])
+    with pytest.raises(PlanError, match="falls into 2 pieces: GPU0-1; GPU2-3"):
+        run_local(lambda comm: comm.allreduce(np.ones(1), SUM), ranks=4, topology=broken)
 
 
 def test_capacity_is_enough_for_the_tests():

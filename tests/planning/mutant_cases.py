@@ -101,8 +101,8 @@ def _schedules():
             row = line(RANKS)
             request = Request(collective, SUM, SUM.default_layout(ROWS), row.endpoints, "latency", ports, "alpha")
             found = searched(request, PathFinder(row), 99.0, 0.0)
-            if found is not None:
-                yield f"{what} searched, {row.name}, ports {ports}", collective, found, ports
+            if found is not None and found.schedule is not None:
+                yield f"{what} searched, {row.name}, ports {ports}", collective, found.schedule, ports
     for collective in collectives(6):
         grouped = _offered(collective.name, joined([2, 2, 2]), collective, "auto", 1)
         yield from (each for each in grouped if "cyclic" in each[0] or "leaders" in each[0])
