@@ -294,6 +294,27 @@ def test_a_sweep_that_fails_ends_the_call():
     assert (caller.recorder.calls, caller.refusal) == (SWEEP_MASK + 1, "planted")
 
 
+@pytest.mark.parametrize("bare", [True, False])
+def test_an_interrupt_closes_the_communicator(monkeypatch, bare):
+    """Signals are handled when the compiled code is through: the communicator must not stay busy."""
+
+    def interrupted(*_):
+        def call(*arrays):
+            raise KeyboardInterrupt("planted")
+
+        return call
+
+    monkeypatch.setattr("topocomm.execute.quick.make_builtin", interrupted)
+    if bare:
+        layout = SUM.layout({"value": ((7, 2), np.float32)})
+        job, value = Job(every_plan(switch(1), "allreduce", SUM, layout)[0], layout, SUM), np.ones((7, 2), np.float32)
+    else:
+        job, value = dict(jobs(switch(1), (7,), 5))["flat"], partial(0, (7,), 5)
+    with pytest.raises(KeyboardInterrupt):
+        job.quick[0](value, None)
+    assert job.callers[0].refusal == "planted"
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_calls_leave_no_references(rank):
     """The builtins are called by the interpreter itself: what they take and give must be counted right."""

@@ -60,11 +60,15 @@ def quick_bare(comm: Communicator, lanes: Sequence[CompiledLane], results: Resul
             y, call = empty(shape, dtype), fresh
         else:
             y, call = out, into
-        comm.refusal = BUSY
-        at = call(x, y)
-        if at != DONE and not _goes_on(comm, lanes, tag, at, (x, y)):
-            return None
-        comm.refusal = None
+        try:
+            comm.refusal = BUSY
+            at = call(x, y)
+            if at != DONE and not _goes_on(comm, lanes, tag, at, (x, y)):
+                return None
+            comm.refusal = None
+        except BaseException as error:  # an interrupt comes after the compiled code
+            comm.fail_with(error)
+            raise
         return y if gives else NOTHING
 
     return quick
@@ -88,11 +92,15 @@ def quick_pair(comm: Communicator, lanes: Sequence[CompiledLane], results: Resul
             y0, y1, call = out[name0], out[name1], into
         else:
             return None
-        comm.refusal = BUSY
-        at = call(x0, x1, y0, y1)
-        if at != DONE and not _goes_on(comm, lanes, tag, at, (x0, x1, y0, y1)):
-            return None
-        comm.refusal = None
+        try:
+            comm.refusal = BUSY
+            at = call(x0, x1, y0, y1)
+            if at != DONE and not _goes_on(comm, lanes, tag, at, (x0, x1, y0, y1)):
+                return None
+            comm.refusal = None
+        except BaseException as error:  # an interrupt comes after the compiled code
+            comm.fail_with(error)
+            raise
         if not gives:
             return NOTHING
         return {name0: y0, name1: y1} if out is None else out
@@ -146,14 +154,10 @@ def _goes_on(comm: Communicator, lanes: Sequence[CompiledLane], tag: int, at: in
     if at == MISFIT:
         comm.refusal = None
         return False
-    try:
-        if at == DONE_AND_SWEEP:
-            comm.recorder.sweep()
-        else:
-            lane = lanes[lanes[0].compiled.shared.epoch & 1]
-            lane.stand_at(at, arrays)
-            comm.waiting.for_call(UnderWay(lane, tag, comm.recorder.calls))
-    except BaseException as error:
-        comm.fail_with(error)
-        raise
+    if at == DONE_AND_SWEEP:
+        comm.recorder.sweep()
+        return True
+    lane = lanes[lanes[0].compiled.shared.epoch & 1]
+    lane.stand_at(at, arrays)
+    comm.waiting.for_call(UnderWay(lane, tag, comm.recorder.calls))
     return True
