@@ -38,8 +38,8 @@ lint: setup
 
 # Two tests at a time, then one by one those that have the machine to themselves.
 test: lint
-	pytest -m "not alone and not long" --numprocesses 2 --dist worksteal
-	pytest -m "alone and not long"
+	pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal
+	pytest -m "alone and not long and not soak"
 	$(MAKE) --no-print-directory soak SOAK_S=18
 
 # What takes minutes: .ci/run runs it too.
@@ -68,6 +68,7 @@ soak: setup
 	mpirun -n 4 python -m mpi4py tools/soak/collectives.py --seconds $$(($(SOAK_S) / 6))
 	mpirun -n 2 python -m mpi4py tools/soak/growth.py --calls $$(($(SOAK_S) * 1000 / 18))
 	mpirun -n 3 python -m mpi4py tools/soak/disagreements.py --most $$(($(SOAK_S) / 36 + 20))
+	test $(SOAK_S) -lt 1800 || pytest -m soak
 	python tools/soak/faults.py --kills $$(($(SOAK_S) * 10 / 18)) --stops $$(($(SOAK_S) * 10 / 18))
 
 # For a shell: eval "$(make -s env)"

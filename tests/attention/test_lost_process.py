@@ -32,7 +32,8 @@ def run(ranks, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "replicas", "seed"), [(3, 1, 1), (3, 2, 2), pytest.param(4, 1, 3, marks=pytest.mark.long)]
+    ("ranks", "replicas", "seed"),
+    [(3, 1, 1), pytest.param(3, 2, 2, marks=pytest.mark.long), pytest.param(4, 1, 3, marks=pytest.mark.long)],
 )
 def test_the_others_bring_the_tokens_of_an_undisturbed_run(ranks, replicas, seed):
     chance = random.Random(seed)

@@ -3,6 +3,7 @@
 import copy
 import random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,15 @@ def made(machine, collective="allreduce", objective="latency", **options):
     return plan(machine, collective, **({"payload_bytes": 4000, "objective": objective} | options))
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("objective", OBJECTIVES)
+SEARCHED = ("allgather", "reduce_scatter", "scan", "exscan")
+EVERY = [
+    pytest.param(name, objective, marks=pytest.mark.long if objective == "latency" and name in SEARCHED else ())
+    for objective, name in product(OBJECTIVES, COLLECTIVES)
+]
+"""Searches for little latency take seconds each."""
+
+
+@pytest.mark.parametrize(("collective", "objective"), EVERY)
 def test_plans_pass(collective, objective):
     for machine in (switch(1), switch(7), joined((3, 2, 4)), catalog("dgx-1-v100"), catalog("mi250x")):
         for ports in (1, 2):

@@ -23,7 +23,7 @@ from topocomm.planning.verify import verify
 
 KINDS = (*COLLECTIVES, "canonical")
 EVERY, FEW = 151, 8
-"""Of what is left to `make test-long`: one of so many mutants is judged anyway, of one case of so many."""
+"""Of what is left to `make soak`: one of so many mutants is judged anyway, of one case of so many."""
 
 
 def cases(kind, *, once):
@@ -113,7 +113,7 @@ def test_every_mutant_of_what_repeats_with_its_ports(name, stagger):
     assert check_all(schedule, collective, *limits)[1]
 
 
-@pytest.mark.long
+@pytest.mark.soak
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_mutant_in_slices_and_with_limits_of_ports(kind):

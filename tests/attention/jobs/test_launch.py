@@ -16,7 +16,7 @@ def alone(*arguments):
     return subprocess.run([sys.executable, TOY, *arguments], capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 8])
+@pytest.mark.parametrize("ranks", [1, 3, pytest.param(8, marks=pytest.mark.long)])
 def test_sum_over_mpi_ranks(ranks):
     done = mpirun(ranks, [TOY, "sum"])
     assert (done.returncode, done.stdout) == (0, f"sum {ranks * (ranks + 1) // 2}\n")
