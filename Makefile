@@ -44,7 +44,8 @@ test: lint
 
 # What takes minutes: .ci/run runs it too.
 test-long: setup
-	pytest -m long
+	pytest -m "long and not alone" --numprocesses 2 --dist worksteal
+	pytest -m "long and alone"
 
 # The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.
 VENV_MPICH ?= .venv-mpich
