@@ -36,8 +36,13 @@ def reference(tmp_path_factory):
     return file
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 4, 8)),
+        *(pytest.param(ranks, marks=pytest.mark.soak) for ranks in (1, 3)),
+    ],
+)
 def test_tokens_and_logits(reference, ranks):
     done = mpirun(ranks, [JOB, reference, *METHODS], timeout_s=280)
     assert done.returncode == 0, done.stderr
