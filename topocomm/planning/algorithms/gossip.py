@@ -187,7 +187,7 @@ class Traders:
         """As `round`, of a scan: messages carry values of these ranks, cut at these ends, one bit each."""
         arriving = []
         for src, dst, ranks, ends in messages:
-            for node in [n for top in sorted(self.tops[src]) for n in self._pieces(src, top, ranks, ends) or ()]:
+            for node in self._carriers(src, ranks, ends):
                 slot = self.build.send(round_, src, self._value(src, node), dst, chunk=self.chunk)
                 arriving.append((dst, node, slot))
         for dst, node, slot in arriving:
@@ -196,24 +196,42 @@ class Traders:
             self.slots[dst][node] = slot
             self.since[dst][slot] = round_
 
-    def _pieces(self, rank: int, node: int, ranks: int, ends: int) -> list[int] | None:
-        """Nodes at or below this one with the values of `ranks`, none across an end; None if the rank has no such.
+    def _carriers(self, rank: int, ranks: int, ends: int) -> list[int]:
+        """The nodes in which this rank sends the values of `ranks`."""
+        found: list[int] = []
+        for top in sorted(self.tops[rank]):
+            pieces, lacking = self._pieces(rank, top, ranks, ends)
+            if lacking:
+                raise PlanError(f"gossip: rank {rank} is to send a value, one of {lacking:#b}, that it has not apart")
+            found += pieces
+        return found
 
-        The largest, unless the rank has smaller ones without values of others.
+    def _pieces(self, rank: int, node: int, ranks: int, ends: int) -> tuple[list[int], int]:
+        """Nodes at or below this one with the values of `ranks`, and which of these values the rank has in none.
+
+        A value v may travel in a node that holds no value at or after an end behind v. The largest such nodes, unless
+        the rank has smaller ones without values of others. Every value finds one: it came in a node that no end
+        behind it cuts, of those of the rank, and the ends of a message are among those of its source.
         """
         low, high = self.tree.low[node], self.tree.high[node]
         within = (1 << high) - (1 << low)
         wanted = within & ranks
         if not wanted:
-            return []
-        least = (wanted & -wanted).bit_length()
-        whole = not ends & within >> least << least and self._has(rank, node)
-        if whole and wanted == within:
-            return [node]
-        parts = [self._pieces(rank, child, ranks, ends) for child in self.tree.children[node] if child >= 0]
-        if not parts or None in parts:
-            return [node] if whole else None
-        return [piece for part in parts for piece in part or ()]
+            return [], 0
+        last = (ends & within & ~(1 << low)).bit_length() - 1  # -1: no end cuts this node
+        fits = within >> max(last, 0) << max(last, 0) if self._has(rank, node) else 0
+        alone = not wanted & ~fits
+        if alone and wanted == within:
+            return [node], 0
+        pieces, lacking = [], wanted
+        for child in self.tree.children[node]:
+            if child >= 0:
+                below, missed = self._pieces(rank, child, ranks, ends)
+                pieces += below
+                lacking &= missed | ~((1 << self.tree.high[child]) - (1 << self.tree.low[child]))
+        if lacking & fits:
+            pieces, lacking = [node] if alone else [*pieces, node], lacking & ~fits
+        return pieces, lacking
 
     def _has(self, rank: int, node: int) -> bool:
         """Whether the rank has the node's value, or can fold it."""
