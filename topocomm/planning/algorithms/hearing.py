@@ -48,12 +48,16 @@ class Heard(NamedTuple):
 
 
 def rail_sets(rails: int, wishes: int, ports: int) -> list[range]:
-    """Sets of neighbouring rails on which so many wishes of a group find room; where none can be, one of all rails."""
-    size = 1
-    while size * ports < wishes:
-        size *= 2
-    sets = [range(low, min(low + size, rails)) for low in range(0, rails, size)]
-    return [own for own in sets if len(own) * ports >= wishes] or [range(rails)]
+    """Sets of neighbouring rails on which so many wishes of a group find room; where none can be, one of all rails.
+
+    Sets of a power of two, so that they hold whole nodes of the tree over the members, unless smaller ones are more.
+    """
+    least = max(1, -(-wishes // ports))
+    found = []
+    for size in (1 << (least - 1).bit_length(), least):
+        sets = [range(low, min(low + size, rails)) for low in range(0, rails, size)]
+        found.append([own for own in sets if len(own) >= least])
+    return max(found, key=len) or [range(rails)]
 
 
 def deal(wishes: Sequence[Wish], on: Rails, ports: int, sets: Sequence[range]) -> list[list[Heard]]:

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip import Gossip, Traders, told_in_order
 from topocomm.planning.algorithms.groups import Groups, Inside
-from topocomm.planning.algorithms.multiport import spread_gossip
+from topocomm.planning.algorithms.hearing import rail_sets, told_inside
 from topocomm.planning.range_tree import aligned_tree
 from topocomm.planning.schedule import NO_PATH, Schedule
 from topocomm.planning.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 Ints = NDArray[np.int64]
+Heard = tuple[tuple[int, ...], ...]
 NOTHING = -1
 """Slot of a value that is not there."""
 
@@ -85,13 +86,13 @@ class _Shift:
         most = min(radix - 1, (self.hosts - 1) // known)
         if most < 1:
             return
-        heard, gossip = _heard_by(self.members, most, most + 1, self.ports)
+        heard, gossip = _heard(self.members, most, self.ports)
         last = self.round + len(gossip)
         so_far, before, free = self.so_far.copy(), self.before.copy(), self.free.copy()
         for count in range(1, most + 1):
             every = np.arange(self.hosts)
             where = every[np.minimum(every // known, most) == count]
-            steps = [[most - block for block in blocks if most - block <= count] for blocks in heard]
+            steps = [[other + 1 for other in others if other < count] for others in heard]
             for member, apart in enumerate(steps):
                 for turn, step in enumerate(apart):
                     src, arrives = where - step * known, free[where, member] + turn
@@ -168,33 +169,11 @@ class _Shift:
         self.operands.append(np.stack(operands, axis=1))
 
 
-def _heard_by(members: int, own: int, blocks: int, ports: int) -> tuple[tuple[tuple[int, ...], ...], Gossip]:
-    """(the blocks that each member hears from, what members then tell each other).
-
-    A member hears from at most `ports` blocks; every other block is heard by somebody, and the gossip brings them
-    to all. In aligned sets of 2^k members the blocks are dealt by exclusive or, so that partners hold siblings.
-    """
-    others = blocks - 1
-    if ports == 1 and blocks & (blocks - 1) == 0 and members % blocks == 0:
-        dealt = [own ^ (member % blocks) for member in range(members)]
-        heard = tuple((block,) if block != own else () for block in dealt)
-        near = [[(m ^ bit, m) for m in range(members)] for bit in _bits(blocks)]
-        return (heard, near) if blocks > 2 else (tuple(((1 - own),) for _ in range(members)), ())
-    size = 1
-    while size * ports < others:
-        size *= 2
-    if members % size:
-        size = members
-    dealt_to: list[list[int]] = [[] for _ in range(size)]
-    for turn in range(max(others, size)):
-        if turn < others or not dealt_to[turn % size]:
-            dealt_to[turn % size].append((own + 1 + turn % others) % blocks)
-    gossip = [
-        [(set_ + src, set_ + dst) for set_ in range(0, members, size) for src, dst in messages]
-        for messages in spread_gossip(size, ports)
-    ]
-    return tuple(tuple(dealt_to[member % size]) for member in range(members)), (gossip if size > 1 else ())
-
-
-def _bits(size: int) -> list[int]:
-    return [1 << k for k in range((size - 1).bit_length())]
+def _heard(members: int, others: int, ports: int) -> tuple[Heard, Gossip]:
+    """(which of the others, from 0 on, each member hears from, what members then tell each other)."""
+    heard: list[tuple[int, ...]] = [()] * members
+    for rails in rail_sets(members, others, ports):
+        for place, member in enumerate(rails):
+            heard[member] = tuple(range(place, others, len(rails)))
+    found = tuple(heard)
+    return found, told_inside(members, tuple(range(members)), found, others, ports)
