@@ -115,13 +115,6 @@ class PathFinder:
             found = self._routes[src, dst] = self._cheapest(src, dst)
         return found
 
-    def latency_us(self, src: str, dst: str) -> float:
-        """Latency of the cheapest route, infinite where there is none."""
-        try:
-            return self.cheapest(src, dst).latency_us
-        except NoRouteError:
-            return np.inf
-
     def latencies_us(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
         """float64 [n]: latency of the cheapest route from each source to the target beside it, infinite without one."""
         ranks = np.arange(len(sources))

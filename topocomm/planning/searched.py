@@ -47,9 +47,8 @@ class Searched:
 def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Searched | None:
     """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds, or a proof.
 
-    Of other objectives only where nothing was reached: then one of little latency.
-
-    Of other objectives only where nothing was reached, because some ranks have no way to each other but over others.
+    Of other objectives only where nothing was reached, because some ranks have no way to each other but over others:
+    then one of little latency.
 
     Args:
         request: What is planned.

@@ -7,8 +7,8 @@ import pytest
 
 from tests.machines import hosts
 from tests.planning.replay import expected, replay
-from topocomm.planning.algorithms.gossip import gossip_of, gossip_reduce, gossip_scan
-from topocomm.planning.algorithms.group_gossip import cyclic_allreduce, cyclic_tree, gather_over_groups
+from topocomm.planning.algorithms.gossip import gossip_allreduce, gossip_of, gossip_reduce, gossip_scan
+from topocomm.planning.algorithms.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
 from topocomm.planning.algorithms.groups import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
 from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
@@ -25,6 +25,10 @@ def groups_of(*sizes, ports=1):
     insides = [Inside(tuple(map(tuple, spread_gossip(size, ports))), aligned_tree(size)) for size in kinds]
     starts = [sum(sizes[:index]) for index in range(len(sizes) + 1)]
     return Groups(tuple(starts), tuple(kinds.index(size) for size in sizes), tuple(insides))
+
+
+def cyclic_allreduce(groups, radices, rows, ports=1):
+    return gossip_allreduce(cyclic_gossip(groups, radices, ports), cyclic_tree(groups), rows)
 
 
 def repeated(radix, groups):

@@ -13,7 +13,7 @@ from topocomm import catalog, plan
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.plan_svg import FEW_ROWS, MOST_ROUNDS, dumps
 from topocomm.topology.catalog import SYSTEMS
-from topocomm.topology.draw.svg_page import width_of
+from topocomm.topology.draw.svg_page import LETTER
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -151,6 +151,6 @@ def test_the_certificate_stays_in_its_panel():
     _, _, root = drawn(catalog("dgx-h100", hosts=4), objective="latency", payload_bytes=0)
     lines = [shape for shape in root.iter(f"{SVG}text") if shape.get("x") == "504"]
     assert len(lines) >= 3
-    assert all(width_of(shape.text, 12) <= 1180 - 504 - 24 for shape in lines)
+    assert all(LETTER * 12 * len(shape.text) <= 1180 - 504 - 24 for shape in lines)
     bold = [shape.text for shape in lines if "bold" in shape.get("class")]
     assert " ".join(bold).endswith("in others")

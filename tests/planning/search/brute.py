@@ -6,6 +6,8 @@ from math import inf
 import numpy as np
 
 from topocomm.planning.paths import PathFinder
+from topocomm.planning.search.gossip import bit_rows
+from topocomm.planning.search.gossip import replay as planner_replay
 from topocomm.topology.model import ENDPOINT_KINDS
 
 
@@ -13,7 +15,7 @@ def machine(topology):
     """float64 [n, n]: latencies between the endpoints of a topology."""
     paths = PathFinder(topology)
     ends = [device.id for device in topology.devices if device.kind in ENDPOINT_KINDS]
-    return np.array([[0.0 if a == b else paths.latency_us(a, b) for b in ends] for a in ends])
+    return np.array([paths.latencies_us([a] * len(ends), ends) for a in ends])
 
 
 def direct(count, edges):
@@ -27,6 +29,11 @@ def direct(count, edges):
 
 def everything(count):
     return np.ones((count, count), bool)
+
+
+def gossip_time_us(gossip, latency, wants, ports):
+    """Time of the last wanted arrival by the planner's replay; wants[a, b]: rank b needs the contribution of rank a."""
+    return planner_replay(gossip, latency.tolist(), bit_rows(wants.T), ports).time_us
 
 
 def replay(gossip, latency, wants, ports=1):

@@ -15,7 +15,6 @@ from topocomm import catalog
 from topocomm.errors import PlanError
 from topocomm.planning.search import find
 from topocomm.planning.search.find import search_gossip
-from topocomm.planning.search.gossip import gossip_time_us
 from topocomm.planning.search.patterns import flood
 
 
@@ -58,7 +57,7 @@ def solved(latency, objective, wants=None, ports=1):
     found = search_gossip(latency, wants, ports=ports, objective=objective)
     unit = np.where(np.isfinite(latency), 1.0, inf) if objective == "rounds" else latency.copy()
     np.fill_diagonal(unit, 0.0)
-    assert gossip_time_us(found.gossip, unit, wants, ports) == pytest.approx(found.time)
+    assert brute.gossip_time_us(found.gossip, unit, wants, ports) == pytest.approx(found.time)
     if wants.all():
         time, complete = brute.replay(found.gossip, unit, wants, ports)
         assert complete and time == pytest.approx(found.time)
@@ -209,7 +208,7 @@ def test_flooding_brings_everything_everywhere():
     one_way = np.full((5, 5), inf)
     one_way[range(5), [1, 2, 3, 4, 0]] = 1.0
     np.fill_diagonal(one_way, 0.0)
-    assert gossip_time_us(flood(one_way, 1), one_way, brute.everything(5), 1) < inf
+    assert brute.gossip_time_us(flood(one_way, 1), one_way, brute.everything(5), 1) < inf
     assert solved(one_way, "rounds").time == 4
 
 
@@ -219,7 +218,7 @@ def test_a_message_less_is_missed():
     for number, messages in enumerate(gossip):
         for index in range(len(messages)):
             less = (*gossip[:number], messages[:index] + messages[index + 1 :], *gossip[number + 1 :])
-            assert gossip_time_us(less, latency, brute.everything(8), 1) == inf
+            assert brute.gossip_time_us(less, latency, brute.everything(8), 1) == inf
 
 
 def test_what_cannot_be_is_refused_in_one_line():

@@ -10,7 +10,7 @@ from tests.planning.search import brute
 from topocomm.planning.cost import cost_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.schedule import Transfer, make_schedule
-from topocomm.planning.search.gossip import Timed, bit_rows, gossip_time_us, labelled, replay, reversed_in_time, trimmed
+from topocomm.planning.search.gossip import Timed, bit_rows, labelled, replay, reversed_in_time, trimmed
 
 
 @st.composite
@@ -37,7 +37,7 @@ def test_the_time_is_that_of_the_letter_of_the_model(case):
     latency, gossip, ports = case
     wants = brute.everything(len(latency))
     time, complete = brute.replay(gossip, latency, wants, ports)
-    assert gossip_time_us(gossip, latency, wants, ports) == pytest.approx(time if complete else np.inf)
+    assert brute.gossip_time_us(gossip, latency, wants, ports) == pytest.approx(time if complete else np.inf)
 
 
 @given(gossips(), st.integers(0, 10**6))
@@ -87,7 +87,7 @@ def test_the_time_is_that_of_the_schedule_that_carries_every_contribution(topolo
         for _ in range(12):
             some = dice.sample(edges, min(len(edges), count))
             gossip.append(tuple(m for i, m in enumerate(some) if all(m[0] != o[0] and m[1] != o[1] for o in some[:i])))
-        time = gossip_time_us(tuple(gossip), latency, brute.everything(count), ports)
+        time = brute.gossip_time_us(tuple(gossip), latency, brute.everything(count), ports)
         if np.isfinite(time):
             compared += 1
             paths = PathFinder(topology)
@@ -99,15 +99,15 @@ def test_the_time_is_that_of_the_schedule_that_carries_every_contribution(topolo
 def test_a_message_waits_for_what_it_carries_and_for_nothing_else():
     latency = np.array([[0, 1, 9], [1, 0, 1], [9, 1, 0]], float)
     late = (((0, 1),), ((1, 2), (2, 1)), ((1, 0),))
-    assert gossip_time_us(late, latency, brute.everything(3), 1) == 3.0
+    assert brute.gossip_time_us(late, latency, brute.everything(3), 1) == 3.0
     wants = np.zeros((3, 3), bool)
     wants[1, 2] = True  # rank 2 wants the contribution of rank 1 alone: it need not wait for that of rank 0
-    assert gossip_time_us(late, latency, wants, 1) == 1.0
+    assert brute.gossip_time_us(late, latency, wants, 1) == 1.0
 
 
 def test_a_contribution_that_never_arrives_makes_the_time_infinite():
     latency = brute.direct(3, [(0, 1), (1, 2)])
-    assert gossip_time_us((((0, 1),), ((1, 2),)), latency, brute.everything(3), 1) == np.inf
+    assert brute.gossip_time_us((((0, 1),), ((1, 2),)), latency, brute.everything(3), 1) == np.inf
 
 
 def test_messages_that_cross_get_rounds_in_which_none_waits_for_what_it_need_not_carry():
@@ -137,4 +137,4 @@ def test_a_broadcast_backwards_is_a_reduce_of_the_same_time(count, seed):
     wants[0] = True
     run = replay(rounds, latency.tolist(), bit_rows(wants.T), 1)
     back = reversed_in_time(run.sent, run.time_us)
-    assert gossip_time_us(back, latency.T, wants.T, 1) == pytest.approx(run.time_us)
+    assert brute.gossip_time_us(back, latency.T, wants.T, 1) == pytest.approx(run.time_us)

@@ -3,7 +3,8 @@ import random
 import numpy as np
 import pytest
 
-from topocomm.planning.search.gossip import gossip_time_us, labelled
+from tests.planning.search import brute
+from topocomm.planning.search.gossip import labelled
 from topocomm.planning.search.trees import broadcast_tree
 
 
@@ -21,7 +22,7 @@ def test_every_rank_hears_once_and_the_times_are_those_of_the_model(count):
         assert sorted(message.dst for message in tree) == [r for r in range(count) if r != count // 2]
         wants = np.zeros((count, count), bool)
         wants[count // 2] = True
-        assert gossip_time_us(labelled(tree), latency, wants, ports) == pytest.approx(end_us(tree))
+        assert brute.gossip_time_us(labelled(tree), latency, wants, ports) == pytest.approx(end_us(tree))
 
 
 @pytest.mark.parametrize(("hosts", "expected_us"), [(1, 1.8), (2, 6.8), (4, 8.0), (256, 21.0)])

@@ -31,6 +31,7 @@ from topocomm.operators.kernels.fingerprint import fingerprint
 METH_FASTCALL = 0x80
 """CPython's: function(self, array of arguments, their number)."""
 LANES, LANE_WORDS, EPOCH, CALLS, TAGS, TIMES, MASK, SWEEP_MASK, TAG, LOOKS, MODE = 0, *range(2, 12)
+STATE_WORDS = MODE + 1
 """Where in a state stand: addresses of the words of both lanes, and how many words; addresses of the number of calls on
 them, of the recorder's number of calls, its tags and its times; its places, and its calls between two sweeps, less one
 each; the call's tag; looks and mode as `shared_memory.run` has them."""
@@ -59,18 +60,19 @@ def _words(typingctx, address):
 
 def _enter(state, objects):
     """Make a call; as `shared_memory.run` says, or DONE_AND_SWEEP. What fits is counted and noted."""
-    epoch = load_word(load_word(state + 8 * EPOCH)) + 1
-    lane = carray(_words(load_word(state + 8 * (LANES + (epoch & 1)))), (load_word(state + 8 * LANE_WORDS),))
+    state = carray(_words(state), (STATE_WORDS,))
+    epoch = load_word(state[EPOCH]) + 1
+    lane = carray(_words(state[LANES + (epoch & 1)]), (state[LANE_WORDS],))
     thread = let_interpreter_go()
-    at = run_inline(lane, START, epoch, load_word(state + 8 * LOOKS), load_word(state + 8 * MODE), objects)
+    at = run_inline(lane, START, epoch, state[LOOKS], state[MODE], objects)
     if at != MISFIT:
-        store_word(load_word(state + 8 * EPOCH), epoch)
-        number = load_word(load_word(state + 8 * CALLS)) + 1
-        store_word(load_word(state + 8 * CALLS), number)
-        place = 8 * (number & load_word(state + 8 * MASK))
-        store_word(load_word(state + 8 * TAGS) + place, load_word(state + 8 * TAG))
-        store_word(load_word(state + 8 * TIMES) + place, monotonic_ns())
-        if at == DONE and number & load_word(state + 8 * SWEEP_MASK) == 0:
+        store_word(state[EPOCH], epoch)
+        number = load_word(state[CALLS]) + 1
+        store_word(state[CALLS], number)
+        place = 8 * (number & state[MASK])
+        store_word(state[TAGS] + place, state[TAG])
+        store_word(state[TIMES] + place, monotonic_ns())
+        if at == DONE and number & state[SWEEP_MASK] == 0:
             at = DONE_AND_SWEEP
     take_interpreter(thread)
     return python_int(at)

@@ -5,31 +5,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from topocomm.planning.algorithms.gossip import Gossip, gossip_allreduce
+from topocomm.planning.algorithms.gossip import Gossip
 from topocomm.planning.algorithms.groups import Groups
 from topocomm.planning.algorithms.hearing import Wish, deal, rail_sets, told_inside
 from topocomm.planning.algorithms.multiport import gather_gossip
 from topocomm.planning.range_tree import RangeTree, nested_tree
-from topocomm.planning.schedule import Schedule
-
-
-def cyclic_allreduce(groups: Groups, radices: Sequence[int], rows: int, ports: int = 1) -> Schedule:
-    """As `rails_allreduce` for any number of groups, in as many rounds as the radices say.
-
-    Group g, which knows groups g..g+c-1 (modulo their number), hears from g+c, g+2c, ...: every group tells as many as
-    it hears. What travels are nodes of an aligned tree over the groups, up to 2 log2 c of them in a message.
-    """
-    return gossip_allreduce(cyclic_gossip(groups, radices, ports), cyclic_tree(groups), rows)
 
 
 def cyclic_tree(groups: Groups) -> RangeTree:
-    """The expression that `cyclic_allreduce` evaluates."""
+    """The expression that an allreduce by `cyclic_gossip` evaluates: groups keep their trees, under an aligned one."""
     below = [groups.insides[sort].tree for sort in groups.sorts]
     return nested_tree(below, [[tuple(range(len(below) + 1))]])
 
 
 def cyclic_gossip(groups: Groups, radices: Sequence[int], ports: int = 1) -> Gossip:
-    """Who tells whom in `cyclic_allreduce`."""
+    """All tell all, for any number of groups, in as many rounds as the radices say (see `rails.py`).
+
+    Group g, which knows groups g..g+c-1 (modulo their number), hears from g+c, g+2c, ...: every group tells as many as
+    it hears. What travels are nodes of an aligned tree over the groups, up to 2 log2 c of them in a message.
+    """
     rounds: list[list[tuple[int, int]]] = []
     for group, sort in enumerate(groups.sorts):
         _write(rounds, 0, groups.insides[sort].gossip, groups.starts[group])

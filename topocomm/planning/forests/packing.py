@@ -104,7 +104,6 @@ class Packing:
         columns: All that were tried, those from the start first.
         prices: Of the links' rows, those that gave the bound.
         last_prices: Those of the program at the end.
-        turns: Calls of the pricer.
     """
 
     parts: tuple[tuple[float, Column], ...]
@@ -113,7 +112,6 @@ class Packing:
     columns: tuple[Column, ...]
     prices: Floats
     last_prices: Floats
-    turns: int
 
 
 def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FIRST_TURNS) -> Packing:
@@ -266,4 +264,4 @@ class _Search:
         prices = self.best / self.capacity
         last = np.maximum(self.program.simplex.prices[: len(self.capacity)], 0.0) / self.capacity
         whole = self.pricer.total(parts)
-        return Packing(parts, whole, self.bound, tuple(self.program.columns), prices, last, self.turns)
+        return Packing(parts, whole, self.bound, tuple(self.program.columns), prices, last)

@@ -61,18 +61,6 @@ def bit_rows(table: NDArray[np.bool_]) -> list[int]:
     return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
 
-def gossip_time_us(gossip: Gossip, latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int) -> float:
-    """Time of the last wanted arrival; infinite when a wanted contribution never arrives.
-
-    Args:
-        gossip: Who tells whom.
-        latency_us: float64 [n, n], source by destination; infinite where no route exists.
-        wants: bool [n, n]: wants[a, b] says that rank b needs the contribution of rank a.
-        ports: Messages that a rank sends, and receives, at once.
-    """
-    return replay(gossip, latency_us.tolist(), bit_rows(wants.T), ports).time_us
-
-
 def replay(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int) -> Replay:
     """Run a gossip; `wanted[b]` has bit a where rank b needs the contribution of rank a."""
     loads, known = _loads(gossip, wanted)

@@ -29,6 +29,8 @@ _PAPER = {
     "device": ("#ffffff", "#323c49"),
 }
 _INK = {"ink": ("#1b2330", "#e8ecf2"), "soft": ("#5b6472", "#a7b0be")}
+LETTER = 0.56
+"""About how wide a letter is, of its size; no font can be asked."""
 _FONT = "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Arial,sans-serif"
 
 
@@ -37,14 +39,9 @@ def kind_class(kind: str) -> str:
     return kind if kind in KIND_COLOURS else "other"
 
 
-def width_of(words: str, size: float) -> float:
-    """About how wide the words are; no font can be asked."""
-    return 0.56 * size * len(words)
-
-
 def fitted(words: str, size: float, room: float) -> str:
     """The words, cut where they would be wider than the room."""
-    most = max(int(room / (0.56 * size)), 1)
+    most = max(int(room / (LETTER * size)), 1)
     return words if len(words) <= most else words[: max(most - 1, 0)] + "…"
 
 
