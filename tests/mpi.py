@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+HOW = ["shared", *(pytest.param(how, marks=pytest.mark.long) for how in ("messages", "two levels"))]
+"""The ways that values of a job go."""
 ENVIRONMENT = {
     # More ranks than cores, unbound, giving their core away while they wait; root may launch (containers).
     "PRTE_MCA_rmaps_default_mapping_policy": "slot:oversubscribe",

@@ -109,6 +109,7 @@ def test_seeded_sampling(llama, prompt, ranks):
     assert_same(sharded(llama, prompt, ranks=ranks, **options), expected)
 
 
+@pytest.mark.long
 def test_ranks_of_mpirun_take_the_choices_of_rank_0():
     """Each rank seeds its generator otherwise; all emit what rank 0 would draw alone."""
     done = mpirun(3, [Path(__file__).with_name("sampling_job.py")])

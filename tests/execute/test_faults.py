@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi import mpirun
+from tests.mpi import HOW, mpirun
 
 PROGRAMS = Path(__file__).parent / "mpi_programs"
 ROOT = str(Path(__file__).parents[2])
-HOW = ["shared", "messages", "two levels"]
 SURVIVES = ["--with-ft", "ulfm"]
 pytestmark = pytest.mark.alone
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mpi import mpirun
+from tests.mpi import HOW, mpirun
 
 PROGRAMS = Path(__file__).parent / "mpi_programs"
 ROOT = str(Path(__file__).parents[2])
@@ -21,7 +21,7 @@ def said(job):
     return {int(rank): text for rank, text in re.findall(r"^\[(\d+)\] (.*)$", job.stdout, re.MULTILINE)}
 
 
-@pytest.mark.parametrize("how", ["shared", "messages", "two levels"])
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize(
     ("what", "parts"),
     [
@@ -38,7 +38,7 @@ def test_disagreement_is_an_error_on_every_rank(what, parts, how):
     assert all("MismatchError" in text for text in texts.values())
 
 
-@pytest.mark.parametrize("how", ["shared", "messages", "two levels"])
+@pytest.mark.parametrize("how", HOW)
 def test_an_absent_rank_is_named_at_the_deadline(how):
     texts = said(run(3, "faults.py", "absent", how, TOPOCOMM_TIMEOUT_S="2"))
     assert sorted(texts) == [0, 2]
@@ -68,7 +68,13 @@ def test_misuse_is_refused_and_harmless():
     assert "misuse ok" in job.stdout, job.stderr[-3000:]
 
 
-@pytest.mark.parametrize("what", ["call against first use", "call against barrier", "barrier against first use"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "call against first use",
+        *(pytest.param(what, marks=pytest.mark.long) for what in ("call against barrier", "barrier against first use")),
+    ],
+)
 def test_ranks_in_different_calls_find_out_at_once(what):
     """Long before the deadline, whatever plan the odd rank waits in."""
     texts = said(run(4, "different_calls.py", what, TOPOCOMM_TIMEOUT_S="60", timeout_s=50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from topocomm.operators.operator import ALIGNMENT_BYTES
@@ -52,26 +53,36 @@ def candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFin
     return Candidate(name, schedule, proof, cost)
 
 
-def rank_of(found: Candidate, request: Request) -> tuple[float, ...]:
-    """What the best candidate has least of."""
-    merit = merit_of(found, request.objective)
-    if not request.cores or request.objective != "auto":
-        return merit
-    return (memory_us(found.schedule, row_bytes=request.layout.row_bytes, cores=request.cores), *merit)
+def in_order(found: Sequence[Candidate], request: Request) -> list[Candidate]:
+    """The candidates, the best first; ties are broken the same way everywhere, and only among the best."""
+    in_memory = request.cores and request.objective == "auto"
+
+    def first(one: Candidate) -> float:
+        if in_memory:
+            return memory_us(one.schedule, row_bytes=request.layout.row_bytes, cores=request.cores)
+        return merit_of(one, request.objective)
+
+    merits = {id(one): first(one) for one in found}
+    least = min(merits.values(), default=0.0)
+    best = [one for one in found if merits[id(one)] == least]
+    best.sort(key=lambda one: _ties(one, request.objective))
+    others = [one for one in found if merits[id(one)] != least]
+    return best + sorted(others, key=lambda one: merits[id(one)])
 
 
-def merit_of(found: Candidate, objective: Objective) -> tuple[float, ...]:
-    """Smaller is better; the last entries break ties the same way everywhere."""
+def merit_of(found: Candidate, objective: Objective) -> float:
+    """What is to be least: us, rounds, or of objective throughput the time of a GB."""
     cost = found.cost
-    slowness = 1.0 / cost.throughput_gb_per_s if cost.throughput_gb_per_s else 0.0
-    ties = (round(cost.predicted_us, TIME_DIGITS), cost.rounds, cost.messages)
-    first: dict[Objective, float] = {
-        "latency": cost.alpha_us,
-        "rounds": cost.rounds,
-        "throughput": slowness,
-        "auto": cost.predicted_us,
-    }
-    return (round(first[objective], 9), *ties)
+    if objective == "throughput":
+        return round(1.0 / cost.throughput_gb_per_s, 9) if cost.throughput_gb_per_s else 0.0
+    if objective == "rounds":
+        return float(cost.rounds)
+    return round(cost.alpha_us if objective == "latency" else cost.predicted_us, 9)
+
+
+def _ties(found: Candidate, objective: Objective) -> tuple[float, ...]:
+    cost = found.cost
+    return merit_of(found, objective), round(cost.predicted_us, TIME_DIGITS), cost.rounds, cost.messages
 
 
 def plan_of(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -24,26 +24,45 @@ FLUID_LIMIT_MESSAGES, FLUID_LIMIT_TRANSFERS = 4096, 1 << 14
 """Above these, bytes are reckoned round by round: each round's busiest link, added to the latency."""
 
 
-@dataclass(frozen=True)
 class Cost:
-    """Figures of one schedule on one machine.
+    """Figures of one schedule on one machine; those that take time are worked out when they are asked for first.
 
     Attributes:
         rounds: Rounds that have a transfer.
         messages: Messages on the wire.
         wire_bytes: Bytes of all messages.
-        alpha_us: Time of the last output with no bytes, under the port model.
-        predicted_us: The same with bytes.
-        throughput_gb_per_s: Payload over the busiest link's time, for long pipelined payloads; None when nothing
-            is sent.
     """
 
-    rounds: int
-    messages: int
-    wire_bytes: int
-    alpha_us: float
-    predicted_us: float
-    throughput_gb_per_s: float | None
+    def __init__(
+        self, schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, row_bytes: int, rules: PortRules
+    ) -> None:
+        self._schedule = unrolled(schedule)
+        self._endpoints, self._paths, self._row_bytes, self._rules = endpoints, paths, row_bytes, rules
+        self._messages = messages_of(self._schedule, chunk_bytes(self._schedule, row_bytes))
+        self._routes = routes_of(self._messages, self._schedule, endpoints, paths)
+        self.rounds = len(np.unique(self._messages.round))
+        self.messages = len(self._messages)
+        self.wire_bytes = int(self._messages.payload_bytes.sum())
+
+    @cached_property
+    def alpha_us(self) -> float:
+        """Time of the last output with no bytes, under the port model."""
+        return port_time_us(self._schedule, self._messages, self._routes, self._endpoints, self._paths, self._rules)
+
+    @cached_property
+    def predicted_us(self) -> float:
+        """The same with bytes."""
+        if not self.wire_bytes:
+            return self.alpha_us
+        if self.messages <= FLUID_LIMIT_MESSAGES and len(self._schedule.transfers) <= FLUID_LIMIT_TRANSFERS:
+            return _fluid_us(self._schedule, self._endpoints, self._paths, self._row_bytes, self._rules)
+        return self.alpha_us + _bytes_us(self._messages, self._routes, self._paths)
+
+    @cached_property
+    def throughput_gb_per_s(self) -> float | None:
+        """Payload over the busiest link's time, for long pipelined payloads; None when nothing is sent."""
+        payload_bytes = self._schedule.rows * self._row_bytes
+        return _throughput_gb_per_s(self._schedule, self._messages, self._routes, self._paths, payload_bytes)
 
 
 def cost_of(
@@ -61,26 +80,7 @@ def cost_of(
         NoRouteError: No route joins the ends of a message.
         PlanError: A path of the schedule does not lead from one to the other.
     """
-    once = unrolled(schedule)
-    messages = messages_of(once, chunk_bytes(once, row_bytes))
-    routes = routes_of(messages, once, endpoints, paths)
-    rules = PortRules(ports, port_model == "loggp")
-    alpha_us = port_time_us(once, messages, routes, endpoints, paths, rules)
-    wire_bytes = int(messages.payload_bytes.sum())
-    if not wire_bytes:
-        predicted_us = alpha_us
-    elif len(messages) <= FLUID_LIMIT_MESSAGES and len(once.transfers) <= FLUID_LIMIT_TRANSFERS:
-        predicted_us = _fluid_us(once, endpoints, paths, row_bytes, rules)
-    else:
-        predicted_us = alpha_us + _bytes_us(messages, routes, paths)
-    return Cost(
-        rounds=len(np.unique(messages.round)),
-        messages=len(messages),
-        wire_bytes=wire_bytes,
-        alpha_us=alpha_us,
-        predicted_us=predicted_us,
-        throughput_gb_per_s=_throughput_gb_per_s(once, messages, routes, paths, once.rows * row_bytes),
-    )
+    return Cost(schedule, endpoints, paths, row_bytes, PortRules(ports, port_model == "loggp"))
 
 
 def _fluid_us(

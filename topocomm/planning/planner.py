@@ -17,7 +17,7 @@ from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
 from topocomm.planning.bounds import Bounds, bounds_of
-from topocomm.planning.candidate import Candidate, candidate_of, merit_of, plan_of, rank_of
+from topocomm.planning.candidate import Candidate, candidate_of, in_order, merit_of, plan_of
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
@@ -197,7 +197,7 @@ def every_plan(
     request = Request(made, operator, layout, ends, "auto", 1, "loggp")
     paths = PathFinder(topology)
     refuse_disconnected(paths, made, ends)
-    found = sorted(_candidates(candidate_builds(request, paths), request, paths), key=lambda one: merit_of(one, "auto"))
+    found = in_order(_candidates(candidate_builds(request, paths), request, paths), request)
     bounds = _bounds(request, paths)
     return [plan_of(request, one, paths, bounds) for one in found]
 
@@ -262,10 +262,9 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
             f"topology {paths.topology.name!r}: no algorithm that fits {request.collective} has routes for all its "
             "messages; plan for fewer ranks, or add links or switches between their endpoints"
         )
-    found = _within_scratch(found, request)
-    found.sort(key=lambda one: rank_of(one, request))
+    found = in_order(_within_scratch(found, request), request)
     plan = plan_of(request, found[0], paths, bounds)
-    if by_search is not None and merit_of(found[0], request.objective)[0] <= by_search.least + SAME_US:
+    if by_search is not None and merit_of(found[0], request.objective) <= by_search.least + SAME_US:
         plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=by_search.proof))
     return plan, tuple((one.algorithm, one.cost) for one in found)
 
@@ -286,7 +285,7 @@ def _searched(
 ) -> tuple[list[Candidate], Searched | None]:
     """What a search finds where no candidate meets the bound, and what it proves."""
     bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
-    reached = min((merit_of(one, request.objective)[0] for one in found), default=inf)
+    reached = min((merit_of(one, request.objective) for one in found), default=inf)
     result = searched(request, paths, reached, bound)
     if result is None or result.schedule is None:
         return [], result

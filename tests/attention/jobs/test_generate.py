@@ -27,6 +27,7 @@ def error_line(capsys):
     return lines[0]
 
 
+@pytest.mark.long
 def test_under_mpirun(tiny_model):
     done = mpirun(3, ["-m", "attention", *generate(tiny_model, "--verify")])
     assert done.returncode == 0, done.stderr
