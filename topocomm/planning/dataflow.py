@@ -11,12 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from topocomm.errors import PlanError
-from topocomm.planning.schedule import IntTable, Rows, Schedule, input_table, row_keys
+from topocomm.planning.schedule import IntTable, Rows, Schedule, dense_keys, input_table
 
 NOTHING = -1
 """Value number of what nothing wrote."""
-SPARSE = 8
-"""Keys of places are numbered anew where there are more than so many times as many as events."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,7 @@ class _Trace:
         self.combine_at = first + np.arange(len(folds)) + np.searchsorted(moves[:, 0], folds[:, 0], side="right")
         self.operand_of = np.repeat(np.arange(len(folds)), np.diff(schedule.operand_starts))
         reads = np.concatenate([self._places_of_transfers(), self._places_of_operands(), schedule.outputs])
-        keys = row_keys(*np.concatenate([self._places_written(), reads]).T)
-        if len(keys) and int(keys.max()) >= SPARSE * len(keys):
-            keys = np.unique(keys, return_inverse=True)[1]
+        keys = dense_keys(*np.concatenate([self._places_written(), reads]).T)
         writes, read_at = keys[: self.events], keys[self.events :]
         writer = np.full(int(keys.max(initial=-1)) + 1, self.events, dtype=np.int32)
         writer[writes[::-1]] = np.arange(self.events - 1, -1, -1)  # of several writes of one place the first stays

@@ -25,6 +25,8 @@ NO_PATH = -1
 """Path index of a transfer that takes the cheapest path."""
 _NONE: Rows = np.zeros(0, dtype=np.int64)
 _LARGEST = np.iinfo(np.int64).max
+SPARSE = 8
+"""Keys are numbered anew where the largest is more than so many times the number of rows."""
 
 
 class Transfer(NamedTuple):
@@ -200,6 +202,14 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
         keys += column
         keys -= low
         size *= span
+    return keys
+
+
+def dense_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
+    """`row_keys`, numbered anew where they are far more than the rows: numbers for tables."""
+    keys = row_keys(*columns)
+    if len(keys) and int(keys.max()) >= SPARSE * len(keys):
+        keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
     return keys
 
 

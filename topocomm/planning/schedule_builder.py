@@ -17,8 +17,8 @@ def schedule_of_columns(
     *,
     inputs: NDArray[np.int64],
     outputs: NDArray[np.int64],
-    transfers: NDArray[np.int64],
-    combines: NDArray[np.int64],
+    transfers: NDArray[np.integer],
+    combines: NDArray[np.integer],
     operands: Sequence[NDArray[np.int64]],
 ) -> Schedule:
     """A Schedule from columns in any round order; the order within a round is kept.
@@ -32,7 +32,8 @@ def schedule_of_columns(
         combines: [n, 4] as in Schedule.
         operands: Operand slots of the combines, in blocks [combines of the block, operands of each].
     """
-    moves = transfers[np.argsort(transfers[:, 0], kind="stable")]
+    sorted_already = bool((transfers[1:, 0] >= transfers[:-1, 0]).all())
+    moves = transfers if sorted_already else transfers[np.argsort(transfers[:, 0], kind="stable")]
     order = np.argsort(combines[:, 0], kind="stable")
     folds = combines[order]
     widths = np.concatenate([np.zeros(0, np.int64), *(np.full(len(block), block.shape[1]) for block in operands)])
@@ -47,7 +48,7 @@ def schedule_of_columns(
         chunks=tuple((int(first), int(rows)) for first, rows in chunks),
         inputs=inputs.astype(np.int32),
         outputs=outputs.astype(np.int32),
-        transfers=moves.astype(np.int32),
+        transfers=moves.astype(np.int32, copy=False),
         combines=folds.astype(np.int32),
         operands=flat[where].astype(np.int32),
         operand_starts=ends.astype(np.int32),

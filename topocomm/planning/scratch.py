@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topocomm.planning.buffers import rank_program
 from topocomm.planning.routes import Ints
-from topocomm.planning.schedule import Schedule, input_table, row_keys
+from topocomm.planning.schedule import Schedule, dense_keys, input_table
 from topocomm.planning.transforms import unrolled
 
 
@@ -53,24 +53,31 @@ def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
     born = np.zeros(pieces.count, dtype=np.int64)
     born[pieces.received], born[pieces.folded] = stages.of_arrival, stages.of_fold
     last_fold = np.full(pieces.count, -1, dtype=np.int64)
-    np.maximum.at(last_fold, pieces.operands, pieces.fold_of)
+    last_fold[pieces.operands] = pieces.fold_of  # in rising order: of several the last stays, as below
     folded_in = np.where(last_fold >= 0, stages.of_fold[last_fold] if len(stages.of_fold) else 0, -1)
     sent_in = np.full(pieces.count, -1, dtype=np.int64)
-    np.maximum.at(sent_in, pieces.sent, stages.of_move)
+    sent_in[pieces.sent] = stages.of_move
     sent_in[pieces.inputs] = sent_in[pieces.outputs] = forever
     dies = np.maximum(born, np.maximum(sent_in, folded_in))
-    alive = np.zeros((schedule.ranks, forever + 2), dtype=np.int64)
+    width = forever + 2
     real = counted[pieces.chunk]
-    np.add.at(alive, (pieces.rank[real], born[real]), 1)
-    np.add.at(alive, (pieces.rank[real], dies[real] + 1), -1)
-    width = np.diff(pieces.starts)
+    at = pieces.rank[real] * width
+    alive = _counts(at + born[real], schedule.ranks, width) - _counts(at + dies[real] + 1, schedule.ranks, width)
+    pair = np.diff(pieces.starts) == 2
     leads = np.arange(len(pieces.operands)) - pieces.starts[pieces.fold_of] == 0
-    may = leads | (width[pieces.fold_of] == 2)
+    may = leads | pair[pieces.fold_of]
     yields = may & (last_fold[pieces.operands] == pieces.fold_of) & (sent_in <= folded_in)[pieces.operands]
-    inherited = np.unique(pieces.fold_of[yields & counted[pieces.chunk[pieces.operands]]])
-    heirs = np.zeros_like(alive)
-    np.add.at(heirs, (schedule.combines[inherited, 1], stages.of_fold[inherited]), 1)
+    inherits = np.zeros(len(pair), dtype=bool)
+    inherits[pieces.fold_of[yields & counted[pieces.chunk[pieces.operands]]]] = True
+    ranks = schedule.combines[inherits, 1].astype(np.int64)
+    heirs = _counts(ranks * width + stages.of_fold[inherits], schedule.ranks, width)
     found: Ints = (np.cumsum(alive, axis=1) - heirs).max(axis=1)
+    return found
+
+
+def _counts(places: Ints, ranks: int, width: int) -> Ints:
+    """int64 [ranks, width]: how often each place occurs."""
+    found: Ints = np.bincount(places, minlength=ranks * width).reshape(ranks, width)
     return found
 
 
@@ -82,18 +89,22 @@ class _Pieces:
         self.starts = schedule.operand_starts.astype(np.int64)
         self.fold_of = np.repeat(np.arange(len(folds)), np.diff(self.starts))
         parts = [
-            moves[:, [1, 2, 5]],
-            moves[:, [3, 4, 5]],
-            folds[:, [1, 2, 3]],
-            np.column_stack([folds[self.fold_of, 1], schedule.operands, folds[self.fold_of, 3]]),
-            input_table(schedule)[:, :3],
-            schedule.outputs,
+            (moves[:, 1], moves[:, 2], moves[:, 5]),
+            (moves[:, 3], moves[:, 4], moves[:, 5]),
+            (folds[:, 1], folds[:, 2], folds[:, 3]),
+            (folds[self.fold_of, 1], schedule.operands, folds[self.fold_of, 3]),
+            tuple(input_table(schedule)[:, :3].T),
+            tuple(schedule.outputs.T),
         ]
-        rows = np.concatenate(parts).astype(np.int64)
-        _, first, number = np.unique(row_keys(*rows.T), return_index=True, return_inverse=True)
-        self.count = len(first)
-        self.rank, _, self.chunk = rows[first].T
-        ends = np.cumsum([len(part) for part in parts])[:-1]
+        rank, slot, chunk = (np.concatenate([part[place] for part in parts]) for place in range(3))
+        keys = dense_keys(rank, slot, chunk)
+        used = np.zeros(int(keys.max(initial=-1)) + 1, dtype=bool)
+        used[keys] = True
+        number = (np.cumsum(used, dtype=np.int32) - 1)[keys]
+        self.count = int(used.sum())
+        self.rank, self.chunk = (np.empty(self.count, dtype=np.int64) for _ in range(2))
+        self.rank[number], self.chunk[number] = rank, chunk
+        ends = np.cumsum([len(part[0]) for part in parts])[:-1]
         self.sent, self.received, self.folded, self.operands, self.inputs, self.outputs = np.split(number, ends)
 
 

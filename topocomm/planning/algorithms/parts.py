@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip import Gossip, Traders
 from topocomm.planning.range_tree import RangeTree
-from topocomm.planning.schedule import NO_PATH, Schedule, part_chunks, row_keys
+from topocomm.planning.schedule import NO_PATH, IntTable, Schedule, part_chunks, row_keys
 from topocomm.planning.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 Ints = NDArray[np.int64]
@@ -126,14 +126,14 @@ def _folded_on_the_way(told: _Told, chunks: Sequence[tuple[int, int]], owners: S
     Values that arrive are in slots 1, 2 and so on, their fold in the slot after.
     """
     ranks, count = len(told.holds), len(chunks)
-    round_, src, dst, chunk = (told.rounds - 1 - told.round)[::-1], told.dst[::-1], told.src[::-1], told.chunk[::-1]
-    arrived = np.zeros((ranks, count), dtype=np.int64)
+    backwards = (told.rounds - 1 - told.round, told.dst, told.src, told.chunk)
+    round_, src, dst, chunk = (np.ascontiguousarray(column[::-1]) for column in backwards)
+    arrived = np.bincount(dst * count + chunk, minlength=ranks * count).reshape(ranks, count)
     turns = _turns(row_keys(dst, chunk))
-    np.add.at(arrived, (dst, chunk), 1)
     last = np.zeros((ranks, count), dtype=np.int64)
-    np.maximum.at(last, (dst, chunk), round_)
+    last[dst, chunk] = round_  # in rising order: of several the last stays
     result = np.where(arrived, arrived + 1, 0)
-    folds, operands = [np.zeros((0, 4), np.int64)], []
+    folds, operands = [np.zeros((0, 4), np.int32)], []
     for many in range(1, int(arrived.max(initial=0)) + 1):
         rank, what = np.nonzero(arrived == many)
         folds.append(_columns(last[rank, what], rank, many + 1, what))
@@ -151,8 +151,8 @@ def _folded_on_the_way(told: _Told, chunks: Sequence[tuple[int, int]], owners: S
     )
 
 
-def _columns(*columns: Ints | int) -> Ints:
-    table = np.empty((np.broadcast(*columns).size, len(columns)), dtype=np.int64)
+def _columns(*columns: Ints | int) -> IntTable:
+    table = np.empty((np.broadcast(*columns).size, len(columns)), dtype=np.int32)
     for index, column in enumerate(columns):
         table[:, index] = column
     return table
