@@ -61,7 +61,7 @@ $(VENV_MPICH)/ready: pyproject.toml tools/constraints.txt tools/constraints-mpic
 	touch $@
 
 # Random plans for half of SOAK_S, collectives for a sixth; as it is 100,000 calls in a row, every way to
-# disagree, 1,000 kills and 1,000 stops, about an hour in all. `make test` runs one percent.
+# disagree, 1,000 kills and 1,000 stops: two hours in all. `make test` runs one percent.
 SOAK_S ?= 1800
 soak: setup
 	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3))

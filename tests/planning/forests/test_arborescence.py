@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topocomm.planning.forests.arborescence import cheapest_arborescence
+from topocomm.planning.forests.arborescence import cheapest_arborescence, cheapest_costs
 
 
 def is_tree(parents, root):
@@ -42,6 +42,22 @@ def test_no_choice_of_parents_is_cheaper(count, missing, chance):
     else:
         assert is_tree(parents, root)
         assert sum(costs[parents[v], v] for v in range(count) if v != root) == pytest.approx(least(costs, root))
+
+
+def cost(costs, parents):
+    return sum(costs[parent, node] for node, parent in enumerate(parents) if parent >= 0)
+
+
+@given(st.integers(1, 9), st.floats(0, 0.5), st.booleans(), st.randoms(use_true_random=False))
+def test_costs_from_every_root_are_those_of_the_trees(count, missing, whole, chance):
+    draw = (lambda: float(chance.randint(0, 5))) if whole else chance.random
+    costs = np.array([np.inf if chance.random() < missing else draw() for _ in range(count**2)]).reshape(count, count)
+    trees = [cheapest_arborescence(costs, root) for root in range(count)]
+    found = cheapest_costs(costs)
+    if found is None:
+        assert None in trees
+    else:
+        assert found.tolist() == pytest.approx([cost(costs, parents) for parents in trees])
 
 
 def test_costs_are_left_as_they_were():

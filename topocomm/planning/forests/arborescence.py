@@ -5,7 +5,7 @@ Contraction along one growing path, whole rows at a time: O(n^2) element operati
 
 from __future__ import annotations
 
-from math import inf
+from math import fsum, inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,14 +26,40 @@ def cheapest_arborescence(costs: NDArray[np.float64], root: int) -> list[int] | 
     return work.expand()
 
 
-class _Contraction:
-    """Nodes and contracted cycles, each with the edge that enters it."""
+def cheapest_costs(costs: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """float64 [n]: what the cheapest tree from every root costs; None where some node has no way to some other.
 
-    def __init__(self, costs: NDArray[np.float64], root: int) -> None:
+    Contracting does not depend on the root if it goes on until one node is left (Gabow, Galil, Spencer, Tarjan 1986):
+    a tree pays for every set that was contracted, what the cheapest edge into it cost then, but for those that hold
+    its root.
+    """
+    work = _Contraction(costs, None)
+    work.grow(0)
+    if work.within.count(-1) > 1:
+        return None
+    total = fsum(work.paid.values())
+    found = np.empty(len(costs))
+    for root in range(len(costs)):
+        saved, name = [], root
+        while name >= 0:
+            saved.append(work.paid.get(name, 0.0))
+            name = work.within[name]
+        found[root] = total - fsum(saved)
+    return found
+
+
+class _Contraction:
+    """Nodes and contracted cycles, each with the edge that enters it.
+
+    Without a root all is contracted into one node, as far as there are ways.
+    """
+
+    def __init__(self, costs: NDArray[np.float64], root: int | None) -> None:
         self.count, self.root = len(costs), root
         self.costs = costs.copy()
         np.fill_diagonal(self.costs, inf)
-        self.costs[:, root] = inf
+        if root is not None:
+            self.costs[:, root] = inf
         self.sources = np.broadcast_to(np.arange(self.count)[:, None], costs.shape).copy()
         self.targets = np.broadcast_to(np.arange(self.count), costs.shape).copy()
         """[row, column]: ends of the edge of the graph that an edge between contracted nodes stands for."""
@@ -45,6 +71,8 @@ class _Contraction:
         """By name: the cycle that it is contracted in."""
         self.cycles: dict[int, list[int]] = {}
         self.edge: dict[int, tuple[int, int]] = {}
+        self.paid: dict[int, float] = {}
+        """By name: what the cheapest edge into it cost, less what was paid for nodes inside it."""
         self.reached = {root}
 
     def grow(self, start: int) -> bool:
@@ -61,6 +89,7 @@ class _Contraction:
             if column[best] == inf:
                 return False
             self.edge[name] = (int(self.sources[best, row]), int(self.targets[best, row]))
+            self.paid[name] = float(column[best])
             self.costs[:, row] = column - column[best]
             other = self.name[best]
             if other in on_path:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from topocomm.planning.forests.arborescence import cheapest_arborescence
+from topocomm.planning.forests.arborescence import cheapest_arborescence, cheapest_costs
 from topocomm.planning.forests.closure import Closure
 from topocomm.planning.forests.interval import IntervalPlan, IntervalTable, Step
 from topocomm.planning.forests.network import Floats, Ints, Network
@@ -27,9 +27,8 @@ EXACT = (0.0,)
 HEIGHTS = (3, 4, 6, None)
 """Trees without root are at first held to a height; the limit is raised when no such tree improves the packing. In
 programs of many rows they are not, but every second tree prefers to be low."""
-ALL_ROOTS_TURNS = 4
-"""With many roots, one turn in so many looks at all of them (and gives a bound), the others at a few."""
 FEW_ROOTS = 8
+"""Roots from which trees without root are grown in one turn; of more shares than these fewer depths are tried."""
 
 
 class _Sums:
@@ -153,7 +152,8 @@ class Gathers:
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """The cheapest arborescence of every root."""
         self._growing.search(prices[self.row])
-        least: float = sum([share * self._growing.cost(root) for root, share in self.shares.items()])
+        costs = self._growing.costs().tolist()
+        least: float = sum([share * costs[root] for root, share in self.shares.items()])
         mean = least / max(self.network.ends - 1, 1)
         return least, (self._offers(root, mean) for root in self.shares)
 
@@ -194,17 +194,14 @@ class DirectedPairs(_Sums):
         self._up, self._down = Growing(turned), Growing(self.network)
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
-        """The cheapest pairs over all roots, or over those whose turn it is."""
+        """The cheapest pairs over all roots."""
         dear = prices[self.row]
         self._down.search(dear)
         self._up.search(dear[self._turned_link])
-        count = len(self.roots)
-        every = count <= FEW_ROOTS or turn % ALL_ROOTS_TURNS == 0
-        roots = self.roots if every else [self.roots[(turn * FEW_ROOTS + i) % count] for i in range(FEW_ROOTS)]
-        costs = {root: self._up.cost(root) + self._down.cost(root) for root in roots}
-        best = sorted(costs, key=lambda root: (costs[root], root))[:2]
-        mean = costs[best[0]] / max(2 * self.network.ends - 2, 1)
-        return costs[best[0]] if every else 0.0, (self._offers(root, mean) for root in best)
+        costs = self._up.costs() + self._down.costs()
+        best = _cheapest(costs, self.roots, 2)
+        least = float(costs[best[0]])
+        return least, (self._offers(root, least / max(2 * self.network.ends - 2, 1)) for root in best)
 
     def _offers(self, root: int, mean: float) -> Iterator[Column]:
         for depth_price in DEPTH_PRICES:
@@ -234,14 +231,14 @@ class OrderedPairs(_Sums):
         dear = prices[self.row]
         moves = Relays(self._closure.search(dear))
         tables = [IntervalTable(moves.costs[low:end, low:end]) for low, end in self.ranges]
+        costs = np.zeros(self.network.ends)
         if self.both:
             self._down.search(dear)
-        costs = {}
+            costs += self._down.costs()
         for root in self.roots:
-            up = sum([least for least, _ in self._gates(root, moves, tables)])
-            costs[root] = up + (self._down.cost(root) if self.both else 0.0)
-        best = sorted(costs, key=lambda root: (costs[root], root))[:4]
-        return costs[best[0]], (self._offers(root, moves, tables, costs[root]) for root in best)
+            costs[root] += sum([least for least, _ in self._gates(root, moves, tables)])
+        best = _cheapest(costs, self.roots, 4)
+        return float(costs[best[0]]), (self._offers(root, moves, tables, float(costs[root])) for root in best)
 
     def _gates(self, root: int, moves: Relays, tables: Sequence[IntervalTable]) -> list[tuple[float, int]]:
         """(cost, rank where it is put together) of every range's result at the root."""
@@ -322,8 +319,14 @@ class Growing:
         self._costs = self._closure.search(prices)
         self._exact: dict[int, list[int]] = {}
 
+    def costs(self) -> Floats:
+        """float64 [ends]: cost of the cheapest tree from every root."""
+        found = cheapest_costs(self._costs)
+        assert found is not None, "the network is connected"
+        return found
+
     def cost(self, root: int) -> float:
-        """Cost of the cheapest tree."""
+        """Cost of the cheapest tree from one root."""
         parents = self._parents(root, 0.0)
         return sum([float(self._costs[parent, child]) for child, parent in enumerate(parents) if parent >= 0])
 
@@ -356,6 +359,12 @@ class Growing:
             near = far[far > 0]
             self._far[root] = far / max(float(near.min()), 1e-9) if len(near) else far
         return self._far[root]
+
+
+def _cheapest(costs: Floats, roots: Sequence[int], count: int) -> list[int]:
+    """So many roots of least cost; what differs by rounding alone is equal, and the lowest root comes first."""
+    least = min(costs[root] for root in roots)
+    return sorted(roots, key=lambda root: (round(float(costs[root] / least), 9) if least else 0.0, root))[:count]
 
 
 def _directed_rows(symmetry: Symmetry) -> tuple[Ints, Floats]:
