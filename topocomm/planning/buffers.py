@@ -8,10 +8,11 @@ not complete always has both its ends posted: stages cannot deadlock.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+
+import numpy as np
 
 from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces
 
@@ -136,17 +137,17 @@ class _Memory:
         self.sizes = sizes
         self.offsets: dict[Piece, int] = {}
         self.top = 0
-        self._gaps: list[tuple[int, int]] = []  # (start, end) below the top, sorted
+        self._gaps = _Gaps()
         self._until: dict[int, int] = {}  # last use of the range in use at an offset
-        self._ends: list[tuple[int, int, int]] = []  # (last use, start, end) of ranges: a heap, some have an heir now
+        self._ends: list[tuple[int, int, int]] = []  # (last use, start, size) of ranges: a heap, some have an heir now
 
     def expire(self, now: int) -> None:
         """Free what was read for the last time before `now`."""
         while self._ends and self._ends[0][0] < now:
-            until, start, end = heappop(self._ends)
+            until, start, size = heappop(self._ends)
             if self._until.get(start) == until:
                 del self._until[start]
-                self._free(start, end)
+                self._gaps.add(start, size)
 
     def place(self, piece: Piece, until: int, *, heir_of: Piece | None = None) -> None:
         size = self.sizes[piece[1]]
@@ -154,25 +155,70 @@ class _Memory:
         self.offsets[piece] = start
         if size:
             self._until[start] = until
-            heappush(self._ends, (until, start, start + size))
+            heappush(self._ends, (until, start, size))
 
     def _take(self, size: int) -> int:
         """The first gap that is large enough, or the top."""
-        for index, (start, end) in enumerate(self._gaps):
-            if end - start >= size:
-                self._gaps[index : index + 1] = [(start + size, end)] if end - start > size else []
-                return start
-        start = self.top
-        if self._gaps and self._gaps[-1][1] == start:
-            start = self._gaps.pop()[0]
-        self.top = start + size
+        start = self._gaps.first(size)
+        if start is None:
+            start = self._gaps.last_before(self.top)
+            self.top = start + size
         return start
 
-    def _free(self, start: int, end: int) -> None:
-        index = bisect_left(self._gaps, (start, end))
-        if index < len(self._gaps) and self._gaps[index][0] == end:
-            end = self._gaps.pop(index)[1]
-        if index and self._gaps[index - 1][1] == start:
-            index -= 1
-            start = self._gaps.pop(index)[0]
-        self._gaps.insert(index, (start, end))
+
+class _Gaps:
+    """Free byte ranges in order of their starts, no two side by side: thousands where sizes differ, so in arrays."""
+
+    def __init__(self) -> None:
+        self._starts, self._sizes = (np.zeros(16, dtype=np.int64) for _ in range(2))
+        self._count = 0
+
+    def first(self, size: int) -> int | None:
+        """Take so many bytes from the first range that has them; its start, or None."""
+        enough = self._sizes[: self._count] >= size
+        index = int(enough.argmax()) if self._count else 0
+        if not self._count or not enough[index]:
+            return None
+        start = int(self._starts[index])
+        if self._sizes[index] == size:
+            self._drop(index)
+        else:
+            self._starts[index] += size
+            self._sizes[index] -= size
+        return start
+
+    def last_before(self, top: int) -> int:
+        """Take the range that ends at the top; its start, or the top where there is none."""
+        last = self._count - 1
+        if last < 0 or self._starts[last] + self._sizes[last] != top:
+            return top
+        self._count = last
+        return int(self._starts[last])
+
+    def add(self, start: int, size: int) -> None:
+        """A range more, one with those that it touches."""
+        starts, sizes = self._starts, self._sizes
+        index = int(starts[: self._count].searchsorted(start))
+        if index < self._count and starts[index] == start + size:
+            starts[index] = start
+            sizes[index] += size
+            if index and starts[index - 1] + sizes[index - 1] == start:
+                sizes[index - 1] += sizes[index]
+                self._drop(index)
+        elif index and starts[index - 1] + sizes[index - 1] == start:
+            sizes[index - 1] += size
+        else:
+            self._insert(index, start, size)
+
+    def _insert(self, index: int, start: int, size: int) -> None:
+        if self._count == len(self._starts):
+            self._starts, self._sizes = np.tile(self._starts, 2), np.tile(self._sizes, 2)
+        for values, value in ((self._starts, start), (self._sizes, size)):
+            values[index + 1 : self._count + 1] = values[index : self._count]
+            values[index] = value
+        self._count += 1
+
+    def _drop(self, index: int) -> None:
+        self._count -= 1
+        for values in (self._starts, self._sizes):
+            values[index : self._count] = values[index + 1 : self._count + 1]
