@@ -30,6 +30,7 @@ SIZES = {
 }
 NEW = 24
 LIMIT = 1e-3
+LONG = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 8)]
 
 
 def build(name="Llama", **changes):
@@ -84,7 +85,7 @@ def assert_same(outputs, expected):
 
 
 @pytest.mark.parametrize("method", ["tree", "ring", "allreduce"])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, *LONG])
 def test_greedy_tokens_of_a_left_padded_batch(llama, prompt, ranks, method):
     outputs = sharded(llama, prompt, ranks=ranks, method=method)
     assert_same(outputs, generate(llama, prompt))
@@ -98,7 +99,7 @@ def test_logits_are_the_same_bits_on_every_rank(llama, prompt, method):
         assert torch.equal(torch.stack(got.logits), torch.stack(outputs[0].logits))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, *LONG[1:]])
 def test_seeded_sampling(llama, prompt, ranks):
     options = {"do_sample": True, "temperature": 1.5, "top_k": 60}
     torch.manual_seed(5)

@@ -80,6 +80,7 @@ def test_wire_bytes_on_two_ranks(capsys):
     assert allreduce == 2 * 12 * 22 * 4
 
 
+@pytest.mark.long
 def test_under_mpirun():
     done = mpirun(3, ["-m", "attention", *SMALL])
     assert done.returncode == 0, done.stderr
