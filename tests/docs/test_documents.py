@@ -25,6 +25,7 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", re.MUL
 """A block of code and, right after it, what it prints."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run_as_jobs(path):
     job = mpirun(2, ["-W", "error", path], env={"PYTHONPATH": str(ROOT)})

@@ -27,6 +27,7 @@ def test_under_mpirun():
     assert job.returncode == 0
 
 
+@pytest.mark.long
 def test_under_torchrun():
     pytest.importorskip("torch")
     job = torchrun(3, [PROGRAM], env={"RANK": "0", "WORLD_SIZE": "2"})  # torchrun itself may be one of several

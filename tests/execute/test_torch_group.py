@@ -42,6 +42,7 @@ def test_disagreement_is_an_error_on_every_rank():
             assert "all ranks must make the same calls in the same order" in barrier
 
 
+@pytest.mark.long
 def test_a_rank_that_raises_ends_the_others_waiting():
     jobs = by_hand(3, [PROGRAMS / "faults.py", "raise", "shared"])
     assert [status for _, _, status in jobs] == [0, 1, 0]
@@ -52,7 +53,7 @@ def test_a_rank_that_raises_ends_the_others_waiting():
         assert jobs[rank][0] == expected
 
 
-@pytest.mark.parametrize(("how", "lost"), [("shared", 1), ("messages", 0)])
+@pytest.mark.parametrize(("how", "lost"), [("shared", 1), pytest.param("messages", 0, marks=pytest.mark.long)])
 def test_a_killed_rank_is_named_whatever_a_rank_waits_for(how, lost):
     """Also if it was the host of the key-value store (rank 0)."""
     told, statuses = faults("kill", how, lost)
@@ -78,6 +79,7 @@ def test_a_stopped_rank_is_named_at_the_deadline():
             assert not any(f"waiting for rank {other}" in line for other in others)
 
 
+@pytest.mark.long
 def test_only_late_messages_are_pending():
     """One helper waits for messages in turn: those behind a late one may have come all the same."""
     told, statuses = faults("late", "messages")

@@ -31,9 +31,9 @@ def test_sum_over_threads(arguments, total):
 @pytest.mark.parametrize(
     ("way", "status", "line"),
     [
-        ("bad input", 2, "toy: error: the toy is broken"),
+        pytest.param("bad input", 2, "toy: error: the toy is broken", marks=pytest.mark.long),
         ("bad input on 2", 2, "toy: error: rank 2: the toy is broken here"),
-        ("lacks", 1, "toy: error: no batteries"),
+        pytest.param("lacks", 1, "toy: error: no batteries", marks=pytest.mark.long),
         ("work failed", 1, None),
     ],
 )
@@ -73,6 +73,7 @@ def test_exception_on_threads():
 
 
 @pytest.mark.alone
+@pytest.mark.long
 def test_other_ranks_sleep_while_rank_0_reports():
     done = mpirun(3, [TOY, "slow report"])
     assert done.returncode == 0
