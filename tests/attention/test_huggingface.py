@@ -30,7 +30,7 @@ SIZES = {
 }
 NEW = 24
 LIMIT = 1e-3
-LONG = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (4, 8)]
+LONG = [pytest.param(4, marks=pytest.mark.soak), pytest.param(8, marks=pytest.mark.long)]
 
 
 def build(name="Llama", **changes):

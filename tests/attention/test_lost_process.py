@@ -31,10 +31,12 @@ def run(ranks, *arguments):
             raise
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "replicas", "seed"),
-    [(3, 1, 1), (3, 2, 2), (4, 1, 3)],
+    [
+        pytest.param(3, 1, 1, marks=pytest.mark.long),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in ((3, 2, 2), (4, 1, 3))),
+    ],
 )
 def test_the_others_bring_the_tokens_of_an_undisturbed_run(ranks, replicas, seed):
     chance = random.Random(seed)
