@@ -46,14 +46,7 @@ def test_two_levels_on_threads(count, gpus):
     assert any(name.startswith(("rails", "leaders")) for name in check_on_threads(hosts(count, gpus), count * gpus))
 
 
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        2,
-        pytest.param(4, marks=pytest.mark.long),
-        *(pytest.param(ranks, marks=pytest.mark.soak) for ranks in (1, 3, 8)),
-    ],
-)
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4, 8))])
 def test_under_mpirun(ranks):
     job = mpirun(ranks, ["-m", "mpi4py", PROGRAM])
     assert job.returncode == 0, job.stderr[-3000:]

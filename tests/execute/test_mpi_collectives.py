@@ -10,14 +10,7 @@ PROGRAM = Path(__file__).parent / "mpi_programs" / "collectives.py"
 ROOT = str(Path(__file__).parents[2])
 
 
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        2,
-        *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 4, 8)),
-        pytest.param(3, marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4, 8))])
 def test_collectives(ranks):
     job = mpirun(ranks, [PROGRAM], timeout_s=280.0, env={"PYTHONPATH": ROOT})
     assert job.returncode == 0, job.stderr[-3000:]

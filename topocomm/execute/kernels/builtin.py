@@ -31,10 +31,10 @@ from topocomm.operators.kernels.fingerprint import fingerprint
 METH_FASTCALL = 0x80
 """CPython's: function(self, array of arguments, their number)."""
 LANES, LANE_WORDS, EPOCH, CALLS, TAGS, TIMES, MASK, SWEEP_MASK, TAG, LOOKS, MODE = 0, *range(2, 12)
-STATE_WORDS = MODE + 1
 """Where in a state stand: addresses of the words of both lanes, and how many words; addresses of the number of calls on
 them, of the recorder's number of calls, its tags and its times; its places, and its calls between two sweeps, less one
 each; the call's tag; looks and mode as `shared_memory.run` has them."""
+STATE_WORDS = MODE + 1
 DONE_AND_SWEEP = -3
 """Where a call stands that is through, when it is time for a sweep."""
 
