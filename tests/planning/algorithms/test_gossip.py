@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.planning.replay import expected, replay
 from topocomm import PlanError
 from topocomm.planning.algorithms.gossip import (
+    Traders,
     gossip_allreduce,
     gossip_broadcast,
     gossip_of,
@@ -19,6 +20,7 @@ from topocomm.planning.algorithms.multiport import gather_gossip, reversed_gossi
 from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.collectives import Collective
 from topocomm.planning.range_tree import aligned_tree
+from topocomm.planning.schedule_builder import ScheduleBuilder
 from topocomm.planning.verify import verify
 
 
@@ -93,3 +95,12 @@ def test_trees(ranks):
         broadcast = gossip_broadcast(reversed_gossip(told), ranks, 2, ranks // 3)
         verify(broadcast, Collective("broadcast", ranks, ranks // 3))
         assert len(broadcast.transfers) == ranks - 1
+
+
+def test_a_value_that_is_not_there_apart_is_no_message_of_a_scan():
+    """Rank 0 has the fold of 0 and 1 alone, and a result that the message goes into ends between them."""
+    tree = aligned_tree(4)
+    pair = tree.parent[0]
+    traders = Traders(ScheduleBuilder(4, ((0, 1),)), tree, held=[{pair: 0}, {1: 0}, {2: 0}, {3: 0}])
+    with pytest.raises(PlanError, match="rank 0 is to send on values of ranks 0, which it has not apart"):
+        traders.round_before(0, [(0, 3, 0b11, 0b10)])

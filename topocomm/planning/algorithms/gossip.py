@@ -202,7 +202,8 @@ class Traders:
         for top in sorted(self.tops[rank]):
             pieces, lacking = self._pieces(rank, top, ranks, ends)
             if lacking:
-                raise PlanError(f"gossip: rank {rank} is to send a value, one of {lacking:#b}, that it has not apart")
+                which = ", ".join(str(other) for other in range(lacking.bit_length()) if lacking >> other & 1)
+                raise PlanError(f"gossip: rank {rank} is to send on values of ranks {which}, which it has not apart")
             found += pieces
         return found
 
