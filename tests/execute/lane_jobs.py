@@ -10,8 +10,9 @@ import numpy as np
 from attention import LOGSUMEXP
 from topocomm.execute.compiled_lane import CompiledLane, covers
 from topocomm.execute.lanes import Span, Work
-from topocomm.execute.quick import Results, quick_bare, quick_pair
+from topocomm.execute.quick import Results, quick_arrays
 from topocomm.execute.recorder import Recorder
+from topocomm.execute.result_memory import ResultMemory
 from topocomm.execute.staged_lane import aligned_buffer
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
 from topocomm.operators.operator import ALIGNMENT_BYTES
@@ -31,7 +32,7 @@ class Caller:
     refusal: str | None = None
 
     def __init__(self):
-        self.recorder, self.waiting = Recorder(), self
+        self.recorder, self.waiting, self.results = Recorder(), self, ResultMemory()
 
     def for_call(self, call):
         through(call.lane)
@@ -64,7 +65,7 @@ def spans(plan, layout, rank):
 class Job:
     """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
 
-    def __init__(self, plan, layout, operator=LOGSUMEXP):
+    def __init__(self, plan, layout, operator=LOGSUMEXP, *, bare=None):
         self.plan, self.layout = plan, layout
         ranks = range(plan.schedule.ranks)
         works = [Work(plan, plan.schedule, operator, layout, 16, rank, *spans(plan, layout, rank)) for rank in ranks]
@@ -82,12 +83,12 @@ class Job:
         ]
 
         self.callers = [Caller() for _ in ranks]
-        quick_way = quick_pair if len(layout.fields) > 1 else quick_bare
+        bare = len(layout.fields) == 1 if bare is None else bare
         self.quick = []
         for caller, lanes, work in zip(self.callers, self.lanes, works, strict=True):
             shapes = [(f.name, (*work.result.leading, *f.row_shape), f.dtype) for f in layout.fields]
             given = plan.collective.name != "reduce" or work.rank == plan.collective.root
-            self.quick.append(quick_way(caller, lanes, Results(shapes, given), 16))
+            self.quick.append(quick_arrays(caller, lanes, Results(shapes, given), 16, bare=bare))
 
     def lane(self, rank):
         """The lane of a rank's next call."""

@@ -1,6 +1,5 @@
 """The shortest ways through an allreduce in shared memory."""
 
-import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -12,8 +11,6 @@ from tests.attention.merging import assert_close, exact, partial
 from tests.execute.lane_jobs import CALLS, Job, jobs, quick, quick_into
 from tests.machines import switch
 from topocomm import SUM
-from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.kernels.builtin import DONE_AND_SWEEP
 from topocomm.execute.lanes import BUSY, NOTHING
 from topocomm.execute.quick import quick_tensors
 from topocomm.execute.recorder import MASK, SWEEP_MASK, TOLD
@@ -313,24 +310,3 @@ def test_an_interrupt_closes_the_communicator(monkeypatch, bare):
     with pytest.raises(KeyboardInterrupt):
         job.quick[0](value, None)
     assert job.callers[0].refusal == "planted"
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_calls_leave_no_references(rank):
-    """The builtins are called by the interpreter itself: what they take and give must be counted right."""
-    values = [partial(rank, (7,), 5) for rank in range(2)]
-    job = dict(jobs(switch(2), (7,), 5))["flat"]
-    watched = [*values[rank].values(), values[rank], None, word.MISFIT, word.DONE, DONE_AND_SWEEP]
-
-    def body(mine):
-        for _ in range(3 * CALLS):
-            quick(job, mine, values[mine])
-            job.quick[mine](MISFITS["dtype"], None)
-
-    body_counts = []
-    for _ in range(2):
-        job.on_threads(body)
-        body_counts.append([sys.getrefcount(one) for one in watched])
-    for before, after in zip(*body_counts, strict=True):
-        assert abs(after - before) < CALLS
-    job.close()

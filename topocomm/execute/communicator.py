@@ -165,12 +165,12 @@ class Communicator:
         if order != "any" or shards is not None:
             ranges = self._gather_shards(shards)
             which = ("allreduce", op, order, ranges)
-            return self._call(which, x, out, lambda: Request("allreduce", x, op, order=order, shards=ranges))
-        return self._call(op, x, out, lambda: Request("allreduce", x, op))
+            return self._call(which, x, out, "allreduce", op, order=order, shards=ranges)
+        return self._call(op, x, out, "allreduce", op)
 
     def reduce(self, x: Any, op: Operator, *, root: int = 0, out: Any = None) -> Any:
         """The fold of all ranks' values on `root`, None elsewhere; operands as in `allreduce`."""
-        return self._call(("reduce", op, root), x, out, lambda: Request("reduce", x, op, root=root))
+        return self._call(("reduce", op, root), x, out, "reduce", op, root=root)
 
     def broadcast(self, x: Any, *, root: int = 0, out: Any = None) -> Any:
         """The root's value on every rank.
@@ -180,7 +180,7 @@ class Communicator:
             root: Whose value.
             out: Where to write the result (may be x).
         """
-        return self._call(("broadcast", root), x, out, lambda: Request("broadcast", x, None, root=root))
+        return self._call(("broadcast", root), x, out, "broadcast", None, root=root)
 
     def reduce_scatter(self, x: Any, op: Operator, *, rows: Sequence[int] | None = None, out: Any = None) -> Any:
         """This rank's rows of the fold of all ranks' values; operands as in `allreduce`.
@@ -193,7 +193,7 @@ class Communicator:
             out: Where to write the result.
         """
         parts = None if rows is None else tuple(rows)
-        return self._call(("reduce_scatter", op, parts), x, out, lambda: Request("reduce_scatter", x, op, rows=parts))
+        return self._call(("reduce_scatter", op, parts), x, out, "reduce_scatter", op, rows=parts)
 
     def allgather(self, x: Any, *, out: Any = None) -> Any:
         """All ranks' values joined along their first axis, in rank order, on every rank.
@@ -202,19 +202,19 @@ class Communicator:
         call made by `prepare` keeps those it was prepared with.
         """
         parts = self._gather_rows(x)
-        return self._call(("allgather", parts), x, out, lambda: Request("allgather", x, None, rows=parts))
+        return self._call(("allgather", parts), x, out, "allgather", None, rows=parts)
 
     def scan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
         """On rank r the fold of the values of ranks 0 to r, in rank order."""
-        return self._call(("scan", op), x, out, lambda: Request("scan", x, op))
+        return self._call(("scan", op), x, out, "scan", op)
 
     def exscan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
         """On rank r the fold of the values of the ranks before it, in rank order; on rank 0 the identity of `op`."""
-        return self._call(("exscan", op), x, out, lambda: Request("exscan", x, op))
+        return self._call(("exscan", op), x, out, "exscan", op)
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self._call("barrier", NO_NEWS, None, lambda: Request("allreduce", NO_NEWS, MAX))
+        self._call("barrier", NO_NEWS, None, "allreduce", MAX)
 
     def allgather_bytes(self, record: Buffer) -> list[Buffer]:
         """Every rank's record, in rank order: a small exchange of uint8 arrays of equal length, for set-up."""
@@ -449,8 +449,17 @@ class Communicator:
         places = tuple(self.places[rank] for rank in members)
         return Communicator(transport, self.topology, places, self._find_places)
 
-    def _call(self, which: Hashable, x: Any, out: Any, request: Callable[[], Request]) -> Any:
-        """Make a call: the shortest way if x and out fit the last one with the same key, else what they ask for."""
+    def _call(self, which: Hashable, x: Any, out: Any, collective: str, op: Operator | None, **options: Any) -> Any:
+        """Make a call: the shortest way if x and out fit the last one with the same key, else what they ask for.
+
+        Args:
+            which: Equal for calls that differ in their values only.
+            x: This rank's value.
+            out: Where to write the result.
+            collective: Its name.
+            op: The operator.
+            options: What else `Request` has.
+        """
         try:
             quick = self._quick.get(which)
         except TypeError:  # what has no hash is no operator: `prepare` says so, and tells all ranks
@@ -459,7 +468,7 @@ class Communicator:
             result = quick(x, out)
             if result is not None:
                 return None if result is NOTHING else result
-        asked = request()
+        asked = Request(collective, x, op, **options)
         key = self._key(asked)
         call = self._calls.get(key)
         if call is None:
@@ -503,13 +512,13 @@ class Communicator:
     def _gather_rows(self, x: Any) -> tuple[int, ...]:
         """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows."""
         mine = np.array([rows_of(x)])
-        told = self._call("rows", mine, None, lambda: Request("allgather", mine, None, rows=(1,) * self.size))
+        told = self._call("rows", mine, None, "allgather", None, rows=(1,) * self.size)
         return tuple(told.tolist())
 
     def _gather_shards(self, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
         """The first virtual shard of every rank and the end of the last; None where no rank says."""
         mine = np.array(shards_record(shards), np.int64)
-        told = self._call("shards", mine, None, lambda: Request("allgather", mine, None, rows=(2,) * self.size))
+        told = self._call("shards", mine, None, "allgather", None, rows=(2,) * self.size)
         try:
             return shard_edges([(start, stop) for start, stop in told.reshape(-1, 2).tolist()])
         except MismatchError as error:

@@ -150,18 +150,12 @@ class PreparedCall:
         if self._shared is None or self._local is not None or self._identity is not None:
             return None
         from topocomm.execute.compiled_lane import CompiledLane
-        from topocomm.execute.quick import PAIR, Results, quick_bare, quick_pair, quick_tensors
+        from topocomm.execute.quick import Results, quick_arrays, quick_tensors
 
         lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
-        if not lanes:
+        if not lanes or not (structure.bare or structure.rebuild is None):
             return None
-        results = Results(self._results, self._gives)
-        if structure.bare:
-            way = quick_bare(self._comm, lanes, results, self.tag)
-        elif structure.rebuild is None and len(self._values) == PAIR:
-            way = quick_pair(self._comm, lanes, results, self.tag)
-        else:
-            return None
+        way = quick_arrays(self._comm, lanes, Results(self._results, self._gives), self.tag, bare=structure.bare)
         dtypes = [dtype for _, _, dtype in self._values]
         return quick_tensors(way, dtypes, bare=structure.bare) if structure.is_torch else way
 

@@ -1,40 +1,69 @@
-"""Builtin functions of the interpreter that make a whole call on a lane.
+"""A builtin function of the interpreter that makes a whole call on a lane: a value in, its result out.
 
-What `numba.njit` returns takes its arguments apart one by one: with id() of every array, counting the call and noting
-it, that is two microseconds of Python a call. A builtin gets the arguments as they lie, by METH_FASTCALL, and does the
-rest in compiled code: a tenth of that.
+Python takes a dict apart, makes arrays and puts them in a dict in a microsecond, and what `numba.njit` returns takes
+its arguments apart in another. A builtin gets its arguments as they lie, by METH_FASTCALL, and does the rest in
+compiled code: a fifth of that.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import carray, cfunc, njit, types  # type: ignore[attr-defined]
+from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from topocomm.execute.kernels.memory import (
+from topocomm.execute.kernels.interpreter import (
+    NEW_FROM_DESCR,
+    hold,
     let_interpreter_go,
-    load_word,
-    monotonic_ns,
-    python_int,
-    store_word,
+    new_array,
+    new_dict,
+    new_pair,
+    next_item,
+    numpy_function,
+    put_item,
+    release,
+    same_text,
     take_interpreter,
 )
-from topocomm.execute.kernels.shared_memory import DATA_AT, DONE, KEY, MISFIT, START, built_as, run_inline
+from topocomm.execute.kernels.memory import load_word, monotonic_ns, store_word
+from topocomm.execute.kernels.shared_memory import (
+    CHECKED,
+    DATA_AT,
+    DIRECT,
+    DONE,
+    GIVEN,
+    KEY,
+    MISFIT,
+    MOST_FIELDS,
+    SIZES_AT,
+    START,
+    TYPE_AT,
+    built_as,
+    run_inline,
+)
 from topocomm.operators.kernels.fingerprint import fingerprint
 
 METH_FASTCALL = 0x80
 """CPython's: function(self, array of arguments, their number)."""
-LANES, LANE_WORDS, EPOCH, CALLS, TAGS, TIMES, MASK, SWEEP_MASK, TAG, LOOKS, MODE = 0, *range(2, 12)
+LANES, LANE_WORDS, EPOCH, CALLS, TAGS, TIMES, MASK, SWEEP_MASK, TAG, LOOKS = 0, *range(2, 11)
 """Where in a state stand: addresses of the words of both lanes, and how many words; addresses of the number of calls on
 them, of the recorder's number of calls, its tags and its times; its places, and its calls between two sweeps, less one
-each; the call's tag; looks and mode as `shared_memory.run` has them."""
-STATE_WORDS = MODE + 1
+each; the call's tag; looks as `shared_memory.run` has them."""
+FIELDS, BARE, GIVES, NEW_ARRAY, NONE, NOTHING, TEXT, DICT, ARRAY = range(11, 20)
+"""Number of fields; whether the one field comes without a dict; whether this rank gets a result; the function for new
+arrays; None; what is given where there is no result; str, dict and numpy.ndarray."""
+NAMES = 20
+"""The fields' names."""
+RESULTS = NAMES + MOST_FIELDS
+"""Where in the state the results are described, field by field: dtype, number of axes, their sizes."""
 DONE_AND_SWEEP = -3
 """Where a call stands that is through, when it is time for a sweep."""
 
@@ -58,66 +87,179 @@ def _words(typingctx, address):
     return types.CPointer(types.int64)(types.int64), codegen
 
 
-def _enter(state, objects):
-    """Make a call; as `shared_memory.run` says, or DONE_AND_SWEEP. What fits is counted and noted."""
-    state = carray(_words(state), (STATE_WORDS,))
+@intrinsic
+def _room(typingctx):
+    """The address of memory for this call: a dict's cursor, key and value, then the arrays."""
+
+    def codegen(context, builder, signature, args):
+        words = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(64), 3 + 2 * MOST_FIELDS))
+        return builder.ptrtoint(words, ir.IntType(64))
+
+    return types.int64(), codegen
+
+
+@njit
+def _take(state, given, room, objects, first):
+    """Whether `given` has the fields, in their order and no others: then they are the objects from `first` on."""
+    if state[BARE]:
+        objects[first] = given
+        return True
+    if load_word(given + TYPE_AT) != state[DICT]:
+        return False
+    store_word(room, 0)
+    for field in range(state[FIELDS]):
+        if not next_item(given, room):
+            return False
+        key, name = load_word(room + 8), state[NAMES + field]
+        if key != name and (load_word(key + TYPE_AT) != state[TEXT] or not same_text(key, name)):
+            return False
+        objects[first + field] = load_word(room + 16)
+    return not next_item(given, room)
+
+
+@njit
+def _make(state, results_at, objects):
+    """Make the arrays of the result; False where memory is out."""
+    fields, at = state[FIELDS], RESULTS
+    for field in range(fields):
+        sizes = results_at + 8 * (at - RESULTS + 2)
+        made = new_array(state[NEW_ARRAY], state[ARRAY], state[at], state[at + 1], sizes)
+        objects[fields + field] = made
+        if made == 0:
+            for earlier in range(field):
+                release(objects[fields + earlier])
+            return False
+        at += 2 + state[at + 1]
+    return True
+
+
+@njit
+def _put_together(state, objects):
+    """The result as new object, of arrays that are new and become its own; 0 where memory is out."""
+    fields = state[FIELDS]
+    if state[BARE]:
+        return objects[fields]
+    result = new_dict()
+    right = result != 0
+    for field in range(fields):
+        right = right and put_item(result, state[NAMES + field], objects[fields + field])
+        release(objects[fields + field])
+    if not right:
+        release(result)
+        return 0
+    return result
+
+
+@njit
+def _count(state, epoch, at):
+    """Count and note a call that stands at `at`; where it stands, or DONE_AND_SWEEP."""
+    store_word(state[EPOCH], epoch)
+    number = load_word(state[CALLS]) + 1
+    store_word(state[CALLS], number)
+    place = 8 * (number & state[MASK])
+    store_word(state[TAGS] + place, state[TAG])
+    store_word(state[TIMES] + place, monotonic_ns())
+    return DONE_AND_SWEEP if at == DONE and number & state[SWEEP_MASK] == 0 else at
+
+
+@njit
+def _run(state, mode, objects):
+    """Run a lane; as `shared_memory.run` says, or DONE_AND_SWEEP. What fits is counted and noted."""
+    for index in range(len(objects)):  # other threads may take them out of their dict now
+        hold(objects[index])
+    thread = let_interpreter_go()
     epoch = load_word(state[EPOCH]) + 1
     lane = carray(_words(state[LANES + (epoch & 1)]), (state[LANE_WORDS],))
-    thread = let_interpreter_go()
-    at = run_inline(lane, START, epoch, state[LOOKS], state[MODE], objects)
+    at = run_inline(lane, START, epoch, state[LOOKS], mode, objects)
     if at != MISFIT:
-        store_word(state[EPOCH], epoch)
-        number = load_word(state[CALLS]) + 1
-        store_word(state[CALLS], number)
-        place = 8 * (number & state[MASK])
-        store_word(state[TAGS] + place, state[TAG])
-        store_word(state[TIMES] + place, monotonic_ns())
-        if at == DONE and number & state[SWEEP_MASK] == 0:
-            at = DONE_AND_SWEEP
+        at = _count(state, epoch, at)
     take_interpreter(thread)
-    return python_int(at)
+    for index in range(len(objects)):
+        release(objects[index])
+    return at
+
+
+@njit
+def _given(thing):
+    hold(thing)
+    return thing
+
+
+def _enter(state_id, x, out):
+    """Make a call: its result; (where it stands, its result) if that is not DONE; None if it does not fit; 0: error."""
+    state_at = load_word(state_id + DATA_AT)
+    state = carray(_words(state_at), (load_word(load_word(state_id + SIZES_AT)),))
+    fields, room = state[FIELDS], _room()
+    objects = carray(_words(room + 24), (2 * fields,))
+    mode, makes = DIRECT | CHECKED, state[GIVES] != 0 and out == state[NONE]
+    if not _take(state, x, room, objects, 0):
+        return _given(state[NONE])
+    if makes:
+        if not _make(state, state_at + 8 * RESULTS, objects):
+            return 0
+    elif state[GIVES]:
+        mode |= GIVEN
+        if not _take(state, out, room, objects, fields):
+            return _given(state[NONE])
+    else:
+        for field in range(fields):
+            objects[fields + field] = objects[field]
+    at = _run(state, mode, objects)
+    if at == MISFIT:
+        for field in range(fields if makes else 0):
+            release(objects[fields + field])
+        return _given(state[NONE])
+    result = _put_together(state, objects) if makes else _given(out if state[GIVES] else state[NOTHING])
+    return new_pair(at, result) if at != DONE and result != 0 else result
 
 
 _enter_inline = njit(_enter)
 _ADDRESS = types.int64
-_FUNCTION = _ADDRESS(_ADDRESS, _ADDRESS, _ADDRESS)
 
 
-def _make_two(key: str) -> Any:
-    @cfunc(_FUNCTION, cache=True, error_model="numpy")
+def _make_function(key: str) -> Any:
+    @cfunc(_ADDRESS(_ADDRESS, _ADDRESS, _ADDRESS), cache=True, error_model="numpy")
     def enter(state, given, count):
         built_as(key)
-        return _enter_inline(load_word(state + DATA_AT), (load_word(given), load_word(given + 8)))
+        return _enter_inline(state, load_word(given), load_word(given + 8))
 
     return enter
 
 
-def _make_four(key: str) -> Any:
-    @cfunc(_FUNCTION, cache=True, error_model="numpy")
-    def enter(state, given, count):
-        built_as(key)
-        objects = (load_word(given), load_word(given + 8), load_word(given + 16), load_word(given + 24))
-        return _enter_inline(load_word(state + DATA_AT), objects)
-
-    return enter
-
-
-_KEY = fingerprint(_enter) + KEY
-_COMPILED = {2: _make_two(_KEY), 4: _make_four(_KEY)}
-_METHODS = {count: _MethodDef(b"call", function.address, METH_FASTCALL, None) for count, function in _COMPILED.items()}
-_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)(
+_COMPILED = _make_function(fingerprint(_enter) + KEY)
+_METHOD = _MethodDef(b"call", _COMPILED.address, METH_FASTCALL, None)
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )
 
 
-def make_builtin(arrays: int, state: NDArray[np.int64]) -> Callable[..., int]:
-    """A builtin that takes so many arrays, 2 or 4: the value's, then the result's. It looks at nothing but their types.
-
-    It returns where the call stands, as `shared_memory.run` does, or DONE_AND_SWEEP.
+def result_words(
+    shapes: Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]], nothing: object, *, bare: bool, gives: bool
+) -> list[int]:
+    """What a state says, from FIELDS on, of what a call takes and gives.
 
     Args:
-        arrays: How many; calls with fewer arguments read past them.
-        state: As described above; it lives as long as the builtin.
+        shapes: (name, shape, dtype) of every field of the result.
+        nothing: What is given where there is no result.
+        bare: Whether the one field comes and goes without a dict.
+        gives: Whether this rank gets a result.
     """
-    builtin: Callable[..., int] = _new(ctypes.addressof(_METHODS[arrays]), state, None)
+    objects = (None, nothing, str, dict, np.ndarray)
+    names = [id(name) for name, _, _ in shapes]
+    described = chain.from_iterable((id(dtype), len(shape), *shape) for _, shape, dtype in shapes)
+    numbers = (len(shapes), int(bare), int(gives), numpy_function(NEW_FROM_DESCR))
+    return [*numbers, *map(id, objects), *names, *[0] * (MOST_FIELDS - len(names)), *described]
+
+
+def make_builtin(state: NDArray[np.int64], named: object) -> Callable[[Any, Any], Any]:
+    """A builtin of a value and where its result goes, or None for new arrays.
+
+    It gives the result where all fits and the call is through; a tuple of where the call stands, as `shared_memory.run`
+    says or DONE_AND_SWEEP, and the result; None, and nothing done, where something does not fit.
+
+    Args:
+        state: As described above. A call with fewer arguments reads past them.
+        named: Holds the objects that it names; state and this live as long as the builtin.
+    """
+    builtin: Callable[[Any, Any], Any] = _new(ctypes.addressof(_METHOD), state, named)
     return builtin

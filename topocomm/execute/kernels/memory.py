@@ -1,4 +1,4 @@
-"""Instructions for memory that ranks share, and for what the interpreter lays out in it: numba has no names for them.
+"""Instructions for memory that ranks share: numba has no names for them.
 
 Addresses are int64. numba hoists plain loads out of a loop, so counters are read with an acquire load and written with
 a release store: whoever sees a counter sees everything its writer wrote before.
@@ -18,7 +18,6 @@ VECTOR = ir.VectorType(ir.IntType(64), 4)
 VECTOR_BYTES = 32
 ON_X86 = platform.machine() in ("x86_64", "AMD64")
 WORD = ir.IntType(64)
-POINTER = ir.IntType(8).as_pointer()
 
 
 def _pointer(builder, address, kind):
@@ -201,40 +200,3 @@ def monotonic_ns(typingctx):
         return builder.add(builder.mul(seconds, ir.Constant(WORD, 1_000_000_000)), rest)
 
     return types.int64(), codegen
-
-
-@intrinsic
-def let_interpreter_go(typingctx):
-    """PyEval_SaveThread: other threads may run Python. What to hand to `take_interpreter`."""
-
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(POINTER, [])
-        thread = builder.call(cgutils.get_or_insert_function(builder.module, kind, "PyEval_SaveThread"), [])
-        return builder.ptrtoint(thread, WORD)
-
-    return types.int64(), codegen
-
-
-@intrinsic
-def take_interpreter(typingctx, thread):
-    """PyEval_RestoreThread."""
-
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(ir.VoidType(), [POINTER])
-        function = cgutils.get_or_insert_function(builder.module, kind, "PyEval_RestoreThread")
-        builder.call(function, [builder.inttoptr(args[0], POINTER)])
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
-def python_int(typingctx, value):
-    """A new reference to the Python int of this value; 0 where memory is out, the error set."""
-
-    def codegen(context, builder, signature, args):
-        kind = ir.FunctionType(POINTER, [WORD])
-        function = cgutils.get_or_insert_function(builder.module, kind, "PyLong_FromLongLong")
-        return builder.ptrtoint(builder.call(function, [args[0]]), WORD)
-
-    return types.int64(types.int64), codegen

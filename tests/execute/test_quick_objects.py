@@ -1,0 +1,102 @@
+"""What the quick way takes from the interpreter and gives it: dicts, arrays, references."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.attention.merging import assert_close, exact, partial
+from tests.execute.lane_jobs import CALLS, Job, jobs, quick
+from tests.machines import switch
+from topocomm import Field, Operator
+from topocomm.execute.kernels import shared_memory as word
+from topocomm.execute.kernels.builtin import DONE_AND_SWEEP
+from topocomm.planning.planner import every_plan
+
+
+def misfit(value):
+    """Its second field has another dtype, found out when the arrays of the result were made."""
+    return {"out": value["out"], "lse": value["lse"].astype(np.float64)}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_calls_leave_no_references(rank):
+    """The builtins are called by the interpreter itself: what they take and give must be counted right."""
+    values = [partial(rank, (7,), 5) for rank in range(2)]
+    misfits = [misfit(value) for value in values]
+    job = dict(jobs(switch(2), (7,), 5))["flat"]
+    watched = [*values[rank].values(), values[rank], None, word.MISFIT, word.DONE, DONE_AND_SWEEP]
+
+    def body(mine):
+        for _ in range(3 * CALLS):
+            quick(job, mine, values[mine])
+            assert job.quick[mine](misfits[mine], None) is None
+
+    body_counts = []
+    for _ in range(2):
+        job.on_threads(body)
+        body_counts.append([sys.getrefcount(one) for one in watched])
+    for before, after in zip(*body_counts, strict=True):
+        assert abs(after - before) < CALLS
+    job.close()
+
+
+def test_results_are_the_callers_own():
+    """Nobody else holds the dict, its arrays, their dtype or their names when the call is through."""
+    job = dict(jobs(switch(1), (7,), 5))["flat"]
+    value = partial(0, (7,), 5)
+    named = [*value, np.dtype(np.float32), job.layout.fields[0].dtype]
+    before = [sys.getrefcount(one) for one in named]
+    for _ in range(CALLS):
+        result = job.quick[0](value, None)
+        assert list(result) == ["out", "lse"]
+        alone = {"out": np.empty(1), "lse": np.empty(1)}
+        assert sys.getrefcount(result) == sys.getrefcount(alone)
+        for name, array in result.items():
+            assert sys.getrefcount(array) == sys.getrefcount(alone[name]) + 1  # `array` itself
+            assert array.base is None and array.flags.owndata and array.flags.writeable
+        assert job.quick[0](misfit(value), None) is None
+        del result, array
+    for one, earlier in zip(named, before, strict=True):
+        assert abs(sys.getrefcount(one) - earlier) < CALLS
+    job.close()
+
+
+def test_fields_are_told_by_name_not_by_object():
+    """Names that a program puts together are equal to those it was written with, and no more."""
+    job = dict(jobs(switch(1), (6,), 4))["flat"]
+    value = partial(0, (6,), 4)
+    made = {"".join(["o", "ut"]): value["out"], "".join(["l", "se"]): value["lse"]}
+    assert all(one is not other for one, other in zip(made, value, strict=True))
+    assert_close(job.quick[0](made, None), exact([value]), 1, "flat")
+
+    class Text(str):
+        pass
+
+    assert job.quick[0]({Text("out"): value["out"], "lse": value["lse"]}, None) is None
+    assert job.quick[0]({0: value["out"], "lse": value["lse"]}, None) is None
+    job.close()
+
+
+@pytest.mark.parametrize("fields", range(1, word.MOST_FIELDS + 1))
+def test_the_quick_way_of_every_number_of_fields(fields):
+    shapes = {f"field{index}": (5, *range(2, 2 + index)) for index in range(fields)}  # an axis more each
+    names = list(shapes)
+
+    def add(a, b):
+        return {name: a[name] + b[name] for name in names}
+
+    told = tuple(Field(name, ("*rows", *(f"n{axis}" for axis in range(index)))) for index, name in enumerate(names))
+    operator = Operator("sums", told, add, dict.fromkeys(names, 0.0))
+    layout = operator.layout({name: (shape, np.float32) for name, shape in shapes.items()})
+    job = Job(every_plan(switch(2), "allreduce", operator, layout)[0], layout, operator, bare=False)
+
+    def body(rank):
+        x = {name: np.full(shape, rank + index, np.float32) for index, (name, shape) in enumerate(shapes.items())}
+        return job.quick[rank](x, None)
+
+    for result in job.on_threads(body):
+        assert list(result) == names
+        for index, (name, shape) in enumerate(shapes.items()):
+            np.testing.assert_array_equal(result[name], np.full(shape, 1 + 2 * index))
+    job.close()
