@@ -13,7 +13,6 @@ from topocomm.planning.request import Builds, Request
 from topocomm.planning.schedule import Schedule
 from topocomm.planning.slices import most_slices, sliced
 
-MOST_FOREST_RANKS = 128
 MOST_AUTO_FOREST_RANKS = 32
 LONG_BYTES = 8 << 10
 """From here on objective auto tries trees that share out the links."""
@@ -32,7 +31,7 @@ def pipelined_builds(request: Request, paths: PathFinder) -> Builds:
         for number in dict.fromkeys(min(number, most) for number in slices):
             yield f"{name}-{number}" if request.objective == "auto" else name, number
 
-    forest = _forest(request, paths) if count <= MOST_FOREST_RANKS else None
+    forest = _forest(request, paths)
     if forest is not None:
         for name, number in each("forest", most_slices(forest)):
             yield name, partial(sliced, forest, number, STAGGER_ROUNDS)

@@ -1,6 +1,7 @@
 """Packed trees: right on every machine, and as good as the best that is known."""
 
 import os
+import random
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import forest, less, request, slower, solved, without
 from tests.planning.replay import expected, replay, same
+from topocomm import Topology
 from topocomm.planning.cost import cost_of
 from topocomm.planning.forests.forest import COLLECTIVES, forest_of
 from topocomm.planning.forests.network import network_of
@@ -91,6 +93,16 @@ def test_many_hosts(name, count):
     assert found.gb_per_s >= 0.999 * found.bound_gb_per_s
     assert found.trees_per_root <= 8 and found.height <= 3
     assert found.partition.gb_per_s == pytest.approx(found.bound_gb_per_s, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_more_ranks_on_regular_machines_only(name):
+    found = forest(catalog("dgx-h100", hosts=17), name)
+    assert found.gb_per_s >= 0.999 * found.bound_gb_per_s
+    chance = random.Random(0)
+    whole = catalog("dgx-h100", hosts=17)
+    links = [link._replace(gb_per_s=link.gb_per_s * chance.uniform(0.5, 1)) for link in whole.links]
+    assert forest(Topology(whole.name, "test", whole.devices, tuple(links)), name) is None
 
 
 MI300 = catalog("mi300x-8")

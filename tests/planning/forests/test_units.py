@@ -46,6 +46,8 @@ MACHINES = {
     "hosts": hosts(3, 2),
     "cube mesh": catalog("dgx-1-v100"),
     "cycles": catalog("mi250x"),
+    "trees of switches": catalog("rtx4090-pcie-8", hosts=3),
+    "cube meshes": catalog("dgx-1-v100", hosts=3),
     "seven GPUs": less(catalog("dgx-1-v100"), "GPU5"),
     **{f"random {case}": solved()[case][0] for case in range(0, 32, 5)},
 }

@@ -30,7 +30,9 @@ MOST_RANKS = 512
 MOST_ROOTS = 64
 """Roots, without those that are alike by symmetry, of programs that look for a pair from every one of them."""
 MOST_ALONE = 128
-"""The same where trees go one way only, and ranks of a machine without symmetry that has one root."""
+"""The same where trees go one way only, and ranks from which on a machine must be regular:"""
+MOST_ROWS = 256
+"""rows of its program."""
 SMALL_ORDERED = 16
 """Ranks up to which all plans that keep rank order are searched, exactly; beyond, those that work host by host."""
 MOST_ORDERED = 32
@@ -174,6 +176,8 @@ def _allreduce(request: _Request) -> _Planned | None:
         pricer = DirectedPairs(symmetry)
     else:
         return None
+    if _is_too_large(pricer, network):
+        return None
     packing = pack(pricer, *effort_of(network.ends))
     parts = packing.parts
     if network.symmetric:
@@ -193,6 +197,10 @@ def _allreduce(request: _Request) -> _Planned | None:
     return planned._replace(templates=_paired(request, few), elements=alone.elements, gb_per_s=total)
 
 
+def _is_too_large(pricer: Pricer, network: Network) -> bool:
+    return network.ends > MOST_ALONE and pricer.links > MOST_ROWS
+
+
 def _cheaper_if_low(column: Column) -> Column:
     """The same tree, gaining a little less the higher it is: among best packings one of low trees is then found."""
     tree = column.pair.tree
@@ -204,9 +212,9 @@ def _one_root(request: _Request) -> _Planned | None:
     name, root = request.collective.name, request.collective.root
     network = request.network if name == "broadcast" else request.network.transposed()
     symmetry = symmetry_at(network, request.hosts, root, request.max_trees)
-    if len(symmetry.elements) < 2 and network.ends > MOST_ALONE:
-        return None
     pricer = OutTrees(symmetry, root)
+    if _is_too_large(pricer, network):
+        return None
     packing = pack(pricer, *effort_of(network.ends))
     planned = _thin(request, pricer, packing, packing.parts, symmetry)
     if request.max_trees is None and planned.trees <= FEW and planned.height <= LOW:
@@ -236,6 +244,8 @@ def _in_parts(request: _Request) -> _Planned | None:
     if len(symmetry.roots) > MOST_ALONE:
         return None
     pricer = Gathers(symmetry, [rows / sum(parts) for rows in parts] if not even else [1 / len(parts)] * len(parts))
+    if _is_too_large(pricer, network):
+        return None
     packing = pack(pricer, *effort_of(network.ends))
     kept = packing.parts
     if not gathers and not request.commutative:
@@ -257,6 +267,8 @@ def _ordered_allreduce(request: _Request) -> _Planned | None:
     found = None
     if network.symmetric:
         pricer = UndirectedTrees(symmetry)
+        if _is_too_large(pricer, network):
+            return None
         packing = pack(pricer, *effort_of(network.ends))
         columns = hung_in_order(packing.columns, symmetry)
         if columns:
@@ -270,6 +282,8 @@ def _ordered_allreduce(request: _Request) -> _Planned | None:
 def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
     """Reduce to a root, or allreduce, by plans that merge adjacent ranges: of all ranks, or of each host's."""
     network, hosts = request.network, request.hosts
+    if network.ends > MOST_ALONE:
+        return None
     small = network.ends <= SMALL_ORDERED
     found = None if small else host_ranges(network, hosts)
     ranges = found or [(0, network.ends)]

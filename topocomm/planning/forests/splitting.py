@@ -42,6 +42,8 @@ class Split:
         self.source = len(network.devices)
         self.units = Units(self.source + 1)
         self.ways: dict[tuple[int, int], list[Way]] = {}
+        self._sinks: list[int] = []
+        self._joined: Pairs = []
         for (a, b), rate in zip(network.links, network.gb_per_s.tolist(), strict=True):
             count = min(int(rate / gb_per_unit + EXACT), self.wanted)
             if count:
@@ -58,26 +60,50 @@ class Split:
     def take_out(self) -> bool:
         """Split off all forwarding devices, those with few neighbours first; False where too little is left.
 
-        At first without a look at what flows: on regular machines that is right, and one look at the end tells.
+        At first without a look at what flows: on regular machines that is right, and one look at the end tells. Then
+        with care, but devices like an earlier one as that was, again with one look at the end; then all with care.
         """
         near = [len(self.network.neighbours[device]) for device in range(len(self.network.devices))]
         order = sorted(range(self.network.ends, len(near)), key=lambda device: (near[device], device))
         self._leave_out()
-        before, ways = self.units.copy(), {ends: found[:] for ends, found in self.ways.items()}
+        before, ways = self.units, self.ways
+        for take_out_all in (self._at_once, self._by_example, self._with_care):
+            self.units, self.ways = before.copy(), {ends: found[:] for ends, found in ways.items()}
+            take_out_all(order)
+            if self.spans():
+                return True
+        return False
+
+    def _at_once(self, order: Sequence[int]) -> None:
         for number, device in enumerate(order):
-            for pair in self._pairs(device, number):
-                self._join(pair, 1)
-                self._lead(pair)
+            self._join_all(self._pairs(device, number))
             self._drop(device)
-        if self.spans():
-            return True
-        self.units, self.ways = before, ways
+
+    def _by_example(self, order: Sequence[int]) -> None:
+        examples: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
+        for number, device in enumerate(order):
+            near = self._near(device)
+            shape = tuple([(self.units.left[other][device], self.units.left[device][other]) for other in near])
+            if shape not in examples:
+                self._sinks = self._around(device)
+                joined = self._split_off(device, number)
+                examples[shape] = [(near.index(one), near.index(other)) for one, _, other in joined]
+            else:
+                self._join_all([(near[a], device, near[b]) for a, b in examples[shape]])
+            self._drop(device)
+
+    def _with_care(self, order: Sequence[int]) -> None:
         for number, device in enumerate(order):
             self._sinks = self._around(device)
-            while self._try(device, self._pairs(device, number)) or self._any(device):
-                pass
+            self._split_off(device, number)
             self._drop(device)
-        return self.spans()
+
+    def _split_off(self, device: int, number: int) -> Pairs:
+        """Join all pairs at a device that may be joined; which they are."""
+        self._joined = []
+        while self._try(self._pairs(device, number)) or self._any(device):
+            pass
+        return self._joined
 
     def _leave_out(self) -> None:
         """Do without the devices farthest from the ranks, as a spine above rails is, while that takes nothing."""
@@ -95,6 +121,12 @@ class Split:
                 self.units = before
                 return
 
+    def _join_all(self, pairs: Pairs) -> None:
+        """Split off pairs without a look."""
+        for pair in pairs:
+            self._join(pair, 1)
+            self._lead(pair)
+
     def _drop(self, device: int) -> None:
         """Leave the units that are left at a device unused."""
         for other in bits(self.units.into[device]):
@@ -110,7 +142,7 @@ class Split:
 
     def _pairs(self, device: int, number: int) -> Pairs:
         """Pairs of neighbours to join, spread evenly: each with the next, then each with the next but one."""
-        near = list(bits(self.units.into[device] | self.units.out[device]))
+        near = self._near(device)
         enter = {other: self.units.left[other][device] for other in near}
         leave = {other: self.units.left[device][other] for other in near}
         steps = [1 + (number + step) % (len(near) - 1) for step in range(len(near) - 1)]
@@ -127,22 +159,35 @@ class Split:
                     found += [(one, device, other)] * units
         return found
 
-    def _try(self, device: int, pairs: Pairs) -> bool:
-        """Split off as many of the pairs as can be, all at once or in halves; whether any was."""
+    def _near(self, device: int) -> list[int]:
+        """What units lead to or from."""
+        return list(bits(self.units.into[device] | self.units.out[device]))
+
+    def _try(self, pairs: Pairs) -> bool:
+        """Split off as many of the pairs as can be, all at once or else in halves; whether any was."""
         if not pairs:
             return False
         for pair in pairs:
             self._join(pair, 1)
-        if self.spans(self._sinks):
+        if self._still_spans():
             for pair in pairs:
                 self._lead(pair)
+            self._joined += pairs
             return True
         for pair in pairs:
             self._join(pair, -1)
         if len(pairs) == 1:
             return False
         middle = len(pairs) // 2
-        return bool(sum([self._try(device, half) for half in (pairs[:middle], pairs[middle:])]))
+        return bool(sum([self._try(half) for half in (pairs[:middle], pairs[middle:])]))
+
+    def _still_spans(self) -> bool:
+        """`spans` for the ranks looked at; of those the first that lacks something is looked at first next time."""
+        for place, rank in enumerate(self._sinks):
+            if not self.units.flows(self.source, rank, self.wanted):
+                self._sinks.insert(0, self._sinks.pop(place))
+                return False
+        return True
 
     def _around(self, device: int) -> list[int]:
         """The nearest ranks."""
@@ -161,7 +206,7 @@ class Split:
     def _any(self, device: int) -> bool:
         """Split off one pair of all that there are."""
         enter, leave = bits(self.units.into[device]), list(bits(self.units.out[device]))
-        return any(self._try(device, [(a, device, b)]) for a in enter for b in leave if a != b)
+        return any(self._try([(a, device, b)]) for a in enter for b in leave if a != b)
 
     def _join(self, pair: tuple[int, int, int], units: int) -> None:
         one, device, other = pair
