@@ -13,6 +13,7 @@ from topocomm.planning.forests.disjoint import disjoint_trees
 from topocomm.planning.forests.network import network_of
 from topocomm.planning.forests.splitting import Split
 from topocomm.planning.forests.units import Units, bits
+from topocomm.planning.forests.unlike import unlike_trees
 from topocomm.planning.forests.weights import heaviest, trees_in_units
 from topocomm.planning.paths import PathFinder
 from topocomm.topology.catalog import catalog
@@ -82,3 +83,29 @@ def test_ratios_of_weights():
 def test_nothing_where_no_unit_reaches_every_rank():
     one = network(line(3))
     assert heaviest(one, {0: 1}, 1e9) == 0.0 and trees_in_units(one, [(0, 1)], 1e9) == []
+
+
+UNLIKE = {"cube mesh": (25,) * 6 + (6,), "cycles": (50,) * 5 + (36,) * 2}
+
+
+@pytest.mark.parametrize("root", range(8))
+@pytest.mark.parametrize("machine", UNLIKE)
+def test_trees_of_unlike_weights(machine, root):
+    one, weights = network(MACHINES[machine]), UNLIKE[machine]
+    wanted = [(root, weight) for weight in weights]
+    split = Split(one, 1.0, {root: sum(weights)}, max(weights))
+    assert split.take_out()
+    trees = unlike_trees(split, wanted)
+    used = Counter()
+    for weight, tree in zip(weights, trees, strict=True):
+        assert tree.root == root and sorted(tree.depths) == list(range(one.ends))
+        for link in (link for edge in tree.edges for link in pairwise(edge.way)):
+            used[link] += weight
+    assert all(load <= one.gb_per_s[one.index[link]] for link, load in used.items())
+
+
+def test_no_trees_of_unlike_weights_where_links_are_too_narrow():
+    one = network(line(3))
+    wanted = [(0, 3), (0, 2)]
+    split = Split(one, float(one.gb_per_s.max()) / 4, {0: 5})
+    assert unlike_trees(split, wanted) is None

@@ -2,18 +2,23 @@
 
 A packing by linear programming has about as many trees as links are full. Candidates with fewer are made of whole
 units (`weights.py`), as many as there may be and with other ratios of their weights, then weighed again by the linear
-program; on small machines single trees are exchanged as long as that helps.
+program; on small machines trees are given the rates of links as weights (`unlike.py`), and single trees are exchanged
+as long as that helps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from fractions import Fraction
+from itertools import combinations_with_replacement, islice
+from math import gcd, lcm
 from typing import NamedTuple
 
 from topocomm.planning.forests.packing import Column, pack, repack
 from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OutTrees, UndirectedTrees
+from topocomm.planning.forests.splitting import Split
 from topocomm.planning.forests.swaps import Parts, exchanged
+from topocomm.planning.forests.unlike import unlike_trees
 from topocomm.planning.forests.weights import trees_in_units
 
 SMALL = 16
@@ -28,6 +33,10 @@ POOL_UNITS = 16
 """Units up to which trees of one unit each are made to be exchanged for others."""
 STARTS = 3
 """Candidates of which trees are exchanged, beside the heaviest of the linear program."""
+MOST_RATES, RATES_TRIED = 6, 8
+"""Unlike rates of links up to which trees are given them as weights, and how many choices of weights are tried."""
+NEAR = 1e-3
+"""How much more than enough weights may add up to, of what links cannot carry."""
 MORE = 4
 """Ratios tried, once one is enough, for lower trees."""
 RATIOS = 3
@@ -65,6 +74,8 @@ def few_trees(pricer: OutTrees | Gathers, roots: Sequence[int], most: int, rates
             left -= 1
             if not left or height(best) <= LOW or not small:
                 return best
+    if isinstance(pricer, OutTrees) and small and not (best and pricer.total(best) >= enough):
+        best = better(pricer, [best, _by_rates(pricer, most, enough)], loss)
     if not small or (best and pricer.total(best) >= enough):
         return best
     return better(pricer, [best, *_after_exchange(pricer, roots, most, rates.bound_gb_per_s, options)], loss)
@@ -74,6 +85,22 @@ def _in_units(
     pricer: OutTrees | Gathers, wanted: Sequence[tuple[int, int]], bound: float, least: float
 ) -> list[Column]:
     return [pricer.column(tree) for _, tree in trees_in_units(pricer.network, wanted, bound, least)]
+
+
+def _by_rates(pricer: OutTrees, most: int, enough: float) -> Parts:
+    """Trees whose weights are rates of links; empty where none are found that carry enough."""
+    rates = sorted({Fraction(rate).limit_denominator(MOST_UNITS) for rate in pricer.network.gb_per_s.tolist()})
+    if len(rates) > MOST_RATES:
+        return ()
+    chosen = [one for n in range(most, 0, -1) for one in combinations_with_replacement(rates, n)]
+    for weights in islice((one for one in chosen if enough <= sum(one) <= enough * (1 + NEAR)), RATES_TRIED):
+        unit = Fraction(gcd(*(w.numerator for w in weights)), lcm(*(w.denominator for w in weights)))
+        wanted = [(pricer.root, int(weight / unit)) for weight in weights]
+        split = Split(pricer.network, float(unit), {pricer.root: sum(n for _, n in wanted)}, wanted[-1][1])
+        trees = unlike_trees(split, wanted) if split.take_out() else None
+        if trees:
+            return repack(pricer, [pricer.column(tree) for tree in trees])
+    return ()
 
 
 def _after_exchange(

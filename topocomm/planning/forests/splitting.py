@@ -7,7 +7,8 @@ Jackson and Bang-Jensen 1995: where as much enters a device as leaves it, all of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from topocomm.planning.forests.network import Network
 from topocomm.planning.forests.tree import Way
@@ -17,6 +18,8 @@ EXACT = 1e-9
 """Part of a unit that may be missing from a whole one."""
 NEAR = 16
 """Ranks around a device, of which a careful step looks at what they can still receive; the last look is at all."""
+OFFSETS = 3
+"""Ways to pair the neighbours of all devices that are tried without care."""
 Pairs = list[tuple[int, int, int]]
 
 
@@ -60,22 +63,24 @@ class Split:
     def take_out(self) -> bool:
         """Split off all forwarding devices, those with few neighbours first; False where too little is left.
 
-        At first without a look at what flows: on regular machines that is right, and one look at the end tells. Then
-        with care, but devices like an earlier one as that was, again with one look at the end; then all with care.
+        At first without a look at what flows: on regular machines that is right, each neighbour joined with the next
+        or the next but one, and one look at the end tells. Then with care, but devices like an earlier one as that
+        was, again with one look at the end; then all with care.
         """
         near = [len(self.network.neighbours[device]) for device in range(len(self.network.devices))]
         order = sorted(range(self.network.ends, len(near)), key=lambda device: (near[device], device))
         self._leave_out()
         before, ways = self.units, self.ways
-        for take_out_all in (self._at_once, self._by_example, self._with_care):
+        attempts: list[Callable[[Sequence[int]], None]] = [partial(self._at_once, offset=n) for n in range(OFFSETS)]
+        for take_out_all in (*attempts, self._by_example, self._with_care):
             self.units, self.ways = before.copy(), {ends: found[:] for ends, found in ways.items()}
             take_out_all(order)
             if self.spans():
                 return True
         return False
 
-    def _at_once(self, order: Sequence[int]) -> None:
-        for number, device in enumerate(order):
+    def _at_once(self, order: Sequence[int], offset: int) -> None:
+        for number, device in enumerate(order, offset):
             self._join_all(self._pairs(device, number))
             self._drop(device)
 

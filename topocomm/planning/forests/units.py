@@ -38,15 +38,20 @@ class Units:
 
     def flows(self, source: int, sink: int, enough: int) -> bool:
         """Whether at least so many units flow from one node to another."""
-        moved: list[tuple[int, int]] = []
-        found = all(self._augment(source, sink, moved) for _ in range(enough))
-        for a, b in moved:
-            self.add(a, b, 1)
-            self.add(b, a, -1)
-        return found
+        moved: list[tuple[int, int, int]] = []
+        missing = enough
+        while missing:
+            units = self._augment(source, sink, missing, moved)
+            if not units:
+                break
+            missing -= units
+        for a, b, units in moved:
+            self.add(a, b, units)
+            self.add(b, a, -units)
+        return not missing
 
-    def _augment(self, source: int, sink: int, moved: list[tuple[int, int]]) -> bool:
-        """Send one unit along a shortest way, noting its arcs; False where there is none."""
+    def _augment(self, source: int, sink: int, most: int, moved: list[tuple[int, int, int]]) -> int:
+        """Send as many units as fit along a shortest way, noting its arcs; 0 where there is none."""
         levels = [1 << source]
         seen, out = levels[0], self.out
         while not levels[-1] >> sink & 1:
@@ -57,18 +62,21 @@ class Units:
                 level ^= low
             following &= ~seen
             if not following:
-                return False
+                return 0
             seen |= following
             levels.append(following)
-        node = sink
+        node, way, units = sink, [], most
         for level in reversed(levels[:-1]):
             near = self.into[node] & level
             before = (near & -near).bit_length() - 1
-            self.add(before, node, -1)
-            self.add(node, before, 1)
-            moved.append((before, node))
+            way.append((before, node))
+            units = min(units, self.left[before][node])
             node = before
-        return True
+        for a, b in way:
+            self.add(a, b, -units)
+            self.add(b, a, units)
+            moved.append((a, b, units))
+        return units
 
 
 def bits(mask: int) -> Iterator[int]:
