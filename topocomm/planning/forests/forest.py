@@ -27,12 +27,10 @@ Ways = frozenset[Edge] | IntervalPlan | None
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
 MOST_RANKS = 512
-MOST_ROOTS = 64
-"""Roots, without those that are alike by symmetry, of programs that look for a pair from every one of them."""
-MOST_ALONE = 128
-"""The same where trees go one way only, and ranks from which on a machine must be regular:"""
-MOST_ROWS = 256
-"""rows of its program."""
+MOST_ROOTS = 128
+"""Roots, without those that are alike by symmetry, of programs that look for trees from every one of them."""
+MOST_IRREGULAR, MOST_ROWS = 128, 256
+"""More ranks than this are for machines so regular that their program has no more rows."""
 SMALL_ORDERED = 16
 """Ranks up to which all plans that keep rank order are searched, exactly; beyond, those that work host by host."""
 MOST_ORDERED = 32
@@ -198,7 +196,7 @@ def _allreduce(request: _Request) -> _Planned | None:
 
 
 def _is_too_large(pricer: Pricer, network: Network) -> bool:
-    return network.ends > MOST_ALONE and pricer.links > MOST_ROWS
+    return network.ends > MOST_IRREGULAR and pricer.links > MOST_ROWS
 
 
 def _cheaper_if_low(column: Column) -> Column:
@@ -241,7 +239,7 @@ def _in_parts(request: _Request) -> _Planned | None:
     symmetry = symmetry_of(network, request.hosts) if even else no_symmetry(network)
     if request.max_trees is not None and max(symmetry.images.values()) > 1:
         symmetry = no_symmetry(network)
-    if len(symmetry.roots) > MOST_ALONE:
+    if len(symmetry.roots) > MOST_ROOTS:
         return None
     pricer = Gathers(symmetry, [rows / sum(parts) for rows in parts] if not even else [1 / len(parts)] * len(parts))
     if _is_too_large(pricer, network):
@@ -282,7 +280,7 @@ def _ordered_allreduce(request: _Request) -> _Planned | None:
 def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
     """Reduce to a root, or allreduce, by plans that merge adjacent ranges: of all ranks, or of each host's."""
     network, hosts = request.network, request.hosts
-    if network.ends > MOST_ALONE:
+    if network.ends > MOST_IRREGULAR:
         return None
     small = network.ends <= SMALL_ORDERED
     found = None if small else host_ranges(network, hosts)

@@ -8,6 +8,8 @@ packings of trees are, from cycling (Charnes 1952); `weights` reckons with the r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +20,48 @@ RAISED = 1e-7
 """Largest relative change of a right side."""
 TINY = 1e-9
 """Reduced costs and pivots below it count as zero; rows are scaled so that loads are about 1."""
+MANY_ENTRIES, PROMISING, STILL_GOOD = 100_000, 64, 0.1
+"""Entries of all columns above which a look at all of them picks so many; of these alone the next columns come, as long
+as one gains so much of what the best one gained at that look."""
+DENSE = 0.1
+"""Part of the inverse that a pivot changes above which all of it is written: picking costs ten times as much."""
 FRESH_PIVOTS = 1000
 """Pivots after which the inverse is computed anew."""
+
+
+class _Entries:
+    """Columns of a program laid end to end."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self._place: dict[int, int] = {}
+        self._column, self._row, self._load = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)
+        self._gains = np.zeros(0)
+
+    @property
+    def entries(self) -> int:
+        """Of all columns, without zeros."""
+        return len(self._row)
+
+    def extended(self, program: Simplex, numbers: Sequence[int]) -> _Entries:
+        """These and more columns."""
+        found = _Entries()
+        found.numbers = [*self.numbers, *numbers]
+        found._place = {number: place for place, number in enumerate(found.numbers)}
+        places = [np.full(len(program.rows_of[n]), place) for place, n in enumerate(numbers, len(self.numbers))]
+        found._column = np.concatenate([self._column, *places])
+        found._row = np.concatenate([self._row, *(program.rows_of[n] for n in numbers)])
+        found._load = np.concatenate([self._load, *(program.loads_of[n] for n in numbers)])
+        found._gains = np.array([program.gains[n] for n in found.numbers])
+        return found
+
+    def reduced(self, prices: Floats, basis: Sequence[int]) -> Floats:
+        """What a unit of every column gains at these prices of the rows."""
+        costs = np.bincount(self._column, weights=prices[self._row] * self._load, minlength=len(self.numbers))
+        reduced: Floats = self._gains - costs
+        known = [self._place[c] for c in basis if c in self._place]
+        reduced[known] = 0.0  # they are, but for the errors of many updates
+        return reduced
 
 
 class Simplex:
@@ -40,8 +82,9 @@ class Simplex:
         self.rows_of: list[Ints] = []
         self.loads_of: list[Floats] = []
         self.gains: list[float] = []
-        self._flat: tuple[Ints, Ints, Floats] = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
-        self._flat_columns = 0
+        self._all = _Entries()
+        self._promising: _Entries | None = None
+        self._gained = 0.0
 
     def add(self, rows: Ints, loads: Floats, gain: float) -> int:
         """Add a column by its entries that are not zero; returns its number."""
@@ -61,10 +104,8 @@ class Simplex:
     def solve(self, most_pivots: int = 100_000) -> None:
         """Pivot until no column of the pool improves."""
         for _ in range(most_pivots):
-            reduced = self._reduced()
-            best = int(np.argmax(reduced)) if len(reduced) else -1
+            best, gain = self._best()
             slack = int(np.argmin(self.prices))
-            gain = float(reduced[best]) if best >= 0 else 0.0
             if max(gain, -float(self.prices[slack])) <= TINY:
                 return
             if gain >= -float(self.prices[slack]):
@@ -72,20 +113,22 @@ class Simplex:
             else:
                 self._enter(-1 - slack, -float(self.prices[slack]), self.inverse[slack].copy())
 
-    def _reduced(self) -> Floats:
-        if self._flat_columns < len(self.gains):
-            new = range(self._flat_columns, len(self.gains))
-            self._flat = (
-                np.concatenate([self._flat[0], *(np.full(len(self.rows_of[c]), c) for c in new)]),
-                np.concatenate([self._flat[1], *(self.rows_of[c] for c in new)]),
-                np.concatenate([self._flat[2], *(self.loads_of[c] for c in new)]),
-            )
-            self._flat_columns = len(self.gains)
-        column, row, load = self._flat
-        costs = np.bincount(column, weights=self.prices[row] * load, minlength=len(self.gains))
-        reduced: Floats = np.array(self.gains) - costs
-        reduced[[c for c in self.basis if c >= 0]] = 0.0  # they are, but for the errors of many updates
-        return reduced
+    def _best(self) -> tuple[int, float]:
+        """(a column that gains most by a unit, what it gains), of all or of those that were best of all a while ago."""
+        if self._promising is not None:
+            reduced = self._promising.reduced(self.prices, self.basis)
+            best = int(np.argmax(reduced))
+            if float(reduced[best]) > max(TINY, STILL_GOOD * self._gained):
+                return self._promising.numbers[best], float(reduced[best])
+        if len(self._all.numbers) < len(self.gains):
+            self._all = self._all.extended(self, range(len(self._all.numbers), len(self.gains)))
+        reduced = self._all.reduced(self.prices, self.basis)
+        self._gained = float(reduced.max(initial=0.0))
+        if self._all.entries > MANY_ENTRIES:
+            order = np.argsort(-reduced, kind="stable")[:PROMISING]
+            self._promising = _Entries().extended(self, np.sort(order).tolist())
+        best = int(np.argmax(reduced)) if len(reduced) else -1
+        return best, self._gained
 
     def _spread(self, rows: Ints, loads: Floats) -> Floats:
         """The inverse times a sparse column, added up line by line."""
@@ -131,6 +174,9 @@ class Simplex:
         """Put the column that the inverse takes to `change` in a place of the basis; returns the inverse's new line."""
         line: Floats = self.inverse[:, place] / change[place]
         used, moved = np.flatnonzero(line), np.flatnonzero(change)
-        self.inverse[np.ix_(used, moved)] -= line[used, None] * change[moved]
+        if len(used) * len(moved) < DENSE * self.inverse.size:
+            self.inverse[np.ix_(used, moved)] -= line[used, None] * change[moved]
+        else:
+            self.inverse -= line[:, None] * change
         self.inverse[:, place] = line
         return line
