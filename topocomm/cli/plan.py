@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--objective", choices=OBJECTIVES, help="default auto")
     parser.add_argument("--ports", type=int, metavar="K", help="messages an endpoint sends at once (default 1)")
     parser.add_argument("--port-model", choices=PORT_MODELS, help="default: loggp for auto, alpha otherwise")
+    parser.add_argument("--launch-us", type=float, metavar="US", help="what starting a round costs (default 0)")
     parser.add_argument("--order", choices=ORDERS, help="default any; canonical: one tree for any number of ranks")
     parser.add_argument("--root", type=int, metavar="R", help="root of reduce and broadcast (default 0)")
     parser.add_argument("--max-trees", type=int, metavar="N", help="trees per root of packed trees (throughput)")
@@ -93,7 +95,7 @@ def _rare_collection() -> Iterator[None]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    whole = read_sources(args)
+    whole = _with_launches(read_sources(args), args.launch_us)
     topology = without(whole, args.without) if args.without else whole
     if args.sizes is not None:
         write_result(_crossover(args, topology), None)
@@ -109,6 +111,11 @@ def _run(args: argparse.Namespace) -> int:
         print(cost, file=sys.stderr)
     write_result(_written(args.format, chosen, topology), None)
     return 0
+
+
+def _with_launches(topology: Topology, launch_us: float | None) -> Topology:
+    """The machine with what a round costs to start, if that is given."""
+    return topology if launch_us is None else replace(topology, launch_us=launch_us)
 
 
 def _text(args: argparse.Namespace, plan: Plan, topology: Topology, cost: str) -> str:
@@ -208,6 +215,7 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
         "objective",
         "ports",
         "port_model",
+        "launch_us",
         "order",
         "root",
         "max_trees",

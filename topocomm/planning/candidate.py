@@ -49,6 +49,7 @@ def candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFin
         row_bytes=request.layout.row_bytes,
         ports=request.ports,
         port_model=request.port_model,
+        launch_us=request.launch_us,
     )
     return Candidate(name, schedule, proof, cost)
 
@@ -111,7 +112,8 @@ def plan_of(request: Request, best: Candidate, paths: PathFinder, bounds: Bounds
         port_model=request.port_model,
         figures=figures,
         proof=best.proof,
-        certificate=certify(request.objective, figures, bounds, payload_bytes),
+        certificate=certify(request.objective, figures, bounds, payload_bytes, request.launch_us),
         schedule=best.schedule,
         assumed=tuple(paths.assumed.values()),
+        launch_us=request.launch_us,
     )

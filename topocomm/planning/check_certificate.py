@@ -52,6 +52,7 @@ def _check_figures(topology: Topology, plan: Plan) -> None:
         row_bytes=row_bytes,
         ports=plan.ports,
         port_model=plan.port_model,
+        launch_us=plan.launch_us,
     )
     for part in ("rounds", "wire_bytes", "alpha_us", "predicted_us", "throughput_gb_per_s"):
         told, found = getattr(plan.figures, part), getattr(cost, part)
@@ -99,10 +100,16 @@ def _bytes_us(plan: Plan) -> float:
     return round(plan.payload_bytes / most / 1e3, TIME_DIGITS) if most else 0.0
 
 
+def _longest_us(plan: Plan) -> float:
+    """What no plan is predicted to beat: the longer of latency and bytes, and a launch where there is any round."""
+    launch_us = plan.launch_us if plan.certificate.rounds_lower_bound else 0.0
+    return max(plan.certificate.alpha_lower_bound_us, _bytes_us(plan)) + launch_us
+
+
 def _check_not_better(plan: Plan) -> None:
     figures, certificate = plan.figures, plan.certificate
     least_us, most = certificate.alpha_lower_bound_us, certificate.throughput_upper_bound_gb_per_s
-    longest_us, reached = max(least_us, _bytes_us(plan)), figures.throughput_gb_per_s or 0.0
+    longest_us, reached = _longest_us(plan), figures.throughput_gb_per_s or 0.0
     # Of other objectives rounds only order the messages of a port, any number of them in one.
     rounds_beaten = plan.objective == "rounds" and figures.rounds < certificate.rounds_lower_bound
     for what, bound, is_better in (
@@ -127,7 +134,7 @@ def _check_gap(plan: Plan) -> None:
         "rounds": (figures.rounds, certificate.rounds_lower_bound),
         "latency": (figures.alpha_us, least_us),
         "throughput": (most or 1.0, reached) if most else (1.0, 1.0),
-        "auto": (figures.predicted_us, max(least_us, _bytes_us(plan))),
+        "auto": (figures.predicted_us, _longest_us(plan)),
     }[plan.objective]
     gap = over / under if under else 1.0
     if not same(certificate.gap, gap):

@@ -50,6 +50,7 @@ def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = 
         plan.ports,
         plan.port_model,
         limits=limits,
+        launch_us=plan.launch_us,
     )
     return tuple(Rival(name, figure_of(plan, cost), cost.predicted_us) for name, cost in chosen_from(topology, request))
 

@@ -34,12 +34,19 @@ class Cost:
     """
 
     def __init__(
-        self, schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, row_bytes: int, rules: PortRules
+        self,
+        schedule: Schedule,
+        endpoints: Sequence[str],
+        paths: PathFinder,
+        row_bytes: int,
+        rules: PortRules,
+        launch_us: float = 0.0,
     ) -> None:
         self._schedule = unrolled(schedule)
         self._endpoints, self._paths, self._row_bytes, self._rules = endpoints, paths, row_bytes, rules
         self._messages = messages_of(self._schedule, chunk_bytes(self._schedule, row_bytes))
         self._routes = routes_of(self._messages, self._schedule, endpoints, paths)
+        self._launch_us = launch_us
         self.rounds = len(np.unique(self._messages.round))
         self.messages = len(self._messages)
         self.wire_bytes = int(self._messages.payload_bytes.sum())
@@ -51,7 +58,11 @@ class Cost:
 
     @cached_property
     def predicted_us(self) -> float:
-        """The same with bytes."""
+        """The same with bytes, and with a launch for every round."""
+        return self._moved_us + self._launch_us * self.rounds
+
+    @property
+    def _moved_us(self) -> float:
         if not self.wire_bytes:
             return self.alpha_us
         if self.messages <= FLUID_LIMIT_MESSAGES and len(self._schedule.transfers) <= FLUID_LIMIT_TRANSFERS:
@@ -73,6 +84,7 @@ def cost_of(
     row_bytes: int,
     ports: int = 1,
     port_model: PortModel = "alpha",
+    launch_us: float = 0.0,
 ) -> Cost:
     """The cost of a verified schedule whose ranks sit on `endpoints`; of a pipelined one, that of all its slices.
 
@@ -80,7 +92,7 @@ def cost_of(
         NoRouteError: No route joins the ends of a message.
         PlanError: A path of the schedule does not lead from one to the other.
     """
-    return Cost(schedule, endpoints, paths, row_bytes, PortRules(ports, port_model == "loggp"))
+    return Cost(schedule, endpoints, paths, row_bytes, PortRules(ports, port_model == "loggp"), launch_us)
 
 
 def _fluid_us(

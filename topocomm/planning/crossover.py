@@ -49,7 +49,8 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [
         f"{first.collective.name} {first.operator}, {len(first.ranks)} ranks on {machine}",
-        f"objective {first.objective}, model {first.port_model}",
+        f"objective {first.objective}, model {first.port_model}"
+        + (f", launches {first.launch_us:g} us a round" if first.launch_us else ""),
         "",
         *(_line(row, widths) for row in table),
         "",
@@ -82,6 +83,7 @@ def crossover_document(sizes: Sequence[Size], machine: str) -> dict[str, object]
         "operator": first.operator,
         "objective": first.objective,
         "port_model": first.port_model,
+        "launch_us": first.launch_us,
         "sizes": [
             {
                 "payload_bytes": size.plan.payload_bytes,

@@ -77,6 +77,7 @@ class Plan:
         certificate: How far it can be from the optimum.
         schedule: Who sends what when.
         assumed: Figures that the topology did not know, in words.
+        launch_us: What every round costs beside its messages, counted in `predicted_us`.
     """
 
     collective: Collective
@@ -94,6 +95,7 @@ class Plan:
     certificate: Certificate
     schedule: Schedule
     assumed: tuple[str, ...] = ()
+    launch_us: float = 0.0
 
     @cached_property
     def digest(self) -> str:

@@ -68,6 +68,7 @@ def plan_text(
         f"  memory  {f.scratch_bytes} B scratch a rank",
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
         f"          {long_run}model {plan.port_model}, {ports}, objective {plan.objective}",
+        *_launches(plan),
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
         *_wrap("  optimal ", c.proved_by_search),
@@ -80,6 +81,13 @@ def plan_text(
         *_rounds(plan, PathFinder(topology)),
     ]
     return "\n".join(lines)
+
+
+def _launches(plan: Plan) -> list[str]:
+    if not plan.launch_us:
+        return []
+    launches_us = plan.launch_us * plan.figures.rounds
+    return [f"          {launches_us:.2f} us of it launches, {plan.launch_us:g} us a round; the bound has one"]
 
 
 def _count(number: int, what: str) -> str:

@@ -167,6 +167,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         port_model or ("loggp" if objective == "auto" else "alpha"),
         cores,
         limits,
+        topology.launch_us or 0.0,
     )
     with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
         return _search(_Machine(topology), request)[0]
@@ -194,7 +195,7 @@ def every_plan(
     """
     ends = place_ranks(topology, None)
     made = _collective(collective, len(ends), root, layout, parts, shards)
-    request = Request(made, operator, layout, ends, "auto", 1, "loggp")
+    request = Request(made, operator, layout, ends, "auto", 1, "loggp", launch_us=topology.launch_us or 0.0)
     paths = PathFinder(topology)
     refuse_disconnected(paths, made, ends)
     found = in_order(_candidates(candidate_builds(request, paths), request, paths), request)

@@ -54,6 +54,8 @@ class Request:
     cores: int = 0
     """Of ranks that share one memory; 0 where links are what counts."""
     limits: Limits = NO_LIMITS
+    launch_us: float = 0.0
+    """Of every round, beside its messages."""
 
     @property
     def bytes_count(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from topocomm.errors import TopologyError
 from topocomm.topology.links import PATH_LATENCY_US, both_ways
@@ -22,6 +23,7 @@ def prefixed(topology: Topology, host: str) -> Topology:
         links=tuple(Link(ids[link.src], ids[link.dst], *link[2:]) for link in topology.links),
         pairs=tuple(Pair(ids[pair.a], ids[pair.b], *pair[2:]) for pair in topology.pairs),
         warnings=topology.warnings,
+        launch_us=topology.launch_us,
     )
 
 
@@ -52,6 +54,7 @@ def merge_hosts(topologies: Sequence[Topology]) -> Topology:
         links=tuple(link for host in hosts for link in host.links),
         pairs=tuple(pair for host in hosts for pair in host.pairs),
         warnings=tuple(dict.fromkeys(f"{host.name}: {text}" for host in hosts for text in host.warnings)),
+        launch_us=max((host.launch_us for host in hosts if host.launch_us is not None), default=None),
     )
 
 
@@ -82,4 +85,4 @@ def _joined(host: Topology) -> Topology:
             links += both_ways(end, door.id, "pcie", latency_us=PATH_LATENCY_US["SYS"] / 2)
     for name in doors:
         links += both_ways(name, NETWORK.id, "network")
-    return Topology(host.name, host.source, (*devices, NETWORK), tuple[Link, ...](links), host.pairs, (), host.warnings)
+    return replace(host, devices=(*devices, NETWORK), links=tuple[Link, ...](links), ranks=())

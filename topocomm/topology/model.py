@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from topocomm.errors import TopologyError
@@ -85,7 +86,8 @@ class Topology:
     """A machine or a cluster: devices, directed links, pairs, the places of ranks, and warnings of its reader.
 
     Raises:
-        TopologyError: A device id is used twice, or a link names a device that does not exist.
+        TopologyError: A device id is used twice, a link names a device that does not exist, or a launch takes less
+            than no time.
     """
 
     name: str
@@ -95,8 +97,14 @@ class Topology:
     pairs: tuple[Pair, ...] = ()
     ranks: tuple[RankPlace, ...] = ()
     warnings: tuple[str, ...] = field(default=())
+    launch_us: float | None = None
+    """What starting a round costs beside its messages, as the kernel launch of a host-driven plan on GPUs (7 us with
+    NCCL's primitives); None is 'not known' and counts as nothing. It is of the software that runs, so no digest has it.
+    """
 
     def __post_init__(self) -> None:
+        if self.launch_us is not None and not 0 <= self.launch_us < inf:
+            raise TopologyError(f"topology {self.name!r}: launch_us {self.launch_us}: expected a time of at least 0 us")
         seen: set[str] = set()
         for device in self.devices:
             if device.id in seen:
@@ -129,7 +137,7 @@ class Topology:
     def digest(self) -> str:
         """SHA-256 over devices and links alone: what a plan depends on.
 
-        The topology's name, its warnings and pairs, and what switches could reduce do not count.
+        The topology's name, its warnings and pairs, what switches could reduce and what a launch costs do not count.
         """
         import hashlib
         import json

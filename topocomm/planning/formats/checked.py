@@ -191,6 +191,13 @@ def _number(value: Json, where: str) -> float:
     return value
 
 
+def a_figure(value: Json, where: str) -> float:
+    """A number of at least 0."""
+    if _number(value, where) < 0:
+        refuse(where, "a number of at least 0", value)
+    return float(value)
+
+
 def _number_or_null(value: Json, where: str) -> float | None:
     return None if value is None else _number(value, where)
 

@@ -22,6 +22,7 @@ from topocomm.planning.formats.checked import (
     LARGEST,
     Json,
     Whole,
+    a_figure,
     a_record,
     a_text,
     a_whole,
@@ -58,6 +59,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "algorithm": plan.algorithm,
         "ports": plan.ports,
         "port_model": plan.port_model,
+        **({"launch_us": plan.launch_us} if plan.launch_us else {}),
         **asdict(plan.figures),
         "proof": asdict(plan.proof),
         "certificate": _certificate(plan),
@@ -183,6 +185,7 @@ def _read(document: dict[str, Json]) -> Plan:
         certificate=a_record(Certificate, entry(document, "certificate"), "certificate"),
         schedule=schedule,
         assumed=texts(entry(document, "assumed"), "assumed"),
+        launch_us=a_figure(document.get("launch_us", 0.0), "launch_us"),
     )
 
 

@@ -47,6 +47,7 @@ def to_document(topology: Topology) -> Document:
         "pairs": rows(topology.pairs),
         "ranks": rows(topology.ranks),
         "warnings": list(topology.warnings),
+        **({} if topology.launch_us is None else {"launch_us": topology.launch_us}),
     }
 
 
@@ -121,6 +122,7 @@ def from_document(document: Any, name: str = "topology") -> Topology:
         pairs=_read_joining(top, "pairs", Pair, _pair, known),
         ranks=tuple(_rank(item, known) for item in top.objects("ranks")),
         warnings=top.texts("warnings"),
+        launch_us=top.figure("launch_us", positive=False),
     )
 
 
