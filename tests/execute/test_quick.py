@@ -58,6 +58,19 @@ def test_the_quick_way_of_bare_values(folds, tensors, dtype):
         job.close()
 
 
+def test_the_quick_way_takes_no_tensors_that_require_gradients():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16):
+        kind = BFLOAT16 if dtype == torch.bfloat16 else np.dtype(np.float32)
+        layout = SUM.layout({"value": ((4,), kind)})
+        job = Job(every_plan(switch(1), "allreduce", SUM, layout)[0], layout, SUM)
+        way = quick_tensors(job.quick[0], [kind], bare=True)
+        plain, graded = torch.ones(4, dtype=dtype), torch.ones(4, dtype=dtype, requires_grad=True)
+        assert way(graded, None) is None and way(plain, graded) is None
+        assert way(plain, None).tolist() == [1.0] * 4
+        job.close()
+
+
 def test_the_quick_way_of_bare_values_is_one_call_at_a_time():
     told = []
 

@@ -1,14 +1,16 @@
 """What the quick way takes from the interpreter and gives it: dicts, arrays, references."""
 
 import sys
+import weakref
 
 import numpy as np
 import pytest
 
 from tests.attention.merging import assert_close, exact, partial
-from tests.execute.lane_jobs import CALLS, Job, jobs, quick
+from tests.execute.lane_jobs import CALLS, Job, jobs, quick, through
 from tests.machines import switch
-from topocomm import Field, Operator
+from topocomm import SUM, Field, Operator
+from topocomm.execute.kernels import builtin
 from topocomm.execute.kernels import shared_memory as word
 from topocomm.execute.kernels.builtin import DONE_AND_SWEEP
 from topocomm.planning.planner import every_plan
@@ -100,3 +102,71 @@ def test_the_quick_way_of_every_number_of_fields(fields):
         for index, (name, shape) in enumerate(shapes.items()):
             np.testing.assert_array_equal(result[name], np.full(shape, 1 + 2 * index))
     job.close()
+
+
+@pytest.mark.parametrize("algorithm", ["flat", "doubling", "chain"])
+def test_in_place_after_waiting_for_credits(algorithm):
+    """A call that waits before it has begun goes on with folds that do not read what they write."""
+    ranks, late = 4, 3
+    layout = SUM.layout({"value": ((5,), np.float32)})
+    plan = next(one for one in every_plan(switch(ranks), "scan", SUM, layout) if one.algorithm == algorithm)
+    job, standing = Job(plan, layout, SUM), []
+    for caller in job.callers:
+        caller.for_call = lambda call: standing.append(call.lane)
+    for call in (1, 2):
+        values = [np.full(5, call * 10**rank, np.float32) for rank in range(ranks)]
+        for rank in range(late):
+            assert job.quick[rank](values[rank], values[rank]) is values[rank]
+        if call == 1:
+            assert not standing
+            own = np.full(5, 10**late, np.float32)
+            first = values
+    assert standing, "a sender waits for the late rank"
+    job.quick[late](own, own)
+    for lane in standing:
+        through(lane)
+    standing.clear()
+    job.quick[late](values[late], values[late])
+    assert not standing
+    np.testing.assert_array_equal(own, np.full(5, 1111))
+    for call, found in ((1, first[:late]), (2, values)):
+        for rank, result in enumerate(found):
+            np.testing.assert_array_equal(result, np.full(5, call * int("1" * (rank + 1))), f"call {call}, rank {rank}")
+    job.close()
+
+
+@pytest.mark.parametrize("into", [False, True], ids=["fresh", "given"])
+def test_a_call_that_waits_keeps_the_arrays_that_it_began_with(into):
+    """Another thread may put others into the dict: these are not read, and the first ones stay alive."""
+    job = dict(jobs(switch(2), (7,), 5))["flat"]
+    values = [partial(rank, (7,), 5) for rank in range(2)]
+    x, others = dict(values[0]), {name: np.full_like(array, np.nan) for name, array in values[0].items()}
+    out = {name: np.zeros_like(array) for name, array in x.items()} if into else None
+    given = dict(out or {})
+    watched = [weakref.ref(array) for array in x.values()]
+    standing = []
+    job.callers[0].for_call = lambda call: standing.append(call.lane)
+    result = job.quick[0](x, out)
+    assert standing
+    values[0] = None
+    x.update(others)
+    if into:
+        out.update(others)
+    assert all(array() is not None for array in watched)
+    other = job.quick[1](values[1], None)
+    through(standing[0])
+    for name, array in (given if into else result).items():
+        np.testing.assert_array_equal(array, other[name])
+    assert all(array() is None for array in watched), "let go of when it is through"
+    job.close()
+
+
+def test_builtins_may_outlive_their_module():
+    """What a program still holds when the interpreter ends goes after the modules have gone, and reads its method."""
+    method = weakref.ref(builtin._METHOD)
+    held = vars(builtin).pop("_METHOD")
+    del held
+    try:
+        assert method() is not None
+    finally:
+        builtin._METHOD = method()

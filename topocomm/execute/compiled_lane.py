@@ -67,9 +67,12 @@ class CompiledLane(Lane):
         return Awaited(self.compiled.stage, *self.compiled.pending())
 
     def stand_at(self, at: int, kept: Sequence[Any]) -> None:
-        """Go on with a call that others began, by address, on these arrays: it stands at `at`."""
+        """Go on with a call that others began, by address, on these arrays: it stands at `at`.
+
+        If that is before its beginning, folds do not read the arrays themselves: the result may go to the same memory.
+        """
         self._kept, self._outside.results = kept, kept[len(kept) // 2 :]
-        self.compiled.stand_at(at, word.DIRECT, tuple(map(id, kept)))
+        self.compiled.stand_at(at, 0, tuple(map(id, kept)))
 
     def free(self) -> None:
         """Nothing: the mapping goes with its last array."""

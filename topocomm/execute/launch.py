@@ -38,7 +38,8 @@ def init(topology: Topology | None = None) -> Communicator:
         TopocommError: MPI does not see the launcher's ranks, or the default process group cannot be used.
     """
     if _made and _made[0].open:
-        if topology is not None and topology.digest != _made[0].topology.digest:
+        known = _made[0].topology
+        if topology is not None and (topology.digest, topology.launch_us) != (known.digest, known.launch_us):
             raise TopocommError("topocomm.init was called before with another topology; close that communicator first")
         return _made[0]
     _made[:] = [_make(topology)]

@@ -46,13 +46,13 @@ def quick_arrays(comm: Communicator, lanes: Sequence[CompiledLane], results: Res
     def quick(x: Any, out: Any) -> Any:
         if comm.refusal is not None:
             return None
-        if make is not None and out is None:
-            out = make()
         try:
             comm.refusal = BUSY
+            if make is not None and out is None:
+                out = make()
             made = call(x, out)
             if type(made) is tuple:
-                made = _goes_on(comm, lanes, tag, x, *made)
+                made = _goes_on(comm, lanes, tag, *made)
             comm.refusal = None
         except BaseException as error:  # an interrupt comes after the compiled code
             comm.fail_with(error)
@@ -110,13 +110,12 @@ def _builtin(
     return make_builtin(np.array([*places, MASK, SWEEP_MASK, tag, ALL_LOOKS, *told], np.int64), results)
 
 
-def _goes_on(comm: Communicator, lanes: Sequence[CompiledLane], tag: int, x: Any, at: int, result: Any) -> Any:
-    """The result of a call on x that stands at `at`, brought to its end."""
+def _goes_on(comm: Communicator, lanes: Sequence[CompiledLane], tag: int, at: int, result: Any, *arrays: Any) -> Any:
+    """The result of a call that stands at `at`, brought to its end."""
     if at == DONE_AND_SWEEP:
         comm.recorder.sweep()
         return result
     lane = lanes[lanes[0].compiled.shared.epoch & 1]
-    given, made = (tuple(one.values()) if type(one) is dict else (one,) for one in (x, result))
-    lane.stand_at(at, (*given, *(given if result is NOTHING else made)))
+    lane.stand_at(at, arrays)
     comm.waiting.for_call(UnderWay(lane, tag, comm.recorder.calls))
     return result

@@ -41,9 +41,12 @@ def as_array(tensor: Any) -> NDArray[Any]:
 
     Raises:
         TypeError: NumPy has no counterpart of the dtype.
+        RuntimeError: The tensor requires gradients, or is none that NumPy can read.
     """
     torch = _torch()
     if tensor.dtype == torch.bfloat16:
+        if tensor.requires_grad:  # the view below does not
+            raise RuntimeError("the tensor requires gradients; pass x.detach()")
         array: NDArray[Any] = tensor.view(torch.int16).numpy().view(BFLOAT16)
         return array
     found: NDArray[Any] = tensor.numpy()

@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 
 from topocomm.execute.kernels.interpreter import (
     NEW_FROM_DESCR,
+    fill,
     hold,
     let_interpreter_go,
     new_array,
     new_dict,
-    new_pair,
+    new_int,
+    new_tuple,
     next_item,
     numpy_function,
     put_item,
@@ -164,7 +166,10 @@ def _count(state, epoch, at):
 
 @njit
 def _run(state, mode, objects):
-    """Run a lane; as `shared_memory.run` says, or DONE_AND_SWEEP. What fits is counted and noted."""
+    """Run a lane; as `shared_memory.run` says, or DONE_AND_SWEEP. What fits is counted and noted.
+
+    The objects of a call that is not through stay held.
+    """
     for index in range(len(objects)):  # other threads may take them out of their dict now
         hold(objects[index])
     thread = let_interpreter_go()
@@ -174,9 +179,28 @@ def _run(state, mode, objects):
     if at != MISFIT:
         at = _count(state, epoch, at)
     take_interpreter(thread)
-    for index in range(len(objects)):
-        release(objects[index])
+    if at < 0:
+        for index in range(len(objects)):
+            release(objects[index])
     return at
+
+
+@njit
+def _record(at, result, objects, held):
+    """A new tuple of where a call stands, its result, and what is held: all become the tuple's. 0 and an error set."""
+    record, number = new_tuple(2 + held), new_int(at)
+    if record == 0 or number == 0 or result == 0:
+        for index in range(held):
+            release(objects[index])
+        release(number)
+        release(record)
+        release(result)
+        return 0
+    fill(record, 0, number)
+    fill(record, 1, result)
+    for index in range(held):
+        fill(record, 2 + index, objects[index])
+    return record
 
 
 @njit
@@ -186,7 +210,7 @@ def _given(thing):
 
 
 def _enter(state_id, x, out):
-    """Make a call: its result; (where it stands, its result) if that is not DONE; None if it does not fit; 0: error."""
+    """Make a call: its result, or a record if it is not DONE; None if it does not fit; 0 and an error set."""
     state_at = load_word(state_id + DATA_AT)
     state = carray(_words(state_at), (load_word(load_word(state_id + SIZES_AT)),))
     fields, room = state[FIELDS], _room()
@@ -210,7 +234,7 @@ def _enter(state_id, x, out):
             release(objects[fields + field])
         return _given(state[NONE])
     result = _put_together(state, objects) if makes else _given(out if state[GIVES] else state[NOTHING])
-    return new_pair(at, result) if at != DONE and result != 0 else result
+    return result if at == DONE else _record(at, result, objects, 2 * fields if at >= 0 else 0)
 
 
 _enter_inline = njit(_enter)
@@ -228,6 +252,7 @@ def _make_function(key: str) -> Any:
 
 _COMPILED = _make_function(fingerprint(_enter) + KEY)
 _METHOD = _MethodDef(b"call", _COMPILED.address, METH_FASTCALL, None)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_METHOD))  # builtins read it when they go, at exit after this module
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
     ("PyCFunction_NewEx", ctypes.pythonapi)
 )
@@ -254,8 +279,9 @@ def result_words(
 def make_builtin(state: NDArray[np.int64], named: object) -> Callable[[Any, Any], Any]:
     """A builtin of a value and where its result goes, or None for new arrays.
 
-    It gives the result where all fits and the call is through; a tuple of where the call stands, as `shared_memory.run`
-    says or DONE_AND_SWEEP, and the result; None, and nothing done, where something does not fit.
+    It gives the result where all fits and the call is through; None, and nothing done, where something does not fit;
+    else a tuple: where the call stands, as `shared_memory.run` says or DONE_AND_SWEEP, the result, and of a call that
+    is not through its arrays, the value's, then the result's.
 
     Args:
         state: As described above. A call with fewer arguments reads past them.

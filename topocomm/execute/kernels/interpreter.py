@@ -89,21 +89,36 @@ def release(typingctx, thing):
 
 
 @intrinsic
-def new_pair(typingctx, number, thing):
-    """A new tuple of a Python int and an object, which becomes the tuple's; 0 where memory is out, the error set."""
+def new_int(typingctx, number):
+    """A new Python int; 0 where memory is out, the error set."""
 
     def codegen(context, builder, signature, args):
-        of_int = _declared(builder, "PyLong_FromLongLong", POINTER, [WORD])
-        of_two = _declared(builder, "PyTuple_New", POINTER, [WORD])
-        put = _declared(builder, "PyTuple_SetItem", INT, [POINTER, WORD, POINTER])
-        made = builder.call(of_two, [ir.Constant(WORD, 2)])
-        with builder.if_then(cgutils.is_not_null(builder, made), likely=True):
-            parts = builder.call(of_int, [args[0]]), builder.inttoptr(args[1], POINTER)
-            for index, part in enumerate(parts):
-                builder.call(put, [made, ir.Constant(WORD, index), part])
-        return _as_word(builder, made)
+        return _as_word(builder, builder.call(_declared(builder, "PyLong_FromLongLong", POINTER, [WORD]), args))
 
-    return types.int64(types.int64, types.int64), codegen
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def new_tuple(typingctx, size):
+    """A new tuple, its places to be filled by `fill`; 0 where memory is out, the error set."""
+
+    def codegen(context, builder, signature, args):
+        return _as_word(builder, builder.call(_declared(builder, "PyTuple_New", POINTER, [WORD]), args))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def fill(typingctx, record, place, thing):
+    """Put an object that is held in a place of a new tuple, whose it becomes."""
+
+    def codegen(context, builder, signature, args):
+        function = _declared(builder, "PyTuple_SetItem", INT, [POINTER, WORD, POINTER])
+        record, thing = _pointers(builder, [args[0], args[2]])
+        builder.call(function, [record, args[1], thing])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
 
 
 @intrinsic
