@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import topocomm
@@ -79,7 +80,12 @@ def test_the_dearest_of_several_hosts_counts():
     assert merge_hosts([one, replace(other, launch_us=5.0)]).launch_us == 5.0
 
 
-@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_equal_figures_give_equal_plans():
+    plans = [topocomm.plan(replace(H100, launch_us=us), payload_bytes=1024) for us in (7, 7.0, np.float32(7))]
+    assert {plan.digest for plan in plans} == {loads(dumps(plans[0])).digest}
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), True, "7", [7]])
 def test_less_than_no_time_is_refused(value):
     with pytest.raises(TopologyError, match="launch_us"):
         replace(hosts(2, 2), launch_us=value)

@@ -87,7 +87,8 @@ def _launches(plan: Plan) -> list[str]:
     if not plan.launch_us:
         return []
     launches_us = plan.launch_us * plan.figures.rounds
-    return [f"          {launches_us:.2f} us of it launches, {plan.launch_us:g} us a round; the bound has one"]
+    bound = "; the gap is to the bound and one" if plan.objective == "auto" else ""
+    return [f"          {launches_us:.2f} us of it launches, {plan.launch_us:g} us a round{bound}"]
 
 
 def _count(number: int, what: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from math import inf, nan
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from topocomm.errors import TopologyError
@@ -103,8 +103,8 @@ class Topology:
     """
 
     def __post_init__(self) -> None:
-        if self.launch_us is not None and not 0 <= self.launch_us < inf:
-            raise TopologyError(f"topology {self.name!r}: launch_us {self.launch_us}: expected a time of at least 0 us")
+        if self.launch_us is not None:
+            object.__setattr__(self, "launch_us", self._time_us(self.launch_us))
         seen: set[str] = set()
         for device in self.devices:
             if device.id in seen:
@@ -116,6 +116,16 @@ class Topology:
                     raise TopologyError(
                         f"topology {self.name!r}: link {link.src!r} -> {link.dst!r} names the unknown device {end!r}"
                     )
+
+    def _time_us(self, given: object) -> float:
+        """A figure of the caller's as a float: equal ones must give equal plans, byte for byte."""
+        try:
+            time_us = nan if isinstance(given, (bool, str)) else float(given)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            time_us = nan
+        if not 0 <= time_us < inf:
+            raise TopologyError(f"topology {self.name!r}: launch_us {given!r}: expected a time of at least 0 us")
+        return time_us
 
     @cached_property
     def by_id(self) -> dict[str, Device]:

@@ -252,3 +252,13 @@ def test_trees_of_a_root_are_limited_for_every_collective(name):
         found, reached = check(machine if name in ("allreduce", "reduce") else switch(6), name, max_trees=most)
         assert found.trees_per_root <= most
         assert reached >= (0.2 if most == 2 else 0.5) * found.bound_gb_per_s
+
+
+@pytest.mark.parametrize("most", [None, 64])
+@pytest.mark.parametrize("rates", [{25.0: 22.41, 50.0: 44.73}, {6.0: 5.83, 16.0: 12.37, 25.0: 22.41, 50.0: 44.73}])
+def test_rates_that_have_no_unit_in_common(rates, most):
+    """Measured ones: trees with the rates of links as weights would take millions of units."""
+    whole = catalog("dgx-1-v100")
+    links = tuple(link._replace(gb_per_s=rates.get(link.gb_per_s, link.gb_per_s)) for link in whole.links)
+    found, reached = check(Topology(whole.name, "test", whole.devices, links), "broadcast", max_trees=most)
+    assert reached >= 0.99 * found.bound_gb_per_s

@@ -33,9 +33,12 @@ POOL_UNITS = 16
 """Units up to which trees of one unit each are made to be exchanged for others."""
 STARTS = 3
 """Candidates of which trees are exchanged, beside the heaviest of the linear program."""
-MOST_RATES, RATES_TRIED = 6, 8
-"""Unlike rates of links up to which trees are given them as weights, and how many choices of weights are tried."""
-NEAR = 1e-3
+MOST_RATES, MOST_OF_RATES, RATES_TRIED = 6, 8, 8
+"""Unlike rates of links up to which trees are given them as weights; how many trees; how many choices are tried."""
+FINEST, MOST_FINE_UNITS = 64, 2048
+"""Such rates are taken as fractions of this denominator at most; units, which all of a choice have in common, of all of
+its trees together."""
+OVER = 1e-3
 """How much more than enough weights may add up to, of what links cannot carry."""
 MORE = 4
 """Ratios tried, once one is enough, for lower trees."""
@@ -89,18 +92,25 @@ def _in_units(
 
 def _by_rates(pricer: OutTrees, most: int, enough: float) -> Parts:
     """Trees whose weights are rates of links; empty where none are found that carry enough."""
-    rates = sorted({Fraction(rate).limit_denominator(MOST_UNITS) for rate in pricer.network.gb_per_s.tolist()})
+    rates = sorted({Fraction(rate).limit_denominator(FINEST) for rate in pricer.network.gb_per_s.tolist()})
     if len(rates) > MOST_RATES:
         return ()
-    chosen = [one for n in range(most, 0, -1) for one in combinations_with_replacement(rates, n)]
-    for weights in islice((one for one in chosen if enough <= sum(one) <= enough * (1 + NEAR)), RATES_TRIED):
-        unit = Fraction(gcd(*(w.numerator for w in weights)), lcm(*(w.denominator for w in weights)))
-        wanted = [(pricer.root, int(weight / unit)) for weight in weights]
-        split = Split(pricer.network, float(unit), {pricer.root: sum(n for _, n in wanted)}, wanted[-1][1])
+    counts = range(min(most, MOST_OF_RATES), 0, -1)
+    chosen = (one for count in counts for one in combinations_with_replacement(rates, count))
+    near = (one for one in chosen if enough <= sum(one) <= enough * (1 + OVER))
+    in_units = ((unit, [int(weight / unit) for weight in one]) for one in near for unit in [_common(one)])
+    for unit, units in islice((one for one in in_units if sum(one[1]) <= MOST_FINE_UNITS), RATES_TRIED):
+        wanted = [(pricer.root, count) for count in units]
+        split = Split(pricer.network, float(unit), {pricer.root: sum(units)}, max(units))
         trees = unlike_trees(split, wanted) if split.take_out() else None
         if trees:
             return repack(pricer, [pricer.column(tree) for tree in trees])
     return ()
+
+
+def _common(weights: Sequence[Fraction]) -> Fraction:
+    """The greatest of which all are multiples."""
+    return Fraction(gcd(*(w.numerator for w in weights)), lcm(*(w.denominator for w in weights)))
 
 
 def _after_exchange(

@@ -63,8 +63,8 @@ class Split:
     def take_out(self) -> bool:
         """Split off all forwarding devices, those with few neighbours first; False where too little is left.
 
-        At first without a look at what flows: on regular machines that is right, each neighbour joined with the next
-        or the next but one, and one look at the end tells. Then with care, but devices like an earlier one as that
+        At first without a look at what flows: on regular machines that is right with one of `OFFSETS` ways to pair
+        neighbours, and one look at the end tells. Then with care, but devices like an earlier one as that
         was, again with one look at the end; then all with care.
         """
         near = [len(self.network.neighbours[device]) for device in range(len(self.network.devices))]

@@ -39,17 +39,19 @@ class _Growing:
         }
         self.trees: list[list[Edge]] = [[] for _ in wanted]
         self.reached = [[root] for root, _ in wanted]
-        self.refused: list[set[tuple[int, int]]] = [set() for _ in wanted]
+        self.refused: list[set[tuple[int, int, Way]]] = [set() for _ in wanted]
 
     def grow(self, number: int) -> bool:
         """Add the lowest edge that leaves enough to all, of those the one that wastes least; False where none does."""
         reached, size = self.reached[number], self.sizes[number]
         for parent in reached:
-            near = []
-            for child in set(range(self.ends)) - set(reached):
-                if (parent, child) not in self.refused[number]:
-                    fitting = [(left - size, way) for way, left in self._ways(parent, child) if left >= size]
-                    near += [(*min(fitting), child)] if fitting else []
+            near = [
+                (left - size, way, child)
+                for child in range(self.ends)
+                if child not in reached
+                for way, left in self._ways(parent, child)
+                if left >= size and (parent, child, way) not in self.refused[number]
+            ]
             for _, way, child in sorted(near):
                 if self._takes(number, Edge(parent, child, way)):
                     return True
@@ -67,7 +69,7 @@ class _Growing:
             return True
         ways[edge.way] += self.sizes[number]
         self.reached[number].pop()
-        self.refused[number].add((edge.parent, edge.child))
+        self.refused[number].add((edge.parent, edge.child, edge.way))
         return False
 
     def _is_enough(self) -> bool:
