@@ -24,6 +24,8 @@ KINDS = 24
 """A communicator keeps a prepared call per kind of call; after this many it is closed and made anew."""
 CALLS = 3 * KINDS
 LONGEST = 40_000
+OTHER = 0.4
+"""How often the next call is of another kind."""
 
 
 def digest(result: Any) -> str:
@@ -34,7 +36,7 @@ def digest(result: Any) -> str:
 def series(world: MPI.Comm, seed: int) -> int:
     """Calls on a communicator of their own; how many came through."""
     with topocomm.Communicator.from_mpi(world, topology(WAYS[seed % len(WAYS)], world.size)) as comm:
-        stream = Stream(comm, seed, KINDS, longest=LONGEST)
+        stream = Stream(comm, seed, KINDS, longest=LONGEST, other=OTHER)
         bits = []
         for _ in range(CALLS):
             collective, result = stream.step()

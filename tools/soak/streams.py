@@ -211,14 +211,19 @@ def draw(rng: np.random.Generator, ranks: int, *, longest: int = 3000) -> Call:
 class Stream:
     """An endless stream of calls of a few kinds on one communicator, every result checked.
 
+    How often the next call is of another kind can be said: in a row of one kind ranks run ahead of each other.
+
     Attributes:
         made: Calls that came through.
     """
 
-    def __init__(self, comm: Communicator, seed: int, kinds: int = 6, *, longest: int = 3000) -> None:
-        self._comm = comm
+    def __init__(
+        self, comm: Communicator, seed: int, kinds: int = 6, *, longest: int = 3000, other: float = 1.0
+    ) -> None:
+        self._comm, self._other = comm, other
         self._rng = np.random.default_rng(seed)
         self._kinds = [draw(self._rng, comm.size, longest=longest) for _ in range(kinds)]
+        self._last = self._kinds[0]
         self._ready: dict[Call, PreparedCall] = {}
         self._open: list[tuple[Call, Handle, Value | None]] = []
         self.made = 0
@@ -226,7 +231,9 @@ class Stream:
     def step(self) -> tuple[str, Any]:
         """One more call: its collective, and its result where it is through and gives one."""
         rng, comm = self._rng, self._comm
-        call = self._kinds[int(rng.integers(len(self._kinds)))]
+        if rng.random() < self._other:
+            self._last = self._kinds[int(rng.integers(len(self._kinds)))]
+        call = self._last
         values = call.values(rng)
         want = call.expected(values, comm.rank)
         x = {name: array.copy() for name, array in values[comm.rank].items()}
