@@ -53,7 +53,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--objective", choices=OBJECTIVES, help="default auto")
     parser.add_argument("--ports", type=int, metavar="K", help="messages an endpoint sends at once (default 1)")
     parser.add_argument("--port-model", choices=PORT_MODELS, help="default: loggp for auto, alpha otherwise")
-    parser.add_argument("--launch-us", type=float, metavar="US", help="what starting a round costs (default 0)")
+    parser.add_argument(
+        "--launch-us", type=float, metavar="US", help="what a round costs to start (else the topology's)"
+    )
     parser.add_argument("--order", choices=ORDERS, help="default any; canonical: one tree for any number of ranks")
     parser.add_argument("--root", type=int, metavar="R", help="root of reduce and broadcast (default 0)")
     parser.add_argument("--max-trees", type=int, metavar="N", help="trees per root of packed trees (throughput)")

@@ -450,16 +450,7 @@ class Communicator:
         return Communicator(transport, self.topology, places, self._find_places)
 
     def _call(self, which: Hashable, x: Any, out: Any, collective: str, op: Operator | None, **options: Any) -> Any:
-        """Make a call: the shortest way if x and out fit the last one with the same key, else what they ask for.
-
-        Args:
-            which: Equal for calls that differ in their values only.
-            x: This rank's value.
-            out: Where to write the result.
-            collective: Its name.
-            op: The operator.
-            options: What else `Request` has.
-        """
+        """Make a call, told as in `Request`; the shortest way if x and out fit the last one with an equal `which`."""
         try:
             quick = self._quick.get(which)
         except TypeError:  # what has no hash is no operator: `prepare` says so, and tells all ranks

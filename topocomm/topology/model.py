@@ -98,9 +98,8 @@ class Topology:
     ranks: tuple[RankPlace, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     launch_us: float | None = None
-    """What starting a round costs beside its messages, as the kernel launch of a host-driven plan on GPUs (7 us with
-    NCCL's primitives); None is 'not known' and counts as nothing. It is of the software that runs, so no digest has it.
-    """
+    """What starting a round costs beside its messages, as the kernel launch of a host-driven plan on GPUs; None is 'not
+    known' and counts as nothing. It is of the software that runs, so no digest has it."""
 
     def __post_init__(self) -> None:
         if self.launch_us is not None:

@@ -54,58 +54,53 @@ def let_interpreter_go(typingctx):
     return types.int64(), codegen
 
 
-@intrinsic
-def take_interpreter(typingctx, thread):
-    """PyEval_RestoreThread."""
+def _taking(name: str):
+    """A C function that takes an object and gives nothing."""
 
     def codegen(context, builder, signature, args):
-        function = _declared(builder, "PyEval_RestoreThread", ir.VoidType(), [POINTER])
-        builder.call(function, _pointers(builder, args))
+        builder.call(_declared(builder, name, ir.VoidType(), [POINTER]), _pointers(builder, args))
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+def _making(name: str):
+    """A C function that makes an object of a number."""
+
+    def codegen(context, builder, signature, args):
+        return _as_word(builder, builder.call(_declared(builder, name, POINTER, [WORD]), args))
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def take_interpreter(typingctx, thread):
+    """PyEval_RestoreThread."""
+    return _taking("PyEval_RestoreThread")
 
 
 @intrinsic
 def hold(typingctx, thing):
     """Py_IncRef; nothing where it is 0."""
-
-    def codegen(context, builder, signature, args):
-        builder.call(_declared(builder, "Py_IncRef", ir.VoidType(), [POINTER]), _pointers(builder, args))
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    return _taking("Py_IncRef")
 
 
 @intrinsic
 def release(typingctx, thing):
     """Py_DecRef; nothing where it is 0."""
-
-    def codegen(context, builder, signature, args):
-        builder.call(_declared(builder, "Py_DecRef", ir.VoidType(), [POINTER]), _pointers(builder, args))
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
+    return _taking("Py_DecRef")
 
 
 @intrinsic
 def new_int(typingctx, number):
     """A new Python int; 0 where memory is out, the error set."""
-
-    def codegen(context, builder, signature, args):
-        return _as_word(builder, builder.call(_declared(builder, "PyLong_FromLongLong", POINTER, [WORD]), args))
-
-    return types.int64(types.int64), codegen
+    return _making("PyLong_FromLongLong")
 
 
 @intrinsic
 def new_tuple(typingctx, size):
     """A new tuple, its places to be filled by `fill`; 0 where memory is out, the error set."""
-
-    def codegen(context, builder, signature, args):
-        return _as_word(builder, builder.call(_declared(builder, "PyTuple_New", POINTER, [WORD]), args))
-
-    return types.int64(types.int64), codegen
+    return _making("PyTuple_New")
 
 
 @intrinsic

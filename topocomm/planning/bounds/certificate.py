@@ -9,7 +9,7 @@ from topocomm.planning.plan import Certificate, Objective, PlanFigures
 
 
 def certify(
-    objective: Objective, figures: PlanFigures, bounds: Bounds, payload_bytes: int, launch_us: float = 0.0
+    objective: Objective, figures: PlanFigures, bounds: Bounds, payload_bytes: int, launch_us: float
 ) -> Certificate:
     """The plan's figure of its own objective over (or under) its bound; of "auto" that and one launch."""
     own, gap = _own(objective, figures, bounds, payload_bytes, launch_us if bounds.rounds else 0.0)

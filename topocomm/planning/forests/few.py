@@ -36,8 +36,7 @@ STARTS = 3
 MOST_RATES, MOST_OF_RATES, RATES_TRIED = 6, 8, 8
 """Unlike rates of links up to which trees are given them as weights; how many trees; how many choices are tried."""
 FINEST, MOST_FINE_UNITS = 64, 2048
-"""Such rates are taken as fractions of this denominator at most; units, which all of a choice have in common, of all of
-its trees together."""
+"""Greatest denominator of such a rate in GB/s; most units of a choice of weights, of what all have in common."""
 OVER = 1e-3
 """How much more than enough weights may add up to, of what links cannot carry."""
 MORE = 4

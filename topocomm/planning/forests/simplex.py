@@ -29,7 +29,7 @@ FRESH_PIVOTS = 1000
 """Pivots after which the inverse is computed anew."""
 
 
-class _Entries:
+class _Columns:
     """Columns of a program laid end to end."""
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class _Entries:
         """Of all columns, without zeros."""
         return len(self._row)
 
-    def extended(self, program: Simplex, numbers: Sequence[int]) -> _Entries:
+    def extended(self, program: Simplex, numbers: Sequence[int]) -> _Columns:
         """These and more columns."""
-        found = _Entries()
+        found = _Columns()
         found.numbers = [*self.numbers, *numbers]
         found._place = {number: place for place, number in enumerate(found.numbers)}
         places = [np.full(len(program.rows_of[n]), place) for place, n in enumerate(numbers, len(self.numbers))]
@@ -82,8 +82,8 @@ class Simplex:
         self.rows_of: list[Ints] = []
         self.loads_of: list[Floats] = []
         self.gains: list[float] = []
-        self._all = _Entries()
-        self._promising: _Entries | None = None
+        self._all = _Columns()
+        self._promising: _Columns | None = None
         self._gained = 0.0
 
     def add(self, rows: Ints, loads: Floats, gain: float) -> int:
@@ -126,7 +126,7 @@ class Simplex:
         self._gained = float(reduced.max(initial=0.0))
         if self._all.entries > MANY_ENTRIES:
             order = np.argsort(-reduced, kind="stable")[:PROMISING]
-            self._promising = _Entries().extended(self, np.sort(order).tolist())
+            self._promising = _Columns().extended(self, np.sort(order).tolist())
         best = int(np.argmax(reduced)) if len(reduced) else -1
         return best, self._gained
 

@@ -7,7 +7,7 @@ Jackson and Bang-Jensen 1995: where as much enters a device as leaves it, all of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from topocomm.planning.forests.network import Network
@@ -55,17 +55,16 @@ class Split:
         for root, trees in roots.items():
             self.units.add(self.source, root, trees)
 
-    def spans(self, ranks: Iterable[int] | None = None) -> bool:
-        """Whether all ranks, or those given, can receive all that the roots send together."""
-        sinks = range(self.network.ends) if ranks is None else ranks
-        return all(self.units.flows(self.source, rank, self.wanted) for rank in sinks)
+    def spans(self) -> bool:
+        """Whether all ranks can receive all that the roots send together."""
+        return all(self.units.flows(self.source, rank, self.wanted) for rank in range(self.network.ends))
 
     def take_out(self) -> bool:
         """Split off all forwarding devices, those with few neighbours first; False where too little is left.
 
         At first without a look at what flows: on regular machines that is right with one of `OFFSETS` ways to pair
-        neighbours, and one look at the end tells. Then with care, but devices like an earlier one as that
-        was, again with one look at the end; then all with care.
+        neighbours, and one look at the end tells. Then with care, but devices like an earlier one as that was, again
+        with one look at the end; then all with care.
         """
         near = [len(self.network.neighbours[device]) for device in range(len(self.network.devices))]
         order = sorted(range(self.network.ends, len(near)), key=lambda device: (near[device], device))
