@@ -11,6 +11,7 @@ from topocomm.planning.forests.few import LOW, SMALL, Rates, few_pairs, few_tree
 from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.layout import Chunk, schedule_of
+from topocomm.planning.forests.lowering import lowered
 from topocomm.planning.forests.network import Floats, Ints, Network, network_of
 from topocomm.planning.forests.packing import FIRST_TURNS, MANY_ROWS, Column, Packing, Pricer, pack, repack
 from topocomm.planning.forests.pairs import Pair
@@ -217,7 +218,7 @@ def _one_root(request: _Request) -> _Planned | None:
     planned = _thin(request, pricer, packing, packing.parts, symmetry)
     if request.max_trees is None and planned.trees <= FEW and planned.height <= LOW:
         return planned
-    return _with_few(request, OutTrees(no_symmetry(network), root), planned, [root])
+    return _lower(_with_few(request, OutTrees(no_symmetry(network), root), planned, [root]), network)
 
 
 def _with_few(request: _Request, pricer: OutTrees | Gathers, planned: _Planned, roots: Sequence[int]) -> _Planned:
@@ -255,7 +256,20 @@ def _in_parts(request: _Request) -> _Planned | None:
     if request.max_trees is None or not even or (not gathers and not request.commutative):
         return planned
     ranks = range(network.ends)
-    return _with_few(request, Gathers(no_symmetry(network), [1 / len(parts)] * len(parts)), planned, ranks)
+    few = _with_few(request, Gathers(no_symmetry(network), [1 / len(parts)] * len(parts)), planned, ranks)
+    return _lower(few, network)
+
+
+def _lower(planned: _Planned, network: Network) -> _Planned:
+    """The plan with lower trees, each of which goes one way only on this network; as it is where it has symmetries."""
+    if planned.height <= LOW or len(planned.elements) > 1:
+        return planned
+    trees = lowered(network, [(weight, pair.tree) for weight, pair in planned.templates])
+    up = planned.templates[0][1].down is None
+    pairs = [Pair(tree, None) if up else Pair(None, tree) for tree in trees]
+    return planned._replace(
+        templates=[(weight, pair) for (weight, _), pair in zip(planned.templates, pairs, strict=True)]
+    )
 
 
 def _ordered_allreduce(request: _Request) -> _Planned | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from topocomm.planning.forests.network import Network
-from topocomm.planning.forests.tree import Way
+from topocomm.planning.forests.tree import Way, simple
 from topocomm.planning.forests.units import Units, bits
 
 EXACT = 1e-9
@@ -142,7 +142,7 @@ class Split:
         """The way of one unit that was joined."""
         one, device, other = pair
         there, on = self.ways[one, device].pop(), self.ways[device, other].pop()
-        self.ways.setdefault((one, other), []).append(_simple((*there, *on[1:])))
+        self.ways.setdefault((one, other), []).append(simple((*there, *on[1:])))
 
     def _pairs(self, device: int, number: int) -> Pairs:
         """Pairs of neighbours to join, spread evenly: each with the next, then each with the next but one."""
@@ -217,13 +217,3 @@ class Split:
         self.units.add(one, device, -units)
         self.units.add(device, other, -units)
         self.units.add(one, other, units)
-
-
-def _simple(way: Sequence[int]) -> Way:
-    """The way without what lies between two visits of one device."""
-    found: list[int] = []
-    for device in way:
-        if device in found:
-            del found[found.index(device) :]
-        found.append(device)
-    return tuple(found)

@@ -91,3 +91,13 @@ class Tree:
         """The tree under a permutation of the devices."""
         edges = [Edge(image[a], image[b], tuple(image[d] for d in way)) for a, b, way in self.edges]
         return Tree(image[self.root], edges)
+
+
+def simple(way: Sequence[int]) -> Way:
+    """The way without what lies between two visits of one device."""
+    found: list[int] = []
+    for device in way:
+        if device in found:
+            del found[found.index(device) :]
+        found.append(device)
+    return tuple(found)
