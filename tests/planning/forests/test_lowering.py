@@ -19,20 +19,18 @@ def random_case(seed):
     """(network, trees): links carry what the trees need and some of them more, one direction unlike the other."""
     draw = random.Random(seed)
     ends, switches = draw.randint(2, 14), draw.randint(0, 4)
-    count = ends + switches
-    arcs = {(a, b) for a in range(count) for b in range(count) if a != b and draw.random() < 0.4}
+    arcs = {(a, b) for a in range(ends + switches) for b in range(ends + switches) if a != b and draw.random() < 0.4}
     arcs |= {arc for a, b in pairwise(range(ends)) for arc in ((a, b), (b, a))}
-    after = {a: sorted(b for one, b in arcs if one == a) for a in range(count)}
-    trees = []
-    for _ in range(draw.randint(1, 6)):
-        trees.append((draw.choice([0.5, 1.0, 1.0, 3.0]), random_tree(draw, ends, after)))
+    after = {a: sorted(b for one, b in arcs if one == a) for a in range(ends + switches)}
+    count = draw.randint(1, 6)
+    trees = [(draw.choice([0.5, 1.0, 1.0, 3.0]), random_tree(draw, ends, after)) for _ in range(count)]
     loads = dict.fromkeys(arcs, 0.0)
     for weight, tree in trees:
         for step in steps(tree):
             loads[step] += weight
     links = tuple(sorted(arcs))
     rates = np.array([loads[link] + draw.choice([0.0, 0.0, 0.0, 0.5, 2.0]) for link in links])
-    devices = tuple(f"d{number}" for number in range(count))
+    devices = tuple(f"d{number}" for number in range(ends + switches))
     return Network(devices, ends, links, rates, np.ones(len(links))), trees
 
 
