@@ -6,35 +6,74 @@ Importing this package needs NumPy alone; what computes attention imports torch 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from attention.conventions import CONVENTIONS, Convention
+from attention.linear_state import GATED_STATE
 from attention.merge import LOGSUMEXP
-from attention.partial import Partial
+from attention.partial import Partial, add_sinks
 from attention.spec import Spec
 
 if TYPE_CHECKING:
     from attention.allreduce import three_allreduce_decode
     from attention.cache import ShardedKVCache
+    from attention.energy import attention_energy, attention_from_energy, value_covariance
+    from attention.linear import linear_attention
     from attention.local.cpu import local_attention
+    from attention.local.flash import flash2_partial, flash3_partial
+    from attention.local.flashinfer import flashinfer_partial
+    from attention.local.flex import flex_partial
+    from attention.local.sdpa import sdpa_partial
+    from attention.merging import merge_states
+    from attention.normalise import as_partial
     from attention.reference import reference_attention
     from attention.ring import ring_decode
+    from attention.shards import ShardMap
     from attention.tree import tree_decode
 
 __all__ = [
+    "CONVENTIONS",
+    "GATED_STATE",
     "LOGSUMEXP",
+    "Convention",
     "Partial",
+    "ShardMap",
     "ShardedKVCache",
     "Spec",
+    "add_sinks",
+    "as_partial",
+    "attention_energy",
+    "attention_from_energy",
+    "flash2_partial",
+    "flash3_partial",
+    "flashinfer_partial",
+    "flex_partial",
+    "linear_attention",
     "local_attention",
+    "merge_states",
     "reference_attention",
     "ring_decode",
+    "sdpa_partial",
     "three_allreduce_decode",
     "tree_decode",
+    "value_covariance",
 ]
 
 _MODULES = {
+    "ShardMap": "attention.shards",
     "ShardedKVCache": "attention.cache",
+    "as_partial": "attention.normalise",
+    "attention_energy": "attention.energy",
+    "attention_from_energy": "attention.energy",
+    "flash2_partial": "attention.local.flash",
+    "flash3_partial": "attention.local.flash",
+    "flashinfer_partial": "attention.local.flashinfer",
+    "flex_partial": "attention.local.flex",
+    "linear_attention": "attention.linear",
+    "value_covariance": "attention.energy",
     "local_attention": "attention.local.cpu",
+    "merge_states": "attention.merging",
     "reference_attention": "attention.reference",
     "ring_decode": "attention.ring",
+    "sdpa_partial": "attention.local.sdpa",
     "three_allreduce_decode": "attention.allreduce",
     "tree_decode": "attention.tree",
 }

@@ -62,14 +62,25 @@ def state_of(comm: Communicator) -> dict[str, Any]:
     return state
 
 
-def prepared_allreduce(comm: Communicator, like: Mapping[str, torch.Tensor], operator: Operator) -> PreparedCall:
-    """The prepared all-reduce for values of these shapes; collective at the first use of each shape."""
+def prepared(
+    comm: Communicator,
+    collective: str,
+    like: Mapping[str, torch.Tensor],
+    operator: Operator | None = None,
+    **options: Any,
+) -> PreparedCall:
+    """The prepared call for values of these shapes; collective at the first use of each shape."""
     calls: OrderedDict[Hashable, PreparedCall] = state_of(comm).setdefault("calls", OrderedDict())
-    key = (operator, *((name, x.shape, x.dtype) for name, x in like.items()))
+    key = (collective, operator, *options.items(), *((name, x.shape, x.dtype) for name, x in like.items()))
     call = calls.get(key)
     if call is None:
-        call = calls[key] = comm.prepare("allreduce", like=dict(like), operator=operator)
+        call = calls[key] = comm.prepare(collective, like=dict(like), operator=operator, **options)
         if len(calls) > PREPARED_LIMIT:
             calls.popitem(last=False)[1].free()
     calls.move_to_end(key)
     return call
+
+
+def prepared_allreduce(comm: Communicator, like: Mapping[str, torch.Tensor], operator: Operator) -> PreparedCall:
+    """`prepared` for an all-reduce."""
+    return prepared(comm, "allreduce", like, operator)

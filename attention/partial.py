@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 
 class Partial(NamedTuple):
     """Attention over a subset of the keys.
 
-    For scores s_a = scale q.k_a over the keys a of the subset:
-    lse = ln sum_a exp(s_a), the natural logarithm; out = sum_a exp(s_a - lse) v_a.
-    The empty subset is out = 0, lse = -inf, never +inf and never NaN.
+    For scores s_a over the keys a of the subset: lse = ln sum_a exp(s_a), the natural logarithm;
+    out = sum_a exp(s_a - lse) v_a. The empty subset is out = 0, lse = -inf, never +inf and never NaN.
 
     Attributes:
         out: [..., dim], float32 between kernels; the functions that end a calculation return q's dtype.
@@ -19,3 +21,26 @@ class Partial(NamedTuple):
 
     out: Any
     lse: Any
+
+
+def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
+    """The partial with a sink in every head's softmax: a logit whose value is 0 (Xiao et al. 2023; gpt-oss).
+
+    To be called once, on the merged partial: added to the partials of P shards, sinks would count P times.
+
+    Args:
+        partial: out [batch, heads, q_len, dim] and lse [batch, heads, q_len], NumPy or torch.
+        sinks: One logit per head; -inf adds nothing.
+
+    Returns:
+        A new partial of the same kind: lse' = ln(exp(lse) + exp(sink)), out' = out exp(lse - lse').
+    """
+    if not isinstance(partial.lse, np.ndarray):
+        import torch
+
+        as_arrays = add_sinks(Partial(partial.out.detach().cpu().numpy(), partial.lse.detach().cpu().numpy()), sinks)
+        return Partial(*(torch.from_numpy(x).to(partial.lse.device) for x in as_arrays))
+    lse = np.logaddexp(partial.lse.astype(np.float64), np.asarray(sinks, np.float64)[:, None])
+    weights = np.exp(partial.lse - np.where(lse == -np.inf, 0.0, lse))
+    out = np.where(weights[..., None] == 0, 0.0, weights[..., None] * partial.out)
+    return Partial(out.astype(partial.out.dtype), lse.astype(partial.lse.dtype))

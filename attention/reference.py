@@ -23,13 +23,16 @@ def reference_attention(
 ) -> Partial:
     """Attention as a float64 Partial: softmax(scale q k^T) v and ln sum exp(scale q k^T) over the visible keys.
 
+    Sinks, where the spec has any, are counted.
+
     Args:
         q: [batch, heads, q_len, d].
         k: [batch, kv_heads, n, d]; head h attends with key head h // (heads / kv_heads).
         v: [batch, kv_heads, n, d_v].
         spec: Which attention; None: Spec().
-        q_positions: Global positions of the queries, [q_len] or [batch, q_len]; needed if causal.
-        kv_positions: Global positions of the keys, [n] or [batch, n]; needed if causal.
+        q_positions: Global positions of the queries, [q_len] or [batch, q_len]; needed if causal, or if there is a
+            window or are slopes.
+        kv_positions: Global positions of the keys, [n] or [batch, n]; likewise.
         kv_mask: True where a key exists, [n] or [batch, n]; None: all exist.
 
     Returns:
@@ -41,10 +44,16 @@ def reference_attention(
     batch, heads, q_len, dim = wide_q.shape
     n = wide_k.shape[2]
     visible = np.ones((batch, q_len, n), bool)
-    if spec.causal:
+    apart = np.zeros((1, q_len, n), np.int64)
+    if spec.needs_positions:
         if q_positions is None or kv_positions is None:
-            raise ValueError("reference_attention: causal attention needs q_positions and kv_positions")
-        visible &= np.atleast_2d(kv_positions)[:, None, :] <= np.atleast_2d(q_positions)[:, :, None]
+            raise ValueError("reference_attention: this attention needs q_positions and kv_positions")
+        apart = np.atleast_2d(q_positions)[:, :, None] - np.atleast_2d(kv_positions)[:, None, :]
+    apart = np.broadcast_to(apart, visible.shape)
+    if spec.causal:
+        visible &= apart >= 0
+    if spec.window is not None:
+        visible &= abs(apart) < spec.window
     if kv_mask is not None:
         visible &= np.atleast_2d(kv_mask)[:, None, :]
     out = np.zeros((batch, heads, q_len, wide_v.shape[3]))
@@ -54,7 +63,15 @@ def reference_attention(
         seen = visible[b, i]
         if seen.any():
             scores = wide_k[b, h // group, seen] @ wide_q[b, h, i] * spec.scale_for(dim)
+            if spec.softcap is not None:
+                scores = spec.softcap * np.tanh(scores / spec.softcap)
+            if spec.alibi_slopes is not None:
+                scores -= spec.alibi_slopes[h] * abs(apart[b, i, seen])
             out[b, h, i], lse[b, h, i] = _softmax(scores, wide_v[b, h // group, seen])
+    if spec.sinks is not None:
+        with_sinks = np.logaddexp(lse, np.asarray(spec.sinks)[:, None])
+        out *= np.exp(lse - np.where(with_sinks == -np.inf, 0, with_sinks))[..., None]
+        lse = with_sinks
     return Partial(out, lse)
 
 

@@ -19,11 +19,11 @@ from attention.communicators import state_of
 from attention.local.cpu import attend
 from attention.ring_buffers import Partials, Scratch, Shard
 from attention.sharded import Options, ShardedCall
+from attention.spec import Spec
 from topocomm import Communicator, MismatchError
 
 if TYPE_CHECKING:
     from attention.partial import Partial
-    from attention.spec import Spec
 
 AGREED = ("batch", "heads", "q_len", "d", "kv_heads", "d_v", "dtype of k and v")
 
@@ -143,4 +143,4 @@ class _Ring:
 
 def _all_visible(inputs: Inputs) -> Visibility:
     queries = torch.zeros((1, inputs.q.shape[2]), dtype=torch.int64)
-    return Visibility(queries, torch.zeros((1, inputs.k.shape[2]), dtype=torch.int64))
+    return Visibility.of(Spec(), queries, torch.zeros((1, inputs.k.shape[2]), dtype=torch.int64))

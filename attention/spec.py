@@ -4,23 +4,65 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+from topocomm import OperatorError
 
 
 @dataclass(frozen=True)
 class Spec:
     """Which attention is computed.
 
-    Sliding windows, soft caps, ALiBi slopes and attention sinks are not built; they are no fields yet, so that
-    asking for one is a TypeError and not a wrong result.
+    The score of query i and key j is s = scale q.k, then softcap tanh(s / softcap), then s - slope |i - j|, then -inf
+    where the query does not see the key.
 
     Attributes:
         scale: Factor on q.k; None takes 1 / sqrt(head dim).
         causal: If True, a query sees only the keys whose global position is at most its own.
+        window: A query sees only the keys less than so many positions from its own: `window` keys, itself among them,
+            if causal (the `sliding_window` of Hugging Face; flash_attn calls it `window_size=(window - 1, 0)`).
+        softcap: Scores are bent to stay between -softcap and softcap, as in Gemma 2.
+        alibi_slopes: What a score loses per position of distance, one per head (Press et al. 2022): any array-like.
+        sinks: One logit per head that takes part in the softmax with the value 0 (gpt-oss): any array-like. Sinks are
+            no part of a `Partial`: they are counted once, after the merge, by the functions that end a calculation.
     """
 
     scale: float | None = None
     causal: bool = False
+    window: int | None = None
+    softcap: float | None = None
+    alibi_slopes: Any = None
+    sinks: Any = None
+
+    def __post_init__(self) -> None:
+        """Arrays become tuples, so that a Spec can be compared and kept."""
+        if self.scale is not None and not math.isfinite(self.scale):
+            raise OperatorError(f"Spec: scale must be finite, got {self.scale}")
+        if self.window is not None and (
+            isinstance(self.window, bool) or self.window != int(self.window) or self.window < 1
+        ):
+            raise OperatorError(
+                f"Spec: window must be a number of keys, 1 or more, got {self.window!r}; None: no window"
+            )
+        if self.softcap is not None and not 0 < self.softcap < math.inf:
+            raise OperatorError(f"Spec: softcap must be positive and finite, got {self.softcap}; None: no cap")
+        for name in ("alibi_slopes", "sinks"):
+            object.__setattr__(self, name, _per_head(name, getattr(self, name)))
+
+    @property
+    def needs_positions(self) -> bool:
+        """Whether the positions of queries and keys matter."""
+        return self.causal or self.window is not None or self.alibi_slopes is not None
 
     def scale_for(self, head_dim: int) -> float:
         """The factor on q.k for this head dim."""
         return 1.0 / math.sqrt(head_dim) if self.scale is None else self.scale
+
+
+def _per_head(name: str, given: Any) -> tuple[float, ...] | None:
+    if given is None:
+        return None
+    found = given.tolist() if hasattr(given, "tolist") else list(given)
+    if not found or not all(isinstance(x, (int, float)) and not math.isnan(x) and x != math.inf for x in found):
+        raise OperatorError(f"Spec: {name} must be one number per head, got {found}")
+    return tuple(float(x) for x in found)

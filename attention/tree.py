@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from attention.arrays import Masking
-from attention.communicators import prepared_allreduce
+from attention.canonical import canonical_partials
+from attention.communicators import prepared, state_of
 from attention.local.cpu import attend
 from attention.merge import LOGSUMEXP
 from attention.partial import Partial
-from attention.sharded import Options, ShardedCall
+from attention.ring_buffers import Partials
+from attention.sharded import Options, ShardedCall, head_range
+from attention.shards import ShardMap
 from attention.spec import Spec
+from attention.verifying import Verification, due
+from topocomm import OperatorError
+
+WIRES = ("float32", "bfloat16")
 
 
 # The arguments are those of a frozen public interface; the sharded methods share them.
@@ -25,52 +34,157 @@ def tree_decode(  # noqa: PLR0913
     kv_positions: Any = None,
     kv_mask: Any = None,
     kv_lengths: Any = None,
+    block_tables: Any = None,
+    order: str = "any",
+    shards: ShardMap | None = None,
+    result: str = "all",
+    wire: str = "float32",
+    verify: bool | int = False,
     return_lse: bool = False,
     out: Any = None,
 ) -> Any:
     """Attention of replicated queries over keys that are sharded over the ranks; the same bits on every rank.
 
-    Every rank attends its own keys and the partials are merged by one all-reduce with LOGSUMEXP, on the plan that
+    Every rank attends its own keys and the partials are merged by one reduction with LOGSUMEXP, on the plan that
     topocomm chooses for the machine: batch x heads x q_len x (d_v + 1) float32 per message, whatever the context
     length. Shyam et al., "Tree Attention" (2024), section 5, with its three all-reduces made one.
 
     Args:
         q: Queries [batch, heads, q_len, d], float32, float16 or bfloat16, NumPy or torch (CPU); the same on all ranks.
-        k_shard: This rank's keys [batch, kv_heads, n_local, d]; n_local may differ between ranks and may be 0.
-        v_shard: This rank's values [batch, kv_heads, n_local, d_v].
+        k_shard: This rank's keys [batch, kv_heads, n_local, d]; n_local may differ between ranks and may be 0. With
+            block_tables [pages, kv_heads, page size, d].
+        v_shard: This rank's values [batch, kv_heads, n_local, d_v]; likewise.
         comm: A topocomm.Communicator; or an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh (wrapped at
             its first use, and kept).
-        spec: Which attention; None: Spec().
+        spec: Which attention; None: Spec(). Its sinks are counted once, whatever the number of ranks.
         q_positions: Global positions of the queries, integers [q_len] or [batch, q_len]; the same on all ranks.
-            Used only if causal, and needed then, except on a single rank, where the queries are by default the
-            last of the sequence.
+            Used only if causal or with a window or slopes, and needed then, except on a single rank, where the queries
+            are by default the last of the sequence.
         kv_positions: Global positions of this rank's keys, [n_local] or [batch, n_local], in any order; likewise.
         kv_mask: Bool [n_local] or [batch, n_local], True where a key exists; None: all exist.
         kv_lengths: Integers [batch]: only the first so many local keys exist. None: all.
+        block_tables: Integers [batch, pages of an entry]: where the keys of an entry lie, as in `local_attention`.
+        order: "any": the plan's own tree. "canonical": one tree over virtual shards, so that the bits do not depend on
+            how many ranks there are; kv_positions [n_local] are needed then.
+        shards: Of canonical order, which virtual shard a position belongs to and which a rank owns; None:
+            ShardMap(comm.size), which deals blocks of 16 tokens to 64 virtual shards in turn.
+        result: "all": every rank gets all heads. "heads": rank r gets the heads from r heads // P to
+            (r + 1) heads // P, by a reduce-scatter that sends half as much; for a next step that is sharded by heads.
+        wire: "float32"; or "bfloat16": `out` is rounded once on its way, and sent to all ranks in one step that every
+            rank folds in float32; lse is float32 always.
+        verify: True: in one call of 64 one head, another each time, is computed again in float64, and what must hold
+            of all heads is checked, see `attention.verifying`; an integer: in one call of so many.
         return_lse: Return Partial(out, lse) instead of out.
-        out: Array of q's kind and dtype [batch, heads, q_len, d_v] for the result; may be q.
+        out: Array of q's kind and dtype for the result; may be q.
 
     Returns:
         out [batch, heads, q_len, d_v] of q's kind and dtype; with `return_lse` a Partial with lse float32
-        [batch, heads, q_len]. Queries that see no key on any rank get 0 and -inf.
+        [batch, heads, q_len]. With result="heads" this rank's heads only. Queries that see no key on any rank get
+        0 and -inf.
+
+    Gradients: where q, k_shard or v_shard are tensors that require gradients, so does the result (with wire="float32",
+    result="all", order="any" and without `out`), provided that all ranks compute the same loss of it: q's gradient is
+    then the sum over the ranks, on every rank.
 
     Collective: every rank calls it with the same shapes. If one rank raises, the others learn of it at their next
     wait (threads: at once; MPI: the job ends with the traceback) or at the deadline.
 
     Raises:
         OperatorError: This rank's arguments do not fit, or positions are missing.
-        MismatchError: Ranks differ in batch, heads, q_len or d_v.
+        MismatchError: Ranks differ in batch, heads, q_len or d_v; or verification found a wrong result.
         DeadlineError, RankFailedError: Another rank did not come, or failed.
 
     Accuracy: scores, softmax and merges are float32; |out - exact| <= 1e-5 max |v| for float32 inputs.
     """
-    masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
-    options = Options(spec, masking, return_lse, out)
+    masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
+    options = Options(spec, masking, return_lse, out, result)
+    _check_choices(order, wire, shards)
     call = ShardedCall.begin("tree_decode", q, (k_shard, v_shard), comm, options)
+    watch = Verification(call, wire) if due(call.comm, verify) else None
+    if order == "canonical":
+        _canonical(call, watch, shards or ShardMap(call.comm.size), kv_positions)
+    elif wire == "bfloat16" and call.comm.size > 1:
+        _sixteen_bit(call, watch)
+    elif result == "heads":
+        _scattered(call, watch)
+    else:
+        _reduced(call, watch)
+    if watch is not None:
+        watch.check()
+    return call.finish()
+
+
+def _check_choices(order: str, wire: str, shards: ShardMap | None) -> None:
+    if order not in ("any", "canonical"):
+        raise OperatorError(f'tree_decode: order must be "any" or "canonical", got {order!r}')
+    if wire not in WIRES:
+        raise OperatorError(f"tree_decode: wire must be one of {', '.join(WIRES)}, got {wire!r}")
+    if order == "canonical" and wire != "float32":
+        raise OperatorError(
+            'tree_decode: canonical order needs wire="float32": what is rounded on the wire depends on the layout'
+        )
+    if order == "any" and shards is not None:
+        raise OperatorError('tree_decode: shards belong to order="canonical"')
+
+
+def _reduced(call: ShardedCall, watch: Verification | None) -> None:
+    """All heads by one all-reduce."""
     merged = call.merged._asdict()
-    reduction = prepared_allreduce(call.comm, merged, LOGSUMEXP)
+    reduction = prepared(call.comm, "allreduce", merged, LOGSUMEXP)
     # Where the plan sends the payload whole, the partial is written straight into the send buffer.
     partial = merged if reduction.input is None else reduction.input
     attend(call.inputs, Partial(**partial))
+    if watch is not None:
+        watch.note(partial["lse"])
     reduction(partial, out=merged)
-    return call.finish()
+
+
+def _scattered(call: ShardedCall, watch: Verification | None) -> None:
+    """This rank's heads by one reduce-scatter, whose rows are heads."""
+    batch, heads, q_len, d_v = call.inputs.out_shape
+    counts = [part.stop - part.start for part in (head_range(heads, call.comm.size, r) for r in range(call.comm.size))]
+    by_heads = Partial(torch.empty(heads, batch, q_len, d_v), torch.empty(heads, batch, q_len))
+    attend(call.inputs, Partial(*(x.transpose(0, 1) for x in by_heads)))
+    if watch is not None:
+        watch.note(by_heads.lse.transpose(0, 1))
+    reduction = prepared(call.comm, "reduce_scatter", by_heads._asdict(), LOGSUMEXP, rows=tuple(counts))
+    found = reduction(by_heads._asdict())
+    for mine, merged in zip((found["out"], found["lse"]), call.merged, strict=True):
+        merged.copy_(mine.transpose(0, 1))
+
+
+def _sixteen_bit(call: ShardedCall, watch: Verification | None) -> None:
+    """Partials rounded to bfloat16 go to all ranks, which fold them alike: nothing is rounded twice."""
+    inputs, size = call.inputs, call.comm.size
+    mine = inputs.empty_partial()
+    attend(inputs, mine)
+    if watch is not None:
+        watch.note(mine.lse)
+    sent = {"out": mine.out.bfloat16()[None], "lse": mine.lse[None]}
+    found = prepared(call.comm, "allgather", sent)(sent)
+    state = state_of(call.comm)
+    partials = state.get("partials")
+    if partials is None or partials.shape != inputs.out_shape:
+        partials = state["partials"] = Partials(inputs.out_shape, size)
+    for rank in range(size):
+        partials.of(rank).out.copy_(found["out"][rank])
+        partials.of(rank).lse.copy_(found["lse"][rank])
+    whole = call.merged if call.merged.out.shape == inputs.out_shape else inputs.empty_partial()
+    partials.fold(whole)
+    _take_heads(call, whole)
+
+
+def _canonical(call: ShardedCall, watch: Verification | None, shards: ShardMap, positions: Any) -> None:
+    """One partial per virtual shard, merged by the tree over all virtual shards."""
+    parts = canonical_partials(call.inputs, call.comm, shards, positions)._asdict()
+    if watch is not None:
+        watch.note(torch.logsumexp(parts["lse"], 0))
+    ranges = shards.virtual_range(call.comm.rank)
+    whole = prepared(call.comm, "allreduce", parts, LOGSUMEXP, order="canonical", shards=ranges)(parts)
+    _take_heads(call, Partial(**whole))
+
+
+def _take_heads(call: ShardedCall, whole: Partial) -> None:
+    for found, merged in zip(whole, call.merged, strict=True):
+        if found is not merged:
+            merged.copy_(found[:, call.heads])

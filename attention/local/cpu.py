@@ -12,9 +12,11 @@ from attention.local.blocks import attend_blocks
 from attention.local.rows import attend_rows, covers
 from attention.partial import Partial
 from attention.spec import Spec
+from topocomm import OperatorError
 
 
-def local_attention(
+# The arguments are those of a public interface; the sharded functions share them.
+def local_attention(  # noqa: PLR0913
     q: Any,
     k: Any,
     v: Any,
@@ -23,6 +25,8 @@ def local_attention(
     q_positions: Any = None,
     kv_positions: Any = None,
     kv_mask: Any = None,
+    kv_lengths: Any = None,
+    block_tables: Any = None,
     out: Partial | None = None,
 ) -> Partial:
     """Attention of all queries over the keys given, as a float32 Partial.
@@ -30,18 +34,23 @@ def local_attention(
     Scores, softmax and sums are float32 whatever the input dtype. K and V are never expanded over query heads: the
     heads that share a key head are folded into the query axis. Work goes in blocks of keys with an online softmax
     between them, so that beyond inputs and result the call needs less than 32 MiB, whatever n and q_len. Up to 16
-    query rows per key head (decoding) run in one compiled pass over K and V, if numba is installed; more rows,
-    float16, and keys whose last axis is strided, as matrix products of torch.
+    queries (decoding) run in a compiled kernel that reads K and V once, if numba is installed; more, and keys whose
+    last axis is strided, as matrix products of torch.
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16; NumPy or torch (CPU), any strides.
-        k: [batch, kv_heads, n, d]; heads is a multiple of kv_heads; n may be 0.
-        v: [batch, kv_heads, n, d_v], of k's dtype.
-        spec: Which attention; None: Spec().
+        k: [batch, kv_heads, n, d]; heads is a multiple of kv_heads; n may be 0. With block_tables
+            [pages, kv_heads, page size, d], any strides.
+        v: [batch, kv_heads, n, d_v], of k's dtype; likewise.
+        spec: Which attention; None: Spec(). Without sinks, which are no part of a partial: `add_sinks` adds them.
         q_positions: Global positions of the queries, integers [q_len] or [batch, q_len], in any order. Used only if
-            causal; without both positions the queries are taken to be the last ones of these keys.
+            causal or with a window or slopes; without both positions the queries are taken to be the last ones of
+            these keys.
         kv_positions: Global positions of the keys, [n] or [batch, n], in any order.
         kv_mask: Bool [n] or [batch, n]: True where a key exists. None: all exist.
+        kv_lengths: Integers [batch]: only the first so many keys of an entry exist. None: all.
+        block_tables: Integers [batch, pages of an entry]: key i of an entry is number i modulo the page size of the
+            page block_tables[entry, i // page size]. What lies beyond kv_lengths, which are needed, may be anything.
         out: A Partial of arrays to write the result into; None allocates them.
 
     Returns:
@@ -50,9 +59,14 @@ def local_attention(
         neither.
 
     Raises:
-        OperatorError: Shapes, dtypes or devices do not fit.
+        OperatorError: Shapes, dtypes or devices do not fit, or there are sinks.
     """
-    masking = Masking(q_positions, kv_positions, kv_mask)
+    masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
+    if spec is not None and spec.sinks is not None:
+        raise OperatorError(
+            "local_attention: spec.sinks are counted once, after the partials are merged; leave them out here and call "
+            "attention.add_sinks(partial, sinks) on the merged one"
+        )
     inputs = check_inputs("local_attention", q, k, v, spec=spec or Spec(), masking=masking)
     if out is None:
         result = inputs.empty_partial()

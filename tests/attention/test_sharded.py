@@ -225,7 +225,7 @@ def test_prepared_calls_are_bounded(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"spec": CAUSAL}, ["causal attention over 2 shards needs kv_positions and q_positions"]),
+        ({"spec": CAUSAL}, ["attention over 2 shards that is causal, or has a window or slopes, needs kv_positions and q_positions"]),
         ({"spec": CAUSAL, "kv_positions": np.arange(5)}, ["q_positions is missing"]),
         ({"kv_lengths": [6, 1]}, ["kv_lengths must be 2 integers from 0 to 5", "[6, 1]"]),
         ({"kv_lengths": [1]}, ["kv_lengths must be 2 integers", "[1]"]),
@@ -266,9 +266,3 @@ def test_ranks_that_disagree():
 
     with pytest.raises(MismatchError, match=r"ring_decode: ranks \[2\] differ from rank 0 in .*dtype of k and v"):
         run_local(other_dtype, ranks=3)
-
-
-def test_features_that_are_not_built_are_refused():
-    for name in ("window", "softcap", "alibi_slopes", "sinks"):
-        with pytest.raises(TypeError, match=name):
-            Spec(**{name: 1})

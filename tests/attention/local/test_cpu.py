@@ -232,7 +232,7 @@ def test_temporaries_are_bounded():
 
 
 def test_without_numba_blocks_run(monkeypatch):
-    monkeypatch.setitem(sys.modules, "attention.kernels.decode", None)
+    monkeypatch.setitem(sys.modules, "attention.kernels.attend", None)
     assert rows._kernel.__wrapped__() is None
     monkeypatch.setattr(rows, "_kernel", lambda: None)
     check(*arrays(SHAPES[1]))

@@ -1,0 +1,184 @@
+"""merge_states: the merge of partials as a torch operation, for eager code, torch.compile and autograd.
+
+It is the left fold of `attention.merge.LOGSUMEXP`: on the CPU bit for bit, by the same kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache, reduce
+from typing import Any, Literal
+
+import torch
+
+from attention.merge import LOGSUMEXP, LSE, OUT
+from attention.partial import Partial
+from topocomm import OperatorError
+
+LN2 = math.log(2.0)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def merge_states(
+    outs: torch.Tensor | Sequence[torch.Tensor],
+    lses: torch.Tensor | Sequence[torch.Tensor],
+    *,
+    base: Literal["e", 2] = "e",
+) -> Partial:
+    """Attention over the union of disjoint sets of keys, from the partials of each set.
+
+    States are folded left to right with weights exp(lse_i - lse), computed in float64 and rounded once. A state is
+    ignored bit for bit where its lse is -inf or its weight underflows to 0, whatever its out holds, NaN too. A lse
+    of NaN or +inf gives NaN: a kernel that marks empty rows otherwise goes through `attention.as_partial` first.
+    Differentiable in outs and lses, once. On the CPU equal to `LOGSUMEXP` bit for bit.
+
+    Args:
+        outs: [n_states, *rows, dim] or n_states tensors [*rows, dim], any strides; float32, bfloat16 or float16.
+        lses: [n_states, *rows] or n_states tensors [*rows], float32.
+        base: Base of the logarithm that lses are: "e", or 2 (FlashInfer).
+
+    Returns:
+        out [*rows, dim] and lse [*rows], both float32; lse is the natural logarithm whatever `base` is. Rows that are
+        empty in all states are (0, -inf).
+
+    Raises:
+        OperatorError: There is no state, or shapes, dtypes, devices or base do not fit.
+    """
+    if base not in ("e", 2):
+        raise OperatorError(f"merge_states: base must be 'e' or 2, got {base!r}")
+    out_list, lse_list = _states("outs", outs), _states("lses", lses)
+    _check(out_list, lse_list)
+    if base == 2:
+        lse_list = [(lse.double() * LN2).float() for lse in lse_list]
+    return Partial(*_merge([out.float() for out in out_list], lse_list))
+
+
+def _states(name: str, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        if not given.ndim:
+            raise OperatorError(f"merge_states: {name} must be [n_states, ...], got a scalar")
+        return list(given.unbind(0))
+    for x in given:
+        if not isinstance(x, torch.Tensor):
+            raise OperatorError(f"merge_states: {name} must be torch tensors, got {type(x).__name__}")
+    return list(given)
+
+
+def _check(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> None:
+    if not outs or len(outs) != len(lses):
+        raise OperatorError(
+            f"merge_states: outs and lses must have equally many states, at least 1, got {len(outs)} and {len(lses)}"
+        )
+    shape, device = outs[0].shape, outs[0].device
+    if not shape:
+        raise OperatorError("merge_states: a state of outs must be [*rows, dim], got a scalar")
+    for number, (out, lse) in enumerate(zip(outs, lses, strict=True)):
+        if out.shape != shape or lse.shape != shape[:-1]:
+            raise OperatorError(
+                f"merge_states: state {number} must have out {list(shape)} and lse {list(shape[:-1])}, "
+                f"got {list(out.shape)} and {list(lse.shape)}"
+            )
+        if out.dtype not in DTYPES:
+            raise OperatorError(f"merge_states: outs must be float32, bfloat16 or float16, got {out.dtype}")
+        if lse.dtype != torch.float32:  # in 16 bits the weights would be wrong by up to 6 %
+            raise OperatorError(f"merge_states: lses must be float32, got {lse.dtype}; take them so from the kernel")
+        if out.device != device or lse.device != device:
+            raise OperatorError(f"merge_states: all states must be on {device}, got {out.device} and {lse.device}")
+
+
+@torch.library.custom_op("attention::merge_states", mutates_args=())
+def _merge(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fold of n float32 states (out [*rows, dim], natural-log lse [*rows]), checked by the caller."""
+    outs, lses = [x.detach() for x in outs], [x.detach() for x in lses]
+    if len(outs) == 1:  # the empty rows of a single state may hold anything as well
+        return outs[0].masked_fill((lses[0] == -math.inf)[..., None], 0.0).contiguous(), lses[0].clone().contiguous()
+    if outs[0].device.type != "cpu":
+        return _fold_by_formula(outs, lses)
+    bind = _bind()
+    return _fold_by_operator(outs, lses) if bind is None else _fold_by_kernel(bind, outs, lses)
+
+
+@_merge.register_fake
+def _(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    return outs[0].new_empty(outs[0].shape), lses[0].new_empty(lses[0].shape)
+
+
+def _save(ctx: Any, inputs: Any, output: Any) -> None:
+    outs, lses = inputs
+    ctx.save_for_backward(*outs, *lses, *output)
+
+
+def _gradients(ctx: Any, out_grad: torch.Tensor, lse_grad: torch.Tensor) -> tuple[list[torch.Tensor], ...]:
+    """With w_i = exp(lse_i - lse): w_i g_out for out_i, and w_i (g_lse + g_out.(out_i - out)) for lse_i."""
+    *states, out, lse = ctx.saved_tensors
+    count = len(states) // 2
+    outs, lses = [], []
+    for state_out, state_lse in zip(states[:count], states[count:], strict=True):
+        weight = (state_lse.double() - lse.double()).exp().float().masked_fill(state_lse == -math.inf, 0.0)
+        outs.append(weight[..., None] * out_grad)
+        pull = lse_grad + (out_grad * (state_out - out)).sum(-1)
+        lses.append((weight * pull).masked_fill(weight == 0, 0.0))  # an ignored state may hold NaN
+    return outs, lses
+
+
+_merge.register_autograd(_gradients, setup_context=_save)
+
+
+@cache
+def _bind() -> Any:
+    try:
+        from attention.kernels.cpu import bind
+    except ImportError:  # numba is optional; without it the operator's NumPy formula runs
+        return None
+    return bind
+
+
+def _fold_by_kernel(bind: Any, outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    out = torch.empty(outs[0].shape, dtype=torch.float32)
+    lse = torch.empty(lses[0].shape, dtype=torch.float32)
+    states = [_flat(*state) for state in zip([*outs, out], [*lses, lse], strict=True)]
+    bind([(state[OUT], state[LSE]) for state in states[:-1]])(states[-1])
+    return out, lse
+
+
+def _fold_by_operator(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    merged = reduce(LOGSUMEXP.combine, [_flat(*state) for state in zip(outs, lses, strict=True)])
+    return torch.from_numpy(merged[OUT]).view(outs[0].shape), torch.from_numpy(merged[LSE]).view(lses[0].shape)
+
+
+def _flat(out: torch.Tensor, lse: torch.Tensor) -> Mapping[str, Any]:
+    """The state as NumPy arrays out [rows, dim] and lse [rows], contiguous, on the same memory if that is."""
+    return {
+        OUT: out.contiguous().view(lse.numel(), out.shape[-1]).numpy(),
+        LSE: lse.contiguous().view(-1).numpy(),
+    }
+
+
+def _fold_by_formula(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fold in torch operations, for devices without a kernel of their own; a dozen launches a state."""
+    out, lse = outs[0], lses[0]
+    for state_out, state_lse in zip(outs[1:], lses[1:], strict=True):
+        out, lse = _combine(out, lse, state_out, state_lse)
+    return out.contiguous(), lse.contiguous()
+
+
+def _combine(
+    left_out: torch.Tensor, left_lse: torch.Tensor, right_out: torch.Tensor, right_lse: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`attention.merge._combine` in torch: the same formula, rounded at the same places."""
+    left_empty, right_empty = left_lse == -math.inf, right_lse == -math.inf
+    left, right = left_lse.double(), right_lse.double()
+    lighter = (-(left - right).abs()).exp()
+    total = 1.0 + lighter
+    high, low = (1.0 / total).float(), (lighter / total).float()
+    left_weight, right_weight = torch.where(left >= right, high, low), torch.where(left >= right, low, high)
+    lse = (torch.maximum(left, right) + total.log()).float()
+    out = left_weight[..., None] * left_out + right_weight[..., None] * right_out
+    for empty, weight, other_out, other_lse in (
+        (left_empty, left_weight, right_out, right_lse),
+        (right_empty, right_weight, left_out, left_lse),
+    ):
+        lse = torch.where(empty, other_lse, lse)
+        out = torch.where((empty | (weight == 0))[..., None], other_out, out)
+    return out.masked_fill((left_empty & right_empty)[..., None], 0.0), lse

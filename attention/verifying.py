@@ -1,0 +1,163 @@
+"""Verification of a sharded call: what must hold of its result is checked on every rank, and one head computed again.
+
+Of all heads: the ranks' weights exp(local lse - lse) add up to 1 (so lse is that of all keys, each counted once), lse
+is not below any rank's own, and all ranks hold the same bits. Of one head, another in every verified call: attention
+over all keys in float64, from the same keys and values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attention.communicators import state_of
+from attention.sharded import ShardedCall
+from topocomm import Communicator, MismatchError, OperatorError
+
+EVERY = 64
+"""Calls of which one is verified with verify=True: in float64, one head of 32 costs about as much as a whole call."""
+TOLERANCE = 1e-5
+"""Of out, relative to the largest of the ranks' partial outs; of lse and of the sum of weights."""
+ROUNDING = {torch.float32: 0.0, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+"""What rounding adds to it: on the wire, and in the result."""
+CHUNK = 1 << 14
+"""Keys whose scores are in memory at a time."""
+DIGEST_BYTES = 16
+Exact = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def due(comm: Communicator, verify: bool | int) -> bool:
+    """Whether this call is one of those to be verified; counts calls.
+
+    Raises:
+        OperatorError: `verify` is neither a truth value nor a number of calls.
+    """
+    if verify is False:
+        return False
+    every = EVERY if verify is True else verify
+    if not isinstance(every, int) or every < 1:
+        raise OperatorError(f"verify must be True, False or a number of calls of which one is verified, got {verify!r}")
+    state = state_of(comm)
+    number: int = state.get("asked_to_verify", 0)
+    state["asked_to_verify"] = number + 1
+    return number % every == 0
+
+
+class Verification:
+    """The verification of one call: what its ranks know before the merge, and the check after it."""
+
+    def __init__(self, call: ShardedCall, wire: str) -> None:
+        state = state_of(call.comm)
+        turn: int = state.get("verified", 0)
+        state["verified"] = turn + 1
+        batch, heads = call.inputs.q.shape[:2]
+        self.call, self.wire = call, ROUNDING[getattr(torch, wire)]
+        self.entry, self.head = turn // heads % batch, turn % heads
+        self.lse = np.empty(0, np.float32)
+
+    def note(self, lse: torch.Tensor) -> None:
+        """This rank's own lse [batch, heads, q_len], before the merge."""
+        self.lse = lse.detach().numpy().astype(np.float32).copy()
+
+    def check(self) -> None:
+        """Check the merged partial; collective.
+
+        Raises:
+            MismatchError: It is wrong; on every rank.
+        """
+        comm, merged = self.call.comm, self.call.merged
+        whole = merged.lse.shape == self.lse.shape
+        digest = hashlib.blake2b(merged.lse.numpy().tobytes() + merged.out.numpy().tobytes(), digest_size=DIGEST_BYTES)
+        told = [
+            self.lse.tobytes(),
+            digest.digest(),
+            *(x.tobytes() for x in exact_head(self.call, self.entry, self.head)),
+        ]
+        records = [bytes(one) for one in comm.allgather_bytes(np.frombuffer(b"".join(told), np.uint8))]
+        verdict = self._of_all(records) or self._of_one(records)
+        digests = [one[self.lse.nbytes :][:DIGEST_BYTES] for one in records]
+        if whole and (differing := [rank for rank, one in enumerate(digests) if one != digests[0]]):
+            verdict = f"ranks {differing} hold other bits than rank 0"
+        flags = comm.allgather_bytes(np.array([verdict is not None], np.uint8))
+        wrong = [rank for rank, flag in enumerate(flags) if flag[0]]
+        if wrong:
+            why = verdict or f"verification failed on ranks {wrong}, which say why"
+            raise MismatchError(f"rank {comm.rank}: tree_decode: {why}")
+
+    def _of_all(self, records: list[bytes]) -> str | None:
+        """What is wrong with lse, if anything is."""
+        own = np.stack([np.frombuffer(one[: self.lse.nbytes], np.float32).reshape(self.lse.shape) for one in records])
+        own = own[:, :, self.call.heads].astype(np.float64)
+        lse = self.call.merged.lse.numpy().astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            weights = np.where(own == -np.inf, 0.0, np.exp(own - lse))
+            low = (lse < own - TOLERANCE * np.maximum(1, abs(own))).any(0)
+        some = (own > -np.inf).any(0)
+        off = abs(weights.sum(0) - some) > TOLERANCE * np.maximum(1, np.where(some, abs(lse), 0)) * len(records)
+        for bad, what in (
+            (low, "is below a rank's own"),
+            (off | (some & np.isnan(weights.sum(0))), "is not that of all keys"),
+        ):
+            if bad.any():
+                entry, head, query = np.argwhere(bad)[0].tolist()
+                sums = f"the ranks' weights add up to {weights.sum(0)[entry, head, query]:.7g}"
+                return f"lse of entry {entry}, head {head + self.call.heads.start}, query {query} {what}: {sums}"
+        return None
+
+    def _of_one(self, records: list[bytes]) -> str | None:
+        """What is wrong with the head that was computed again, if anything is and this rank has it."""
+        if not self.call.heads.start <= self.head < self.call.heads.stop:
+            return None
+        _, _, q_len, d_v = self.call.inputs.out_shape
+        start = self.lse.nbytes + DIGEST_BYTES
+        outs = np.stack([np.frombuffer(one[start:], np.float64)[: q_len * d_v].reshape(q_len, d_v) for one in records])
+        lses = np.stack([np.frombuffer(one[start:], np.float64)[q_len * d_v :] for one in records])
+        top = lses.max(0)
+        weights = np.exp(lses - np.where(top == -np.inf, 0, top))
+        total = np.where(weights.sum(0) == 0, 1, weights.sum(0))
+        exact = (weights[..., None] * outs).sum(0) / total[:, None]
+        here = self.entry, self.head - self.call.heads.start
+        got, largest = self.call.merged.out[here].numpy().astype(np.float64), abs(outs).max(initial=0.0)
+        off = abs(got - exact).max(initial=0.0)
+        limit = (TOLERANCE + self.wire) * largest
+        if off > limit or np.isnan(off):
+            return (
+                f"head {self.head} of entry {self.entry} is wrong by {off:.3g}, {limit:.3g} would be rounding: "
+                "it was computed again in float64"
+            )
+        return None
+
+
+def exact_head(call: ShardedCall, entry: int, head: int) -> Exact:
+    """(out [q_len, d_v], lse [q_len]) of one head over this rank's keys in float64, in chunks of keys."""
+    inputs, spec = call.inputs, call.inputs.spec
+    q_len, d_v = inputs.q.shape[2], inputs.v.shape[3]
+    q = inputs.q[entry, head].double() * inputs.scale
+    kv_head = head // (inputs.q.shape[1] // inputs.k.shape[1])
+    out, total, top = (
+        torch.zeros(q_len, d_v).double(),
+        torch.zeros(q_len).double(),
+        torch.full((q_len,), -torch.inf).double(),
+    )
+    for start in range(0, inputs.n, CHUNK):
+        part = slice(start, min(start + CHUNK, inputs.n))
+        k, v = (x[kv_head].double() for x in inputs.entry(entry, part))
+        scores = q @ k.T
+        if spec.softcap is not None:
+            scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        if inputs.visibility is not None:
+            low, high, queries, keys = inputs.visibility.entry(entry, slice(None), part)
+            if spec.alibi_slopes is not None:
+                scores -= spec.alibi_slopes[head] * (queries[:, None] - keys).abs()
+            hidden = (keys < low[:, None]) | (keys > high[:, None])
+            scores.masked_fill_(hidden, -torch.inf)
+            v = v.masked_fill(hidden.all(0)[:, None], 0)
+        higher = torch.maximum(top, scores.amax(1))
+        base = torch.where(higher == -torch.inf, 0, higher)
+        weights, decay = torch.exp(scores - base[:, None]), torch.exp(top - base)
+        total, out, top = total * decay + weights.sum(1), out * decay[:, None] + weights @ v, higher
+    some = torch.where(total == 0, 1, total)
+    return (out / some[:, None]).numpy(), (torch.where(top == -torch.inf, 0, top) + total.log()).numpy()

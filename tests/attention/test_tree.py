@@ -1,0 +1,325 @@
+"""What `tree_decode` does beyond the plain reduction: orders, results, wires, sinks, pages, verification."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+import attention.tree
+from attention import Partial, ShardMap, Spec, add_sinks, local_attention, reference_attention, ring_decode, tree_decode
+from attention.allreduce import three_allreduce_decode
+from attention.sharded import head_range
+from tests.attention.cases import SHAPES, arrays, assert_close, cuts
+from topocomm import MismatchError, OperatorError, run_local
+
+RANKS = (1, 2, 3, 4, 8)
+
+
+def by_map(tensors, shards, rank, length):
+    """This rank's keys, values and their positions."""
+    mine = torch.from_numpy(shards.owned(rank, 0, length).copy())
+    return (*(x.index_select(2, mine) for x in tensors), mine)
+
+
+def canonical(case, shards, ranks, **options):
+    """The result bytes of every rank."""
+    q, k, v = case
+
+    def on_rank(comm):
+        k_shard, v_shard, positions = by_map((k, v), shards, comm.rank, k.shape[2])
+        return tree_decode(
+            q,
+            k_shard,
+            v_shard,
+            comm,
+            kv_positions=positions,
+            order="canonical",
+            shards=shards,
+            return_lse=True,
+            **options,
+        )
+
+    return run_local(on_rank, ranks=ranks)
+
+
+def case_of(shape, dtype=torch.float32, **options):
+    return tuple(torch.from_numpy(x).to(dtype) for x in arrays(shape, **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 1, 1037, 16, 24), (1, 2, 2, 5, 700, 24, 16)], ids=str)
+def test_canonical_order_has_the_same_bits_for_every_rank_count(shape, dtype):
+    case = case_of(shape, dtype)
+    spec = Spec(causal=True, window=900)
+    options = {"spec": spec, "q_positions": torch.arange(shape[4] - shape[3], shape[4])}
+    found = [one for ranks in RANKS for one in canonical(case, ShardMap(ranks), ranks, **options)]
+    for other in found[1:]:
+        assert torch.equal(other.out, found[0].out) and torch.equal(other.lse, found[0].lse)
+    exact = reference_attention(
+        *(x.double().numpy() for x in case),
+        spec=spec,
+        kv_positions=np.arange(shape[4]),
+        q_positions=options["q_positions"],
+    )
+    tolerance = 1e-5 if dtype == torch.float32 else 2**-8
+    assert_close(found[0].out.float(), exact.out, atol=tolerance * np.abs(exact.out).max())
+
+
+def test_canonical_order_has_the_same_bits_for_every_layout_of_whole_virtual_shards():
+    case = case_of((2, 2, 3, 1, 515, 16, 24))
+    owners = [0] * 5 + [1] * 40 + [2] * 19
+    uneven = ShardMap(3, holders=tuple((owner,) for owner in owners))
+    with pytest.raises(ValueError, match="virtual_range"):
+        canonical(case, uneven, 3)
+    contiguous = [canonical(case, ShardMap(ranks, capacity=600), ranks)[0] for ranks in RANKS]
+    assert all(torch.equal(one.out, contiguous[0].out) for one in contiguous)
+    small = [canonical(case, ShardMap(ranks, virtual_shards=8, block_size=3), ranks)[-1] for ranks in RANKS]
+    assert all(torch.equal(one.out, small[0].out) for one in small)
+
+
+def test_the_plain_order_may_differ_in_bits():
+    """Else the tests above would show nothing."""
+    q, k, v = case_of((2, 3, 4, 1, 1037, 16, 24))
+    found = [
+        run_local(
+            lambda comm, ranks=ranks: tree_decode(q, *by_map((k, v), ShardMap(ranks), comm.rank, 1037)[:2], comm),
+            ranks=ranks,
+        )[0]
+        for ranks in RANKS
+    ]
+    assert len({one.numpy().tobytes() for one in found}) > 1
+
+
+def test_canonical_order_in_any_order_of_keys_and_without_the_kernel(monkeypatch):
+    q, k, v = case_of((2, 2, 3, 2, 400, 16, 24))
+    whole = canonical((q, k, v), ShardMap(1), 1)[0]
+
+    def shuffled(comm):
+        k_shard, v_shard, positions = by_map((k, v), ShardMap(2), comm.rank, 400)
+        turn = torch.randperm(len(positions), generator=torch.Generator().manual_seed(comm.rank))
+        return tree_decode(
+            q, k_shard[:, :, turn], v_shard[:, :, turn], comm, kv_positions=positions[turn], order="canonical"
+        )
+
+    assert all(torch.equal(one, whole.out) for one in run_local(shuffled, ranks=2))
+    monkeypatch.setattr(attention.canonical, "kernel_takes", lambda inputs: False)
+    plain = [canonical((q, k, v), ShardMap(ranks), ranks)[0].out for ranks in (1, 3)]
+    torch.testing.assert_close(plain[0], whole.out)
+    torch.testing.assert_close(plain[1], whole.out)
+
+
+def test_canonical_order_names_what_is_wrong():
+    q, k, v = case_of((1, 2, 1, 1, 64, 8, 8))
+    for options, part in (
+        ({}, "needs kv_positions"),
+        ({"kv_positions": np.arange(3)}, "needs kv_positions \\[64\\]"),
+        ({"kv_positions": np.arange(64), "shards": ShardMap(3)}, "shards are for 3 ranks, the communicator has 2"),
+        ({"kv_positions": np.arange(64), "wire": "bfloat16"}, 'canonical order needs wire="float32"'),
+        ({"kv_positions": np.arange(64) * 16}, "rank [01] owns the virtual shards .*, but position .* belongs to"),
+    ):
+        with pytest.raises(OperatorError, match=part):
+            run_local(lambda comm, options=options: tree_decode(q, k, v, comm, order="canonical", **options), ranks=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"order": "sorted"}, 'order must be "any" or "canonical"'),
+        ({"result": "mine"}, 'result must be "all" or "heads"'),
+        ({"wire": "float16"}, "wire must be one of float32, bfloat16"),
+        ({"shards": ShardMap(1)}, "shards belong to"),
+        ({"verify": 0}, "verify must be True, False or a number"),
+        ({"verify": 1.5}, "verify must be True, False or a number"),
+    ],
+)
+def test_choices_that_do_not_exist_are_named(options, part):
+    q, k, v = case_of((1, 2, 1, 1, 6, 8, 8))
+    with pytest.raises(OperatorError, match=part):
+        run_local(lambda comm: tree_decode(q, k, v, comm, **options), ranks=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"wire": "bfloat16"}, {"order": "canonical"}], ids=str)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 17])
+def test_result_heads_gives_each_rank_its_heads(ranks, options):
+    """12 heads: some ranks of 17 get none."""
+    q, k, v = case_of((2, 3, 4, 2, 300, 16, 24))
+    exact = reference_attention(q.numpy(), k.numpy(), v.numpy())
+
+    def on_rank(comm):
+        k_shard, v_shard, positions = by_map((k, v), ShardMap(ranks), comm.rank, 300)
+        given = options | ({"kv_positions": positions} if "order" in options else {})
+        return tree_decode(q, k_shard, v_shard, comm, result="heads", return_lse=True, **given)
+
+    found = run_local(on_rank, ranks=ranks)
+    for rank, one in enumerate(found):
+        mine = head_range(12, ranks, rank)
+        assert one.out.shape == (2, mine.stop - mine.start, 2, 24)
+        assert_close(one.out, exact.out[:, mine], atol=(2**-8 if "wire" in options else 1e-5) * np.abs(exact.out).max())
+        assert_close(one.lse, exact.lse[:, mine], atol=1e-4)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_sixteen_bits_on_the_wire_round_once(ranks):
+    """As near as rounding every partial once: 2^-9 of the largest partial value; the same bits on every rank."""
+    q, k, v = case_of((2, 3, 4, 1, 517, 16, 24), peak=1.0)
+    pieces = cuts(517, ranks)
+    exact = reference_attention(q.numpy(), k.numpy(), v.numpy())
+    found = run_local(
+        lambda comm: tree_decode(
+            q, k[:, :, pieces[comm.rank]], v[:, :, pieces[comm.rank]], comm, wire="bfloat16", return_lse=True
+        ),
+        ranks=ranks,
+    )
+    parts = [local_attention(q, k[:, :, piece], v[:, :, piece]) for piece in pieces]
+    largest = max(float(part.out.abs().max()) for part in parts)
+    assert_close(found[0].out, exact.out, atol=(2**-9 + 1e-5) * largest)
+    assert np.abs(found[0].out.numpy() - exact.out).max() > 1e-5, "float32 went over the wire"
+    assert_close(found[0].lse, exact.lse, atol=1e-5 * 20)
+    assert all(torch.equal(one.out, found[0].out) and torch.equal(one.lse, found[0].lse) for one in found)
+
+
+@pytest.mark.parametrize("method", [tree_decode, ring_decode, three_allreduce_decode])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_sinks_are_counted_once_over_all_ranks(method, ranks):
+    q, k, v = arrays((2, 3, 2, 2, 67, 16, 24), peak=0.3)
+    sinks = np.linspace(-2, 6, 6)
+    pieces = cuts(67, ranks)
+    exact = reference_attention(q, k, v, spec=Spec(sinks=sinks))
+    found = run_local(
+        lambda comm: method(
+            q, k[:, :, pieces[comm.rank]], v[:, :, pieces[comm.rank]], comm, spec=Spec(sinks=sinks), return_lse=True
+        ),
+        ranks=ranks,
+    )
+    for one in found:
+        assert_close(one.out, exact.out, atol=1e-5)
+        assert_close(one.lse, exact.lse, atol=1e-5)
+    without = reference_attention(q, k, v)
+    assert np.abs(without.out - exact.out).max() > 0.1
+
+
+def test_add_sinks_on_empty_rows_and_without_weight():
+    partial = Partial(np.array([[[[0.0, 0.0]], [[1.0, -2.0]]]], np.float32), np.array([[[-np.inf], [0.5]]], np.float32))
+    got = add_sinks(partial, [1.5, -np.inf])
+    np.testing.assert_array_equal(got.out, partial.out)
+    np.testing.assert_allclose(got.lse, [[[1.5], [0.5]]])
+    nothing = add_sinks(Partial(partial.out[:, :1], partial.lse[:, :1]), [-np.inf])
+    assert (nothing.out == 0).all() and (nothing.lse == -np.inf).all()
+    as_tensors = add_sinks(Partial(*(torch.from_numpy(x) for x in partial)), torch.tensor([1.5, -torch.inf]))
+    np.testing.assert_array_equal(as_tensors.lse.numpy(), got.lse)
+
+
+def test_pages_over_ranks():
+    """Each rank has pages of its own, and sequences of other lengths."""
+    q, k, v = case_of((3, 2, 2, 1, 96, 16, 24))
+    lengths = torch.tensor([96, 0, 33])
+
+    def on_rank(comm):
+        low, high = 48 * comm.rank, 48 * (comm.rank + 1)
+        mine = (lengths.clamp(max=high) - low).clamp(min=0)
+        pages = [x[:, :, low:high].unflatten(2, (6, 8)).transpose(1, 2).flatten(0, 1) for x in (k, v)]
+        return tree_decode(q, *pages, comm, block_tables=torch.arange(18).view(3, 6), kv_lengths=mine)
+
+    exact = reference_attention(q, k, v, kv_mask=(torch.arange(96) < lengths[:, None]).numpy())
+    for one in run_local(on_rank, ranks=2):
+        assert_close(one, exact.out, atol=1e-5)
+
+
+OPTIONS = [
+    {},
+    {"result": "heads"},
+    {"wire": "bfloat16"},
+    {"order": "canonical"},
+    {"result": "heads", "wire": "bfloat16"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_verification_finds_nothing_in_right_results(options, ranks, dtype):
+    q, k, v = case_of((2, 3, 2, 3, 211, 16, 24), dtype)
+    spec = Spec(causal=True, softcap=5.0, window=190, alibi_slopes=np.linspace(0, 0.1, 6), sinks=np.zeros(6))
+
+    def on_rank(comm):
+        k_shard, v_shard, positions = by_map((k, v), ShardMap(ranks), comm.rank, 211)
+        for _ in range(13):  # every head of both entries
+            tree_decode(
+                q,
+                k_shard,
+                v_shard,
+                comm,
+                spec=spec,
+                kv_positions=positions,
+                q_positions=torch.arange(3),
+                verify=1,
+                **options,
+            )
+
+    run_local(on_rank, ranks=ranks)
+
+
+def test_verification_of_shards_that_hold_nothing():
+    q, k, v = case_of((2, 3, 2, 3, 5, 16, 24))
+    run_local(lambda comm: tree_decode(q, k[:, :, :0], v[:, :, :0], comm, verify=1), ranks=2)
+    run_local(lambda comm: tree_decode(q, k[:, :, : 5 * comm.rank], v[:, :, : 5 * comm.rank], comm, verify=1), ranks=2)
+
+
+def corrupt(call, what):
+    if what == "out":
+        call.merged.out[0, 0, 0, 0] += 0.01
+    elif what == "lse":
+        call.merged.lse[1, 2, 0] += 0.01
+    elif what == "low":
+        call.merged.lse[1, 2, 0] -= 2.0
+    elif what == "nan":
+        call.merged.lse[1, 2, 0] = torch.nan
+    elif what == "one rank" and call.comm.rank == 1:
+        call.merged.out[1, 1, 0, 0] += 1e-6
+
+
+@pytest.mark.parametrize(
+    ("what", "part"),
+    [
+        ("out", r"head 0 of entry 0 is wrong by 0\.01"),
+        ("lse", "lse of entry 1, head 2, query 0 is not that of all keys: the ranks' weights add up to 0.990"),
+        ("low", "lse of entry 1, head 2, query 0 is below a rank's own"),
+        ("nan", "lse of entry 1, head 2, query 0"),
+        ("one rank", r"ranks \[1\] hold other bits than rank 0"),
+    ],
+)
+def test_verification_finds_planted_faults_on_every_rank(monkeypatch, what, part):
+    q, k, v = case_of((2, 3, 2, 1, 60, 16, 24), peak=0.3)
+    before = attention.tree._reduced
+
+    def wrong(call, watch):
+        before(call, watch)
+        corrupt(call, what)
+
+    monkeypatch.setattr(attention.tree, "_reduced", wrong)
+    failed = []
+
+    def on_rank(comm):
+        half = slice(30 * comm.rank, 30 * (comm.rank + 1))
+        try:
+            tree_decode(q, k[:, :, half], v[:, :, half], comm, verify=True)
+        except MismatchError as error:
+            failed.append(str(error))
+
+    run_local(on_rank, ranks=2)
+    assert len(failed) == 2 and any(re.search(part, one) for one in failed), failed
+
+
+def test_verification_takes_one_call_of_many_and_another_head_each_time(monkeypatch):
+    heads = []
+    before = attention.tree.Verification.__init__
+
+    def counted(self, call, wire):
+        before(self, call, wire)
+        heads.append((self.entry, self.head))
+
+    monkeypatch.setattr(attention.tree.Verification, "__init__", counted)
+    q, k, v = case_of(SHAPES[1])
+    run_local(lambda comm: [tree_decode(q, k, v, comm, verify=3) for _ in range(8)], ranks=1)
+    assert heads == [(0, 0), (0, 1), (0, 2)]
