@@ -193,7 +193,7 @@ def _check_pages(function: str, pages: torch.Tensor, k: torch.Tensor, masking: M
 def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
     """A NumPy array or tensor as a tensor on the same memory."""
     if isinstance(x, torch.Tensor):
-        return x
+        return x if torch.is_grad_enabled() else x.detach()
     if not isinstance(x, np.ndarray):
         raise OperatorError(f"{function}: {name} must be a NumPy array or torch tensor, got {type(x).__name__}")
     if min(x.strides, default=0) < 0:

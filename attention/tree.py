@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from attention.ring_buffers import Partials
 from attention.sharded import Options, ShardedCall, head_range
 from attention.shards import ShardMap
 from attention.spec import Spec
+from attention.tree_gradients import decode_with_gradients, wants_gradients
 from attention.verifying import Verification, due
 from topocomm import OperatorError
 
@@ -97,8 +99,17 @@ def tree_decode(  # noqa: PLR0913
     Accuracy: scores, softmax and merges are float32; |out - exact| <= 1e-5 max |v| for float32 inputs.
     """
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
-    options = Options(spec, masking, return_lse, out, result)
     _check_choices(order, wire, shards)
+    if wants_gradients(q, k_shard, v_shard):
+        _check_differentiable(order, wire, result, out, (q, k_shard, v_shard, block_tables))
+        same: dict[str, Any] = {f.name: getattr(masking, f.name) for f in fields(masking)}
+
+        def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
+            return tree_decode(q, k, v, comm, spec=spec, verify=verify, return_lse=True, **same)
+
+        found = decode_with_gradients(decode, (q, k_shard, v_shard), comm, spec, masking)
+        return found if return_lse else found.out
+    options = Options(spec, masking, return_lse, out, result)
     call = ShardedCall.begin("tree_decode", q, (k_shard, v_shard), comm, options)
     watch = Verification(call, wire) if due(call.comm, verify) else None
     if order == "canonical":
@@ -112,6 +123,17 @@ def tree_decode(  # noqa: PLR0913
     if watch is not None:
         watch.check()
     return call.finish()
+
+
+def _check_differentiable(order: str, wire: str, result: str, out: Any, given: tuple[Any, ...]) -> None:
+    *tensors, block_tables = given
+    if order != "any" or wire != "float32" or result != "all" or out is not None or block_tables is not None:
+        raise OperatorError(
+            'tree_decode: gradients are there for order="any", result="all" and wire="float32", without out and '
+            "block_tables; call it under torch.no_grad() or pass detached tensors"
+        )
+    if not all(isinstance(x, torch.Tensor) for x in tensors):
+        raise OperatorError("tree_decode: where gradients are wanted, q, k_shard and v_shard must all be torch tensors")
 
 
 def _check_choices(order: str, wire: str, shards: ShardMap | None) -> None:
