@@ -31,3 +31,34 @@ def cuts(n, ranks, *, seed=0):
 def assert_close(got, exact, *, atol):
     """Equal within atol, infinities included."""
     np.testing.assert_allclose(np.asarray(got, np.float64), exact, rtol=0, atol=atol, equal_nan=False)
+
+
+def pairwise(factors):
+    """Few combinations in which every two values of two factors meet: one after the other, the best of some tries."""
+    names = list(factors)
+    rng = np.random.default_rng(0)
+    missing = _pairs(factors)
+    while missing:
+        (a, x), (b, y) = min(missing)
+        tries = [{name: int(rng.integers(len(factors[name]))) for name in names} | {a: x, b: y} for _ in range(60)]
+        best = max(tries, key=lambda one: sum(one[a] == x and one[b] == y for (a, x), (b, y) in missing))
+        missing -= {pair for pair in missing if all(best[name] == value for name, value in pair)}
+        yield {name: factors[name][best[name]] for name in names}
+
+
+def covered(cases, factors):
+    """Whether every two values of two factors meet in one of the cases."""
+    met = {((a, str(one[a])), (b, str(one[b]))) for one in cases for a in factors for b in factors}
+    wanted = _pairs(factors)
+    return all(((a, str(factors[a][x])), (b, str(factors[b][y]))) in met for (a, x), (b, y) in wanted)
+
+
+def _pairs(factors):
+    names = list(factors)
+    return {
+        ((a, x), (b, y))
+        for place, a in enumerate(names)
+        for b in names[place + 1 :]
+        for x in range(len(factors[a]))
+        for y in range(len(factors[b]))
+    }

@@ -225,7 +225,10 @@ def test_prepared_calls_are_bounded(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"spec": CAUSAL}, ["attention over 2 shards that is causal, or has a window or slopes, needs kv_positions and q_positions"]),
+        (
+            {"spec": CAUSAL},
+            ["attention over 2 shards that is causal", "needs kv_positions and q_positions"],
+        ),
         ({"spec": CAUSAL, "kv_positions": np.arange(5)}, ["q_positions is missing"]),
         ({"kv_lengths": [6, 1]}, ["kv_lengths must be 2 integers from 0 to 5", "[6, 1]"]),
         ({"kv_lengths": [1]}, ["kv_lengths must be 2 integers", "[1]"]),

@@ -12,7 +12,7 @@ import attention.local.cpu
 from attention import Spec, local_attention, reference_attention
 from attention.arrays import Masking, check_inputs
 from attention.local import rows
-from tests.attention.cases import assert_close
+from tests.attention.cases import assert_close, covered, pairwise
 from topocomm import OperatorError
 
 FACTORS = {
@@ -27,27 +27,7 @@ FACTORS = {
 }
 
 
-def pairwise_cases():
-    """Few combinations in which every two values of two factors meet: greedily, the one that adds most."""
-    names = list(FACTORS)
-    rng = np.random.default_rng(0)
-    missing = {
-        ((a, x), (b, y))
-        for i, a in enumerate(names)
-        for b in names[i + 1 :]
-        for x in range(len(FACTORS[a]))
-        for y in range(len(FACTORS[b]))
-    }
-    while missing:
-        tries = [{name: int(rng.integers(len(FACTORS[name]))) for name in names} for _ in range(60)]
-        (a, x), (b, y) = min(missing)
-        tries = [{**one, a: x, b: y} for one in tries]
-        best = max(tries, key=lambda one: sum(one[a] == x and one[b] == y for (a, x), (b, y) in missing))
-        missing -= {pair for pair in missing if all(best[name] == value for name, value in pair)}
-        yield {name: FACTORS[name][best[name]] for name in names}
-
-
-CASES = list(pairwise_cases())
+CASES = list(pairwise(FACTORS))
 
 
 def paged(x, lengths, size, rng):
@@ -107,14 +87,7 @@ def test_every_pair_of_features(case, monkeypatch):
 
 
 def test_pairs_are_covered():
-    pairs = {
-        frozenset(((a, str(case[a])), (b, str(case[b])))) for case in CASES for a in FACTORS for b in FACTORS if a < b
-    }
-    wanted = {
-        frozenset(((a, str(x)), (b, str(y)))) for a in FACTORS for b in FACTORS if a < b
-        for x in FACTORS[a] for y in FACTORS[b]
-    }  # fmt: skip
-    assert wanted == pairs and len(CASES) < 60
+    assert covered(CASES, FACTORS) and len(CASES) < 60
 
 
 def plain(shape=(2, 2, 3, 1, 65, 16, 24)):
