@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from attention.normalise import as_partial
     from attention.reference import reference_attention
     from attention.ring import ring_decode
+    from attention.ring_layout import sequence_slices
+    from attention.ring_prefill import ring_attention
     from attention.shards import ShardMap
     from attention.tree import tree_decode
 
@@ -50,8 +52,10 @@ __all__ = [
     "local_attention",
     "merge_states",
     "reference_attention",
+    "ring_attention",
     "ring_decode",
     "sdpa_partial",
+    "sequence_slices",
     "three_allreduce_decode",
     "tree_decode",
     "value_covariance",
@@ -72,8 +76,10 @@ _MODULES = {
     "local_attention": "attention.local.cpu",
     "merge_states": "attention.merging",
     "reference_attention": "attention.reference",
+    "ring_attention": "attention.ring_prefill",
     "ring_decode": "attention.ring",
     "sdpa_partial": "attention.local.sdpa",
+    "sequence_slices": "attention.ring_layout",
     "three_allreduce_decode": "attention.allreduce",
     "tree_decode": "attention.tree",
 }

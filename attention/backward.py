@@ -14,9 +14,7 @@ from collections.abc import Callable
 import torch
 
 from attention.arrays import Inputs
-
-# What a block is and which of its scores count is decided once, for both passes.
-from attention.local.blocks import _block_sizes, _distances, _visible
+from attention.local.blocks import block_sizes, distances_between, visible_block
 
 
 def backward_block(
@@ -50,7 +48,7 @@ def backward_block(
     batch, heads, q_len, dim = inputs.q.shape
     kv_heads, n = inputs.k.shape[1], inputs.n
     dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float32) for x in (inputs.q, inputs.k, inputs.v))
-    keys, queries = _block_sizes(inputs)
+    keys, queries = block_sizes(inputs)
     shape = (kv_heads, heads // kv_heads)
     for b in range(batch):
         for start in range(0, q_len, queries):
@@ -62,10 +60,10 @@ def backward_block(
             block = _Rows(inputs, of_rows)
             for first in range(0, n, keys):
                 part = slice(first, min(first + keys, n))
-                visible = _visible(inputs, b, rows, part)
+                visible = visible_block(inputs, b, rows, part)
                 if visible is not None:
                     kv = inputs.entry(b, part)
-                    block.add(kv, visible, _distances(inputs, b, rows, part), (dk[b, :, part], dv[b, :, part]))
+                    block.add(kv, visible, distances_between(inputs, b, rows, part), (dk[b, :, part], dv[b, :, part]))
                 if between is not None:
                     between()
             dq[b, :, rows] = block.dq.mul_(inputs.scale).view(heads, rows.stop - start, dim)

@@ -73,14 +73,11 @@ class Partials:
     """One partial per rank and their merge, packed as LOGSUMEXP folds them."""
 
     def __init__(self, shape: tuple[int, ...], ranks: int) -> None:
-        layout = LOGSUMEXP.layout({"out": (shape, np.float32), "lse": (shape[:3], np.float32)})
-        slot_bytes = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        buffer = np.zeros((ranks + 1) * slot_bytes, np.uint8)
-        offsets = [slot * slot_bytes for slot in range(ranks)]
+        layout, buffer, offsets = _packed(shape, ranks + 1)
         self.shape = shape
-        self._of_rank = [_partial(layout, buffer, offset) for offset in offsets]
-        self._merged = layout.views(buffer, ranks * slot_bytes, layout.rows)
-        self._fold = LOGSUMEXP.bind_fold(layout, buffer, layout.rows, offsets)
+        self._of_rank = [_partial(layout, buffer, offset) for offset in offsets[:-1]]
+        self._merged = layout.views(buffer, offsets[-1], layout.rows)
+        self._fold = LOGSUMEXP.bind_fold(layout, buffer, layout.rows, offsets[:-1])
 
     def of(self, rank: int) -> Partial:
         """Where to write the partial of that rank's shard."""
@@ -91,6 +88,33 @@ class Partials:
         self._fold(self._merged)
         into.out.copy_(torch.from_numpy(self._merged["out"]).view(into.out.shape))
         into.lse.copy_(torch.from_numpy(self._merged["lse"]).view(into.lse.shape))
+
+
+class Running:
+    """A partial into which others are merged, one after the other.
+
+    Attributes:
+        merged: What has been merged so far; empty at first.
+        next: Where to write the next one, before `add`.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        layout, buffer, offsets = _packed(shape, 2)
+        self.merged, self.next = (_partial(layout, buffer, offset) for offset in offsets)
+        self.merged.lse.fill_(-torch.inf)
+        self._merged = layout.views(buffer, offsets[0], layout.rows)
+        self._fold = LOGSUMEXP.bind_fold(layout, buffer, layout.rows, offsets)
+
+    def add(self) -> None:
+        """Merge the next one."""
+        self._fold(self._merged)  # into the first operand's place, which a fold may do
+
+
+def _packed(shape: tuple[int, ...], slots: int) -> tuple[Layout, NDArray[np.uint8], list[int]]:
+    """Memory for partials with `out` of this shape, as LOGSUMEXP folds them: (layout, buffer, offsets)."""
+    layout = LOGSUMEXP.layout({"out": (shape, np.float32), "lse": (shape[:3], np.float32)})
+    slot_bytes = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return layout, np.zeros(slots * slot_bytes, np.uint8), [slot * slot_bytes for slot in range(slots)]
 
 
 def _partial(layout: Layout, buffer: NDArray[np.uint8], offset: int) -> Partial:

@@ -19,7 +19,7 @@ def attend_blocks(inputs: Inputs, result: Partial, between_blocks: Callable[[], 
     batch, heads, q_len, _ = inputs.q.shape
     kv_heads, n = inputs.k.shape[1], inputs.n
     group = heads // kv_heads
-    keys, queries = _block_sizes(inputs)
+    keys, queries = block_sizes(inputs)
     for b in range(batch):
         q, out, lse = (x[b].view(kv_heads, group, *x.shape[2:]) for x in (inputs.q, *result))
         for start in range(0, q_len, queries):
@@ -27,15 +27,15 @@ def attend_blocks(inputs: Inputs, result: Partial, between_blocks: Callable[[], 
             block = _OnlineSoftmax(q[:, :, rows], inputs.spec, inputs.v.shape[3])
             for first in range(0, n, keys):
                 part = slice(first, first + keys)
-                visible = _visible(inputs, b, rows, part)
+                visible = visible_block(inputs, b, rows, part)
                 if visible is not None:
-                    block.add(*inputs.entry(b, part), visible, _distances(inputs, b, rows, part))
+                    block.add(*inputs.entry(b, part), visible, distances_between(inputs, b, rows, part))
                 if between_blocks is not None:
                     between_blocks()
             block.finish(out[:, :, rows], lse[:, :, rows])
 
 
-def _block_sizes(inputs: Inputs) -> tuple[int, int]:
+def block_sizes(inputs: Inputs) -> tuple[int, int]:
     """(keys, queries) per block: scores, keys, values, queries and sums stay below BLOCK_FLOATS each.
 
     One key and one query are the least, so a single row may exceed that.
@@ -47,7 +47,7 @@ def _block_sizes(inputs: Inputs) -> tuple[int, int]:
     return keys, max(1, BLOCK_FLOATS // (heads * max(keys, widest)))
 
 
-def _visible(inputs: Inputs, b: int, rows: slice, part: slice) -> torch.Tensor | bool | None:
+def visible_block(inputs: Inputs, b: int, rows: slice, part: slice) -> torch.Tensor | bool | None:
     """Bool [queries, keys] of a block, True where all see all, None where nothing is seen."""
     if inputs.visibility is None:
         return True
@@ -60,7 +60,7 @@ def _visible(inputs: Inputs, b: int, rows: slice, part: slice) -> torch.Tensor |
     return (low[:, None] <= keys) & (keys <= high[:, None])
 
 
-def _distances(inputs: Inputs, b: int, rows: slice, part: slice) -> torch.Tensor | None:
+def distances_between(inputs: Inputs, b: int, rows: slice, part: slice) -> torch.Tensor | None:
     """float32 [queries, keys]: how far apart they are, where scores depend on it."""
     if inputs.spec.alibi_slopes is None or inputs.visibility is None:
         return None

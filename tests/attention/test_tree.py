@@ -66,16 +66,27 @@ def test_canonical_order_has_the_same_bits_for_every_rank_count(shape, dtype):
     assert_close(found[0].out.float(), exact.out, atol=tolerance * np.abs(exact.out).max())
 
 
-def test_canonical_order_has_the_same_bits_for_every_layout_of_whole_virtual_shards():
+LAYOUTS = [
+    ((64, 16, None), [(1, None), (2, (5, 1)), (3, (0, 3, 2)), (4, (1, 1, 1, 9)), (8, None)]),
+    ((64, 16, 600), [(1, None), (3, None), (4, (7, 0, 1, 2)), (8, None)]),
+    ((8, 3, None), [(1, None), (2, None), (3, (1, 5, 0)), (8, None), (8, (0, 0, 0, 0, 0, 0, 0, 1))]),
+]
+"""(virtual shards, block size, capacity): which key is of which virtual shard; (ranks, weights): who owns these."""
+
+
+@pytest.mark.parametrize(("rule", "owners"), LAYOUTS, ids=str)
+def test_canonical_order_has_the_same_bits_for_every_layout_of_whole_virtual_shards(rule, owners):
     case = case_of((2, 2, 3, 1, 515, 16, 24))
-    owners = [0] * 5 + [1] * 40 + [2] * 19
-    uneven = ShardMap(3, holders=tuple((owner,) for owner in owners))
+    found = []
+    for ranks, weights in owners:
+        found += canonical(case, ShardMap(ranks, *rule, weights=weights), ranks)
+    assert all(torch.equal(one.out, found[0].out) and torch.equal(one.lse, found[0].lse) for one in found)
+
+
+def test_canonical_order_needs_ranges_of_virtual_shards():
+    dealt = ShardMap(2, holders=tuple((shard % 2,) for shard in range(64)))
     with pytest.raises(ValueError, match="virtual_range"):
-        canonical(case, uneven, 3)
-    contiguous = [canonical(case, ShardMap(ranks, capacity=600), ranks)[0] for ranks in RANKS]
-    assert all(torch.equal(one.out, contiguous[0].out) for one in contiguous)
-    small = [canonical(case, ShardMap(ranks, virtual_shards=8, block_size=3), ranks)[-1] for ranks in RANKS]
-    assert all(torch.equal(one.out, small[0].out) for one in small)
+        canonical(case_of((2, 2, 3, 1, 515, 16, 24)), dealt, 2)
 
 
 def test_the_plain_order_may_differ_in_bits():

@@ -225,7 +225,7 @@ def test_temporaries_are_bounded():
     ]:
         q, k = like.expand(batch, kv_heads * group, q_len, d), like.expand(batch, kv_heads, n, d)
         inputs = check_inputs("test", q, k, k, spec=Spec(), masking=Masking())
-        keys, queries = blocks._block_sizes(inputs)
+        keys, queries = blocks.block_sizes(inputs)
         heads = kv_heads * group
         for floats in (heads * queries * keys, kv_heads * keys * d, heads * queries * d):
             assert floats <= blocks.BLOCK_FLOATS

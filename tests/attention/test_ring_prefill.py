@@ -1,0 +1,248 @@
+"""Ring attention over sharded queries, keys and values: results, gradients and balance."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import attention.ring_trips
+from attention import Partial, Spec, local_attention
+from attention.ring_layout import LAYOUTS
+from attention.ring_prefill import ring_attention
+from tests.attention.gradients import SPECS, attention64, gradients64, spec_of
+from tests.attention.ring_cases import case, dealt, held
+from tests.mpi import mpirun
+from topocomm import run_local
+
+CASES = [(1, 5), (1, 40), (2, 23), (3, 150), (4, 37), (5, 4), (5, 61), (8, 3), (8, 90)]
+"""Ranks and tokens: not divisible, fewer tokens than ranks, and parts long enough for matrix products."""
+CAUSAL = Spec(causal=True)
+
+
+def run(tensors, parts, *, arriving=None, **options):
+    """[out, lse, dq, dk, dv] of all ranks, whole again in the order of the sequence; gradients only on request."""
+
+    def on_rank(comm):
+        mine = torch.from_numpy(parts[comm.rank])
+        own = [x[:, :, mine].requires_grad_(arriving is not None) for x in tensors]
+        given = {name: x(comm.rank) if callable(x) else x for name, x in options.items()}
+        result = ring_attention(*own, comm, return_lse=True, **given)
+        assert isinstance(result, Partial)
+        found = () if arriving is None else torch.autograd.grad(result, own, [x[:, :, mine] for x in arriving])
+        return [x.detach() for x in (*result, *found)]
+
+    order = torch.from_numpy(np.argsort(np.concatenate(parts)))
+    return [torch.cat(x, 2)[:, :, order] for x in zip(*run_local(on_rank, ranks=len(parts)), strict=True)]
+
+
+def check(found, exact, *, unit=0.0):
+    """Within 1e-5 of the largest, and within the unit of rounding of the dtype."""
+    for name, got, wanted in zip(("out", "lse", "dq", "dk", "dv"), found, exact, strict=False):
+        largest = float(wanted[wanted.isfinite()].abs().max()) if wanted.isfinite().any() else 1.0
+        limit = (1e-5 + (0.0 if name == "lse" else unit)) * max(1.0, largest)
+        torch.testing.assert_close(got.double(), wanted, rtol=0, atol=limit, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def exact_of(tensors, spec, arriving):
+    at = torch.arange(tensors[0].shape[2])
+    result, gradients = gradients64(tensors, spec, (at, at), *arriving)
+    return [*result, *gradients]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("ranks", "n"), CASES)
+@pytest.mark.parametrize("name", SPECS)
+def test_results_and_gradients_are_exact(name, ranks, n, layout):
+    tensors, arriving = case(n, seed=n)
+    spec = spec_of(name, 6)
+    found = run(tensors, held(layout, n, ranks), arriving=arriving, spec=spec, layout=layout)
+    check(found, exact_of(tensors, spec, arriving))
+
+
+@pytest.mark.parametrize(("ranks", "n"), CASES)
+def test_positions_in_any_order_and_uneven(ranks, n):
+    tensors, arriving = case(n, seed=n)
+    for seed, name in enumerate(("plain", "causal", "all")):
+        spec = spec_of(name, 6)
+        exact = exact_of(tensors, spec, arriving)
+        parts = dealt(n, ranks, seed)
+        check(run(tensors, parts, arriving=arriving, spec=spec, positions=parts.__getitem__), exact)
+        striped = [np.arange(n)[rank::ranks] for rank in range(ranks)]
+        check(run(tensors, striped, arriving=arriving, spec=spec, positions=striped.__getitem__), exact)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_seventeen_ranks(layout):
+    tensors, arriving = case(45)
+    spec = spec_of("all", 6)
+    found = run(tensors, held(layout, 45, 17), arriving=arriving, spec=spec, layout=layout)
+    check(found, exact_of(tensors, spec, arriving))
+
+
+def test_contiguous_parts_of_any_length():
+    tensors, arriving = case(50)
+    for sizes in ([0, 50, 0], [1, 2, 47], [0, 0, 50], [20, 0, 30]):
+        parts = np.split(np.arange(50), np.cumsum(sizes)[:-1])
+        check(run(tensors, parts, arriving=arriving, spec=CAUSAL), exact_of(tensors, CAUSAL, arriving))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_rank_has_a_token(layout):
+    tensors, arriving = case(0)
+    shapes = [x.shape for x in run(tensors, held(layout, 0, 3), arriving=arriving, spec=CAUSAL, layout=layout)]
+    assert shapes == [(2, 6, 0, 12), (2, 6, 0), (2, 6, 0, 8), (2, 2, 0, 8), (2, 2, 0, 12)]
+
+
+@pytest.mark.parametrize("name", ["plain", "all"])
+def test_as_on_one_process(name):
+    (q, k, v), _ = case(70)
+    spec = spec_of(name, 6)
+    if spec.sinks is not None:
+        spec = Spec(**{**vars(spec), "sinks": None})
+    alone = local_attention(q, k, v, spec=spec)
+    out, lse = run((q, k, v), [np.arange(70)], spec=spec)
+    assert torch.equal(out, alone.out)
+    assert torch.equal(lse, alone.lse)
+    for ranks in (2, 3, 8):
+        check(run((q, k, v), held("zigzag", 70, ranks), spec=spec, layout="zigzag"), [x.double() for x in alone])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_other_dtypes(dtype):
+    tensors, (d_out, d_lse) = case(61, dtype=dtype)
+    arriving = d_out, d_lse
+    spec = spec_of("all", 6)
+    found = run(tensors, held("zigzag", 61, 3), arriving=arriving, spec=spec, layout="zigzag")
+    assert [x.dtype for x in found] == [dtype, torch.float32, dtype, dtype, dtype]
+    check(found, exact_of(tensors, spec, arriving), unit={torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}[dtype])
+
+
+def test_arrays_strides_and_plain_results():
+    """NumPy in, NumPy out; keys and values with any strides; out alone without return_lse."""
+    (q, k, v), _ = case(30)
+    parts = held("zigzag", 30, 3)
+    exact = attention64(*(x.double() for x in (q, k, v)), Spec(), (torch.arange(30),) * 2).out.numpy()
+
+    def on_rank(comm):
+        mine = parts[comm.rank]
+        own = [
+            np.ascontiguousarray(x.numpy()[:, :, mine].transpose(3, 2, 1, 0)).transpose(3, 2, 1, 0) for x in (q, k, v)
+        ]
+        own[0].flags.writeable = False
+        return ring_attention(*own, comm, layout="zigzag")
+
+    for mine, out in zip(parts, run_local(on_rank, ranks=3), strict=True):
+        assert isinstance(out, np.ndarray) and out.dtype == np.float32
+        np.testing.assert_allclose(out, exact[:, :, mine], rtol=0, atol=1e-5)
+
+
+def test_the_same_call_gives_the_same_bits():
+    tensors, arriving = case(90)
+    parts = held("zigzag", 90, 5)
+    spec = spec_of("all", 6)
+    first, again = (run(tensors, parts, arriving=arriving, spec=spec, layout="zigzag") for _ in range(2))
+    assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
+
+
+def test_parts_of_the_gradients():
+    """Only some arguments require them, only out or only lse is used, and backward runs twice."""
+    tensors, arriving = case(40)
+    exact = exact_of(tensors, CAUSAL, arriving)
+    of_out, of_lse = (
+        exact_of(tensors, CAUSAL, [x * y for x, y in zip(arriving, on, strict=True)])[2:] for on in [(1, 0), (0, 1)]
+    )
+    parts = held("contiguous", 40, 3)
+
+    def on_rank(comm):
+        mine = torch.from_numpy(parts[comm.rank])
+        q, k, v = (x[:, :, mine] for x in tensors)
+        k.requires_grad_()
+        d_out, d_lse = (x[:, :, mine] for x in arriving)
+        result = ring_attention(q, k, v, comm, spec=CAUSAL, return_lse=True)
+        of_k = [torch.autograd.grad(result, k, (d_out, d_lse), retain_graph=True)[0] for _ in range(2)]
+        assert torch.equal(*of_k)
+        of_k.append(torch.autograd.grad(result.out, k, d_out, retain_graph=True)[0])
+        of_k.append(torch.autograd.grad(result.lse, k, d_lse)[0])
+        with torch.no_grad():
+            assert not ring_attention(q, k, v, comm, spec=CAUSAL).requires_grad
+        return of_k
+
+    both, _, out_only, lse_only = (torch.cat(x, 2) for x in zip(*run_local(on_rank, ranks=3), strict=True))
+    for found, wanted in ((both, exact[3]), (out_only, of_out[1]), (lse_only, of_lse[1])):
+        torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+
+
+def test_several_calls_before_their_backward():
+    """Layers of a model: all forward, then all backward in turn, over buffers that are shared."""
+    made = [case(n, seed=n) for n in (30, 44, 13)]
+    spec = spec_of("softcap", 6)
+    parts = [held("zigzag", tensors[0].shape[2], 3) for tensors, _ in made]
+
+    def on_rank(comm):
+        losses, leaves = [], []
+        for (tensors, arriving), part in zip(made, parts, strict=True):
+            mine = torch.from_numpy(part[comm.rank])
+            own = [x[:, :, mine].requires_grad_() for x in tensors]
+            result = ring_attention(*own, comm, spec=spec, layout="zigzag", return_lse=True)
+            losses.append(sum((x * d[:, :, mine]).sum() for x, d in zip(result, arriving, strict=True)))
+            leaves.append(own)
+        sum(losses).backward()
+        return [[x.grad for x in own] for own in leaves]
+
+    for call, per_rank in enumerate(zip(*run_local(on_rank, ranks=3), strict=True)):
+        order = torch.from_numpy(np.argsort(np.concatenate(parts[call])))
+        whole = [torch.cat(x, 2)[:, :, order] for x in zip(*per_rank, strict=True)]
+        tensors, arriving = made[call]
+        for found, wanted in zip(whole, exact_of(tensors, spec, arriving)[2:], strict=True):
+            torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+
+
+def counted(monkeypatch, name):
+    """Query-key pairs that each rank's calls of attention.ring_trips' function take, and how many can overlap."""
+    pairs, overlapped = Counter(), Counter()
+    original = getattr(attention.ring_trips, name)
+
+    def counting(inputs, *args, between=None):
+        rank = threading.current_thread().name
+        pairs[rank] += inputs.q.shape[2] * inputs.k.shape[2]
+        overlapped[rank] += between is not None
+        return original(inputs, *args, between=between)
+
+    monkeypatch.setattr(attention.ring_trips, name, counting)
+    return pairs, overlapped
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_zigzag_is_balanced(ranks, monkeypatch):
+    """With chunks of c tokens every rank computes 2P + 1 pairs of chunks; contiguous 4 to 4P, later ranks more."""
+    chunk = 3
+    tensors, arriving = case(2 * ranks * chunk)
+    for name in ("attend", "backward_block"):
+        pairs, overlapped = counted(monkeypatch, name)
+        run(tensors, held("zigzag", 2 * ranks * chunk, ranks), arriving=arriving, spec=CAUSAL, layout="zigzag")
+        assert [pairs[f"rank{rank}"] for rank in range(ranks)] == [(2 * ranks + 1) * chunk**2] * ranks
+        # Messages are under way during all work but that on the last shard; backward also then.
+        least = 2 * ranks + 1 - (2 if name == "attend" else 0)
+        assert [overlapped[f"rank{rank}"] for rank in range(ranks)] == [least] * ranks
+        pairs.clear()
+        run(tensors, held("contiguous", 2 * ranks * chunk, ranks), arriving=arriving, spec=CAUSAL)
+        assert [pairs[f"rank{rank}"] for rank in range(ranks)] == [4 * (r + 1) * chunk**2 for r in range(ranks)]
+
+
+def test_what_no_query_sees_is_not_computed(monkeypatch):
+    """A window over 8 ranks of 10 tokens reaches one shard back."""
+    tensors, _ = case(80)
+    pairs, _ = counted(monkeypatch, "attend")
+    run(tensors, held("contiguous", 80, 8), spec=Spec(causal=True, window=11))
+    assert [pairs[f"rank{rank}"] for rank in range(8)] == [100] + [200] * 7
+
+
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4, 8))])
+def test_over_an_mpi4py_communicator(ranks):
+    program = Path(__file__).parent / "mpi_programs" / "ring_prefill.py"
+    job = mpirun(ranks, ["-m", "mpi4py", program])
+    assert job.returncode == 0, job.stderr
+    assert job.stdout == f"{ranks} ranks: results and gradients exact, the same bits again\n"
