@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from attention.kernels.simd import (
+    HALVES,
     KEYS,
     LANES,
     ROWS,
@@ -33,6 +34,8 @@ from attention.kernels.simd import (
     sub,
     tanh,
 )
+
+__all__ = ["HALVES", "LANES", "ROWS", "TILE_ROWS", "attend_items"]
 
 BLOCK_KEYS = 64
 TILE_ROWS = 64

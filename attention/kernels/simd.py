@@ -20,8 +20,11 @@ from numba.extending import intrinsic, register_model
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("numba is switched off by NUMBA_DISABLE_JIT")
 
-LANES = 16 if llvm.get_host_cpu_features().get("avx512f") else 8
+_FEATURES = llvm.get_host_cpu_features()
+LANES = 16 if _FEATURES.get("avx512f") else 8
 """float32 in a vector."""
+HALVES = bool(_FEATURES.get("f16c")) or not llvm.get_process_triple().startswith("x86_64")
+"""Whether the CPU widens float16 itself."""
 ROWS = 4
 """Query rows that share one pass over keys."""
 KEYS = LANES // ROWS

@@ -40,8 +40,9 @@ def covers(inputs: Inputs) -> bool:
 
 def kernel_takes(inputs: Inputs) -> bool:
     """The same for any number of queries."""
+    kernel = _kernel()
     dense = inputs.k.stride(3) == inputs.v.stride(3) == 1 or inputs.k.numel() == 0
-    return dense and _kernel() is not None
+    return dense and kernel is not None and (inputs.k.dtype != torch.float16 or kernel.HALVES)
 
 
 def attend_rows(inputs: Inputs, result: Partial, between_pieces: Callable[[], None] | None) -> None:
