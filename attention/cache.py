@@ -23,22 +23,37 @@ class ShardedKVCache:
 
     Positions count from 0 over the whole sequence; `shards` says who owns which. New tokens are kept by their
     owner and, with replicas, by the holders of copies: every rank is given all new tokens, so keeping copies takes
-    memory but no message. Tokens move only in `recover`. Storage grows by doubling, so n appended tokens cost O(n)
-    copies in all.
+    memory but no message. Tokens move between ranks only in `recover`. Storage grows by doubling, so n appended tokens
+    cost O(n) copies in all.
+
+    With a window, tokens that no later query can see are dropped, so that after `evict`, which every `append` begins
+    with, all ranks together hold less than window + 2 block_size tokens. Their memory is used again: for every row
+    that is dropped at most one other moves. When an append begins, block_size more tokens than the window needs are
+    left, so that `truncate` can undo this append and block_size tokens before.
 
     Attributes:
         shards: The owners of all positions.
         rank: The rank whose part this is.
+        window: Keys that a query sees, itself among them, as in `Spec`; None: all before it.
         length: Tokens of the whole sequence so far, on all ranks together.
+        first: All positions before it were dropped, on every rank.
         missing: Positions that were lost with a rank and are not restored yet, ascending, the same on every rank.
     """
 
-    def __init__(self, shards: ShardMap, rank: int, *, replicas: int | None = None) -> None:
-        """An empty part; `replicas` overrides that of the map."""
+    def __init__(self, shards: ShardMap, rank: int, *, replicas: int | None = None, window: int | None = None) -> None:
+        """An empty part; `replicas` overrides that of the map.
+
+        Raises:
+            ValueError: The map has no such rank, or the window is less than 1.
+        """
+        if window is not None and window < 1:
+            raise ValueError(f"ShardedKVCache: window must be at least 1, got {window}; None: no window")
         self.shards = shards if replicas is None else replace(shards, replicas=replicas)
         self.shards.owned(rank, 0, 0)  # refuses a rank that does not exist
         self.rank = rank
+        self.window = window
         self.length = 0
+        self.first = 0
         self.missing: Positions = np.arange(0)
         self._own = TokenRows()
         self._copies = TokenRows()
@@ -55,7 +70,10 @@ class ShardedKVCache:
 
     @property
     def positions(self) -> torch.Tensor:
-        """The position of every owned token [n_local], int64, ascending: a view like `k`."""
+        """The position of every owned token [n_local], int64: a view like `k`.
+
+        Ascending, but in no order once tokens were dropped from the front of a window.
+        """
         return self._own.positions
 
     @property
@@ -70,7 +88,7 @@ class ShardedKVCache:
 
     @property
     def allocated_bytes(self) -> int:
-        """Bytes of the storage for keys and values, at most about twice `used_bytes`."""
+        """Bytes of the storage for keys and values, at most about twice `used_bytes`, or four times with a window."""
         return self._own.allocated_bytes + self._copies.allocated_bytes
 
     @property
@@ -121,14 +139,34 @@ class ShardedKVCache:
         """Forget all tokens from position `length` on.
 
         Raises:
-            ValueError: `length` is negative or more than the tokens there are.
+            ValueError: `length` is negative or more than the tokens there are, or the next token would see tokens
+                that were dropped.
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"ShardedKVCache.truncate: length must be 0 to {self.length}, got {length}")
-        self._own.truncate(length)
-        self._copies.truncate(length)
-        self.missing = self.missing[self.missing < length]
-        self.length = length
+        if length and self.first > self.first_seen(length):
+            raise ValueError(
+                f"ShardedKVCache.truncate: token {length} sees the window of {self.window} before it, but those before "
+                f"{self.first} were dropped; block_size = {self.shards.block_size} tokens can be undone, and the last "
+                "append: give a map with a larger block_size, or reset() and begin again"
+            )
+        self._cut(length)
+
+    def first_seen(self, position: int) -> int:
+        """The first position that a query at `position` sees."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
+    def evict(self) -> None:
+        """Drop the tokens that no later query sees, in steps of block_size; needs no communication.
+
+        Call it after attention where memory matters (`append` does it for the tokens before); not before a
+        `truncate` by more than block_size tokens.
+        """
+        first = self.first_seen(self.length) - self.shards.block_size
+        if self.window is not None and first - self.first >= self.shards.block_size:
+            self._own.drop(first)
+            self._copies.drop(first)
+            self.first = first
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its rows `index` [new_batch], int64 (beam search); needs no communication."""
@@ -137,14 +175,14 @@ class ShardedKVCache:
 
     def reset(self) -> None:
         """Forget everything, storage, shape and dtype included."""
-        self.length = 0
+        self.length = self.first = 0
         self.missing = self.missing[:0]
         self._own.clear()
         self._copies.clear()
 
     def lost(self, survivors: Iterable[int]) -> Loss:
         """What the cache loses if only these ranks of it are left, as `comm.shrink().survivors` names them."""
-        return Loss.of(self.shards, survivors, self.length)
+        return Loss.of(self.shards, survivors, self.length).since(self.first)
 
     def recover(self, comm: Communicator, *, recompute: Recompute | None = None) -> Loss:
         """Go on over `comm`, which `shrink` made after a loss; returns what was lost. Collective.
@@ -190,7 +228,7 @@ class ShardedKVCache:
                 f"ShardedKVCache.restore: {len(positions)} positions, but k and v hold {k.shape[2]} tokens"
             )
         self._own.check(k, v)
-        for part, held in self._parts(0, self.length):
+        for part, held in self._parts(self.first, self.length):
             index = torch.from_numpy(np.flatnonzero(np.isin(positions, held))).to(k.device)
             part.insert(k.index_select(2, index), v.index_select(2, index), positions[np.isin(positions, held)])
         self.missing = np.setdiff1d(self.missing, positions)
@@ -208,20 +246,21 @@ class ShardedKVCache:
         standing = np.full(self.shards.virtual_shards, ABSENT, np.uint8)
         columns = self.shards.table == self.rank
         states = ((OWN, columns[:, 0]), (COPY, columns[:, 1:].any(1)))
-        for (state, mine), (part, held) in zip(states, self._parts(0, self.length), strict=False):
+        for (state, mine), (part, held) in zip(states, self._parts(self.first, self.length), strict=False):
             lacking = self.shards.virtual_shard_of(np.setdiff1d(held, part.known_positions()))
             standing[mine] = state
             standing[lacking] = ABSENT
         return standing
 
-    def adopt(self, shards: ShardMap, rank: int, length: int, missing: Positions) -> None:
-        """Follow another map as `rank` of it: keep what that gives to this rank, of the first `length` tokens."""
-        self.truncate(length)
+    def adopt(self, shards: ShardMap, rank: int, first: int, length: int, missing: Positions) -> None:
+        """Follow another map as `rank` of it: keep what that gives to this rank, of the positions [first, length)."""
+        self._cut(length)
         if length == 0:
             self.reset()
         self.shards, self.rank, self.missing = shards, rank, missing
         if length:
-            parts = self._parts(0, length)
+            self.first = first
+            parts = self._parts(first, length)
             kept = [self.rows_at(held) for _, held in parts]
             self._copies.clear()
             for (part, _), rows in zip(parts, kept, strict=True):
@@ -234,6 +273,13 @@ class ShardedKVCache:
         at = np.concatenate([rows[2] for rows in found])
         order = torch.from_numpy(at.argsort()).to(k.device)
         return k.index_select(2, order), v.index_select(2, order), np.sort(at)
+
+    def _cut(self, length: int) -> None:
+        self._own.truncate(length)
+        self._copies.truncate(length)
+        self.missing = self.missing[self.missing < length]
+        self.length = length
+        self.first = min(self.first, length)
 
     def _parts(self, start: int, stop: int) -> list[tuple[TokenRows, Positions]]:
         """The rows owned and the copies, each with the positions in [start, stop) that belong there."""
@@ -251,6 +297,7 @@ class ShardedKVCache:
             )
         parts = self._parts(self.length, self.length + tokens)
         self._own.check(k, v)
+        self.evict()
         for part, mine in parts:
             if len(mine) < k.shape[2]:
                 rows = mine - self.length if given is None else np.searchsorted(given, mine)

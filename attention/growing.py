@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from attention.shards import Positions
+
+SPARE = 4
+"""Storage for more than so many times the rows left after some are dropped is given back."""
 
 
 class Growing:
@@ -69,6 +73,21 @@ class Growing:
         self._storage.narrow(2, self.rows, new).copy_(part)
         self.rows += new
 
+    def keep(self, there: NDArray[np.bool_]) -> None:
+        """Forget the rows where `there` [rows] is False: rows from the end take their places, no other row moves.
+
+        Storage of which little is left in use is given back.
+        """
+        kept = int(there.sum())
+        holes, movers = np.flatnonzero(~there[:kept]), kept + np.flatnonzero(there[kept:])
+        if self._storage is not None:
+            if len(holes):
+                into, rows = (torch.from_numpy(index).to(self._storage.device) for index in (holes, movers))
+                self._storage[:, :, into] = self._storage.index_select(2, rows)
+            if self._storage.shape[2] > SPARE * max(kept, 1):
+                self._storage = self._storage.narrow(2, 0, kept).clone()
+        self.rows = kept
+
     def replace(self, rows: torch.Tensor) -> None:
         """Hold these rows instead, in their own memory."""
         self._storage = rows
@@ -86,7 +105,7 @@ class Growing:
 
 
 class TokenRows:
-    """Keys and values of some positions, ascending."""
+    """Keys and values of some positions: ascending, until the first of them are dropped."""
 
     def __init__(self) -> None:
         self.k = Growing("k")
@@ -154,10 +173,16 @@ class TokenRows:
 
     def truncate(self, length: int) -> None:
         """Forget the rows of positions from `length` on."""
-        if not self.empty:
-            kept = int(torch.searchsorted(self.positions, length))
+        self._keep(self.known_positions() < length)
+
+    def drop(self, first: int) -> None:
+        """Forget the rows of positions before `first`; the last rows take their places."""
+        self._keep(self.known_positions() >= first)
+
+    def _keep(self, there: NDArray[np.bool_]) -> None:
+        if not there.all():
             for part in self._all:
-                part.rows = kept
+                part.keep(there)
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""

@@ -1,17 +1,18 @@
 """Generation with Hugging Face models whose key-value cache is sharded over ranks.
 
-    with shard_generation(model, comm) as cache:
-        tokens = model.generate(**inputs, past_key_values=cache)
+    with enable(model, comm):
+        tokens = model.generate(**inputs)
 
 Every rank runs this with the same inputs and holds the whole model. Each token's keys and values stay on the rank
 that owns its position; at every attention layer each rank attends to its own part for all queries, and one planned
 reduction merges the partial results. So the cache needs 1/P of the memory on each of P ranks, while the rest of the
 model is computed P times over.
 
-Three hooks of transformers carry this, without a patch: a `Cache` whose layers keep only what the rank owns, an
-attention function that finds them, and a mask function that hands the padding mask through by position. The cache
-travels in a context variable, so that ranks on threads share one model. A hook of torch notes the tokens of every
-pass: when a rank is lost, `cache.recover(comm.shrink())` computes again from them what no other rank holds.
+Three hooks of transformers carry this: a `Cache` whose layers keep only what the rank owns, an attention function that
+finds them, and a mask function that hands the padding mask through by position. The cache travels in a context
+variable, so that ranks on threads share one model. A hook of torch notes the tokens of every pass: when a rank is
+lost, `cache.recover(comm.shrink())` computes again from them what no other rank holds. `enable` also sets the model's
+own `generate`, which gives each call its cache.
 """
 
 from __future__ import annotations
@@ -19,64 +20,105 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
 from typing import Any, Literal, get_args
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from attention.allreduce import three_allreduce_decode
+from attention.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
+from attention.hf_layers import WITHOUT
 from attention.one_choice import OneChoice
-from attention.ring import ring_decode
 from attention.sharded_cache import ShardedCache
 from attention.shards import ShardMap
-from attention.spec import Spec
-from attention.tree import tree_decode
 from topocomm import Communicator, MissingExtraError
 
 try:
-    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-    from transformers.masking_utils import causal_mask_function
+    from transformers import PreTrainedModel, QuantizedCache
+    from transformers.cache_utils import Cache
 except ImportError as error:
     raise MissingExtraError("attention.huggingface", "transformers", "demo") from error
 
 Method = Literal["tree", "ring", "allreduce"]
-METHODS: dict[str, Callable[..., torch.Tensor]] = {
-    "tree": tree_decode,
-    "ring": ring_decode,
-    "allreduce": three_allreduce_decode,
-}
-IMPLEMENTATION = "topocomm_sharded"
-"""The name under which transformers knows the attention function."""
-
-HARMLESS = frozenset({"position_ids", "use_cache", "logits_to_keep", "output_hidden_states", "return_dict"})
-"""Keyword arguments that reach the attention function but do not change its result."""
-
 
 RECORDED = ("input_ids", "position_ids", "attention_mask")
 """What a forward pass is given that a recovery needs."""
 
-
-class _Active:
-    """What the hooks need to know in the rank that calls them."""
-
-    def __init__(self, cache: ShardedCache, method: str) -> None:
-        self.cache = cache
-        self.decode = METHODS[method]
+KEPT_OTHERWISE = frozenset({"quantized", "paged"})
+"""Values of `cache_implementation` that would change results or the way of generating; a shard replaces the others."""
 
 
-@dataclass
-class _Use:
-    """A model that ranks of this process use: how it attends otherwise, and the hook that notes its tokens."""
+class Sharding:
+    """A model that generates from a sharded cache, in this thread, until `disable`; `enable` makes it.
 
-    before: str
-    hook: RemovableHandle
-    ranks: int = 0
+    A context too: `with enable(model, comm) as sharding`.
+    """
+
+    def __init__(self, state: Active, stack: ExitStack) -> None:
+        self._state = state
+        self._stack = stack
+
+    @property
+    def cache(self) -> ShardedCache:
+        """The cache of the running or the last `generate`; give it as `past_key_values` to go on from it."""
+        return self._state.cache
+
+    def disable(self) -> None:
+        """Let the model attend as before in this thread; more calls change nothing."""
+        self._stack.close()
+
+    def __enter__(self) -> Sharding:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.disable()
 
 
-_ACTIVE: ContextVar[_Active | None] = ContextVar("topocomm_sharded_generation", default=None)
+def enable(
+    model: PreTrainedModel,
+    comm: Communicator,
+    *,
+    method: Method = "tree",
+    shards: ShardMap | None = None,
+    replicas: int | None = None,
+) -> Sharding:
+    """Let plain `model.generate(...)` keep its cache sharded over the ranks, in this thread; collective.
+
+    Every `generate` begins with a fresh sharded cache, or goes on from the one given as `past_key_values`. It takes the
+    place of a static, dynamic or offloaded cache, asked for by `cache_implementation` or given empty. Batches, left
+    padding, greedy search, sampling, beams and assisted generation work as without ranks; every rank takes rank 0's
+    choices. A plain forward pass needs `past_key_values=sharding.cache`.
+
+    Args:
+        model: Any model whose attention follows transformers' attention interface, causal over all tokens or over
+            a sliding window, with soft-capped scores and sinks where it has them (Llama, Qwen, Mistral, Gemma 2,
+            gpt-oss and their likes). May be shared by ranks on threads.
+        comm: The ranks; all of them call this, and make the same calls with the same inputs.
+        method: How partial results meet: "tree" (one planned reduction), "ring" (keys and values travel), or
+            "allreduce" (three all-reduces).
+        shards: Who owns which positions; None deals blocks of 16 tokens out round robin.
+        replicas: How many ranks hold each token; None: as `shards` says, by default one. With two the loss of any
+            one rank loses no token, for twice the memory.
+
+    Returns:
+        What ends it (`disable`, or the end of a `with`) and has the `cache`.
+
+    Raises:
+        ValueError: The model or the method is not supported, or another model is sharded in this thread; later,
+            inside `generate`: the mask does not fit the tokens, the sequence is longer than the model's positions, or
+            a feature of a layer is not covered. Every rank raises the same, before anything is sent.
+    """
+    if ACTIVE.get() is not None:
+        raise ValueError("enable: a model is sharded in this thread already; call disable() on what enable returned")
+    if method not in get_args(Method):
+        raise ValueError(f"enable: method must be one of {', '.join(get_args(Method))}, got {method!r}")
+    state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], model)
+    with ExitStack() as stack:
+        _activate(stack, model, state)
+        return Sharding(state, stack.pop_all())
 
 
 @contextmanager
@@ -88,156 +130,122 @@ def shard_generation(
     shards: ShardMap | None = None,
     replicas: int | None = None,
 ) -> Iterator[ShardedCache]:
-    """A sharded cache, and a model that attends through it as long as the context lasts; collective.
+    """`enable` with one cache, which the caller gives to every call, and for all of torch; collective.
 
-    Give the cache to every `generate` (or forward) call inside, as `past_key_values`. Batches, left padding,
-    greedy search, sampling, beams and several calls that continue one cache work as they do without ranks. Every
+    Give the cache to every `generate` (or forward) call inside, as `past_key_values`; several calls continue it. Every
     rank takes the choices of rank 0: the results of `torch.argmax` and `torch.multinomial` inside the context are
     rank 0's, and only its random generator advances, so call both on all ranks or on none.
 
     Args:
-        model: Any model whose attention follows transformers' attention interface and is plain causal attention
-            (Llama and its likes). May be shared by ranks on threads.
+        model: As for `enable`.
         comm: The ranks; all of them enter the context and make the same calls with the same inputs.
-        method: How partial results meet: "tree" (one planned reduction), "ring" (keys and values travel), or
-            "allreduce" (three all-reduces).
-        shards: Who owns which positions; None deals blocks of 16 tokens out round robin.
-        replicas: How many ranks hold each token; None: as `shards` says, by default one. With two the loss of any
-            one rank loses no token, for twice the memory.
+        method: As for `enable`.
+        shards: As for `enable`.
+        replicas: As for `enable`.
 
     Yields:
         The empty cache.
 
     Raises:
-        ValueError: The model or the method is not supported; later, inside `generate`: the mask does not fit the
-            tokens, the sequence is longer than the model's positions, or a feature is not covered.
+        ValueError: As for `enable`.
     """
     if method not in get_args(Method):
         raise ValueError(f"shard_generation: method must be one of {', '.join(get_args(Method))}, got {method!r}")
-    cache = ShardedCache(model, comm, shards, replicas)
+    state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method])
     with ExitStack() as stack:
-        stack.enter_context(_implementation(model))
-        token = _ACTIVE.set(_Active(cache, method))
-        stack.callback(_ACTIVE.reset, token)
+        _activate(stack, model, state)
         if comm.size > 1:
-            stack.enter_context(OneChoice(lambda: cache.comm))
-        yield cache
+            stack.enter_context(OneChoice(lambda: state.cache.comm))
+        yield state.cache
 
 
-def sharded_attention(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:
+    """Until the stack closes, let the model attend by this state in this thread."""
+    stack.enter_context(_implementation(model))
+    stack.callback(ACTIVE.set, ACTIVE.get())
+    ACTIVE.set(state)
+
+
+def _generate(
+    model: PreTrainedModel,
+    plain: Callable[..., Any],
+    inputs: Any = None,
+    generation_config: Any = None,
+    *more: Any,
     **options: Any,
-) -> tuple[torch.Tensor, None]:
-    """The attention function that transformers calls: all queries against this rank's shard, then the merge.
+) -> Any:
+    """`model.generate` while the model is enabled: that of transformers, with a sharded cache."""
+    state = ACTIVE.get()
+    if state is None or state.model is not model:
+        return plain(inputs, generation_config, *more, **options)
 
-    Args:
-        module: The attention layer.
-        query: [batch, heads, q_len, d], the same on every rank.
-        key: The owned keys [batch, kv_heads, n_local, d], as `ShardedLayer.update` returned them.
-        value: The owned values.
-        attention_mask: The padding mask [batch, length] of `sharded_mask`, or None.
-        **options: `scaling`, and what else transformers passes; refused if it would change the result.
+    def setting(name: str) -> Any:
+        sources = [options.get(name)] + [getattr(x, name, None) for x in (generation_config, model.generation_config)]
+        return next((value for value in sources if value is not None), None)
 
-    Returns:
-        The attention output [batch, q_len, heads, d], and None for the weights.
-    """
-    active = _active()
-    layer = active.cache.sharded_layers[int(module.layer_idx)]  # type: ignore[arg-type]
-    if layer.keys is not key:
+    if setting("use_cache") is False:
+        raise ValueError("generate: use_cache=False leaves nothing to shard; leave it out, or call disable() first")
+    kind = setting("cache_implementation")
+    if kind in KEPT_OTHERWISE:
         raise ValueError(
-            "sharded attention got keys that are not those of the sharded cache; pass past_key_values=cache, the "
-            "cache of shard_generation, to every call inside it (a model that alters cached keys is not covered)"
+            f"generate: cache_implementation={kind!r} cannot be sharded; leave it out (the cache is then sharded over "
+            "the ranks), or call disable() first"
         )
-    if attention_mask is not None and attention_mask.ndim != 2:
-        raise ValueError(
-            f"sharded attention takes a padding mask [batch, length], got one of shape {list(attention_mask.shape)}"
-        )
-    scaling = options.pop("scaling", None)
-    _refuse_options(options)
-    keys = layer.store.positions
-    out = active.decode(
-        query,
-        key,
-        value,
-        active.cache.comm,
-        spec=Spec(scale=scaling, causal=True),
-        q_positions=layer.queries,
-        kv_positions=keys,
-        kv_mask=None if attention_mask is None else attention_mask[:, keys],
-    )
-    return out.transpose(1, 2).contiguous(), None
+    if kind is not None:
+        options["cache_implementation"] = None
+    _take_place(state, model, options.get("past_key_values"))
+    options["past_key_values"] = state.cache
+    comm = state.cache.comm
+    with OneChoice(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
+        return plain(inputs, generation_config, *more, **options)
 
 
-def sharded_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Any] = causal_mask_function,
-    attention_mask: torch.Tensor | None = None,
-    config: Any = None,
-    **_: Any,
-) -> torch.Tensor | None:
-    """The mask function that transformers calls once per forward pass: checks, and the padding mask as it is.
-
-    Returns:
-        Which positions hold tokens, bool [batch, kv_length], or None when all do.
+def _take_place(state: Active, model: PreTrainedModel, given: Any) -> None:
+    """Put into `state.cache` the cache of a `generate` that was given this one.
 
     Raises:
-        ValueError: The mask does not fit, the sequence is too long for the model, or the model wants another
-            pattern than causal.
+        ValueError: The cache given is another's and has tokens, or took part before.
     """
-    _active()
-    limit = getattr(config, "max_position_embeddings", None)
-    if limit is not None and kv_length > limit:
-        raise ValueError(f"the sequence has {kv_length} tokens, the model has {limit} positions; shorten the prompt")
-    if mask_function is not causal_mask_function:
-        raise ValueError("sharded attention covers the plain causal mask; this call adds another pattern to it")
-    if attention_mask is None:
-        return None
-    if attention_mask.shape != (batch_size, kv_length):
-        raise ValueError(
-            f"attention_mask must be [batch, tokens so far] = {[batch_size, kv_length]}, "
-            f"got {list(attention_mask.shape)}; it covers the cached tokens and the new ones"
-        )
-    present = attention_mask.bool()
-    return None if bool(present.all()) else present
-
-
-AttentionInterface.register(IMPLEMENTATION, sharded_attention)
-AttentionMaskInterface.register(IMPLEMENTATION, sharded_mask)
-
-
-def _active() -> _Active:
-    active = _ACTIVE.get()
-    if active is None:
-        raise RuntimeError("this model is sharded over ranks; call it inside `with shard_generation(model, comm)`")
-    return active
-
-
-def _refuse_options(options: dict[str, Any]) -> None:
-    """Refuse every keyword argument that may change attention and is not covered."""
-    is_causal = options.pop("is_causal", None)
-    if is_causal is False:
-        raise ValueError("sharded attention is causal; this layer asks for is_causal=False")
-    for name, value in options.items():
-        if name not in HARMLESS and value is not None and value is not False and value != 0.0:
-            raise ValueError(f"sharded attention does not support {name}={value!r}")
+    instead = "give no past_key_values to begin afresh, or the .cache of what enable returned to go on from it"
+    if isinstance(given, ShardedCache):
+        if given.comm is not state.cache.comm:
+            raise ValueError(f"generate: past_key_values is a ShardedCache of another communicator; {instead}")
+        state.cache = given
+        return
+    if isinstance(given, Cache):
+        kind = type(given).__name__
+        if isinstance(given, QuantizedCache):
+            raise ValueError(f"generate: a {kind} cannot be sharded; {instead}")
+        if tokens := int(given.get_seq_length()):
+            raise ValueError(f"generate: past_key_values is a {kind} of {tokens} tokens, all on this rank; {instead}")
+        if given in state.replaced:
+            raise ValueError(
+                f"generate: this {kind} was replaced by a sharded cache in an earlier call and is empty; {instead}"
+            )
+        state.replaced.add(given)
+    before = state.cache
+    state.cache = ShardedCache(model, before.comm, before.shards)
 
 
 def _note_tokens(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before a forward pass: record its tokens, from which lost keys and values can be computed again."""
-    active = _ACTIVE.get()
+    state = ACTIVE.get()
     given = inspect.signature(model.forward).bind_partial(*args).arguments | kwargs
-    if active is None or given.get("past_key_values") is not active.cache:
+    if state is None or given.get("past_key_values") is not state.cache:
         return
-    cache = active.cache
+    cache = state.cache
     cache.record.add(cache.get_seq_length(), *(given.get(name) for name in RECORDED))
+
+
+@dataclass
+class _Use:
+    """A model that ranks of this process use: how it attends otherwise, and the hook that notes its tokens."""
+
+    before: str
+    hook: RemovableHandle
+    generate: Any
+    """The `generate` that was set on this very model, or None."""
+    ranks: int = 0
 
 
 _IN_USE: dict[int, _Use] = {}
@@ -249,14 +257,7 @@ def _implementation(model: PreTrainedModel) -> Iterator[None]:
     """Let the model call our attention; ranks on threads share the model, so the last one to leave restores it."""
     with _IN_USE_LOCK:
         if id(model) not in _IN_USE:
-            before = model.config._attn_implementation
-            model.set_attn_implementation(IMPLEMENTATION)
-            if model.config._attn_implementation != IMPLEMENTATION:
-                raise ValueError(
-                    f"{type(model).__name__} does not use transformers' attention interface, so it cannot be sharded"
-                )
-            hook = model.register_forward_pre_hook(_note_tokens, with_kwargs=True)
-            _IN_USE[id(model)] = _Use(before, hook)
+            _IN_USE[id(model)] = _begin_use(model)
         _IN_USE[id(model)].ranks += 1
     try:
         yield
@@ -266,5 +267,25 @@ def _implementation(model: PreTrainedModel) -> Iterator[None]:
             use.ranks -= 1
             if use.ranks == 0:
                 del _IN_USE[id(model)]
-                use.hook.remove()
-                model.set_attn_implementation(use.before)
+                _end_use(model, use)
+
+
+def _begin_use(model: PreTrainedModel) -> _Use:
+    before = model.config._attn_implementation
+    model.set_attn_implementation(IMPLEMENTATION)
+    if model.config._attn_implementation != IMPLEMENTATION:
+        raise ValueError(
+            f"{type(model).__name__} does not use transformers' attention interface, so it cannot be sharded; {WITHOUT}"
+        )
+    use = _Use(before, model.register_forward_pre_hook(_note_tokens, with_kwargs=True), vars(model).get("generate"))
+    plain: Any = model.generate
+    vars(model)["generate"] = partial(_generate, model, plain)
+    return use
+
+
+def _end_use(model: PreTrainedModel, use: _Use) -> None:
+    use.hook.remove()
+    del vars(model)["generate"]
+    if use.generate is not None:
+        vars(model)["generate"] = use.generate
+    model.set_attn_implementation(use.before)

@@ -41,6 +41,11 @@ class Loss:
         held = np.asarray(np.isin(shards.table, sorted(left)).any(1))[shards.virtual_shard_of(positions)]
         return cls({rank: ranges_of(shards.owned(rank, 0, length)) for rank in gone}, ranges_of(positions[~held]))
 
+    def since(self, first: int) -> Loss:
+        """The same without the positions before `first`."""
+        owned = {rank: _since(ranges, first) for rank, ranges in self.owned.items()}
+        return Loss(owned, _since(self.lost, first))
+
     @property
     def positions(self) -> Positions:
         """All lost positions, int64, ascending."""
@@ -55,6 +60,10 @@ class Loss:
         else:
             held.append(f"no copy is left of {describe(self.lost)}")
         return "; ".join(held)
+
+
+def _since(ranges: tuple[Range, ...], first: int) -> tuple[Range, ...]:
+    return tuple((max(start, first), last) for start, last in ranges if last >= first)
 
 
 def ranges_of(positions: Positions) -> tuple[Range, ...]:
@@ -107,7 +116,7 @@ def deal(shards: ShardMap, standing: NDArray[np.uint8]) -> ShardMap:
             others = [rank for rank in range(ranks) if rank not in ranks_of_shard]
             ranks_of_shard.append(min(others, key=lambda rank: held[rank]))
             held[ranks_of_shard[-1]] += 1
-    return replace(shards, ranks=ranks, replicas=replicas, holders=tuple(map(tuple, holders)))
+    return replace(shards, ranks=ranks, replicas=replicas, holders=tuple(map(tuple, holders)), weights=None)
 
 
 def _most_settled_first(standing: NDArray[np.uint8]) -> list[int]:

@@ -18,7 +18,8 @@ class OneChoice(TorchFunctionMode):
     not be, and ranks on threads even share one. One rank choosing is right in every case.
     """
 
-    DRAWS = frozenset({torch.multinomial, torch.Tensor.multinomial})
+    MULTINOMIAL = frozenset({torch.multinomial, torch.Tensor.multinomial})
+    DRAWS = MULTINOMIAL | {torch.rand_like}  # the latter accepts the tokens of an assistant
     CHOICES = DRAWS | {torch.argmax, torch.Tensor.argmax}
 
     def __init__(self, comm: Callable[[], Communicator]) -> None:
@@ -32,7 +33,12 @@ class OneChoice(TorchFunctionMode):
             return func(*args, **kwargs)
         comm = self._comm()
         draws_elsewhere = func in self.DRAWS and comm.rank != 0
-        mine = _undrawn(*args, **kwargs) if draws_elsewhere else func(*args, **kwargs)
+        if not draws_elsewhere:
+            mine = func(*args, **kwargs)
+        elif func in self.MULTINOMIAL:
+            mine = _undrawn(*args, **kwargs)
+        else:
+            mine = torch.zeros_like(*args, **kwargs)
         return comm.broadcast(mine.cpu(), root=0).to(mine.device)
 
 

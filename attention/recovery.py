@@ -40,6 +40,8 @@ class Recovery:
         self.loss = Loss({}, ())
         self.length = 0
         self.missing: Positions = np.arange(0)
+        self.firsts = [0] * len(stores)
+        """For every store, the first position that all ranks still have."""
 
     @classmethod
     def agree(cls, stores: Sequence[ShardedKVCache], comm: Communicator) -> Recovery:
@@ -49,30 +51,49 @@ class Recovery:
             stores: The caches of all layers, with one map.
             comm: The ranks that are left.
         """
-        head = np.array([stores[0].rank, stores[0].shards.ranks, min(s.length for s in stores)], np.int64)
+        lengths, firsts = [store.length for store in stores], [store.first for store in stores]
+        head = np.array([stores[0].rank, stores[0].shards.ranks, min(lengths), *firsts], np.int64)
         standing = np.minimum.reduce([store.standing() for store in stores])
         records = comm.allgather_bytes(np.concatenate([head.view(np.uint8), standing]))
         heads = [record[: head.nbytes].view(np.int64).tolist() for record in records]
         made = cls(stores, comm, np.stack([record[head.nbytes :] for record in records]))
-        made.length = min(length for _, _, length in heads)
-        shards = stores[0].shards
-        positions = np.arange(made.length, dtype=np.int64)
-        nobody = made._standing.max(0) == ABSENT
-        made.missing = positions[nobody[shards.virtual_shard_of(positions)]]
+        made.length = min(head[2] for head in heads)
+        made.firsts = np.max([head[3:] for head in heads], 0).tolist()
+        made.missing = np.unique(np.concatenate([made._missing(i) for i in range(len(stores))]))
         made.loss = Loss({}, ranges_of(made.missing))
-        if all(ranks == shards.ranks for _, ranks, _ in heads):  # else an earlier attempt went half way
-            made.loss = Loss(Loss.of(shards, (rank for rank, _, _ in heads), made.length).owned, made.loss.lost)
+        shards = stores[0].shards
+        if all(head[1] == shards.ranks for head in heads):  # else an earlier attempt went half way
+            was = Loss.of(shards, (head[0] for head in heads), made.length).since(min(made.firsts))
+            made.loss = Loss(was.owned, made.loss.lost)
         return made
+
+    def _begin(self, index: int) -> int:
+        """The first position that a store has to have: its window before the last token, which may pass once more."""
+        return min(self.firsts[index], self._stores[index].first_seen(max(0, self.length - 1)))
+
+    def _missing(self, index: int) -> Positions:
+        """The positions that no rank has in a store and that it has to have."""
+        positions = np.arange(self._begin(index), self.length, dtype=np.int64)
+        nobody = self._standing.max(0) == ABSENT
+        gone = nobody[self._stores[index].shards.virtual_shard_of(positions)] | (positions < self.firsts[index])
+        missing: Positions = positions[gone]
+        return missing
 
     def move(self) -> None:
         """Give every rank the rows that it has to hold and does not have; collective."""
         before = self._stores[0].shards
         after = deal(before, self._standing)
         sources = self._sources(after)
-        for store in self._stores:
-            store.adopt(after, self._comm.rank, self.length, self.missing)
-            for rows in self._pieces(store, sources):
+        for index, store in enumerate(self._stores):
+            store.adopt(after, self._comm.rank, self._begin(index), self.length, self._missing(index))
+            for rows in self._pieces(index, sources):
                 _exchange(store, self._comm, rows)
+
+    def start_over(self) -> None:
+        """Follow the new map with nothing in the stores; needs no communication."""
+        after = deal(self._stores[0].shards, self._standing)
+        for store in self._stores:
+            store.adopt(after, self._comm.rank, 0, 0, self.missing[:0])
 
     def _sources(self, after: ShardMap) -> Positions:
         """The rank that sends each virtual shard to a new holder, or -1, [virtual_shards]."""
@@ -83,9 +104,10 @@ class Recovery:
                 sources[shard] = having[0]
         return sources
 
-    def _pieces(self, store: ShardedKVCache, sources: Positions) -> Iterator[list[Positions]]:
-        """The positions that each rank sends, piece by piece."""
-        positions = np.arange(self.length, dtype=np.int64)
+    def _pieces(self, index: int, sources: Positions) -> Iterator[list[Positions]]:
+        """The positions of a store that each rank sends, piece by piece."""
+        store = self._stores[index]
+        positions = np.arange(self.firsts[index], self.length, dtype=np.int64)
         source = sources[store.shards.virtual_shard_of(positions)]
         positions, source = positions[source >= 0], source[source >= 0]
         if not len(positions):

@@ -2,9 +2,9 @@
 
 A sequence is cut into blocks of `block_size` tokens. Every block belongs to one of V virtual shards: block b to
 shard b mod V (round robin, for sequences that grow), or, where the final length is known, to V contiguous ranges
-of blocks. Rank r of P owns the whole virtual shards from r*V//P up to (r+1)*V//P, so ranks with one shard more
-than others, and ranks whose shards have no block yet, are normal. Because V does not depend on P, the
-canonical order of a reduction (virtual shard by virtual shard) is the same for every rank count.
+of blocks. Rank r of P owns the whole virtual shards from r*V//P up to (r+1)*V//P, or shares in proportion to given
+weights, so ranks with more shards than others, and ranks whose shards have no block yet, are normal. Because V does
+not depend on P, the canonical order of a reduction (virtual shard by virtual shard) is the same for every rank count.
 
 With `replicas` other ranks hold copies: those of one rank's shards are spread over all others in turn, so that
 after a loss every survivor takes over a part. Once ranks are gone, `holders` says shard by shard who holds what.
@@ -12,8 +12,10 @@ after a loss every survivor takes over a part. Once ranks are gone, `holders` sa
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +38,12 @@ class ShardMap:
             contiguous range of that many tokens' blocks instead; positions from `capacity` on have no owner.
         replicas: How many ranks hold each token, its owner among them; at most `ranks`.
         holders: For every virtual shard its owner and then the holders of copies; None: by the rule above.
+        weights: What each rank owns is in proportion to its weight, as near as whole virtual shards allow: one integer
+            per rank, 0 for a rank that owns nothing (it may hold copies). None: equal parts, or as `holders` says.
 
     Raises:
-        ValueError: A figure is less than 1, there are more ranks than virtual shards, or more replicas than ranks.
+        ValueError: A figure is less than 1, there are more ranks than virtual shards, more replicas than ranks, or
+            weights that are not one integer per rank.
     """
 
     ranks: int
@@ -47,6 +52,7 @@ class ShardMap:
     capacity: int | None = None
     replicas: int = 1
     holders: tuple[tuple[int, ...], ...] | None = None
+    weights: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("ranks", "virtual_shards", "block_size", "capacity", "replicas"):
@@ -65,6 +71,8 @@ class ShardMap:
             )
         if self.holders is not None:
             self._check_holders(self.holders)
+        elif self.weights is not None:
+            self._check_weights(self.weights)
 
     def virtual_range(self, rank: int) -> tuple[int, int]:
         """The virtual shards of `rank`: first, and first of the next rank.
@@ -75,7 +83,7 @@ class ShardMap:
         self._check_rank(rank)
         if self.holders is not None:
             raise ValueError("ShardMap.virtual_range: the shards of lost ranks were dealt out; a rank's are no range")
-        return rank * self.virtual_shards // self.ranks, (rank + 1) * self.virtual_shards // self.ranks
+        return self._bounds[rank], self._bounds[rank + 1]
 
     def virtual_shard_of(self, positions: Positions) -> Positions:
         """The virtual shard of each position, int64, in the shape of `positions`."""
@@ -114,9 +122,15 @@ class ShardMap:
         self._check_stop(stop)
         return _held(self, rank, start, stop, 1, None)
 
+    @cached_property
+    def _bounds(self) -> tuple[int, ...]:
+        """Where the virtual shards of each rank begin, and the end: ranks + 1 numbers."""
+        weights = self.weights or (1,) * self.ranks
+        return tuple(upto * self.virtual_shards // sum(weights) for upto in accumulate(weights, initial=0))
+
     def _by_rule(self, shard: int) -> tuple[int, ...]:
-        owner = ((shard + 1) * self.ranks - 1) // self.virtual_shards
-        turn = shard - owner * self.virtual_shards // self.ranks
+        owner = bisect_right(self._bounds, shard) - 1
+        turn = shard - self._bounds[owner]
         others = [(owner + 1 + (turn + i) % (self.ranks - 1)) % self.ranks for i in range(self.replicas - 1)]
         return (owner, *others)
 
@@ -129,6 +143,14 @@ class ShardMap:
             raise ValueError(
                 f"ShardMap: position {stop - 1} lies beyond the capacity of {self.capacity} tokens; "
                 "build the map with a larger capacity, or without one"
+            )
+
+    def _check_weights(self, weights: tuple[int, ...]) -> None:
+        whole = isinstance(weights, tuple) and all(type(weight) is int and weight >= 0 for weight in weights)
+        if not whole or len(weights) != self.ranks or not sum(weights):
+            raise ValueError(
+                f"ShardMap: weights must be a tuple of {self.ranks} integers, one per rank, 0 or more and not all 0, "
+                f"got {weights!r}"
             )
 
     def _check_holders(self, holders: tuple[tuple[int, ...], ...]) -> None:

@@ -132,15 +132,15 @@ def test_bad_models(tiny_model, capsys, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert main(generate(tmp_path)) == 2
     assert f"--model {tmp_path}: no usable" in error_line(capsys)
-    mistral = tmp_path / "window"
-    mistral.mkdir()
+    chunked = tmp_path / "chunks"
+    chunked.mkdir()
     for file in tiny_model.iterdir():
-        (mistral / file.name).symlink_to(file)
-    (mistral / "config.json").unlink()
+        (chunked / file.name).symlink_to(file)
+    (chunked / "config.json").unlink()
     config = json.loads((tiny_model / "config.json").read_text())
-    (mistral / "config.json").write_text(json.dumps({**config, "model_type": "mistral", "sliding_window": 8}))
-    assert main(generate(mistral)) == 2
-    assert "plain causal attention only; mistral has sliding_window=8" in error_line(capsys)
+    (chunked / "config.json").write_text(json.dumps({**config, "attention_chunk_size": 8}))
+    assert main(generate(chunked)) == 2
+    assert "in llama all layers attend in chunks (attention_chunk_size=8)" in error_line(capsys)
 
 
 @pytest.mark.parametrize(

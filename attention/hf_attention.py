@@ -1,0 +1,250 @@
+"""What transformers calls in place of its own attention and masks, for a rank that holds a part of the keys.
+
+A mask is not made here but handed through: which positions hold tokens, and the window. Every layer gets one, so a
+layer without has made a mask of its own, or none, and is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from attention.allreduce import three_allreduce_decode
+from attention.hf_layers import WITHOUT, ShardedLayer
+from attention.ring import ring_decode
+from attention.sharded_cache import ShardedCache
+from attention.spec import Spec
+from attention.tree import tree_decode
+from topocomm import MissingExtraError
+
+try:
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers.cache_utils import Cache
+    from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
+except ImportError as error:
+    raise MissingExtraError("attention.huggingface", "transformers", "demo") from error
+
+METHODS: dict[str, Callable[..., torch.Tensor]] = {
+    "tree": tree_decode,
+    "ring": ring_decode,
+    "allreduce": three_allreduce_decode,
+}
+IMPLEMENTATION = "topocomm_sharded"
+"""The name under which transformers knows the attention function."""
+
+HARMLESS = frozenset({"position_ids", "use_cache", "logits_to_keep", "output_hidden_states", "return_dict"})
+"""Keyword arguments that reach the attention function but do not change its result."""
+
+
+@dataclass
+class Active:
+    """What the hooks need to know in the rank that calls them.
+
+    Attributes:
+        cache: The cache of the running call.
+        decode: One of `METHODS`.
+        model: The model whose `generate` finds its cache itself; None: it is given one.
+        replaced: Caches of transformers that a sharded one took the place of.
+    """
+
+    cache: ShardedCache
+    decode: Callable[..., torch.Tensor]
+    model: PreTrainedModel | None = None
+    replaced: WeakSet[Cache] = field(default_factory=WeakSet)
+
+
+ACTIVE: ContextVar[Active | None] = ContextVar("topocomm_sharded_generation", default=None)
+
+
+@dataclass(frozen=True)
+class PositionMask:
+    """The mask of a forward pass, by position.
+
+    Attributes:
+        window: Keys that a query sees, itself among them; None: all before it.
+        present: Which positions hold tokens, bool [batch, kv_length]; None: all.
+    """
+
+    window: int | None
+    present: torch.Tensor | None
+
+
+def active() -> Active:
+    """What is sharded in this thread.
+
+    Raises:
+        RuntimeError: Nothing.
+    """
+    found = ACTIVE.get()
+    if found is None:
+        raise RuntimeError(
+            "this model is sharded over ranks; call it inside `with shard_generation(model, comm)`, "
+            "or where enable(model, comm) was called"
+        )
+    return found
+
+
+def sharded_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Any,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function that transformers calls: all queries against this rank's shard, then the merge.
+
+    Args:
+        module: The attention layer.
+        query: [batch, heads, q_len, d], the same on every rank.
+        key: The owned keys [batch, kv_heads, n_local, d], as `ShardedLayer.update` returned them.
+        value: The owned values.
+        attention_mask: The `PositionMask` of `sharded_mask`.
+        **options: `scaling`, `softcap`, `s_aux` (sinks), `sliding_window`, and what else transformers passes;
+            refused if it would change the result.
+
+    Returns:
+        The attention output [batch, q_len, heads, d], and None for the weights.
+
+    Raises:
+        ValueError: What this layer asks for is not covered, or not by this call; the message names the layer.
+    """
+    now = active()
+    layer, name = _layer_of(now.cache, module)
+    if layer.keys is not key:
+        raise ValueError(
+            f"sharded attention: {name} got keys that are not those of the sharded cache; pass past_key_values=cache, "
+            "the cache of shard_generation or enable, to every call but a generate after enable (a model that alters "
+            "cached keys is not covered)"
+        )
+    mask = _checked_mask(attention_mask, layer, name, options.pop("sliding_window", None))
+    spec = Spec(
+        scale=options.pop("scaling", None),
+        causal=True,
+        window=mask.window,
+        softcap=options.pop("softcap", None),
+        sinks=options.pop("s_aux", None),
+    )
+    _refuse_options(options, name)
+    keys = layer.store.positions
+    out = now.decode(
+        query,
+        key,
+        value,
+        now.cache.comm,
+        spec=spec,
+        q_positions=layer.queries,
+        kv_positions=keys,
+        kv_mask=None if mask.present is None else mask.present[:, keys],
+    )
+    layer.attended()
+    return out.transpose(1, 2).contiguous(), None
+
+
+def sharded_mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] = causal_mask_function,
+    attention_mask: torch.Tensor | None = None,
+    config: Any = None,
+    local_size: int | None = None,
+    **_: Any,
+) -> PositionMask:
+    """The mask function that transformers calls for every kind of mask of a forward pass: checks, and the mask.
+
+    Raises:
+        ValueError: The mask does not fit, the sequence is too long for the model, or the model wants another
+            pattern than causal, with a window or without.
+    """
+    active()
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is not None and kv_length > limit:
+        raise ValueError(f"the sequence has {kv_length} tokens, the model has {limit} positions; shorten the prompt")
+    window = None
+    if mask_function is not causal_mask_function:
+        window = local_size or getattr(config, "sliding_window", None)
+        if window is None or not _same(mask_function, sliding_window_causal_mask_function(window)):
+            raise ValueError(
+                "sharded attention covers the causal mask and the sliding window; this call adds another pattern to it "
+                f"(packed sequences, images or chunks): leave out what asks for it, or {WITHOUT}"
+            )
+    if attention_mask is None:
+        return PositionMask(window, None)
+    if attention_mask.shape != (batch_size, kv_length):
+        raise ValueError(
+            f"attention_mask must be [batch, tokens so far] = {[batch_size, kv_length]}, "
+            f"got {list(attention_mask.shape)}; it covers the cached tokens and the new ones"
+        )
+    present = attention_mask.bool()
+    return PositionMask(window, None if bool(present.all()) else present)
+
+
+AttentionInterface.register(IMPLEMENTATION, sharded_attention)
+AttentionMaskInterface.register(IMPLEMENTATION, sharded_mask)
+
+
+def _layer_of(cache: ShardedCache, module: torch.nn.Module) -> tuple[ShardedLayer, str]:
+    index = getattr(module, "layer_idx", None)
+    if not isinstance(index, int) or index >= len(cache.sharded_layers):
+        raise ValueError(f"sharded attention: {type(module).__name__} is no layer of the text decoder; {WITHOUT}")
+    return cache.sharded_layers[index], f"layer {index} ({type(module).__name__})"
+
+
+def _checked_mask(mask: Any, layer: ShardedLayer, name: str, sliding_window: int | None) -> PositionMask:
+    """The mask of a layer.
+
+    Raises:
+        ValueError: It is another's, or does not fit what the layer says and what its cache keeps.
+    """
+    if mask is None:
+        raise ValueError(
+            f"sharded attention: {name} got no mask, so which tokens are padding is not known; the model "
+            f"must take its masks from transformers.masking_utils: {WITHOUT}"
+        )
+    if not isinstance(mask, PositionMask):
+        shape = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+        raise ValueError(
+            f"sharded attention takes a padding mask [batch, length], got one of shape {shape} in {name}; "
+            "give the model the tokenizer's attention_mask"
+        )
+    kept = layer.store.window
+    if mask.window != kept or sliding_window not in (None, kept):
+        raise ValueError(
+            f"sharded attention: {name} has a mask of window {mask.window}, asks for sliding_window={sliding_window}, "
+            f"and the model's configuration for {kept}; all three must be one number: check config.layer_types and "
+            "config.sliding_window"
+        )
+    return mask
+
+
+def _refuse_options(options: dict[str, Any], name: str) -> None:
+    """Refuse every keyword argument that may change attention and is not covered."""
+    if options.pop("is_causal", None) is False:
+        raise ValueError(f"sharded attention is causal; {name} asks for is_causal=False: {WITHOUT}")
+    for option, value in options.items():
+        if option in HARMLESS or value is None or value is False:
+            continue
+        if isinstance(value, torch.Tensor) or value != 0.0:
+            told = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+            raise ValueError(
+                f"sharded attention: {name} does not support {option}={told}; leave it out of the call, or {WITHOUT}"
+            )
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two functions have the same code over the same values."""
+    if isinstance(a, FunctionType) and isinstance(b, FunctionType):
+        cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (a, b)]
+        return a.__code__ is b.__code__ and _same(tuple(cells[0]), tuple(cells[1]))
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+    return type(a) is type(b) and isinstance(a, (int, str)) and a == b

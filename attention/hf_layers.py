@@ -1,0 +1,162 @@
+"""What transformers' layers keep in a sharded cache: one rank's positions of one layer, with global lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attention.cache import ShardedKVCache
+from attention.shards import Positions
+from topocomm import MissingExtraError
+
+try:
+    from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
+except ImportError as error:
+    raise MissingExtraError("attention.huggingface", "transformers", "demo") from error
+
+WITHOUT = "generate with this model on one rank, without attention.huggingface"
+"""The remedy where a model is not covered."""
+
+COVERED_TYPES = frozenset({"full_attention", "sliding_attention"})
+
+
+class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """One layer of a `ShardedCache`: `keys` and `values` hold the owned positions only, lengths are global."""
+
+    is_compileable = False
+
+    def __init__(self, store: ShardedKVCache) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.store = store
+        self.is_sliding = store.window is not None
+        self.record_past = False
+        """Whether transformers will undo tokens of the passes to come, with `crop` after each."""
+        self.queries = torch.arange(0)
+        """Positions of the queries of the running forward pass."""
+        self.restoring: Positions | None = None
+        """Positions of the running pass where it puts back lost tokens; None: it adds the next ones."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keep the owned ones of the next tokens; returns all owned keys and values."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        if self.restoring is None:
+            self.queries = torch.arange(self.store.length, self.store.length + key_states.shape[2])
+            self.store.append(key_states, value_states)
+        else:
+            self.queries = torch.from_numpy(self.restoring)
+            self.store.restore(key_states, value_states, self.restoring)
+        return self.show()
+
+    def attended(self) -> None:
+        """The queries of the running pass are done: drop what none that follow can see."""
+        if self.is_sliding and not self.record_past and self.restoring is None:
+            self.store.evict()
+            self.show()
+
+    def activate_past_recording(self) -> None:
+        """Keep all tokens of a pass until the next one, so that any of them can be undone."""
+        self.record_past = True
+
+    def get_seq_length(self) -> int:
+        """Tokens of the whole sequence, on all ranks."""
+        return self.store.length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Masks cover the whole sequence; the attention function picks the owned positions."""
+        return self.store.length + (query_length if self.restoring is None else 0), 0
+
+    def reset(self) -> None:
+        """Forget all tokens."""
+        self.store.reset()
+        super().reset()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last `-tokens_to_remove` tokens of the sequence (a negative number, as in transformers)."""
+        if tokens_to_remove > 0:
+            raise ValueError(f"ShardedLayer.crop: tokens_to_remove must be 0 or negative, got {tokens_to_remove}")
+        if self.is_initialized:
+            self.store.truncate(max(0, self.store.length + tokens_to_remove))
+            self.show()
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Take the batch rows `beam_idx`; local to each rank."""
+        self._select(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every batch row."""
+        if self.is_initialized:
+            self._select(torch.arange(self.store.k.shape[0]).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep the batch rows `indices`."""
+        self._select(indices)
+
+    def offload(self) -> None:
+        """Refused: a shard stays where it is."""
+        raise NotImplementedError("ShardedCache cannot be offloaded; use more ranks")
+
+    def adopted(self) -> None:
+        """Follow a store that a recovery has changed."""
+        if self.store.length:
+            self.show()
+        elif self.is_initialized:
+            self.reset()
+
+    def _select(self, index: torch.Tensor) -> None:
+        if self.is_initialized:
+            self.store.select_batch(index)
+            self.show()
+
+    def show(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The owned keys and values, after the store has changed."""
+        keys, values = self.keys, self.values = self.store.k, self.store.v
+        return keys, values
+
+
+def layer_windows(config: Any) -> list[int | None]:
+    """The sliding window of every layer of a model, None where a layer has none.
+
+    Args:
+        config: The configuration of the text decoder.
+
+    Raises:
+        ValueError: A layer keeps something else than keys and values of its own, or the model is no decoder of which
+            every layer is causal; the message says which layer, and what to do.
+    """
+    refused = _unsupported_model(config)
+    windows: list[int | None] = []
+    if not refused:
+        types = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+        layers = DynamicCache(config=config).layers
+        for index, (kind, layer) in enumerate(zip(types, layers, strict=True)):
+            if kind not in COVERED_TYPES or type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+                refused = f"layer {index} is of type {kind}, kept in a {type(layer).__name__}"
+                break
+            windows.append(getattr(layer, "sliding_window", None))
+    if refused:
+        raise ValueError(
+            f"a sharded cache covers layers with causal attention over all tokens or over a sliding window; "
+            f"in {config.model_type} {refused}; {WITHOUT}"
+        )
+    return windows
+
+
+def _unsupported_model(config: Any) -> str:
+    """What of a whole model is not covered; empty if nothing."""
+    if getattr(config, "is_encoder_decoder", False):
+        return "a decoder attends to an encoder"
+    if getattr(config, "use_bidirectional_attention", None) in (True, "all") or not getattr(config, "is_causal", True):
+        return "all layers attend to later tokens too (use_bidirectional_attention, is_causal)"
+    if shared := getattr(config, "num_kv_shared_layers", None):
+        return f"the last {shared} layers use keys of earlier layers (num_kv_shared_layers={shared})"
+    sharing = getattr(config, "kv_sharing_modes", None) or ()
+    for index, mode in enumerate(sharing):
+        if mode is not None:
+            return f"layer {index} shares keys with another (kv_sharing_modes: {mode})"
+    if not getattr(config, "layer_types", None) and getattr(config, "attention_chunk_size", None):
+        return f"all layers attend in chunks (attention_chunk_size={config.attention_chunk_size})"
+    return ""
