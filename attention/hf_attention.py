@@ -18,6 +18,7 @@ import torch
 from attention.allreduce import three_allreduce_decode
 from attention.hf_layers import WITHOUT, ShardedLayer
 from attention.ring import ring_decode
+from attention.ring_prefill import ring_attention
 from attention.sharded_cache import ShardedCache
 from attention.spec import Spec
 from attention.tree import tree_decode
@@ -49,12 +50,14 @@ class Active:
     Attributes:
         cache: The cache of the running call.
         decode: One of `METHODS`.
+        order: Of `tree_decode`: "any", or "canonical".
         model: The model whose `generate` finds its cache itself; None: it is given one.
         replaced: Caches of transformers that a sharded one took the place of.
     """
 
     cache: ShardedCache
     decode: Callable[..., torch.Tensor]
+    order: str = "any"
     model: PreTrainedModel | None = None
     replaced: WeakSet[Cache] = field(default_factory=WeakSet)
 
@@ -132,17 +135,14 @@ def sharded_attention(
         sinks=options.pop("s_aux", None),
     )
     _refuse_options(options, name)
-    keys = layer.store.positions
-    out = now.decode(
-        query,
-        key,
-        value,
-        now.cache.comm,
-        spec=spec,
-        q_positions=layer.queries,
-        kv_positions=keys,
-        kv_mask=None if mask.present is None else mask.present[:, keys],
-    )
+    keys, comm = layer.store.positions, now.cache.comm
+    if layer.sharded_tokens is not None:
+        out = ring_attention(query, key, value, comm, spec=spec, positions=keys)
+    else:
+        present = None if mask.present is None else mask.present[:, keys]
+        given = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}
+        order = {} if now.order == "any" else {"order": now.order, "shards": layer.store.shards}
+        out = now.decode(query, key, value, comm, spec=spec, **given, **order)
     layer.attended()
     return out.transpose(1, 2).contiguous(), None
 

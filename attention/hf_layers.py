@@ -36,6 +36,8 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Positions of the queries of the running forward pass."""
         self.restoring: Positions | None = None
         """Positions of the running pass where it puts back lost tokens; None: it adds the next ones."""
+        self.sharded_tokens: int | None = None
+        """Tokens of the running pass on all ranks together, where each passes its own; None: all ranks pass all."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -43,7 +45,10 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Keep the owned ones of the next tokens; returns all owned keys and values."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        if self.restoring is None:
+        if self.sharded_tokens is not None:
+            self.store.extend(key_states, value_states, self.sharded_tokens)
+            self.queries = self.store.positions
+        elif self.restoring is None:
             self.queries = torch.arange(self.store.length, self.store.length + key_states.shape[2])
             self.store.append(key_states, value_states)
         else:
@@ -67,6 +72,8 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Masks cover the whole sequence; the attention function picks the owned positions."""
+        if self.sharded_tokens is not None:
+            return self.sharded_tokens, 0
         return self.store.length + (query_length if self.restoring is None else 0), 0
 
     def reset(self) -> None:

@@ -43,6 +43,7 @@ except ImportError as error:
     raise MissingExtraError("attention.huggingface", "transformers", "demo") from error
 
 Method = Literal["tree", "ring", "allreduce"]
+Order = Literal["any", "canonical"]
 
 RECORDED = ("input_ids", "position_ids", "attention_mask")
 """What a forward pass is given that a recovery needs."""
@@ -82,6 +83,7 @@ def enable(
     comm: Communicator,
     *,
     method: Method = "tree",
+    order: Order = "any",
     shards: ShardMap | None = None,
     replicas: int | None = None,
 ) -> Sharding:
@@ -99,6 +101,8 @@ def enable(
         comm: The ranks; all of them call this, and make the same calls with the same inputs.
         method: How partial results meet: "tree" (one planned reduction), "ring" (keys and values travel), or
             "allreduce" (three all-reduces).
+        order: "canonical": by "tree", in an order that the number of ranks does not change, see `tree_decode`. Then
+            logits are the same bits on any number of ranks, if each has as many torch threads.
         shards: Who owns which positions; None deals blocks of 16 tokens out round robin.
         replicas: How many ranks hold each token; None: as `shards` says, by default one. With two the loss of any
             one rank loses no token, for twice the memory.
@@ -113,9 +117,8 @@ def enable(
     """
     if ACTIVE.get() is not None:
         raise ValueError("enable: a model is sharded in this thread already; call disable() on what enable returned")
-    if method not in get_args(Method):
-        raise ValueError(f"enable: method must be one of {', '.join(get_args(Method))}, got {method!r}")
-    state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], model)
+    _check_ways("enable", method, order)
+    state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order, model)
     with ExitStack() as stack:
         _activate(stack, model, state)
         return Sharding(state, stack.pop_all())
@@ -127,6 +130,7 @@ def shard_generation(
     comm: Communicator,
     *,
     method: Method = "tree",
+    order: Order = "any",
     shards: ShardMap | None = None,
     replicas: int | None = None,
 ) -> Iterator[ShardedCache]:
@@ -140,6 +144,7 @@ def shard_generation(
         model: As for `enable`.
         comm: The ranks; all of them enter the context and make the same calls with the same inputs.
         method: As for `enable`.
+        order: As for `enable`.
         shards: As for `enable`.
         replicas: As for `enable`.
 
@@ -149,14 +154,21 @@ def shard_generation(
     Raises:
         ValueError: As for `enable`.
     """
-    if method not in get_args(Method):
-        raise ValueError(f"shard_generation: method must be one of {', '.join(get_args(Method))}, got {method!r}")
-    state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method])
+    _check_ways("shard_generation", method, order)
+    state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order)
     with ExitStack() as stack:
         _activate(stack, model, state)
         if comm.size > 1:
             stack.enter_context(OneChoice(lambda: state.cache.comm))
         yield state.cache
+
+
+def _check_ways(function: str, method: str, order: str) -> None:
+    for name, value, known in (("method", method, get_args(Method)), ("order", order, get_args(Order))):
+        if value not in known:
+            raise ValueError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
+    if order == "canonical" and method != "tree":
+        raise ValueError(f'{function}: order="canonical" goes with method="tree", got {method!r}')
 
 
 def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:

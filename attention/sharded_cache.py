@@ -78,6 +78,41 @@ class ShardedCache(Cache):
             return {}
         return {"input_ids": self.record.ids.clone(), "attention_mask": self.record.mask.clone()}
 
+    def prefill(self, input_ids: torch.Tensor) -> None:
+        """Take a prompt but for its last token, each rank with the tokens that it owns; collective.
+
+        A forward pass gives every rank all tokens. Here each passes its own through the model, and at every layer keys
+        and values travel around the ranks (`ring_attention`): 1/P of the work and of the activations on each of P
+        ranks. Then `generate` goes on from the last token. A prompt that leaves a rank without tokens passes whole.
+
+        Args:
+            input_ids: The prompt, int64 [batch, tokens], without padding; the same on every rank.
+
+        Raises:
+            ValueError: The cache is not empty, or keeps copies, which other ranks' tokens would have to be sent for.
+        """
+        tokens = input_ids.shape[1] - 1
+        if self.get_seq_length():
+            raise ValueError(f"ShardedCache.prefill: the cache has {self.get_seq_length()} tokens already; reset() it")
+        if self.shards.replicas > 1:
+            raise ValueError(
+                "ShardedCache.prefill: with replicas a rank keeps tokens that others pass through the model; leave "
+                "replicas out, or let generate take the prompt"
+            )
+        if tokens < 1:
+            return None
+        self.record.add(0, input_ids[:, :tokens], None, None)
+        counts = [len(self.shards.owned(rank, 0, tokens)) for rank in range(self.comm.size)]
+        if min(counts) == 0:
+            return self._fill(tokens)
+        for layer in self.sharded_layers:
+            layer.sharded_tokens = tokens
+        try:
+            self._pass(self.shards.owned(self.comm.rank, 0, tokens).copy(), None)
+        finally:
+            for layer in self.sharded_layers:
+                layer.sharded_tokens = None
+
     def lost(self, survivors: Iterable[int]) -> Loss:
         """What the cache loses if only these ranks of it are left, the same in all layers."""
         shortest = min(self.sharded_layers, key=lambda layer: layer.store.length)
