@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attention.agreeing import agree_once
 from attention.arrays import Masking
 from attention.canonical import canonical_partials
 from attention.communicators import prepared, state_of
@@ -111,7 +112,8 @@ def tree_decode(  # noqa: PLR0913
         return found if return_lse else found.out
     options = Options(spec, masking, return_lse, out, result)
     call = ShardedCall.begin("tree_decode", q, (k_shard, v_shard), comm, options)
-    watch = Verification(call, wire) if due(call.comm, verify) else None
+    agree_once("tree_decode", call.comm, call.inputs, {"order": order, "result": result, "wire": wire})
+    watch = Verification(call, wire, kv_positions) if due(call.comm, verify) else None
     if order == "canonical":
         _canonical(call, watch, shards or ShardMap(call.comm.size), kv_positions)
     elif wire == "bfloat16" and call.comm.size > 1:

@@ -322,12 +322,85 @@ def test_verification_finds_planted_faults_on_every_rank(monkeypatch, what, part
     assert len(failed) == 2 and any(re.search(part, one) for one in failed), failed
 
 
+def failures(ranks, call):
+    """What every rank's call raises."""
+    found = {}
+
+    def on_rank(comm):
+        try:
+            call(comm)
+        except MismatchError as error:
+            found[comm.rank] = str(error)
+
+    run_local(on_rank, ranks=ranks)
+    return found
+
+
+def test_verification_finds_a_key_on_two_ranks():
+    q, k, v = case_of((1, 2, 1, 1, 40, 8, 8))
+    pieces = [np.r_[0:10, 20:30], np.r_[10:20], np.r_[30:40, 12:14]]
+
+    def call(comm, pieces=pieces):
+        mine = pieces[comm.rank]
+        tree_decode(q, k[:, :, mine], v[:, :, mine], comm, kv_positions=mine, verify=1)
+
+    found = failures(3, call)
+    assert len(found) == 3 and all("the key at position 12 is on ranks [1, 2]" in text for text in found.values())
+    pieces[2] = np.r_[30:40]
+    assert not failures(3, call)
+
+
+def test_verification_finds_other_queries():
+    q, k, v = case_of((1, 2, 1, 2, 40, 8, 8))
+    spec = Spec(causal=True)
+
+    def call(comm, **given):
+        mine = np.arange(40)[comm.rank :: 2]
+        tree_decode(
+            given.get("q", q), k[:, :, mine], v[:, :, mine], comm, spec=spec, kv_positions=mine,
+            q_positions=given.get("at", [38, 39]), verify=1,
+        )  # fmt: skip
+
+    assert not failures(2, call)
+    for change in ({"q": q + 1e-6}, {"at": [37, 39]}):
+        found = failures(2, lambda comm, change=change: call(comm, **(change if comm.rank else {})))
+        assert len(found) == 2 and "ranks [1] were given other queries or q_positions than rank 0" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (
+            {"k": torch.bfloat16},
+            r"rank 0 has dtype of k and v torch.float32, rank 2 has dtype of k and v torch.bfloat16",
+        ),
+        ({"q": torch.float16}, "dtype of q"),
+        ({"spec": Spec(softcap=3.0)}, "has spec Spec"),
+        ({"result": "heads"}, "rank 0 has result all, rank 2 has result heads"),
+        ({"heads": 4}, "rank 0 has heads 2, rank 2 has heads 4"),
+        ({"kv_heads": 1}, "kv_heads"),
+    ],
+    ids=str,
+)
+def test_ranks_that_call_it_otherwise_are_named_on_every_rank(change, part):
+    def call(comm):
+        mine = change if comm.rank == 2 else {}
+        q = torch.zeros(1, mine.get("heads", 2), 1, 8, dtype=mine.get("q", torch.float32))
+        k = torch.zeros(1, mine.get("kv_heads", 2), 5, 8, dtype=mine.get("k", torch.float32))
+        options = {name: value for name, value in mine.items() if name in ("spec", "result")}
+        tree_decode(q, k, k, comm, **options)
+
+    found = failures(3, call)
+    assert len(found) == 3
+    assert all("ranks [2] differ from rank 0" in text and re.search(part, text) for text in found.values()), found
+
+
 def test_verification_takes_one_call_of_many_and_another_head_each_time(monkeypatch):
     heads = []
     before = attention.tree.Verification.__init__
 
-    def counted(self, call, wire):
-        before(self, call, wire)
+    def counted(self, call, *more):
+        before(self, call, *more)
         heads.append((self.entry, self.head))
 
     monkeypatch.setattr(attention.tree.Verification, "__init__", counted)

@@ -1,0 +1,54 @@
+"""What the ranks of a sharded call must have alike, checked once for every kind of call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attention.arrays import Inputs
+from attention.communicators import state_of
+from topocomm import Communicator, MismatchError
+
+RECORD_BYTES = 1024
+"""Of the text that each rank tells; the figures of long specs may be cut."""
+Facts = dict[str, Any]
+
+
+def agree_once(function: str, comm: Communicator, inputs: Inputs, choices: Facts) -> None:
+    """Compare heads, dims, dtypes, the spec and other choices over all ranks; collective at the first call of a kind.
+
+    Raises:
+        MismatchError: Ranks differ; on every rank. What differs only later, on some rank alone, is found by a limit of
+            time: that rank waits for an exchange of which the others know nothing.
+    """
+    if comm.size == 1:
+        return
+    key = (function, inputs.q.dtype, inputs.k.dtype, *inputs.k.shape[1::2], inputs.v.shape[3], inputs.spec)
+    key = (*key, inputs.q.shape[1], *choices.items())
+    agreed: set[Any] = state_of(comm).setdefault("agreed", set())
+    if key in agreed:
+        return
+    facts: Facts = {
+        "heads": inputs.q.shape[1],
+        "kv_heads": inputs.k.shape[1],
+        "d": inputs.q.shape[3],
+        "d_v": inputs.v.shape[3],
+        "dtype of q": inputs.q.dtype,
+        "dtype of k and v": inputs.k.dtype,
+        **choices,
+        "spec": inputs.spec,
+    }
+    text = "\n".join(f"{name} {value}" for name, value in facts.items()).encode()[:RECORD_BYTES]
+    record = np.zeros(RECORD_BYTES, np.uint8)
+    record[: len(text)] = np.frombuffer(text, np.uint8)
+    told = [bytes(one).rstrip(b"\0").decode(errors="replace").split("\n") for one in comm.allgather_bytes(record)]
+    differing = [rank for rank, one in enumerate(told) if one != told[0]]
+    if differing:
+        pairs = zip(told[0], told[differing[0]], strict=False)
+        first, other = next((a, b) for a, b in pairs if a != b)
+        raise MismatchError(
+            f"rank {comm.rank}: {function}: ranks {differing} differ from rank 0: rank 0 has {first}, rank "
+            f"{differing[0]} has {other}; all must call it with the same heads, dims, dtypes, spec and choices"
+        )
+    agreed.add(key)
