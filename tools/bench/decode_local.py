@@ -1,0 +1,71 @@
+"""The CPU kernel alone: how fast it reads K and V, beside a mere sum over the same memory and torch's SDPA."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from decode_ways import Step
+from numpy.typing import NDArray
+from reading import reader
+from torch.nn.functional import scaled_dot_product_attention
+
+from attention import local_attention
+
+DIM = 128
+HEADS = ((8, 4), (32, 1), (2, 8), (1, 32))
+"""Key heads, and query heads for each."""
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+AGREE = {torch.float32: 1e-4, torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9}
+"""How far SDPA, which rounds more, may be from ours, relative to the largest |out|."""
+
+
+def compare_local(mib: int, repeats: int) -> None:
+    """Print one line for every dtype and number of heads."""
+    print(
+        f"{mib} MiB of K and V, head dim {DIM}, one query, {torch.get_num_threads()} threads, {repeats} turns\n"
+        "ms: median (quartiles). GB/s: of K and V. read: their memory summed, by as many threads\n"
+        f"{'dtype':9} {'KV x query heads':>16} {'keys':>10} {'read ms':>24} {'ours ms':>24} {'SDPA ms':>26} "
+        f"{'read':>6} {'ours':>6} {'ours/read':>9} {'SDPA/ours':>9}"
+    )
+    for dtype in DTYPES:
+        for kv_heads, group in HEADS:
+            keys = mib * 2**20 // (2 * kv_heads * DIM * dtype.itemsize)
+            q = torch.randn(1, kv_heads * group, 1, DIM).to(dtype)
+            step = Step(q, *(torch.randn(1, kv_heads, keys, DIM, dtype=dtype) for _ in range(2)))
+            print(_row(step, f"{kv_heads} x {group}", repeats), flush=True)
+
+
+def _row(step: Step, heads: str, repeats: int) -> str:
+    q, k, v = step
+    ways: tuple[Callable[[], object], ...] = (
+        reader(k, v),
+        lambda: local_attention(q, k, v),
+        lambda: scaled_dot_product_attention(q, k, v, enable_gqa=True),
+    )
+    ours, theirs = local_attention(q, k, v).out, scaled_dot_product_attention(q, k, v, enable_gqa=True).float()
+    off = float((ours - theirs).abs().max() / ours.abs().max())
+    if not off <= AGREE[q.dtype]:
+        raise SystemExit(f"local_attention and torch's SDPA differ by {off:.1e} in {q.dtype}")
+    ms = _in_turns(ways, repeats)
+    read_ms, ours_ms, sdpa_ms = np.median(ms, axis=1)
+    read, our = (step.kv_bytes / took / 1e6 for took in (read_ms, ours_ms))
+    shown = [f"{np.median(one):.1f} ({np.percentile(one, 25):.1f} to {np.percentile(one, 75):.1f})" for one in ms]
+    name = str(q.dtype).removeprefix("torch.")
+    return (
+        f"{name:9} {heads:>16} {k.shape[2]:>10,} {shown[0]:>24} {shown[1]:>24} {shown[2]:>26} "
+        f"{read:6.1f} {our:6.1f} {our / read:9.0%} {sdpa_ms / ours_ms:9.2f}"
+    )
+
+
+def _in_turns(ways: tuple[Callable[[], object], ...], repeats: int) -> NDArray[np.float64]:
+    """Milliseconds [way, turn]."""
+    ms = np.zeros((len(ways), repeats))
+    for turn in range(-1, repeats):  # the first turn warms up
+        for index, way in enumerate(ways):
+            began_ns = time.perf_counter_ns()
+            way()
+            ms[index, turn] = (time.perf_counter_ns() - began_ns) / 1e6
+    return ms
