@@ -407,3 +407,23 @@ def test_verification_takes_one_call_of_many_and_another_head_each_time(monkeypa
     q, k, v = case_of(SHAPES[1])
     run_local(lambda comm: [tree_decode(q, k, v, comm, verify=3) for _ in range(8)], ranks=1)
     assert heads == [(0, 0), (0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 1, 517, 64, 48), (3, 2, 2, 5, 700, 128, 128)], ids=str)
+def test_bfloat16_errs_at_most_twice_as_much_as_torch_does_in_bfloat16(shape, ranks, wire):
+    q, k, v = case_of(shape, torch.bfloat16, peak=1.0)
+    exact = torch.from_numpy(reference_attention(*(x.double().numpy() for x in (q, k, v))).out)
+    group = shape[2]
+    weights = ((q @ k.repeat_interleave(group, 1).transpose(2, 3)) * shape[5] ** -0.5).softmax(-1)
+    theirs = ((weights @ v.repeat_interleave(group, 1)).double() - exact).abs().max()
+    pieces = cuts(shape[4], ranks)
+
+    def on_rank(comm):
+        piece = pieces[comm.rank]
+        return tree_decode(q, k[:, :, piece], v[:, :, piece], comm, wire=wire)
+
+    for one in run_local(on_rank, ranks=ranks):
+        assert one.dtype == torch.bfloat16
+        assert (one.double() - exact).abs().max() <= 2 * theirs
