@@ -53,6 +53,11 @@ def canonical_partials(inputs: Inputs, comm: Communicator, shards: ShardMap, pos
     segments = np.array([edges[:-1], edges[1:]], np.int64).T
     if kernel_takes(inputs):
         return attend_segments(inputs, order[None], segments)
+    if inputs.pages is not None:
+        raise OperatorError(
+            'tree_decode: block_tables with order="canonical" need numba and keys whose last axis is not strided; '
+            "install topocomm[attention], or pass contiguous pages"
+        )
     return _one_by_one(inputs, order, segments)
 
 

@@ -113,7 +113,7 @@ def tree_decode(  # noqa: PLR0913
     options = Options(spec, masking, return_lse, out, result)
     call = ShardedCall.begin("tree_decode", q, (k_shard, v_shard), comm, options)
     agree_once("tree_decode", call.comm, call.inputs, {"order": order, "result": result, "wire": wire})
-    watch = Verification(call, wire, kv_positions) if due(call.comm, verify) else None
+    watch = Verification(call, wire, kv_positions) if due(call.comm, verify) and call.inputs.q.numel() else None
     if order == "canonical":
         _canonical(call, watch, shards or ShardMap(call.comm.size), kv_positions)
     elif wire == "bfloat16" and call.comm.size > 1:

@@ -53,6 +53,8 @@ def attend_rows(inputs: Inputs, result: Partial, between_pieces: Callable[[], No
     the number of threads does not change the result's bits.
     """
     items = len(inputs.q) * inputs.k.shape[1] * -(-inputs.rows // _kernel().TILE_ROWS)
+    if items == 0:  # no batch entry, or no query
+        return
     parts = max(1, min(FEW_ITEMS // items, inputs.n // SEGMENT_KEYS))
     edges = [inputs.n * part // parts for part in range(parts + 1)]
     segments = np.array([edges[:-1], edges[1:]], np.int64).T

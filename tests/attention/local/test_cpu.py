@@ -296,3 +296,12 @@ def test_what_does_not_fit_is_named(change, parts):
     for part in parts:
         assert part in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "empty", [(0, 2, 3, 1, 5, 8, 4), (2, 2, 3, 0, 5, 8, 4), (2, 2, 3, 1, 0, 8, 4), (0, 1, 1, 0, 0, 8, 4)]
+)
+def test_no_batch_entry_no_query_and_no_key(path, empty):
+    got = local_attention(*arrays(empty))
+    assert got.out.shape == (empty[0], empty[1] * empty[2], empty[3], 4) and (got.out == 0).all()
+    assert got.lse.shape == got.out.shape[:3] and (got.lse == -np.inf).all()
