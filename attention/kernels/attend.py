@@ -13,27 +13,9 @@ import math
 import numpy as np
 from numba import njit
 
-from attention.kernels.simd import (
-    HALVES,
-    KEYS,
-    LANES,
-    ROWS,
-    add,
-    add_weighted,
-    exp,
-    finite,
-    fma,
-    greater,
-    greatest,
-    load,
-    mul,
-    prefetch,
-    products,
-    spread,
-    store,
-    sub,
-    tanh,
-)
+from attention.kernels.lanes import HALVES, KEYS, LANES, ROWS
+from attention.kernels.simd import add, exp, finite, fma, greater, greatest, load, mul, spread, store, sub, tanh
+from attention.kernels.tiles import add_weighted, prefetch, products
 
 __all__ = ["HALVES", "LANES", "ROWS", "TILE_ROWS", "attend_items"]
 
