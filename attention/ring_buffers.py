@@ -119,5 +119,5 @@ def _packed(shape: tuple[int, ...], slots: int) -> tuple[Layout, NDArray[np.uint
 
 def _partial(layout: Layout, buffer: NDArray[np.uint8], offset: int) -> Partial:
     views = layout.views(buffer, offset, layout.rows)
-    out = torch.from_numpy(views["out"]).view(*layout.leading, -1)
+    out = torch.from_numpy(views["out"]).view(*layout.leading, views["out"].shape[-1])
     return Partial(out, torch.from_numpy(views["lse"]).view(layout.leading))

@@ -1,6 +1,7 @@
 """Inputs for attention tests: odd shapes, shards of uneven length, and the bound on errors."""
 
 import numpy as np
+import torch
 
 # batch, kv_heads, query heads per key head, q_len, n, d, d_v: sizes differ, so that swapped axes cannot pass.
 SHAPES = [
@@ -62,3 +63,14 @@ def _pairs(factors):
         for x in range(len(factors[a]))
         for y in range(len(factors[b]))
     }
+
+
+def by_map(tensors, shards, rank, length):
+    """This rank's keys, values and their positions."""
+    mine = torch.from_numpy(shards.owned(rank, 0, length).copy())
+    return (*(x.index_select(2, mine) for x in tensors), mine)
+
+
+def case_of(shape, dtype=torch.float32, **options):
+    """`arrays` as tensors of a dtype."""
+    return tuple(torch.from_numpy(x).to(dtype) for x in arrays(shape, **options))
