@@ -8,6 +8,8 @@ import numpy as np
 
 from attention.arrays import Inputs
 from attention.communicators import state_of
+from attention.coverage import fault, key_ranges
+from attention.visibility import Masking
 from topocomm import Communicator, MismatchError
 
 RECORD_BYTES = 1024
@@ -15,20 +17,25 @@ RECORD_BYTES = 1024
 Facts = dict[str, Any]
 
 
-def agree_once(function: str, comm: Communicator, inputs: Inputs, choices: Facts) -> None:
+def agree_once(function: str, comm: Communicator, inputs: Inputs, masking: Masking, choices: Facts) -> None:
     """Compare heads, dims, dtypes, the spec and other choices over all ranks; collective at the first call of a kind.
 
+    Where positions are given, every key must lie on one rank, see `attention.coverage`.
+
     Raises:
-        MismatchError: Ranks differ; on every rank. What differs only later, on some rank alone, is found by a limit of
-            time: that rank waits for an exchange of which the others know nothing.
+        MismatchError: Ranks differ, or a key is on two ranks or on none; on every rank. What differs only
+            later, on some rank alone, is found by a limit of time: that rank waits for an exchange of which the others
+            know nothing.
     """
     if comm.size == 1:
         return
+    choices = {**choices, "kv_positions": "none" if masking.kv_positions is None else "given"}
     key = (function, inputs.q.dtype, inputs.k.dtype, *inputs.k.shape[1::2], inputs.v.shape[3], inputs.spec)
     key = (*key, inputs.q.shape[1], *choices.items())
     agreed: set[Any] = state_of(comm).setdefault("agreed", set())
     if key in agreed:
         return
+    mine = key_ranges(function, inputs, masking)
     facts: Facts = {
         "heads": inputs.q.shape[1],
         "kv_heads": inputs.k.shape[1],
@@ -51,4 +58,7 @@ def agree_once(function: str, comm: Communicator, inputs: Inputs, choices: Facts
             f"rank {comm.rank}: {function}: ranks {differing} differ from rank 0: rank 0 has {first}, rank "
             f"{differing[0]} has {other}; all must call it with the same heads, dims, dtypes, spec and choices"
         )
+    wrong = fault(comm, inputs, mine)
+    if wrong is not None:
+        raise MismatchError(f"rank {comm.rank}: {function}: {wrong}")
     agreed.add(key)

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from attention.agreeing import agree_once
-from attention.arrays import Masking
 from attention.communicators import prepared_allreduce
 from attention.local.cpu import attend
 from attention.sharded import Options, ShardedCall
 from attention.spec import Spec
+from attention.visibility import Masking
 from topocomm import MAX, SUM
 
 
@@ -39,7 +39,7 @@ def three_allreduce_decode(  # noqa: PLR0913
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
     options = Options(spec, masking, return_lse, out)
     call = ShardedCall.begin("three_allreduce_decode", q, (k_shard, v_shard), comm, options)
-    agree_once("three_allreduce_decode", call.comm, call.inputs, {})
+    agree_once("three_allreduce_decode", call.comm, call.inputs, masking, {})
     numerator, lse = call.merged
     attend(call.inputs, call.merged)
     top = {"value": lse.clone()}

@@ -11,62 +11,10 @@ import torch
 
 from attention.partial import Partial
 from attention.spec import Spec
+from attention.visibility import Masking, Visibility, told, visibility_of
 from topocomm import OperatorError
 
-HIDDEN = torch.iinfo(torch.int64).max
-"""A key at this position is seen by no query."""
-
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
-LOWEST = torch.iinfo(torch.int64).min
-
-
-@dataclass(frozen=True)
-class Visibility:
-    """Which query sees which key: key j is visible to query i of a batch entry iff low[i] <= keys[j] <= high[i].
-
-    Attributes:
-        low: int64 [batch or 1, q_len].
-        high: int64 [batch or 1, q_len].
-        queries: int64 [batch or 1, q_len]: their positions, for slopes.
-        keys: int64 [batch or 1, n]: positions; `HIDDEN` where no query sees the key.
-    """
-
-    low: torch.Tensor
-    high: torch.Tensor
-    queries: torch.Tensor
-    keys: torch.Tensor
-
-    @classmethod
-    def of(cls, spec: Spec, queries: torch.Tensor, keys: torch.Tensor) -> Visibility:
-        """What a Spec lets queries at these positions see."""
-        far = (1 << 62) if spec.window is None else int(spec.window) - 1
-        low = queries - far if spec.window is not None else torch.full_like(queries, LOWEST)
-        high = (
-            queries
-            if spec.causal
-            else queries + far
-            if spec.window is not None
-            else torch.full_like(queries, HIDDEN - 1)
-        )
-        return cls(low.contiguous(), high.contiguous(), queries.contiguous(), keys.contiguous())
-
-    def entry(self, batch: int, rows: slice, part: slice) -> tuple[torch.Tensor, ...]:
-        """(low, high, queries, keys) of some queries and keys of one batch entry."""
-        of_queries = [x[batch if len(x) > 1 else 0, rows] for x in (self.low, self.high, self.queries)]
-        return (*of_queries, self.keys[batch if len(self.keys) > 1 else 0, part])
-
-
-@dataclass(frozen=True)
-class Masking:
-    """What a caller says about positions, as given: see `local_attention` and `tree_decode`."""
-
-    q_positions: Any = None
-    kv_positions: Any = None
-    kv_mask: Any = None
-    kv_lengths: Any = None
-    block_tables: Any = None
 
 
 @dataclass(frozen=True)
@@ -137,36 +85,24 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
     Raises:
         OperatorError: Shapes, dtypes or devices do not fit; the message names the argument.
     """
-    tensors = {name: as_tensor(function, name, x) for name, x in (("q", q), ("k", k), ("v", v))}
-    for name, tensor in tensors.items():
-        _check_tensor(function, name, tensor)
-    q, k, v = tensors.values()
-    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    q, k, v = as_tensor(function, "q", q), as_tensor(function, "k", k), as_tensor(function, "v", v)
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.ndim != 4 or x.dtype not in DTYPES or not x.is_cpu or x.requires_grad:
+            raise OperatorError(f"{function}: {_fault(name, x)}")
     paged = masking.block_tables is not None
-    if k.shape[:3] != v.shape[:3]:
-        axes = "[pages, kv_heads, page size]" if paged else "[batch, kv_heads, n]"
-        raise OperatorError(f"{function}: k and v must agree in {axes}, got {shapes}")
-    if (q.shape[0] != k.shape[0] and not paged) or q.shape[3] != k.shape[3]:
-        raise OperatorError(f"{function}: q and k must agree in batch and head dim, got {shapes}")
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        raise OperatorError(f"{function}: the heads of q must be a multiple of those of k and v, got {shapes}")
-    if q.shape[3] == 0:
-        raise OperatorError(f"{function}: the head dim must be at least 1, got {shapes}")
-    if k.dtype != v.dtype:
-        raise OperatorError(f"{function}: k and v must have one dtype, got {k.dtype} and {v.dtype}")
-    for name, values in (("alibi_slopes", spec.alibi_slopes), ("sinks", spec.sinks)):
-        if values is not None and len(values) != q.shape[1]:
-            raise OperatorError(f"{function}: spec.{name} has {len(values)} values, q has {q.shape[1]} heads")
+    fault = _misfit(q, k, v, spec, paged)
+    if fault is not None:
+        raise OperatorError(f"{function}: {fault}, got q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
     pages = _pages(function, k, q.shape[0], masking) if paged else None
     n = k.shape[2] * (1 if pages is None else pages.shape[1])
-    visibility = _visibility(function, q.shape, n, spec, masking)
+    visibility = visibility_of(function, q.shape, n, spec, masking)
     if pages is not None:
         _check_pages(function, pages, k, masking)
     return Inputs(q, k, v, spec, visibility, pages)
 
 
 def _pages(function: str, k: torch.Tensor, batch: int, masking: Masking) -> torch.Tensor:
-    tables = _told(masking.block_tables)
+    tables = told(masking.block_tables)
     if tables.ndim != 2 or tables.shape[0] != batch or tables.is_floating_point() or tables.dtype == torch.bool:
         raise OperatorError(
             f"{function}: block_tables must be integers [batch, pages of an entry] with batch {batch}, "
@@ -180,7 +116,7 @@ def _pages(function: str, k: torch.Tensor, batch: int, masking: Masking) -> torc
 
 
 def _check_pages(function: str, pages: torch.Tensor, k: torch.Tensor, masking: Masking) -> None:
-    used = -(-_told(masking.kv_lengths)[:, None] // k.shape[2])
+    used = -(-told(masking.kv_lengths)[:, None] // k.shape[2])
     bad = (torch.arange(pages.shape[1]) < used) & ((pages < 0) | (pages >= k.shape[0]))
     if bad.any():
         entry, place = bad.nonzero()[0].tolist()
@@ -193,7 +129,7 @@ def _check_pages(function: str, pages: torch.Tensor, k: torch.Tensor, masking: M
 def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
     """A NumPy array or tensor as a tensor on the same memory."""
     if isinstance(x, torch.Tensor):
-        return x if torch.is_grad_enabled() else x.detach()
+        return x.detach() if x.requires_grad and not torch.is_grad_enabled() else x
     if not isinstance(x, np.ndarray):
         raise OperatorError(f"{function}: {name} must be a NumPy array or torch tensor, got {type(x).__name__}")
     if min(x.strides, default=0) < 0:
@@ -234,87 +170,33 @@ def _as_writable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(SimpleNamespace(__array_interface__=interface, owner=x))
 
 
-def _check_tensor(function: str, name: str, x: torch.Tensor) -> None:
+def _fault(name: str, x: torch.Tensor) -> str:
+    """What is wrong with q, k or v by itself."""
     if x.ndim != 4:
         axes = "[batch, heads, q_len, d]" if name == "q" else "[batch, kv_heads, n, d]"
-        raise OperatorError(f"{function}: {name} must be {axes}, got shape {list(x.shape)}")
+        return f"{name} must be {axes}, got shape {list(x.shape)}"
     if x.dtype not in DTYPES:
-        raise OperatorError(f"{function}: {name} must be float32, float16 or bfloat16, got {x.dtype}; convert it first")
-    if x.device.type != "cpu":
-        raise OperatorError(f"{function}: {name} is on {x.device}; only CPU tensors are covered: pass {name}.cpu()")
-    if x.requires_grad:
-        raise OperatorError(f"{function}: {name} requires gradients; pass {name}.detach() or use torch.no_grad()")
+        return f"{name} must be float32, float16 or bfloat16, got {x.dtype}; convert it first"
+    if not x.is_cpu:
+        return f"{name} is on {x.device}; only CPU tensors are covered: pass {name}.cpu()"
+    return f"{name} requires gradients; pass {name}.detach() or use torch.no_grad()"
 
 
-def _visibility(function: str, q_shape: torch.Size, n: int, spec: Spec, masking: Masking) -> Visibility | None:
-    batch, _, q_len, _ = q_shape
-    present = _present_keys(function, batch, n, masking)
-    if spec.needs_positions:
-        queries, keys = _both_positions(function, batch, q_len, n, masking)
-    elif present is None:
-        return None
-    else:
-        queries, keys = torch.zeros((1, q_len), dtype=torch.int64), torch.zeros((1, n), dtype=torch.int64)
-    if present is not None:
-        keys = torch.where(present, keys, HIDDEN)
-    return Visibility.of(spec, queries, keys)
-
-
-def _present_keys(function: str, batch: int, n: int, masking: Masking) -> torch.Tensor | None:
-    """Which keys exist, bool [batch or 1, n]; None: all."""
-    present = None
-    if masking.kv_mask is not None:
-        mask = _told(masking.kv_mask)
-        if mask.dtype != torch.bool:
-            raise OperatorError(f"{function}: kv_mask must be bool, True where a key exists, got {mask.dtype}")
-        present = _per_entry(function, "kv_mask", mask, batch, n)
-    if masking.kv_lengths is not None:
-        lengths = _told(masking.kv_lengths)
-        if lengths.shape != (batch,) or lengths.is_floating_point() or not ((lengths >= 0) & (lengths <= n)).all():
-            raise OperatorError(
-                f"{function}: kv_lengths must be {batch} integers from 0 to {n}, the keys given; got {lengths.tolist()}"
-            )
-        short = torch.arange(n) < lengths[:, None]
-        present = short if present is None else present & short
-    return None if present is None or bool(present.all()) else present
-
-
-def _both_positions(
-    function: str, batch: int, q_len: int, n: int, masking: Masking
-) -> tuple[torch.Tensor, torch.Tensor]:
-    given = {"q_positions": masking.q_positions, "kv_positions": masking.kv_positions}
-    missing = [name for name, x in given.items() if x is None]
-    if len(missing) == 1:
-        raise OperatorError(
-            f"{function}: attention that is causal, or has a window or slopes, needs q_positions and kv_positions; "
-            f"{missing[0]} is missing"
-        )
-    if missing:  # the queries are the last of the sequence
-        lengths = n if masking.kv_lengths is None else _told(masking.kv_lengths)[:, None]
-        return torch.arange(q_len).view(1, -1) + (lengths - q_len), torch.arange(n).view(1, -1)
-    return (
-        _positions(function, "q_positions", masking.q_positions, batch, q_len),
-        _positions(function, "kv_positions", masking.kv_positions, batch, n),
-    )
-
-
-def _told(given: Any) -> torch.Tensor:
-    """Positions, masks and lengths as a tensor; of read-only arrays a copy, since torch warns of them."""
-    read_only = isinstance(given, np.ndarray) and not given.flags.writeable
-    return torch.as_tensor(given.copy() if read_only else given)
-
-
-def _positions(function: str, name: str, given: Any, batch: int, count: int) -> torch.Tensor:
-    positions = _told(given)
-    if positions.dtype == torch.bool or positions.is_floating_point():
-        raise OperatorError(f"{function}: {name} must be integers, got {positions.dtype}")
-    return _per_entry(function, name, positions, batch, count).to(torch.int64)
-
-
-def _per_entry(function: str, name: str, x: torch.Tensor, batch: int, count: int) -> torch.Tensor:
-    """[count], [1, count] or [batch, count] as [1 or batch, count]."""
-    if x.shape not in ((count,), (1, count), (batch, count)):
-        raise OperatorError(
-            f"{function}: {name} must be [{count}] or [batch, {count}] with batch {batch}, got {list(x.shape)}"
-        )
-    return x.view(-1, count) if count else x.reshape(x.shape[0] if x.ndim == 2 else 1, 0)
+def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: Spec, paged: bool) -> str | None:
+    """What does not fit between q, k, v and the spec."""
+    batch, heads, _, d = q.shape
+    entries, kv_heads, n, d_k = k.shape
+    if v.shape[:3] != (entries, kv_heads, n):
+        return f"k and v must agree in {'[pages, kv_heads, page size]' if paged else '[batch, kv_heads, n]'}"
+    if d_k != d or not (entries == batch or paged):
+        return "q and k must agree in batch and head dim"
+    if kv_heads == 0 or heads % kv_heads:
+        return "the heads of q must be a multiple of those of k and v"
+    if d == 0:
+        return "the head dim must be at least 1"
+    if k.dtype != v.dtype:
+        return f"k and v must have one dtype, not {k.dtype} and {v.dtype}"
+    for name, values in (("alibi_slopes", spec.alibi_slopes), ("sinks", spec.sinks)):
+        if values is not None and len(values) != heads:
+            return f"spec.{name} has {len(values)} values, q has {heads} heads"
+    return None

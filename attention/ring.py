@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attention.arrays import DTYPES, Inputs, Masking, Visibility
+from attention.agreeing import agree_once
+from attention.arrays import DTYPES, Inputs
 from attention.communicators import state_of
 from attention.local.cpu import attend
 from attention.ring_buffers import Partials, Scratch, Shard
 from attention.sharded import Options, ShardedCall
 from attention.spec import Spec
+from attention.visibility import Masking, Visibility
 from topocomm import Communicator, MismatchError
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ def ring_decode(  # noqa: PLR0913
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
     options = Options(spec, masking, return_lse, out)
     call = ShardedCall.begin("ring_decode", q, (k_shard, v_shard), comm, options)
+    agree_once("ring_decode", call.comm, call.inputs, masking, {})
     state = state_of(call.comm)
     if "ring" not in state:
         state["ring"] = _Ring(call.comm)

@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attention.arrays import DTYPES, Inputs, Visibility
+from attention.arrays import DTYPES, Inputs
 from attention.spec import Spec
+from attention.visibility import Visibility
 from topocomm import Communicator, MismatchError, OperatorError
 
 LAYOUTS = ("contiguous", "zigzag")

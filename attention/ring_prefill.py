@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from attention.arrays import Inputs, Masking, as_tensor, check_inputs, to_caller
+from attention.arrays import Inputs, as_tensor, check_inputs, to_caller
 from attention.communicators import as_communicator, state_of
 from attention.partial import Partial
 from attention.ring_layout import Parts, agree_on_parts
 from attention.ring_trips import Trips
 from attention.spec import Spec
+from attention.visibility import Masking
 from topocomm import OperatorError
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from attention.arrays import Inputs, Visibility
+from attention.arrays import Inputs
 from attention.backward import backward_block
 from attention.local.cpu import attend
 from attention.partial import Partial, add_sinks
 from attention.ring_buffers import Running, Scratch, Shard
 from attention.ring_layout import Parts
+from attention.visibility import Visibility
 from topocomm import Communicator
 
 NOTHING = Shard(torch.empty(0), torch.empty(0), None)

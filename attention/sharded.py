@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from attention.arrays import Inputs, Masking, check_inputs, check_out, to_caller
+from attention.arrays import Inputs, check_inputs, check_out, to_caller
 from attention.communicators import as_communicator
 from attention.partial import Partial, add_sinks
 from attention.spec import Spec
+from attention.visibility import Masking
 from topocomm import Communicator, OperatorError
 
 

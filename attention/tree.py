@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from attention.agreeing import agree_once
-from attention.arrays import Masking
 from attention.canonical import canonical_partials
 from attention.communicators import prepared, state_of
 from attention.local.cpu import attend
@@ -20,6 +19,7 @@ from attention.shards import ShardMap
 from attention.spec import Spec
 from attention.tree_gradients import decode_with_gradients, wants_gradients
 from attention.verifying import Verification, due
+from attention.visibility import Masking
 from topocomm import OperatorError
 
 WIRES = ("float32", "bfloat16")
@@ -94,7 +94,8 @@ def tree_decode(  # noqa: PLR0913
 
     Raises:
         OperatorError: This rank's arguments do not fit, or positions are missing.
-        MismatchError: Ranks differ in batch, heads, q_len or d_v; or verification found a wrong result.
+        MismatchError: Ranks differ in what they must have alike; a key is on two ranks, or missing between others
+            (found at the first call of a kind, and by verification); or verification found a wrong result.
         DeadlineError, RankFailedError: Another rank did not come, or failed.
 
     Accuracy: scores, softmax and merges are float32; |out - exact| <= 1e-5 max |v| for float32 inputs.
@@ -112,8 +113,8 @@ def tree_decode(  # noqa: PLR0913
         return found if return_lse else found.out
     options = Options(spec, masking, return_lse, out, result)
     call = ShardedCall.begin("tree_decode", q, (k_shard, v_shard), comm, options)
-    agree_once("tree_decode", call.comm, call.inputs, {"order": order, "result": result, "wire": wire})
-    watch = Verification(call, wire, kv_positions) if due(call.comm, verify) and call.inputs.q.numel() else None
+    agree_once("tree_decode", call.comm, call.inputs, masking, {"order": order, "result": result, "wire": wire})
+    watch = Verification(call, wire, masking) if due(call.comm, verify) and call.inputs.q.numel() else None
     if order == "canonical":
         _canonical(call, watch, shards or ShardMap(call.comm.size), kv_positions)
     elif wire == "bfloat16" and call.comm.size > 1:

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 
-from attention.arrays import Masking, check_inputs
+from attention.arrays import check_inputs
 from attention.backward import backward_block
 from attention.communicators import as_communicator, prepared_allreduce
 from attention.partial import Partial
 from attention.spec import Spec
+from attention.visibility import Masking
 from topocomm import SUM
 
 Decode = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Partial]

@@ -1,22 +1,23 @@
 """Verification of a sharded call: what must hold of its result is checked on every rank, and one head computed again.
 
 Of all heads: the ranks' weights exp(local lse - lse) add up to 1 (so lse is that of all keys, each counted once), lse
-is not below any rank's own, all ranks hold the same bits and gave the same queries, and where positions are given, no
-key is on two ranks. Of one head, another in every verified call: attention over all keys in float64, from the same
-keys and values.
+is not below any rank's own, all ranks hold the same bits and gave the same queries, and where positions are given,
+every key is on one rank. Of one head, another in every verified call: attention over all keys in float64, from the
+same keys and values.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from attention.communicators import state_of
+from attention.coverage import fault, key_ranges
 from attention.sharded import ShardedCall
+from attention.visibility import Masking
 from topocomm import Communicator, MismatchError, OperatorError
 
 EVERY = 64
@@ -51,7 +52,7 @@ def due(comm: Communicator, verify: bool | int) -> bool:
 class Verification:
     """The verification of one call: what its ranks know before the merge, and the check after it."""
 
-    def __init__(self, call: ShardedCall, wire: str, positions: Any) -> None:
+    def __init__(self, call: ShardedCall, wire: str, masking: Masking) -> None:
         state = state_of(call.comm)
         turn: int = state.get("verified", 0)
         state["verified"] = turn + 1
@@ -59,7 +60,7 @@ class Verification:
         self.call, self.wire = call, ROUNDING[getattr(torch, wire)]
         self.entry, self.head = turn // heads % batch, turn % heads
         self.lse = np.empty(0, np.float32)
-        self.runs = _runs(positions)
+        self.keys = key_ranges("tree_decode", call.inputs, masking)
 
     def note(self, lse: torch.Tensor) -> None:
         """This rank's own lse [batch, heads, q_len], before the merge."""
@@ -72,12 +73,12 @@ class Verification:
             MismatchError: It is wrong; on every rank.
         """
         comm, merged = self.call.comm, self.call.merged
-        overlap = self._overlap()
+        misplaced = fault(comm, self.call.inputs, self.keys)
         whole = merged.lse.shape == self.lse.shape
         exact = exact_head(self.call, self.entry, self.head)
         told = [self.lse.tobytes(), _digest(*merged), self._asked(), *(x.tobytes() for x in exact)]
         records = [bytes(one) for one in comm.allgather_bytes(np.frombuffer(b"".join(told), np.uint8))]
-        verdict = overlap or self._of_all(records) or self._of_one(records)
+        verdict = misplaced or self._of_all(records) or self._of_one(records)
         for place, what in ((1, "were given other queries or q_positions"), (0, "hold other bits")):
             start = self.lse.nbytes + place * DIGEST_BYTES
             digests = [one[start : start + DIGEST_BYTES] for one in records]
@@ -96,31 +97,6 @@ class Verification:
         inputs = self.call.inputs
         asked = [inputs.q] if inputs.visibility is None else [inputs.q, inputs.visibility.low, inputs.visibility.high]
         return _digest(*asked)
-
-    def _overlap(self) -> str | None:
-        """Which position lies on two ranks, if any does; collective."""
-        comm = self.call.comm
-        told = comm.allgather_bytes(np.array([len(self.runs)], np.int64).view(np.uint8))
-        counts = [int(one.view(np.int64)[0]) for one in told]
-        if not max(counts):
-            return None
-        mine = np.zeros((max(counts), 2), np.int64)
-        mine[: len(self.runs)] = self.runs
-        gathered = comm.allgather_bytes(mine.view(np.uint8).reshape(-1))
-        runs = np.concatenate(
-            [one.view(np.int64).reshape(-1, 2)[:count] for one, count in zip(gathered, counts, strict=True)]
-        )
-        ranks = np.repeat(np.arange(len(counts)), counts)
-        order = np.lexsort((runs[:, 1], runs[:, 0]))
-        runs, ranks = runs[order], ranks[order]
-        upto = np.maximum.accumulate(runs[:, 1])
-        over = np.flatnonzero(runs[1:, 0] < upto[:-1])
-        if not len(over):
-            return None
-        at = int(over[0])
-        holder = int(ranks[: at + 1][runs[: at + 1, 1].argmax()])
-        both = sorted({holder, int(ranks[at + 1])})
-        return f"the key at position {int(runs[at + 1, 0])} is on ranks {both}: it would count twice; give it to one"
 
     def _of_all(self, records: list[bytes]) -> str | None:
         """What is wrong with lse, if anything is."""
@@ -171,17 +147,6 @@ def _digest(*tensors: torch.Tensor) -> bytes:
     for one in tensors:
         found.update(one.contiguous().view(torch.uint8).numpy().tobytes())
     return found.digest()
-
-
-def _runs(positions: Any) -> NDArray[np.int64]:
-    """Positions [n] as ranges of consecutive ones, int64 [runs, 2]; none where they differ between batch entries."""
-    known = np.asarray([] if positions is None else positions)
-    known = known[0] if known.ndim == 2 and len(known) == 1 else known
-    if known.ndim != 1 or not len(known):
-        return np.empty((0, 2), np.int64)
-    known = np.sort(known)
-    cuts = np.flatnonzero(np.diff(known) != 1)
-    return np.stack([known[np.r_[0, cuts + 1]], known[np.r_[cuts, len(known) - 1]] + 1], 1).astype(np.int64)
 
 
 def exact_head(call: ShardedCall, entry: int, head: int) -> Exact:

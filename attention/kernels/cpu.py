@@ -15,6 +15,8 @@ from llvmlite import ir
 from numba import carray, cfunc, config, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
+from attention.kernels.memory import floats
+
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("numba is switched off by NUMBA_DISABLE_JIT")
 
@@ -162,17 +164,9 @@ def _merge(out, left, right, left_weights, right_weights, dim):
     _take_rows(out, left, right, left_weights, right_weights, dim)
 
 
-@intrinsic
-def _pointer(typingctx, address):
-    def codegen(context, builder, signature, args):
-        return builder.inttoptr(args[0], ir.FloatType().as_pointer())
-
-    return types.CPointer(types.float32)(types.int64), codegen
-
-
 @njit(inline="always")
 def _floats(address, first, count):
-    return carray(_pointer(address + 4 * first), (count,))
+    return floats(address + 4 * first, count)
 
 
 @njit(error_model="numpy")

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from attention.arrays import Inputs, Masking, check_inputs, check_out, to_caller
+from attention.arrays import Inputs, check_inputs, check_out, to_caller
 from attention.local.blocks import attend_blocks
 from attention.local.rows import attend_rows, covers
 from attention.partial import Partial
 from attention.spec import Spec
+from attention.visibility import Masking
 from topocomm import OperatorError
 
 

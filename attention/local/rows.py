@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from attention.arrays import Inputs
 from attention.partial import Partial
+from attention.visibility import Visibility
 
 MOST_QUERIES = 16
 """Queries up to which the kernel is faster than matrix products."""
@@ -27,8 +28,15 @@ BYTES_PER_THREAD = 1 << 20
 FEW_ITEMS, SEGMENT_KEYS = 8, 4096
 """With fewer pieces of work than this the keys are cut too, in segments of at least so many."""
 
-STORED = {torch.float32: torch.float32, torch.bfloat16: torch.uint16, torch.float16: torch.int16}
-"""As what the kernel gets each dtype."""
+LIKE = {
+    torch.float32: np.empty(0, np.float32),
+    torch.bfloat16: np.empty(0, np.uint16),
+    torch.float16: np.empty(0, np.int16),
+}
+"""As what the kernel reads each dtype of K and V."""
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""How it is told the dtype of q."""
 
 NONE = np.empty((1, 0), np.int64)
 
@@ -52,17 +60,18 @@ def attend_rows(inputs: Inputs, result: Partial, between_pieces: Callable[[], No
     and, where these are few, by keys, over at most `torch.get_num_threads()` threads. Cuts depend on shapes alone, so
     the number of threads does not change the result's bits.
     """
-    items = len(inputs.q) * inputs.k.shape[1] * -(-inputs.rows // _kernel().TILE_ROWS)
+    n = inputs.n
+    items = _items(inputs)
     if items == 0:  # no batch entry, or no query
         return
-    parts = max(1, min(FEW_ITEMS // items, inputs.n // SEGMENT_KEYS))
-    edges = [inputs.n * part // parts for part in range(parts + 1)]
-    segments = np.array([edges[:-1], edges[1:]], np.int64).T
+    parts = max(1, min(FEW_ITEMS // items, n // SEGMENT_KEYS))
     if parts == 1:
         out = result.out if result.out.is_contiguous() else torch.empty_like(result.out).contiguous()
         lse = result.lse if result.lse.is_contiguous() else torch.empty_like(result.lse).contiguous()
-        _run(inputs, NONE, segments, out, lse, between_pieces)
+        _run(inputs, NONE, np.array([[0, n]]), Partial(out, lse), between_pieces)
     else:
+        edges = [n * part // parts for part in range(parts + 1)]
+        segments = np.array([edges[:-1], edges[1:]], np.int64).T
         out, lse = _folded(attend_segments(inputs, NONE, segments, between_pieces))
     if out is not result.out:
         result.out.copy_(out)
@@ -88,68 +97,85 @@ def attend_segments(
         out float32 [segments, batch, heads, q_len, d_v] and lse float32 [segments, batch, heads, q_len].
     """
     shape = (len(segments), *inputs.out_shape)
-    out, lse = torch.empty(shape, dtype=torch.float32), torch.empty(shape[:4], dtype=torch.float32)
-    _run(inputs, order, segments, out, lse, between_pieces)
-    return Partial(out, lse)
+    result = Partial(torch.empty(shape, dtype=torch.float32), torch.empty(shape[:4], dtype=torch.float32))
+    _run(inputs, order, segments, result, between_pieces)
+    return result
 
 
 def _run(
     inputs: Inputs,
     order: NDArray[np.int64],
     segments: NDArray[np.int64],
-    out: torch.Tensor,
-    lse: torch.Tensor,
+    result: Partial,
     between_pieces: Callable[[], None] | None,
 ) -> None:
-    kernel = _kernel()
-    spec, seen, kv_heads = inputs.spec, inputs.visibility, inputs.k.shape[1]
-    rules = np.zeros((3, 1, inputs.q.shape[2]), np.int64)
-    if seen is not None:
-        entries = max(len(seen.low), len(seen.queries))
-        rules = np.stack([x.expand(entries, -1).numpy() for x in (seen.low, seen.high, seen.queries)])
-    plan = [kv_heads, inputs.rows, inputs.q.shape[2], inputs.q.shape[3], inputs.v.shape[3], inputs.k.shape[2]]
-    arguments = (
-        _padded_queries(inputs, kernel),
-        _memory(inputs.k),
-        _memory(inputs.v),
-        rules,
-        (
-            NONE if seen is None else seen.keys.numpy(),
-            order,
-            NONE[:, :0] if inputs.pages is None else inputs.pages.numpy(),
-            segments,
-        ),
-        np.array([*plan, *inputs.k.stride()[:3], *inputs.v.stride()[:3]], np.int64),
-        (np.float32(spec.softcap or 0), np.array(spec.alibi_slopes or (), np.float32)),
-        (out.view(-1).numpy(), lse.view(-1).numpy()),
+    seen, spec = inputs.visibility, inputs.spec
+    tables = (
+        _no_rules(inputs.q.shape[2]) if seen is None else _rules(seen),
+        NONE if seen is None else seen.keys.numpy(),
+        order,
+        NONE[:, :0] if inputs.pages is None else inputs.pages.numpy(),
+        segments,
     )
-    items = len(inputs.q) * kv_heads * -(-inputs.rows // kernel.TILE_ROWS) * len(segments)
-    payload_bytes = inputs.n * len(inputs.q) * kv_heads * (inputs.q.shape[3] + inputs.v.shape[3]) * inputs.k.itemsize
-    threads = max(1, min(torch.get_num_threads(), items, payload_bytes // BYTES_PER_THREAD))
+    bends = _bends(inputs.scale, spec.softcap, spec.alibi_slopes)
+    like = LIKE[inputs.k.dtype]
+    items = _items(inputs) * len(segments)
+    task = np.array(_task(inputs, items, result), np.int64)
+    kernel = _kernel().attend_items
+    threads = _threads_for(inputs, items)
+    if threads == 1 and between_pieces is None:
+        kernel(task, tables, bends, like)
+        return
     pieces = min(items, max(threads, PIECES if between_pieces else 1))
-    edges = [items * i // pieces for i in range(pieces + 1)] if pieces else [0]
+    edges = [items * i // pieces for i in range(pieces + 1)]
+    tasks = np.repeat(task[None], pieces, 0)
+    tasks[:, 0], tasks[:, 1] = edges[:-1], edges[1:]
     for start in range(0, pieces, threads):
-        wave = list(zip(edges[start : start + threads], edges[start + 1 : start + threads + 1], strict=False))
+        wave = tasks[start : start + threads]
         if threads == 1:
-            kernel.attend_items(wave[0], *arguments)
+            kernel(wave[0], tables, bends, like)
         else:
-            list(_threads(threads).map(lambda piece: kernel.attend_items(piece, *arguments), wave))
+            list(_threads(threads).map(lambda piece: kernel(piece, tables, bends, like), wave))
         if between_pieces is not None:
             between_pieces()
 
 
-def _padded_queries(inputs: Inputs, kernel: Any) -> NDArray[np.float32]:
-    """The queries as the kernel takes them: scaled, rows and widths filled up to whole groups and vectors."""
-    d, rows = inputs.q.shape[3], inputs.rows
-    shape = (
-        len(inputs.q) * inputs.k.shape[1],
-        -(-rows // kernel.ROWS) * kernel.ROWS,
-        -(-d // kernel.LANES) * kernel.LANES,
-    )
-    padded = torch.zeros(shape, dtype=torch.float32)
-    padded[:, :rows, :d].copy_(inputs.q.reshape(shape[0], rows, d)).mul_(inputs.scale)
-    flat: NDArray[np.float32] = padded.view(-1).numpy()
-    return flat
+def _task(inputs: Inputs, items: int, result: Partial) -> list[int]:
+    """What the kernel is told in whole numbers; its module says what stands where."""
+    q, k, v = inputs.q, inputs.k, inputs.v
+    batch, heads, q_len, d = q.shape
+    _, kv_heads, page, d_v = v.shape
+    sizes = [0, items, batch, kv_heads, heads // kv_heads * q_len, q_len, d, d_v, page]
+    strides = [*q.stride(), *k.stride()[:3], *v.stride()[:3], KINDS[q.dtype]]
+    return sizes + strides + [x.data_ptr() for x in (q, k, v, *result)]
+
+
+def _items(inputs: Inputs) -> int:
+    """Tiles of query rows, over all key heads."""
+    tile_rows: int = _kernel().TILE_ROWS
+    return inputs.q.shape[0] * inputs.k.shape[1] * -(-inputs.rows // tile_rows)
+
+
+def _threads_for(inputs: Inputs, items: int) -> int:
+    _, kv_heads, _, d_v = inputs.v.shape
+    batch, _, _, d = inputs.q.shape
+    payload_bytes = inputs.n * batch * kv_heads * (d + d_v) * inputs.k.itemsize
+    return max(1, min(torch.get_num_threads(), items, payload_bytes // BYTES_PER_THREAD))
+
+
+@cache
+def _no_rules(q_len: int) -> NDArray[np.int64]:
+    return np.zeros((3, 1, q_len), np.int64)
+
+
+def _rules(seen: Visibility) -> NDArray[np.int64]:
+    entries = max(len(seen.low), len(seen.queries))
+    return np.stack([x.expand(entries, -1).numpy() for x in (seen.low, seen.high, seen.queries)])
+
+
+@lru_cache(maxsize=256)
+def _bends(scale: float, softcap: float | None, slopes: tuple[float, ...] | None) -> NDArray[np.float32]:
+    return np.array([scale, softcap or 0, *(slopes or ())], np.float32)
 
 
 def _folded(parts: Partial) -> Partial:
@@ -159,13 +185,6 @@ def _folded(parts: Partial) -> Partial:
     rows = [(out.flatten(0, -2).numpy(), lse.view(-1).numpy()) for out, lse in zip(*parts, strict=True)]
     bind(rows)({"out": rows[0][0], "lse": rows[0][1]})
     return Partial(parts.out[0], parts.lse[0])
-
-
-def _memory(x: torch.Tensor) -> NDArray[Any]:
-    """From the tensor's first element to its last, flat, as the kernel takes the dtype."""
-    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    flat: NDArray[Any] = x.view(STORED[x.dtype]).as_strided((span if x.numel() else 0,), (1,)).numpy()
-    return flat
 
 
 @cache

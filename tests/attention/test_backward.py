@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.arrays import Masking, check_inputs
+from attention.arrays import check_inputs
 from attention.backward import backward_block
 from attention.local import blocks
+from attention.visibility import Masking
 from tests.attention.cases import SHAPES, arrays
 from tests.attention.gradients import SPECS, gradients64, spec_of
 

@@ -110,15 +110,21 @@ def test_canonical_order_in_any_order_of_keys_and_without_the_kernel(monkeypatch
 
 def test_canonical_order_names_what_is_wrong():
     q, k, v = case_of((1, 2, 1, 1, 64, 8, 8))
-    for options, part in (
-        ({}, "needs kv_positions"),
-        ({"kv_positions": np.arange(3)}, "needs kv_positions \\[64\\]"),
-        ({"kv_positions": np.arange(64), "shards": ShardMap(3)}, "shards are for 3 ranks, the communicator has 2"),
-        ({"kv_positions": np.arange(64), "wire": "bfloat16"}, 'canonical order needs wire="float32"'),
-        ({"kv_positions": np.arange(64) * 16}, "rank [01] owns the virtual shards .*, but position .* belongs to"),
+    halves = [np.arange(64), np.arange(64, 128)]
+    for positions, options, part in (
+        (None, {}, "needs kv_positions"),
+        ([np.arange(3)] * 2, {}, "kv_positions must be \\[64\\]"),
+        (halves, {"shards": ShardMap(3)}, "shards are for 3 ranks, the communicator has 2"),
+        (halves, {"wire": "bfloat16"}, 'canonical order needs wire="float32"'),
+        (halves, {}, "rank 1 owns the virtual shards 32 to 63, but position 64 belongs to 4"),
     ):
+
+        def call(comm, positions=positions, options=options):
+            mine = positions and positions[comm.rank]
+            return tree_decode(q, k, v, comm, order="canonical", kv_positions=mine, **options)
+
         with pytest.raises(OperatorError, match=part):
-            run_local(lambda comm, options=options: tree_decode(q, k, v, comm, order="canonical", **options), ranks=2)
+            run_local(call, ranks=2)
 
 
 @pytest.mark.parametrize(

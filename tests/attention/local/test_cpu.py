@@ -7,8 +7,9 @@ import torch
 
 import attention.local.cpu
 from attention import Partial, Spec, local_attention, reference_attention
-from attention.arrays import Masking, check_inputs
+from attention.arrays import check_inputs
 from attention.local import blocks, rows
+from attention.visibility import Masking
 from tests.attention.cases import SHAPES, arrays, assert_close
 from topocomm import OperatorError
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 
 import attention.local.cpu
 from attention import Spec, local_attention, reference_attention
-from attention.arrays import Masking, check_inputs
+from attention.arrays import check_inputs
 from attention.local import rows
+from attention.visibility import Masking
 from tests.attention.cases import assert_close, covered, pairwise
 from topocomm import OperatorError
 
