@@ -6,18 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from attention.arrays import Inputs
 from attention.communicators import state_of
 from attention.coverage import fault, key_ranges
-from attention.visibility import Masking
-from topocomm import Communicator, MismatchError
+from attention.sharded import ShardedCall
+from topocomm import MismatchError
 
 RECORD_BYTES = 1024
 """Of the text that each rank tells; the figures of long specs may be cut."""
-Facts = dict[str, Any]
 
 
-def agree_once(function: str, comm: Communicator, inputs: Inputs, masking: Masking, choices: Facts) -> None:
+def agree_once(function: str, call: ShardedCall, choices: tuple[tuple[str, str], ...] = ()) -> None:
     """Compare heads, dims, dtypes, the spec and other choices over all ranks; collective at the first call of a kind.
 
     Where positions are given, every key must lie on one rank, see `attention.coverage`.
@@ -27,23 +25,26 @@ def agree_once(function: str, comm: Communicator, inputs: Inputs, masking: Maski
             later, on some rank alone, is found by a limit of time: that rank waits for an exchange of which the others
             know nothing.
     """
+    comm, inputs, masking = call.comm, call.inputs, call.options.masking
     if comm.size == 1:
         return
-    choices = {**choices, "kv_positions": "none" if masking.kv_positions is None else "given"}
-    key = (function, inputs.q.dtype, inputs.k.dtype, *inputs.k.shape[1::2], inputs.v.shape[3], inputs.spec)
-    key = (*key, inputs.q.shape[1], *choices.items())
+    _, heads, _, d = inputs.q.shape
+    _, kv_heads, _, d_v = inputs.v.shape
+    positions = "none" if masking.kv_positions is None else "given"
+    key = (function, heads, kv_heads, d, d_v, inputs.q.dtype, inputs.k.dtype, inputs.spec, choices, positions)
     agreed: set[Any] = state_of(comm).setdefault("agreed", set())
     if key in agreed:
         return
     mine = key_ranges(function, inputs, masking)
-    facts: Facts = {
-        "heads": inputs.q.shape[1],
-        "kv_heads": inputs.k.shape[1],
-        "d": inputs.q.shape[3],
-        "d_v": inputs.v.shape[3],
+    facts = {
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "d": d,
+        "d_v": d_v,
         "dtype of q": inputs.q.dtype,
         "dtype of k and v": inputs.k.dtype,
-        **choices,
+        **dict(choices),
+        "kv_positions": positions,
         "spec": inputs.spec,
     }
     text = "\n".join(f"{name} {value}" for name, value in facts.items()).encode()[:RECORD_BYTES]

@@ -39,9 +39,10 @@ def three_allreduce_decode(  # noqa: PLR0913
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
     options = Options(spec, masking, return_lse, out)
     call = ShardedCall.begin("three_allreduce_decode", q, (k_shard, v_shard), comm, options)
-    agree_once("three_allreduce_decode", call.comm, call.inputs, masking, {})
-    numerator, lse = call.merged
-    attend(call.inputs, call.merged)
+    agree_once("three_allreduce_decode", call)
+    merged = call.empty()
+    numerator, lse = merged
+    attend(call.inputs, merged)
     top = {"value": lse.clone()}
     prepared_allreduce(call.comm, top, MAX)(top, out=top)
     base = torch.where(top["value"] == -torch.inf, 0, top["value"])
@@ -51,4 +52,4 @@ def three_allreduce_decode(  # noqa: PLR0913
         prepared_allreduce(call.comm, term, SUM)(term, out=term)
     numerator.div_(torch.where(denominator == 0, 1, denominator)[..., None])
     torch.add(base, denominator.log(), out=lse)
-    return call.finish()
+    return call.finish(merged)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +70,16 @@ def prepared(
     **options: Any,
 ) -> PreparedCall:
     """The prepared call for values of these shapes; collective at the first use of each shape."""
-    calls: OrderedDict[Hashable, PreparedCall] = state_of(comm).setdefault("calls", OrderedDict())
     key = (collective, operator, *options.items(), *((name, x.shape, x.dtype) for name, x in like.items()))
+    return kept(comm, key, lambda: comm.prepare(collective, like=dict(like), operator=operator, **options))
+
+
+def kept(comm: Communicator, key: Hashable, make: Callable[[], PreparedCall]) -> PreparedCall:
+    """The prepared call that is kept under this key, made at its first use."""
+    calls: OrderedDict[Hashable, PreparedCall] = state_of(comm).setdefault("calls", OrderedDict())
     call = calls.get(key)
     if call is None:
-        call = calls[key] = comm.prepare(collective, like=dict(like), operator=operator, **options)
+        call = calls[key] = make()
         if len(calls) > PREPARED_LIMIT:
             calls.popitem(last=False)[1].free()
     calls.move_to_end(key)

@@ -62,12 +62,13 @@ def ring_decode(  # noqa: PLR0913
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
     options = Options(spec, masking, return_lse, out)
     call = ShardedCall.begin("ring_decode", q, (k_shard, v_shard), comm, options)
-    agree_once("ring_decode", call.comm, call.inputs, masking, {})
+    agree_once("ring_decode", call)
     state = state_of(call.comm)
     if "ring" not in state:
         state["ring"] = _Ring(call.comm)
-    state["ring"].run(call.inputs, call.merged)
-    return call.finish()
+    merged = call.empty()
+    state["ring"].run(call.inputs, merged)
+    return call.finish(merged)
 
 
 class _Ring:

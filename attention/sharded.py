@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from attention.arrays import Inputs, check_inputs, check_out, to_caller
 from attention.communicators import as_communicator
 from attention.partial import Partial, add_sinks
-from attention.spec import Spec
+from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
 from topocomm import Communicator, OperatorError
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The keyword arguments that `tree_decode`, `ring_decode` and `three_allreduce_decode` share."""
 
     spec: Spec | None
@@ -26,25 +24,24 @@ class Options:
     result: str = "all"
 
 
-@dataclass(frozen=True)
-class ShardedCall:
+class ShardedCall(NamedTuple):
     """One checked call on one rank.
 
     Attributes:
         comm: The ranks.
         inputs: q, and this rank's keys and values.
         heads: The query heads whose result this rank gets.
-        merged: float32 tensors for the merged partial of these heads; `out` is the result itself where that is
-            float32.
+        q: As the caller gave it.
+        target: `out` of the options as a tensor; None where they have none.
+        options: As given.
     """
 
     comm: Communicator
     inputs: Inputs
     heads: slice
-    merged: Partial
-    _q: Any
-    _target: torch.Tensor
-    _options: Options
+    q: Any
+    target: torch.Tensor | None
+    options: Options
 
     @classmethod
     def begin(cls, function: str, q: Any, shard: tuple[Any, Any], comm: Any, options: Options) -> ShardedCall:
@@ -54,7 +51,7 @@ class ShardedCall:
             OperatorError: They do not fit, or positions are missing.
         """
         comm = as_communicator(function, comm)
-        spec = options.spec or Spec()
+        spec = PLAIN if options.spec is None else options.spec
         if spec.needs_positions and comm.size > 1 and options.masking.kv_positions is None:
             raise OperatorError(
                 f"{function}: attention over {comm.size} shards that is causal, or has a window or slopes, needs "
@@ -63,30 +60,36 @@ class ShardedCall:
         if options.result not in ("all", "heads"):
             raise OperatorError(f'{function}: result must be "all" or "heads", got {options.result!r}')
         inputs = check_inputs(function, q, *shard, spec=spec, masking=options.masking)
-        whole = options.result == "all"
-        heads = slice(0, inputs.q.shape[1]) if whole else head_range(inputs.q.shape[1], comm.size, comm.rank)
-        batch, _, q_len, d_v = inputs.out_shape
-        shape, dtype = (batch, heads.stop - heads.start, q_len, d_v), inputs.q.dtype
+        count = inputs.q.shape[1]
+        heads = slice(0, count) if options.result == "all" else head_range(count, comm.size, comm.rank)
+        call = cls(comm, inputs, heads, q, None, options)
         if options.out is None:
-            target = torch.empty(shape, dtype=dtype)
-        else:
-            target = check_out(function, "out", options.out, shape, dtype)
-        direct = dtype == torch.float32 and target.is_contiguous()
-        merged = Partial(
-            target if direct else torch.empty(shape, dtype=torch.float32),
-            torch.empty(shape[:3], dtype=torch.float32),
-        )
-        return cls(comm, inputs, heads, merged, q, target, options)
+            return call
+        return call._replace(target=check_out(function, "out", options.out, call.shape, inputs.q.dtype))
 
-    def finish(self) -> Any:
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of this rank's result."""
+        batch, _, q_len, d_v = self.inputs.out_shape
+        return batch, self.heads.stop - self.heads.start, q_len, d_v
+
+    def empty(self) -> Partial:
+        """Uninitialised float32 tensors for the merged partial; `out` is the result itself where that can be."""
+        direct = self.target is not None and self.target.dtype == torch.float32 and self.target.is_contiguous()
+        out = self.target if direct else torch.empty(self.shape, dtype=torch.float32)
+        return Partial(out, torch.empty(self.shape[:3], dtype=torch.float32))
+
+    def finish(self, merged: Partial) -> Any:
         """The result in the caller's kind and dtype: out, or Partial(out, lse); sinks are counted here."""
-        merged = self.merged
         if self.inputs.spec.sinks is not None:
             merged = add_sinks(merged, self.inputs.spec.sinks[self.heads])
-        if merged.out is not self._target:
-            self._target.copy_(merged.out)
-        out = to_caller(self._q, self._target) if self._options.out is None else self._options.out
-        return Partial(out, to_caller(self._q, merged.lse)) if self._options.return_lse else out
+        if self.target is None:
+            out = to_caller(self.q, merged.out.to(self.inputs.q.dtype))
+        else:
+            if merged.out is not self.target:
+                self.target.copy_(merged.out)
+            out = self.options.out
+        return Partial(out, to_caller(self.q, merged.lse)) if self.options.return_lse else out
 
 
 def head_range(heads: int, ranks: int, rank: int) -> slice:

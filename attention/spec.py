@@ -66,3 +66,7 @@ def _per_head(name: str, given: Any) -> tuple[float, ...] | None:
     if not found or not all(isinstance(x, (int, float)) and not math.isnan(x) and x != math.inf for x in found):
         raise OperatorError(f"Spec: {name} must be one number per head, got {found}")
     return tuple(float(x) for x in found)
+
+
+PLAIN = Spec()
+"""All queries see all keys; what None stands for."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from attention.agreeing import agree_once
 from attention.canonical import canonical_partials
-from attention.communicators import prepared, state_of
+from attention.communicators import kept, prepared, state_of
 from attention.local.cpu import attend
-from attention.merge import LOGSUMEXP
+from attention.merge import LOGSUMEXP, LSE, OUT
 from attention.partial import Partial
 from attention.ring_buffers import Partials
 from attention.sharded import Options, ShardedCall, head_range
@@ -104,7 +105,7 @@ def tree_decode(  # noqa: PLR0913
     _check_choices(order, wire, shards)
     if wants_gradients(q, k_shard, v_shard):
         _check_differentiable(order, wire, result, out, (q, k_shard, v_shard, block_tables))
-        same: dict[str, Any] = {f.name: getattr(masking, f.name) for f in fields(masking)}
+        same: dict[str, Any] = masking._asdict()
 
         def decode(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
             return tree_decode(q, k, v, comm, spec=spec, verify=verify, return_lse=True, **same)
@@ -113,19 +114,21 @@ def tree_decode(  # noqa: PLR0913
         return found if return_lse else found.out
     options = Options(spec, masking, return_lse, out, result)
     call = ShardedCall.begin("tree_decode", q, (k_shard, v_shard), comm, options)
-    agree_once("tree_decode", call.comm, call.inputs, masking, {"order": order, "result": result, "wire": wire})
-    watch = Verification(call, wire, masking) if due(call.comm, verify) and call.inputs.q.numel() else None
+    agree_once("tree_decode", call, (("order", order), ("result", result), ("wire", wire)))
+    watch = None
+    if verify is not False and due(call.comm, verify) and call.inputs.q.numel():
+        watch = Verification(call, wire)
     if order == "canonical":
-        _canonical(call, watch, shards or ShardMap(call.comm.size), kv_positions)
+        merged = _canonical(call, watch, shards or ShardMap(call.comm.size))
     elif wire == "bfloat16" and call.comm.size > 1:
-        _sixteen_bit(call, watch)
+        merged = _sixteen_bit(call, watch)
     elif result == "heads":
-        _scattered(call, watch)
+        merged = _scattered(call, watch)
     else:
-        _reduced(call, watch)
+        merged = _reduced(call, watch)
     if watch is not None:
-        watch.check()
-    return call.finish()
+        watch.check(merged)
+    return call.finish(merged)
 
 
 def _check_differentiable(order: str, wire: str, result: str, out: Any, given: tuple[Any, ...]) -> None:
@@ -152,19 +155,32 @@ def _check_choices(order: str, wire: str, shards: ShardMap | None) -> None:
         raise OperatorError('tree_decode: shards belong to order="canonical"')
 
 
-def _reduced(call: ShardedCall, watch: Verification | None) -> None:
+def _reduced(call: ShardedCall, watch: Verification | None) -> Partial:
     """All heads by one all-reduce."""
-    merged = call.merged._asdict()
-    reduction = prepared(call.comm, "allreduce", merged, LOGSUMEXP)
+    comm, shape = call.comm, call.inputs.out_shape
+    reduction = kept(comm, shape, lambda: comm.prepare("allreduce", like=_arrays(shape), operator=LOGSUMEXP))
     # Where the plan sends the payload whole, the partial is written straight into the send buffer.
-    partial = merged if reduction.input is None else reduction.input
-    attend(call.inputs, Partial(**partial))
+    mine = reduction.input
+    if mine is None:
+        mine = _arrays(shape)
+    partial = _tensors(mine)
+    attend(call.inputs, partial)
     if watch is not None:
-        watch.note(partial["lse"])
-    reduction(partial, out=merged)
+        watch.note(partial.lse)
+    place = None if call.target is None else {name: x.numpy() for name, x in call.empty()._asdict().items()}
+    return _tensors(reduction(mine, out=place))
 
 
-def _scattered(call: ShardedCall, watch: Verification | None) -> None:
+def _arrays(shape: tuple[int, ...]) -> dict[str, NDArray[np.float32]]:
+    """Of NumPy, since so the compiled reduction is entered at once."""
+    return {OUT: np.empty(shape, np.float32), LSE: np.empty(shape[:3], np.float32)}
+
+
+def _tensors(partial: dict[str, NDArray[np.float32]]) -> Partial:
+    return Partial(torch.from_numpy(partial[OUT]), torch.from_numpy(partial[LSE]))
+
+
+def _scattered(call: ShardedCall, watch: Verification | None) -> Partial:
     """This rank's heads by one reduce-scatter, whose rows are heads."""
     batch, heads, q_len, d_v = call.inputs.out_shape
     counts = [part.stop - part.start for part in (head_range(heads, call.comm.size, r) for r in range(call.comm.size))]
@@ -174,42 +190,39 @@ def _scattered(call: ShardedCall, watch: Verification | None) -> None:
         watch.note(by_heads.lse.transpose(0, 1))
     reduction = prepared(call.comm, "reduce_scatter", by_heads._asdict(), LOGSUMEXP, rows=tuple(counts))
     found = reduction(by_heads._asdict())
-    for mine, merged in zip((found["out"], found["lse"]), call.merged, strict=True):
-        merged.copy_(mine.transpose(0, 1))
+    return Partial(*(found[name].transpose(0, 1).contiguous() for name in (OUT, LSE)))
 
 
-def _sixteen_bit(call: ShardedCall, watch: Verification | None) -> None:
+def _sixteen_bit(call: ShardedCall, watch: Verification | None) -> Partial:
     """Partials rounded to bfloat16 go to all ranks, which fold them alike: nothing is rounded twice."""
     inputs, size = call.inputs, call.comm.size
     mine = inputs.empty_partial()
     attend(inputs, mine)
     if watch is not None:
         watch.note(mine.lse)
-    sent = {"out": mine.out.bfloat16()[None], "lse": mine.lse[None]}
+    sent = {OUT: mine.out.bfloat16()[None], LSE: mine.lse[None]}
     found = prepared(call.comm, "allgather", sent)(sent)
     state = state_of(call.comm)
     partials = state.get("partials")
     if partials is None or partials.shape != inputs.out_shape:
         partials = state["partials"] = Partials(inputs.out_shape, size)
     for rank in range(size):
-        partials.of(rank).out.copy_(found["out"][rank])
-        partials.of(rank).lse.copy_(found["lse"][rank])
-    whole = call.merged if call.merged.out.shape == inputs.out_shape else inputs.empty_partial()
+        partials.of(rank).out.copy_(found[OUT][rank])
+        partials.of(rank).lse.copy_(found[LSE][rank])
+    whole = inputs.empty_partial()
     partials.fold(whole)
-    _take_heads(call, whole)
+    return _own_heads(call, whole)
 
 
-def _canonical(call: ShardedCall, watch: Verification | None, shards: ShardMap, positions: Any) -> None:
+def _canonical(call: ShardedCall, watch: Verification | None, shards: ShardMap) -> Partial:
     """One partial per virtual shard, merged by the tree over all virtual shards."""
-    parts = canonical_partials(call.inputs, call.comm, shards, positions)._asdict()
+    parts = canonical_partials(call.inputs, call.comm, shards, call.options.masking.kv_positions)._asdict()
     if watch is not None:
-        watch.note(torch.logsumexp(parts["lse"], 0))
+        watch.note(torch.logsumexp(parts[LSE], 0))
     ranges = shards.virtual_range(call.comm.rank)
     whole = prepared(call.comm, "allreduce", parts, LOGSUMEXP, order="canonical", shards=ranges)(parts)
-    _take_heads(call, Partial(**whole))
+    return _own_heads(call, Partial(**whole))
 
 
-def _take_heads(call: ShardedCall, whole: Partial) -> None:
-    for found, merged in zip(whole, call.merged, strict=True):
-        if found is not merged:
-            merged.copy_(found[:, call.heads])
+def _own_heads(call: ShardedCall, whole: Partial) -> Partial:
+    return Partial(*(x[:, call.heads].contiguous() for x in whole))

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from attention.communicators import state_of
 from attention.coverage import fault, key_ranges
+from attention.partial import Partial
 from attention.sharded import ShardedCall
-from attention.visibility import Masking
 from topocomm import Communicator, MismatchError, OperatorError
 
 EVERY = 64
@@ -52,7 +52,7 @@ def due(comm: Communicator, verify: bool | int) -> bool:
 class Verification:
     """The verification of one call: what its ranks know before the merge, and the check after it."""
 
-    def __init__(self, call: ShardedCall, wire: str, masking: Masking) -> None:
+    def __init__(self, call: ShardedCall, wire: str) -> None:
         state = state_of(call.comm)
         turn: int = state.get("verified", 0)
         state["verified"] = turn + 1
@@ -60,25 +60,25 @@ class Verification:
         self.call, self.wire = call, ROUNDING[getattr(torch, wire)]
         self.entry, self.head = turn // heads % batch, turn % heads
         self.lse = np.empty(0, np.float32)
-        self.keys = key_ranges("tree_decode", call.inputs, masking)
+        self.keys = key_ranges("tree_decode", call.inputs, call.options.masking)
 
     def note(self, lse: torch.Tensor) -> None:
         """This rank's own lse [batch, heads, q_len], before the merge."""
         self.lse = lse.detach().numpy().astype(np.float32).copy()
 
-    def check(self) -> None:
+    def check(self, merged: Partial) -> None:
         """Check the merged partial; collective.
 
         Raises:
             MismatchError: It is wrong; on every rank.
         """
-        comm, merged = self.call.comm, self.call.merged
+        comm = self.call.comm
         misplaced = fault(comm, self.call.inputs, self.keys)
         whole = merged.lse.shape == self.lse.shape
         exact = exact_head(self.call, self.entry, self.head)
         told = [self.lse.tobytes(), _digest(*merged), self._asked(), *(x.tobytes() for x in exact)]
         records = [bytes(one) for one in comm.allgather_bytes(np.frombuffer(b"".join(told), np.uint8))]
-        verdict = misplaced or self._of_all(records) or self._of_one(records)
+        verdict = misplaced or self._of_all(merged, records) or self._of_one(merged, records)
         for place, what in ((1, "were given other queries or q_positions"), (0, "hold other bits")):
             start = self.lse.nbytes + place * DIGEST_BYTES
             digests = [one[start : start + DIGEST_BYTES] for one in records]
@@ -98,11 +98,11 @@ class Verification:
         asked = [inputs.q] if inputs.visibility is None else [inputs.q, inputs.visibility.low, inputs.visibility.high]
         return _digest(*asked)
 
-    def _of_all(self, records: list[bytes]) -> str | None:
+    def _of_all(self, merged: Partial, records: list[bytes]) -> str | None:
         """What is wrong with lse, if anything is."""
         own = np.stack([np.frombuffer(one[: self.lse.nbytes], np.float32).reshape(self.lse.shape) for one in records])
         own = own[:, :, self.call.heads].astype(np.float64)
-        lse = self.call.merged.lse.numpy().astype(np.float64)
+        lse = merged.lse.numpy().astype(np.float64)
         with np.errstate(invalid="ignore"):
             weights = np.where(own == -np.inf, 0.0, np.exp(own - lse))
             low = (lse < own - TOLERANCE * np.maximum(1, abs(own))).any(0)
@@ -118,7 +118,7 @@ class Verification:
                 return f"lse of entry {entry}, head {head + self.call.heads.start}, query {query} {what}: {sums}"
         return None
 
-    def _of_one(self, records: list[bytes]) -> str | None:
+    def _of_one(self, merged: Partial, records: list[bytes]) -> str | None:
         """What is wrong with the head that was computed again, if anything is and this rank has it."""
         if not self.call.heads.start <= self.head < self.call.heads.stop:
             return None
@@ -131,7 +131,7 @@ class Verification:
         total = np.where(weights.sum(0) == 0, 1, weights.sum(0))
         exact = (weights[..., None] * outs).sum(0) / total[:, None]
         here = self.entry, self.head - self.call.heads.start
-        got, largest = self.call.merged.out[here].numpy().astype(np.float64), abs(outs).max(initial=0.0)
+        got, largest = merged.out[here].numpy().astype(np.float64), abs(outs).max(initial=0.0)
         off = abs(got - exact).max(initial=0.0)
         limit = (TOLERANCE + self.wire) * largest
         if off > limit or np.isnan(off):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,8 +53,7 @@ class Visibility:
         return (*of_queries, self.keys[batch if len(self.keys) > 1 else 0, part])
 
 
-@dataclass(frozen=True)
-class Masking:
+class Masking(NamedTuple):
     """What a caller says about positions, as given: see `local_attention` and `tree_decode`."""
 
     q_positions: Any = None

@@ -11,7 +11,7 @@ from attention.arrays import Inputs, check_inputs, check_out, to_caller
 from attention.local.blocks import attend_blocks
 from attention.local.rows import attend_rows, covers
 from attention.partial import Partial
-from attention.spec import Spec
+from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
 from topocomm import OperatorError
 
@@ -68,7 +68,7 @@ def local_attention(  # noqa: PLR0913
             "local_attention: spec.sinks are counted once, after the partials are merged; leave them out here and call "
             "attention.add_sinks(partial, sinks) on the merged one"
         )
-    inputs = check_inputs("local_attention", q, k, v, spec=spec or Spec(), masking=masking)
+    inputs = check_inputs("local_attention", q, k, v, spec=PLAIN if spec is None else spec, masking=masking)
     if out is None:
         result = inputs.empty_partial()
         attend(inputs, result)

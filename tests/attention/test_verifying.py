@@ -51,17 +51,17 @@ def test_verification_of_shards_that_hold_nothing():
     run_local(lambda comm: tree_decode(q, k[:, :, : 5 * comm.rank], v[:, :, : 5 * comm.rank], comm, verify=1), ranks=2)
 
 
-def corrupt(call, what):
+def corrupt(call, merged, what):
     if what == "out":
-        call.merged.out[0, 0, 0, 0] += 0.01
+        merged.out[0, 0, 0, 0] += 0.01
     elif what == "lse":
-        call.merged.lse[1, 2, 0] += 0.01
+        merged.lse[1, 2, 0] += 0.01
     elif what == "low":
-        call.merged.lse[1, 2, 0] -= 2.0
+        merged.lse[1, 2, 0] -= 2.0
     elif what == "nan":
-        call.merged.lse[1, 2, 0] = torch.nan
+        merged.lse[1, 2, 0] = torch.nan
     elif what == "one rank" and call.comm.rank == 1:
-        call.merged.out[1, 1, 0, 0] += 1e-6
+        merged.out[1, 1, 0, 0] += 1e-6
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,9 @@ def test_verification_finds_planted_faults_on_every_rank(monkeypatch, what, part
     before = attention.tree._reduced
 
     def wrong(call, watch):
-        before(call, watch)
-        corrupt(call, what)
+        merged = before(call, watch)
+        corrupt(call, merged, what)
+        return merged
 
     monkeypatch.setattr(attention.tree, "_reduced", wrong)
     failed = []

@@ -127,7 +127,6 @@ def _measure(
         extra_bytes[name] = _most(comm, growth_bytes(first))
     outs = {name: way().float() for name, way in ways.items()}
     largest = float(outs["tree"].abs().max())
-    # Local attention comes before tree, so that no way's turn follows one that leaves other things in the caches.
     first_two = Timed(reader(step.k, step.v)), Timed(lambda: local_attention(*step))
     read, local, *times = measure(comm, [*first_two, *(Timed(way) for way in ways.values())], Pace(blocks, warmup=1))
     state_of(comm).pop("ring", None)

@@ -73,15 +73,19 @@ class Times:
 
 
 def measure(comm: Communicator, ways: Sequence[Timed], pace: Pace) -> list[Times]:
-    """Times of all ways, block by block in turns; collective."""
+    """Times of all ways, block by block; collective.
+
+    Every round of blocks has them in another order, so that none always follows the same: what came before shows in
+    the caches, and in how far apart the ranks are.
+    """
     calls, blocks = _plan_blocks(comm, ways, pace)
     us = np.zeros((len(ways), blocks))
     collecting = gc.isenabled()
     gc.disable()
     try:
         for block in range(blocks):
-            for index, (way, count) in enumerate(zip(ways, calls, strict=True)):
-                us[index, block] = _refilled_block_us(comm, way, count)
+            for index in np.random.default_rng(block).permutation(len(ways)):
+                us[index, block] = _refilled_block_us(comm, ways[index], calls[index])
     finally:
         if collecting:
             gc.enable()

@@ -24,6 +24,7 @@ def prefixed(topology: Topology, host: str) -> Topology:
         pairs=tuple(Pair(ids[pair.a], ids[pair.b], *pair[2:]) for pair in topology.pairs),
         warnings=topology.warnings,
         launch_us=topology.launch_us,
+        facts=topology.facts,
     )
 
 
@@ -55,6 +56,7 @@ def merge_hosts(topologies: Sequence[Topology]) -> Topology:
         pairs=tuple(pair for host in hosts for pair in host.pairs),
         warnings=tuple(dict.fromkeys(f"{host.name}: {text}" for host in hosts for text in host.warnings)),
         launch_us=max((host.launch_us for host in hosts if host.launch_us is not None), default=None),
+        facts={host.name: dict(host.facts) for host in hosts if host.facts},
     )
 
 

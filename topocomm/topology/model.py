@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, nan
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from topocomm.errors import TopologyError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import networkx as nx
 
 DeviceKind = Literal["gpu", "cpu", "nic", "switch", "numa", "host"]
@@ -100,6 +102,11 @@ class Topology:
     launch_us: float | None = None
     """What starting a round costs beside its messages, as the kernel launch of a host-driven plan on GPUs; None is 'not
     known' and counts as nothing. It is of the software that runs, so no digest has it."""
+
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What a source says beyond devices, links and pairs, as plain JSON values under the source's own words: rings and
+    trees of a log, graphs of a file, capabilities of pairs, weights and hops. For people and tools; no plan uses it, so
+    no digest has it."""
 
     def __post_init__(self) -> None:
         if self.launch_us is not None:

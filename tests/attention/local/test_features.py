@@ -240,3 +240,18 @@ def test_segments_have_the_bits_that_their_keys_alone_have():
         index = torch.from_numpy(order[start:stop].copy())
         alone = local_attention(q, k.index_select(2, index), v.index_select(2, index))
         assert torch.equal(got.out[number], alone.out) and torch.equal(got.lse[number], alone.lse)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("strided", [False, True])
+def test_every_number_of_16_bits_as_a_query(dtype, strided):
+    """Subnormals, both zeros, infinities and NaN too: with one key, 1, the score is the query."""
+    q = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(dtype).view(1, 4096, 16, 1)
+    if strided:
+        q = torch.stack([q, torch.ones_like(q)], -1)[..., 0]
+    key = torch.ones(1, 4096, 1, 1, dtype=dtype)
+    out, lse = local_attention(q, key, key, spec=Spec(scale=0.5))
+    wanted = q[..., 0].float() * 0.5
+    finite = wanted.isfinite()
+    assert torch.equal(lse[finite], wanted[finite]) and torch.equal(out[..., 0][finite], torch.ones(int(finite.sum())))
+    assert torch.equal(lse.isnan() | lse.isinf(), ~finite)

@@ -48,6 +48,7 @@ def to_document(topology: Topology) -> Document:
         "ranks": rows(topology.ranks),
         "warnings": list(topology.warnings),
         **({} if topology.launch_us is None else {"launch_us": topology.launch_us}),
+        **({"facts": dict(topology.facts)} if topology.facts else {}),
     }
 
 
@@ -123,6 +124,7 @@ def from_document(document: Any, name: str = "topology") -> Topology:
         ranks=tuple(_rank(item, known) for item in top.objects("ranks")),
         warnings=top.texts("warnings"),
         launch_us=top.figure("launch_us", positive=False),
+        facts=top.mapping("facts"),
     )
 
 
@@ -163,6 +165,12 @@ class _Object:
         value = self._value.get(key, default)
         if not isinstance(value, str) or not _is_unicode(value):
             self.fail(key, "a string")
+        return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        value = self._value.get(key, {})
+        if not isinstance(value, dict):
+            self.fail(key, "an object")
         return value
 
     def maybe_text(self, key: str) -> str | None:
