@@ -25,7 +25,7 @@ Decode = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Partial]
 
 def wants_gradients(*tensors: Any) -> bool:
     """Whether any of them is a tensor whose gradient is wanted here."""
-    return torch.is_grad_enabled() and any([getattr(x, "requires_grad", False) for x in tensors])
+    return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
 
 
 def decode_with_gradients(
