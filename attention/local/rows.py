@@ -40,6 +40,9 @@ KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
 NONE = np.empty((1, 0), np.int64)
 
+Place = tuple[int, int]
+"""Addresses of contiguous float32 out and lse."""
+
 
 def covers(inputs: Inputs) -> bool:
     """Whether the kernel is there and takes these inputs."""
@@ -114,13 +117,13 @@ def _run(
         _no_rules(inputs.q.shape[2]) if seen is None else _rules(seen),
         NONE if seen is None else seen.keys.numpy(),
         order,
-        NONE[:, :0] if inputs.pages is None else inputs.pages.numpy(),
+        NONE if inputs.pages is None else inputs.pages.numpy(),
         segments,
     )
     bends = _bends(inputs.scale, spec.softcap, spec.alibi_slopes)
     like = LIKE[inputs.k.dtype]
     items = _items(inputs) * len(segments)
-    task = np.array(_task(inputs, items, result), np.int64)
+    task = np.array(_task(inputs, items, (result.out.data_ptr(), result.lse.data_ptr())), np.int64)
     kernel = _kernel().attend_items
     threads = _threads_for(inputs, items)
     if threads == 1 and between_pieces is None:
@@ -140,14 +143,65 @@ def _run(
             between_pieces()
 
 
-def _task(inputs: Inputs, items: int, result: Partial) -> list[int]:
+class SameAgain:
+    """A call of the kernel over all keys, to be made for other tensors of its kind with any number of keys.
+
+    It asks nothing but whether they are of its kind, since checks and conversions cost more than a small call does.
+    """
+
+    def __init__(self, inputs: Inputs) -> None:
+        """Take the kind of checked inputs, which `covers` accepts: without visibility and pages, and not empty."""
+        q, k, v, spec = inputs.q, inputs.k, inputs.v, inputs.spec
+        items = _items(inputs)
+        self._kind = (q.shape, q.dtype, k.dtype, k.shape[0], k.shape[1], k.shape[3], v.shape[3])
+        self._threads = torch.get_num_threads()
+        self._most = _UNBOUNDED if items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
+        if self._threads > 1 and items > 1:
+            self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, _bytes_per_key(inputs)))
+        self._task = np.array(_task(inputs, items, (0, 0)), np.int64)
+        self._tables = (_no_rules(q.shape[2]), NONE, NONE, NONE)
+        self._bends, self._like = _bends(inputs.scale, spec.softcap, spec.alibi_slopes), LIKE[k.dtype]
+        self._kernel = _kernel().attend_items
+
+    def run(self, q: Any, k: Any, v: Any, result: Place) -> bool:
+        """Write the result to these addresses; False, and nothing done, where the tensors are of another kind."""
+        if not (type(q) is type(k) is type(v) is torch.Tensor and q.is_cpu and k.is_cpu and v.is_cpu):
+            return False
+        if k.ndim != 4 or v.ndim != 4:
+            return False
+        (entries, kv_heads, n, d), k_strides, v_strides = k.shape, k.stride(), v.stride()
+        if (
+            (q.shape, q.dtype, k.dtype, entries, kv_heads, d, v.shape[3]) != self._kind
+            or v.shape[:3] != k.shape[:3]
+            or v.dtype is not k.dtype
+            or not k_strides[3] == v_strides[3] == 1
+            or n > self._most
+            or torch.get_num_threads() != self._threads
+            or q.requires_grad
+            or k.requires_grad
+            or v.requires_grad
+        ):
+            return False
+        task = self._task
+        task[_PAGE:_Q_KIND] = (n, *q.stride(), *k_strides[:3], *v_strides[:3])
+        task[_Q_AT:] = (q.data_ptr(), k.data_ptr(), v.data_ptr(), *result)
+        self._kernel(task, (*self._tables, np.array([[0, n]])), self._bends, self._like)
+        return True
+
+
+_UNBOUNDED = 1 << 62
+_PAGE, _Q_KIND, _Q_AT = 8, 19, 20
+"""Where these stand in a task."""
+
+
+def _task(inputs: Inputs, items: int, result: Place) -> list[int]:
     """What the kernel is told in whole numbers; its module says what stands where."""
     q, k, v = inputs.q, inputs.k, inputs.v
     batch, heads, q_len, d = q.shape
     _, kv_heads, page, d_v = v.shape
     sizes = [0, items, batch, kv_heads, heads // kv_heads * q_len, q_len, d, d_v, page]
     strides = [*q.stride(), *k.stride()[:3], *v.stride()[:3], KINDS[q.dtype]]
-    return sizes + strides + [x.data_ptr() for x in (q, k, v, *result)]
+    return sizes + strides + [q.data_ptr(), k.data_ptr(), v.data_ptr(), *result]
 
 
 def _items(inputs: Inputs) -> int:
@@ -157,10 +211,12 @@ def _items(inputs: Inputs) -> int:
 
 
 def _threads_for(inputs: Inputs, items: int) -> int:
-    _, kv_heads, _, d_v = inputs.v.shape
-    batch, _, _, d = inputs.q.shape
-    payload_bytes = inputs.n * batch * kv_heads * (d + d_v) * inputs.k.itemsize
-    return max(1, min(torch.get_num_threads(), items, payload_bytes // BYTES_PER_THREAD))
+    return max(1, min(torch.get_num_threads(), items, inputs.n * _bytes_per_key(inputs) // BYTES_PER_THREAD))
+
+
+def _bytes_per_key(inputs: Inputs) -> int:
+    """K and V of all heads and batch entries."""
+    return inputs.q.shape[0] * inputs.k.shape[1] * (inputs.q.shape[3] + inputs.v.shape[3]) * inputs.k.itemsize
 
 
 @cache
