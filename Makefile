@@ -60,12 +60,13 @@ $(VENV_MPICH)/ready: pyproject.toml tools/constraints.txt tools/constraints-mpic
 		--editable '.[mpi,attention]' mpich pytest pytest-timeout hypothesis
 	touch $@
 
-# Random plans for half of SOAK_S, collectives for a sixth; as it is 100,000 calls in a row, every way to
+# Random plans for half of SOAK_S, collectives for a sixth; as it is 100,000 damaged inputs for each reader and calls in a row, every way to
 # disagree, 1,000 kills and 1,000 stops: two hours in all. `make test` runs one percent.
 SOAK_S ?= 1800
 soak: setup
 	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3))
 	python tools/soak/odd_plans.py --seconds $$(($(SOAK_S) / 6))
+	python tools/soak/readers.py --inputs $$(($(SOAK_S) * 1000 / 18))
 	mpirun -n 4 python -m mpi4py tools/soak/collectives.py --seconds $$(($(SOAK_S) / 6))
 	mpirun -n 2 python -m mpi4py tools/soak/growth.py --calls $$(($(SOAK_S) * 1000 / 18))
 	mpirun -n 3 python -m mpi4py tools/soak/disagreements.py --most $$(($(SOAK_S) / 36 + 20))

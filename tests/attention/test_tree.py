@@ -154,7 +154,7 @@ def test_result_heads_gives_each_rank_its_heads(ranks, options):
     def on_rank(comm):
         k_shard, v_shard, positions = by_map((k, v), ShardMap(ranks), comm.rank, 300)
         given = options | ({"kv_positions": positions} if "order" in options else {})
-        return tree_decode(q, k_shard, v_shard, comm, result="heads", return_lse=True, **given)
+        return tree_decode(q, k_shard, v_shard, comm, result="heads", return_lse=True, verify=1, **given)
 
     found = run_local(on_rank, ranks=ranks)
     for rank, one in enumerate(found):

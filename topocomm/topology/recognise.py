@@ -12,7 +12,7 @@ from topocomm.topology.readers import nvidia_smi, topology_json
 MAX_BYTES = 64 * 2**20
 """More than any tool prints; keeps a wrong path (a device, a log, a model) from filling the memory."""
 
-_READERS: tuple[ModuleType, ...] = (topology_json, nvidia_smi)
+READERS: tuple[ModuleType, ...] = (topology_json, nvidia_smi)
 _LOOKED_FOR = "the matrix of `nvidia-smi topo -m` (a header row with GPU0) and topology JSON (`devices`, `links`)"
 _REMEDY = "save one with `nvidia-smi topo -m > FILE` or `topocomm inspect --format json --output FILE`"
 
@@ -38,11 +38,16 @@ def read(text: str, name: str) -> Topology:
     """
     if not text.strip():
         raise TopologyError(f"{name}: the file is empty; looked for {_LOOKED_FOR}; {_REMEDY}")
-    for reader in _READERS:
-        if reader.matches(text):
-            topology: Topology = reader.read(text, name)
-            return topology
-    raise TopologyError(f"{name}: unknown format; looked for {_LOOKED_FOR}; {_REMEDY}")
+    reader = reader_for(text)
+    if reader is None:
+        raise TopologyError(f"{name}: unknown format; looked for {_LOOKED_FOR}; {_REMEDY}")
+    topology: Topology = reader.read(text, name)
+    return topology
+
+
+def reader_for(text: str) -> ModuleType | None:
+    """The reader that knows the text; None where none does."""
+    return next((reader for reader in READERS if reader.matches(text)), None)
 
 
 def _bytes(name: str) -> bytes:

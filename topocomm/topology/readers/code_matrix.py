@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
@@ -316,7 +316,7 @@ def _header_at(lines: Sequence[str], index: int) -> Header | None:
         return None
     if not all(name in _ELISIONS or (_NAME.fullmatch(name) and not _RUN.fullmatch(name)) for name in names):
         return None
-    below = list(_filled(lines, index + 1))[:3]
+    below = islice(_filled(lines, index + 1), 3)
     if not any(tokens[0] in names and _is_codes(tokens[1:2]) for _, tokens in below):
         return None
     first = text.index(names[0])

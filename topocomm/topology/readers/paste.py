@@ -13,6 +13,8 @@ _ESCAPE = re.compile(
 _TAG = re.compile(r"</?(?:p|br|pre|code|div|span|tt|td|tr|b|i|u|font|blockquote)\b[^<>]*>", re.IGNORECASE)
 _QUOTE = re.compile(r"^\s*>[>\s]{0,8}(?=\s|GPU|NIC|Legend)")
 
+_BLANK = re.compile(r"[\u00a0\u2000-\u200b\u202f\u3000]")
+
 
 def plain_lines(text: str) -> list[str]:
     """The lines of a pasted text, one for one, without escapes, tags, quote marks, table bars and line ends.
@@ -29,10 +31,14 @@ def markup_line(text: str) -> int | None:
 
 
 def _plain(line: str) -> str:
-    line = _ESCAPE.sub("", line)
+    if not line:
+        return line
+    if "[" in line or "\x1b" in line:
+        line = _ESCAPE.sub("", line)
     if "<" in line or "&" in line:
         line = _TAG.sub("", html.unescape(_TAG.sub("", line)))
-    line = _QUOTE.sub("", line)
+    if ">" in line:
+        line = _QUOTE.sub("", line)
     if line.count("|") >= 3:  # a table of a web page
         line = line.replace("|", "\t")
-    return re.sub(r"[\u00a0\u2000-\u200b\u202f\u3000]", " ", line).rstrip(" |\t")
+    return (line if line.isascii() else _BLANK.sub(" ", line)).rstrip(" |\t")

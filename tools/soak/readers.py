@@ -1,0 +1,201 @@
+"""Damaged captures: whatever is done to a tool's output, its reader gives a topology or a clear error, at once.
+
+    python tools/soak/readers.py --inputs 100000 [--seed 1] [--only nccl_xml]
+
+Takes the captures of the tests, damages bytes, lines and cells of each at random and gives them to the reader
+that knew the capture, and one in ten to the search for a reader. Then every capture is blown up to a mebibyte in
+several ways. Nothing but `TopologyError` may come out, and no input may take a second of the processor. Ends at the
+first failure: with the seed and number that repeat it, and the input in a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from topocomm.errors import TopologyError
+from topocomm.topology import recognise
+from topocomm.topology.readers.topology_json import dumps
+
+TESTS = Path(__file__).parents[2] / "tests"
+CAPTURES = (TESTS / "data/topologies", TESTS / "topology")
+ENDINGS = (".txt", ".xml", ".json", ".log")
+LIMIT_S = 1.0
+"""Processor time that an input of a mebibyte may take."""
+MEBIBYTE = 1 << 20
+ODD = (
+    "",
+    "-1",
+    "0",
+    "99999999999999999999",
+    "1e308",
+    "NaN",
+    "N/A",
+    "null",
+    "0x",
+    "X",
+    "SYS",
+    "\x1b[4m",
+    "é",
+    "\t",
+    "&amp;",
+    "<",
+)
+TOKEN = re.compile(r"[^\s\"',<>=:]+")
+Reader = Callable[[str, str], object]
+
+
+def main() -> None:
+    """Read until the inputs are through."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=1000, help="damaged inputs for each reader (default 1000)")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 31))
+    parser.add_argument("--only", help="one reader")
+    options = parser.parse_args()
+    captures = captures_by_reader()
+    for name, texts in sorted(captures.items()):
+        if options.only in (None, name):
+            began = time.perf_counter()
+            read = reader_of(name)
+            counts = [0, 0]
+            for number in range(options.inputs):
+                rng = random.Random(f"{options.seed} {name} {number}")
+                text = damaged(rng, texts)
+                counts[
+                    outcome(recognise.read if number % 10 == 0 else read, text, f"{name}, seed {options.seed} {number}")
+                ] += 1
+            longest_s = max(large_s(read, text, name) for text in texts)
+            print(
+                f"{name}: {options.inputs} inputs of {len(texts)} captures, {counts[1]} read, {counts[0]} refused, "
+                f"{time.perf_counter() - began:.0f} s; a mebibyte takes at most {longest_s:.2f} s",
+                flush=True,
+            )
+    print(f"readers: {len(captures)}, seed {options.seed}: nothing but clear errors")
+
+
+def captures_by_reader() -> dict[str, list[str]]:
+    """The captures by the name of the reader that knows them; plain topologies of the catalogue for JSON."""
+    from topocomm.topology.catalog import catalog
+
+    found: dict[str, list[str]] = {}
+    paths = [path for folder in CAPTURES for path in sorted(folder.rglob("*")) if path.suffix in ENDINGS]
+    texts = [path.read_text(errors="replace") for path in paths]
+    texts += [dumps(catalog("dgx-a100")), dumps(catalog("mi250x", hosts=2))]
+    for text in texts:
+        reader = recognise.reader_for(text)
+        if reader is not None:
+            found.setdefault(reader.__name__.rpartition(".")[2], []).append(text)
+    return found
+
+
+def reader_of(name: str) -> Reader:
+    """The reader's own function."""
+    read: Reader = next(one.read for one in recognise.READERS if one.__name__.endswith(f".{name}"))
+    return read
+
+
+def outcome(read: Reader, text: str, what: str) -> bool:
+    """Whether the text is read; ends the run where anything but a clear error comes out."""
+    try:
+        read(text, "capture")
+    except TopologyError as error:
+        if str(error).strip():
+            return False
+        fail(text, f"{what}: an error without words")
+    except Exception:  # noqa: BLE001
+        fail(text, f"{what}:\n{traceback.format_exc()}")
+    return True
+
+
+def fail(text: str, what: str) -> None:
+    """End the run and keep the input."""
+    with tempfile.NamedTemporaryFile(
+        "w", suffix=".txt", delete=False, encoding="utf-8", errors="surrogatepass"
+    ) as file:
+        file.write(text)
+    raise SystemExit(f"{what}\nthe input is in {file.name}")
+
+
+def damaged(rng: random.Random, texts: list[str]) -> str:
+    """One of the texts after one to five damages."""
+    text = rng.choice(texts)
+    for _ in range(rng.randint(1, 5)):
+        text = rng.choice((_bytes, _lines, _cells))(rng, text, texts)
+    return text
+
+
+def _bytes(rng: random.Random, text: str, _texts: list[str]) -> str:
+    at = rng.randrange(len(text) + 1)
+    end = min(len(text), at + rng.choice((0, 1, 1, 2, 8, 60, len(text))))
+    put = rng.choice(("", chr(rng.randrange(1, 0x250)), text[at:end] * 2, rng.choice(ODD)))
+    return text[:at] + put + text[end:]
+
+
+def _lines(rng: random.Random, text: str, texts: list[str]) -> str:
+    lines = text.split("\n")
+    at, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    kind = rng.randrange(6)
+    if kind == 0:
+        del lines[at : at + rng.randint(1, 3)]
+    elif kind == 1:
+        lines.insert(other, lines[at])
+    elif kind == 2:
+        lines[at], lines[other] = lines[other], lines[at]
+    elif kind == 3:
+        lines[at] = lines[at][: rng.randrange(len(lines[at]) + 1)]
+    elif kind == 4:
+        lines.insert(at, rng.choice(rng.choice(texts).split("\n")))
+    else:
+        lines[at] = rng.choice((" ", "\t", "> ", "\x1b[1m", "")) + lines[at].replace(
+            "\t", rng.choice((" ", "  ", "\t\t"))
+        )
+    return "\n".join(lines)
+
+
+def _cells(rng: random.Random, text: str, texts: list[str]) -> str:
+    cells = list(TOKEN.finditer(text))
+    if not cells:
+        return text
+    cell = rng.choice(cells)
+    put = rng.choice(ODD)
+    if rng.random() < 0.6 and (others := TOKEN.findall(rng.choice(texts))):
+        put = rng.choice(others)
+    return text[: cell.start()] + put + text[cell.end() :]
+
+
+def large_s(read: Reader, text: str, name: str) -> float:
+    """The longest processor time that a mebibyte made of the text takes."""
+    lines = text.split("\n")
+    middle = len(lines) // 2
+    word = max(TOKEN.findall(text), key=len, default="x")
+    times = 1 + MEBIBYTE // max(1, len(text))
+    forms = {
+        "the text again and again": text * times,
+        "its first line again and again": "\n".join([lines[0]] * (1 + MEBIBYTE // (len(lines[0]) + 1))),
+        "its middle line again and again": "\n".join(
+            [*lines[:middle], *[lines[middle]] * (1 + MEBIBYTE // (len(lines[middle]) + 1)), *lines[middle:]]
+        ),
+        "one long line": text.replace("\n", " ") * times,
+        "one long word": text.replace(word, word * (1 + MEBIBYTE // len(word)), 1),
+        "blanks": text.replace(" ", " " * (MEBIBYTE // max(1, text.count(" ")))),
+    }
+    longest_s = 0.0
+    for form, large in forms.items():
+        large = large[:MEBIBYTE]
+        began = time.process_time()
+        outcome(read, large, f"{name}, {form}")
+        taken_s = time.process_time() - began
+        longest_s = max(longest_s, taken_s)
+        if taken_s > LIMIT_S:
+            fail(large, f"{name}: {taken_s:.2f} s for a mebibyte: {form}")
+    return longest_s
+
+
+if __name__ == "__main__":
+    main()
