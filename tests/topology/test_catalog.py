@@ -13,7 +13,7 @@ def egress_gb_per_s(topology, device):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_is_whole(name, hosts):
     topology = catalog(name, hosts=hosts)
-    assert len(topology.hosts) == hosts
+    assert len(topology.hosts) == hosts * (18 if name == "gb200-nvl72" else 1)
     edges = [(link.src, link.dst) for link in topology.links]
     assert len(edges) == len(set(edges))
     assert {(b, a) for a, b in edges} == set(edges)
@@ -33,6 +33,19 @@ def test_every_system_is_whole(name, hosts):
         ("rtx4090-pcie-8", 8, 32.0),
         ("dgx-1-v100", 8, 150.0 + 16.0),
         ("cpu-2-socket", 16, 10.0),
+        ("dgx-1-p100", 8, 80.0 + 16.0),
+        ("dgx-2", 16, 150.0),
+        ("hgx-a100-4", 4, 300.0),
+        ("dgx-h200", 8, 450.0),
+        ("dgx-b200", 8, 900.0),
+        ("gb200-nvl72", 72, 900.0),
+        ("mi100-8", 8, 138.0 + 32.0),
+        ("rtx3090-pair", 2, 56.25 + 16.0),
+        ("rtx4090-pcie-4", 4, 32.0),
+        ("rtx4090-pcie-4-2-socket", 4, 32.0),
+        ("rtx4090-pcie-8-1-socket", 8, 16.0),
+        ("cpu-1-socket", 8, 10.0),
+        ("cpu-2-socket-64", 64, 10.0),
     ],
 )
 def test_what_leaves_each_endpoint_of_one_host(name, ends, egress):
@@ -54,13 +67,25 @@ def test_what_leaves_each_endpoint_of_one_host(name, ends, egress):
         ("rtx4090-pcie-8", "GPU0", "GPU4", 2.0),
         ("cpu-2-socket", "cpu0", "cpu7", 0.2),
         ("cpu-2-socket", "cpu0", "cpu8", 0.6),
+        ("dgx-1-p100", "GPU3", "GPU7", 0.7),
+        ("dgx-2", "GPU0", "GPU15", 0.6),
+        ("hgx-a100-4", "GPU0", "GPU3", 0.7),
+        ("gb200-nvl72", "h0/GPU0", "h17/GPU3", 0.6),
+        ("mi100-8", "GPU0", "GPU3", 0.7),
+        ("mi100-8", "GPU0", "GPU4", 2.0),
+        ("rtx3090-pair", "GPU0", "GPU1", 0.7),
+        ("rtx4090-pcie-4-2-socket", "GPU1", "GPU2", 2.0),
+        ("rtx4090-pcie-8-1-socket", "GPU0", "GPU7", 1.4),
+        ("cpu-1-socket", "cpu0", "cpu7", 0.2),
     ],
 )
 def test_latencies_inside_a_host(name, a, b, us):
     assert latency_us(catalog(name), a, b) == us
 
 
-@pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100", "mi300x-8", "dgx-1-v100", "mi250x"])
+@pytest.mark.parametrize(
+    "name", ["dgx-h100", "dgx-a100", "mi300x-8", "dgx-1-v100", "mi250x", "dgx-1-p100", "dgx-2", "dgx-b200"]
+)
 def test_one_rail_takes_five_us_and_the_spine_more(name):
     topology = catalog(name, hosts=3)
     assert latency_us(topology, "h0/GPU6", "h2/GPU6") == 5.0
@@ -107,6 +132,86 @@ def test_codes_of_pairs():
     assert {p.code for p in catalog("mi300x-8").pairs if "NIC" not in p.b} == {"XGMI"}
     codes = {(p.a, p.b): p.code for p in catalog("dgx-1-v100").pairs}
     assert (codes["GPU0", "GPU3"], codes["GPU0", "GPU5"], codes["GPU3", "NIC1"]) == ("NV2", "SYS", "PIX")
+
+
+DIGESTS = {
+    ("dgx-1-v100", 1): "64a125d239f166bf",
+    ("dgx-1-v100", 3): "c24bb66291cefaed",
+    ("dgx-a100", 1): "ca6648509eb3c8ad",
+    ("dgx-a100", 3): "ffcf850dec50e7b1",
+    ("dgx-h100", 1): "629cedeca48d18e9",
+    ("dgx-h100", 3): "a5a32eea5bb05870",
+    ("mi250x", 1): "1230178214f357f6",
+    ("mi250x", 3): "0d8e3aa615067d99",
+    ("mi300x-8", 1): "37a6fe34a3ed9352",
+    ("mi300x-8", 3): "75b32c4e9d951e3e",
+    ("rtx4090-pcie-8", 1): "17aecaa36883afaf",
+    ("rtx4090-pcie-8", 3): "87757dc03da1a093",
+    ("cpu-2-socket", 1): "cd0225ea38dc0a80",
+    ("cpu-2-socket", 3): "93c77be4c01f28ba",
+}
+"""Of the systems that plans were saved for."""
+
+
+@pytest.mark.parametrize(("name", "hosts"), DIGESTS)
+def test_saved_plans_still_fit(name, hosts):
+    assert catalog(name, hosts=hosts).digest[:16] == DIGESTS[name, hosts]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "lanes"), [("dgx-1-p100", 8, [1] * 4), ("hgx-a100-4", 4, [4] * 3), ("mi100-8", 8, [1] * 3)]
+)
+def test_direct_links_of_every_gpu(name, gpus, lanes):
+    topology = catalog(name)
+    for i in range(gpus):
+        own = [x.lanes for x in topology.links if x.src == f"GPU{i}" and x.kind in ("nvlink", "xgmi")]
+        assert own == lanes
+
+
+def test_the_cube_of_p100_is_two_quads_and_the_links_between_their_corners():
+    linked = {(x.src, x.dst) for x in catalog("dgx-1-p100").links if x.kind == "nvlink"}
+    assert {b for a, b in linked if a == "GPU1"} == {"GPU0", "GPU2", "GPU3", "GPU5"}
+
+
+def test_a_rack_is_one_nvlink_domain_of_eighteen_hosts():
+    topology = catalog("gb200-nvl72")
+    assert topology.hosts == tuple(f"h{i}" for i in range(18))
+    assert [d.id for d in topology.devices if d.kind == "switch"] == ["nvswitch0"]
+    assert {link.kind for link in topology.links} == {"nvlink"}
+    codes = {(p.a, p.b): p.code for p in topology.pairs}
+    assert sum("NIC" not in b for _, b in codes) == 72 * 71 // 2
+    assert (codes["h0/GPU1", "h17/GPU0"], codes["h3/GPU0", "h3/NIC3"]) == ("NV18", "SYS")
+
+
+def test_racks_are_joined_by_rails():
+    topology = catalog("gb200-nvl72", hosts=2)
+    assert (topology.name, len(topology.hosts), len(topology.endpoints)) == ("gb200-nvl72 x 2", 36, 144)
+    into = {(x.src, x.dst): x for x in topology.links}
+    assert into["h17/GPU0", "nvswitch0"].gb_per_s == into["h18/GPU0", "nvswitch1"].gb_per_s == 900.0
+    assert into["h35/NIC3", "rail3"].gb_per_s == 50.0
+    assert latency_us(topology, "h0/GPU2", "h17/GPU2") == 0.6
+    assert latency_us(topology, "h0/GPU2", "h18/GPU2") > 5.0
+
+
+@pytest.mark.parametrize(("hosts", "up"), [(2, 50.0), (3, 100.0), (4, 100.0), (8, 200.0)])
+def test_a_taper_of_two_has_half_the_ports_towards_the_spine(hosts, up):
+    rates = {(x.src, x.dst): x.gb_per_s for x in catalog("dgx-h100-taper2", hosts=hosts).links}
+    assert rates["rail0", "spine"] == rates["spine", "rail7"] == up
+    assert catalog("dgx-h100-taper2").digest == catalog("dgx-h100").digest
+
+
+def test_pcie_codes_of_sixteen_gpus():
+    codes = {(p.a, p.b): p.code for p in catalog("dgx-2").pairs}
+    near = [codes["GPU0", f"NIC{i}"] for i in range(8)]
+    assert near == ["PIX", "PXB", "NODE", "NODE", "SYS", "SYS", "SYS", "SYS"]
+    assert codes["GPU15", "NIC7"] == "PIX"
+    assert codes["GPU0", "GPU15"] == "NV6"
+
+
+def test_quads_of_mi100_meet_over_the_sockets_and_the_nic_is_on_the_second():
+    codes = {(p.a, p.b): p.code for p in catalog("mi100-8").pairs}
+    assert (codes["GPU0", "GPU3"], codes["GPU3", "GPU4"]) == ("XGMI", "SYS")
+    assert (codes["GPU0", "NIC0"], codes["GPU4", "NIC0"]) == ("SYS", "PHB")
 
 
 def test_cores_of_two_sockets():

@@ -1,14 +1,31 @@
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.topology.amdsmi_machine import Amdsmi
+from tests.topology.nvml_machine import Nvml, NVMLError
+from tests.topology.pci_trees import (
+    AMD,
+    ASPEED,
+    GPU,
+    INFINIBAND,
+    MELLANOX,
+    NVIDIA,
+    VGA,
+    add,
+    add_port,
+    four_gpus,
+    link,
+)
 from tests.topology.test_sysfs import two_sockets
-from topocomm.topology import discover as module
-from topocomm.topology.discover import discover, display_devices
+from topocomm.topology import gpu_tools
+from topocomm.topology.discover import discover
 
 DATA = Path(__file__).parents[1] / "data/topologies"
+TOPO = f'while read -r l; do echo "$l"; done < {DATA}/nvswitch-16.txt'
 
 
 @pytest.fixture
@@ -16,27 +33,23 @@ def host(tmp_path, monkeypatch):
     """A machine of its own: empty PATH folder, sysfs with two sockets, empty procfs."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "proc").mkdir()
+    (tmp_path / "dev").mkdir()
     two_sockets(tmp_path / "sys")
+    for module in ("pynvml", "amdsmi"):
+        monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     return tmp_path
 
 
 def find(host):
-    return discover(sysfs=host / "sys", proc=host / "proc")
+    return discover(sysfs=host / "sys", proc=host / "proc", dev=host / "dev")
 
 
 def add_tool(host, name, script):
     file = host / "bin" / name
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(file.stat().st_mode | stat.S_IXUSR)
-
-
-def add_pci(host, bus, kind, vendor):
-    folder = host / "sys/bus/pci/devices" / bus
-    folder.mkdir(parents=True)
-    (folder / "class").write_text(f"{kind}\n")
-    (folder / "vendor").write_text(f"{vendor}\n")
 
 
 def test_gpus_come_from_the_tool(host):
@@ -77,7 +90,7 @@ def test_a_tool_that_fails_is_named_and_the_cores_are_used(host, script, message
 
 
 def test_a_tool_that_hangs_is_given_up(host, monkeypatch):
-    monkeypatch.setattr(module, "TOOL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(gpu_tools, "TOOL_TIMEOUT_S", 0.2)
     add_tool(host, "nvidia-smi", "exec /bin/sleep 30")
     assert "gave no answer in 0.2 s" in find(host).warnings[0]
 
@@ -89,15 +102,135 @@ def test_a_tool_that_cannot_start(host):
 
 
 def test_devices_without_their_tool_are_pointed_out(host):
-    add_pci(host, "0000:17:00.0", "0x030200", "0x10de")
-    add_pci(host, "0000:65:00.0", "0x030200", "0x10de")
-    add_pci(host, "0000:03:00.0", "0x030000", "0x1a03")  # a server's management display
-    add_tool(host, "rocm-smi", "")
-    assert display_devices(host / "sys") == {"NVIDIA": 2}
+    add(host / "sys", "pci0000:17/0000:17:00.0", GPU, NVIDIA)
+    add(host / "sys", "pci0000:65/0000:65:00.0", GPU, NVIDIA)
+    add(host / "sys", "pci0000:03/0000:03:00.0", VGA, ASPEED)  # a server's management display
+    topology = find(host)
+    assert topology.endpoints[0] == "cpu0"
+    assert "is nvidia-smi on PATH?" in topology.warnings[0]
+    assert "2 NVIDIA display device(s) on PCI" in topology.warnings[0]
+
+
+def use(monkeypatch, name, module):
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_the_driver_library_comes_first(host, monkeypatch):
+    add_tool(host, "nvidia-smi", "exit 1")
+    use(monkeypatch, "pynvml", Nvml([{"bus": "00000000:17:00.0", "name": "NVIDIA X"}]))
+    topology = find(host)
+    assert (topology.source, topology.endpoints, topology.hosts) == ("NVML", ("GPU0",), (os.uname().nodename,))
+    assert topology.by_id["GPU0"].name == "NVIDIA X"
+
+
+def test_a_library_that_fails_leaves_it_to_the_tool_and_is_named(host, monkeypatch):
+    add_tool(host, "nvidia-smi", TOPO)
+    use(monkeypatch, "pynvml", Nvml([], start=NVMLError("version mismatch")))
+    topology = find(host)
+    assert topology.source == "nvidia-smi topo -m"
+    assert topology.warnings[0] == "NVML does not start: version mismatch"
+
+
+def test_the_tool_gives_addresses_and_uuids(host):
+    rows = "0, GPU-aa, 00000000:17:00.0, NVIDIA X\n1, GPU-bb, 00000000:18:00.0, NVIDIA X"
+    add_tool(host, "nvidia-smi", f'if [ "$1" = topo ]; then {TOPO}; else echo "{rows}"; fi')
+    topology = find(host)
+    assert topology.by_id["GPU1"].bus_id == "0000:18:00.0"
+    assert topology.by_id["GPU0"].name == "NVIDIA X"
+    assert topology.by_id["GPU2"].bus_id is None
+    assert topology.facts["uuids"] == {"GPU0": "GPU-aa", "GPU1": "GPU-bb"}
+
+
+def test_a_tool_without_the_query_says_what_is_missing(host):
+    add_tool(host, "nvidia-smi", f'if [ "$1" = topo ]; then {TOPO}; else echo no such option; exit 2; fi')
+    topology = find(host)
+    assert len(topology.endpoints) == 16
+    assert any(text.startswith("GPUs have no address: ") for text in topology.warnings)
+
+
+def test_nics_of_the_tool_get_their_addresses_from_sysfs(host):
+    add_tool(host, "nvidia-smi", f'while read -r l; do echo "$l"; done < {DATA}/h100-8-nics.txt')
+    device = add(host / "sys", "pci0000:3a/0000:3b:00.0", INFINIBAND, MELLANOX, **link("32.0", 16))
+    add_port(host / "sys", device, "mlx5_0", "400 Gb/sec (4X NDR)")
+    topology = find(host)
+    assert topology.by_id["NIC0"].bus_id == "0000:3b:00.0"
+    assert topology.facts["port_gb_per_s"] == {"mlx5_0": 50.0}
+    assert topology.facts["pcie"]["0000:3b:00.0"]["width"] == 16
+
+
+def test_amd_gpus_through_the_library(host, monkeypatch):
+    four_gpus(host / "sys", vendor=AMD)
+    use(monkeypatch, "amdsmi", Amdsmi(4))
+    topology = find(host)
+    assert (topology.source, len(topology.endpoints)) == ("amdsmi", 4)
+
+
+def test_the_amd_library_is_not_asked_without_amd_gpus(host, monkeypatch):
+    use(monkeypatch, "amdsmi", None)
+    assert find(host).endpoints[0] == "cpu0"
+
+
+AMD_SMI = """LINK TYPE TABLE:
+             0000:17:00.0 0000:18:00.0
+0000:17:00.0 SELF         PCIE
+0000:18:00.0 PCIE         SELF
+"""
+
+
+def test_amd_gpus_through_the_tools(host):
+    add_tool(host, "rocm-smi", "exit 3")
+    add_tool(host, "amd-smi", f"[ \"$1\" = topology ] && echo '{AMD_SMI}'")
+    topology = find(host)
+    assert [topology.by_id[end].bus_id for end in topology.endpoints] == ["0000:17:00.0", "0000:18:00.0"]
+
+
+def test_the_other_amd_tool_is_tried_and_both_are_named(host):
+    add_tool(host, "amd-smi", "echo no driver; exit 4")
+    add_tool(host, "rocm-smi", "echo nothing; exit 5")
     warning = find(host).warnings[0]
-    assert "nvidia-smi is not on PATH" in warning
-    assert "2 NVIDIA display device(s) on PCI" in warning
-    assert "rocm-smi is there" in warning
+    assert "`amd-smi topology` failed with status 4: no driver" in warning
+    assert "`rocm-smi --showtopo` failed with status 5: nothing" in warning
+
+
+def usable_nvidia(host, minor, bus_id):
+    """The driver's word for a device file, and the file."""
+    file = host / f"proc/driver/nvidia/gpus/{bus_id}/information"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"Model: \t\t NVIDIA X\nDevice Minor: \t {minor}\n")
+    (host / f"dev/nvidia{minor}").touch()
+
+
+def test_gpus_from_sysfs_alone_if_their_device_files_are_there(host):
+    """A container that was given two of four GPUs, without the driver's tools."""
+    four_gpus(host / "sys")
+    usable_nvidia(host, 1, "0000:18:00.0")
+    usable_nvidia(host, 3, "0000:b8:00.0")
+    topology = find(host)
+    assert [topology.by_id[end].bus_id for end in topology.endpoints] == ["0000:18:00.0", "0000:b8:00.0"]
+    assert topology.source == "sysfs"
+    assert "models and the links between them (NVLink, xGMI) are not known" in topology.warnings[0]
+
+
+def test_amd_gpus_from_sysfs_need_the_compute_device_too(host):
+    four_gpus(host / "sys", vendor=AMD)
+    (host / "sys/bus/pci/devices/0000:17:00.0/drm/renderD128").mkdir(parents=True)
+    (host / "dev/dri").mkdir()
+    (host / "dev/dri/renderD128").touch()
+    assert find(host).endpoints[0] == "cpu0"
+    (host / "dev/kfd").touch()
+    assert find(host).endpoints == ("GPU0",)
+
+
+def test_gpus_without_device_files_are_not_used(host):
+    four_gpus(host / "sys")
+    topology = find(host)
+    assert topology.endpoints[0] == "cpu0"
+    assert "4 NVIDIA display device(s) on PCI" in topology.warnings[0]
+
+
+def test_cpus_of_all_ranks_of_the_host(host):
+    topology = discover(sysfs=host / "sys", proc=host / "proc", dev=host / "dev", usable={1, 3})
+    assert [topology.by_id[end].cpu_affinity for end in topology.endpoints] == ["1", "3"]
 
 
 def test_this_machine():

@@ -49,9 +49,9 @@ def test_a_pipe_is_read_to_its_end(tmp_path):
         (b" \n\t\n", "the file is empty"),
         (bytes(range(256)) * 4, "not a text file"),
         (b"\xff\xfea", "not a text file"),
-        (b"hello\nworld\n", "unknown format; looked for the matrix of `nvidia-smi topo -m`"),
-        (b"GPU[0]\t\t: (Topology) Numa Node: 0\n", "unknown format"),
-        (b"<system version='1'></system>", "unknown format"),
+        (b"hello\nworld\n", "unknown format; looked for output of `nvidia-smi topo -m`"),
+        (b"<html><body>GPU0</body></html>", "unknown format"),
+        (b"[1, 2]", "unknown format"),
         (b"{}", "'devices' is missing"),
     ],
 )

@@ -96,7 +96,7 @@ def captures_by_reader() -> dict[str, list[str]]:
 
 def reader_of(name: str) -> Reader:
     """The reader's own function."""
-    read: Reader = next(one.read for one in recognise.READERS if one.__name__.endswith(f".{name}"))
+    read: Reader = next(one.read for one in recognise.readers() if one.__name__.endswith(f".{name}"))
     return read
 
 

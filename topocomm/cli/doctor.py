@@ -1,4 +1,4 @@
-"""`topocomm doctor`: what is in order here and in this launch, what is not, and what to do about it."""
+"""`topocomm doctor`: what is in order here and in this launch, or on a machine that was given, and what to do."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 from topocomm.cli.job import join, launched_as, speaks
 from topocomm.cli.sources import add_sources, read_sources
+from topocomm.doctor.anonymous import anonymous
+from topocomm.doctor.checks import check_machine
 from topocomm.doctor.examine import Examined, can_join, check_alone, check_process, check_ranks, library_name
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.report import findings_text, report_text, ways_section
+from topocomm.doctor.report import Here, findings_text, report_text, ways_section
 from topocomm.errors import TopocommError
 from topocomm.topology.model import Topology
 
@@ -24,48 +26,69 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "doctor",
         help="what is in order here, what is not, and what to do about it",
-        description="Checks this machine and this launch: alone, or under mpirun or torchrun with its options.",
+        description="Checks this machine and this launch: alone, or under mpirun or torchrun with its options. With "
+        "--input or --system it checks that machine alone.",
     )
     add_sources(parser)
-    parser.add_argument("--report", action="store_true", help="also versions, variables and machine, to be pasted")
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="one block of text for a bug report: versions, findings, topology, pairs; without names and addresses",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the findings, on rank 0; the exit status is 1 where one is a FAIL."""
-    launched = launched_as()
-    topology = _topology(args)
-    own = check_process(topology, launched)
-    examined = check_alone(own) if launched is None else _with_ranks(own, launched)
+    """Prints the findings, on rank 0; the exit status is 1 where one is a FAIL.
+
+    Raises:
+        TopologyError: A machine was given, and cannot be read.
+    """
+    given = bool(args.input or args.system)
+    examined, topology = _given(args) if given else _here(args)
     if speaks():
-        sys.stdout.write(_text(args, examined, topology))
+        sys.stdout.write(_text(args, examined, topology, given=given))
     return FAILED if any(finding.level == "FAIL" for finding in examined.findings) else OK
 
 
-def _with_ranks(own: Sequence[Finding], launched: tuple[str, int, int]) -> Examined:
+def _given(args: argparse.Namespace) -> tuple[Examined, Topology]:
+    """The checks of a dump or catalogue system; those of this process would say nothing of it."""
+    topology = read_sources(args)
+    return Examined(check_machine(topology)), topology
+
+
+def _here(args: argparse.Namespace) -> tuple[Examined, Topology | None]:
+    launched = launched_as()
+    found = _topology(args)
+    topology = None if isinstance(found, TopocommError) else found
+    own = check_process(found, launched)
+    if launched is None:
+        return check_alone(own, topology), topology
     if not can_join(own):
-        return Examined(own)
+        return Examined(own), topology
     try:
         with join() as comm:
-            return check_ranks(comm, own, launched)
+            return check_ranks(comm, own, launched), comm.topology
     except TopocommError as error:
-        return Examined([*own, Finding("FAIL", "communicator", str(error), "see the other findings")])
+        return Examined([*own, Finding("FAIL", "communicator", str(error), "see the other findings")]), topology
 
 
-def _text(args: argparse.Namespace, examined: Examined, topology: Topology | TopocommError) -> str:
-    text = findings_text(examined.findings)
-    if examined.ways:
-        text += ways_section(examined.ways)
-    if args.report:
-        machine = None if isinstance(topology, TopocommError) else topology
-        text += report_text(machine, os.environ, library_name())
-    return text
+def _text(args: argparse.Namespace, examined: Examined, topology: Topology | None, *, given: bool) -> str:
+    if not args.report:
+        return findings_text(examined.findings) + (ways_section(examined.ways) if examined.ways else "")
+    names = anonymous(topology, os.environ, _inputs(args))
+    here = None if given else Here(os.environ, library_name())
+    return report_text(examined.findings, topology, names, here=here, ways=examined.ways)
+
+
+def _inputs(args: argparse.Namespace) -> Sequence[str]:
+    return args.input or ()
 
 
 def _topology(args: argparse.Namespace) -> Topology | TopocommError:
-    """The machine that is meant; what is wrong with it is a finding, what is wrong with the options is raised."""
+    """This machine; what is wrong with it is a finding, what is wrong with the options is raised."""
     try:
         return read_sources(args)
     except TopocommError as error:
-        if args.input or args.system:
+        if args.hosts is not None:
             raise
         return error

@@ -1,14 +1,28 @@
-"""`topocomm inspect`: the topology of this machine, of captured dumps, or of a catalogue system."""
+"""`topocomm inspect`: the topology of this machine, of captured dumps, or of a catalogue system, in many formats."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import PurePath
 
 from topocomm.cli.output import write_result
 from topocomm.cli.sources import add_sources, read_sources, source_words
+from topocomm.errors import TopologyError
 from topocomm.topology.draw.text import render, to_ascii
 from topocomm.topology.model import Topology
-from topocomm.topology.readers.topology_json import dumps
+
+FORMATS = {
+    "text": "a tree on one screen",
+    "matrix": "the layout of `nvidia-smi topo -m`",
+    "json": "topology JSON, which --input reads",
+    "dot": "Graphviz",
+    "svg": "a picture",
+    "html": "a picture to move and zoom, with the facts of each part",
+    "nccl-xml": "an NCCL topology file",
+    "env": "a shell file: network cards and cores for each rank",
+}
+"""Name and one line of help of every format."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,7 +34,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "or of a catalogue system.",
     )
     add_sources(parser)
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    words = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+    parser.add_argument("--format", choices=FORMATS, help=f"default: text; {words}")
+    parser.add_argument(
+        "--compare", metavar="FILE", help="say in text how the topology differs from that in a captured dump or JSON"
+    )
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout, whole or not at all")
 
 
@@ -28,17 +46,61 @@ def run(args: argparse.Namespace) -> int:
     """Prints or writes the topology.
 
     Raises:
-        TopologyError: The source is unusable.
+        TopologyError: The source is unusable, or the format cannot show it.
         OSError: The output cannot be written.
     """
+    if args.compare is not None and args.format not in (None, "text"):
+        raise TopologyError(f"--compare prints text: leave --format {args.format} out")
     topology = read_sources(args)
-    text = dumps(topology) if args.format == "json" else _screen(args, topology)
+    text = _comparison(args, topology) if args.compare is not None else _renderer(args)(topology)
     write_result(text, args.output, plain=to_ascii)
     return 0
 
 
-def _screen(args: argparse.Namespace, topology: Topology) -> str:
-    return render(topology, next_command=_next_command(args, topology))
+def _renderer(args: argparse.Namespace) -> Callable[[Topology], str]:
+    """The format's function; only its own modules are imported, so that each format starts fast."""
+    name = args.format or "text"
+    if name == "json":
+        from topocomm.topology.readers import topology_json
+
+        return topology_json.dumps
+    if name == "matrix":
+        from topocomm.topology.draw import matrix
+
+        return matrix.render
+    if name == "dot":
+        from topocomm.topology.draw import dot
+
+        return dot.render
+    if name == "svg":
+        from topocomm.topology.draw import machine_svg
+
+        return machine_svg.render
+    if name == "html":
+        from topocomm.topology.draw import html_page
+
+        return html_page.render
+    if name == "nccl-xml":
+        from topocomm.topology.draw import nccl_xml
+
+        return nccl_xml.render
+    if name == "env":
+        from topocomm.topology.draw import environment
+
+        return environment.render
+    return lambda topology: render(topology, next_command=_next_command(args, topology))
+
+
+def _comparison(args: argparse.Namespace, topology: Topology) -> str:
+    from topocomm.topology.draw import compare
+    from topocomm.topology.recognise import load
+
+    other = load(args.compare)
+    name = PurePath(args.compare).name
+    mine = args.system or (PurePath(args.input[0]).name if args.input else "this machine")
+    if mine == name:
+        mine, name = f"{mine} (1)", f"{name} (2)"
+    return compare.render(topology, other, names=(mine, name))
 
 
 def _next_command(args: argparse.Namespace, topology: Topology) -> str:

@@ -15,8 +15,11 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--input",
         nargs="+",
+        action="extend",
         metavar="FILE",
-        help="captured output of `nvidia-smi topo -m`, or topology JSON; several files are one host each",
+        help="captured output of a tool (nvidia-smi, rocm-smi, amd-smi, lstopo, lspci, NCCL's XML and logs) or "
+        "topology JSON; several of one kind are one host each, of several kinds one machine; a Slurm topology.conf or "
+        "topograph YAML among them says how switches join the hosts",
     )
     source.add_argument("--system", metavar="NAME", help="a catalogue system, such as dgx-h100")
     parser.add_argument("--hosts", type=int, metavar="N", help="how many of the catalogue system (default 1)")
@@ -35,13 +38,31 @@ def read_sources(args: argparse.Namespace) -> Topology:
 
         return catalog(args.system, hosts=1 if args.hosts is None else args.hosts)
     if args.input:
-        from topocomm.topology.merge import merge_hosts
-        from topocomm.topology.recognise import load
-
-        return merge_hosts([load(path) for path in args.input])
+        return _from_files(args.input)
     from topocomm.topology.discover import discover
 
     return discover()
+
+
+def _from_files(paths: list[str]) -> Topology:
+    """One machine or several hosts, and the switches between these where a file names them."""
+    from topocomm.topology import fabric
+    from topocomm.topology.combine import combine, same_host
+    from topocomm.topology.merge import merge_hosts
+    from topocomm.topology.recognise import load_text, read
+
+    texts = [(path, load_text(path)) for path in paths]
+    fabrics = [fabric.read(text, path) for path, text in texts if fabric.matches(text)]
+    machines = [read(text, path) for path, text in texts if not fabric.matches(text)]
+    if len(fabrics) > 1 or (fabrics and len(machines) < 2):
+        raise TopologyError(
+            f"--input: {len(fabrics)} files name switches between hosts, {len(machines)} are of machines; give one of "
+            "switches beside those of two hosts or more"
+        )
+    if len(machines) > 1 and same_host(machines):
+        return combine(machines)
+    merged = merge_hosts(machines)
+    return fabric.with_fabric(merged, fabrics[0]) if fabrics else merged
 
 
 def source_words(args: argparse.Namespace) -> str:

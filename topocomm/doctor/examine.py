@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from topocomm.doctor.finding import Environment, Finding, usable_cores
+from topocomm.doctor.checks import check_here, check_parts
+from topocomm.doctor.finding import Environment, Finding, installed, usable_cores
+from topocomm.doctor.job import Started, check_local_ranks
 from topocomm.doctor.launch import Placed, check_cores, check_faults, check_launcher, check_world
 from topocomm.doctor.libraries import (
     check_kernels,
@@ -16,10 +18,10 @@ from topocomm.doctor.libraries import (
     check_numpy,
     check_optional,
     check_python,
-    mpi_library_name,
 )
 from topocomm.doctor.machine import check_clock, check_settings, check_topology, check_visible_gpus
 from topocomm.doctor.memory import check_dev_shm, check_process_watch, check_shared_memory
+from topocomm.doctor.mpi_library import ask_mpi_library
 from topocomm.doctor.transport import check_transport, check_transport_alone, ways_by_size, ways_text
 from topocomm.doctor.union import gather_json, union
 from topocomm.errors import TopocommError
@@ -29,7 +31,19 @@ from topocomm.topology.model import Topology
 
 Launched = tuple[str, int, int] | None
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "srun")
-library_name = cache(mpi_library_name)
+mpi_library = cache(ask_mpi_library)
+LOCAL_RANKS = {
+    "torchrun": "LOCAL_RANK",
+    "mpirun": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "mpiexec": "MPI_LOCALRANKID",
+    "srun": "SLURM_LOCALID",
+}
+"""The variable that holds a rank's number on its host, by launcher."""
+
+
+def library_name() -> str | None:
+    """The MPI library that mpi4py loads; None where there is none."""
+    return mpi_library().name if installed("mpi4py") else None
 
 
 @dataclass(frozen=True)
@@ -57,13 +71,14 @@ def check_process(
         check_numpy(),
         check_numba(environment),
         *([] if kernels is None else [kernels]),
-        check_mpi4py(by_mpi, library=library_name),
-        check_launcher(launched, library_name() if by_mpi else None),
+        check_mpi4py(by_mpi, library=mpi_library),
+        check_launcher(launched, library_name() if by_mpi else None, environment),
         *check_optional(),
         check_shared_memory(),
         check_process_watch(),
         check_dev_shm(),
         *check_topology(topology),
+        *([] if isinstance(topology, TopocommError) else check_here(topology)),
         *check_visible_gpus(environment),
         check_clock(),
         *check_settings(environment),
@@ -79,12 +94,14 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
     """The checks of all ranks, and their findings as one list; collective."""
     by_rank = [[Finding(*one) for one in told] for told in gather_json(comm, [list(finding) for finding in own])]
     host = comm.topology.by_id[comm.places[comm.rank]].host
-    told = gather_json(comm, [host, sorted(usable_cores())])
+    told = gather_json(comm, [host, sorted(usable_cores()), _local_rank(launched[0])])
     placed: dict[str, list[Placed]] = {}
-    for rank, (name, cores) in enumerate(told):
+    for rank, (name, cores, _) in enumerate(told):
         placed.setdefault(name, []).append(Placed(rank, frozenset(cores)))
     everything = union(by_rank)
+    everything += check_parts(comm.topology)
     everything.append(check_world(launched, comm.size))
+    everything += check_local_ranks([Started(name, local) for name, _, local in told])
     library = library_name() if comm.transport.name == "mpi" else None
     for name, ranks in placed.items():
         host_findings = check_cores(ranks, library)
@@ -100,10 +117,20 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
         return Examined([*everything, Finding("FAIL", "calls", str(error), remedy)])
 
 
-def check_alone(own: Sequence[Finding]) -> Examined:
-    """The findings of a process that no launcher has started."""
+def check_alone(own: Sequence[Finding], topology: Topology | None) -> Examined:
+    """The findings of a process that no launcher has started.
+
+    Args:
+        own: Those of `check_process`.
+        topology: This machine; None where it cannot be read.
+    """
     transport = check_transport_alone(kernels=_fine(own, "kernels"), shared_memory=_fine(own, "shared memory"))
-    return Examined([*own, transport])
+    return Examined([*own, *([] if topology is None else check_parts(topology)), transport])
+
+
+def _local_rank(launcher: str, environment: Environment = os.environ) -> int | None:
+    told = environment.get(LOCAL_RANKS.get(launcher, ""), "")
+    return int(told) if told.isdecimal() else None
 
 
 def _fine(findings: Sequence[Finding], check: str) -> bool:

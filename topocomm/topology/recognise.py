@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import os
+from functools import cache
+from importlib import import_module
 from types import ModuleType
 
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Topology
-from topocomm.topology.readers import nvidia_smi, topology_json
 
 MAX_BYTES = 64 * 2**20
 """More than any tool prints; keeps a wrong path (a device, a log, a model) from filling the memory."""
 
-READERS: tuple[ModuleType, ...] = (topology_json, nvidia_smi)
-_LOOKED_FOR = "the matrix of `nvidia-smi topo -m` (a header row with GPU0) and topology JSON (`devices`, `links`)"
+_READERS = (
+    "amd_smi_json",
+    "amd_smi_xgmi",
+    "rocm_smi",
+    "topology_json",
+    "nccl_graph_xml",
+    "nccl_xml",
+    "hwloc_xml",
+    "nvidia_p2p",
+    "nvidia_nvlink_remote",
+    "nvidia_nvlink_status",
+    "nvidia_smi",
+    "amd_smi",
+    "nccl_log",
+    "lstopo",
+    "lspci",
+)
+"""In order: the first that knows a text reads it; the formats of some tools contain each other's words."""
+
+_LOOKED_FOR = (
+    "output of `nvidia-smi topo -m` (a header row with GPU0), topo -p2p, nvlink -s or nvlink -R, of rocm-smi "
+    "--showtopo, amd-smi topology or xgmi, lstopo (text or XML) or lspci -tv, topology XML, graph XML and INFO logs of "
+    "NCCL or RCCL, and topology JSON (`devices`, `links`)"
+)
 _REMEDY = "save one with `nvidia-smi topo -m > FILE` or `topocomm inspect --format json --output FILE`"
 
 
 def load(path: str | os.PathLike[str]) -> Topology:
-    """The topology in a file: what `nvidia-smi topo -m` printed, or topology JSON.
+    """The topology in a file: what a tool printed or dumped, or topology JSON.
 
     Args:
         path: A file, or a pipe that is read to its end.
@@ -27,7 +50,17 @@ def load(path: str | os.PathLike[str]) -> Topology:
         TopologyError: The file cannot be read, is no text, has no format known here, or is damaged.
     """
     name = os.fspath(path)
-    return read(_text(_bytes(name), name), name)
+    return read(load_text(name), name)
+
+
+def load_text(path: str | os.PathLike[str]) -> str:
+    """The text of a file.
+
+    Raises:
+        TopologyError: It cannot be read, or is no text.
+    """
+    name = os.fspath(path)
+    return _text(_bytes(name), name)
 
 
 def read(text: str, name: str) -> Topology:
@@ -47,7 +80,13 @@ def read(text: str, name: str) -> Topology:
 
 def reader_for(text: str) -> ModuleType | None:
     """The reader that knows the text; None where none does."""
-    return next((reader for reader in READERS if reader.matches(text)), None)
+    return next((reader for reader in readers() if reader.matches(text)), None)
+
+
+@cache
+def readers() -> tuple[ModuleType, ...]:
+    """All readers, imported at the first file: most programs read none."""
+    return tuple(import_module(f"topocomm.topology.readers.{name}") for name in _READERS)
 
 
 def _bytes(name: str) -> bytes:

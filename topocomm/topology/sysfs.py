@@ -17,7 +17,7 @@ from topocomm.topology.links import both_ways
 from topocomm.topology.merge import NETWORK
 from topocomm.topology.model import Device, Link, Topology
 
-_LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5}
+LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5}
 """Nominal PCIe rate of one lane by GT/s (PCI Express base specification, generations 1 to 6)."""
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
@@ -41,9 +41,9 @@ def cpu_host(sysfs: Path, *, host: str, usable: Collection[int]) -> Topology:
         host: Name of the host.
         usable: CPU numbers that this process may run on; offline ones among them are left out.
     """
-    online = _numbers(sysfs / "devices/system/cpu/online")
+    online = numbers_in(sysfs / "devices/system/cpu/online")
     cpus = sorted((set(usable) & online) or set(usable))
-    node_of = _nodes(sysfs)
+    node_of = nodes_of_cpus(sysfs)
     nics = list(find_nics(sysfs))
     numas: dict[int | None, Device] = {}
     for node in sorted({node_of.get(cpu) for cpu in cpus}, key=lambda n: (n is None, n)):
@@ -86,7 +86,7 @@ def find_nics(sysfs: Path) -> Iterator[Nic]:
     """Ports with hardware below them, by name; an InfiniBand device stands for the network interfaces on it."""
     seen: set[str] = set()
     for kind in ("infiniband", "net"):
-        for port in _entries(sysfs / "class" / kind):
+        for port in entries(sysfs / "class" / kind):
             device = port / "device"
             if not device.exists():  # loopback, bridges, bonds, containers' pairs
                 continue
@@ -98,22 +98,22 @@ def find_nics(sysfs: Path) -> Iterator[Nic]:
                 continue
             seen.add(key)
             pci = Path(path[: path.rindex(bus_id) + len(bus_id)]) if bus_id else Path(path)
-            numa = _number(pci / "numa_node")
+            numa = number_in(pci / "numa_node")
             speed = _port_gb_per_s(port, kind)
             yield Nic(port.name, None if numa is None or numa < 0 else int(numa), bus_id, speed, _pcie_gb_per_s(pci))
 
 
 def _port_gb_per_s(port: Path, kind: str) -> float | None:
     if kind == "net":
-        mb_per_s = _number(port / "speed")  # Mb/s; -1 or an error where the port is down or virtual
+        mb_per_s = number_in(port / "speed")  # Mb/s; -1 or an error where the port is down or virtual
         return mb_per_s / 8000 if mb_per_s and mb_per_s > 0 else None
-    rates = [rate for entry in _entries(port / "ports") if (rate := _number(entry / "rate"))]  # "400 Gb/sec (4X NDR)"
+    rates = [rate for entry in entries(port / "ports") if (rate := number_in(entry / "rate"))]  # "400 Gb/sec (4X NDR)"
     return max(rates) / 8 if rates else None
 
 
 def _pcie_gb_per_s(pci: Path) -> float | None:
-    rate, width = _number(pci / "current_link_speed"), _number(pci / "current_link_width")
-    lane = _LANE_GB_PER_S.get(rate or 0.0)
+    rate, width = number_in(pci / "current_link_speed"), number_in(pci / "current_link_width")
+    lane = LANE_GB_PER_S.get(rate or 0.0)
     return lane * width if lane and width and width > 0 else None
 
 
@@ -122,17 +122,17 @@ def _cores(sysfs: Path, cpus: list[int]) -> list[list[int]]:
     cores: dict[frozenset[int], list[int]] = {}
     for cpu in cpus:
         folder = sysfs / f"devices/system/cpu/cpu{cpu}/topology"
-        siblings = _numbers(folder / "core_cpus_list") or _numbers(folder / "thread_siblings_list")
+        siblings = numbers_in(folder / "core_cpus_list") or numbers_in(folder / "thread_siblings_list")
         cores.setdefault(frozenset(siblings | {cpu}), []).append(cpu)
     return list(cores.values())
 
 
-def _nodes(sysfs: Path) -> dict[int, int]:
+def nodes_of_cpus(sysfs: Path) -> dict[int, int]:
     """NUMA node by CPU; empty where the kernel has no NUMA. Nodes of memory alone name no CPU."""
     found = {}
-    for folder in _entries(sysfs / "devices/system/node"):
+    for folder in entries(sysfs / "devices/system/node"):
         if re.fullmatch(r"node\d+", folder.name):
-            for cpu in _numbers(folder / "cpulist"):
+            for cpu in numbers_in(folder / "cpulist"):
                 found[cpu] = int(folder.name[4:])
     return found
 
@@ -148,29 +148,36 @@ def cpu_ranges(cpus: Collection[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _numbers(path: Path) -> set[int]:
+def numbers_in(path: Path) -> set[int]:
     """The CPU list in a file; empty where the file is absent or no list."""
+    return cpus_of(text_in(path))
+
+
+def cpus_of(text: str | None) -> set[int]:
+    """The CPUs of a list in the kernel's form, `0-2,8`; empty where it is none."""
     found: set[int] = set()
-    for part in _read(path).split(","):
-        ends = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+    for part in (text or "").split(","):
+        ends = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
         if ends:
             found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
     return found
 
 
-def _number(path: Path) -> float | None:
-    match = re.match(r"-?\d+(?:\.\d+)?", _read(path))
+def number_in(path: Path) -> float | None:
+    """The number that a file starts with: `16.0 GT/s PCIe` is 16; None where the file is absent or says no number."""
+    match = re.match(r"-?\d+(?:\.\d+)?", text_in(path))
     return float(match.group()) if match else None
 
 
-def _read(path: Path) -> str:
+def text_in(path: Path) -> str:
+    """What a file holds, stripped; empty where it cannot be read."""
     try:
         return path.read_text("ascii", "replace").strip()
     except OSError:  # absent, or the driver answers EINVAL
         return ""
 
 
-def _entries(folder: Path) -> list[Path]:
+def entries(folder: Path) -> list[Path]:
     """What is in a folder, `mlx5_2` before `mlx5_10`."""
 
     def natural(path: Path) -> list[tuple[bool, int, str]]:

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
 
+from topocomm.topology.draw.forest import FABRICS, Node, fabric_links, forest, loose_nodes, walk
+from topocomm.topology.draw.hosts import Host
 from topocomm.topology.draw.names import figure, label, listed, named, ranges
 from topocomm.topology.model import Device, Link, Topology
 
-_FABRICS = {"nvlink": "NVLink", "xgmi": "xGMI"}
 _INLINE_WIDTH = 70
-_ROOT_KINDS = ("host", "numa", "switch")
 
 
-class _Node(NamedTuple):
-    device: Device
-    link: Link | None
-    children: list[_Node]
-
-
-def host_lines(topology: Topology, host: str) -> list[str]:
+def host_lines(topology: Topology, host: Host) -> list[str]:
     """The lines of one host, without its name in them, so that hosts alike give equal lines."""
-    devices = [d for d in topology.devices if d.host == host]
-    ids = {d.id for d in devices}
-    links = [link for link in topology.links if link.src in ids and link.dst in ids]
-    kinds = {d.id: d.kind for d in devices}
-    fabric = [x for x in links if x.kind in _FABRICS and {kinds[x.src], kinds[x.dst]} <= {"gpu", "switch"}]
-    roots = _forest(devices, [link for link in links if link not in fabric])
-    linked = {link.src for link in topology.links}
-    loose = _single(devices, links, roots)
+    devices, links = host.devices, host.links
+    fabric = fabric_links(devices, links)
+    kept = set(fabric)
+    roots = forest(devices, [link for link in links if link not in kept])
+    linked = {link.src for link in (*links, *host.outward)}
+    loose = loose_nodes(devices, links, roots)
     for root in roots:  # what no link places, but its NUMA number
         here = [n for n in loose if n.device.numa is not None and n.device.numa == root.device.numa]
         root.children.extend(here)
@@ -43,78 +33,16 @@ def host_lines(topology: Topology, host: str) -> list[str]:
     return [*lines, *_meshes(devices, links), *_fabric(topology, devices, fabric)]
 
 
-def _forest(devices: Sequence[Device], links: Sequence[Link]) -> list[_Node]:
-    """The spanning forest from hosts, NUMA nodes and switches downwards; endpoints end a branch."""
-    by_id = {d.id: d for d in devices}
-    out: dict[str, list[Link]] = {}
-    for link in links:
-        out.setdefault(link.src, []).append(link)
-    linked = set(out)
-    seen: set[str] = set()
-    roots = []
-    for kind in _ROOT_KINDS:
-        starts = [d for d in devices if d.kind == kind and d.id in linked and d.id not in seen]
-        seen.update(d.id for d in starts if kind == "numa")  # neighbours of one rank, not each other's children
-        for start in starts:
-            if kind != "numa" and start.id in seen:
-                continue
-            seen.add(start.id)
-            root = _Node(start, None, [])
-            roots.append(root)
-            queue = deque([root])
-            while queue:
-                node = queue.popleft()
-                if node.device.kind in ("gpu", "cpu"):
-                    continue
-                for link in out.get(node.device.id, ()):
-                    if link.dst not in seen:
-                        seen.add(link.dst)
-                        child = _Node(by_id[link.dst], link, [])
-                        node.children.append(child)
-                        queue.append(child)
-    return roots
-
-
-def _single(devices: Sequence[Device], links: Sequence[Link], roots: Sequence[_Node]) -> list[_Node]:
-    """GPUs, CPUs and NICs outside the tree; a NIC linked to such a GPU below it."""
-    inside: set[str] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        inside.add(node.device.id)
-        stack += node.children
-    by_id = {d.id: d for d in devices}
-    peers: dict[str, list[Link]] = {}
-    for link in links:
-        if by_id[link.src].kind == "nic" and by_id[link.dst].kind in ("gpu", "cpu") and link.src not in inside:
-            peers.setdefault(link.src, []).append(link)
-    nodes = {d.id: _Node(d, None, []) for d in devices if d.kind in ("gpu", "cpu", "nic") and d.id not in inside}
-    shared: set[str] = set()
-    for nic, ways in peers.items():
-        if len(ways) == 1 and ways[0].dst in nodes:
-            nodes[ways[0].dst].children.append(nodes.pop(nic)._replace(link=ways[0]))
-        else:
-            nodes[nic].children.extend(_Node(by_id[way.dst], way, []) for way in ways)
-            shared.update(way.dst for way in ways)
-    return [node for name, node in nodes.items() if name not in shared]
-
-
-def _by_numa(nodes: Sequence[_Node]) -> list[tuple[int | str | None, list[_Node]]]:
-    groups: dict[int | str | None, list[_Node]] = {}
+def _by_numa(nodes: Sequence[Node]) -> list[tuple[int | str | None, list[Node]]]:
+    groups: dict[int | str | None, list[Node]] = {}
     for node in nodes:
         groups.setdefault(node.device.numa, []).append(node)
     return sorted(groups.items(), key=lambda item: (item[0] is None, str(item[0]).zfill(9)))
 
 
-def _root(node: _Node, linked: set[str]) -> list[str]:
-    text = label(node.device) + _cpus([c.device for c in _below(node)])
+def _root(node: Node, linked: set[str]) -> list[str]:
+    text = label(node.device) + _cpus([c.device for c in walk(node.children)])
     return [text, *_children(node.children, "", linked)]
-
-
-def _below(node: _Node) -> Iterable[_Node]:
-    for child in node.children:
-        yield child
-        yield from _below(child)
 
 
 def _cpus(devices: Sequence[Device]) -> str:
@@ -124,9 +52,9 @@ def _cpus(devices: Sequence[Device]) -> str:
     return f" (CPUs {shared})" if shared else ""
 
 
-def _children(nodes: Sequence[_Node], prefix: str, linked: set[str]) -> list[str]:
+def _children(nodes: Sequence[Node], prefix: str, linked: set[str]) -> list[str]:
     """The lines below a node: leaves drawn together by kind and figure, then the branches."""
-    entries: list[tuple[str, list[_Node]]] = []
+    entries: list[tuple[str, list[Node]]] = []
     leaves = [n for n in nodes if not n.children]
     for (how, _), same in groupby(leaves, key=lambda n: (_how(n), n.device.kind)):
         devices = [n.device for n in same]
@@ -148,12 +76,12 @@ def _children(nodes: Sequence[_Node], prefix: str, linked: set[str]) -> list[str
     return lines
 
 
-def _branch(node: _Node) -> tuple[str, list[_Node]]:
+def _branch(node: Node) -> tuple[str, list[Node]]:
     """A branch in one line if all below it have one figure and it is short, else its line and what goes below."""
     text = _how(node) + named(node.device)
     if node.device.kind in ("numa", "host") or label(node.device).startswith("HB"):
-        text += _cpus([c.device for c in _below(node)])
-    hows = {_how(child) for child in _below(node)}
+        text += _cpus([c.device for c in walk(node.children)])
+    hows = {_how(child) for child in walk(node.children)}
     if len(hows) == 1:
         (how,) = hows
         line = f"{text}: {'' if how == _how(node) else how}{_inline(node.children)}"
@@ -163,18 +91,18 @@ def _branch(node: _Node) -> tuple[str, list[_Node]]:
     return text, node.children
 
 
-def _inline(nodes: Sequence[_Node]) -> str:
+def _inline(nodes: Sequence[Node]) -> str:
     """Leaves by ranges, branches with what is below them in brackets."""
     words = [listed([n.device for n in nodes if not n.children])]
     words += [f"{label(n.device)} ({_inline(n.children)})" for n in nodes if n.children]
     return ", ".join(filter(None, words))
 
 
-def _how(node: _Node) -> str:
+def _how(node: Node) -> str:
     return f"{figure(node.link)} - " if node.link else ""
 
 
-def _shape(node: _Node) -> tuple[str, ...] | None:
+def _shape(node: Node) -> tuple[str, ...] | None:
     """Equal for GPUs that have one NIC each of the same figure; None for other branches."""
     if node.device.kind != "gpu" or len(node.children) != 1:
         return None
@@ -194,7 +122,7 @@ def _fabric(topology: Topology, devices: Sequence[Device], links: Sequence[Link]
     """NVLink and xGMI: into switches, each to each, or per GPU."""
     lines: list[str] = []
     gpus = [d for d in devices if d.kind == "gpu"]
-    for kind, title in _FABRICS.items():
+    for kind, title in FABRICS.items():
         mine = [link for link in links if link.kind == kind]
         if not mine:
             continue

@@ -16,8 +16,8 @@ _TYPES = {
     "network": "NET",
     "shared-memory": "SHM",
 }
-_PREFIXES = ("nvswitch", "pcie", "bridge", "domain", "host", "numa", "gpu", "nic", "cpu")
-_SWITCHES = {"nvswitch": "NVS", "pcie": "PCI", "bridge": "HB"}
+_PREFIXES = ("nvswitch", "pcie", "bridge", "adapter", "domain", "host", "numa", "gpu", "nic", "cpu")
+_SWITCHES = {"nvswitch": "NVS", "pcie": "PCI", "bridge": "HB", "adapter": "ADP"}
 
 
 def figure(link: Link) -> str:

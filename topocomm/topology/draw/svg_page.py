@@ -6,8 +6,10 @@ so it can be read on any. Coordinates are pixels, to a tenth.
 
 from __future__ import annotations
 
-from math import hypot
-from xml.sax.saxutils import escape, quoteattr
+import re
+from collections.abc import Sequence
+from math import dist, hypot
+from xml.sax import saxutils
 
 Point = tuple[float, float]
 
@@ -31,6 +33,10 @@ _PAPER = {
 _INK = {"ink": ("#1b2330", "#e8ecf2"), "soft": ("#5b6472", "#a7b0be")}
 LETTER = 0.56
 """About how wide a letter is, of its size; no font can be asked."""
+BOLD_LETTER = 0.68
+NAME_LETTER = 0.64
+"""Of bold words, and of names that are mostly digits."""
+_UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FONT = "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Arial,sans-serif"
 
 
@@ -39,9 +45,9 @@ def kind_class(kind: str) -> str:
     return kind if kind in KIND_COLOURS else "other"
 
 
-def fitted(words: str, size: float, room: float) -> str:
+def fitted(words: str, size: float, room: float, *, letter: float = LETTER) -> str:
     """The words, cut where they would be wider than the room."""
-    most = max(int(room / (LETTER * size)), 1)
+    most = max(int(room / (letter * size)), 1)
     return words if len(words) <= most else words[: max(most - 1, 0)] + "…"
 
 
@@ -58,6 +64,24 @@ class Page:
         self.items.append(
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(radius)}" class="{css}"/>'
         )
+
+    def begin(self, facts: str) -> None:
+        """Opens a group that stands for one thing; viewers show the facts to who points at it."""
+        self.items.append(f'<g class="hot"><title>{_escaped(facts)}</title>')
+
+    def end(self) -> None:
+        """Closes the group."""
+        self.items.append("</g>")
+
+    def bend(self, points: Sequence[Point], css: str, *, width: float = 1.6, radius: float = 7) -> None:
+        """A line along points, its corners round."""
+        parts = [f"M{_n(points[0][0])} {_n(points[0][1])}"]
+        for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+            near = min(radius, dist(before, corner) / 2, dist(corner, after) / 2)
+            (ax, ay), (bx, by) = _towards(corner, before, near), _towards(corner, after, near)
+            parts.append(f"L{_n(ax)} {_n(ay)} Q{_n(corner[0])} {_n(corner[1])} {_n(bx)} {_n(by)}")
+        parts.append(f"L{_n(points[-1][0])} {_n(points[-1][1])}")
+        self.items.append(f'<path d="{" ".join(parts)}" class="{css} wire" stroke-width="{_n(width)}"/>')
 
     def circle(self, centre: Point, radius: float, css: str) -> None:
         """A circle."""
@@ -93,17 +117,25 @@ class Page:
         """Words in one line, `at` their baseline."""
         self.items.append(
             f'<text x="{_n(at[0])}" y="{_n(at[1])}" class="{css} words" font-size="{_n(size)}" '
-            f'text-anchor="{anchor}">{escape(words)}</text>'
+            f'text-anchor="{anchor}">{_escaped(words)}</text>'
+        )
+
+    def upright(self, at: Point, words: str, css: str = "ink", *, size: float = 12) -> None:
+        """Words that run upwards from `at`."""
+        self.items.append(
+            f'<text x="{_n(at[0])}" y="{_n(at[1])}" class="{css} words" font-size="{_n(size)}" '
+            f'transform="rotate(-90 {_n(at[0])} {_n(at[1])})">{_escaped(words)}</text>'
         )
 
     def render(self, width: float, height: float) -> str:
         """The whole file."""
+        name = saxutils.quoteattr(_writable(self.title))
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width)}" height="{_n(height)}" '
-                f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" aria-label={quoteattr(self.title)}>',
-                f"<title>{escape(self.title)}</title>",
-                f"<desc>{escape(self.description)}</desc>",
+                f'viewBox="0 0 {_n(width)} {_n(height)}" role="img" aria-label={name}>',
+                f"<title>{_escaped(self.title)}</title>",
+                f"<desc>{_escaped(self.description)}</desc>",
                 f"<style>{_style()}</style>",
                 f'<rect x="0" y="0" width="{_n(width)}" height="{_n(height)}" class="paper"/>',
                 *self.items,
@@ -113,8 +145,19 @@ class Page:
         )
 
 
+def _escaped(words: str) -> str:
+    return saxutils.escape(_writable(words))
+
+
+def _writable(words: str) -> str:
+    """The words with a mark in place of control characters, which no XML file can hold."""
+    return _UNWRITABLE.sub("\ufffd", words)
+
+
 def _style() -> str:
-    fixed = f".words{{{_FONT}}}.bold{{font-weight:600}}.wire{{fill:none}}.head{{stroke:none}}"
+    fixed = (
+        f".words{{{_FONT}}}.bold{{font-weight:600}}.wire{{fill:none}}.head{{stroke:none}}.guess{{stroke-dasharray:3 3}}"
+    )
     return f"{fixed}{_colours(0)}@media (prefers-color-scheme:dark){{{_colours(1)}}}"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Sequence
 
+from topocomm.topology.draw.counts import counts
 from topocomm.topology.draw.host import host_lines
+from topocomm.topology.draw.hosts import alike, split_hosts
 from topocomm.topology.draw.names import figure, label, plural, ranges
 from topocomm.topology.in_network import IN_NETWORK
 from topocomm.topology.links import assume
@@ -16,7 +17,6 @@ WIDTH = 80
 HEIGHT = 40
 """One screen of a terminal; the last line is left to the prompt."""
 
-_SWITCHES = {"NVS": "NVSwitch", "PCI": "PCIe switch", "HB": "host bridge", "SW": "network switch"}
 _ASCII = str.maketrans({"├": "+", "└": "+", "─": "-", "│": "|"})
 
 
@@ -24,14 +24,14 @@ def render(topology: Topology, *, next_command: str) -> str:
     """The topology as text of at most 80 columns and, for one host, at most 39 lines.
 
     Lines read like NCCL's system tree, `TYPE[GB/s] - NODE/id`: PCI[?] is a PCIe link of unknown rate, NVS an
-    NVSwitch, HB a PCIe host bridge, SW a network switch.
+    NVSwitch, HB a PCIe host bridge, ADP a network card of several ports, SW a network switch.
 
     Args:
         topology: One host or a cluster.
         next_command: What the last line proposes to run.
     """
     head = [_cut(f"{topology.name} ({topology.source})"), ""]
-    foot = ["", *_counts(topology), *_in_network(topology), *_unknowns(topology), *_warnings(topology)]
+    foot = ["", *_wrapped("", counts(topology)), *_in_network(topology), *_unknowns(topology), *_warnings(topology)]
     foot += _wrapped("Next: ", next_command)
     body = [piece for line in _body(topology) for piece in _folded(line)]
     room = HEIGHT - 1 - len(head) - len(foot)
@@ -48,19 +48,19 @@ def to_ascii(text: str) -> str:
 
 
 def _body(topology: Topology) -> list[str]:
-    hosts = topology.hosts or tuple(dict.fromkeys(d.host for d in topology.devices))
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for host in hosts:
-        alike.setdefault(tuple(host_lines(topology, host)), []).append(host)
+    hosts = split_hosts(topology)
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for same in alike(hosts):
+        groups.setdefault(tuple(host_lines(topology, same[0])), []).extend(host.name for host in same)
     lines: list[str] = []
-    for own, names in alike.items():
+    for own, names in groups.items():
         if len(hosts) > 1:
             lines.append(f"{len(names)} hosts alike: {ranges(names)}" if len(names) > 1 else f"Host {names[0]}")
         lines += own
-    return [*lines, *_network(topology)]
+    return [*lines, *network_lines(topology)]
 
 
-def _network(topology: Topology) -> list[str]:
+def network_lines(topology: Topology) -> list[str]:
     """Switches that sit on no host, those alike on one line."""
     hosts = set(topology.hosts)
     switches = [d for d in topology.devices if d.kind == "switch" and d.host not in hosts]
@@ -93,24 +93,6 @@ def _peers(kind: str, peers: Sequence[Device]) -> str:
     if len(hosts) == 1:
         return ranges(map(label, peers))
     return f"{plural(len(peers), kind.upper())} of {ranges(hosts)}"
-
-
-def _counts(topology: Topology) -> list[str]:
-    kinds = Counter(d.kind for d in topology.devices)
-    words = [plural(kinds["gpu"], "GPU"), plural(kinds["cpu"], "core")]
-    words += [plural(kinds["nic"], "NIC"), plural(kinds["numa"] or _named_numas(topology), "NUMA node")]
-    switches = Counter(label(d).split("/")[0] for d in topology.devices if d.kind == "switch")
-    words += [plural(switches[short], word) for short, word in _SWITCHES.items()]
-    counts = ", ".join(word for word in words if not word.startswith("0 "))
-    hosts = f" on {plural(len(topology.hosts), 'host')}" if len(topology.hosts) > 1 else ""
-    gpus = {d.id for d in topology.devices if d.kind == "gpu"}
-    codes = Counter(pair.code or "?" for pair in topology.pairs if pair.a in gpus and pair.b in gpus)
-    pairs = ", ".join(f"{n} {code}" for code, n in codes.most_common())
-    return _wrapped("", f"{counts or 'no devices'}{hosts}" + (f"; GPU pairs: {pairs}" if pairs else ""))
-
-
-def _named_numas(topology: Topology) -> int:
-    return len({(d.host, d.numa) for d in topology.devices if d.numa is not None})
 
 
 def _in_network(topology: Topology) -> list[str]:

@@ -1,0 +1,62 @@
+"""Several `--input` files: hosts of one job, captures of one machine, and the switches between hosts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from topocomm.cli.main import main
+
+DATA = Path(__file__).parents[1] / "data/topologies"
+STATUS = "".join(
+    f"GPU {gpu}: NVIDIA H100 80GB HBM3 (UUID: GPU-{gpu})\n" + "".join(f"\t Link {i}: 26.562 GB/s\n" for i in range(18))
+    for gpu in range(8)
+)
+
+
+def inspect(capsys, *words):
+    status = main(["inspect", *words, "--format", "json"])
+    captured = capsys.readouterr()
+    return status, json.loads(captured.out) if status == 0 else captured.err
+
+
+@pytest.fixture
+def files(tmp_path):
+    status = tmp_path / "status.txt"
+    status.write_text(STATUS)
+    switches = tmp_path / "topology.conf"
+    switches.write_text(
+        "SwitchName=leaf0 Nodes=host0\nSwitchName=leaf1 Nodes=host1\nSwitchName=top Switches=leaf[0-1]\n"
+    )
+    return {"matrix": str(DATA / "h100-8-nics.txt"), "status": str(status), "switches": str(switches)}
+
+
+def test_captures_of_two_kinds_are_one_machine(capsys, files):
+    status, found = inspect(capsys, "--input", files["matrix"], "--input", files["status"])
+    assert status == 0
+    assert [device["kind"] for device in found["devices"]].count("gpu") == 8
+    into_switch = [link for link in found["links"] if link["src"] == "GPU0" and link["kind"] == "nvlink"]
+    assert [(link["lanes"], link["gb_per_s_source"]) for link in into_switch] == [(18, "read")]
+    assert into_switch[0]["gb_per_s"] == pytest.approx(18 * 26.562)
+
+
+def test_captures_of_one_kind_are_a_host_each(capsys, files):
+    for words in (
+        ["--input", files["matrix"], files["matrix"]],
+        ["--input", files["matrix"], "--input", files["matrix"]],
+    ):
+        status, found = inspect(capsys, *words)
+        assert status == 0 and [device["kind"] for device in found["devices"]].count("gpu") == 16
+
+
+def test_a_file_of_switches_joins_the_hosts(capsys, files):
+    status, found = inspect(capsys, "--input", files["matrix"], files["matrix"], files["switches"])
+    assert status == 0
+    switches = {device["id"] for device in found["devices"] if device["host"] == "network"}
+    assert {"leaf0", "leaf1", "top"} <= {name.rpartition("/")[2] for name in switches}
+
+
+@pytest.mark.parametrize("names", [["switches"], ["matrix", "switches"], ["matrix", "matrix", "switches", "switches"]])
+def test_switches_without_hosts_to_join_are_refused(capsys, files, names):
+    status, error = inspect(capsys, "--input", *(files[name] for name in names))
+    assert status == 2 and "give one of switches beside those of two hosts or more" in error

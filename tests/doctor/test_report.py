@@ -1,0 +1,240 @@
+"""The report: what is in it, and that no name, path or address is."""
+
+import platform
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from topocomm import catalog
+from topocomm.cli.main import main
+from topocomm.doctor.anonymous import Anonymous, anonymous
+from topocomm.doctor.checks import check_machine
+from topocomm.doctor.finding import Finding
+from topocomm.doctor.pair_matrix import pair_matrices
+from topocomm.doctor.report import Here, report_text
+from topocomm.topology.model import Device
+from topocomm.topology.readers import nvidia_smi, topology_json
+from topocomm.topology.readers.topology_json import dumps
+
+HOSTS = ("fermi-node17.cluster.acme.com", "fermi-node18.cluster.acme.com")
+PLANTED = (
+    "fermi",
+    "node17",
+    "node18",
+    "acme",
+    "bjones",
+    "smith",
+    "mainframe7",
+    "secretproject",
+    "s3cr3t",
+    "10.20.30.40",
+    "192.168",
+    "2001:db8",
+    "fe80",
+    "00:1b:21",
+    "001b21aabbcc",
+    "b8-59-9f",
+    "506b4b0300ca1234",
+    "506b:4b03",
+    "7d1f4c5e",
+    "1320420012345",
+    "SN77X",
+    "prod-gw",
+)
+TEXTS = (
+    "bjones@fermi-node17:~$ nvidia-smi topo -m",
+    "fermi-node17:4711:4712 [0] NCCL INFO Bootstrap : Using ib0:10.20.30.40<0>",
+    "otherhost-prod-gw:4711:4712 [0] NCCL INFO",
+    "read from /home/bjones/secretproject/topo.txt, also C:\\Users\\bjones\\secretproject\\topo.txt",
+    "MY_HOME is /Users/smith/secretproject and ~/secretproject/x",
+    "kept in /scratch/secretproject/dumps/a.txt; on prod-gw.acme.com",
+    "addresses 10.20.30.40:8080, 192.168.1.7, 2001:db8::7, fe80::21b:21ff:feaa:bbcc%eth0, tcp://prod-gw:99/s3cr3t",
+    "MAC 00:1b:21:aa:bb:cc and b8-59-9f-12-34-56 and 001b21aabbcc",
+    "GUID 0x506b4b0300ca1234 or 506b:4b03:00ca:1234, port GUID 506b4b0300ca1235",
+    "UUID GPU-7d1f4c5e-11aa-22bb-33cc-44dd55ee66ff, bare 7d1f4c5e-11aa-22bb-33cc-44dd55ee66ff",
+    "Serial Number : 1320420012345, S/N: SN77X9, board serial SN77X9",
+    "host FERMI-NODE17 and FERMI-NODE18.cluster.acme.com. User bjones's job",
+)
+ENVIRONMENT = {
+    "HOME": "/srv/accounts/bjones",
+    "USER": "bjones",
+    "HOSTNAME": "mainframe7",
+    "PMIX_HOSTNAME": "mainframe7.acme.com",
+    "PMIX_SERVER_TMPDIR": "/tmp/prte.mainframe7.1000/dvm.77",
+    "PMIX_NAMESPACE": "prterun-mainframe7-77@1",
+    "OMPI_MCA_btl_tcp_if_include": "10.20.30.0/24",
+    "OMPI_FILE_LOCATION": "/srv/accounts/bjones/venv/lib",
+    "MPI4PY_LIBMPI": "/opt/acme/bjones/libmpi.so",
+    "NCCL_SOCKET_IFNAME": "enx001b21aabbcc",
+    "NCCL_TOPO_FILE": "/scratch/secretproject/topo.xml",
+    "NCCL_API_KEY": "s3cr3t",
+    "OTHER": "s3cr3t",
+}
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    """A cluster with names and addresses wherever a text can be."""
+    monkeypatch.setattr(platform, "node", lambda: "mainframe7.acme.com")
+    cluster = catalog("dgx-h100", hosts=2)
+    text = dumps(cluster)
+    for i, host in enumerate(HOSTS):
+        text = text.replace(f'"h{i}/', f'"{host}/').replace(f'"h{i}"', f'"{host}"')
+    cluster = topology_json.read(text, "x.json")
+    extra = (
+        Device(f"{HOSTS[0]}/enx001b21aabbcc", "nic", HOSTS[0], "enx001b21aabbcc"),
+        Device(f"{HOSTS[0]}/gid-506b4b0300ca1234", "nic", HOSTS[0], "GPU-7d1f4c5e-11aa-22bb-33cc-44dd55ee66ff"),
+    )
+    return replace(
+        cluster,
+        name="bjones-fermi-node17",
+        source="nvidia-smi topo -m of bjones@fermi-node17",
+        devices=(*cluster.devices, *extra),
+        warnings=TEXTS,
+        facts={"uuids": {"GPU0": "GPU-7d1f4c5e-11aa-22bb-33cc-44dd55ee66ff"}},
+    )
+
+
+def report(topology, *, inputs=("/home/bjones/fermi-node17.txt",), here=True):
+    names = anonymous(topology, ENVIRONMENT, inputs)
+    findings = [*check_machine(topology), *(Finding("warn", "settings", text, text) for text in TEXTS)]
+    own = Here(ENVIRONMENT, "Open MPI v5.0.11, package: Open MPI bjones@mainframe7 Distribution")
+    return report_text(findings, topology, names, here=own if here else None, ways=[f"way {TEXTS[0]}"])
+
+
+def test_no_planted_name_is_left(planted):
+    text = report(planted)
+    left = [word for word in PLANTED if word.lower() in text.lower()]
+    assert left == [], [line for line in text.splitlines() if any(word.lower() in line.lower() for word in left)]
+
+
+def test_the_block_is_fenced_and_says_what_it_is(planted):
+    lines = report(planted).splitlines()
+    assert (lines[0], lines[-1]) == ("```text", "```")
+    assert sum("```" in line for line in lines) == 2
+    head = " ".join(lines[1:6])
+    for word in (
+        "Anonymised",
+        "host names",
+        "user names",
+        "home directories",
+        "IP and MAC",
+        "GUIDs",
+        "UUIDs",
+        "serial",
+    ):
+        assert word in head
+    assert report(planted).isascii()
+
+
+def test_what_is_useful_is_left(planted):
+    text = report(planted)
+    for part in (
+        "host0",
+        "host1",
+        "NCCL_SOCKET_IFNAME=enx(address)",
+        "PMIX_HOSTNAME=host2",
+        "NCCL_API_KEY=(not shown)",
+        "Open MPI v5.0.11",
+        "numpy",
+        "16 gpu endpoints on 2 hosts",
+        planted.digest[:12],
+        "NVLinks        all 2 hosts: 18 on each of 8 GPUs",
+        "GPU0  X     NV18",
+        "NIC7",
+    ):
+        assert part in text, part
+    assert "OTHER" not in text
+
+
+def test_a_dump_says_nothing_of_this_process(planted):
+    text = report(planted, here=False)
+    assert "Environment" not in text
+    assert "Open MPI" not in text
+    assert "topocomm" in text
+
+
+def test_bus_ids_versions_and_digests_are_no_addresses():
+    names = Anonymous({})
+    kept = (
+        "0000:0c:00.0 and 00000008:00:00.0, numpy 2.4.6, Open MPI v5.0.11, Linux 5.15.0-1053-aws, CPUs 0-51,104-155",
+        "digest 5dba587035ee, nvidia-smi topo -m, send/recv, N/A, GPU/0-3, --map-by ppr:4:node, 8:128MiB:2",
+        "/dev/shm, /proc/driver/nvidia, /sys/bus/pci/devices/BUS, /etc/modprobe.d, MPI4PY_LIBMPI=/path",
+        "15.8 GB/s, mlx5_0, enp34s0f0, rocep1s0f0, NV18, 16 GT/s x16, 0x030200, ffffffff,0000ffff",
+        "system, serial connection, serialised",
+    )
+    for text in kept:
+        assert names.text(text) == text
+
+
+def test_names_of_hosts_stand_alone_and_keep_their_numbers():
+    names = Anonymous({"node1": "host0", "node10": "host1", "host0": "host2", "a": "host3"}, users=("mpi",))
+    assert names.text("node1 node10 node100 xnode1 node1-ib0 host0") == "host0 host1 node100 xnode1 host0-ib0 host2"
+    assert names.text("a: a GPU of a/GPU0") == "host3: a GPU of host3/GPU0"
+    assert names.text("mpi uses mpi4py over MPI") == "user uses mpi4py over MPI"
+
+
+def test_a_host_called_like_a_code_does_not_change_the_matrix():
+    machine = catalog("dgx-h100")
+    machine = replace(machine, devices=tuple(d._replace(host="node") for d in machine.devices))
+    names = anonymous(machine, {}, ())
+    assert names.text("NODE and node") == "NODE and host0"
+    assert "GPU0  X     NV18" in "\n".join(pair_matrices(names.topology(machine)))
+
+
+def test_ids_that_become_equal_stay_apart():
+    devices = tuple(Device(f"10.0.0.{i}", "gpu") for i in range(3))
+    machine = replace(catalog("dgx-h100"), devices=devices, links=(), pairs=())
+    assert len(Anonymous({}).topology(machine).by_id) == 3
+
+
+def test_the_matrix_can_be_read_again():
+    machine = catalog("dgx-1-v100")
+    again = nvidia_smi.read("\n".join(pair_matrices(machine)), "report.txt")
+    told = {(pair.a, pair.b): pair.code for pair in machine.pairs}
+    assert {(pair.a, pair.b): pair.code for pair in again.pairs} == told
+    assert [again.by_id[f"GPU{i}"].numa for i in range(8)] == [0] * 4 + [1] * 4
+
+
+def test_large_machines_have_their_tables_cut():
+    machine = catalog("dgx-h100")
+    many = replace(machine, devices=(*machine.devices, *(Device(f"GPU{i}", "gpu") for i in range(8, 100))))
+    assert "(68 more GPUs and NICs)" in pair_matrices(many)
+
+
+def test_odd_accounts(monkeypatch):
+    def none():
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", none)
+    assert anonymous(None, {"USER": "bjones"}).users == ("bjones",)
+    assert anonymous(None, {}, ()).text("nothing to hide") == "nothing to hide"
+
+
+def test_the_command_on_a_dump(capsys, tmp_path, monkeypatch, planted):
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "bjones-fermi-node17.json"
+    file.write_text(dumps(planted))
+    assert main(["doctor", "--input", str(file), "--report"]) == 0
+    out = capsys.readouterr().out
+    assert not [word for word in PLANTED if word.lower() in out.lower()]
+    assert re.search(r"^ok    topology       input0 \(", out, re.MULTILINE)
+
+
+def test_long_texts_are_quick():
+    names = anonymous(catalog("dgx-h100", hosts=64), ENVIRONMENT, ())
+    for text in (
+        "a" * 100_000,
+        "a." * 50_000,
+        "a:" * 50_000,
+        "/a" * 50_000,
+        "1-" * 50_000,
+        "@" * 100_000,
+        "::" * 50_000,
+    ):
+        start = time.perf_counter()
+        names.text(text)
+        assert time.perf_counter() - start < 2

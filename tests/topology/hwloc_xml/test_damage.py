@@ -1,0 +1,140 @@
+"""Damaged XML of hwloc: an error that names the line, never another exception, never a hang."""
+
+import contextlib
+import random
+import time
+
+import pytest
+
+from tests.topology.hwloc_xml.machines import Xml, machine, package, two_sockets
+from tests.topology.hwloc_xml.test_fabric import boxed, square
+from topocomm.errors import TopologyError
+from topocomm.topology.readers import hwloc_xml
+
+
+def full():
+    xml, gpus = boxed(3)
+    xml.end(2)
+    xml.matrix("NVLinkBandwidth", gpus, square(3, {(0, 1): 50000}))
+    return xml.text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("</topology>", "", r"box\.xml:\d+: not XML"),
+        ('type="Machine"', 'type="Core"', r"box\.xml:4: the first object is a Core"),
+        ('type="Package"', 'kind="Package"', r"box\.xml:5: an <object> without a type"),
+        ("0000:10:00.0", "0000:10.0", r"pci_busid '0000:10\.0'; expected an address"),
+        ("0302 [10de:1db1] [10de:0000]", "0302", r"pci_type '0302 .*'; expected a class"),
+        ('pci_link_speed="15.753846"', 'pci_link_speed="fast"', r"pci_link_speed 'fast'; expected GB/s"),
+        ('cpuset="0x0000000f"', 'cpuset="all"', r"cpuset 'all'; expected 32-bit words"),
+        ('os_index="0"', 'os_index="zero"', r"os_index 'zero'; expected a number"),
+        ("1000000 50000 0 ", "1000000 50000 ", r"has 3 indexes and 8 values; it is cut"),
+        ("50000", "fifty", r"value 'fifty'; expected a number"),
+        ('nbobjs="3"', 'nbobjs="4"', r"of 4 objects has 3 indexes"),
+        ("<topology", "<topologies", r"expected <topology>|not XML"),
+        ('type="NUMANode"', 'type="NUMANode" cpuset="0x1"', r"not XML: duplicate attribute"),
+    ],
+)
+def test_message(old, new, message):
+    text = full()
+    assert old in text
+    with pytest.raises(TopologyError, match=message):
+        hwloc_xml.read(text.replace(old, new, 1), "box.xml")
+
+
+def test_a_numa_number_twice():
+    xml = Xml()
+    machine(xml, 2)
+    for i in range(2):
+        package(xml, i, numa=0)
+        xml.end()
+    xml.end()
+    with pytest.raises(TopologyError, match=r"x\.xml:\d+: a NUMA node of this number is there twice"):
+        hwloc_xml.read(xml.text(), "x.xml")
+
+
+def test_names_that_devices_of_ours_have_are_not_taken():
+    xml = Xml()
+    machine(xml)
+    package(xml, 0)
+    xml.host_bridge()
+    for i, name in enumerate(("GPU0", "numa0", "eth0", "eth0")):
+        xml.nic(f"0000:0{i}:00.0", name)
+    xml.gpu("0000:08:00.0", "cuda0")
+    xml.end(3)
+    found = [d.id for d in hwloc_xml.read(xml.text(), "x.xml").devices if d.kind == "nic"]
+    assert found == ["0000:00:00.0", "0000:01:00.0", "eth0", "0000:03:00.0"]
+
+
+def test_more_gpus_than_a_host_has():
+    xml, _ = boxed(1)
+    for i in range(300):
+        xml.gpu(f"{i + 1:04x}:00:00.0")
+    xml.end(2)
+    with pytest.raises(TopologyError, match="301 GPUs in one host; expected at most 256"):
+        hwloc_xml.read(xml.text(), "x.xml")
+
+
+def test_bridges_above_one_another():
+    xml = Xml()
+    machine(xml)
+    for _ in range(40):
+        xml.bridge("0000:00:01.0")
+    xml.end(41)
+    with pytest.raises(TopologyError, match="more than 32 bridges above one another"):
+        hwloc_xml.read(xml.text(), "x.xml")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("kind", ["cores", "devices", "partitions", "matrix", "words"])
+def test_a_megabyte_is_read_within_a_second(kind):
+    xml = Xml()
+    machine(xml)
+    if kind == "partitions":
+        xml.gpu("0000:01:00.0", *(f"rsmi{i}" for i in range(6000)))
+    for i in range(5000):
+        if kind == "cores":
+            xml.single("Core", os_index=i, cpuset="0x" + "f" * 8 + ",0x55555555" * 8)
+        elif kind == "devices":
+            xml.nic(f"{i:04x}:01:00.0", f"eth{i}", f"mlx5_{i}")
+    xml.end()
+    if kind == "matrix":
+        xml.matrix("NVLinkBandwidth", range(400), [25000] * 160000)
+    if kind == "words":
+        xml.lines.append("<u64values>" * 100 + "<!--" * 50000)
+    began = time.perf_counter()
+    with contextlib.suppress(TopologyError):
+        hwloc_xml.read(xml.text(), "x.xml")
+    assert time.perf_counter() - began < 1
+
+
+def test_mutations_give_no_other_exception():
+    rng = random.Random(7)
+    texts = [full(), two_sockets().text()]
+    for _ in range(1500):
+        text = rng.choice(texts)
+        for _ in range(rng.randint(1, 3)):
+            at = rng.randrange(len(text))
+            how = rng.randrange(5)
+            if how == 0:
+                text = text[:at] + rng.choice('0123456789abcdef<>"/:,. ') + text[at + 1 :]
+            elif how == 1:
+                text = text[:at] + text[at + rng.randint(1, 40) :]
+            elif how == 2:
+                lines = text.split("\n")
+                lines.pop(rng.randrange(len(lines)))
+                text = "\n".join(lines)
+            elif how == 3:
+                lines = text.split("\n")
+                i, j = rng.randrange(len(lines)), rng.randrange(len(lines))
+                lines[i], lines[j] = lines[j], lines[i]
+                text = "\n".join(lines)
+            else:
+                words = ["PCIDev", "OSDev", "Bridge", "NUMANode", "Machine", "Core", "0x", "25000", "-1", "99999999"]
+                text = text.replace(rng.choice(words), rng.choice(words), rng.randint(1, 3))
+        try:
+            hwloc_xml.read(text, "x.xml")
+        except TopologyError as error:
+            assert str(error).startswith("x.xml")  # noqa: PT017 - the message of any mutation

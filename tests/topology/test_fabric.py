@@ -1,0 +1,319 @@
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+import topocomm
+from tests.topology.paths import latency_us
+from topocomm.errors import TopologyError
+from topocomm.topology import fabric
+from topocomm.topology.catalog import catalog
+from topocomm.topology.fabric import addressed_fabric, matches, read, with_fabric
+from topocomm.topology.host_lists import expand
+from topocomm.topology.merge import merge_hosts
+from topocomm.topology.plain_yaml import PlainYamlError, loads
+
+CONF = """\
+# two leaves below a spine
+SwitchName=s1 Nodes=node[1-2] LinkSpeed=100
+switchname=s2 nodes=node3,node4
+SwitchName=spine \\
+    Switches=s[1-2]
+"""
+SLURM_YAML = """\
+---
+- topology: blocks
+  block:
+    block_sizes:
+      - 2
+    blocks:
+    - block: b1
+      nodes: node[1-4]
+- topology: trees
+  cluster_default: true
+  tree:
+    switches:
+      - switch: spine
+        children: s[1-2]
+      - switch: s1        # the first
+        nodes: node[1-2]
+      - switch: s2
+        nodes: node3,node4
+- topology: other
+  tree:
+    switches:
+      - switch: alone
+        nodes: node9
+"""
+MODEL = """\
+# a picture
+switches:
+- name: spine
+  metadata:
+    region: "us-west # not a comment"
+  switches: [s1,s2]
+- name: s1
+  capacity_blocks: [cb1]
+- name: s2
+  capacity_blocks:
+  - cb2
+capacity_blocks:
+- name: cb1
+  type: GB200
+  nodes: [node1, node2]
+- name: cb2
+  nodes: ["node[3-4]"]
+"""
+SWITCHES = {"s1": (), "s2": (), "spine": ("s1", "s2")}
+HOSTS = {"s1": ("node1", "node2"), "s2": ("node3", "node4"), "spine": ()}
+
+
+def cluster(*names, system="dgx-h100"):
+    """Hosts with these names, each joined to the network by its NICs."""
+    one = catalog(system, hosts=2)
+    own = {d.id: d._replace(id=d.id[3:]) for d in one.devices if d.host == "h0"}
+    links = tuple(x._replace(src=x.src[3:], dst=x.dst[3:]) for x in one.links if {x.src, x.dst} <= set(own))
+    hosts = []
+    for name in names:
+        devices = tuple(d._replace(host=name) for d in own.values())
+        facts = {"port_gb_per_s": {"NIC0": 50.0}}
+        named = tuple(d._replace(name=d.id) if d.kind == "nic" else d for d in devices)
+        hosts.append(topocomm.Topology(name, "test", named, links, facts=facts))
+    return merge_hosts(hosts)
+
+
+@pytest.mark.parametrize(
+    ("text", "source"), [(CONF, "topology.conf"), (SLURM_YAML, "topology.yaml"), (MODEL, "topograph")]
+)
+def test_switches_and_hosts(text, source):
+    assert matches(text)
+    found = read(text, "dir/file")
+    assert (found.source, found.name) == (source, "file")
+    assert dict(found.switches) == SWITCHES
+    assert dict(found.hosts) == HOSTS
+
+
+def test_json_of_the_same():
+    tree = {"switches": [{"switch": "spine", "children": "s[1-2]"}, {"switch": "s1", "nodes": "node[1-2]"}]}
+    tree["switches"].append({"switch": "s2", "nodes": "node3,node4"})
+    found = read(json.dumps([{"topology": "t", "tree": tree}]), "file")
+    assert (dict(found.switches), dict(found.hosts)) == (SWITCHES, HOSTS)
+    model = {
+        "switches": {"spine": {"switches": ["s1", "s2"]}, "s1": {"nodes": ["node1", "node2"]}, "s2": {"nodes": []}}
+    }
+    assert dict(read(json.dumps(model), "file").switches) == {"spine": ("s1", "s2"), "s1": (), "s2": ()}
+
+
+def test_what_is_chosen_or_passed_over_is_said():
+    assert read(SLURM_YAML, "t.yaml").warnings == ("t.yaml: 2 trees; 'trees' is used",)
+    found = read(CONF + "BlockName=b1 Nodes=node[1-4]\nBlockSizes=4\n", "d/t.conf")
+    assert found.warnings == ("t.conf: 1 blocks are no switches and are passed over",)
+    found = read(CONF + "SwitchName=s3 Nodes=node4\n", "t.conf")
+    assert found.warnings == ("t.conf: node4 is below s2 and s3: the first counts",)
+
+
+def test_other_texts_are_not_matched():
+    data = Path(__file__).parents[1] / "data/topologies"
+    for file in data.glob("*.txt"):
+        assert not matches(file.read_text())
+    assert not matches('{"schema": "topocomm.topology/1", "devices": [], "links": []}')
+    assert not matches("")
+
+
+def test_leaves_take_the_place_of_the_network():
+    topology = with_fabric(cluster("node1", "node2", "node3", "node4.site"), read(CONF, "t.conf"))
+    switches = [d.id for d in topology.devices if d.host == "network"]
+    assert switches == ["s1", "s2", "spine"]
+    joined = {(x.src, x.dst): x for x in topology.links if x.kind == "network"}
+    assert joined["node1/NIC0", "s1"].gb_per_s == 50.0
+    assert joined["node1/NIC1", "s1"].gb_per_s is None
+    assert ("node4.site/NIC7", "s2") in joined
+    assert ("s1", "spine") in joined and ("spine", "s1") in joined
+    assert {(b, a) for a, b in joined} == set(joined)
+    assert latency_us(topology, "node1/GPU0", "node2/GPU0") == 5.0
+    assert latency_us(topology, "node1/GPU0", "node3/GPU0") == 6.0
+    assert topology.hosts == ("node1", "node2", "node3", "node4.site")
+    assert topology.warnings == ()
+
+
+def test_switches_that_join_nothing_here_are_left_out():
+    text = CONF + "SwitchName=core Switches=spine,s9\nSwitchName=s9 Nodes=node9\nSwitchName=s8 Nodes=node8\n"
+    topology = with_fabric(cluster("node1", "node3"), read(text, "t.conf"))
+    assert [d.id for d in topology.devices if d.host == "network"] == ["s1", "s2", "spine"]
+    alone = with_fabric(cluster("node1", "node2"), read(text, "t.conf"))
+    assert [d.id for d in alone.devices if d.host == "network"] == ["s1"]
+
+
+def test_switches_in_between_count_as_steps():
+    text = (
+        "SwitchName=a Nodes=node1\nSwitchName=b Nodes=node2\nSwitchName=up Switches=a\nSwitchName=core Switches=up,b\n"
+    )
+    topology = with_fabric(cluster("node1", "node2"), read(text, "t.conf"))
+    assert [d.id for d in topology.devices if d.host == "network"] == ["a", "b", "core"]
+    assert latency_us(topology, "node1/GPU0", "node2/GPU0") == 5.0 + 1.5
+
+
+def test_hosts_and_trees_that_nothing_joins_stay_on_the_network():
+    text = "SwitchName=s1 Nodes=node1\nSwitchName=s2 Nodes=node2\n"
+    topology = with_fabric(cluster("node1", "node2", "node7"), read(text, "t.conf"))
+    joined = {(x.src, x.dst) for x in topology.links if x.dst == "network"}
+    assert {("s1", "network"), ("s2", "network"), ("node7/NIC0", "network")} <= joined
+    assert topology.warnings == ("t.conf: node7: below no switch; taken to be at the top of the network",)
+
+
+def test_no_host_in_common():
+    with pytest.raises(TopologyError, match=r"t.conf: none of the hosts a, b is below a switch of topology.conf"):
+        with_fabric(cluster("a", "b"), read(CONF, "t.conf"))
+
+
+def test_a_switch_called_like_a_device():
+    topology = with_fabric(cluster("node1", "node2"), read("SwitchName=node1/NIC0 Nodes=node[1-2]\n", "t.conf"))
+    assert "switch node1/NIC0" in topology.by_id
+
+
+def test_plans_on_a_cluster_with_leaves():
+    topology = with_fabric(cluster("node1", "node2", "node3", system="cpu-1-socket"), read(CONF, "t.conf"))
+    plan = topocomm.plan(topology, "allreduce", payload_bytes=1024)
+    assert plan.proof.complete
+
+
+def test_switch_paths_of_slurm():
+    pattern = "switch.switch.node"
+    found = addressed_fabric({"a": ("top.s1.a", pattern), "b": ("top.s2.b", pattern), "c": ("top.s1.c", pattern)})
+    assert dict(found.switches) == {"top": ("s1", "s2"), "s1": (), "s2": ()}
+    assert dict(found.hosts) == {"s1": ("a", "c"), "s2": ("b",)}
+
+
+@pytest.mark.parametrize(
+    "address", [("", ""), ("a", "node"), ("top.s1", "switch.switch.node"), ("top..a", "switch.switch.node"), ("x", "y")]
+)
+def test_without_switch_paths_there_is_no_fabric(address):
+    assert addressed_fabric({"a": ("top.s1.a", "switch.switch.node"), "b": address}) is None
+    assert addressed_fabric({"b": address}) is None
+
+
+def test_paths_that_contradict_each_other_are_no_fabric():
+    pattern = "switch.switch.node"
+    assert addressed_fabric({"a": ("x.s1.a", pattern), "b": ("y.s1.b", pattern)}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2\n", r"f:2: switch 'a' is described twice"),
+        ("SwitchName=a Nodes=n1\nNode=b\n", r"f:2: 'Node=b' is not understood; expected lines `SwitchName"),
+        ("SwitchName=a\n", r"f:1: switch 'a' has neither Nodes nor Switches"),
+        ("SwitchName=a Nodes=n1 junk\n", r"f:1: 'junk' is not understood"),
+        ("SwitchName=a Nodes=n1 Nodes=n2\n", r"f:1: Nodes is there twice"),
+        ("SwitchName=a Nodes=n1 Colour=red\n", r"f:1: 'colour' is not known"),
+        ("SwitchName=a Nodes=n[3-1]\n", r"f:1: '3-1' in brackets is no range"),
+        ("SwitchName=a Nodes=n[1\n", r"f:1: 'n\[1' is no name and no list"),
+        ("SwitchName=a Nodes=n[1-99999999]\n", r"f:1: '1-99999999' gives more than 65536 names"),
+        ("SwitchName=a Nodes=n[1-999][1-999]\n", r"gives more than 65536 names"),
+        ("SwitchName=a Switches=b\n", r"f: switch 'a' has 'b' below it, which is not described"),
+        ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", r"f: switch '.' is below itself"),
+        ("SwitchName=a Switches=c\nSwitchName=b Switches=c\nSwitchName=c Nodes=n\n", r"'c' is below 'a' and 'b'"),
+        ("BlockName=a Nodes=n1\n", r"f: no switch in it"),
+        ("switches: 7\n", r"f: switches: expected a list of mappings"),
+        ("switches:\n- name: a\n  nodes: [n1\n", r"f:3: .*a bracket is not closed|f:3"),
+        ("switches:\n- name: a\n  capacity_blocks: [cb]\n", r"the capacity block 'cb' is not described"),
+        ("switches:\n- nodes: [a]\n", r"f: switches\[0\].name: expected a name"),
+        ("switches:\n- name: &a b\n", r"f:2: .*YAML that is not read here"),
+        ("switches:\n\t- name: a\n", r"f:2: a tab in front"),
+        ("switches:\n- name: a\n   odd: b\n", r"f:3: .*does not line up|f:3"),
+        ("- topology: t\n  flat: true\n  switches:\n", r"f: no topology with a `tree`"),
+        ('{"switches": [1]}', r"f: switches: expected a list of mappings"),
+        ('{"switches": NaN}', r"f: not usable JSON: NaN is no JSON number"),
+        ('{"switches": [', r"f:1: not JSON"),
+        ('{"other": []}', r"f: expected a list of topologies"),
+    ],
+)
+def test_damage_is_named_with_its_place(text, message):
+    with pytest.raises(TopologyError, match=message):
+        read(text, "f")
+
+
+def test_changed_texts_are_read_or_refused():
+    dice = random.Random(7)
+    words = [*"[]{}:-,\"'#\\= \n\t", "[1-9]", "Switches=", "- ", "\n  ", "nodes:", "node1"]
+    for _ in range(1500):
+        text = dice.choice((CONF, SLURM_YAML, MODEL))
+        for _ in range(dice.randrange(1, 4)):
+            at = dice.randrange(len(text))
+            text = text[:at] + dice.choice(words) + text[at + dice.randrange(6) :]
+        try:
+            found = read(text, "f")
+        except TopologyError:
+            continue
+        assert set(found.hosts) == set(found.switches)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SwitchName=" + "a" * 1_000_000,
+        "SwitchName=a Nodes=" + "n," * 400_000,
+        "SwitchName=a " + " " * 1_000_000 + "x",
+        "a" * 1_000_000 + "\nSwitchName=b Nodes=c",
+        "switches:\n" + "- " * 400_000,
+        "switches:\n" + "-\n" * 400_000,
+        "switches:\n- a" + " " * 1_000_000 + "b",
+        "switches: " + "[" * 1_000_000,
+        "switches:\n" + "".join(f"- name: s{i}\n" for i in range(60_000)),
+        '{"switches": ' + "[" * 100_000,
+        "".join(f"SwitchName=s{i} Switches=s{i + 1}\n" for i in range(20_000)),
+    ],
+)
+def test_long_texts_take_no_long_time(text):
+    start = time.perf_counter()
+    with pytest.raises(TopologyError):
+        with_fabric(cluster("x", "y", system="cpu-1-socket"), read(text, "f"))
+    assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a", ["a"]),
+        ("a1,b", ["a1", "b"]),
+        ("n[1-3,7]", ["n1", "n2", "n3", "n7"]),
+        ("n[08-10]", ["n08", "n09", "n10"]),
+        ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+        ("n[1-2]-ib, x", ["n1-ib", "n2-ib", "x"]),
+    ],
+)
+def test_lists_of_names(text, names):
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["", ",", "a,,b", "n[]", "n[1-]", "n]1[", "n[[1]]"])
+def test_no_lists_of_names(text):
+    with pytest.raises(ValueError, match="expected"):
+        expand(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", None),
+        ("a: 1\nb:\n  c: d\n", {"a": "1", "b": {"c": "d"}}),
+        ("a:\n- 1\n- b: 2\n  c: 3\n-\n  - x\n", {"a": ["1", {"b": "2", "c": "3"}, ["x"]]}),
+        ("- - a\n  - b\n- c\n", [["a", "b"], "c"]),
+        ("a: [x, 'y, z']\n", None),
+        ("a: [n[1-2], m]\nb: []\n", {"a": ["n[1-2]", "m"], "b": []}),
+        ("'k': \"v\"\n", {"k": "v"}),
+        ("a:\nb: x:y\n", {"a": None, "b": "x:y"}),
+    ],
+)
+def test_plain_yaml(text, found):
+    if found is None and text:
+        with pytest.raises(PlainYamlError, match="a quote is not closed"):
+            loads(text)
+    else:
+        assert loads(text) == found
+
+
+def test_the_public_names_of_the_module():
+    assert set(fabric.__all__) == {"Fabric", "addressed_fabric", "matches", "read", "with_fabric"}

@@ -1,0 +1,176 @@
+"""Checks of NVLink and xGMI: links that are down, and channels that leave links idle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from topocomm.doctor.finding import Finding
+from topocomm.doctor.hosts import FABRICS, Host, hosts_of, some
+from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.model import Topology
+
+CHECK = "NVLinks"
+REMEDY = (
+    "`nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` show links that are down and their errors; "
+    "`systemctl status nvidia-fabricmanager`; `dmesg | grep -i xid`; then reseat the bridge or replace the board"
+)
+XGMI_REMEDY = "`amd-smi xgmi` and `rocm-smi --showtopo` show links that are down; `dmesg | grep -i xgmi`; then reset"
+CHANNELS_REMEDY = "NCCL_MIN_NCHANNELS=N, and NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=GRAPH shows what limits the search"
+RING = 0
+"""Id of the ring graph in NCCL's graph files."""
+FULL = 0.75
+"""Channels that carry this share of the links' rate fill them: NCCL counts NVLinks at about 0.8 of their rate."""
+
+
+def check_fabric(topology: Topology) -> list[Finding]:
+    """GPUs with fewer NVLinks or xGMI links than their peers."""
+    found: list[Finding] = []
+    for host in hosts_of(topology):
+        own = [*_fewer_lanes(host), *_without_switch(host)] or _fewer_peers(host)
+        own = [*own, *_inactive(host)]
+        if not own and (lanes := host.lanes()):
+            kind = _kind(host)
+            counts = sorted(set(lanes.values()))
+            text = f"{' or '.join(map(str, counts))} on each of {len(lanes)} GPUs"
+            own = [host.finding("ok", kind, text)]
+        found += own
+    return found
+
+
+def check_channels(topology: Topology) -> list[Finding]:
+    """Rings of NCCL that use fewer channels than a GPU has NVLinks."""
+    return [finding for host in hosts_of(topology) for finding in _channels(host)]
+
+
+def _kind(host: Host) -> str:
+    return "xGMI links" if any(link.kind == "xgmi" for link in host.links) else CHECK
+
+
+def _remedy(host: Host) -> str:
+    return XGMI_REMEDY if _kind(host) != CHECK else REMEDY
+
+
+def _has_switch(host: Host) -> bool:
+    """Whether links of GPUs lead to something else than GPUs."""
+    gpus = {gpu.id for gpu in host.gpus}
+    switches = {link.dst for link in host.links if link.kind in FABRICS and link.src in gpus and link.dst not in gpus}
+    return bool(switches)
+
+
+def _fewer_lanes(host: Host) -> list[Finding]:
+    """GPUs with fewer lanes than most.
+
+    Direct links that are unequal by design (dies of MI250X, four GPUs of a cube mesh) make groups of equal size, so
+    there only a minority is suspect; into a switch every GPU has as many.
+    """
+    lanes = host.lanes()
+    if not lanes:
+        return []
+    most = max(lanes.values())
+    low = {name: count for name, count in lanes.items() if count < most}
+    if not low or (not _has_switch(host) and 2 * len(low) >= len(lanes)):
+        return []
+    words = [f"{host.local(name)} has {count}" for name, count in low.items()]
+    text = f"{some(words)} of the {most} that the others have: links are down, or their peers are hidden"
+    return [host.finding("warn", _kind(host), text, _remedy(host))]
+
+
+def _fewer_peers(host: Host) -> list[Finding]:
+    """Directly joined GPUs of which a minority has fewer peers than the rest, or none."""
+    if _has_switch(host):
+        return []
+    peers: dict[str, set[str]] = {gpu.id: set() for gpu in host.gpus}
+    for link in host.links:
+        if link.kind in FABRICS and link.src in peers:
+            peers[link.src].add(link.dst)
+    degrees = Counter(len(own) for own in peers.values() if own)
+    if not degrees:
+        return []
+    most = max(degrees)
+    low = [name for name, own in peers.items() if 0 < len(own) < most]
+    if not low or 2 * len(low) >= sum(degrees.values()):
+        return []
+    words = [f"{host.local(name)} is joined to {len(peers[name])}" for name in low]
+    text = f"{some(words)} GPUs, the others to {most}"
+    return [host.finding("warn", _kind(host), text, _remedy(host))]
+
+
+def _without_switch(host: Host) -> list[Finding]:
+    """GPUs that have no link into the switch that the others have."""
+    if not _has_switch(host):
+        return []
+    lanes = host.lanes()
+    lost = [host.local(gpu.id) for gpu in host.gpus if gpu.id not in lanes]
+    if not lost:
+        return []
+    text = f"no link of {ranges(lost)} into the switch that the other {len(lanes)} GPUs have"
+    return [host.finding("warn", _kind(host), text, _remedy(host))]
+
+
+def _inactive(host: Host) -> list[Finding]:
+    """What `nvidia-smi nvlink -s` says of each GPU."""
+    active, built = (_counts(host.facts.get(key)) for key in ("active_links_per_gpu", "links_per_gpu"))
+    named = host.facts.get("inactive_gpus")
+    dead = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    dead += [name for name, count in active.items() if not count and name not in dead]
+    live = {name: count for name, count in active.items() if count}
+    findings = []
+    if dead and live:
+        text = f"all links of {ranges(dead)} are inactive; {max(live.values())} are active on {ranges(live)}"
+        remedy = f"harmless where no bridge or switch joins {ranges(dead)}; else {REMEDY}"
+        findings.append(host.finding("warn", CHECK, text, remedy))
+    elif dead:
+        text = f"all links of {ranges(dead)} are inactive"
+        findings.append(host.finding("info", CHECK, text, f"harmless without bridges and switches; else {REMEDY}"))
+    if not host.lanes():  # else the links have said it
+        most = max(live.values(), default=0)
+        low = [f"{name} has {count} of {built.get(name, most)}" for name, count in live.items() if count < most]
+        low = low or [f"{name} has {live[name]} of {built[name]}" for name in live if built.get(name, 0) > live[name]]
+        if low:
+            findings.append(host.finding("warn", CHECK, f"links are down: {some(low)}", REMEDY))
+        elif live and not dead:
+            findings.append(host.finding("ok", CHECK, f"{most} active on each of {len(live)} GPUs"))
+    return findings
+
+
+def _counts(told: object) -> dict[str, int]:
+    """Links by GPU; what is no whole number is passed over."""
+    if not isinstance(told, dict):
+        return {}
+    return {str(name): count for name, count in told.items() if isinstance(count, int) and not isinstance(count, bool)}
+
+
+def _channels(host: Host) -> list[Finding]:
+    lanes = host.lanes() or _counts(host.facts.get("nvlink_total_per_gpu"))
+    links = max(lanes.values(), default=0)
+    channels, speed = _ring(host.facts)
+    if not links or not channels:
+        return []
+    rates: dict[str, float] = {}
+    for link in host.links:
+        if link.src in lanes and link.kind in FABRICS and link.gb_per_s is not None:
+            rates[link.src] = rates.get(link.src, 0.0) + link.gb_per_s
+    full = max(rates.values(), default=0)
+    if speed is not None and full:
+        fine = channels * speed >= FULL * full
+        text = f"{plural(channels, 'channel')} of {speed:g} GB/s for {links} links of {full:g} GB/s together"
+    else:
+        fine = channels >= links
+        text = f"{plural(channels, 'channel')} for {plural(links, 'link')} of a GPU"
+    if fine:
+        return [host.finding("ok", "NCCL rings", text)]
+    return [host.finding("info", "NCCL rings", f"{text}: links may be idle", CHANNELS_REMEDY)]
+
+
+def _ring(facts: Mapping[str, object]) -> tuple[int, float | None]:
+    """Channels of NCCL's rings by a log or a graph file, and GB/s of one where the source says it."""
+    graphs = facts.get("graphs")
+    for graph in graphs if isinstance(graphs, list) else []:
+        if isinstance(graph, dict) and graph.get("id") == RING and isinstance(graph.get("nchannels"), int):
+            speed = graph.get("speedintra")
+            return graph["nchannels"], float(speed) if isinstance(speed, int | float) else None
+    count, rings = facts.get("nchannels"), facts.get("rings")
+    if isinstance(count, int):
+        return count, None
+    return (sum(isinstance(ring, list) for ring in rings.values()) if isinstance(rings, dict) else 0), None

@@ -1,0 +1,124 @@
+"""Checks of GPUs: are all of them seen, and may they reach each other's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from topocomm.doctor.finding import Finding, Level
+from topocomm.doctor.hosts import Host, hosts_of, number_of, some
+from topocomm.doctor.pcie import NVIDIA, pci_gpus
+from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.model import Topology
+
+SHOWN_HOLES = 16
+HIDDEN_REMEDY = (
+    "unset CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES; in a container: docker run --gpus all; compare `nvidia-smi -L` "
+    "with `lspci | grep -i nvidia`; `dmesg | grep -i xid` names GPUs that have fallen off the bus"
+)
+P2P_WORDS = {
+    "CNS": "the chipset does not support it",
+    "GNS": "the GPU or its driver does not support it",
+    "TNS": "the way between them does not support it",
+    "NS": "not supported",
+    "DR": "switched off in the driver's registry keys",
+    "U": "the driver does not know",
+    "False": "not used",
+}
+P2P_REMEDIES = {
+    "CNS": "switch off ACS and the IOMMU in the BIOS (or boot with iommu=pt); "
+    "GPUs under different host bridges of some CPUs never can",
+    "GNS": "GeForce cards have it off in NVIDIA's driver; plan for copies through host memory (NCCL_P2P_DISABLE=1)",
+    "DR": "remove RMForceP2PType and the like from /etc/modprobe.d, and load the driver again",
+}
+P2P_REMEDY = (
+    "move the cards under one PCIe switch or root complex, and switch ACS off in the BIOS; until then copies go "
+    "through host memory"
+)
+CAPABILITIES = {"r": "reads", "w": "writes", "n": "NVLink", "a": "atomics", "p": "PCIe"}
+"""What `nvidia-smi topo -p2p` was asked for."""
+
+
+def check_hidden_gpus(topology: Topology) -> list[Finding]:
+    """GPU numbers that are missing, and ranks of a log or file that are not the GPUs' numbers."""
+    return [finding for host in hosts_of(topology) if host.gpus for finding in _hidden(host)]
+
+
+def check_pci_gpus(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]:
+    """GPUs that this machine's PCI bus shows and the driver does not.
+
+    Args:
+        topology: This machine.
+        sysfs: Root of sysfs.
+    """
+    seen = list(pci_gpus(sysfs).values()).count(NVIDIA)
+    driven = sum(device.kind == "gpu" for device in topology.devices)
+    if not driven or seen <= driven:  # without any, the topology's own warning says what was looked at
+        return []
+    text = f"the PCI bus shows {plural(seen, 'NVIDIA device')}, the driver {plural(driven, 'GPU')}"
+    return [Finding("warn", "hidden GPUs", text, HIDDEN_REMEDY)]
+
+
+def check_p2p(topology: Topology) -> list[Finding]:
+    """Pairs of GPUs that may not reach each other's memory, where a source says so."""
+    found: list[Finding] = []
+    for host in hosts_of(topology):
+        told = host.facts.get("p2p")
+        if isinstance(told, dict) and told:
+            found += _p2p(host, told)
+    return found
+
+
+def _hidden(host: Host) -> list[Finding]:
+    names = [host.local(gpu.id) for gpu in host.gpus]
+    numbers = sorted(number for name in names if (number := number_of(name)) is not None)
+    if len(numbers) < len(names):
+        return []
+    findings = []
+    missing = numbers[-1] + 1 - len(set(numbers))
+    if missing:
+        present = set(numbers)
+        holes = [f"GPU{number}" for number in range(min(numbers[-1], 4096)) if number not in present][:SHOWN_HOLES]
+        text = f"{ranges(holes)} not seen, though GPU{numbers[-1]} is: hidden, lost, or left out of the dump"
+        text = text if missing <= SHOWN_HOLES else f"{missing} GPUs {text}"
+        findings.append(host.finding("warn", "hidden GPUs", text, HIDDEN_REMEDY))
+    findings += _renumbered(host)
+    if not findings:
+        findings.append(host.finding("ok", "hidden GPUs", f"{ranges(names)}: no number is missing"))
+    return findings
+
+
+def _renumbered(host: Host) -> list[Finding]:
+    """Where ranks and device numbers of a source part."""
+    told = host.facts.get("gpu_rank")
+    if not isinstance(told, dict):
+        return []
+    ranks = {name: rank for name, rank in told.items() if isinstance(rank, int) and number_of(name) is not None}
+    apart = [f"{name} is rank {rank}" for name, rank in ranks.items() if rank - min(ranks.values()) != number_of(name)]
+    if not apart:
+        return []
+    text = f"ranks are not device numbers: {some(apart)}"
+    remedy = "bind by PCI bus id or UUID, not by rank: CUDA_DEVICE_ORDER=PCI_BUS_ID, CUDA_VISIBLE_DEVICES=GPU-..."
+    return [host.finding("warn", "hidden GPUs", text, remedy)]
+
+
+def _p2p(host: Host, told: Mapping[str, object]) -> list[Finding]:
+    by_word: dict[str, list[str]] = {}
+    for pair, word in told.items():
+        by_word.setdefault(str(word), []).append(str(pair))
+    asked = host.facts.get("capability")
+    what = CAPABILITIES.get(asked, str(asked)) if isinstance(asked, str) else ""
+    findings = []
+    for word, pairs in by_word.items():
+        if word in ("OK", "True"):
+            continue
+        reason = P2P_WORDS.get(word, "not OK")
+        label = "" if word == "False" else f" {word},"
+        text = f"{plural(len(pairs), 'pair')} without P2P{' ' * bool(what)}{what}:{label} {reason}: {some(pairs)}"
+        # No NVLink between two GPUs, or no atomics, is how many machines are built.
+        level: Level = "info" if asked in ("n", "a") else "warn"
+        findings.append(host.finding(level, "P2P", text, P2P_REMEDIES.get(word, P2P_REMEDY)))
+    if not findings:
+        text = f"all {plural(len(told), 'pair')} OK" + (f" ({what})" if what else "")
+        findings.append(host.finding("ok", "P2P", text))
+    return findings

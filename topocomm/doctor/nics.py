@@ -1,0 +1,177 @@
+"""Checks of NICs: which GPU is near which, who shares one, and whether they sit on the right NUMA node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from topocomm.doctor.finding import Finding, Level
+from topocomm.doctor.hosts import Host, hosts_of, natural, some
+from topocomm.doctor.pcie import family
+from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.host_tree import LEVELS, NODE
+from topocomm.topology.model import Device, Topology
+
+PAIRS, PLACE = "GPU-NIC pairs", "NIC NUMA nodes"
+SHARED_REMEDY = (
+    "move a card, or see the BIOS or the switch's firmware (compare with another host of the same model); until then "
+    "pair by hand"
+)
+PLACE_REMEDY = (
+    "move NICs to slots of the other socket; until then bind the ranks of those GPUs to NICs by rate, not by distance, "
+    "and expect the way between sockets"
+)
+WRONG_REMEDY = "see numa_node in /sys/bus/pci/devices/BUS: BIOS or hypervisor give it; NCCL_TOPO_FILE corrects it"
+
+_NUMBERED = re.compile(r"[A-Za-z]\w*?\d{1,6}")
+"""NICs that scripts count, such as mlx5_3; a bus id is no such number."""
+
+
+class Nearest(NamedTuple):
+    """The NICs of a host at the least distance from each GPU, by id; GPUs without a code to a NIC are absent."""
+
+    nics: Mapping[str, tuple[str, ...]]
+    level: Mapping[str, int]
+
+
+def nearest(host: Host) -> Nearest:
+    """Which NICs are nearest to which GPU, by the codes of the source."""
+    near: dict[str, tuple[str, ...]] = {}
+    level: dict[str, int] = {}
+    for gpu in host.gpus:
+        far = {nic.id: LEVELS[code] for nic in host.nics if (code := host.codes.get((gpu.id, nic.id), "")) in LEVELS}
+        if far:
+            level[gpu.id] = min(far.values())
+            near[gpu.id] = tuple(nic for nic, one in far.items() if one == level[gpu.id])
+    return Nearest(near, level)
+
+
+def check_pairs(topology: Topology) -> list[Finding]:
+    """NICs that several GPUs share while another idles, and numbers that do not pair neighbours."""
+    found: list[Finding] = []
+    for host in hosts_of(topology):
+        near = nearest(host)
+        if not near.nics:
+            continue
+        own = _shared(host, near) or _crossed(host, near)
+        used = {nic for nics in near.nics.values() for nic in nics}
+        if not own:
+            text = f"{plural(len(near.nics), 'GPU')} near {plural(len(used), 'NIC')}, used evenly"
+            own = [host.finding("ok", PAIRS, text)]
+        found += own
+    return found
+
+
+def check_nic_places(topology: Topology) -> list[Finding]:
+    """NICs whose NUMA node is not that of the GPUs beside them, and GPUs whose NUMA node has no NIC."""
+    found: list[Finding] = []
+    for host in hosts_of(topology):
+        nodes = {gpu.numa for gpu in host.gpus if isinstance(gpu.numa, int)}
+        placed = [nic for nic in host.nics if isinstance(nic.numa, int)]
+        if len(nodes) < 2 or not placed:
+            continue
+        own = _contradicted(host) or _uneven(host, nodes, placed)
+        if not own:
+            own = [host.finding("ok", PLACE, f"{plural(len(placed), 'NIC')} on NUMA nodes {_numbers(placed)}")]
+        found += own
+    return found
+
+
+def paired(host: Host, near: Nearest) -> dict[str, str]:
+    """A NIC for each GPU among its nearest, no NIC twice while one is free; its own number where that is one.
+
+    Distances nest, so that a GPU with fewer choices chooses first and no choice has to be taken back.
+    """
+    taken: dict[str, int] = {}
+    own = dict(zip((gpu.id for gpu in host.gpus), (nic.id for nic in _by_number(host)), strict=False))
+    chosen: dict[str, str] = {}
+    for gpu in sorted(near.nics, key=lambda name: len(near.nics[name])):
+        nic = min(near.nics[gpu], key=lambda name: (taken.get(name, 0), name != own.get(gpu)))
+        taken[nic] = taken.get(nic, 0) + 1
+        chosen[gpu] = nic
+    return {gpu.id: chosen[gpu.id] for gpu in host.gpus if gpu.id in chosen}
+
+
+def _shared(host: Host, near: Nearest) -> list[Finding]:
+    """A NIC that more GPUs are nearest to than their share, while another of its kind is nearest to none."""
+    users: dict[str, list[str]] = {}
+    for gpu, nearby in paired(host, near).items():
+        users.setdefault(nearby, []).append(gpu)
+    used = {name for names in near.nics.values() for name in names}
+    findings = []
+    for nic in host.nics:
+        gpus = users.get(nic.id, [])
+        alike = [other for other in host.nics if family(other, host) == family(nic, host)]
+        idle = [_name(other, host) for other in alike if other.id not in used]
+        share = -(-len(near.nics) // len(alike))  # rounded up
+        if not idle or len(gpus) <= share:
+            continue
+        names = ranges(host.local(gpu) for gpu in gpus)
+        text = f"{_name(nic, host)} is the nearest of {names}, while {some(idle)} is the nearest of no GPU"
+        # Where NICs are fewer than GPUs, one that idles may well be there for storage or management.
+        level: Level = "warn" if len(alike) >= len(near.nics) else "info"
+        findings.append(host.finding(level, PAIRS, text, SHARED_REMEDY))
+    return findings
+
+
+def _crossed(host: Host, near: Nearest) -> list[Finding]:
+    """As many NICs as GPUs, each GPU with a near one of its own, but of another number."""
+    nics = _by_number(host)
+    best = paired(host, near)
+    numbered = all(_NUMBERED.fullmatch(host.local(nic.id)) for nic in nics)
+    if not numbered or len(nics) != len(host.gpus) or len(set(best.values())) != len(host.gpus):
+        return []
+    by_id = {nic.id: nic for nic in nics}
+    words = [
+        f"{host.local(gpu.id)}'s nearest is {_name(by_id[best[gpu.id]], host)}, not {_name(nic, host)}"
+        for gpu, nic in zip(host.gpus, nics, strict=True)
+        if nic.id not in near.nics[gpu.id]
+    ]
+    if not words:
+        return []
+    text = f"pairing by number crosses the machine: {some(words)}"
+    pairs = ", ".join(f"{host.local(gpu)} {_name(by_id[nic], host)}" for gpu, nic in best.items())
+    remedy = f"pair by distance: {pairs} (NCCL does; give UCX_NET_DEVICES or VLLM_GPU_NIC_PCIE_MAPPING by this list)"
+    return [host.finding("warn", PAIRS, text, remedy)]
+
+
+def _contradicted(host: Host) -> list[Finding]:
+    """NICs that meet a GPU within one NUMA node by their code, and are on another by their number."""
+    wrong = []
+    for nic in host.nics:
+        beside = [
+            gpu
+            for gpu in host.gpus
+            if LEVELS.get(host.codes.get((gpu.id, nic.id), ""), NODE + 1) < NODE and isinstance(gpu.numa, int)
+        ]
+        numbers = {gpu.numa for gpu in beside}
+        if isinstance(nic.numa, int) and numbers and nic.numa not in numbers:
+            names = ranges(host.local(gpu.id) for gpu in beside)
+            wrong.append(f"{_name(nic, host)} is on node {nic.numa}, and {names} beside it on {_numbers(beside)}")
+    return [host.finding("warn", PLACE, some(wrong), WRONG_REMEDY)] if wrong else []
+
+
+def _uneven(host: Host, nodes: set[int], placed: list[Device]) -> list[Finding]:
+    """NUMA nodes with GPUs and no NIC, where there are enough cards for each node."""
+    empty = sorted(nodes - {nic.numa for nic in placed if isinstance(nic.numa, int)})
+    cards = {(nic.bus_id or nic.id).partition(".")[0] for nic in placed}  # ports of a card differ in the function only
+    if not empty or len(cards) < len(nodes) or len(placed) < len(host.nics):
+        return []
+    gpus = [gpu for gpu in host.gpus if gpu.numa in empty]
+    names = ranges(host.local(gpu.id) for gpu in gpus)
+    text = f"{names} (NUMA node {_numbers(gpus)}) has no NIC on its node: all {len(placed)} are on {_numbers(placed)}"
+    return [host.finding("warn", PLACE, text, PLACE_REMEDY)]
+
+
+def _by_number(host: Host) -> list[Device]:
+    """NICs in the order of their numbers, as scripts count them; old drivers list them in bus order."""
+    return sorted(host.nics, key=lambda nic: natural(host.local(nic.id)))
+
+
+def _name(nic: Device, host: Host) -> str:
+    return nic.name or host.local(nic.id)
+
+
+def _numbers(devices: list[Device]) -> str:
+    return ", ".join(str(number) for number in sorted({d.numa for d in devices if isinstance(d.numa, int)}))

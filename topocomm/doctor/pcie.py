@@ -1,0 +1,272 @@
+"""Checks of PCIe: slots that are narrower or slower than those of their like, and trees that cannot be true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+from topocomm.doctor.finding import Finding
+from topocomm.doctor.hosts import Host, hosts_of, some
+from topocomm.topology.host_tree import LEVELS
+from topocomm.topology.model import Device, Link, Topology
+
+CHECK = "PCIe links"
+ALIKE = 0.75
+"""Below this share of its siblings' rate a link has lost a generation or half its lanes."""
+SLOT_REMEDY = (
+    "`lspci -vv -s BUS` shows LnkCap (can) and LnkSta (does); reseat the card or its riser, move it to an x16 slot, "
+    "and see the BIOS for bifurcation and link speed; in a virtual machine the figures may be made up: give the "
+    "provider's file, NCCL_TOPO_FILE"
+)
+PORT_REMEDY = "move the NIC to a slot of more lanes or a later generation; `lspci -vv -s BUS` shows LnkCap and LnkSta"
+VM_REMEDY = (
+    "in a virtual machine: give the provider's topology file to NCCL_TOPO_FILE, and to --input here; on bare metal: "
+    "switch ACS off in the BIOS (`lspci -vvv | grep ACSCtl`), and boot with iommu=pt"
+)
+DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+NVIDIA, AMD = "0x10de", "0x1002"
+GPU_VENDORS = (NVIDIA, AMD)
+UNNAMED = ("NIC", "NET")
+"""What sources call NICs whose driver they do not tell."""
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d{1,2})?)\s*GT/s")
+_BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])")
+_WIDTH = re.compile(r"\bx(\d{1,2})\b")
+
+
+class Slot(NamedTuple):
+    """What a PCIe link does and could do; None is what a source does not say."""
+
+    gt_per_s: float | None
+    width: int | None
+    max_gt_per_s: float | None = None
+    max_width: int | None = None
+
+
+def check_pcie(topology: Topology) -> list[Finding]:
+    """Links to GPUs and NICs that are slower than those of their siblings, or than the NIC's own port."""
+    found: list[Finding] = []
+    for host in hosts_of(topology):
+        rates = _rates(host)
+        own = [*_slow(host, host.gpus, rates)]
+        for alike in _families(host):
+            own += _slow(host, alike, rates)
+        own += [*_behind_port(host, rates), *_told(host)]
+        if not own and rates:
+            own = [host.finding("ok", CHECK, f"no GPU or NIC is slower than its like ({len(rates)} looked at)")]
+        found += own
+    return found
+
+
+def check_slots(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]:
+    """Width and speed of this machine's GPUs and NICs against what card and slot can do.
+
+    Args:
+        topology: This machine; its NICs without a bus id are passed over, GPUs are found on the bus.
+        sysfs: Root of sysfs.
+    """
+    nics = {d.bus_id: d.id for d in topology.devices if d.kind == "nic" and d.bus_id}
+    findings: list[Finding] = []
+    gpus = {bus_id: f"GPU at {bus_id}" for bus_id in pci_gpus(sysfs)}
+    for bus_id, name in {**nics, **gpus}.items():
+        findings += _trained(name, bus_id not in nics, _read_slot(sysfs, bus_id))
+    return findings
+
+
+def pci_gpus(sysfs: Path) -> dict[str, str]:
+    """Vendors of the GPUs on this machine's bus by bus id, which `nvidia-smi topo -m` does not tell."""
+    found = {}
+    for folder in sorted((sysfs / "bus/pci/devices").glob("*")):
+        try:
+            kind, vendor = ((folder / name).read_text("ascii", "replace").strip() for name in ("class", "vendor"))
+        except OSError:
+            continue
+        if kind[:6] in DISPLAY_CLASSES and vendor in GPU_VENDORS:
+            found[folder.name] = vendor
+    return found
+
+
+def check_flat_tree(topology: Topology) -> list[Finding]:
+    """Machines of many devices that all meet at the host bridge, as virtual machines and ACS make them look."""
+    found = []
+    for host in hosts_of(topology):
+        codes = {code for code in host.codes.values() if code in LEVELS}
+        several = len(host.gpus) >= 4 or (len(host.gpus) >= 2 and len(host.nics) >= 2)
+        if several and (codes == {"PHB"} or (codes == {"SYS"} and _same_node(host))):
+            text = f"every PCIe pair is {codes.pop()}: a virtual machine or ACS hides the switches between the devices"
+            found.append(host.finding("info", "PCIe tree", text, VM_REMEDY))
+    return found
+
+
+def _same_node(host: Host) -> bool:
+    """Whether GPUs that meet only between NUMA nodes are said to sit on one, or on none."""
+    numas = {gpu.id: gpu.numa for gpu in host.gpus}
+    pairs = [pair for pair, code in host.codes.items() if code in LEVELS and set(pair) <= set(numas)]
+    if not any(isinstance(numa, int) for numa in numas.values()):
+        return not host.lanes() and bool(pairs)
+    return any(numas[a] == numas[b] is not None for a, b in pairs)
+
+
+def _rates(host: Host) -> dict[str, float]:
+    """GB/s of the narrowest PCIe link between each GPU or NIC and the CPU, where known.
+
+    Where a source shows no way to the CPU, the device's own link counts.
+    """
+    up: dict[str, list[Link]] = {}
+    for link in host.links:
+        if link.kind == "pcie":
+            up.setdefault(link.src, []).append(link)
+    found: dict[str, float] = {}
+    for device in (*host.gpus, *host.nics):
+        rate = _way_to_cpu(device.id, up, host)
+        if rate is None:
+            rate = max((link.gb_per_s for link in up.get(device.id, ()) if link.gb_per_s is not None), default=inf)
+        if rate < inf:
+            found[device.id] = rate
+    return found
+
+
+def _way_to_cpu(start: str, up: Mapping[str, list[Link]], host: Host) -> float | None:
+    """GB/s of the narrowest known link on the way through switches to a NUMA node or the host; None without a way."""
+    least = {start: inf}
+    heads = [start]
+    for name in heads:  # it grows: breadth first, and PCIe is a tree
+        for link in up.get(name, ()):
+            kind = host.kinds.get(link.dst)
+            if link.dst in least or kind not in ("switch", "numa", "host"):
+                continue
+            least[link.dst] = min(least[name], inf if link.gb_per_s is None else link.gb_per_s)
+            if kind != "switch":
+                return least[link.dst]
+            heads.append(link.dst)
+    return None
+
+
+def _families(host: Host) -> Iterator[tuple[Device, ...]]:
+    """NICs alike: the same driver by their names, the same port rate."""
+    ports = _port_rates(host)
+    alike: dict[tuple[str, float | None], list[Device]] = {}
+    for nic in host.nics:
+        alike.setdefault((family(nic, host), ports.get(nic.id)), []).append(nic)
+    for (name, port), nics in alike.items():
+        if port is not None or name not in UNNAMED:
+            yield tuple(nics)
+
+
+def family(nic: Device, host: Host) -> str:
+    """The name of a NIC without its number: `mlx5_`, `bnxt_re`."""
+    return re.sub(r"\d.*", "", nic.name or host.local(nic.id))
+
+
+def _port_rates(host: Host) -> dict[str, float]:
+    """GB/s of the network port of each NIC, where known."""
+    nics = {nic.id for nic in host.nics}
+    ports = [link for link in host.links if link.kind == "network" and link.src in nics]
+    return {link.src: link.gb_per_s for link in ports if link.gb_per_s is not None}
+
+
+def _slow(host: Host, devices: tuple[Device, ...], rates: Mapping[str, float]) -> list[Finding]:
+    known = {device.id: rates[device.id] for device in devices if device.id in rates}
+    best = max(known.values(), default=0.0)
+    slow = [f"{host.local(name)} has {rate:g}" for name, rate in known.items() if rate < ALIKE * best]
+    if not slow:
+        return []
+    text = f"{some(slow)} GB/s, its siblings {best:g}: half the width, or trained down"
+    return [host.finding("warn", CHECK, text, SLOT_REMEDY)]
+
+
+def _behind_port(host: Host, rates: Mapping[str, float]) -> list[Finding]:
+    ports = _port_rates(host)
+    slow = [
+        f"{host.local(name)} has {rates[name]:g} GB/s for a port of {port:g}"
+        for name, port in ports.items()
+        if name in rates and rates[name] < ALIKE * port
+    ]
+    return [host.finding("warn", CHECK, f"slower than the port behind it: {some(slow)}", PORT_REMEDY)] if slow else []
+
+
+def _told(host: Host) -> list[Finding]:
+    """What a source says of slots, by device or bus id: `16 GT/s x8`, sysfs's words with their maxima, or numbers."""
+    told = host.facts.get("pcie")
+    if not isinstance(told, dict):
+        return []
+    gpus = {host.local(gpu.id) for gpu in host.gpus}
+    devices = {device.bus_id: host.local(device.id) for device in (*host.gpus, *host.nics) if device.bus_id}
+    slots = {devices.get(str(name), str(name)): _slot(value) for name, value in told.items()}
+    findings = [finding for name, slot in slots.items() for finding in _trained(name, name in gpus, slot)]
+    widths = {name: slot.width for name, slot in slots.items() if name in gpus and slot.width}
+    most = max(widths.values(), default=0)
+    narrow = [f"{name} has x{width}" for name, width in widths.items() if width < most]
+    if narrow and not findings:
+        text = f"{some(narrow)}, its siblings x{most}: half the width"
+        findings.append(Finding("warn", CHECK, text, SLOT_REMEDY))
+    return [host.finding(*finding) for finding in findings]
+
+
+def _slot(value: object) -> Slot:
+    if isinstance(value, str):
+        return Slot(_speed(value), _width(value))
+    if not isinstance(value, dict):
+        return Slot(None, None)
+    if "width" in value or "speed_gts" in value:
+        keys = ("speed_gts", "width", "max_speed_gts", "max_width")
+        figures = [figure if type(figure) in (int, float) else None for figure in map(value.get, keys)]
+        return Slot(*figures)
+    said = {str(key): str(word) for key, word in value.items()}
+    return Slot(
+        _speed(said.get("link_speed", "")),
+        _width(f"x{said.get('link_width', '').lstrip('x')}"),
+        _speed(said.get("max_link_speed", "")),
+        _width(f"x{said.get('max_link_width', '').lstrip('x')}"),
+    )
+
+
+def _speed(text: str) -> float | None:
+    found = _SPEED.search(text)
+    return float(found[1]) or None if found else None
+
+
+def _width(text: str) -> int | None:
+    """Lanes; a virtual bus says 0, which is no width."""
+    found = _WIDTH.search(text)
+    return int(found[1]) or None if found else None
+
+
+def _read_slot(sysfs: Path, bus_id: str) -> Slot:
+    """Width against what the card has; speed against the less of card and port above it: cards outlive slots."""
+    words = _BUS_ID.fullmatch(bus_id.lower())
+    if words is None:
+        return Slot(None, None)
+    card = (sysfs / "bus/pci/devices" / f"{int(words[1], 16):04x}:{words[2]}").resolve()
+
+    def said(name: str, folder: Path = card) -> str:
+        try:
+            return (folder / name).read_text("ascii", "replace").strip()
+        except OSError:
+            return ""
+
+    speeds = (_speed(said("max_link_speed", folder)) for folder in (card, card.parent))
+    return Slot(
+        _speed(said("current_link_speed")),
+        _width(f"x{said('current_link_width')}"),
+        min((speed for speed in speeds if speed), default=None),
+        _width(f"x{said('max_link_width')}"),
+    )
+
+
+def _trained(name: str, gpu: bool, slot: Slot) -> list[Finding]:
+    findings = []
+    if slot.width and slot.max_width and slot.width < slot.max_width:
+        text = f"{name} runs x{slot.width} of x{slot.max_width}: lanes are lost, or the slot has fewer"
+        findings.append(Finding("warn", CHECK, text, SLOT_REMEDY))
+    if slot.gt_per_s and slot.max_gt_per_s and slot.gt_per_s < slot.max_gt_per_s:
+        text = f"{name} runs {slot.gt_per_s:g} of {slot.max_gt_per_s:g} GT/s"
+        if gpu:  # the driver slows the links of idle GPUs down
+            text += ": idle GPUs do, to save power"
+            remedy = "look again while it computes: `nvidia-smi -q | grep -A4 'GPU Link Info'`"
+            findings.append(Finding("info", CHECK, text, remedy))
+        else:
+            findings.append(Finding("warn", CHECK, f"{text}: trained down", SLOT_REMEDY))
+    return findings

@@ -1,0 +1,186 @@
+"""On which device of its host each rank sits, and which NIC is near it: from what ranks say of themselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from topocomm.topology.host_tree import LEVELS
+from topocomm.topology.merge import NETWORK
+from topocomm.topology.model import Topology
+from topocomm.topology.pci_sysfs import short_bus_id
+from topocomm.topology.sysfs import cpu_ranges, cpus_of
+
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+"""Where torchrun, Open MPI, MPICH and Intel MPI, and srun tell a rank its number on the host."""
+
+_FAR = len(LEVELS)
+
+
+class Claim(NamedTuple):
+    """What one rank says of itself; None is what it does not know."""
+
+    cpus: str | None = None
+    """CPUs that it may run on, as ranges."""
+    visible: tuple[str, ...] = ()
+    """Lists of GPUs that it may see, each counted in the one before: indices or UUIDs."""
+    chosen: str | None = None
+    """PCI address of the GPU that it has chosen."""
+    local_rank: int | None = None
+
+
+class Placed(NamedTuple):
+    """Device and NIC by rank of one host, in the order of the claims, and what did not fit."""
+
+    devices: tuple[str, ...]
+    nics: tuple[str | None, ...]
+    warnings: tuple[str, ...]
+
+
+def own_claim(
+    environment: Mapping[str, str] = os.environ, modules: Mapping[str, Any] | None = None, cpus: set[int] | None = None
+) -> Claim:
+    """What this process says of itself.
+
+    Args:
+        environment: Its environment.
+        modules: Modules that it has loaded; None takes `sys.modules`.
+        cpus: CPUs that it may run on; None asks the system.
+    """
+    if cpus is None and hasattr(os, "sched_getaffinity"):
+        cpus = os.sched_getaffinity(0)
+    second = environment.get("HIP_VISIBLE_DEVICES", environment.get("CUDA_VISIBLE_DEVICES"))
+    lists = (environment.get("ROCR_VISIBLE_DEVICES"), second)
+    local = next((environment[name] for name in LOCAL_RANKS if environment.get(name, "").isdecimal()), None)
+    return Claim(
+        cpu_ranges(cpus) if cpus else None,
+        tuple(text for text in lists if text is not None),
+        _chosen(sys.modules if modules is None else modules),
+        int(local[:9]) if local else None,
+    )
+
+
+def place_ranks_of_host(host: Topology, claims: Sequence[Claim]) -> Placed:
+    """Where the ranks of one host sit.
+
+    A rank is on the GPU that it has chosen, if its neighbours have chosen others; else on one that it may see. Without
+    GPUs it is on a core that it may run on. Ranks with the same choice are spread over it, in the order of their local
+    ranks where the launcher's numbers are all different, else in that of the claims.
+
+    Args:
+        host: One host, as discovered.
+        claims: Of its ranks, in rank order.
+    """
+    warnings: list[str] = []
+    choices = [_choice(host, claim, warnings) for claim in claims]
+    chosen = [_by_address(host, claim.chosen) for claim in claims]
+    if None not in chosen and len(set(chosen)) == len(chosen):
+        choices = [(device,) for device in chosen if device]
+    numbers = [claim.local_rank for claim in claims if claim.local_rank is not None]
+    told = len(set(numbers)) == len(claims)
+    order = sorted(range(len(claims)), key=lambda i: numbers[i] if told else i)
+    devices = [""] * len(claims)
+    for choice in dict.fromkeys(choices):
+        mine = [i for i in order if choices[i] == choice]
+        for i, device in zip(mine, spread(choice, len(mine)), strict=True):
+            devices[i] = device
+        if told and len(mine) == len(claims) and max(numbers) < len(choice):  # some of the host's ranks, or all
+            devices = [choice[number] for number in numbers]
+        if len(choice) == 1 and len(mine) > 1 and len(host.endpoints) == 1 and claims[mine[0]].visible:
+            warnings.append(
+                f"{len(mine)} ranks of {host.name} are shown {choice[0]} alone: where each is shown another GPU under "
+                "this name, as Slurm does it, the others are not known"
+            )
+    return Placed(tuple(devices), nearest_nics(host, devices), tuple(dict.fromkeys(warnings)))
+
+
+def spread(ends: Sequence[str], size: int) -> list[str]:
+    """`size` ranks on endpoints in order, neighbours near each other."""
+    if size <= len(ends):
+        return list(ends[:size])
+    return [ends[rank * len(ends) // size] for rank in range(size)]
+
+
+def nearest_nics(host: Topology, devices: Sequence[str]) -> tuple[str | None, ...]:
+    """The name of a NIC for each device: the nearest, of those the fastest, of those each in turn.
+
+    Near is told by the pair codes, where there are none by the NUMA nodes.
+
+    Args:
+        host: One host.
+        devices: Ids of endpoints; equal ones get the same NIC.
+    """
+    nics = [d for d in host.devices if d.kind == "nic"]
+    rates = {link.src: link.gb_per_s or 0.0 for link in host.links if link.dst == NETWORK.id}
+    told = host.facts.get("port_gb_per_s", {})
+    codes = {(pair.a, pair.b): pair.code for pair in host.pairs}
+    used: dict[str, int] = {}
+    found: dict[str, str] = {}
+    for end in sorted(set(devices), key=host.endpoints.index):
+        numa = host.by_id[end].numa
+
+        def cost(nic: Any, end: str = end, numa: int | str | None = numa) -> tuple[int, float, int]:
+            code = codes.get((end, nic.id))
+            unknown = numa is None or nic.numa is None
+            level = LEVELS.get(code or "", _FAR if unknown else _FAR - 1 if nic.numa == numa else _FAR + 1)
+            return level, -float(told.get(nic.name or nic.id) or rates.get(nic.id, 0.0)), used.get(nic.id, 0)
+
+        if nics:
+            best = min(nics, key=cost)
+            used[best.id] = used.get(best.id, 0) + 1
+            found[end] = best.name or best.id
+    return tuple(found.get(end) for end in devices)
+
+
+def _choice(host: Topology, claim: Claim, warnings: list[str]) -> tuple[str, ...]:
+    """The endpoints that a rank may be on; all where it says nothing that is known here."""
+    ends = host.endpoints
+    if host.by_id[ends[0]].kind == "cpu":
+        allowed = cpus_of(claim.cpus)
+        mine = tuple(end for end in ends if cpus_of(host.by_id[end].cpu_affinity) & allowed)
+        return mine or ends
+    for text in claim.visible:
+        seen = _visible(text, ends, host.facts.get("uuids", {}))
+        if not seen:
+            if text.strip() not in ("", "-1", "NoDevFiles"):
+                warnings.append(f"visible GPUs {text!r} are not among those of {host.name}: the list is passed over")
+            return host.endpoints
+        ends = seen
+    return ends
+
+
+def _visible(text: str, ends: Sequence[str], uuids: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs of a list, up to the first that is none, as the runtimes read it."""
+    found: list[str] = []
+    for word in (part.strip() for part in text.split(",")):
+        if word.isdecimal():
+            named = [ends[int(word)]] if len(word) < 5 and int(word) < len(ends) else []
+        else:
+            bare = word.lower().removeprefix("mig-").removeprefix("gpu-").partition("/")[0]
+            named = [end for end in ends if bare and _bare(uuids.get(end)).startswith(bare)]
+        if len(named) != 1 or named[0] in found:
+            break
+        found += named
+    return tuple(found)
+
+
+def _bare(uuid: str | None) -> str:
+    return (uuid or "").lower().removeprefix("gpu-")
+
+
+def _by_address(host: Topology, bus_id: str | None) -> str | None:
+    return next((end for end in host.endpoints if bus_id and host.by_id[end].bus_id == bus_id), None)
+
+
+def _chosen(modules: Mapping[str, Any]) -> str | None:
+    """The PCI address of torch's current device, if torch is loaded and has touched a GPU."""
+    cuda = getattr(modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    told = cuda.get_device_properties(cuda.current_device())
+    domain, bus, device = (getattr(told, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
+    if domain is None or bus is None or device is None:  # older versions of torch
+        return None
+    return short_bus_id(f"{domain:08x}:{bus:02x}:{device:02x}.0")

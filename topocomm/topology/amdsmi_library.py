@@ -1,0 +1,187 @@
+"""The AMD GPUs of this host from AMD SMI's Python module, `amdsmi`.
+
+The module is a parameter, so that any machine's answers can be played. What a driver or a virtual machine does not
+tell is left out and said in a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from topocomm.errors import TopologyError
+from topocomm.topology.gpu_host import Found
+from topocomm.topology.host_tree import PairKey
+from topocomm.topology.links import KINDS
+from topocomm.topology.model import Device
+from topocomm.topology.nvlink import NVLinks
+from topocomm.topology.pci_sysfs import PciBus, short_bus_id
+from topocomm.topology.xgmi import joined_by_tables, xgmi_links
+
+SOURCE = "amdsmi"
+MAX_GPUS = 256
+_KIND_BY_TARGET = {
+    "gfx908": "xgmi-mi100",
+    "gfx90a": "xgmi-mi250",
+    "gfx940": "xgmi-mi300",
+    "gfx941": "xgmi-mi300",
+    "gfx942": "xgmi-mi300",
+    "gfx950": "xgmi-mi350",
+}
+"""xGMI generation by the compiler's name of the architecture, as RCCL's `topo.h` takes it."""
+
+
+def find_amdsmi() -> Any | None:
+    """The module, or None where it, or the library that it loads, is not installed."""
+    from importlib import import_module
+
+    try:
+        return import_module("amdsmi")
+    except (ImportError, OSError, KeyError):  # KeyError: it looks for ROCM_PATH
+        return None
+
+
+def read_amdsmi(amdsmi: Any, bus: PciBus, host: str) -> Found | None:
+    """The GPUs that AMD SMI shows, in its order; None where it shows none.
+
+    Args:
+        amdsmi: The module, or one with its functions.
+        bus: The PCI bus, for what AMD SMI does not say.
+        host: Name of the host.
+
+    Raises:
+        TopologyError: AMD SMI fails.
+    """
+    try:
+        amdsmi.amdsmi_init()
+    except amdsmi.AmdSmiException as error:
+        raise TopologyError(f"AMD SMI does not start: {_first_line(error)}") from None
+    try:
+        handles = list(amdsmi.amdsmi_get_processor_handles())
+        if len(handles) > MAX_GPUS:
+            raise TopologyError(f"AMD SMI: {len(handles)} GPUs; expected at most {MAX_GPUS} in one host")
+        return _Reader(amdsmi, bus, host, handles).found() if handles else None
+    except amdsmi.AmdSmiException as error:
+        raise TopologyError(f"AMD SMI fails: {_first_line(error)}") from None
+    finally:
+        amdsmi.amdsmi_shut_down()
+
+
+class _Way(NamedTuple):
+    """What AMD SMI says of two GPUs; None is what it does not."""
+
+    word: str | None
+    hops: int | None
+    weight: int | None
+
+
+class _Reader:
+    def __init__(self, amdsmi: Any, bus: PciBus, host: str, handles: list[Any]) -> None:
+        self.amdsmi, self.bus, self.host = amdsmi, bus, host
+        self.handles = {f"GPU{i}": handle for i, handle in enumerate(handles)}
+
+    def found(self) -> Found:
+        gpus = tuple(map(self._gpu, self.handles))
+        uuids = {name: self._ask("amdsmi_get_gpu_device_uuid", handle) for name, handle in self.handles.items()}
+        ways = self._ways()
+        asked = "amdsmi_get_minmax_bandwidth_between_processors"
+        rates = {pair: _bandwidth(self._ask(asked, *(self.handles[name] for name in pair))) for pair in ways}
+        facts = {
+            "uuids": {name: uuid for name, uuid in uuids.items() if uuid},
+            "weight": _by_words({pair: way.weight for pair, way in ways.items()}),
+            "hops": _by_words({pair: way.hops for pair, way in ways.items()}),
+            "numa_bw": _by_words({pair: f"{rate[0]}-{rate[1]}" if rate else None for pair, rate in rates.items()}),
+        }
+        fabric = self._fabric(ways, rates)
+        return Found(SOURCE, gpus, fabric, facts={key: value for key, value in facts.items() if value})
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """An answer of AMD SMI; None where the driver, or this version of the module, has none."""
+        function = getattr(self.amdsmi, name, None)
+        if function is None:
+            return None
+        try:
+            return function(*arguments)
+        except self.amdsmi.AmdSmiException:
+            return None
+
+    def _gpu(self, name: str) -> Device:
+        handle = self.handles[name]
+        told = self._ask("amdsmi_get_gpu_device_bdf", handle)
+        bus_id = short_bus_id(str(told)) if told else None
+        shown = self.bus.devices.get(bus_id or "")
+        numa = shown.numa if shown else None
+        if numa is None:
+            node = self._ask("amdsmi_topo_get_numa_node_number", handle)
+            numa = node if isinstance(node, int) and 0 <= node < 1 << 16 else None
+        return Device(name, "gpu", self.host, self._asic(name).get("market_name"), numa, shown and shown.cpus, bus_id)
+
+    def _asic(self, name: str) -> Mapping[str, Any]:
+        told = self._ask("amdsmi_get_gpu_asic_info", self.handles[name])
+        return told if isinstance(told, dict) else {}
+
+    def _ways(self) -> dict[PairKey, _Way]:
+        words = _type_words(self.amdsmi)
+        found = {}
+        for a, b in combinations(self.handles, 2):
+            told = self._ask("amdsmi_topo_get_link_type", self.handles[a], self.handles[b])
+            told = told if isinstance(told, dict) else {}
+            weight = self._ask("amdsmi_topo_get_link_weight", self.handles[a], self.handles[b])
+            found[a, b] = _Way(words.get(told.get("type")), _whole(told.get("hops")), _whole(weight))
+        return found
+
+    def _fabric(self, ways: Mapping[PairKey, _Way], rates: Mapping[PairKey, tuple[int, int] | None]) -> NVLinks:
+        """The xGMI links, with the rate of the model's generation where that is known."""
+        joined, silent = joined_by_tables(
+            [pair for pair, way in ways.items() if way.word == "XGMI"],
+            {pair: way.weight for pair, way in ways.items()},
+            rates,
+        )
+        kind = KINDS.get(self._kind())
+        if kind is not None:
+            joined = {
+                pair: one._replace(gb_per_s=one.lanes * kind.gb_per_s if one.lanes else None)
+                for pair, one in joined.items()
+            }
+        found = xgmi_links(joined, silent)
+        links = tuple(link._replace(gb_per_s_source="table" if link.gb_per_s else None) for link in found.links)
+        pairs = {
+            key: pair._replace(gb_per_s_source="table" if pair.gb_per_s else None) for key, pair in found.pairs.items()
+        }
+        return NVLinks((), links, pairs, found.warnings)
+
+    def _kind(self) -> str:
+        """Row of `links.KINDS` if all GPUs are of one generation that has one."""
+        told = {self._asic(name).get("target_graphics_version") for name in self.handles}
+        word = str(told.pop()).lower() if len(told) == 1 else ""
+        return _KIND_BY_TARGET.get(re.split(r"[^0-9a-z]", word)[0], "")
+
+
+def _type_words(amdsmi: Any) -> dict[Any, str]:
+    """`XGMI` and `PCIE` by the module's numbers; where it has the older and the newer kind, answers are the older's."""
+    for name in ("AmdSmiIoLinkType", "AmdSmiLinkType"):
+        if (kinds := getattr(amdsmi, name, None)) is not None:
+            return {int(kind): word for kind in kinds for word in ("XGMI", "PCIE") if word in kind.name.split("_")[-1]}
+    return {}
+
+
+def _bandwidth(told: Any) -> tuple[int, int] | None:
+    """Least and most MB/s; None where the driver does not say."""
+    told = told if isinstance(told, dict) else {}
+    least, most = _whole(told.get("min_bandwidth")), _whole(told.get("max_bandwidth"))
+    return None if least is None or most is None else (least, most)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _by_words(values: Mapping[PairKey, Any]) -> dict[str, Any]:
+    """By `GPU0-GPU1`, without what is not known."""
+    return {f"{a}-{b}": value for (a, b), value in values.items() if value is not None}
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

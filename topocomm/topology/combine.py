@@ -1,0 +1,205 @@
+"""Several captures of one machine to one topology: what each tool leaves out, another may say.
+
+Devices are joined first (`join`). Then every field, pair and figure is taken from a capture that has it; of two
+figures the one with the better source is kept: measured, read, table, assumed. Links are taken from one capture per
+part of the machine, because two drawings of one PCIe tree would double its paths: `combine_links`. Where captures
+contradict each other, a warning names both, both values, and which was kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topocomm.errors import TopologyError
+from topocomm.topology.combine_facts import merge_facts, renamed
+from topocomm.topology.combine_links import join_links
+from topocomm.topology.combine_sources import Clashes, LinkSource, better_figures
+from topocomm.topology.host_tree import PairKey
+from topocomm.topology.join import UNNAMED_HOST, host_name, join_devices, label, same_host
+from topocomm.topology.merge import NETWORK
+from topocomm.topology.model import Device, Pair, Topology
+
+__all__ = ["combine", "same_host"]
+
+_FABRIC = re.compile(r"(NV|XGMI)\d*")
+_SHOW_FABRIC = ("nvidia-smi topo -m", "rocm-smi", "amd-smi")
+_PRINT_CODES = ("nvidia-smi", "rocm-smi", "amd-smi")
+_JOINED = ("gpu", "nic")
+
+
+def combine(topologies: Sequence[Topology]) -> Topology:
+    """One topology of several captures of the same host.
+
+    Ids and order of devices are those of the first capture; what only others have follows. Pair codes that a tool
+    printed are preferred to derived ones, codes of NVLink and xGMI to those of the PCIe path beside it.
+
+    Args:
+        topologies: Captures of different kinds, at least one. One alone is returned as it is.
+
+    Raises:
+        TopologyError: None is given, one of them has several hosts, or two cannot be of one machine.
+    """
+    if not topologies:
+        raise TopologyError("combine: no topology given; expected at least one")
+    if len(topologies) == 1:
+        return topologies[0]
+    machine = _Machine(topologies)
+    return machine.topology()
+
+
+class _Machine:
+    """The captures with their ids translated to those of the first, and what is known so far."""
+
+    def __init__(self, topologies: Sequence[Topology]) -> None:
+        names = [name for topology in topologies if (name := host_name(topology)) != UNNAMED_HOST]
+        self.host = names[0] if names else UNNAMED_HOST
+        self.warnings: list[str] = []
+        self.captures: list[tuple[Topology, dict[str, str]]] = []
+        self.devices: dict[str, Device] = {}
+        self.said_by: dict[tuple[str, str], str] = {}
+        self.pairs: dict[PairKey, tuple[Pair, Topology]] = {}
+        for topology in topologies:
+            self._add(topology)
+
+    def topology(self) -> Topology:
+        first = self.captures[0][0]
+        facts, conflicts = merge_facts([(capture, renamed(capture.facts, ids)) for capture, ids in self.captures])
+        self._report(conflicts)
+        sources = [LinkSource(capture, ids) for capture, ids in self.captures]
+        pairs = {key: pair for key, (pair, _) in self.pairs.items()}
+        joined = join_links(sources, tuple(self.devices.values()), pairs)
+        self._report(joined.warnings)
+        said = [text for capture, _ in self.captures for text in capture.warnings]
+        if joined.rates_read:
+            said = [text for text in said if not _settled(text)]
+        devices = [*self.devices.values(), *joined.devices]
+        ranks = next(((c.ranks, ids) for c, ids in self.captures if c.ranks), ((), {}))
+        host = self.host
+        return Topology(
+            name=first.name,
+            source=" + ".join(dict.fromkeys(capture.source for capture, _ in self.captures)),
+            devices=tuple(d if d.host == NETWORK.host else d._replace(host=host) for d in devices),
+            links=joined.links,
+            pairs=tuple(joined.pairs.values()),
+            ranks=tuple(r._replace(host=host, device=ranks[1].get(r.device, r.device)) for r in ranks[0]),
+            warnings=tuple(dict.fromkeys((*said, *self.warnings))),
+            launch_us=next((c.launch_us for c, _ in self.captures if c.launch_us is not None), None),
+            facts=facts,
+        )
+
+    def _report(self, texts: Sequence[str]) -> None:
+        self.warnings += [text for text in texts if text not in self.warnings]
+
+    def _add(self, topology: Topology) -> None:
+        known = self._so_far()
+        ids: dict[str, str] = {}
+        if known is not None:
+            joined = join_devices(known, topology)
+            ids = joined.ids
+            self._report(joined.warnings)
+        for device in topology.devices:
+            if device.kind in _JOINED:
+                if device.id not in ids:
+                    ids[device.id] = _free(device.id, self.devices)
+                self._add_device(device._replace(id=ids[device.id]), topology)
+        self.captures.append((topology, ids))
+        self._add_pairs(topology, ids)
+
+    def _so_far(self) -> Topology | None:
+        """What is known of the machine, for joining the next capture; messages call it by its captures."""
+        if not self.captures:
+            return None
+        uuids: dict[str, Any] = {}
+        for capture, ids in self.captures:
+            if isinstance(found := renamed(capture.facts, ids).get("uuids"), Mapping):
+                uuids |= found
+        sources = " + ".join(dict.fromkeys(capture.source for capture, _ in self.captures))
+        return Topology(
+            self.captures[0][0].name, sources, tuple(self.devices.values()), (), facts={"uuids": uuids} if uuids else {}
+        )
+
+    def _add_device(self, device: Device, topology: Topology) -> None:
+        known = self.devices.get(device.id)
+        if known is None:
+            self.devices[device.id] = device
+            known = device
+        for key in ("name", "numa", "cpu_affinity", "bus_id"):
+            value, kept = getattr(device, key), getattr(known, key)
+            if value is None:
+                continue
+            said_by = self.said_by.setdefault((device.id, key), label(topology))
+            if kept is None:
+                known = known._replace(**{key: value})
+            elif key == "numa" and value != kept:
+                self._report([f"{device.id}: NUMA node {kept} ({said_by}), {value} ({label(topology)}); {kept} kept"])
+        self.devices[device.id] = known
+
+    def _add_pairs(self, topology: Topology, ids: Mapping[str, str]) -> None:
+        clashes = Clashes()
+        for pair in topology.pairs:
+            if pair.a not in ids or pair.b not in ids:
+                continue
+            pair = pair._replace(a=ids[pair.a], b=ids[pair.b])
+            key = (pair.b, pair.a) if (pair.b, pair.a) in self.pairs else (pair.a, pair.b)
+            if key not in self.pairs:
+                self.pairs[key] = (pair, topology)
+                continue
+            kept, owner = self.pairs[key]
+            code, winner, clash = _code((kept, owner), (pair, topology))
+            if clash:
+                which = f"those of {label(winner)} kept"
+                clashes.add(owner, topology, [f"{key[0]}-{key[1]} {kept.code} against {pair.code}"], which)
+            if code == kept.code and code == pair.code:
+                kept, words = better_figures(kept, pair)
+                clashes.add(owner, topology, (f"{key[0]}-{key[1]} {w}" for w in words))
+            elif winner is topology:
+                kept = pair._replace(a=key[0], b=key[1])
+            self.pairs[key] = (kept, winner)
+        self._report(clashes.texts())
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    """The id, or with a number after it where another device has it."""
+    number = 2
+    wanted = name
+    while wanted in taken:
+        wanted, number = f"{name}.{number}", number + 1
+    return wanted
+
+
+Said = tuple[Pair, Topology]
+
+
+def _code(mine: Said, theirs: Said) -> tuple[str | None, Topology, bool]:
+    """Of two codes of a pair the one to keep, who said it, and whether they contradict each other."""
+    (kept, owner), (pair, other) = mine, theirs
+    if pair.code is None or _same_code(kept.code, pair.code):
+        return kept.code, owner, False
+    if kept.code is None:
+        return pair.code, other, False
+    for (a, by_a), (b, by_b) in ((mine, theirs), (theirs, mine)):
+        code, rest = a.code or "", b.code or ""
+        if _FABRIC.fullmatch(code) and not _FABRIC.fullmatch(rest):
+            return code, by_a, rest != "PCIE" and _shows_fabric(by_b)
+        if rest == "XGMI" and code.startswith("XGMI"):
+            return code, by_a, False
+        if rest == "PCIE" and not _FABRIC.fullmatch(code):
+            return code, by_a, False
+    printed = [any(by.source.startswith(tool) for tool in _PRINT_CODES) for by in (owner, other)]
+    return (pair.code, other, True) if printed == [False, True] else (kept.code, owner, True)
+
+
+def _same_code(a: str | None, b: str | None) -> bool:
+    return a == b or {a, b} == {"SYS", "SOC"}
+
+
+def _shows_fabric(topology: Topology) -> bool:
+    """False for tools that see only PCIe paths, and for `nvidia-smi topo -mp`."""
+    return topology.source.startswith(_SHOW_FABRIC) and not any("topo -mp" in text for text in topology.warnings)
+
+
+def _settled(warning: str) -> bool:
+    """True for what a reader had to say because link counts alone do not tell the rate."""
+    return "GB/s each assumed" in warning or "GB/s of NVLink unknown" in warning

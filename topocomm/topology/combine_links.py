@@ -1,0 +1,70 @@
+"""Links of several captures of one machine: one capture's PCIe tree, one's fabric, and the figures of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from topocomm.topology.combine_fabric import FabricJoiner
+from topocomm.topology.combine_sources import Clashes, LinkSource, better_figures
+from topocomm.topology.host_tree import PairKey, group_words
+from topocomm.topology.join import label
+from topocomm.topology.model import Device, Link, Pair
+
+
+class JoinedLinks(NamedTuple):
+    """Forwarding devices, links and pairs of the machine; what contradicts; whether link rates were read."""
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    pairs: dict[PairKey, Pair]
+    warnings: list[str]
+    rates_read: bool
+
+
+def join_links(sources: Sequence[LinkSource], devices: Sequence[Device], pairs: Mapping[PairKey, Pair]) -> JoinedLinks:
+    """The links of a machine from those of its captures.
+
+    Args:
+        sources: The captures.
+        devices: The machine's GPUs and NICs.
+        pairs: Its pairs, which get the rates that a capture read.
+    """
+    tree = _Tree(sources, devices)
+    fabric = FabricJoiner(sources, devices, dict(pairs))
+    switches, links = fabric.build({device.id for device in (*devices, *tree.base.tree_devices)})
+    links = fabric.rated(links)
+    return JoinedLinks(
+        devices=(*tree.base.tree_devices, *switches),
+        links=(*links, *tree.links),
+        pairs=fabric.rated_pairs(),
+        warnings=[*tree.warnings, *fabric.warnings],
+        rates_read=fabric.rates_read(links),
+    )
+
+
+class _Tree:
+    """The tree of the capture that joins most devices, of those with most figures; others' figures of slots."""
+
+    def __init__(self, sources: Sequence[LinkSource], devices: Sequence[Device]) -> None:
+        self.sources = sources
+        self.clashes = Clashes()
+        self.base = max(sources, key=lambda s: (len(s.covered), sum(link.gb_per_s is not None for link in s.tree)))
+        self.links = [self._slot(link, self.base) for link in self.base.tree]
+        lost = [device.id for device in devices if device.id not in self.base.covered]
+        self.warnings = self.clashes.texts()
+        if self.base.covered and lost:
+            words = f"{group_words(lost)}: not in the tree of {label(self.base.topology)}"
+            self.warnings.append(f"{words}; no PCIe links")
+
+    def _slot(self, link: Link, base: LinkSource) -> Link:
+        """The link of a GPU or NIC to its slot, with the figures of other captures."""
+        ends = [end for end in link[:2] if end in base.covered]
+        if len(ends) != 1 or link.kind != "pcie":
+            return link
+        for source in self.sources:
+            found = source.slots.get(ends[0], ())
+            if source is not base and len(found) == 1:
+                link, words = better_figures(link, found[0]._replace(latency_us=None))
+                self.clashes.add(base.topology, source.topology, (f"PCIe link of {ends[0]} {w}" for w in words))
+        return link

@@ -1,0 +1,117 @@
+"""One capture's links as a part of a machine of several captures: its tree, its fabric, its figures.
+
+The *fabric* is what joins GPUs beside PCIe: NVLink and xGMI, direct or through switches. The *tree* is the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+from topocomm.topology.combine_facts import agree, renamed
+from topocomm.topology.host_tree import PairKey, group_words
+from topocomm.topology.join import label
+from topocomm.topology.model import FigureSource, Link, Pair, Topology
+
+SWITCH = "*switch"
+"""Stands for whatever switch a link of a GPU leads to."""
+RANK: dict[FigureSource | None, int] = {"measured": 4, "read": 3, "table": 2, "assumed": 1, None: 0}
+"""Of two figures the one of the higher rank is kept."""
+
+_FABRIC_KINDS = ("nvlink", "xgmi")
+
+Figured = TypeVar("Figured", Link, Pair)
+Lanes = dict[PairKey, Link]
+"""The fabric by (GPU, GPU or `SWITCH`): links of one direction summed up."""
+
+
+def better_figures(mine: Figured, theirs: Figured) -> tuple[Figured, list[str]]:
+    """The first with every figure that the second knows better, and in words where two of the best do not agree."""
+    clashes = []
+    changes: dict[str, Any] = {}
+    for figure, unit in (("gb_per_s", "GB/s"), ("latency_us", "us")):
+        a, b = getattr(mine, figure), getattr(theirs, figure)
+        source_a, source_b = getattr(mine, f"{figure}_source"), getattr(theirs, f"{figure}_source")
+        if b is not None and (a is None or RANK[source_b] > RANK[source_a]):
+            changes |= {figure: b, f"{figure}_source": source_b}
+        elif None not in (a, b) and source_a == source_b and RANK[source_a] >= RANK["read"] and not agree(a, b):
+            clashes.append(f"{a:g} {unit} against {b:g} {unit}")
+    return mine._replace(**changes), clashes
+
+
+class Clashes:
+    """What contradicts, gathered by the captures that say it: many pairs make one warning."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, dict[str, None]] = {}
+
+    def add(self, kept: Topology, other: Topology, items: Iterable[str], which: str = "the first kept") -> None:
+        """Notes items (`GPU0-GPU1 PIX against PXB`) in which two captures differ, and which of them was kept."""
+        words = f"{label(kept)} against {label(other)}; {which}"
+        for item in items:
+            self._items.setdefault(words, {})[item] = None
+
+    def texts(self) -> list[str]:
+        """One warning for each two captures."""
+        return [f"{group_words(list(items))}: {words}" for words, items in self._items.items()]
+
+
+def between(a: str, b: str) -> str:
+    """What a message calls a link, in either direction."""
+    return "-".join("switch" if end == SWITCH else end for end in sorted((a, b), reverse=SWITCH in (a, b)))
+
+
+class LinkSource:
+    """One capture's links with the ids of the machine; forwarding devices keep theirs."""
+
+    def __init__(self, topology: Topology, ids: Mapping[str, str]) -> None:
+        self.topology, self.ids = topology, ids
+        self.facts = renamed(topology.facts, ids)
+        fabric = [link for link in topology.links if self._is_fabric(link)]
+        self.fabric = [self._mapped(link) for link in fabric]
+        self.tree = [self._mapped(link) for link in topology.links if not self._is_fabric(link)]
+        ends = {end for link in topology.links if not self._is_fabric(link) for end in link[:2]}
+        switches = {end for link in fabric for end in link[:2]} - ends
+        others = [device for device in topology.devices if device.id not in ids]
+        self.switches = tuple(d for d in others if d.kind == "switch" and d.id in switches)
+        self.tree_devices = tuple(d for d in others if d not in self.switches)
+
+    def _is_fabric(self, link: Link) -> bool:
+        kinds = {self.topology.by_id[link.src].kind, self.topology.by_id[link.dst].kind}
+        return link.kind in _FABRIC_KINDS and "gpu" in kinds and kinds <= {"gpu", "switch"}
+
+    def _mapped(self, link: Link) -> Link:
+        return link._replace(src=self.ids.get(link.src, link.src), dst=self.ids.get(link.dst, link.dst))
+
+    @cached_property
+    def covered(self) -> set[str]:
+        """GPUs and NICs that the tree joins."""
+        return {end for link in self.tree for end in link[:2]} & set(self.ids.values())
+
+    @cached_property
+    def slots(self) -> dict[str, list[Link]]:
+        """PCIe links that lead from a GPU or NIC, by device."""
+        found: dict[str, list[Link]] = {}
+        for link in self.tree:
+            if link.kind == "pcie" and link.src in self.covered:
+                found.setdefault(link.src, []).append(link)
+        return found
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        """The fabric summed up by pair."""
+        found: Lanes = {}
+        switches = {device.id for device in self.switches}
+        for link in self.fabric:
+            key = (SWITCH if link.src in switches else link.src, SWITCH if link.dst in switches else link.dst)
+            known = found.get(key)
+            found[key] = link if known is None else _added(known, link)
+        return found
+
+
+def _added(a: Link, b: Link) -> Link:
+    """Two links side by side."""
+    lanes = None if a.lanes is None or b.lanes is None else a.lanes + b.lanes
+    rate = None if a.gb_per_s is None or b.gb_per_s is None else a.gb_per_s + b.gb_per_s
+    return a._replace(lanes=lanes, gb_per_s=rate, gb_per_s_source=a.gb_per_s_source if rate is not None else None)

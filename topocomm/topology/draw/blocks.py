@@ -1,0 +1,286 @@
+"""One host as nested blocks, each as wide as what is drawn in it: bars over their parts, endpoints in a row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from topocomm.topology.draw.fabric import Fabric, Pair, find_fabric, sum_rate
+from topocomm.topology.draw.forest import FABRICS, Node, fabric_links, forest, loose_nodes
+from topocomm.topology.draw.hosts import Host
+from topocomm.topology.draw.order import Row, arrange
+from topocomm.topology.model import ENDPOINT_KINDS, Device, Link
+
+CELL = 62.0
+"""Room of one endpoint in the row."""
+FOLDED = 110.0
+"""Room of several drawn as one."""
+NIC_CELL = 62.0
+SLOT = 14.0
+INSET = 4.0
+SPREAD = 18.0
+"""More room between endpoints where links run straight from one to the next."""
+GAP = 16.0
+"""Between blocks that have no parent in common."""
+MOST_NICS = 8
+"""NICs of one parent; more are drawn as one."""
+_NEAR_CODES = ("PIX", "PXB")
+
+
+@dataclass
+class Block:
+    """A device, or several drawn as one, with what hangs on it."""
+
+    devices: list[Device]
+    link: Link | None = None
+    kids: list[Block] = field(default_factory=list)
+    """Endpoints and bars, from left to right."""
+    nics: list[Block] = field(default_factory=list)
+    parent: Block | None = None
+    level: int = 0
+    """Rows of bars between it and the endpoints; 0 is an endpoint."""
+    x: float = 0.0
+    width: float = 0.0
+    inset: float = 0.0
+    """From the edge of its room to the box."""
+    slot: float = 0.0
+    """Room for the link to the parent, beside NICs."""
+    loose: bool = False
+    """Placed by a pair code or a NUMA number, not by a link."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether ranks can be here."""
+        return self.devices[0].kind in ENDPOINT_KINDS
+
+    def ends(self) -> list[Block]:
+        """The endpoints in this block, from left to right."""
+        return [self] if self.is_end else [end for kid in self.kids for end in kid.ends()]
+
+    def add(self, kid: Block) -> None:
+        """Hangs a block on this one, in the list of its kind."""
+        kid.parent = self
+        (self.nics if kid.devices[0].kind == "nic" else self.kids).append(kid)
+
+
+@dataclass
+class HostBlocks:
+    """Everything of one host that the picture shows, before it has coordinates."""
+
+    roots: list[Block]
+    row: Row
+    fabric: Fabric
+    chords: dict[Pair, list[Link]]
+    """Single links between endpoints, keyed by the ids of the blocks' first devices."""
+    home: dict[str, Block]
+    """By device, the block that shows it."""
+    rest: list[Link]
+    """Links that neither the tree nor the fabric has."""
+    left_out: list[Device]
+    """Endpoints beyond the most that are drawn."""
+    links_of: dict[str, list[Link]]
+    """By device, the links of the tree from it and to it."""
+
+    def tree_links(self, devices: Iterable[Device]) -> list[Link]:
+        """The links of the tree from and to the devices."""
+        return list(dict.fromkeys(link for device in devices for link in self.links_of.get(device.id, ())))
+
+
+def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostBlocks:
+    """The blocks of one host.
+
+    Args:
+        host: The host.
+        codes: Pair codes by (GPU, NIC): a NIC without a link is placed by them.
+        most_ends: Endpoints in the row; more are drawn as one by parent, and left out where that is not enough.
+    """
+    links = fabric_links(host.devices, host.links)
+    kept = set(links)
+    tree_links = [link for link in host.links if link not in kept]
+    nodes = forest(host.devices, tree_links)
+    loose = loose_nodes(host.devices, tree_links, nodes)
+    roots = [_block(node) for node in nodes]
+    roots += [_block(node) for node in loose if node.device.kind != "nic"]
+    for node in loose:
+        if node.children and node.device.kind == "nic":
+            _add_shared_nic(node, roots)
+    _place_loose_nics([node.device for node in loose if node.device.kind == "nic" and not node.children], roots, codes)
+    if len([end for root in roots for end in root.ends()]) > most_ends:
+        roots = _folded(roots)
+    left_out = _cut(roots, most_ends)
+    for block in walk(roots):
+        block.nics = _folded_nics(block.nics)
+    alone = [root for root in roots if root.devices[0].kind == "nic"]
+    roots = [root for root in roots if root.devices[0].kind != "nic"]
+    roots += _folded_nics(alone)
+    roots = sorted(roots, key=_numa_key)
+    home = {d.id: block for block in walk(roots) for d in block.devices}
+    shown = [d for d in host.devices if d.id in home or d.kind == "switch"] + list(host.shared)
+    ids = {d.id for d in shown}
+    links += [link for link in host.outward if link.kind in FABRICS]
+    fabric = find_fabric(shown, [link for link in links if {link.src, link.dst} <= ids])
+    for hub in fabric.hubs:
+        if any(switch in host.shared for switch in hub.switches):
+            hub.words = (f"shared by hosts, {hub.words[0]}", f"shared {hub.words[1]}", hub.words[2])
+    chords = _chords(fabric, home)
+    row = _order(roots, chords)
+    owned = [(d.id, block.parent.devices[0].id) for block in home.values() if block.parent for d in block.devices]
+    drawn = set(map(frozenset, owned))
+    rest = [x for x in tree_links if frozenset((x.src, x.dst)) not in drawn and x.src in home and x.dst in home]
+    linked = {name for link in rest for name in link[:2]}
+    for root in roots:
+        _measure(root, SPREAD if chords else 0.0, linked)
+    links_of: dict[str, list[Link]] = {}
+    for link in tree_links:
+        for name in (link.src, link.dst):
+            links_of.setdefault(name, []).append(link)
+    return HostBlocks(roots, row, fabric, chords, home, rest, left_out, links_of)
+
+
+def _block(node: Node) -> Block:
+    block = Block([node.device], node.link)
+    for child in node.children:
+        block.add(_block(child))
+    return block
+
+
+def _add_shared_nic(node: Node, roots: list[Block]) -> None:
+    """Hangs a NIC that is linked to several endpoints on the first of them; those that nothing places are added."""
+    ends = {d.id: end for root in roots for end in root.ends() for d in end.devices}
+    for child in node.children:
+        if child.device.id not in ends:
+            roots.append(Block([child.device]))
+            ends[child.device.id] = roots[-1]
+    first = node.children[0]
+    ends[first.device.id].add(Block([node.device], first.link))
+
+
+def _place_loose_nics(nics: Sequence[Device], roots: list[Block], codes: Mapping[Pair, str | None]) -> None:
+    """NICs without a link: on the GPU that a pair code puts them next to, else on their NUMA node, else alone."""
+    ends = {d.id: end for root in roots for end in root.ends() for d in end.devices}
+    taken: dict[str, int] = dict.fromkeys(ends, 0)
+    for nic in nics:
+        block = Block([nic], loose=True)
+        near = [end for code in _NEAR_CODES for end in ends if codes.get((end, nic.id)) == code]
+        near = near or [
+            name for name, end in ends.items() if not end.parent and end.devices[0].numa == nic.numa is not None
+        ]
+        bars = [r for r in roots if r.devices[0].kind == "numa" and r.devices[0].numa == nic.numa is not None]
+        if near:
+            best = min(near, key=lambda end: taken[end])
+            taken[best] += 1
+            ends[best].add(block)
+        elif bars:
+            bars[0].add(block)
+        else:
+            roots.append(block)
+
+
+def _folded(roots: list[Block]) -> list[Block]:
+    """The roots with endpoints of one parent and figure drawn as one; those without a parent by NUMA node."""
+
+    def fold(kids: Iterable[Block]) -> list[Block]:
+        groups: dict[object, Block] = {}
+        for kid in kids:
+            key = (kid.devices[0].kind, kid.devices[0].numa, kid.link and kid.link[2:])
+            if not kid.is_end or kid.nics:
+                groups[id(kid)] = kid
+            elif key in groups:
+                groups[key].devices += kid.devices
+            else:
+                groups[key] = kid
+        return list(groups.values())
+
+    for block in walk(roots):
+        block.kids = fold(block.kids)
+    return fold(roots)
+
+
+def _cut(roots: list[Block], most: int) -> list[Device]:
+    """Takes the endpoints beyond the most out of the blocks."""
+    extra = [end for root in roots for end in root.ends()][most:]
+    for end in extra:
+        (end.parent.kids if end.parent else roots).remove(end)
+    return [device for end in extra for device in end.devices]
+
+
+def _folded_nics(nics: list[Block]) -> list[Block]:
+    """Many NICs of one place as one."""
+    if len(nics) <= MOST_NICS:
+        return nics
+    nics[0].devices = [d for nic in nics for d in nic.devices]
+    return nics[:1]
+
+
+def _chords(fabric: Fabric, home: Mapping[str, Block]) -> dict[Pair, list[Link]]:
+    """The single links between blocks; those inside a block that stands for several devices are not drawn."""
+    found: dict[Pair, list[Link]] = {}
+    for (a, b), links in fabric.chords.items():
+        one, other = home[a].devices[0].id, home[b].devices[0].id
+        if one != other:
+            key = (other, one) if (other, one) in found else (one, other)
+            found.setdefault(key, []).extend(links)
+    return found
+
+
+def _order(roots: list[Block], chords: Mapping[Pair, list[Link]]) -> Row:
+    """Decides the order of the endpoints and sorts the blocks by it."""
+    ends = [end for root in roots for end in root.ends()]
+    names = [end.devices[0].id for end in ends]
+    groups = [[end.devices[0].id for end in block.ends()] for block in walk(roots)]
+    by_numa: dict[object, list[str]] = {}
+    for end in ends:
+        if end.parent is None:
+            by_numa.setdefault(end.devices[0].numa, []).append(end.devices[0].id)
+    weights = {(a, b): sum_rate(links, links[0].src) or 1.0 for (a, b), links in chords.items()}
+    row = arrange(names, [g for g in (*groups, *by_numa.values()) if len(g) > 1], weights)
+    place = {name: index for index, name in enumerate(row.order)}
+
+    def first(block: Block) -> int:
+        return min((place[end.devices[0].id] for end in block.ends()), default=len(place))
+
+    for block in walk(roots):
+        block.kids.sort(key=first)
+    roots.sort(key=first)
+    return row
+
+
+def _measure(block: Block, spread: float, linked: Collection[str]) -> None:
+    """Sets widths, and levels from the endpoints down."""
+    for kid in block.kids:
+        _measure(kid, spread, linked)
+    block.level = 0 if block.is_end else 1 + max((kid.level for kid in block.kids), default=0)
+    block.inset = INSET + (spread / 2 if block.is_end else 0.0)
+    nics = sum(nic_width(nic) for nic in block.nics)
+    way_down = nics and (block.parent or any(d.id in linked for d in block.devices))
+    block.slot = SLOT if way_down else 0.0
+    kids = sum(kid.width for kid in block.kids) + sum(gaps(block))
+    spread = spread if block.is_end else 0.0
+    own = CELL if len(block.devices) == 1 else FOLDED
+    block.width = max(nics + block.slot + spread, kids, own + spread)
+
+
+def gaps(block: Block) -> list[float]:
+    """Room between the kids of a block, one less than there are kids: NUMA nodes stand apart."""
+    return [GAP if kid.devices[0].kind == "numa" else 0.0 for kid in block.kids[1:]]
+
+
+def nic_width(nic: Block) -> float:
+    """Room of a NIC, or of several drawn as one."""
+    return NIC_CELL if len(nic.devices) == 1 else FOLDED
+
+
+def walk(roots: Iterable[Block]) -> list[Block]:
+    """The blocks and all below them, NICs too, each before what hangs on it."""
+    found: list[Block] = []
+    stack = list(roots)[::-1]
+    while stack:
+        block = stack.pop()
+        found.append(block)
+        stack += [*block.nics, *block.kids][::-1]
+    return found
+
+
+def _numa_key(block: Block) -> tuple[bool, str]:
+    numa = next((end.devices[0].numa for end in block.ends()), block.devices[0].numa)
+    return (numa is None, str(numa).zfill(9))

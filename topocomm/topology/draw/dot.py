@@ -1,0 +1,90 @@
+"""A topology for Graphviz: a cluster for each host and NUMA node, an edge for each connection, wide if fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import log2
+
+from topocomm.topology.draw.describe import kind_words, links_words
+from topocomm.topology.draw.names import named
+from topocomm.topology.draw.svg_page import KIND_COLOURS, OTHER_COLOURS
+from topocomm.topology.model import Device, Link, Topology
+
+_SHAPES = {"gpu": "box", "cpu": "box", "nic": "component", "switch": "hexagon", "numa": "folder", "host": "tab"}
+_THIN, _THICK = 1.0, 8.0
+
+
+def render(topology: Topology) -> str:
+    """The graph as a DOT file, ending in a newline; `dot -Tsvg` and its siblings draw it.
+
+    Two directions of one connection are one edge, labelled with both rates where they differ.
+    """
+    lines = [
+        f"// {_flat(topology.name)} ({_flat(topology.source)})",
+        f"graph {_quoted(topology.name)} {{",
+        '  graph [fontname="sans-serif", compound=true, newrank=true];',
+        '  node [fontname="sans-serif", fontsize=11, style=filled, fillcolor=white];',
+        '  edge [fontname="sans-serif", fontsize=9];',
+    ]
+    hosts: dict[str, list[Device]] = {}
+    for device in topology.devices:
+        hosts.setdefault(device.host, []).append(device)
+    for index, (host, devices) in enumerate(hosts.items()):
+        lines += [f"  subgraph cluster_{index} {{", f"    label={_quoted(host)};"]
+        lines += [f"    {line}" for line in _host(devices, index)]
+        lines.append("  }")
+    lines += [f"  {line}" for line in _edges(topology.links)]
+    return "\n".join([*lines, "}", ""])
+
+
+def _host(devices: Iterable[Device], index: int) -> list[str]:
+    """The devices of one host, those of a NUMA node together."""
+    groups: dict[int | str | None, list[Device]] = {}
+    for device in devices:
+        groups.setdefault(device.numa, []).append(device)
+    lines = [_node(device) for device in groups.pop(None, [])]
+    for place, (numa, own) in enumerate(groups.items()):
+        lines += [f"subgraph cluster_{index}_{place} {{", f"  label={_quoted(f'NUMA {numa}')}; style=dashed;"]
+        lines += [f"  {_node(device)}" for device in own]
+        lines.append("}")
+    return lines
+
+
+def _node(device: Device) -> str:
+    facts = [device.bus_id, device.cpu_affinity and f"CPUs {device.cpu_affinity}"]
+    label = "\n".join(filter(None, (named(device), *facts)))
+    return f"{_quoted(device.id)} [label={_quoted(label)}, shape={_SHAPES[device.kind]}];"
+
+
+def _edges(links: Iterable[Link]) -> list[str]:
+    ways: dict[tuple[str, str], list[Link]] = {}
+    for link in links:
+        key = (link.dst, link.src) if (link.dst, link.src) in ways else (link.src, link.dst)
+        ways.setdefault(key, []).append(link)
+    lines = []
+    for (a, b), own in ways.items():
+        there = sum(link.gb_per_s or 0.0 for link in own if link.src == a)
+        back = sum(link.gb_per_s or 0.0 for link in own if link.src == b)
+        rates = " / ".join(dict.fromkeys("?" if not rate else f"{rate:.4g}" for rate in (there, back or there)))
+        lanes = f" x{own[0].lanes}" if own[0].lanes and own[0].lanes > 1 else ""
+        colour = KIND_COLOURS.get(own[0].kind, OTHER_COLOURS)[0]
+        lines.append(
+            f"{_quoted(a)} -- {_quoted(b)} [label={_quoted(f'{kind_words(own[0].kind)}{lanes}, {rates} GB/s')}, "
+            f'penwidth={_width(max(there, back)):.1f}, color="{colour}", tooltip={_quoted(links_words(own))}];'
+        )
+    return lines
+
+
+def _width(gb_per_s: float) -> float:
+    """One point up to 16 GB/s, and about one more each time the rate doubles twice."""
+    return min(max(_THIN, 1.4 * log2(gb_per_s / 8)), _THICK) if gb_per_s > 0 else _THIN
+
+
+def _quoted(text: str) -> str:
+    """A DOT string; line breaks become its own."""
+    kept = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _flat(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,152 @@
+"""Which network cards and cores each rank should use, as a shell file: variables of NCCL and UCX, lines to bind ranks.
+
+What is not known is said in a comment, never guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from topocomm.topology.draw.hosts import Host, alike, split_hosts
+from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.draw.nearest import Place, places
+from topocomm.topology.model import Device, Pair, Topology
+
+_VERBS = re.compile(r"(?:mlx\d|rocep|ibp|bnxt_re|irdma|hfi1_|rdmap|efa|erdma|hns_|qedr|rxe|siw)\w*")
+"""Names that the kernel gives RDMA devices; what NCCL_IB_HCA and UCX take."""
+_NETDEV = re.compile(r"(?:en|eth|ib|bond|wl|team)\w*")
+"""Names of network interfaces; what NCCL_SOCKET_IFNAME and UCX take."""
+_RANK = "${OMPI_COMM_WORLD_LOCAL_RANK:-${SLURM_LOCALID:-${LOCAL_RANK:-}}}"
+_CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+MOST_CPU = 8192
+"""A mask longer than this many bits is no CPU list."""
+
+
+def render(topology: Topology) -> str:
+    """The shell file, ending in a newline; with several kinds of hosts one part for each, chosen by the host's name."""
+    stated: dict[str, dict[tuple[str, str], Pair]] = {}
+    for pair in topology.pairs:
+        stated.setdefault(topology.by_id[pair.a].host, {})[pair.a, pair.b] = pair
+    groups = [group for group in alike(split_hosts(topology)) if group[0].devices]
+    lines = [
+        f"# {_flat(topology.name)} ({_flat(topology.source)}): network cards and cores for each local rank.",
+        "# Source it in every rank, one rank for each GPU (or core) in the order of the local ranks.",
+    ]
+    if len(groups) == 1:
+        return "\n".join([*lines, *_host(groups[0], stated.get(groups[0][0].name, {})), ""])
+    lines += ["# The hosts differ: the part of the host's name counts.", "", 'case "$(hostname -s)" in']
+    for group in groups:
+        names = "|".join(_word(host.name) for host in group)
+        lines.append(f"{names})")
+        lines += _host(group, stated.get(group[0].name, {}))
+        lines.append(";;")
+    return "\n".join([*lines, "esac", ""])
+
+
+def _host(group: Sequence[Host], stated: dict[tuple[str, str], Pair]) -> list[str]:
+    host = group[0]
+    found = places(host, stated)
+    hosts = f"{plural(len(group), 'host')}: {_flat(ranges(each.name for each in group))}"
+    lines = [f"# {hosts}; {plural(len(found), 'local rank')}"]
+    if not found:
+        return [*lines, "# No GPU and no core is known here."]
+    lines += ["", f'case "{_RANK}" in']
+    for rank, place in enumerate(found):
+        lines += [f"{rank})", *(f"  {line}" for line in _rank(place)), "  ;;"]
+    lines += ['"") echo "local rank not known: set LOCAL_RANK" >&2 ;;', "esac", ""]
+    return [*lines, *_binding(found)]
+
+
+def _rank(place: Place) -> list[str]:
+    """The variables of one rank."""
+    lines = [f"# {_flat(place.device.id)}: {_why(place)}"]
+    verbs = [nic.name for nic in place.nics if nic.name and _VERBS.fullmatch(nic.name)]
+    netdevs = [nic.name for nic in place.nics if nic.name and nic.name not in verbs and _NETDEV.fullmatch(nic.name)]
+    if verbs:
+        lines.append(f'export NCCL_IB_HCA="={",".join(verbs)}"')
+        lines.append(f"export UCX_NET_DEVICES={','.join(f'{name}:1' for name in verbs)}  # port 1 is assumed")
+    elif netdevs:
+        lines.append(f'export NCCL_SOCKET_IFNAME="={",".join(netdevs)}"')
+        lines.append(f"export UCX_NET_DEVICES={','.join(netdevs)}")
+    unnamed = [nic for nic in place.nics if nic.name not in (*verbs, *netdevs)]
+    lines += [_unnamed(nic) for nic in unnamed]
+    if place.cpus and _CPUS.fullmatch(place.cpus):
+        lines.append(f"export TOPOCOMM_CPUS={place.cpus}")
+    else:
+        lines.append("# cores: not known")
+    return lines
+
+
+def _why(place: Place) -> str:
+    if not place.nics:
+        return "no network card is known to be near"
+    names = _flat(
+        ", ".join(f"{nic.id} {nic.name}" if nic.name and nic.name != nic.id else nic.id for nic in place.nics)
+    )
+    return f"{names}: {place.code or 'the same NUMA node'}"
+
+
+def _unnamed(nic: Device) -> str:
+    what = f"{nic.name!r} is no name that NCCL and UCX are known to take" if nic.name else "system name not known"
+    return f"# {_flat(nic.id)}: {_flat(what)}; `ibdev2netdev` or `ls /sys/class/infiniband` tells"
+
+
+def _binding(found: Sequence[Place]) -> list[str]:
+    """Command lines that give each rank its cores."""
+    count = len(found)
+    lists = [place.cpus if place.cpus and _CPUS.fullmatch(place.cpus) else None for place in found]
+    lines = ["# To bind, with this file as env.sh and your program as ./app:"]
+    if None not in lists:
+        run = 'bash -c \'. ./env.sh; exec taskset -c "$TOPOCOMM_CPUS" "$@"\' -'
+        lines.append(f"#   mpirun -n {count} --bind-to none {run} ./app")
+        masks = [_mask(cpus) for cpus in lists if cpus]
+        if all(masks):
+            lines.append(f"#   srun --ntasks-per-node={count} --cpu-bind=mask_cpu:{','.join(masks)} ./app")
+    else:
+        lost = [place.device.id for place, cpus in zip(found, lists, strict=True) if cpus is None]
+        lines.append(f"#   the cores of {_flat(ranges(lost))} are not known: no line with CPU lists")
+    return [*lines, *_by_node(found, lists)]
+
+
+def _by_node(found: Sequence[Place], lists: Sequence[str | None]) -> list[str]:
+    """Command lines by NUMA node, and what each node has."""
+    count = len(found)
+    numas = [place.device.numa for place in found]
+    numbers = [numa for numa in numas if isinstance(numa, int)]
+    lines = []
+    if len(numbers) == count:
+        each = Counter(numbers)
+        if len(set(each.values())) == 1 and sorted(each) == list(range(len(each))) and numbers == sorted(numbers):
+            lines.append(f"#   mpirun -n {count} --map-by ppr:{count // len(each)}:numa --bind-to numa ./app")
+        nodes = ",".join(map(str, numbers))
+        lines.append(f"#   srun --ntasks-per-node={count} --cpu-bind=map_ldom:{nodes} ./app")
+    else:
+        lines.append("#   not every rank has one NUMA node that is known: no line with NUMA nodes")
+    for numa in dict.fromkeys(numa for numa in numas if numa is not None):
+        ranks = [str(rank) for rank, place in enumerate(found) if place.device.numa == numa]
+        own = list(dict.fromkeys(lists[int(rank)] for rank in ranks))
+        words = own[0] if len(own) == 1 and own[0] else "not the same for all" if any(own) else "not known"
+        lines.append(f"# NUMA node {_flat(str(numa))}: local ranks {ranges(ranks)}; CPUs {words}")
+    return lines
+
+
+def _mask(cpus: str) -> str:
+    """The list as a hexadecimal mask; empty where a number is no CPU's."""
+    bits = 0
+    for part in cpus.split(","):
+        low, _, high = part.partition("-")
+        if int(high or low) >= MOST_CPU or int(high or low) < int(low):
+            return ""
+        bits |= ((1 << (int(high or low) - int(low) + 1)) - 1) << int(low)
+    return hex(bits)
+
+
+def _word(name: str) -> str:
+    """A name as a pattern of `case`: quoted, so that no letter has a meaning of its own."""
+    return "'" + _flat(name).replace("'", "'\\''") + "'"
+
+
+def _flat(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)

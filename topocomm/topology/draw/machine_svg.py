@@ -1,0 +1,141 @@
+"""A topology as a picture: its hosts, the network between them, and what the lines mean.
+
+Hosts alike are drawn once where there are many, and the picture says so. Nothing in it is fetched from anywhere.
+"""
+
+from __future__ import annotations
+
+from textwrap import wrap
+from typing import NamedTuple
+
+from topocomm.topology.draw.counts import counts
+from topocomm.topology.draw.describe import kind_words
+from topocomm.topology.draw.fabric import rate
+from topocomm.topology.draw.forest import FABRICS
+from topocomm.topology.draw.host_svg import Cable, paint_host, plot_host
+from topocomm.topology.draw.hosts import Host, alike, split_hosts
+from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.draw.network_svg import draw_network
+from topocomm.topology.draw.plot import Plot
+from topocomm.topology.draw.svg_page import LETTER, Page, fitted, kind_class
+from topocomm.topology.model import Link, Topology
+
+EDGE = 20.0
+WIDTH = 1280.0
+"""Hosts stand side by side up to here."""
+LEAST_WIDTH = 720.0
+MOST_HOSTS = 4
+MOST_ENDS = 32
+MOST_NOTES = 3
+
+
+class _Placed(NamedTuple):
+    host: Host
+    plot: Plot
+    title: str
+    corner: tuple[float, float]
+
+
+def render(topology: Topology) -> str:
+    """The picture as an SVG file, ending in a newline; the warnings of the reader are below it."""
+    page, width, y = picture(topology)
+    for words in topology.warnings[:MOST_NOTES]:
+        for line in _wrapped(f"Note: {words}", width):
+            page.text((EDGE, y), line, "soft")
+            y += 17
+    if len(topology.warnings) > MOST_NOTES:
+        page.text((EDGE, y), f"{plural(len(topology.warnings) - MOST_NOTES, 'more note')}: --format json", "soft")
+        y += 17
+    return page.render(width, y)
+
+
+def picture(topology: Topology) -> tuple[Page, float, float]:
+    """The picture without the warnings, its width, and where more can be drawn below it."""
+    page = Page(topology.name, counts(topology))
+    rows, width = _rows(topology)
+    page.text((EDGE, 34), fitted(f"{topology.name} ({topology.source})", 18, width - 2 * EDGE), "ink bold", size=18)
+    y = 54.0
+    for words in _wrapped(counts(topology), width):
+        page.text((EDGE, y), words, "soft")
+        y += 17
+    wires: list[tuple[Link, float]] = []
+    cables: list[Cable] = []
+    bottom = y
+    for row in rows:
+        for placed in row:
+            corner = (placed.corner[0], placed.corner[1] + y)
+            bottom = max(bottom, corner[1] + placed.plot.size[1])
+            cables += paint_host(page, placed.plot, placed.host, corner, {})
+            page.text((corner[0] + 12, corner[1] + 19), placed.title, "ink bold")
+            wires += [(link, wire.width) for wire in placed.plot.wires for link in wire.links]
+    drawn = [placed.host for row in rows for placed in row]
+    y = _more_hosts(page, topology, drawn, bottom)
+    y, network = draw_network(page, topology, cables if len(rows) == 1 else [], (EDGE, y), width - 2 * EDGE)
+    if len(rows) > 1:
+        _stubs(page, cables)
+    return page, width, _legend(page, [*wires, *((link, 1.6) for link in network)], width, y + 24)
+
+
+def _wrapped(words: str, width: float) -> list[str]:
+    return wrap(words, int((width - 2 * EDGE) / (LETTER * 12)), max_lines=2, placeholder=" ...")
+
+
+def _rows(topology: Topology) -> tuple[list[list[_Placed]], float]:
+    """The hosts that are drawn, row by row, and the width of the page."""
+    hosts = split_hosts(topology)
+    groups = [[host] for host in hosts] if len(hosts) <= MOST_HOSTS else alike(hosts)[:MOST_HOSTS]
+    rows: list[list[_Placed]] = [[]]
+    plots = [plot_host(group[0], topology, MOST_ENDS) for group in groups]
+    right = max([LEAST_WIDTH, *(plot.size[0] + 2 * EDGE for plot in plots)])
+    x, y, bottom = EDGE, 0.0, 0.0
+    for group, plot in zip(groups, plots, strict=True):
+        host = group[0]
+        title = host.name
+        if len(group) > 1:
+            title = f"{len(group)} hosts alike: {ranges(each.name for each in group)}; {host.name} is drawn"
+        plot.size = (max(plot.size[0], len(title) * LETTER * 12 + 40), plot.size[1])
+        if rows[-1] and x + plot.size[0] > WIDTH - EDGE:
+            rows.append([])
+            x, y = EDGE, bottom + 14
+        rows[-1].append(_Placed(host, plot, title, (x, y)))
+        x, bottom = x + plot.size[0] + 14, max(bottom, y + plot.size[1])
+        right = max(right, x - 14 + EDGE)
+    return rows, right
+
+
+def _more_hosts(page: Page, topology: Topology, drawn: list[Host], y: float) -> float:
+    """Names how many hosts are not drawn and not like one that is."""
+    hosts = split_hosts(topology)
+    if len(hosts) <= MOST_HOSTS:
+        return y
+    kinds = alike(hosts)
+    names = {host.name for host in drawn}
+    more = [host.name for kind in kinds if kind[0].name not in names for host in kind]
+    if more:
+        page.text((EDGE, y + 22), f"and {plural(len(more), 'host')} of other kinds, not drawn", "soft")
+        y += 26
+    return y
+
+
+def _stubs(page: Page, cables: list[Cable]) -> None:
+    """The begin of the ways out, where the network has no line of its own below every host."""
+    for cable in cables:
+        page.line(cable.at, (cable.at[0], cable.at[1] + 8), "network")
+
+
+def _legend(page: Page, links: list[tuple[Link, float]], width: float, y: float) -> float:
+    """One sample for each kind of link and figure, the fastest first."""
+    kinds: dict[tuple[str, int, str], tuple[float, float]] = {}
+    for link, wide in links:
+        kinds[link.kind, link.lanes or 1, rate(link)] = (link.gb_per_s or 0.0, wide)
+    ordered = sorted(kinds, key=lambda key: (key[0] not in FABRICS, key[0] == "network", key[0], -kinds[key][0]))
+    x = EDGE
+    for kind, lanes, words in ordered:
+        text = f"{kind_words(kind)}{f' x{lanes}' if lanes > 1 else ''}, {words}"
+        room = 34 + len(text) * LETTER * 12 + 22
+        if x > EDGE and x + room > width - EDGE:
+            x, y = EDGE, y + 20
+        page.line((x, y - 4), (x + 26, y - 4), kind_class(kind), width=kinds[kind, lanes, words][1])
+        page.text((x + 34, y), text, "soft")
+        x += room
+    return y + 22 if ordered else y

@@ -1,0 +1,175 @@
+"""Switches between hosts: from a job scheduler's files to a cluster whose NICs hang off leaf switches.
+
+What is read: Slurm's `topology.conf` and `topology.yaml` (tree), the model files of topograph (YAML), the latter two
+also as JSON, and the switch path that Slurm gives every task. They say who is joined to whom and nothing of speed, so
+that figures of links between switches stay unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from topocomm.errors import TopologyError
+from topocomm.topology.fabric_formats import read_conf, read_document
+from topocomm.topology.fabric_model import Fabric, checked
+from topocomm.topology.host_tree import group_words
+from topocomm.topology.links import FABRIC_HOP_US, both_ways
+from topocomm.topology.merge import NETWORK
+from topocomm.topology.model import Device, Link, Topology
+
+__all__ = ["Fabric", "addressed_fabric", "matches", "read", "with_fabric"]
+
+_SWITCHES_KEY = re.compile(r"""^[ \t{]*["']?(?:switches|capacity_blocks)["']?[ \t]*:""", re.MULTILINE)
+_CONF_LINE = re.compile(r"^[ \t]*(?:SwitchName|BlockName)[ \t]*=", re.IGNORECASE | re.MULTILINE)
+
+
+def matches(text: str) -> bool:
+    """True if the text names switches and what is below them: `topology.conf`, or YAML or JSON of that."""
+    if _CONF_LINE.search(text):
+        return True
+    return (
+        re.search(r"""^[ \t]*(?:-[ \t]+)?["']?(?:switches|capacity_blocks)["']?[ \t]*:""", text, re.MULTILINE)
+        is not None
+    )
+
+
+def read(text: str, name: str) -> Fabric:
+    """The fabric in a text.
+
+    Args:
+        text: `topology.conf`, `topology.yaml` or a topograph model.
+        name: Its file name, for messages.
+
+    Raises:
+        TopologyError: It is damaged or contradicts itself; names file and line.
+    """
+    read_it = read_conf if _CONF_LINE.search(text) and text.lstrip()[:1] not in ("{", "[") else read_document
+    return checked(read_it(text, name), name)
+
+
+def addressed_fabric(addresses: Mapping[str, Sequence[str]]) -> Fabric | None:
+    """The fabric of a job from the switch paths that Slurm gives its tasks.
+
+    Args:
+        addresses: By host the values of SLURM_TOPOLOGY_ADDR (`root.leaf3.node7`) and SLURM_TOPOLOGY_ADDR_PATTERN
+            (`switch.switch.node`), empty where they are not set.
+
+    Returns:
+        None where a host has no switches in its path: without the tree plugin Slurm names the node alone.
+    """
+    switches: dict[str, list[str]] = {}
+    hosts: dict[str, list[str]] = {}
+    for host, (address, pattern) in addresses.items():
+        kinds, words = pattern.split("."), address.split(".")
+        path = words[: kinds.count("switch")]
+        if not path or kinds != ["switch"] * len(path) + ["node"] or len(words) < len(kinds) or "" in path:
+            return None
+        for upper, lower in pairwise(path):
+            switches.setdefault(upper, [])
+            if lower not in switches[upper]:
+                switches[upper].append(lower)
+        switches.setdefault(path[-1], [])
+        hosts.setdefault(path[-1], []).append(host)
+    found = Fabric("job", "SLURM_TOPOLOGY_ADDR", _frozen(switches), _frozen(hosts))
+    try:
+        return checked(found, "SLURM_TOPOLOGY_ADDR")
+    except TopologyError:  # a node below several leaves has them all in one word, `[s1,s2]`
+        return None
+
+
+def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
+    """The cluster with the fabric's switches in place of the one that stands for the network.
+
+    A host of the fabric is one of the cluster if their names are equal, or are so up to the first dot. The links of its
+    NICs go to its leaf switch, with their figures. A switch that joins nothing that is here is left out, and one that
+    only passes on to a single other becomes part of the link. Several trees, and hosts that the fabric does not know,
+    stay joined by the network's device.
+
+    Raises:
+        TopologyError: No host of the cluster is in the fabric.
+    """
+    leaf_of = _leaves(topology, fabric)
+    if not leaf_of:
+        raise TopologyError(
+            f"{fabric.name}: none of the hosts {group_words(topology.hosts)} is below a switch of {fabric.source}; it "
+            f"has {group_words([h for below in fabric.hosts.values() for h in below])}"
+        )
+    tree = _Kept(fabric, leaf_of)
+    lost = [host for host in topology.hosts if host not in leaf_of]
+    warnings = [*topology.warnings, *fabric.warnings]
+    if lost:
+        warnings.append(f"{fabric.name}: {group_words(lost)}: below no switch; taken to be at the top of the network")
+    ids = tree.ids({d.id for d in topology.devices})
+    links: list[Link] = []
+    for link in topology.links:
+        src, dst = topology.by_id[link.src], topology.by_id[link.dst]
+        if dst.id == NETWORK.id and src.host in leaf_of:
+            link = link._replace(dst=ids[leaf_of[src.host]])
+        elif src.id == NETWORK.id and dst.host in leaf_of:
+            link = link._replace(src=ids[leaf_of[dst.host]])
+        links.append(link)
+    top = len(tree.roots) > 1 or bool(lost)
+    for upper, lower, hops in tree.edges():
+        links += both_ways(ids[lower], ids[upper], "network", latency_us=hops * FABRIC_HOP_US)
+    for root in tree.roots if top else ():
+        links += both_ways(ids[root], NETWORK.id, "network", latency_us=FABRIC_HOP_US)
+    own = [d for d in topology.devices if d.id != NETWORK.id]
+    rest = [d for d in topology.devices if d.id == NETWORK.id and top]
+    switches = [Device(ids[name], "switch", NETWORK.host, f"{name}, a switch of {fabric.source}") for name in tree.kept]
+    return replace(
+        topology, devices=(*own, *switches, *rest), links=tuple(links), warnings=tuple(dict.fromkeys(warnings))
+    )
+
+
+def _leaves(topology: Topology, fabric: Fabric) -> dict[str, str]:
+    """The switch right above each host of the cluster that the fabric knows."""
+    full: dict[str, str] = {}
+    short: dict[str, str] = {}
+    for switch, below in fabric.hosts.items():
+        for host in below:
+            full.setdefault(host, switch)
+            short.setdefault(host.partition(".")[0], switch)
+    found = {host: full.get(host) or short.get(host.partition(".")[0]) for host in topology.hosts}
+    return {host: switch for host, switch in found.items() if switch is not None}
+
+
+class _Kept:
+    """The switches of a fabric that join something of the cluster."""
+
+    def __init__(self, fabric: Fabric, leaf_of: Mapping[str, str]) -> None:
+        self.above = {lower: upper for upper, below in fabric.switches.items() for lower in below}
+        used = dict.fromkeys(leaf_of.values())
+        ways = [self._up(leaf) for leaf in used]
+        branches: dict[str, set[str]] = {}
+        for way in ways:
+            for lower, upper in pairwise(way):
+                branches.setdefault(upper, set()).add(lower)
+        keep = {name for name, below in branches.items() if len(below) > 1} | set(used)
+        self.kept = [name for name in fabric.switches if name in keep]
+        self._keep = keep
+        self.roots = [name for name in self.kept if self._next(name) is None]
+
+    def _up(self, name: str) -> list[str]:
+        way = [name]
+        while way[-1] in self.above:
+            way.append(self.above[way[-1]])
+        return way
+
+    def _next(self, name: str) -> str | None:
+        return next((upper for upper in self._up(name)[1:] if upper in self._keep), None)
+
+    def edges(self) -> list[tuple[str, str, int]]:
+        """Upper and lower end of every link between kept switches, and the links of the fabric that it stands for."""
+        found = ((self._next(name), name) for name in self.kept)
+        return [(upper, name, self._up(name).index(upper)) for upper, name in found if upper is not None]
+
+    def ids(self, taken: set[str]) -> dict[str, str]:
+        """A device id by switch: its name, or where a device is called so `switch NAME`."""
+        return {name: f"switch {name}" if name in taken else name for name in self.kept}
+
+
+def _frozen(lists: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(those) for name, those in lists.items()}

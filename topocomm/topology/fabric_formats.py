@@ -1,0 +1,224 @@
+"""The files that describe a fabric: Slurm's `topology.conf` and `topology.yaml`, and topograph's models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Any, NoReturn
+
+from topocomm.errors import TopologyError
+from topocomm.topology import plain_yaml
+from topocomm.topology.fabric_model import Fabric
+from topocomm.topology.host_lists import MAX_NAMES, expand
+from topocomm.topology.readers import strict_json
+
+_WORD = re.compile(r"(\w++)\s*+=\s*+(\S++)\s*+")
+_KEYS = ("switchname", "switches", "nodes", "linkspeed")
+_CONF_REMEDY = "expected lines `SwitchName=NAME Nodes=node[1-4]` or `SwitchName=NAME Switches=NAME,NAME`"
+
+
+class _Builder:
+    """Collects switches and refuses what contradicts itself."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.switches: dict[str, tuple[str, ...]] = {}
+        self.hosts: dict[str, tuple[str, ...]] = {}
+        self.warnings: list[str] = []
+        self._count = 0
+
+    def fail(self, line: int | None, what: str) -> NoReturn:
+        raise TopologyError(f"{self.file}{'' if line is None else f':{line}'}: {what}")
+
+    def names(self, text: str, line: int | None) -> list[str]:
+        try:
+            found = expand(text)
+        except ValueError as error:
+            self.fail(line, str(error))
+        self._count += len(found)
+        if self._count > MAX_NAMES:
+            self.fail(line, f"more than {MAX_NAMES} names in one file")
+        return found
+
+    def add(self, name: str, switches: Sequence[str], hosts: Sequence[str], line: int | None) -> None:
+        if name in self.switches:
+            self.fail(line, f"switch {name!r} is described twice")
+        if not name.isprintable() or not name:
+            self.fail(line, f"{name!r} is no name of a switch")
+        self.switches[name], self.hosts[name] = tuple(switches), tuple(hosts)
+
+    def fabric(self, source: str) -> Fabric:
+        if not self.switches:
+            self.fail(None, f"no switch in it; {_CONF_REMEDY}, or `switches:` in YAML or JSON")
+        base = PurePath(self.file).name
+        at: dict[str, str] = {}
+        for switch, hosts in self.hosts.items():
+            for host in hosts:
+                if at.setdefault(host, switch) != switch:
+                    self.warnings.append(f"{base}: {host} is below {at[host]} and {switch}: the first counts")
+        return Fabric(base, source, self.switches, self.hosts, tuple(self.warnings[:20]))
+
+
+def read_conf(text: str, name: str) -> Fabric:
+    """The fabric of a `topology.conf`; blocks (NVLink domains) are no switches and are named in a warning.
+
+    Raises:
+        TopologyError: A line is none of its lines; names file and line.
+    """
+    build = _Builder(name)
+    blocks = 0
+    for number, line in _conf_lines(text):
+        found = _words(build, number, line)
+        if "blockname" in found:
+            blocks += 1
+        elif "switchname" in found:
+            _add_switch(build, number, found)
+        elif not set(found) <= {"blocksizes", "default"}:
+            build.fail(number, f"{line.strip()[:40]!r} is not understood; {_CONF_REMEDY}")
+    if blocks:
+        build.warnings.append(f"{PurePath(name).name}: {blocks} blocks are no switches and are passed over")
+    return build.fabric("topology.conf")
+
+
+def _words(build: _Builder, number: int, line: str) -> dict[str, str]:
+    """The values of a line by key in lower case."""
+    found: dict[str, str] = {}
+    end = 0
+    while (match := _WORD.match(line, end)) is not None:
+        end = match.end()
+        if match[1].lower() in found:
+            build.fail(number, f"{match[1]} is there twice")
+        found[match[1].lower()] = match[2]
+    if end != len(line):
+        build.fail(number, f"{line[end:].strip()[:40]!r} is not understood; {_CONF_REMEDY}")
+    return found
+
+
+def _add_switch(build: _Builder, number: int, found: dict[str, str]) -> None:
+    if odd := [key for key in found if key not in _KEYS]:
+        build.fail(number, f"{odd[0]!r} is not known; {_CONF_REMEDY}")
+    below = build.names(found["switches"], number) if "switches" in found else []
+    hosts = build.names(found["nodes"], number) if "nodes" in found else []
+    if not below and not hosts:
+        build.fail(number, f"switch {found['switchname']!r} has neither Nodes nor Switches; {_CONF_REMEDY}")
+    build.add(found["switchname"], below, hosts, number)
+
+
+def _conf_lines(text: str) -> list[tuple[int, str]]:
+    """Lines with their numbers, without comments, those that end with a backslash joined to the next."""
+    found: list[tuple[int, str]] = []
+    held, first = "", 0
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.partition("#")[0].strip()
+        first = first if held else number
+        if line.endswith("\\"):
+            held += line[:-1] + " "
+            continue
+        line = (held + line).strip()
+        held = ""
+        if line:
+            found.append((first, line))
+    if held.strip():
+        found.append((first, held.strip()))
+    return found
+
+
+def read_document(text: str, name: str) -> Fabric:
+    """The fabric of a `topology.yaml` or of a topograph model, in YAML or JSON.
+
+    Raises:
+        TopologyError: It is neither; names file and line where the form is wrong, else the place in the document.
+    """
+    build = _Builder(name)
+    document = _load(text, name)
+    if isinstance(document, list):
+        _read_slurm(build, document)
+        return build.fabric("topology.yaml")
+    if not isinstance(document, dict) or "switches" not in document:
+        build.fail(None, "expected a list of topologies (topology.yaml) or a mapping with `switches` (topograph)")
+    _read_model(build, document)
+    return build.fabric("topograph")
+
+
+def _load(text: str, name: str) -> Any:
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return strict_json.loads(text)
+        except json.JSONDecodeError as error:
+            raise TopologyError(f"{name}:{error.lineno}: not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:
+            raise TopologyError(f"{name}: not usable JSON: {error}") from None
+    try:
+        return plain_yaml.loads(text)
+    except plain_yaml.PlainYamlError as error:
+        raise TopologyError(f"{name}:{error.line}: {error}; write it as JSON if it is more than plain YAML") from None
+
+
+def _read_slurm(build: _Builder, document: list[Any]) -> None:
+    """The tree of the default topology, or of the first that has one."""
+    trees = [one for one in document if isinstance(one, dict) and isinstance(one.get("tree"), dict)]
+    if not trees:
+        build.fail(None, "no topology with a `tree` in it; blocks and flat topologies name no switches")
+    chosen = next((one for one in trees if str(one.get("cluster_default")).lower() == "true"), trees[0])
+    if len(trees) > 1:
+        base = PurePath(build.file).name
+        build.warnings.append(f"{base}: {len(trees)} trees; {chosen.get('topology')!r} is used")
+    for index, one in enumerate(_objects(build, chosen["tree"], "switches", "tree.switches")):
+        place = f"tree.switches[{index}]"
+        switch = _text(build, one, "switch", place)
+        below = build.names(_text(build, one, "children", place), None) if one.get("children") else []
+        hosts = build.names(_text(build, one, "nodes", place), None) if one.get("nodes") else []
+        build.add(switch, below, hosts, None)
+
+
+def _read_model(build: _Builder, document: dict[str, Any]) -> None:
+    """Topograph's model: switches name switches and capacity blocks, which name nodes; or nodes themselves."""
+    blocks: dict[str, list[str]] = {}
+    for place, name, one in _named(build, document, "capacity_blocks"):
+        blocks[name] = _list(build, one, "nodes", place)
+    for place, name, one in _named(build, document, "switches"):
+        hosts = _list(build, one, "nodes", place)
+        for block in _list(build, one, "capacity_blocks", place):
+            if block not in blocks:
+                build.fail(None, f"{place}: the capacity block {block!r} is not described")
+            hosts += blocks[block]
+        build.add(name, _list(build, one, "switches", place), hosts, None)
+
+
+def _named(build: _Builder, document: dict[str, Any], key: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Place, name and object of what is a list of objects with names, or a mapping from names."""
+    value = document.get(key) or []
+    if isinstance(value, dict):
+        if not all(isinstance(one, dict) for one in value.values()):
+            build.fail(None, f"{key}: expected a mapping of mappings")
+        return [(f"{key}.{name}", name, one) for name, one in value.items()]
+    found = []
+    for index, one in enumerate(_objects(build, document, key, key) if value else []):
+        place = f"{key}[{index}]"
+        found.append((place, _text(build, one, "name", place), one))
+    return found
+
+
+def _objects(build: _Builder, holder: dict[str, Any], key: str, place: str) -> list[dict[str, Any]]:
+    value = holder.get(key)
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        build.fail(None, f"{place}: expected a list of mappings")
+    return value
+
+
+def _text(build: _Builder, one: dict[str, Any], key: str, place: str) -> str:
+    value = one.get(key)
+    if not isinstance(value, str) or not value:
+        build.fail(None, f"{place}.{key}: expected a name, got {str(value)[:40]}")
+    return value
+
+
+def _list(build: _Builder, one: dict[str, Any], key: str, place: str) -> list[str]:
+    """Names in a list, each of which may be a range; or one text of them."""
+    value = one.get(key) or []
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        build.fail(None, f"{place}.{key}: expected a list of names")
+    return [name for word in words for name in build.names(word, None)]

@@ -1,0 +1,144 @@
+"""One host with GPUs, put together: GPUs from a driver's library or from sysfs, NICs and the PCI tree from sysfs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from topocomm.errors import TopologyError
+from topocomm.topology.host_tree import LEVELS, host_tree
+from topocomm.topology.links import PATH_LATENCY_US
+from topocomm.topology.model import Device, Link, Pair, Topology
+from topocomm.topology.nvlink import NVLinks
+from topocomm.topology.pci_sysfs import PciBus
+from topocomm.topology.pci_tree import Leaf, check_size, pci_graph, pci_pairs
+from topocomm.topology.sysfs import Nic, find_nics, nodes_of_cpus
+
+NO_FABRIC = NVLinks((), (), {}, ())
+PORTS = "port_gb_per_s"
+"""The fact that holds the rate of NIC ports by NIC; a link to the network is made of it where hosts are joined."""
+
+
+class Found(NamedTuple):
+    """What a library or sysfs says of the GPUs of this host."""
+
+    source: str
+    gpus: tuple[Device, ...]
+    """With their PCI addresses as sysfs writes them, where known."""
+    fabric: NVLinks = NO_FABRIC
+    """Links between GPUs, and the pairs over them."""
+    codes: Mapping[tuple[str, str], str] = {}
+    """PCIe codes by pair, where the source has its own."""
+    facts: Mapping[str, Any] = {}
+    warnings: tuple[str, ...] = ()
+
+
+def gpu_host(found: Found, bus: PciBus, sysfs: Path, host: str) -> Topology:
+    """The topology of a host with GPUs.
+
+    The tree is that of sysfs. Where sysfs does not show the GPUs it is made of the source's codes.
+
+    Raises:
+        TopologyError: More GPUs or NICs than any host has.
+    """
+    nics = list(find_nics(sysfs))
+    check_size(found.source, len(found.gpus), len(nics))
+    places = _Places(sysfs, host)
+    leaves = [places.leaf(gpu, bus) for gpu in found.gpus]
+    nic_leaves = [places.leaf(_nic_device(nic, host), bus, nic.pcie_gb_per_s) for nic in nics]
+    known = {pair: _coded(pair, code) for pair, code in found.codes.items()}
+    known.update(found.fabric.pairs)
+    pairs = pci_pairs(leaves, nic_leaves, known)
+    placed = [leaf.device for leaf in (*leaves, *nic_leaves)]
+    forwarding: tuple[Device, ...]
+    links: tuple[Link, ...]
+    if all(leaf.path for leaf in leaves) or not found.codes:
+        forwarding, links = pci_graph([*leaves, *nic_leaves], places.numas)
+        forwarding = (*places.numas, *forwarding)
+    else:
+        codes = {**found.codes, **{(p.a, p.b): p.code for p in pairs if p.code in LEVELS}}
+        tree = host_tree(placed, codes)
+        forwarding, links = tree.devices[len(placed) :], tree.links
+    unplaced = [leaf.device.id for leaf in leaves if not leaf.places]
+    missing = [leaf.device.id for leaf in leaves if not leaf.path]
+    warnings = [*found.warnings, *found.fabric.warnings]
+    if missing:
+        warnings.append(f"sysfs does not show the PCI place of {', '.join(missing)}: a container or another system")
+    elif unplaced:
+        warnings.append(f"NUMA node of {', '.join(unplaced)} not known: a virtual machine may hide it")
+    return Topology(
+        name=host,
+        source=found.source,
+        devices=(*placed, *forwarding, *found.fabric.devices),
+        links=(*found.fabric.links, *links),
+        pairs=pairs,
+        warnings=tuple(warnings),
+        facts=_joined(slot_facts(placed, nics, bus), found.facts),
+    )
+
+
+class _Places:
+    """The NUMA nodes of a host, each given a place when the first device is on it."""
+
+    def __init__(self, sysfs: Path, host: str) -> None:
+        self.nodes = sorted(set(nodes_of_cpus(sysfs).values()))
+        self.host = host
+        self.numas: list[Device] = []
+
+    def leaf(self, device: Device, bus: PciBus, gb_per_s: float | None = None) -> Leaf:
+        """The device in the tree; on a machine with one node, a device that names none is on that."""
+        numa = device.numa
+        if numa is None and len(self.nodes) == 1:
+            numa = self.nodes[0]
+        places = frozenset({self._index(numa)}) if isinstance(numa, int) else frozenset[int]()
+        rate = bus.gb_per_s(device.bus_id) if gb_per_s is None else gb_per_s
+        return Leaf(device._replace(numa=numa), bus.path(device.bus_id), rate, places)
+
+    def _index(self, numa: int) -> int:
+        for index, known in enumerate(self.numas):
+            if known.numa == numa:
+                return index
+        self.numas.append(Device(f"numa{numa}", "numa", self.host, numa=numa))
+        return len(self.numas) - 1
+
+
+def _nic_device(nic: Nic, host: str) -> Device:
+    return Device(nic.name, "nic", host, nic.name, nic.numa, bus_id=nic.bus_id)
+
+
+def _coded(pair: tuple[str, str], code: str) -> Pair:
+    latency_us = PATH_LATENCY_US.get(code)
+    return Pair(*pair, code, None, latency_us, None, None if latency_us is None else "assumed")
+
+
+def _joined(own: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of both; slots that only sysfs shows stay."""
+    slots = {**own.get("pcie", {}), **told.get("pcie", {})}
+    return {**own, **told, **({"pcie": slots} if slots else {})}
+
+
+def slot_facts(devices: Sequence[Device], nics: Sequence[Nic], bus: PciBus) -> dict[str, Any]:
+    """What the links of the slots do, by bus id, and the rate of the ports, by NIC."""
+    slots = {d.bus_id: facts for d in devices if d.bus_id and (facts := bus.link_facts(d.bus_id))}
+    ports = {nic.name: nic.port_gb_per_s for nic in nics if nic.port_gb_per_s is not None}
+    return {**({"pcie": slots} if slots else {}), **({PORTS: ports} if ports else {})}
+
+
+def pci_gpus(bus: PciBus, usable: Collection[str], host: str) -> tuple[Device, ...]:
+    """GPUs as sysfs shows them, in the order of their addresses.
+
+    Args:
+        bus: The PCI bus.
+        usable: Addresses of the GPUs that this process may use.
+        host: Name of the host.
+
+    Raises:
+        TopologyError: None is usable.
+    """
+    shown = [gpu for gpu in bus.gpus() if gpu.bus_id in usable]
+    if not shown:
+        raise TopologyError("sysfs shows no GPU that this process may use")
+    return tuple(
+        Device(f"GPU{i}", "gpu", host, gpu.gpu_vendor, gpu.numa, gpu.cpus, gpu.bus_id) for i, gpu in enumerate(shown)
+    )

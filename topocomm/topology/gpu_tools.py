@@ -1,0 +1,110 @@
+"""GPUs of this host through the drivers' tools: `nvidia-smi`, `amd-smi`, `rocm-smi`; NICs' figures from sysfs."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from topocomm.errors import TopologyError
+from topocomm.topology.gpu_host import slot_facts
+from topocomm.topology.model import Device, Topology
+from topocomm.topology.pci_sysfs import PciBus, short_bus_id
+from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.sysfs import find_nics
+
+TOOL_TIMEOUT_S = 20.0
+"""`nvidia-smi` takes seconds on large machines whose driver is not kept loaded, and for ever on broken ones."""
+
+AMD_TOOLS = {"amd-smi": ("topology",), "rocm-smi": ("--showtopo",)}
+"""What each prints the topology with."""
+_QUERY = ("--query-gpu=index,uuid,pci.bus_id,name", "--format=csv,noheader")
+_ROW = re.compile(r"\s*(\d{1,4})\s*,\s*([^,]*?)\s*,\s*([0-9A-Fa-f:.]+)\s*,\s*(.*?)\s*")
+
+
+def nvidia_tool(tool: str, bus: PciBus, sysfs: Path) -> Topology:
+    """What `nvidia-smi topo -m` says, with addresses and UUIDs where the tool prints them.
+
+    Raises:
+        TopologyError: The tool fails, or its output is not understood.
+    """
+    found = nvidia_smi.read(run_tool([tool, "topo", "-m"]), "nvidia-smi topo -m")
+    found = replace(found, source=nvidia_smi.SOURCE)
+    try:
+        rows = [row for line in run_tool([tool, *_QUERY]).splitlines() if (row := _ROW.fullmatch(line))]
+    except TopologyError as error:  # drivers from before 2014 have no such query
+        return _with_sysfs(replace(found, warnings=(*found.warnings, f"GPUs have no address: {error}")), bus, sysfs)
+    told = {f"GPU{row[1]}": row for row in rows}
+    devices = tuple(
+        d._replace(bus_id=short_bus_id(told[d.id][3]), name=told[d.id][4] or None) if d.id in told else d
+        for d in found.devices
+    )
+    uuids = {name: row[2] for name, row in told.items() if row[2] and name in found.by_id}
+    facts = {**found.facts, **({"uuids": uuids} if uuids else {})}
+    return _with_sysfs(replace(found, devices=devices, facts=facts), bus, sysfs)
+
+
+def amd_tool(name: str, tool: str, bus: PciBus, sysfs: Path) -> Topology:
+    """What `amd-smi` or `rocm-smi` says.
+
+    Args:
+        name: Of the tool, a key of AMD_TOOLS.
+        tool: Where it is.
+        bus: The PCI bus.
+        sysfs: Root of sysfs.
+
+    Raises:
+        TopologyError: The tool fails, or its output is not understood.
+    """
+    words = AMD_TOOLS[name]
+    text = run_tool([tool, *words])
+    reader: Any = import_module(f"topocomm.topology.readers.{name.replace('-', '_')}")
+    found: Topology = reader.read(text, " ".join((name, *words)))
+    if not found.endpoints:
+        raise TopologyError(f"`{' '.join((name, *words))}` shows no GPU")
+    return _with_sysfs(found, bus, sysfs)
+
+
+def _with_sysfs(found: Topology, bus: PciBus, sysfs: Path) -> Topology:
+    """The topology with what sysfs says of the addresses of its NICs and of its slots and ports."""
+    nics = {nic.name: nic for nic in find_nics(sysfs)}
+
+    def placed(device: Device) -> Device:
+        own = nics.get(device.name or device.id) if device.kind == "nic" else None
+        return device._replace(bus_id=own.bus_id) if own and device.bus_id is None else device
+
+    devices = tuple(map(placed, found.devices))
+    return replace(found, devices=devices, facts={**slot_facts(devices, list(nics.values()), bus), **found.facts})
+
+
+def run_tool(command: list[str]) -> str:
+    """What a tool prints.
+
+    Raises:
+        TopologyError: It cannot be started, fails, or takes longer than TOOL_TIMEOUT_S.
+    """
+    import subprocess
+
+    words = " ".join([os.path.basename(command[0]), *command[1:]])
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=TOOL_TIMEOUT_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TopologyError(f"`{words}` gave no answer in {TOOL_TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise TopologyError(f"`{words}` cannot be started: {error.strerror}") from None
+    text = done.stdout.decode("utf-8", "replace")
+    if done.returncode:
+        said = (text + done.stderr.decode("utf-8", "replace")).strip().splitlines()
+        raise TopologyError(f"`{words}` failed with status {done.returncode}: {said[0] if said else 'no message'}")
+    return text

@@ -1,0 +1,274 @@
+"""The NVIDIA GPUs of this host from the driver's library, NVML, through the module `pynvml` (`nvidia-ml-py`).
+
+The module is a parameter, so that any machine's answers can be played. What a driver, a container or a virtual
+machine does not tell is left out and said in a warning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from topocomm.errors import TopologyError
+from topocomm.topology.gpu_host import Found
+from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
+from topocomm.topology.model import Device, InNetworkKind, Link, Pair
+from topocomm.topology.nvlink import NVLinks
+from topocomm.topology.pci_sysfs import NVSWITCH_CLASS, PciBus, short_bus_id
+from topocomm.topology.sysfs import cpu_ranges
+
+SOURCE = "NVML"
+MAX_GPUS = 256
+MAX_LINKS = 36
+"""More than any GPU has; a driver answers for links that a GPU lacks with an error."""
+
+_ABSENT = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
+_LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""nvmlGpuTopologyLevel_t; 0 is two GPUs of one board."""
+_P2P = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS"}
+"""nvmlGpuP2PStatus_t in the words of `nvidia-smi topo -p2p`."""
+_READ = 0
+_SWITCH_END = 2
+"""NVML_NVLINK_DEVICE_TYPE_SWITCH."""
+_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+_KIND_BY_CAPABILITY = {
+    (6, 0): "nvlink1",
+    (7, 0): "nvlink2",
+    (7, 5): "nvlink2",
+    (8, 0): "nvlink3",
+    (8, 6): "nvlink3-rtx",
+    (9, 0): "nvlink4",
+    (10, 0): "nvlink5",
+    (10, 3): "nvlink5",
+}
+"""NVLink generation by compute capability, as NCCL's `ncclTopoNVLinkBw` takes it."""
+_REDUCING = ("nvlink4", "nvlink5")
+"""Generations whose NVSwitches reduce by themselves."""
+
+Ends = Sequence[tuple[str | None, bool]]
+"""Of links the bus id at the other end as NVML prints it, and whether that is a switch."""
+
+
+def find_nvml() -> Any | None:
+    """The module, or None where it is not installed."""
+    from importlib import import_module
+
+    try:
+        return import_module("pynvml")
+    except ImportError:
+        return None
+
+
+def read_nvml(nvml: Any, bus: PciBus, host: str) -> Found | None:
+    """The GPUs that NVML shows, in its order; None where there is no driver or no GPU.
+
+    Args:
+        nvml: The module, or one with its functions.
+        bus: The PCI bus, for what NVML does not say.
+        host: Name of the host.
+
+    Raises:
+        TopologyError: NVML fails.
+    """
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        if type(error).__name__ in _ABSENT:
+            return None
+        raise TopologyError(f"NVML does not start: {error}") from None
+    try:
+        count = nvml.nvmlDeviceGetCount()
+        if count > MAX_GPUS:
+            raise TopologyError(f"NVML: {count} GPUs; expected at most {MAX_GPUS} in one host")
+        return _Reader(nvml, bus, host, count).found() if count else None
+    except nvml.NVMLError as error:
+        raise TopologyError(f"NVML fails: {error}") from None
+    finally:
+        nvml.nvmlShutdown()
+
+
+class _Reader:
+    def __init__(self, nvml: Any, bus: PciBus, host: str, count: int) -> None:
+        self.nvml, self.bus, self.host = nvml, bus, host
+        self.handles = {f"GPU{i}": nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)}
+        self.bus_ids = {name: self._bus_id(handle) for name, handle in self.handles.items()}
+        self.warnings: list[str] = []
+
+    def found(self) -> Found:
+        gpus = tuple(map(self._gpu, self.handles))
+        uuids = {name: _text(self._ask("nvmlDeviceGetUUID", handle)) for name, handle in self.handles.items()}
+        ends = {name: self._link_ends(name) for name in self.handles}
+        fabric = self._fabric(gpus, ends)
+        facts: dict[str, Any] = {
+            "pcie": self._slots(),
+            "uuids": {name: uuid for name, uuid in uuids.items() if uuid},
+            "active_links_per_gpu": {name: len(those) for name, those in ends.items() if those is not None},
+            "remote": {name: dict(Counter(end for end, _ in those if end)) for name, those in ends.items() if those},
+        }
+        if p2p := self._p2p():
+            facts |= {"capability": "r", "p2p": p2p}
+        facts = {key: value for key, value in facts.items() if value}
+        self._say_partitioned()
+        return Found(SOURCE, gpus, fabric, self._codes(), facts, tuple(self.warnings))
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """An answer of NVML; None where the driver, or this version of the module, has none."""
+        function = getattr(self.nvml, name, None)
+        if function is None:
+            return None
+        try:
+            return function(*arguments)
+        except self.nvml.NVMLError:
+            return None
+
+    def _bus_id(self, handle: Any) -> str | None:
+        info = self._ask("nvmlDeviceGetPciInfo", handle)
+        return short_bus_id(_text(info.busId) or "") if info is not None else None
+
+    def _gpu(self, name: str) -> Device:
+        handle, bus_id = self.handles[name], self.bus_ids[name]
+        shown = self.bus.devices.get(bus_id or "")
+        numa = shown.numa if shown else None
+        cpus = _bits(self._ask("nvmlDeviceGetCpuAffinity", handle, 16))
+        affinity = cpu_ranges(cpus) if cpus else shown.cpus if shown else None
+        if numa is None:
+            nodes = _bits(self._ask("nvmlDeviceGetMemoryAffinity", handle, 1, 0))
+            numa = nodes[0] if len(nodes) == 1 else None
+        return Device(name, "gpu", self.host, _text(self._ask("nvmlDeviceGetName", handle)), numa, affinity, bus_id)
+
+    def _codes(self) -> dict[tuple[str, str], str]:
+        """PCIe codes of the GPU pairs."""
+        found = {}
+        for a, b in combinations(self.handles, 2):
+            level = self._ask("nvmlDeviceGetTopologyCommonAncestor", self.handles[a], self.handles[b])
+            if level in _LEVELS:
+                found[a, b] = _LEVELS[level]
+        return found
+
+    def _p2p(self) -> dict[str, str]:
+        """Whether GPUs may read each other's memory."""
+        found = {}
+        for a, b in combinations(self.handles, 2):
+            status = self._ask("nvmlDeviceGetP2PStatus", self.handles[a], self.handles[b], _READ)
+            if status is not None:
+                found[f"{a}-{b}"] = _P2P.get(status, "U")
+        return found
+
+    def _slots(self) -> dict[str, dict[str, Any]]:
+        """What the PCIe links do and could do, by bus id: NVML's figures, sysfs's for those it lacks."""
+        found = {}
+        for name, handle in self.handles.items():
+            bus_id = self.bus_ids[name]
+            figures = {
+                "speed_gts": _GTS.get(self._ask("nvmlDeviceGetCurrPcieLinkGeneration", handle)),
+                "width": self._ask("nvmlDeviceGetCurrPcieLinkWidth", handle),
+                "max_speed_gts": _GTS.get(self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)),
+                "max_width": self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            }
+            own = self.bus.link_facts(bus_id) | {key: value for key, value in figures.items() if value}
+            if bus_id and own:
+                found[bus_id] = own
+        return found
+
+    def _link_ends(self, name: str) -> Ends | None:
+        """The other ends of the active NVLinks; None where the GPU has no NVLink."""
+        handle = self.handles[name]
+        states = {link: self._ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS)}
+        if set(states.values()) == {None}:
+            return None
+        found: list[tuple[str | None, bool]] = []
+        for link in (link for link, state in states.items() if state == 1):
+            info = self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+            end = _text(info.busId) if info is not None else None
+            kind = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+            shown = self.bus.devices.get(short_bus_id(end or ""))
+            switch = kind == _SWITCH_END or (shown is not None and shown.kind.startswith(NVSWITCH_CLASS))
+            found.append((end, switch))
+        return found
+
+    def _fabric(self, gpus: Sequence[Device], ends: Mapping[str, Ends | None]) -> NVLinks:
+        names = {bus_id: name for name, bus_id in self.bus_ids.items() if bus_id}
+        into: dict[str, int] = {}
+        counts: dict[tuple[str, str], int] = {}
+        lost: list[str] = []
+        for name, those in ends.items():
+            for end, switch in those or ():
+                peer = names.get(short_bus_id(end or ""))
+                if switch:
+                    into[name] = into.get(name, 0) + 1
+                elif peer is not None:  # a link to itself, as some virtual machines show, makes no pair
+                    counts[name, peer] = counts.get((name, peer), 0) + 1
+                else:
+                    lost.append(name)
+        if lost:
+            words = ", ".join(f"{n} of {name}" for name, n in Counter(lost).items())
+            self.warnings.append(f"NVLinks to what is not shown here are left out: {words}")
+        kinds = {gpu.id: self._kind(gpu.id) for gpu in gpus}
+        return _joined(self.host, kinds, into, self._agreed(counts))
+
+    def _agreed(self, counts: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+        """Links by pair in the order of the GPUs; the less of what the two ends say."""
+        found = {}
+        for a, b in combinations(self.handles, 2):
+            here, there = counts.get((a, b), 0), counts.get((b, a), 0)
+            if here != there:
+                self.warnings.append(f"{a} has {here} active NVLinks to {b}, which has {there}: the less counts")
+            if min(here, there):
+                found[a, b] = min(here, there)
+        return found
+
+    def _kind(self, name: str) -> str:
+        capability = self._ask("nvmlDeviceGetCudaComputeCapability", self.handles[name])
+        return _KIND_BY_CAPABILITY.get(tuple(capability or ()), "nvlink")
+
+    def _say_partitioned(self) -> None:
+        modes = {name: self._ask("nvmlDeviceGetMigMode", handle) for name, handle in self.handles.items()}
+        if cut := [name for name, mode in modes.items() if mode and mode[0] == 1]:
+            self.warnings.append(f"{', '.join(cut)}: cut into MIG instances; whole GPUs are shown")
+
+
+def _joined(
+    host: str, kinds: Mapping[str, str], into: Mapping[str, int], counts: Mapping[tuple[str, str], int]
+) -> NVLinks:
+    """Links into NVSwitches, folded into one device as NCCL does, and direct ones, with the pairs over both.
+
+    Args:
+        host: Name of the host.
+        kinds: Row of `links.KINDS` or the family, by GPU.
+        into: Links into switches by GPU.
+        counts: Direct links by pair.
+    """
+    devices: list[Device] = []
+    links: list[Link] = []
+    pairs: dict[tuple[str, str], Pair] = {}
+    if into:
+        reduces: InNetworkKind | None = "nvls" if {kinds[name] for name in into} <= set(_REDUCING) else None
+        devices.append(Device("nvswitch0", "switch", host, "NVSwitch", in_network=reduces))
+    for name, lanes in into.items():
+        links += both_ways(name, "nvswitch0", kinds[name], lanes=lanes, latency_us=NVSWITCH_HOP_US)
+    for a, b in combinations(into, 2):
+        lanes = min(into[a], into[b])
+        pairs[a, b] = _pair(a, b, lanes, kinds[a], 2 * NVSWITCH_HOP_US)
+    for (a, b), lanes in counts.items():
+        links += both_ways(a, b, kinds[a], lanes=lanes)
+        pairs.setdefault((a, b), _pair(a, b, lanes, kinds[a], KINDS["nvlink4"].latency_us))
+    unknown = sorted({name for name, kind in kinds.items() if kind == "nvlink"} & {link.src for link in links})
+    warnings = [f"GB/s of NVLink not known: {', '.join(unknown)} of an unknown generation"] if unknown else []
+    return NVLinks(tuple(devices), tuple(links), pairs, tuple(warnings))
+
+
+def _pair(a: str, b: str, lanes: int, kind: str, latency_us: float) -> Pair:
+    rate = KINDS[kind].gb_per_s * lanes if kind in KINDS else None
+    return Pair(a, b, f"NV{lanes}", rate, latency_us, None if rate is None else "table", "assumed")
+
+
+def _bits(words: Any) -> list[int]:
+    """Numbers of the bits set in a list of 64-bit words."""
+    return [64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if int(word) >> bit & 1]
+
+
+def _text(value: Any) -> str | None:
+    """Older versions of the module answer in bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else None if value is None else str(value)

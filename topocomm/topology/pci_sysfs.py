@@ -1,0 +1,146 @@
+"""The PCI bus of a host as Linux's sysfs shows it: what is where, below which bridges, on links of which speed.
+
+The tree of files is a parameter, so that any machine's copy can be read. What a container or a virtual machine leaves
+out is None or absent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from topocomm.topology.pci_tree import Bridge, bus_key
+from topocomm.topology.sysfs import LANE_GB_PER_S, entries, number_in, text_in
+
+GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+"""VGA, 3D and other display controllers, processing accelerators."""
+GPU_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+NVSWITCH_CLASS = "0x0680"
+
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
+class PciDevice(NamedTuple):
+    """One function on the bus; None is what sysfs does not say."""
+
+    bus_id: str
+    kind: str
+    """The class as sysfs prints it: `0x030200`."""
+    vendor: str
+    above: tuple[str, ...]
+    """The host bridge (`pci0000:3a`) and the bridges down to the device, by bus id."""
+    numa: int | None
+    cpus: str | None
+    speed_gts: float | None
+    width: int | None
+    max_speed_gts: float | None
+    max_width: int | None
+
+    @property
+    def gpu_vendor(self) -> str | None:
+        """Whose GPU it is; None for everything else, such as a server's management display."""
+        return GPU_VENDORS.get(self.vendor) if self.kind[:6] in GPU_CLASSES else None
+
+
+class PciBus:
+    """All devices of one host.
+
+    Args:
+        sysfs: Root of the tree, `/sys` on a live machine.
+    """
+
+    def __init__(self, sysfs: Path) -> None:
+        found = (_device(entry) for entry in entries(sysfs / "bus/pci/devices"))
+        self.devices = {d.bus_id: d for d in sorted(filter(None, found), key=lambda d: bus_key(d.bus_id))}
+        self._bridges: dict[str, Bridge] = {}
+
+    def gpus(self) -> list[PciDevice]:
+        """GPUs in the order of their addresses."""
+        return [d for d in self.devices.values() if d.gpu_vendor]
+
+    def path(self, bus_id: str | None) -> tuple[Bridge, ...]:
+        """The bridges above a device from the host bridge down; empty where sysfs does not show it."""
+        device = self.devices.get(bus_id or "")
+        return tuple(map(self._bridge, device.above)) if device else ()
+
+    def link_facts(self, bus_id: str | None) -> dict[str, Any]:
+        """What the link above a device does and could do: GT/s and lanes, without what is not known.
+
+        The most GT/s are those of card and port together, because cards outlive slots; the most lanes the card's.
+        """
+        device = self.devices.get(bus_id or "")
+        if device is None:
+            return {}
+        figures = {
+            "speed_gts": device.speed_gts,
+            "width": device.width,
+            "max_speed_gts": self._most_gts(device),
+            "max_width": device.max_width,
+        }
+        return {name: value for name, value in figures.items() if value is not None}
+
+    def gb_per_s(self, bus_id: str | None) -> float | None:
+        """Rate of the link above a device in one direction.
+
+        Lanes are those in use. The speed of a GPU's link is what card and port can do, because drivers slow the links
+        of idle GPUs down; that of other devices is the one in use.
+        """
+        device = self.devices.get(bus_id or "")
+        if device is None:
+            return None
+        speed = (device.gpu_vendor and self._most_gts(device)) or device.speed_gts
+        width = device.width or device.max_width
+        lane = LANE_GB_PER_S.get(speed or 0.0)
+        return lane * width if lane and width else None
+
+    def _most_gts(self, device: PciDevice) -> float | None:
+        port = self.devices.get(device.above[-1]) if device.above else None
+        return min((one.max_speed_gts for one in (device, port) if one and one.max_speed_gts), default=None)
+
+    def _bridge(self, name: str) -> Bridge:
+        """One object per bridge. A port right above a GPU idles with it, so that its own speed says nothing."""
+        if name not in self._bridges:
+            below = (d for d in self.devices.values() if d.above and d.above[-1] == name)
+            rate = None if any(d.gpu_vendor for d in below) else self.gb_per_s(name)
+            self._bridges[name] = Bridge(None if _ROOT.fullmatch(name) else name, rate)
+        return self._bridges[name]
+
+
+def short_bus_id(text: str) -> str:
+    """An address as sysfs writes it: NVML's `00000000:3B:00.0` is `0000:3b:00.0`."""
+    domain, _, rest = text.strip().lower().partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{rest}"
+    except ValueError:
+        return text.strip().lower()
+
+
+def _device(entry: Path) -> PciDevice | None:
+    if not _BUS_ID.fullmatch(entry.name):
+        return None
+    parts = Path(os.path.realpath(entry)).parts
+    above = [part for part in parts[:-1] if _ROOT.fullmatch(part) or _BUS_ID.fullmatch(part)]
+    numa = number_in(entry / "numa_node")
+    return PciDevice(
+        bus_id=entry.name,
+        kind=text_in(entry / "class"),
+        vendor=text_in(entry / "vendor"),
+        above=tuple(above),
+        numa=None if numa is None or numa < 0 else int(numa),
+        cpus=text_in(entry / "local_cpulist") or None,
+        speed_gts=number_in(entry / "current_link_speed") or None,
+        width=_width(entry / "current_link_width"),
+        max_speed_gts=number_in(entry / "max_link_speed") or None,
+        max_width=_width(entry / "max_link_width"),
+    )
+
+
+def _width(path: Path) -> int | None:
+    """Lanes; virtual buses say 0, devices without a link 255."""
+    width = number_in(path)
+    return int(width) if width in _WIDTHS else None

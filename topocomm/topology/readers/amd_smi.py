@@ -1,0 +1,77 @@
+"""`amd-smi topology` (ROCm 6.0 and later): text in, Topology out.
+
+Any of its nine tables may be missing (`-a -w -o -t -b -c -n -d -z` choose). Rows and columns are named by bus id; GPU
+numbers are the order of the rows.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from topocomm.topology.model import Device, Topology
+from topocomm.topology.readers.amd_machine import machine
+from topocomm.topology.readers.amd_tables import fail, find_tables
+from topocomm.topology.readers.paste import plain_lines
+
+SOURCE = "amd-smi topology"
+
+BUS_ID = re.compile(r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]")
+
+_KEYS = {
+    "ACCESS": "access",
+    "WEIGHT": "weight",
+    "HOPS": "hops",
+    "LINK TYPE": "link_type",
+    "NUMA BW": "numa_bw",
+    "CACHE COHERANCY": "coherency",  # the tool's own spelling
+    "CACHE COHERENCY": "coherency",
+    "ATOMICS": "atomics",
+    "DMA": "dma",
+    "BI-DIRECTIONAL": "bidirectional",
+}
+_TITLE = re.compile(rf"[ \t]*({'|'.join(_KEYS)}) TABLE\s*:?\s*")
+_MARK = re.compile(rf"\b(?:{'|'.join(_KEYS)}) TABLE\b")
+_ANY_TITLE = re.compile(r"\s*([A-Z][A-Z -]{1,40}) TABLE\s*:\s*")
+_LEGEND = re.compile(r"\s*Legend\b", re.IGNORECASE)
+_REMEDY = "give the whole output of `amd-smi topology`"
+
+
+def matches(text: str) -> bool:
+    """True if the text has the title of one of the tables, and a bus id."""
+    return _MARK.search(text) is not None and BUS_ID.search(text) is not None
+
+
+def read(text: str, name: str) -> Topology:
+    """The host that the tables describe.
+
+    Args:
+        text: What the tool printed, or a copy of it.
+        name: Its file name, for messages; its stem names the topology.
+
+    Raises:
+        TopologyError: A table is cut short, damaged or contradicts itself; names file and line.
+    """
+    lines = plain_lines(text)
+    found = find_tables(lines, name, _title, BUS_ID)
+    if not found.tables:
+        fail(f"{name}:1", f"no table of `amd-smi topology` with rows of bus ids; {_REMEDY}")
+    axis = found.tables[0].axis
+    warnings = list(found.warnings)
+    if len(set(axis)) < len(axis):
+        warnings.append(f"{PurePath(name).name}: some GPUs have the same bus id; they are told apart by their order")
+    facts: dict[str, object] = {"tables": [table.title for table in found.tables]}
+    if any(_LEGEND.match(line) for line in lines):
+        facts["legend"] = True
+    gpus = [Device(f"GPU{i}", "gpu", bus_id=bus_id) for i, bus_id in enumerate(axis)]
+    return machine(name, SOURCE, gpus, found.tables, (facts, warnings, _REMEDY), xgmi_only=True)
+
+
+def _title(line: str) -> tuple[str, str] | None:
+    title = _TITLE.fullmatch(line)
+    if title is not None:
+        return _KEYS[title.group(1)], title.group(1)
+    other = _ANY_TITLE.fullmatch(line)
+    if other is not None:
+        return f"other {other.group(1)}", other.group(1)
+    return ("legend", "Legend") if _LEGEND.match(line) else None

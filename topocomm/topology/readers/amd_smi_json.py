@@ -1,0 +1,183 @@
+"""`amd-smi topology --json`, before and since ROCm 6.3: text in, Topology out.
+
+Before: one object per GPU with a map per table (`"weight": {"gpu_0": 0, "gpu_1": 15}`). Since: one object per GPU with
+a list of `links`, one per GPU and itself. What the command line filters out is absent.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from topocomm.topology.model import Device, Topology
+from topocomm.topology.readers.amd_json import document_in, starts_with
+from topocomm.topology.readers.amd_machine import machine
+from topocomm.topology.readers.amd_smi import BUS_ID
+from topocomm.topology.readers.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail
+
+SOURCE = "amd-smi topology --json"
+
+_LINK_KEYS = {
+    "link_status": "access",
+    "weight": "weight",
+    "num_hops": "hops",
+    "link_type": "link_type",
+    "bandwidth": "numa_bw",
+    "coherent": "coherency",
+    "atomics": "atomics",
+    "dma": "dma",
+    "bi_dir": "bidirectional",
+}
+_MAP_KEYS = {
+    "link_accessibility": "access",
+    "weight": "weight",
+    "hops": "hops",
+    "link_type": "link_type",
+    "numa_bandwidth": "numa_bw",
+    "coherent": "coherency",
+    "atomics": "atomics",
+    "dma": "dma",
+    "bi_dir": "bidirectional",
+}
+_GPU_KEY = re.compile(r"gpu_([0-9]{1,4})")
+_MARK = re.compile(
+    r'"(?:links|link_accessibility|link_type|weight|hops|numa_bandwidth|coherent|atomics|dma|bi_dir)"\s{0,9}:'
+)
+_REMEDY = "give the whole output of `amd-smi topology --json`"
+
+Item = dict[str, Any]
+
+
+def matches(text: str) -> bool:
+    """True if the text has a JSON list of GPUs with keys of the tool's topology, be it damaged."""
+    if '"gpu"' not in text or '"link_metrics"' in text or not starts_with(text, "["):
+        return False
+    return _MARK.search(text) is not None
+
+
+def read(text: str, name: str) -> Topology:
+    """The host that the document describes.
+
+    Args:
+        text: What the tool printed, or a copy of it.
+        name: Its file name, for messages; its stem names the topology.
+
+    Raises:
+        TopologyError: Not JSON, a key that is missing or breaks its type, or tables that contradict themselves.
+    """
+    items = objects(document_in(text, name, "["), f"{name}: ")
+    if not items:
+        fail(f"{name}:1", f"a list without GPUs; {_REMEDY}")
+    if len(items) > MAX_GPUS:
+        fail(f"{name}:1", f"{len(items)} GPUs; a host has at most {MAX_GPUS}")
+    numbers = [gpu_number(item, f"{name}: [{i}]") for i, item in enumerate(items)]
+    if len(set(numbers)) < len(numbers):
+        fail(f"{name}: [{len(numbers) - 1}]", f"two objects have the same 'gpu' number; {_REMEDY}")
+    new = any("links" in item for item in items)
+    rows = [(_from_links if new else _from_maps)(item, numbers, f"{name}: [{i}]") for i, item in enumerate(items)]
+    axis = tuple(f"GPU{number}" for number in numbers)
+    places = tuple(f"{name}: [{i}]" for i in range(len(items)))
+    tables = []
+    for title, key in (_LINK_KEYS if new else _MAP_KEYS).items():
+        have = [title in row for row in rows]
+        if not any(have):
+            continue
+        if not all(have):
+            fail(places[have.index(False)], f"{title!r} is missing, other GPUs have it; {_REMEDY}")
+        tables.append(Table(key, title, axis, tuple(tuple(row[title]) for row in rows), places))
+    gpus = [
+        Device(gpu, "gpu", bus_id=bus_id(item, place)) for gpu, item, place in zip(axis, items, places, strict=True)
+    ]
+    return machine(name, SOURCE, gpus, tables, ({}, [], _REMEDY))
+
+
+def objects(value: Any, place: str) -> list[Item]:
+    """The value if it is a list of objects."""
+    if not isinstance(value, list):
+        fail(place, f"expected a list of objects, got {_shown(value)}")
+    for i, item in enumerate(value):
+        if not isinstance(item, dict):
+            fail(f"{place}[{i}]", f"expected an object, got {_shown(item)}")
+    return value
+
+
+def gpu_number(item: Item, place: str) -> int:
+    """The `gpu` of an object."""
+    number = item.get("gpu")
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10_000:
+        fail(f"{place}.gpu", f"expected the number of a GPU, got {_shown(number)}")
+    return number
+
+
+def bus_id(item: Item, place: str) -> str | None:
+    """The `bdf` of an object; early versions have none."""
+    text = item.get("bdf")
+    if text in (None, NOT_AVAILABLE):
+        return None
+    if not isinstance(text, str) or not BUS_ID.fullmatch(text):
+        fail(f"{place}.bdf", f"expected a bus id such as 0000:0c:00.0, got {_shown(text)}")
+    return text
+
+
+def _from_links(item: Item, numbers: list[int], place: str) -> Mapping[str, list[str]]:
+    """Rows of cells by key, from the `links` of one GPU."""
+    links = objects(item.get("links"), f"{place}.links")
+    places = [f"{place}.links[{i}]" for i in range(len(links))]
+    by_gpu = {gpu_number(link, at): (link, at) for link, at in zip(links, places, strict=True)}
+    if len(by_gpu) < len(links):
+        fail(f"{place}.links", f"two of them lead to the same GPU; {_REMEDY}")
+    _check_ends(set(by_gpu), numbers, f"{place}.links")
+
+    def row(key: str) -> list[str] | None:
+        have = [key in by_gpu[number][0] for number in numbers]
+        if not any(have):
+            return None
+        if not all(have):
+            fail(by_gpu[numbers[have.index(False)]][1], f"{key!r} is missing, other links have it; {_REMEDY}")
+        return [_cell(by_gpu[number][0][key], f"{by_gpu[number][1]}.{key}") for number in numbers]
+
+    return _filled(_LINK_KEYS, row)
+
+
+def _from_maps(item: Item, numbers: list[int], place: str) -> Mapping[str, list[str]]:
+    """Rows of cells by key, from the maps of one GPU."""
+
+    def row(key: str) -> list[str] | None:
+        values = item.get(key)
+        if values is None:
+            return None
+        if not isinstance(values, dict):
+            fail(f"{place}.{key}", f"expected an object with gpu_0, gpu_1 and so on, got {_shown(values)}")
+        ends = {int(found[1]): value for name, value in values.items() if (found := _GPU_KEY.fullmatch(name))}
+        _check_ends(set(ends), numbers, f"{place}.{key}")
+        return [_cell(ends[number], f"{place}.{key}.gpu_{number}") for number in numbers]
+
+    return _filled(_MAP_KEYS, row)
+
+
+def _filled(keys: Mapping[str, str], row: Callable[[str], list[str] | None]) -> dict[str, list[str]]:
+    return {key: cells for key in keys if (cells := row(key)) is not None}
+
+
+def _check_ends(ends: set[int], numbers: list[int], place: str) -> None:
+    missing = [number for number in numbers if number not in ends]
+    if missing:
+        fail(place, f"nothing for GPU {missing[0]}; {_REMEDY}")
+    if len(ends) > len(numbers):
+        fail(place, f"GPU {min(ends - set(numbers))} has no object of its own; {_REMEDY}")
+
+
+def _cell(value: Any, place: str) -> str:
+    """The value as the tool's tables print it."""
+    if isinstance(value, str):
+        # The tool puts the error where the value would be; XMGI is a misprint of ROCm 5.
+        return NOT_AVAILABLE if value.startswith("AMDSMI_STATUS_") else value.replace("XMGI", "XGMI")
+    if not isinstance(value, int):
+        fail(place, f"expected a text or a whole number, got {_shown(value)}")
+    return str(value)
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value)[:40]

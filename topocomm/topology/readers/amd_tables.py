@@ -1,0 +1,209 @@
+"""Titled square tables of AMD's tools: one row and one column per GPU, one cell per pair.
+
+`rocm-smi --showtopo` and `amd-smi topology` print several such tables one after the other; their JSON holds the same
+cells. A table is taken whole or refused: which cell belongs to which pair is certain only if none is lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import PurePath
+from typing import NamedTuple, NoReturn
+
+from topocomm.errors import TopologyError
+from topocomm.topology.host_tree import PairKey, group_words
+
+MAX_GPUS = 128
+"""Twice what the largest partitioned host shows (8 GPUs in 8 parts each)."""
+
+NOT_AVAILABLE = "N/A"
+LINK_TYPES = ("XGMI", "PCIE")
+
+_UNKNOWN = {NOT_AVAILABLE, "XXXX", "UNKNOWN"}
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,20}|N/A")
+_UNSET = 2**32 - 1
+"""A number this large was never written by the driver."""
+_TRUTH = re.compile(r"T|F|N/A")
+CELLS = {
+    "access": re.compile(r"ENABLED|DISABLED|True|False|N/A"),
+    "weight": _WHOLE_NUMBER,
+    "hops": _WHOLE_NUMBER,
+    "link_type": re.compile(r"XGMI|PCIE|XXXX|UNKNOWN|N/A"),
+    "numa_bw": re.compile(r"[0-9]{1,9}-[0-9]{1,9}|N/A"),
+    "coherency": re.compile(r"C|NC|N/A"),
+    "atomics": re.compile(r"64,32|64|32|N/A"),
+    "dma": _TRUTH,
+    "bidirectional": _TRUTH,
+}
+"""What a cell of each table can be, beside its diagonal. The keys are those of `Topology.facts`."""
+
+_OWN_CELL = re.compile(r"SELF|0|N/A|ENABLED|DISABLED|True|False")
+_MUST_AGREE = {"weight", "hops", "link_type"}
+_NULL_IF_UNAVAILABLE = {"weight", "hops", "link_type", "numa_bw"}
+_ELISION = re.compile(r"[\[(<]?(?:\.{2,}|…|⋮)[\])>]?|\[(?:output|truncated).*", re.IGNORECASE)
+_ERROR_CELL = re.compile(r"AMDSMI_STATUS_\w+[^\n]*?(?=AMDSMI_STATUS_|[0-9]+-[0-9]+\s|N/A|$)")
+"""`amd-smi` prints the error in the cell of a bandwidth that it cannot read."""
+
+Cell = str | int | None
+
+
+class Table(NamedTuple):
+    """One table: cells as printed, by row and column; `places` says where each row stands, for messages."""
+
+    key: str
+    title: str
+    axis: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    places: tuple[str, ...]
+
+
+class Found(NamedTuple):
+    """The tables of a text in its order, and what a reader should know about it."""
+
+    tables: tuple[Table, ...]
+    warnings: list[str]
+
+
+def fail(place: str, message: str) -> NoReturn:
+    """Raises the TopologyError of a place (`file:line`, or a file and a JSON path)."""
+    raise TopologyError(f"{place}: {message}")
+
+
+def find_tables(
+    lines: Sequence[str], file: str, title_of: Callable[[str], tuple[str, str] | None], label: re.Pattern[str]
+) -> Found:
+    """All tables in the lines of a pasted text (`paste.plain_lines`).
+
+    Args:
+        lines: The text.
+        file: Its name, for messages.
+        title_of: Key (a row of `CELLS`, or another one for a section without a table) and title of a line; None for a
+            line that is no title.
+        label: What names a row and a column.
+
+    Raises:
+        TopologyError: A table is cut short, has lost cells, or has more than MAX_GPUS rows; names the line.
+    """
+    found = Found((), [])
+    tables: list[Table] = []
+    seen: set[str] = set()
+    open_table: _Open | None = None
+    for index, line in enumerate(lines):
+        title = title_of(line)
+        if title is None:
+            if open_table is not None:
+                open_table.take(index, line)
+            continue
+        if open_table is not None:
+            tables += open_table.close()
+        open_table = None
+        if title[0] in seen and title[0] in CELLS:
+            found.warnings.append(f"{PurePath(file).name}:{index + 1}: a second listing starts here; it was not read")
+            break
+        seen.add(title[0])
+        open_table = _Open(title[0], title[1], file, index, label, found.warnings) if title[0] in CELLS else None
+    if open_table is not None:
+        tables += open_table.close()
+    for table in tables[1:]:
+        if table.axis != tables[0].axis:
+            fail(table.places[0], f"{table.title} names other GPUs than {tables[0].title}; give the output of one run")
+    return found._replace(tables=tuple(tables))
+
+
+class _Open:
+    """A table whose title was read."""
+
+    def __init__(
+        self, key: str, title: str, file: str, index: int, label: re.Pattern[str], warnings: list[str]
+    ) -> None:
+        self.key, self.title, self.file, self.start, self.label = key, title, file, index, label
+        self.warnings = warnings
+        self.axis: tuple[str, ...] = ()
+        self.rows: list[tuple[str, ...]] = []
+        self.places: list[str] = []
+
+    def take(self, index: int, line: str) -> None:
+        """The header, a row, or a message of the tool, which is passed over."""
+        if self.key == "numa_bw" and "AMDSMI_STATUS_" in line:
+            line = _ERROR_CELL.sub(f" {NOT_AVAILABLE} ", line)
+        tokens = line.split()
+        place = f"{self.file}:{index + 1}"
+        if not tokens or (self.axis and len(self.rows) == len(self.axis)):
+            return
+        if not self.axis and self.label.fullmatch(tokens[0]) and not self.label.fullmatch(tokens[-1]):
+            fail(place, f"{self.title}: a row without a header above it; give the whole output of the tool")
+        if not self.axis:
+            if all(self.label.fullmatch(token) for token in tokens):
+                self.axis = tuple(tokens)
+                if len(tokens) > MAX_GPUS:
+                    fail(place, f"{len(tokens)} GPUs; a host has at most {MAX_GPUS}")
+        elif self.label.fullmatch(tokens[0]):
+            self._row(place, tokens)
+        elif _ELISION.fullmatch(line.strip()):
+            fail(place, f"rows were left out ({line.strip()[:20]!r}); give the whole output of the tool")
+
+    def _row(self, place: str, tokens: list[str]) -> None:
+        expected = self.axis[len(self.rows)]
+        if tokens[0] != expected:
+            fail(place, f"{self.title}: row {tokens[0]} where the header has {expected}; give the whole output")
+        if len(tokens) - 1 != len(self.axis):
+            got = f"{len(tokens) - 1} cells, the header {len(self.axis)} columns"
+            fail(place, f"{self.title}: row {tokens[0]} has {got}; give the whole output of the tool")
+        self.rows.append(tuple(tokens[1:]))
+        self.places.append(place)
+
+    def close(self) -> list[Table]:
+        if not self.axis:
+            text = f"no table under {self.title!r}"
+            self.warnings.append(f"{PurePath(self.file).name}:{self.start + 1}: {text}")
+            return []
+        missing = self.axis[len(self.rows) :]
+        if missing:
+            place = self.places[-1] if self.places else f"{self.file}:{self.start + 1}"
+            fail(place, f"{self.title}: no row for {group_words(missing)}; give the whole output of the tool")
+        return [Table(self.key, self.title, self.axis, tuple(self.rows), tuple(self.places))]
+
+
+def pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str) -> dict[PairKey, Cell]:
+    """The cells of a table by pair of GPUs: numbers where the table has numbers, else as printed; None is unknown.
+
+    Args:
+        table: The table.
+        gpus: Names of the GPUs of its axis.
+        warnings: Gets what the two cells of a pair disagree on.
+        hint: What to do about a cell that cannot stand in this table.
+
+    Raises:
+        TopologyError: A cell that cannot stand there, or two cells of a pair that contradict each other.
+    """
+    pattern = CELLS[table.key]
+    for i, row in enumerate(table.cells):
+        for j, cell in enumerate(row):
+            if not (_OWN_CELL if i == j else pattern).fullmatch(cell):
+                other = [key for key, cells in CELLS.items() if i != j and cells.fullmatch(cell)]
+                known = f"; that is a cell of {other[0]!r}" if other else ""
+                fail(table.places[i], f"{table.title}: {gpus[i]}-{gpus[j]} is {cell[:40]!r}{known}; {hint}")
+    found: dict[PairKey, Cell] = {}
+    differ: list[str] = []
+    for i, j in combinations(range(len(gpus)), 2):
+        there, back = table.cells[i][j], table.cells[j][i]
+        text: str | None = there
+        if there != back:
+            differ.append(f"{gpus[i]}-{gpus[j]}")
+            text = back if there in _UNKNOWN else there if back in _UNKNOWN else None
+            if text is None and table.key in _MUST_AGREE:
+                both = f"{gpus[i]}-{gpus[j]} is {there!r}, {gpus[j]}-{gpus[i]} is {back!r}"
+                fail(table.places[j], f"{table.title}: not symmetric: {both}; give the whole output of the tool")
+        if text == NOT_AVAILABLE and table.key in _NULL_IF_UNAVAILABLE:
+            text = None
+        found[gpus[i], gpus[j]] = _number(text) if text is not None and pattern is _WHOLE_NUMBER else text
+    if differ:
+        warnings.append(f"{table.title}: the two cells of {group_words(differ)} differ")
+    return found
+
+
+def _number(text: str) -> int | None:
+    number = int(text)
+    return number if number < _UNSET else None

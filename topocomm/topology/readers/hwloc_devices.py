@@ -1,0 +1,186 @@
+"""Which of hwloc's PCI and OS devices are GPUs and NICs, and how they are numbered.
+
+One GPU can be there as `cuda0`, `opencl0d0`, `nvml0`, `card1` and `renderD128` at once; a board's own graphics chip is
+none. A NIC is an InfiniBand port and, where there is none, an Ethernet port that is not for management alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from topocomm.topology.pci_tree import bus_key
+from topocomm.topology.readers.hwloc_objects import HwlocObject
+
+NVIDIA, AMD = 0x10DE, 0x1002
+
+_OS_DEVICE = re.compile(r"(cuda|nvml|rsmi|opencl|ze|renderD)(\d{1,6})(?:d(\d{1,6})|\.(\d{1,6}))?")
+_NUMBERED_BY = ("nvml", "cuda", "rsmi", "ze")
+"""Drivers' names for GPUs, the first that every GPU has numbers them. NVML counts in bus order, CUDA as it is told."""
+
+_NETWORK_CLASSES = (0x0200, 0x0207, 0x0208)
+"""Ethernet, InfiniBand, fabric (Omni-Path); 0280 is mostly Wi-Fi."""
+_WIRELESS = re.compile(r"(?:wl|ww|usb|enx)")
+_SLINGSHOT = re.compile(r"hs[in]\d+")
+"""HPE's fabric, which hwloc shows as Ethernet."""
+_SLOWEST_GB_PER_S = 1.25
+"""PCIe below this cannot carry 10 Gb/s: a port for management, where there are faster ones."""
+_TAKEN = re.compile(r"(?:GPU|numa|host|bridge|pcie|nvswitch|cpu|network)\d*")
+
+
+class Gpu(NamedTuple):
+    """One GPU: its id, its PCI device (an OS device where there is none), and its OS devices."""
+
+    id: str
+    holder: HwlocObject
+    os_devices: tuple[HwlocObject, ...]
+
+    @property
+    def model(self) -> str | None:
+        """The vendor's name, where an OS device has it."""
+        return next((m.strip() for d in self.os_devices if (m := d.infos.get("GPUModel", "")).strip()), None)
+
+
+class Nic(NamedTuple):
+    """One network function: its id, its PCI device, and the names of its InfiniBand devices and interfaces."""
+
+    id: str
+    holder: HwlocObject
+    fabric_names: tuple[str, ...]
+    net_names: tuple[str, ...]
+
+
+class _Found(NamedTuple):
+    holder: HwlocObject
+    part: int
+    os_devices: tuple[HwlocObject, ...]
+
+
+def family(name: str | None) -> str | None:
+    """The driver that an OS device's name is of: `cuda` of `cuda0`; None for other devices."""
+    match = _OS_DEVICE.fullmatch(name or "")
+    return match.group(1) if match else None
+
+
+def number(name: str | None) -> tuple[int, ...]:
+    """The number in an OS device's name: (0, 3) of `opencl0d3`, (0,) of `cuda0`."""
+    match = _OS_DEVICE.fullmatch(name or "")
+    return tuple(int(part) for part in match.groups()[1:] if part) if match else ()
+
+
+def find_gpus(root: HwlocObject) -> list[Gpu]:
+    """The GPUs in the order of the numbers that drivers give them, else of their bus ids."""
+    candidates = [*_on_pci(root), *_off_pci(root)]
+    surest = min((_tier(found) for found in candidates), default=3)
+    found = [f for f in candidates if _tier(f) <= surest] if surest < 3 else []
+    for driver in _NUMBERED_BY:
+        numbers = [_number_by(driver, f) for f in found]
+        if all(numbers) and len(set(numbers)) == len(numbers):
+            found.sort(key=lambda f: _number_by(driver, f))
+            break
+    else:
+        found.sort(key=lambda f: (bus_key(f.holder.bus_id), f.part))
+    return [Gpu(f"GPU{i}", f.holder, f.os_devices) for i, f in enumerate(found)]
+
+
+def _on_pci(root: HwlocObject) -> list[_Found]:
+    """PCI devices with what is on them; a GPU in partitions is on one device several times under one driver."""
+    found = []
+    for device in root.walk():
+        if device.type != "PCIDev":
+            continue
+        by_driver: dict[str, list[HwlocObject]] = {}
+        for below in device.walk():
+            if below.type == "OSDev" and (driver := family(below.name)):
+                by_driver.setdefault(driver, []).append(below)
+        computes = [d for driver in _NUMBERED_BY for d in by_driver.get(driver, ())]
+        if not computes and device.class_id is not None and device.class_id >> 8 not in (0x03, 0x12):
+            continue
+        whole = Counter(family(d.name) for d in computes if len(number(d.name)) == 1)
+        parts = max([1, *whole.values()])
+        mine: list[list[HwlocObject]] = [[] for _ in range(parts)]
+        for devices in by_driver.values():
+            for rank, below in enumerate(sorted(devices, key=lambda d: number(d.name))):
+                mine[min(rank, parts - 1)].append(below)
+        found += [_Found(device, part, tuple(devices)) for part, devices in enumerate(mine)]
+    return found
+
+
+def _off_pci(root: HwlocObject) -> list[_Found]:
+    """GPUs that the source shows without a PCI device; drivers' equal numbers are one GPU."""
+    lost: dict[tuple[int, ...], list[HwlocObject]] = {}
+    for device in root.walk():
+        if device.type == "OSDev" and family(device.name) in _NUMBERED_BY and not _is_on_pci(device):
+            lost.setdefault(number(device.name)[:1], []).append(device)
+    return [_Found(devices[0], 0, tuple(devices)) for devices in lost.values()]
+
+
+def _is_on_pci(device: HwlocObject) -> bool:
+    above = device.parent
+    while above is not None and above.type in ("OSDev", "PCIDev", "Misc"):
+        if above.type == "PCIDev":
+            return True
+        above = above.parent
+    return False
+
+
+def _tier(found: _Found) -> int:
+    """0: surely a GPU that computes; 1: AMD's, perhaps inside the CPU; 2: a driver for graphics; 3: none."""
+    families = {family(d.name) for d in found.os_devices}
+    if families & set(_NUMBERED_BY):
+        return 0
+    holder = found.holder
+    kind, vendor = holder.class_id, holder.vendor
+    if (kind is not None and vendor == NVIDIA) or kind == 0x0302:
+        return 0
+    if kind is not None and vendor == AMD:
+        return 1
+    return 2 if families or (kind is None and vendor == NVIDIA and not holder.children) else 3
+
+
+def _number_by(driver: str, found: _Found) -> tuple[int, ...]:
+    return next((number(d.name) for d in found.os_devices if family(d.name) == driver), ())
+
+
+def find_nics(root: HwlocObject) -> tuple[list[Nic], list[str]]:
+    """The NICs in the order of their bus ids, and the names of the ports that are none: for management alone."""
+    ports: list[tuple[HwlocObject, tuple[str, ...], tuple[str, ...]]] = []
+    for device in root.walk():
+        if device.type != "PCIDev":
+            continue
+        below = [d for d in device.walk() if d.type == "OSDev" and d.name]
+        fabric = tuple(d.name or "" for d in below if d.family == "openfabrics")
+        nets = tuple(d.name or "" for d in below if d.family == "net" and not _WIRELESS.match(d.name or ""))
+        is_network = device.class_id in _NETWORK_CLASSES or (device.class_id in (None, 0x0280) and bool(nets))
+        if fabric or is_network:
+            ports.append((device, fabric, nets))
+    fabrics = [port for port in ports if port[1] or any(map(_SLINGSHOT.fullmatch, port[2]))]
+    kept = fabrics or [port for port in ports if not _is_slow(port[0])] or ports
+    used = {id(port[0]) for port in kept}
+    left = [name for port in ports if id(port[0]) not in used for name in (port[2] or (port[0].bus_id or "",))]
+    kept = sorted(kept, key=lambda port: bus_key(port[0].bus_id))
+    return _named(kept), sorted(left, key=natural)
+
+
+def _is_slow(device: HwlocObject) -> bool:
+    return device.gb_per_s is not None and device.gb_per_s < _SLOWEST_GB_PER_S
+
+
+def _named(ports: Sequence[tuple[HwlocObject, tuple[str, ...], tuple[str, ...]]]) -> list[Nic]:
+    """Each port under its InfiniBand name, else its interface's, else its bus id, else a number."""
+    nics: list[Nic] = []
+    used: set[str] = set()
+    for holder, fabric, nets in ports:
+        names = [*fabric, *nets, holder.bus_id or "", f"nic{len(nics)}"]
+        chosen = next((n for n in names if n and n not in used and not _TAKEN.fullmatch(n)), f"nic#{len(nics)}")
+        used.add(chosen)
+        nics.append(Nic(chosen, holder, fabric, nets))
+    return nics
+
+
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """Sorts `mlx5_2` before `mlx5_10`."""
+    parts = re.findall(r"[0-9]{1,9}|[^0-9]+", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -1,0 +1,200 @@
+"""From hwloc's objects to a Topology: GPUs and NICs in their PCI tree, or the cores where there is no GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import PurePath
+from typing import Any
+
+from topocomm.errors import TopologyError
+from topocomm.topology.links import both_ways
+from topocomm.topology.merge import NETWORK
+from topocomm.topology.model import Device, Link, Topology
+from topocomm.topology.pci_tree import Bridge, Leaf, check_size, pci_graph, pci_pairs
+from topocomm.topology.readers.hwloc_devices import Nic, family, find_gpus, find_nics, natural
+from topocomm.topology.readers.hwloc_links import Matrix, read_matrices
+from topocomm.topology.readers.hwloc_objects import (
+    HwlocObject,
+    Place,
+    bridges_above,
+    cpu_numbers,
+    find_places,
+    home,
+)
+
+MAX_CORES = 4096
+
+
+def machine(
+    root: HwlocObject,
+    name: str,
+    source: str,
+    *,
+    matrices: Sequence[Matrix] = (),
+    facts: dict[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+    numbered: bool = True,
+) -> Topology:
+    """The host that a tree of hwloc's objects describes.
+
+    Args:
+        root: The machine object.
+        name: The file's name, for messages; its stem names the topology.
+        source: The tool.
+        matrices: Distances between objects of the tree.
+        facts: What the source says beyond the tree.
+        warnings: What was wrong with the text.
+        numbered: False if the bits of CPU sets tell CPUs apart but are not their numbers.
+
+    Raises:
+        TopologyError: More devices than a host can have.
+    """
+    return _Machine(root, name, matrices, numbered).read(source, facts or {}, warnings)
+
+
+class _Machine:
+    def __init__(self, root: HwlocObject, name: str, matrices: Sequence[Matrix], numbered: bool) -> None:
+        self.root, self.name, self.matrices, self.numbered = root, name, matrices, numbered
+        check_size(name, 0, 0, sum(o.type in ("NUMANode", "Package") for o in root.walk()))
+        self.places = find_places(root)
+        self.cores = [o for o in root.walk() if o.type == "Core"]
+        if len(self.cores) > MAX_CORES:
+            raise TopologyError(f"{name}: {len(self.cores)} cores in one host; expected at most {MAX_CORES}")
+        numbers = [place.numa for place in self.places if place.numa is not None]
+        if len(set(numbers)) < len(numbers):
+            line = max(place.node.line for place in self.places if numbers.count(place.numa or 0) > 1)
+            raise TopologyError(f"{name}:{line}: a NUMA node of this number is there twice; give one machine's output")
+        self.numas = _numa_devices(self.places, numbered)
+        self.gpus = find_gpus(root)
+        self.nics, self.management = find_nics(root)
+        check_size(name, len(self.gpus), len(self.nics))
+        self.bridges: dict[int, Bridge] = {}
+
+    def read(self, source: str, facts: dict[str, Any], warnings: Sequence[str]) -> Topology:
+        near_cpu = {id(place.node): numa.id for place, numa in zip(self.places, self.numas, strict=True)}
+        for above in self.root.walk():
+            near = self._near(above) if above.cpuset and above.type not in ("PU", "Core", "Cache") else ()
+            if len(near) == 1:
+                near_cpu.setdefault(id(above), self.numas[next(iter(near))].id)
+        fabric = read_matrices(self.gpus, self.matrices, near_cpu)
+        gpus = [self._leaf(gpu.holder, Device(gpu.id, "gpu", name=gpu.model)) for gpu in self.gpus]
+        nics = [self._leaf(nic.holder, Device(nic.id, "nic", name=_first_name(nic))) for nic in self.nics]
+        leaves = [*gpus, *nics]
+        forwarding, links = pci_graph(leaves, self.numas)
+        ends: list[Device] = []
+        if not gpus:
+            forwarding, ends, links = self._cpu_host(nics)
+        base = PurePath(self.name).name
+        return Topology(
+            name=PurePath(self.name).stem,
+            source=source,
+            devices=(*ends, *(leaf.device for leaf in leaves), *self.numas, *forwarding, *fabric.devices),
+            links=(*fabric.links, *links),
+            pairs=pci_pairs(gpus, nics, fabric.pairs),
+            warnings=(*warnings, *(f"{base}: {text}" for text in (*fabric.warnings, *self._unplaced(leaves)))),
+            facts={**facts, **self._facts(nics), **fabric.facts},
+        )
+
+    def _near(self, above: HwlocObject) -> frozenset[int]:
+        """The NUMA nodes whose CPUs an object shares; none if it is at all of several: its place is not known."""
+        near = frozenset(i for i, place in enumerate(self.places) if place.cpuset & above.cpuset)
+        return near if len(near) < len(self.places) or len(near) == 1 else frozenset()
+
+    def _leaf(self, holder: HwlocObject, device: Device) -> Leaf:
+        above = home(holder)
+        near = self._near(above)
+        if not above.cpuset and len(self.places) == 1:
+            near = frozenset((0,))
+        place = self.places[next(iter(near))] if len(near) == 1 else None
+        device = device._replace(
+            numa=place.numa if place else None,
+            cpu_affinity=cpu_numbers(above.cpuset) if near and self.numbered else None,
+            bus_id=holder.bus_id,
+        )
+        return Leaf(device, tuple(map(self._bridge, bridges_above(holder))), holder.gb_per_s, near)
+
+    def _bridge(self, found: HwlocObject) -> Bridge:
+        return self.bridges.setdefault(id(found), Bridge(found.bus_id, found.gb_per_s))
+
+    def _unplaced(self, leaves: Sequence[Leaf]) -> list[str]:
+        lost = [leaf.device.id for leaf in leaves if len(leaf.places) != 1]
+        return [f"{', '.join(lost[:4])}: the NUMA node is not known"] if lost else []
+
+    def _cpu_host(self, nics: Sequence[Leaf]) -> tuple[tuple[Device, ...], list[Device], tuple[Link, ...]]:
+        """Cores as endpoints on NUMA nodes that all reach each other, as on a live host without a GPU."""
+        cores: list[Device] = []
+        links: list[Link] = []
+        for core in self.cores:
+            near = self._near(core)
+            if len(near) == 1:
+                numa = self.numas[next(iter(near))]
+                cpus = cpu_numbers(core.cpuset) if self.numbered else None
+                cores.append(Device(f"cpu{len(cores)}", "cpu", numa=numa.numa, cpu_affinity=cpus))
+                links += both_ways(cores[-1].id, numa.id, "shared-memory")
+        if not cores:
+            for i, (place, numa) in enumerate(zip(self.places, self.numas, strict=True)):
+                cpus = cpu_numbers(place.cpuset) if self.numbered else None
+                cores.append(Device(f"cpu{i}", "cpu", numa=numa.numa, cpu_affinity=cpus))
+                links += both_ways(f"cpu{i}", numa.id, "shared-memory")
+        for a, b in combinations(self.numas, 2):
+            links += both_ways(a.id, b.id, "smp")
+        hub, forwarding = self.numas[0].id, [NETWORK] if nics else []
+        if len(self.numas) > 1 and any(len(nic.places) != 1 for nic in nics):
+            hub = "host"
+            forwarding.append(Device(hub, "host", name="place of NICs without a NUMA node"))
+            for numa in self.numas:
+                links += both_ways(numa.id, hub, "smp")
+        for nic in nics:
+            parent = self.numas[next(iter(nic.places))].id if len(nic.places) == 1 else hub
+            links += both_ways(parent, nic.device.id, "pcie", gb_per_s=nic.gb_per_s)
+            links += both_ways(nic.device.id, NETWORK.id, "network")
+        return tuple(forwarding), cores, tuple(links)
+
+    def _facts(self, nics: Sequence[Leaf]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.places[0].numa is not None:
+            found["numa_nodes"] = len(self.places)
+        kinds = {tuple(_pattern(d.name or "") for d in gpu.os_devices) for gpu in self.gpus}
+        if len(kinds) == 1 and (kind := kinds.pop()):
+            found["os_devices_per_gpu"] = list(kind)
+        names = sorted((name for nic in self.nics for name in nic.net_names), key=natural)
+        if names:
+            found["net_names"] = names
+            found["nics_with_interface"] = names
+        if nics:
+            found["nic_numa"] = {nic.device.id: nic.device.numa for nic in nics}
+        if self.management:
+            found["management_ports"] = self.management
+        latency = next((m for m in self.matrices if m.name == "NUMALatency"), None)
+        if latency is not None:
+            size = len(latency.objects)
+            found["numa_latency"] = [list(latency.values[i * size : (i + 1) * size]) for i in range(size)]
+        return found
+
+
+def _numa_devices(places: Sequence[Place], numbered: bool) -> list[Device]:
+    devices = []
+    for i, place in enumerate(places):
+        cpus = cpu_numbers(place.cpuset) if numbered else None
+        known = place.numa is not None
+        devices.append(
+            Device(
+                f"numa{place.numa}" if known else f"numa-{i}" if len(places) > 1 else "numa",
+                "numa",
+                name=None if known else "NUMA node without a number",
+                numa=place.numa,
+                cpu_affinity=cpus,
+            )
+        )
+    return devices
+
+
+def _first_name(nic: Nic) -> str | None:
+    return next(iter((*nic.fabric_names, *nic.net_names)), None)
+
+
+def _pattern(name: str) -> str:
+    """`cuda3` as `cudaN`, `opencl0d3` as `opencl0dN`: what is the same on each GPU."""
+    return re.sub(r"\d+$", "N", name) if family(name) else name

@@ -1,0 +1,283 @@
+"""Text of `lstopo` (`lstopo-no-graphics`, `lstopo -v`), hwloc 1 and 2: text in, Topology out."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import PurePath
+from typing import NoReturn
+
+from topocomm.errors import TopologyError
+from topocomm.topology.model import Topology
+from topocomm.topology.pci_tree import MAX_BRIDGES, with_domain
+from topocomm.topology.readers.hwloc_machine import machine
+from topocomm.topology.readers.hwloc_objects import BRIDGES, IO_TYPES, HwlocObject
+from topocomm.topology.readers.paste import plain_lines
+
+SOURCE = "lstopo"
+
+MAX_DEPTH = 100
+MAX_OBJECTS = 20_000
+"""Some ten for each core of the largest machines."""
+_MAX_COPIES = 4096
+_MAX_CPU = 1 << 16
+_WHOLE = "give the whole output of `lstopo-no-graphics`, indentation included"
+
+_MACHINE = re.compile(r"(?:Machine|System)(?: [LP]?#\d+)?(?: \(|$)")
+_INDEXED = re.compile(r"^[ \t>|]*(?:.* \+ )?(?:PU|Core|NUMANode|Package|Socket) ?[LP]?#\d+", re.MULTILINE)
+_FIRST = re.compile(r"^(?:\x1b\[[0-9;]*m|[ \t>|])*(?:Machine|System)(?: [LP]?#\d+)? ?\(", re.MULTILINE)
+
+_NORMAL = re.compile(
+    r"(Machine|System|Package|Socket|Die|Cluster|Module|Tile|Group\d*|NUMANode|MemCache|L[1-5][iud]?(?:Cache)?|Cache|Core|PU)"
+    r"(?:\(([^()]*)\))?(?= [LP]?#\d| \(|$| cpuset=)"
+)
+_BRIDGE = re.compile(r"(Host ?Bridge|PCI ?Bridge|Bridge)(?:\([^()]*\))?(?: [LP]?#\d+)?(?= \(|$)")
+_PCI = re.compile(r"PCI(?:Dev)?(?:\(([^()]*)\))?(?: [LP]?#[\d-]+)?(?: (\S+))?(?: \((.*)\))?(?: \".*\")?$")
+_COPIES = re.compile(r"(\d{1,9}) ?x \{ (.*?) \}$")
+_OS_DEVICE = re.compile(r"([A-Za-z][\w/,|&-]*(?: \w+)?)(?:\(([^()]*)\))?(?: [LP]?#\d+)?(?: \(.*\))? \"([^\"]*)\"$")
+_OTHER = re.compile(r"(?:Misc|MemoryModule|Block|Net|Network|GPU|CoProc|OpenFabrics|DMA|Storage|Memory)\b")
+_PHYSICAL = re.compile(r"\bP#(\d{1,9})")
+_BUS_ID = re.compile(r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?:-\S+)?")
+_IDS = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4})")
+_ATTRIBUTE = re.compile(r"(\w+)=(?:\"([^\"]*)\"|([^\s\")]+))")
+_MEMORY = re.compile(r"\b(\d{1,15})\s?([KMGT])i?B\b")
+_UNITS = {"K": 2**-20, "M": 2**-10, "G": 1, "T": 2**10}
+_CLASS = re.compile(r"\bclass=([0-9a-fA-F]{4})\b")
+_LINK = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s?GB/s")
+_ELISION = re.compile(r"[\[(<]?(?:\.{2,}|…)")
+
+_TYPES = {"System": "Machine", "Socket": "Package"}
+_CLASSES = {
+    "Ethernet": 0x0200,
+    "InfiniBand": 0x0207,
+    "Fabric": 0x0208,
+    "Network": 0x0280,
+    "VGA": 0x0300,
+    "3D": 0x0302,
+    "Display": 0x0380,
+    "ProcessingAccelerator": 0x1200,
+}
+_OTHER_CLASS = 0xFF00
+_CPU_TYPES = ("Machine", "Package", "Die", "Group", "Cache", "Core", "PU")
+
+
+def matches(text: str) -> bool:
+    """True if the text has lstopo's first line and an object with an index."""
+    return _FIRST.search(text) is not None and _INDEXED.search(text) is not None
+
+
+def read(text: str, name: str) -> Topology:
+    """The host that lstopo's text describes. It has no NVLink; addresses are given the domain 0000 that it leaves out.
+
+    Args:
+        text: What the tool printed, or a copy of it.
+        name: Its file name, for messages; its stem names the topology.
+
+    Raises:
+        TopologyError: The text is cut, or its indentation is damaged; names the line.
+    """
+    return _Reader(plain_lines(text), name).read()
+
+
+class _Reader:
+    def __init__(self, lines: list[str], name: str) -> None:
+        self.lines, self.name = [line.expandtabs(8) for line in lines], name
+        self.warnings: list[str] = []
+        self.numbered = True
+        self.objects = 0
+        self.stack: list[tuple[int, HwlocObject]] = []
+
+    def fail(self, index: int, message: str) -> NoReturn:
+        raise TopologyError(f"{self.name}:{index + 1}: {message}")
+
+    def read(self) -> Topology:
+        first = next((i for i, line in enumerate(self.lines) if _MACHINE.match(line.strip())), None)
+        if first is None:
+            self.fail(0, f"no line that starts with `Machine (`; {_WHOLE}")
+        last = first
+        for index in range(first, len(self.lines)):
+            text = self.lines[index].strip()
+            if not text:
+                continue
+            if index > first and not self._indent(index):
+                if self._object(index, text) is not None:
+                    self.fail(index, f"{text[:40]!r} stands at the margin, as the machine does; {_WHOLE}")
+                break
+            if _ELISION.match(text):
+                self._elided(index)
+                continue
+            self._line(index, text)
+            last = index
+        root = self.stack[0][1]
+        if not root.children:
+            self.fail(last, f"nothing below the machine; {_WHOLE}")
+        self._check_memory(root)
+        self._cpusets(root)
+        return machine(root, self.name, SOURCE, warnings=self.warnings, numbered=self.numbered)
+
+    def _indent(self, index: int) -> int:
+        """How much further right than the machine a line starts."""
+        indent = len(self.lines[index]) - len(self.lines[index].lstrip())
+        return max(indent - self.stack[0][0], 0)
+
+    def _line(self, index: int, text: str) -> None:
+        """Puts the objects of one line (`L2 L#0 (1MB) + Core L#0`) below the last line that is less indented."""
+        indent = len(self.lines[index]) - len(self.lines[index].lstrip())
+        closed = None
+        while self.stack and self.stack[-1][0] >= indent:
+            closed = self.stack.pop()[0]
+        if closed is not None and closed != indent:
+            self.fail(index, f"indented by {indent}, between the levels above; {_WHOLE}")
+        for part in re.split(r" \+ (?=[A-Z])", text) if '"' not in text else [text]:
+            found = self._object(index, part)
+            if found is None:
+                self.fail(index, f"{part[:60]!r} is no object of lstopo, as `Core L#0` or `PCI 18:00.0 (3D)`; {_WHOLE}")
+            self.objects += 1
+            if self.objects > MAX_OBJECTS:
+                self.fail(index, f"more than {MAX_OBJECTS} objects; this is no machine")
+            if self.stack:
+                self._check_parent(index, self.stack[-1][1], found)
+                self.stack[-1][1].add(found)
+                self._repeat(self.stack[-1][1], found, part)
+            self.stack.append((indent, found))
+        if len(self.stack) > MAX_DEPTH:
+            self.fail(index, f"more than {MAX_DEPTH} levels; this is no machine")
+
+    def _repeat(self, parent: HwlocObject, first: HwlocObject, text: str) -> None:
+        """The other devices of a line such as `2 x { PCI 00:05.0-1 (Ethernet) }`.
+
+        Their addresses are known where they are functions of one device.
+        """
+        copies = _COPIES.match(text)
+        if copies is None:
+            return
+        functions = re.search(r"(\S+)\.([0-7])-([0-7]) ", copies.group(2)) if first.bus_id else None
+        for i in range(1, int(copies.group(1))):
+            bus_id = None
+            if functions and first.bus_id and int(functions.group(2)) + i <= int(functions.group(3)):
+                bus_id = f"{first.bus_id[:-1]}{int(functions.group(2)) + i}"
+            parent.add(replace(first, bus_id=bus_id, children=[], parent=None))
+
+    def _check_parent(self, index: int, parent: HwlocObject, child: HwlocObject) -> None:
+        wrong = child.type not in IO_TYPES and (parent.type in IO_TYPES or parent.type == "PU")
+        if wrong or (parent.type == "OSDev" and child.type not in ("OSDev", "Misc")):
+            self.fail(index, f"a {child.type} below a {parent.type}: the indentation is damaged; {_WHOLE}")
+        if child.type in BRIDGES:
+            above = [found.type for _, found in self.stack[-MAX_BRIDGES:]]
+            if len(above) == MAX_BRIDGES and set(above) <= set(BRIDGES):
+                self.fail(index, f"more than {MAX_BRIDGES} bridges above one another; this is no machine")
+
+    def _elided(self, index: int) -> None:
+        """Dots for lines that somebody left out: harmless between cores only."""
+        after = next((line.strip() for line in self.lines[index + 1 :] if line.strip()), "")
+        next_object = self._object(index, after)
+        near = (self.stack[-1][1], next_object)
+        if any(found is None or found.type not in ("Core", "PU", "Cache") for found in near):
+            self.fail(index, f"lines were left out ({self.lines[index].strip()[:20]!r}); {_WHOLE}")
+        self.numbered = False
+        base = PurePath(self.name).name
+        self.warnings.append(f"{base}:{index + 1}: cores were left out here; no CPU lists are given")
+
+    def _object(self, index: int, text: str) -> HwlocObject | None:
+        normal = _NORMAL.match(text)
+        if normal is not None:
+            return self._normal(index, normal, text)
+        if bridge := _BRIDGE.match(text):
+            kind = "HostBridge" if bridge.group(1).startswith("Host") else "PCIBridge"
+            said = _attributes(text)
+            return HwlocObject(kind, index + 1, bus_id=said.get("busid"), gb_per_s=_gb_per_s(said))
+        copies = _COPIES.match(text)
+        pci = _PCI.match(copies.group(2) if copies else text)
+        if pci is not None:
+            return self._pci(index, pci, text, int(copies.group(1)) if copies else 1)
+        device = _OS_DEVICE.match(text)
+        if device is not None:
+            word = device.group(1)
+            family = "openfabrics" if word.startswith("OpenFabrics") else "net" if word.startswith("Net") else None
+            return HwlocObject("OSDev", index + 1, name=device.group(3), family=family, infos=_attributes(text))
+        return HwlocObject("Misc", index + 1) if _OTHER.match(text) else None
+
+    def _normal(self, index: int, match: re.Match[str], text: str) -> HwlocObject:
+        kind = match.group(1)
+        kind = "Cache" if kind[0] == "L" else "Group" if kind.startswith("Group") else _TYPES.get(kind, kind)
+        kind = "Group" if kind in ("Cluster", "Module", "Tile") else kind
+        physical = _PHYSICAL.search(text)
+        number = int(physical.group(1)) if physical else None
+        if kind == "PU" and number is None:
+            self.numbered = False  # `lstopo -l` prints logical numbers alone
+        if kind == "PU" and number is not None and number >= _MAX_CPU:
+            self.fail(index, f"PU P#{number}; expected at most {_MAX_CPU - 1}")
+        infos = {}
+        if kind in ("Machine", "NUMANode") and (memory := _MEMORY.search(text)):
+            infos = {"size": memory.group(1), "unit": memory.group(2)}
+        return HwlocObject(kind, index + 1, os_index=number, family=match.group(2), infos=infos)
+
+    def _pci(self, index: int, match: re.Match[str], text: str, copies: int) -> HwlocObject | None:
+        if copies > _MAX_COPIES:
+            self.fail(index, f"{copies} devices on one line; expected at most {_MAX_COPIES}")
+        subtype, where, inside = match.groups()
+        said = _attributes(text)
+        address = _BUS_ID.fullmatch(where or "") or _BUS_ID.fullmatch(said.get("busid", ""))
+        ids = _IDS.fullmatch(where or "") or _IDS.fullmatch(said.get("id", ""))
+        if address is None and ids is None:
+            return None
+        shown = _CLASS.search(inside or "")
+        word = inside if inside and "=" not in inside and "#" not in inside else None
+        found = HwlocObject("PCIDev", index + 1, family=subtype, gb_per_s=_gb_per_s(said), infos=said)
+        found.bus_id = with_domain(address.group(1)) if address else None
+        found.vendor = int(ids.group(1), 16) if ids else None
+        if shown or word:
+            found.class_id = int(shown.group(1), 16) if shown else _CLASSES.get(word or "", _OTHER_CLASS)
+        return found
+
+    def _check_memory(self, root: HwlocObject) -> None:
+        """The machine's memory is the sum over its nodes, so a text that lost a node shows it."""
+        sizes = [_gigabytes(found.infos) for found in root.walk() if found.type == "NUMANode"]
+        total = _gigabytes(root.infos)
+        known = sum(size for size in sizes if size is not None)
+        if total and sizes and None not in sizes and known + len(sizes) + 1 < 0.9 * total:
+            line = root.line
+            self.fail(line - 1, f"the machine has {total:.0f} GB, the NUMA nodes shown have {known:.0f}; {_WHOLE}")
+
+    def _cpusets(self, root: HwlocObject) -> None:
+        """CPU sets from the PUs. An object without PUs has a bit of its own, so that places can be told apart."""
+        order = list(root.walk())
+        unnumbered = _MAX_CPU
+        for found in reversed(order):
+            below = [child.cpuset for child in found.children if child.type not in IO_TYPES]
+            if found.type not in _CPU_TYPES and not (found.type == "NUMANode" and below):
+                continue
+            if found.type == "PU" and found.os_index is not None:
+                found.cpuset = 1 << found.os_index
+            elif not any(below):
+                found.cpuset = 1 << unnumbered
+                unnumbered += 1
+                self.numbered = False
+            else:
+                found.cpuset = _union(below)
+        for found in order:  # memory without CPUs below it is near to those beside it
+            if not found.cpuset and found.parent is not None and found.type not in IO_TYPES:
+                found.cpuset = found.parent.cpuset
+
+
+def _union(masks: list[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union
+
+
+def _attributes(text: str) -> dict[str, str]:
+    """The `key=value` pairs of `lstopo -v`."""
+    if "=" not in text:
+        return {}
+    return {m.group(1): m.group(3) if m.group(2) is None else m.group(2) for m in _ATTRIBUTE.finditer(text)}
+
+
+def _gb_per_s(said: dict[str, str]) -> float | None:
+    match = _LINK.fullmatch(said.get("link", ""))
+    return float(match.group(1)) or None if match else None
+
+
+def _gigabytes(infos: dict[str, str]) -> float | None:
+    return int(infos["size"]) * _UNITS[infos["unit"]] if infos else None

@@ -1,0 +1,237 @@
+"""Logs of NCCL and RCCL (NCCL_DEBUG=INFO or TRACE): text in, Topology out.
+
+GPU names follow the rank: GPU3 is the GPU of rank 3, on whichever host it is. Ranks are what rings, trees and the
+system tree (`GPU/0-26000 (0)`) number; `[1]` before `NCCL INFO` is the CUDA device of one process, and the number
+in `Setting affinity for GPU 2` a device of the driver, so both may differ from the rank and name no GPU here. Bus
+ids join what is said by bus id with ranks. NET/0-a becomes NET10: these numbers are hexadecimal.
+
+A log with INIT lines alone gives ranks, rings and trees; with GRAPH also the machine. Where a log holds several
+communicators, that with the most ranks is read.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Any
+
+from topocomm.errors import TopologyError
+from topocomm.topology.links import both_ways
+from topocomm.topology.merge import NETWORK
+from topocomm.topology.model import Device, Link, RankPlace, Topology
+from topocomm.topology.readers import nccl_log_facts as facts_of
+from topocomm.topology.readers.nccl_log_channels import Channels, channels
+from topocomm.topology.readers.nccl_log_comms import Communicator, communicator
+from topocomm.topology.readers.nccl_log_fabric import MAX_PAIRED, Fabric, address, fabric
+from topocomm.topology.readers.nccl_log_figures import figures
+from topocomm.topology.readers.nccl_log_lines import Part, is_log, parts
+from topocomm.topology.readers.nccl_log_machines import Machine, machines
+
+SOURCE = "NCCL_DEBUG log"
+
+MAX_DEVICES = 1024
+"""Ranks, GPUs or network devices in one log."""
+
+_MAX_WARNINGS = 40
+_AT_LINE = re.compile(r"line (\d+): ")
+_REMEDY = "log with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH and give the whole log"
+
+
+def matches(text: str) -> bool:
+    """True if the text holds lines of NCCL's logger, or its system tree without them."""
+    return is_log(text)
+
+
+def read(text: str, name: str) -> Topology:
+    """What a log says of machines and of the job.
+
+    `facts` has, as far as the log says them: `library`, `ranks`, `nodes`, `rank_busid` {rank: bus id as printed},
+    `nchannels`, `rings`, `trees` (see `nccl_log_channels`), `graphs` (as `nccl_graph_xml`, by rank), `numa_nodes`,
+    `max_bw`, `total_bw`, and in GB/s as NCCL reckons them `pattern_bw` (per channel of the ring), `pci_bw`,
+    `sys_bw`, `nvlink_bw`, `xgmi_bw` (one number, or by device where they differ) and `path_bw` by pair; `p2p`,
+    `transport`, `transports`, `nvls`, `gpu_affinity_mask`.
+
+    Args:
+        text: The log of one or many ranks, interleaved or not, with or without a launcher's prefixes.
+        name: Its file name, for messages; its stem names the topology.
+
+    Raises:
+        TopologyError: The log says nothing of ranks or devices, or more of them than there can be.
+    """
+    return _Reader(text, name).topology()
+
+
+class _Reader:
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.file = PurePath(name).name
+        self.messages: dict[str, None] = {}
+        self.parts = parts(text)
+        self._warn_of_writers()
+        self.comm = communicator(self.parts)
+        if (self.comm.ranks or 0) > MAX_DEVICES:
+            raise TopologyError(f"{name}: {self.comm.ranks} ranks; more than {MAX_DEVICES} are not read")
+
+    def warn(self, message: str) -> None:
+        line = _AT_LINE.match(message)
+        where = f"{self.file}:{line.group(1)}: {message[line.end() :]}" if line else f"{self.file}: {message}"
+        self.messages[where] = None
+
+    def topology(self) -> Topology:
+        found = channels(self.comm)
+        known = facts_of.bus_ids(self.comm, self.warn)
+        passed_over: list[str] = []
+        hosts = machines(self.comm, known, passed_over)
+        for message in (*found.warnings, *passed_over):
+            self.warn(message)
+        self._warn_of_comms()
+        self._place_rest(hosts, known, found)
+        self._bound(hosts)
+        fabrics = self._fabrics(hosts)
+        devices, links = self._devices(hosts, fabrics, known)
+        if not devices:
+            raise TopologyError(f"{self.name}: nothing here names a rank or a GPU; {_REMEDY}")
+        guessed = any(machine.guessed for machine in hosts)
+        ranks = [RankPlace(int(d.id[3:]), d.host, d.id) for d in devices if d.kind == "gpu" and not guessed]
+        return Topology(
+            name=PurePath(self.name).stem,
+            source=SOURCE,
+            devices=tuple(devices),
+            links=tuple(links),
+            pairs=tuple(pair for part in fabrics for pair in part.pairs),
+            ranks=tuple(sorted(ranks)),
+            warnings=tuple(self._warnings()),
+            facts=self._facts(found, hosts, known),
+        )
+
+    def _warnings(self) -> list[str]:
+        found = list(self.messages)
+        if len(found) > _MAX_WARNINGS:
+            found[_MAX_WARNINGS:] = [f"{self.file}: {len(found) - _MAX_WARNINGS} more such warnings"]
+        return found
+
+    def _warn_of_writers(self) -> None:
+        torn = next((a.line for a, b in pairwise(self.parts) if _torn(a, b)), None)
+        if torn is not None:
+            self.warn(f"line {torn}: several writers cut each other's lines here and below; what is cut is not used")
+
+    def _warn_of_comms(self) -> None:
+        comm: Communicator = self.comm
+        if comm.others:
+            self.warn(f"{comm.others + 1} communicators in this log; the one with {comm.ranks} ranks was read")
+        if comm.mixed:
+            self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
+
+    def _place_rest(self, hosts: list[Machine], known: dict[int, str], found: Channels) -> None:
+        """Ranks that only others speak of: they run on the one machine, or on machines that the log is not of."""
+        spoken = {rank for ring in found.rings.values() for rank in ring} | set(known)
+        spoken |= {rank for nodes in found.trees.values() for rank in nodes}
+        spoken |= set(range(self.comm.ranks or 0))
+        lost = spoken - {rank for machine in hosts for rank in machine.members}
+        if not lost or not hosts:
+            return
+        if self._is_one_machine(hosts):
+            hosts[0].members |= lost
+        else:
+            self.warn(f"{len(lost)} of {len(spoken)} ranks are on hosts whose lines are not in this log: no devices")
+
+    def _is_one_machine(self, hosts: list[Machine]) -> bool:
+        nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
+        if nodes:
+            return nodes == {1}
+        local = any(s.local_ranks is not None and s.local_ranks != self.comm.ranks for s in self.comm.sessions)
+        whole = any(machine.system is not None and machine.system.whole for machine in hosts)
+        net = any(word.startswith("NET") for word in facts_of.transports(self.comm).get("transports", ()))
+        return len(hosts) == 1 and not (local or whole or net)
+
+    def _bound(self, hosts: list[Machine]) -> None:
+        for machine in hosts:
+            tree = machine.system
+            nets = len({b.node for b in tree.branches if b.node.type == "NET"}) if tree else 0
+            if max(nets, len(machine.members)) > MAX_DEVICES:
+                raise TopologyError(f"{self.name}: more than {MAX_DEVICES} GPUs or network devices; this is no machine")
+            if len(machine.ranks) + nets > MAX_PAIRED:
+                self.warn(f"more than {MAX_PAIRED} devices on one machine: no pairs")
+
+    def _fabrics(self, hosts: list[Machine]) -> list[Fabric]:
+        labels: dict[str, None] = {}
+        for i, machine in enumerate(hosts):
+            label = machine.host if machine.host and machine.host not in labels else f"host{i}"
+            labels[label if label not in labels else f"host{i}-{i}"] = None
+        fabrics = []
+        for machine, label in zip(hosts, labels, strict=True):
+            tree = machine.system
+            if tree is not None and not tree.placed:
+                why = "its indentation does not say what hangs on what" if tree.whole else "lines of it are lost or cut"
+                self.warn(f"line {tree.line}: no links are made from the system tree: {why}")
+            host, prefix = ("host0", "") if len(hosts) == 1 else (label, f"{label}/")
+            names = facts_of.nic_names(self.comm, machine.host)
+            fabrics.append(fabric(machine, host, prefix, names, facts_of.nvls(self.comm) is True))
+        self.labels = ["host0"] if len(hosts) == 1 else list(labels)
+        return fabrics
+
+    def _devices(
+        self, hosts: list[Machine], fabrics: list[Fabric], known: dict[int, str]
+    ) -> tuple[list[Device], list[Link]]:
+        """GPUs by rank, then NICs, then what joins them; NICs of several hosts are joined by a network."""
+        lists, _ = facts_of.affinities(self.comm)
+        gpus: dict[int, Device] = {}
+        for machine, part, label in zip(hosts, fabrics, self.labels, strict=True):
+            mine = {int(gpu.id[3:]): gpu for gpu in part.gpus}
+            for rank in sorted(machine.members):
+                bus_id = address(known[rank]) if rank in known else None
+                gpu = mine.get(rank, Device(f"GPU{rank}", "gpu", label, bus_id=bus_id))
+                if rank in gpus:
+                    self.warn(f"rank {rank} is on two hosts, {gpus[rank].host} and {label}; the first is used")
+                gpus.setdefault(rank, gpu._replace(cpu_affinity=lists.get(rank)))
+        nics = [nic for part in fabrics for nic in part.nics]
+        links = [link for part in fabrics for link in part.links]
+        devices = [*(gpus[rank] for rank in sorted(gpus)), *nics, *(d for part in fabrics for d in part.others)]
+        if len(hosts) > 1 and nics:
+            devices.append(NETWORK)
+            for part in fabrics:
+                for nic in part.nics:
+                    links += both_ways(nic.id, NETWORK.id, "network", gb_per_s=part.nic_gb_per_s.get(nic.id))
+        return devices, links
+
+    def _facts(self, found: Channels, hosts: list[Machine], known: dict[int, str]) -> dict[str, Any]:
+        nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
+        bus_ids = {rank: node_id for machine in hosts for rank, node_id in _printed(machine).items()} | known
+        _, masks = facts_of.affinities(self.comm)
+        said = {
+            "library": facts_of.library(self.parts),
+            "ranks": found.ranks,
+            "nodes": nodes.pop() if len(nodes) == 1 else None,
+            "rank_busid": {str(rank): bus_ids[rank] for rank in sorted(bus_ids)},
+            "numa_nodes": sum(len(set(m.system.roots)) for m in hosts if m.system and m.system.whole),
+            **figures(hosts),
+            "p2p": facts_of.refused(self.comm, hosts, known),
+            "nvls": facts_of.nvls(self.comm),
+            "gpu_affinity_mask": {f"GPU{rank}": masks[rank] for rank in sorted(masks)},
+        }
+        facts = {key: value for key, value in said.items() if value or value is False}
+        facts.update(found.facts())
+        facts.update(facts_of.transports(self.comm))
+        facts.update(self._graphs(hosts))
+        return facts
+
+    def _graphs(self, hosts: list[Machine]) -> dict[str, Any]:
+        graphs: list[dict[str, Any]] = []
+        for machine, label in zip(hosts, self.labels, strict=True):
+            where = {"host": label} if len(hosts) > 1 else {}
+            graphs += [{**where, **graph} for graph in facts_of.graphs(self.comm, machine, self.warn)]
+        rings = {graph["speedintra"] for graph in graphs if graph["pattern"] == 4}
+        found: dict[str, Any] = {"graphs": graphs} if graphs else {}
+        return {**found, "pattern_bw": rings.pop()} if len(rings) == 1 else found
+
+
+def _torn(a: Part, b: Part) -> bool:
+    """True if two parts with prefixes are on one line."""
+    return a.line == b.line and a.thread is not None and b.thread is not None
+
+
+def _printed(machine: Machine) -> dict[int, str]:
+    """Bus ids by rank as the tree prints them."""
+    printed = machine.system.printed if machine.system else {}
+    return {rank: printed.get(node, node.id) for node, rank in machine.ranks.items() if not machine.guessed}

@@ -1,0 +1,300 @@
+"""Rings and trees in an NCCL log.
+
+Rank 0 prints the order of each ring (`Channel 00/02 : 0 1 2 3`), every rank its own place in it
+(`Ring 00 : prev -> me -> next`). Trees come in four notations; what tells the ends apart in all of them is that
+children are written with slashes and the parent without:
+
+- `Trees [0] 1/-1/-1->0->-1`: children -> me -> parent (from NCCL 2.8 on);
+- `Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1`: the same for reduce | broadcast (up to 2.7);
+- `Trees [0] -1->0->1/-1/-1`: parent -> me -> children (2.4);
+- `Tree 0 : -1 -> 0 -> 1/-1/-1`: parent -> me -> children (all).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from topocomm.topology.readers.nccl_log_comms import GOES_ON, Communicator, Session
+from topocomm.topology.readers.nccl_log_lines import Part
+
+_ORDER = re.compile(r"Channel (\d{1,4})(?:/(\d{1,4}))? :((?: +\d{1,6})+)$")
+_RING = re.compile(r"Ring (\d{1,4}) : (-?\d{1,6}) -> (\d{1,6}) -> (-?\d{1,6})(?= |$)")
+_TREE = re.compile(r"Tree (\d{1,4}) : ([-\d/]{1,40}) -> (\d{1,6}) -> ([-\d/]{1,40})(?= |$)")
+_TREES = re.compile(
+    r"\[(\d{1,4})\] ([-\d/]{1,40})->(\d{1,6})->([-\d/]{1,40})(?:[|\t]([-\d/]{1,40})->\d+->([-\d/]{1,40}))?"
+)
+_CHANNELS = re.compile(r"(\d{1,4}) coll channels, ")
+
+
+class Node(NamedTuple):
+    """One rank's place in a tree; parent -1 is the root."""
+
+    parent: int
+    children: tuple[int, ...]
+
+
+class Channels(NamedTuple):
+    """Rings by channel, trees by channel and rank, as far as the log is certain, and what was passed over."""
+
+    ranks: int | None
+    number: int | None
+    rings: dict[int, list[int]]
+    trees: dict[int, dict[int, Node]]
+    broadcast: dict[int, dict[int, Node]]
+    """Second halves of the old notation, where they differ from the first."""
+    warnings: list[str]
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON: `nchannels`, `rings` {channel: ranks}, `trees` {channel: {rank: {parent, children}}}."""
+        found: dict[str, Any] = {}
+        if self.number is not None:
+            found["nchannels"] = self.number
+        if self.rings:
+            found["rings"] = {str(channel): self.rings[channel] for channel in sorted(self.rings)}
+        for key, trees in (("trees", self.trees), ("trees_broadcast", self.broadcast)):
+            if trees:
+                found[key] = _tree_facts(trees)
+        known = {rank for nodes in self.trees.values() for rank in nodes}
+        if len(known) == 1 and self.ranks != 1:
+            rank = known.pop()
+            found[f"trees_rank{rank}"] = {c: nodes[str(rank)] for c, nodes in found["trees"].items()}
+        return found
+
+
+def channels(comm: Communicator) -> Channels:
+    """The rings and trees of a communicator."""
+    return _Reader(comm).read()
+
+
+def _tree_facts(trees: dict[int, dict[int, Node]]) -> dict[str, Any]:
+    return {
+        str(channel): {
+            str(rank): {"parent": nodes[rank].parent, "children": list(nodes[rank].children)} for rank in sorted(nodes)
+        }
+        for channel, nodes in sorted(trees.items())
+    }
+
+
+class _Reader:
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.ranks = comm.ranks
+        self.warnings: dict[str, None] = {}
+        self.counts: dict[int, set[int]] = defaultdict(set)
+        """Numbers of channels said, by how sure the saying is (0 is best)."""
+        self.bad_places: set[tuple[int, int]] = set()
+
+    def warn(self, message: str) -> None:
+        self.warnings[message] = None
+
+    def read(self) -> Channels:
+        orders = self._orders()
+        steps = self._steps()
+        rings = {}
+        for channel in sorted({*orders, *steps}):
+            ring = self._ring(channel, orders.get(channel, []), steps.get(channel, {}))
+            if ring is not None:
+                rings[channel] = ring
+        sizes = {len(ring) for ring in rings.values()}
+        if self.ranks is None and len(sizes) > 1:
+            self.warn(f"rings of {min(sizes)} and of {max(sizes)} ranks; none is used")
+            rings = {}
+        elif self.ranks is None and sizes:
+            self.ranks = sizes.pop()
+        first, second = self._all_trees()
+        trees, broadcast = self._checked(first), self._checked(second)
+        if broadcast == trees:
+            broadcast = {}
+        count = self._count()
+        if count is not None:
+            for what, kept in (("Ring", rings), ("Tree", trees), ("Tree", broadcast)):
+                for channel in [c for c in kept if c >= count]:
+                    self.warn(f"{what} of channel {channel}, but there are {count} channels; not used")
+                    del kept[channel]
+        return Channels(self.ranks, count, rings, trees, broadcast, list(self.warnings))
+
+    def _parts(self) -> Iterator[tuple[Session, Part, str]]:
+        for session in self.comm.sessions:
+            for part in session.parts:
+                yield session, part, part.text.strip()
+
+    def _orders(self) -> dict[int, list[list[int]]]:
+        """The orders that `Channel` lines give, by channel; a line that went on in the next is joined with it."""
+        loose = {part.line: part for s in self.comm.sessions if s.thread is None for part in s.parts}
+        found: dict[int, list[list[int]]] = defaultdict(list)
+        for _, part, text in self._parts():
+            match = _ORDER.match(text)
+            if match is None:
+                if _CHANNELS.match(text):
+                    self.counts[1].add(int(text.split()[0]))
+                continue
+            order = self._whole_order(match.group(3), part, loose)
+            if order is None:
+                self.warn(f"line {part.line}: the order of ring {int(match.group(1))} is not whole; not used")
+                continue
+            found[int(match.group(1))].append(order)
+            if match.group(2) is not None:
+                self.counts[0].add(int(match.group(2)))
+        return found
+
+    def _whole_order(self, text: str, part: Part, loose: dict[int, Part]) -> list[int] | None:
+        """The order, if it holds every rank once; with the lines below that hold only numbers, if it takes them."""
+        variants = [text]
+        line = part.line + 1
+        while line in loose and len(variants) < 40 and GOES_ON.fullmatch(loose[line].text):
+            more = loose[line].text.rstrip()
+            variants += [variants[-1] + more, variants[-1] + " " + more]
+            line += 1
+        if self.ranks is None and (part.cut or len(variants) > 40):
+            return None
+        for variant in variants if self.ranks is not None else variants[-2:]:
+            order = [int(word) for word in variant.split()]
+            if sorted(order) == list(range(self.ranks if self.ranks is not None else len(order))):
+                return order
+        return None
+
+    def _steps(self) -> dict[int, dict[int, tuple[int, int]]]:
+        """(previous, next) by channel and rank, from `Ring` lines."""
+        found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+        for session, part, text in self._parts():
+            match = _RING.match(text)
+            if match is None:
+                continue
+            channel, before, me, after = map(int, match.groups())
+            ends_line = match.end() == len(text)
+            if part.cut and ends_line and not self._complete(after):
+                self.warn(f"line {part.line}: cut inside a ring; not used")
+            elif not self._in_range(before, me, after) or session.rank not in (None, me):
+                self.warn(f"line {part.line}: {text!r} does not fit rank {session.rank} of {self.ranks}; not used")
+            elif found[channel].setdefault(me, (before, after)) != (before, after):
+                self.warn(f"line {part.line}: rank {me} is in ring {channel} twice and not in one place")
+                self.bad_places.add((channel, me))
+        for channel, me in self.bad_places:
+            found[channel].pop(me, None)
+        return found
+
+    def _complete(self, number: int) -> bool:
+        """True if a number at a cut can have no more digits: there are not that many ranks."""
+        return number <= 0 or (self.ranks is not None and number * 10 >= self.ranks)
+
+    def _in_range(self, *numbers: int) -> bool:
+        return all(n >= -1 and (self.ranks is None or n < self.ranks) for n in numbers)
+
+    def _ring(self, channel: int, orders: list[list[int]], steps: dict[int, tuple[int, int]]) -> list[int] | None:
+        """The ring of a channel from rank 0 on; None where it is not certain."""
+        order = orders[0] if orders else self._stitched(steps)
+        if order is None:
+            return None
+        turned = order[order.index(0) :] + order[: order.index(0)]
+        if any(other[other.index(0) :] + other[: other.index(0)] != turned for other in orders):
+            self.warn(f"ring {channel}: `Channel` lines disagree; not used")
+            return None
+        place = {rank: i for i, rank in enumerate(order)}
+        for me, (before, after) in steps.items():
+            i = place.get(me)
+            if i is None or (order[i - 1], order[(i + 1) % len(order)]) != (before, after):
+                self.warn(
+                    f"ring {channel}: its order and the place of rank {me} ({before}, {after}) disagree; not used"
+                )
+                return None
+        return turned
+
+    def _stitched(self, steps: dict[int, tuple[int, int]]) -> list[int] | None:
+        """The order that places of single ranks imply, if they leave no choice."""
+        after: dict[int, int] = {}
+        for me, (before, follows) in steps.items():
+            for a, b in ((before, me), (me, follows)):
+                if after.setdefault(a, b) != b:
+                    return None
+        if self.ranks is None or len(after) < self.ranks - 1 or len(set(after.values())) < len(after):
+            return None
+        starts = set(after) - set(after.values())
+        order = [starts.pop() if starts else 0]
+        while len(order) < self.ranks and order[-1] in after:
+            order.append(after[order[-1]])
+        return order if sorted(order) == list(range(self.ranks)) else None
+
+    def _all_trees(self) -> tuple[dict[int, dict[int, list[Node]]], dict[int, dict[int, list[Node]]]]:
+        """What each rank says of its place in each tree, once for reduce and once for broadcast."""
+        first: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
+        second: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
+        for session, part, text in self._parts():
+            if text.startswith("Trees ["):
+                matches = list(_TREES.finditer(text))
+            elif match := _TREE.match(text):
+                matches = [match]
+            else:
+                continue
+            kept = list(self._nodes(session, part, text, matches))
+            for channel, me, node, other in kept:
+                first[channel][me].append(node)
+                second[channel][me].append(other)
+            numbers = [channel for channel, *_ in kept]
+            if text.startswith("Trees [") and not part.cut and numbers == list(range(text.count("["))) and numbers:
+                self.counts[2].add(len(numbers))
+        return first, second
+
+    def _nodes(
+        self, session: Session, part: Part, text: str, matches: Iterable[re.Match[str]]
+    ) -> Iterator[tuple[int, int, Node, Node]]:
+        """Channel, rank, and its place in both halves (the same where the notation has one)."""
+        for match in matches:
+            groups = match.groups()
+            me = int(groups[2])
+            node = _node(groups[1], groups[3])
+            halved = len(groups) > 4 and groups[4] is not None
+            other = _node(groups[4], groups[5]) if halved else node
+            if node is None or other is None or not self._in_range(me, *_all(node), *_all(other)):
+                self.warn(f"line {part.line}: {match.group()!r} is no place in a tree of {self.ranks} ranks; not used")
+            elif part.cut and match.end() == len(text) and not self._complete(int(re.split("[/> ]", text)[-1])):
+                self.warn(f"line {part.line}: cut inside a tree; not used")
+            elif session.rank not in (None, me):
+                self.warn(f"line {part.line}: {match.group()!r} is not of rank {session.rank}; not used")
+            else:
+                yield int(groups[0]), me, node, other
+
+    def _checked(self, said: dict[int, dict[int, list[Node]]]) -> dict[int, dict[int, Node]]:
+        """Places that all sayings agree on, and that parents and children agree on."""
+        found: dict[int, dict[int, Node]] = {}
+        for channel, by_rank in said.items():
+            nodes = {rank: places[0] for rank, places in by_rank.items() if len(set(places)) == 1}
+            bad = set(by_rank) - set(nodes)
+            for rank, node in nodes.items():
+                for child in node.children:
+                    if child in nodes and nodes[child].parent != rank:
+                        bad |= {rank, child}
+                if node.parent in nodes and rank not in nodes[node.parent].children:
+                    bad |= {rank, node.parent}
+            for rank in sorted(bad):
+                self.warn(f"tree {channel}: what the log says of rank {rank} disagrees; not used")
+            kept = {rank: node for rank, node in nodes.items() if rank not in bad}
+            if kept:
+                found[channel] = kept
+        return found
+
+    def _count(self) -> int | None:
+        """The number of channels: as said in `Channel 00/02`, else by the summary line, else by whole `Trees` lines."""
+        for sure in sorted(self.counts):
+            if len(self.counts[sure]) == 1:
+                return next(iter(self.counts[sure]))
+            self.warn(f"numbers of channels disagree: {sorted(self.counts[sure])}")
+        return None
+
+
+def _all(node: Node) -> tuple[int, ...]:
+    return node.parent, *node.children
+
+
+def _node(left: str, right: str) -> Node | None:
+    """A place from both ends of a tree's arrow: the end with slashes holds the children."""
+    if ("/" in left) == ("/" in right):
+        return None
+    parent, children = (right, left) if "/" in left else (left, right)
+    try:
+        numbers = [int(word) for word in children.split("/")]
+        return Node(int(parent), tuple(n for n in numbers if n != -1))
+    except ValueError:
+        return None

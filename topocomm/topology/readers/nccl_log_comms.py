@@ -1,0 +1,200 @@
+"""Which lines of an NCCL log are of which communicator and rank.
+
+A log of several processes, and of several communicators one after the other, is a heap of lines. A *session* is what
+one thread wrote while it set up one communicator; sessions of one communicator share its id or its number of ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from topocomm.topology.readers.nccl_log_lines import Part, Thread
+
+_COMM = re.compile(r"\bcomm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)")
+_FIELD = re.compile(r"\b(nNodes|localRanks|cudaDev|nvmlDev|busId|commId) (-?[0-9a-fA-FxX]+)(?=\s|$)")
+_RCCL = re.compile(r"\bcomm (0x[0-9a-fA-F]+) nRanks (\d+)(?: busId ([0-9a-fA-F]+))?(?=\s|$)")
+_SETUP = re.compile(r"Channel \d+(?:/\d+)? :(?: +\d+)+$|Trees? (?:\[\d+\]|\d+ :)|Ring \d+ : -?\d+ -> \d+ -> -?\d+")
+_ME = re.compile(r"(?:Ring|Tree) \d+ : -?\d+ -> (\d+) -> -?\d")
+_TREES = re.compile(r"Trees \[\d+\] [-\d/]+->(\d+)->-?\d")
+_ORDER = re.compile(r"Channel (\d+)(?:/\d+)? :((?: +\d+)+)$")
+GOES_ON = re.compile(r" *\d[ \d]*")
+"""The rest of a `Channel` line that a terminal wrapped."""
+
+_SYSTEM = "=== System :"
+
+
+@dataclass(slots=True)
+class Session:
+    """What one thread wrote on one communicator. Numbers are None where the log does not say them."""
+
+    thread: Thread | None
+    parts: list[Part] = field(default_factory=list)
+    rank: int | None = None
+    ranks: int | None = None
+    nodes: int | None = None
+    local_ranks: int | None = None
+    cuda_dev: int | None = None
+    nvml_dev: int | None = None
+    bus_id: str | None = None
+    comm: str | None = None
+    comm_id: str | None = None
+    done: bool = False
+    seen: set[str] = field(default_factory=set)
+    orders: set[int] = field(default_factory=set)
+    """Numbers of ranks that its `Channel` lines list."""
+
+    @property
+    def host(self) -> str:
+        """Name of the host, empty where the log has lost it."""
+        return self.thread[0] if self.thread else ""
+
+
+class Communicator(NamedTuple):
+    """The communicator that was read."""
+
+    ranks: int | None
+    sessions: list[Session]
+    others: int
+    """How many others the log holds."""
+    mixed: bool
+    """True if two processes have the same rank: communicators of one size that nothing tells apart."""
+
+
+def communicator(parts: list[Part]) -> Communicator:
+    """The communicator with the most ranks, of equals the first; sessions that name none count to it if it is alone."""
+    sessions = _sessions(parts)
+    _count_orders(sessions)
+    keys = dict.fromkeys((s.comm_id, s.ranks) for s in sessions if s.ranks is not None)
+    ids_of = Counter(ranks for comm_id, ranks in keys if comm_id is not None)
+    named = [key for key in keys if key[0] is not None or ids_of[key[1]] != 1]
+    if not named:
+        return Communicator(None, *_first_of_each(sessions, 0))
+    comm_id, ranks = max(named, key=lambda key: key[1] or 0)
+    alone = len(named) == 1
+    mine = [s for s in sessions if s.ranks == ranks and s.comm_id in (comm_id, None if ids_of[ranks] <= 1 else comm_id)]
+    taken = {id(s) for s in mine}
+    if alone:
+        mine = [s for s in sessions if id(s) in taken or s.ranks is None]
+    return Communicator(ranks, *_first_of_each(mine, len(named) - 1))
+
+
+def _count_orders(sessions: list[Session]) -> None:
+    """Numbers of ranks from `Channel` lines, where nothing else says them and no rank is beyond what they list."""
+    unknown = [s for s in sessions if s.ranks is None]
+    highest = max((s.rank for s in unknown if s.rank is not None), default=0)
+    for session in unknown:
+        if len(session.orders) == 1 and max(session.orders) > highest:
+            session.ranks = max(session.orders)
+
+
+def _sessions(parts: list[Part]) -> list[Session]:
+    """All sessions in order of their first lines."""
+    current: dict[Thread | None, Session] = {}
+    found: list[Session] = []
+    before = None
+    for part in parts:
+        if part.thread is None and before is not None and GOES_ON.fullmatch(part.text):
+            current[before].orders.add(0)  # a wrapped line: its numbers are not all
+        elif part.thread is not None:
+            before = part.thread
+        session = current.get(part.thread)
+        if session is None or _starts(session, part):
+            session = Session(part.thread)
+            current[part.thread] = session
+            found.append(session)
+        session.parts.append(part)
+        _note(session, part)
+    return found
+
+
+def _starts(session: Session, part: Part) -> bool:
+    """True if a line cannot be of the session because it sets up another communicator."""
+    text = part.text
+    if "comm 0x" in text and (match := _COMM.search(text) or _RCCL.search(text)):
+        if session.comm is not None and match.group(1) != session.comm:
+            return True
+        if "Init START" in text and (session.comm is not None or session.done):
+            return True
+    if _SYSTEM in text:
+        return _SYSTEM in session.seen
+    if not _SETUP.match(text.lstrip()):
+        return False
+    return session.done or _head(text) in session.seen
+
+
+def _head(text: str) -> str:
+    """What names a setup line: `Ring 00 `, `Channel 01/02 `, `Trees [0]`."""
+    words = text.split(maxsplit=2)
+    return " ".join(words[:2])
+
+
+def _note(session: Session, part: Part) -> None:
+    """Takes what a line says of its session."""
+    text = _whole(part)
+    stripped = text.lstrip()
+    if _SYSTEM in text:
+        session.seen.add(_SYSTEM)
+    elif _SETUP.match(part.text.lstrip()):
+        session.seen.add(_head(part.text))
+    if "comm 0x" in text:
+        _note_comm(session, text)
+    if session.rank is None and (match := _ME.match(stripped) or _TREES.match(stripped)):
+        session.rank = int(match.group(1))
+    if (match := _ORDER.match(stripped)) and not part.cut:
+        order = sorted(map(int, match.group(2).split()))
+        session.orders.add(len(order) if order == list(range(len(order))) else 0)
+        session.rank = session.rank if session.rank is not None else 0
+    if "Init COMPLETE" in text:
+        session.done = True
+
+
+def _note_comm(session: Session, text: str) -> None:
+    if match := _COMM.search(text):
+        session.comm, session.rank, session.ranks = match.group(1), int(match.group(2)), int(match.group(3))
+    elif match := _RCCL.search(text):
+        session.comm, session.ranks = match.group(1), int(match.group(2))
+    else:
+        return
+    values = dict(_FIELD.findall(text))
+    session.bus_id = values.get("busId", session.bus_id)
+    session.comm_id = values.get("commId", session.comm_id)
+    whole = {key: int(value) for key, value in values.items() if re.fullmatch(r"-?\d{1,9}", value)}
+    session.nodes = whole.get("nNodes", session.nodes)
+    session.local_ranks = whole.get("localRanks", session.local_ranks)
+    session.cuda_dev = whole.get("cudaDev", session.cuda_dev)
+    session.nvml_dev = whole.get("nvmlDev", session.nvml_dev)
+
+
+def _whole(part: Part) -> str:
+    """The text without a last word that may be cut."""
+    if not part.cut:
+        return part.text
+    cut = max(part.text.rfind(" "), part.text.rfind("\t"))
+    return part.text[: cut + 1]
+
+
+def _first_of_each(sessions: list[Session], others: int) -> tuple[list[Session], int, bool]:
+    """Without sessions of a thread or rank that had one before (a second run, say); whether ranks are mixed."""
+    threads: set[Thread | None] = set()
+    processes: dict[int, Thread | None] = {}
+    mixed = False
+    kept = []
+    for session in sessions:
+        if session.rank is None:
+            if session.thread in threads:
+                continue
+        elif session.rank in processes:
+            mixed = mixed or not _same_process(processes[session.rank], session.thread)
+            continue
+        else:
+            processes[session.rank] = session.thread
+        threads.add(session.thread)
+        kept.append(session)
+    return kept, others, mixed
+
+
+def _same_process(a: Thread | None, b: Thread | None) -> bool:
+    return a is None or b is None or (a[:2], a[3]) == (b[:2], b[3])

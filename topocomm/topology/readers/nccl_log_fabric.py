@@ -1,0 +1,222 @@
+"""From a machine of an NCCL log to devices, links and pairs.
+
+The figures are what NCCL reckons with, not what a data sheet says: 12, 24, 48 GB/s for PCIe 3, 4, 5 with 16 lanes,
+20 for an NVLink of A100.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from typing import NamedTuple
+
+from topocomm.topology.host_tree import LEVELS, host_tree
+from topocomm.topology.links import NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
+from topocomm.topology.model import Device, DeviceKind, Link, Pair
+from topocomm.topology.readers.nccl_log_machines import Machine
+from topocomm.topology.readers.nccl_log_system import Branch, Key
+from topocomm.topology.readers.nccl_log_tree import NO_LIMIT, Tree
+
+MAX_PAIRED = 300
+"""Devices of one machine up to which every pair is worked out."""
+
+_MAX_DERIVED = 64
+"""GPUs of one machine up to which a tree is made of the codes of pairs."""
+
+_KINDS = {"NVL": "nvlink", "C2C": "nvlink", "XGMI": "xgmi", "SYS": "smp"}
+_SHAPES: dict[str, tuple[str, DeviceKind, str]] = {
+    "PCI": ("pcie", "switch", "PCIe switch"),
+    "NVS": ("nvswitch", "switch", "NVSwitch"),
+    "NIC": ("card", "switch", "network card with several devices"),
+    "DEV": ("board", "switch", "board with several GPUs"),
+    "CPU": ("numa", "numa", ""),
+}
+
+
+class Fabric(NamedTuple):
+    """One machine: GPUs by rank, NICs, the devices between them, links and pairs."""
+
+    gpus: list[Device]
+    nics: list[Device]
+    others: list[Device]
+    links: list[Link]
+    pairs: list[Pair]
+    nic_gb_per_s: dict[str, float]
+    """What the tree says of the network side of each NIC."""
+
+
+def fabric(machine: Machine, host: str, prefix: str, nic_names: dict[int, str], nvls: bool) -> Fabric:
+    """The devices, links and pairs of one machine.
+
+    Args:
+        machine: What the log says of it.
+        host: What its devices name as host.
+        prefix: Goes before ids of all devices but GPUs, which ranks number throughout the job.
+        nic_names: Names of network devices by number, as the log lists them.
+        nvls: True if the log says that the NVSwitches multicast.
+    """
+    return _Builder(machine, host, prefix, nic_names, nvls).build()
+
+
+def address(bus_id: str) -> str | None:
+    """A PCI address from NCCL's number: `26000` is 0000:26:00.0; None for what is no address."""
+    number = int(bus_id, 16)
+    if number >= 1 << 52:
+        return None
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
+
+
+def numa_of(machine: Machine, node: Key) -> int | None:
+    """The NUMA node that a device was printed under; NCCL writes ffffffffffffffff for 'not known'."""
+    root = machine.system.root_of.get(node) if machine.system else None
+    number = int(root.id, 16) if root else -1
+    return number if 0 <= number < 2**31 else None
+
+
+class _Builder:
+    def __init__(self, machine: Machine, host: str, prefix: str, nic_names: dict[int, str], nvls: bool) -> None:
+        self.machine, self.host, self.prefix = machine, host, prefix
+        self.nic_names, self.nvls = nic_names, nvls
+        self.tree = Tree(machine.system)
+        self.nets = self._nets()
+        self.ids = {node: f"GPU{rank}" for node, rank in machine.ranks.items()}
+        several = len({net.system for net in self.nets}) > 1
+        for net in self.nets:
+            self.ids[net] = f"{prefix}NET{f'{net.system}-' if several else ''}{int(net.id, 16)}"
+        self.others: list[Device] = []
+        self.links: dict[tuple[str, str], Link] = {}
+        self.counts: Counter[str] = Counter()
+
+    def build(self) -> Fabric:
+        pairs = self._pairs()
+        gpus = [
+            Device(f"GPU{rank}", "gpu", self.host, numa=numa_of(self.machine, node), bus_id=address(node.id))
+            for node, rank in self.machine.ranks.items()
+        ]
+        nics = [self._nic(net) for net in self.nets]
+        if self.tree.branches:
+            self._connect()
+        elif not self.prefix and self._is_pcie_only(pairs, gpus):
+            codes = {(pair.a, pair.b): pair.code for pair in pairs if pair.code}
+            tree = host_tree([*gpus, *nics], codes)
+            self.others = [d for d in tree.devices if d.kind not in ("gpu", "nic")]
+            self.links = {(link.src, link.dst): link for link in tree.links}
+        speeds = {self.ids[b.node]: b.gb_per_s for b in self.tree.branches if b.type == "NET" and b.node in self.ids}
+        return Fabric(gpus, nics, self.others, list(self.links.values()), pairs, speeds)
+
+    def _nets(self) -> list[Key]:
+        found = {node for pair in self.machine.paths for node in pair if node.type == "NET"}
+        if self.machine.system:
+            found |= {branch.node for branch in self.machine.system.branches if branch.node.type == "NET"}
+        return sorted(found, key=lambda node: (node.system, int(node.id, 16)))
+
+    def _nic(self, net: Key) -> Device:
+        """A NET. Several lines may hold one that has no slot; it has a place only where they agree."""
+        holders = set(self.tree.holders.get(net, ()))
+        holder = holders.pop() if len(holders) == 1 else None
+        real = holder is not None and self.tree.up.get(holder, (holder, NO_LIMIT))[1] < NO_LIMIT
+        name = self.nic_names.get(int(net.id, 16))
+        numa = numa_of(self.machine, holder) if holder and real else None
+        bus_id = address(holder.id) if holder and real else None
+        return Device(self.ids[net], "nic", self.host, name, numa, bus_id=bus_id)
+
+    def _pairs(self) -> list[Pair]:
+        """Every GPU-GPU and GPU-NIC pair, with the matrix's code, or the tree's where there is no matrix."""
+        nodes = [*self.machine.ranks, *self.nets]
+        if len(nodes) > MAX_PAIRED:
+            return []
+        cells = self.machine.paths
+        found = []
+        for a, b in combinations(nodes, 2):
+            if a.type != "GPU":
+                break
+            said = [cell for cell in (cells.get((a, b)), cells.get((b, a))) if cell is not None]
+            code = said[0].type if said else None if cells else self.tree.code(a, b)
+            if code is None or (b.type == "GPU" and len({cell.type for cell in said}) > 1):
+                continue
+            gb_per_s = min((cell.gb_per_s for cell in said), default=None)
+            latency_us = PATH_LATENCY_US.get(code)
+            pair = Pair(self.ids[a], self.ids[b], code, gb_per_s, latency_us)
+            if gb_per_s is not None:
+                pair = pair._replace(gb_per_s_source="read")
+            found.append(pair if latency_us is None else pair._replace(latency_us_source="assumed"))
+        return found
+
+    def _is_pcie_only(self, pairs: list[Pair], gpus: list[Device]) -> bool:
+        """True if the codes of all GPU pairs are known and name PCIe, so that a tree can be made of them."""
+        codes = [pair.code for pair in pairs if pair.b in {gpu.id for gpu in gpus}]
+        return (
+            1 < len(gpus) <= _MAX_DERIVED
+            and 2 * len(codes) == len(gpus) * (len(gpus) - 1)
+            and all(c in LEVELS for c in codes)
+        )
+
+    def _connect(self) -> None:
+        """The links of the tree. What leads to no GPU and no NIC is left out."""
+        self._place()
+        for branch in self.tree.branches:
+            if branch.type in ("PCI", "LOC"):
+                self._hang(branch)
+            elif branch.type in _KINDS:
+                self._join(branch)
+            elif branch.type == "NET" and self.ids.get(branch.parent, "") != self.ids[branch.node]:
+                bandwidth = branch.gb_per_s
+                self._add(both_ways(self.ids[branch.node], self.ids[branch.parent], "pcie", gb_per_s=bandwidth))
+
+    def _place(self) -> None:
+        """Ids for all nodes that become devices; boards and cards with one device are that device."""
+        on_card: dict[Key, list[Key]] = {}
+        for net, cards in self.tree.holders.items():
+            for card in cards:
+                on_card.setdefault(card, []).append(net)
+        for card, nets in on_card.items():
+            if len(nets) == 1 and len(self.tree.holders[nets[0]]) == 1:
+                self.ids[card] = self.ids[nets[0]]
+        for board, gpu in self.tree.board_gpu.items():
+            if gpu in self.ids:
+                self.ids[board] = self.ids[gpu]
+        useful = dict.fromkeys([*self.machine.ranks, *on_card])
+        for node in list(useful):
+            useful.update((above, None) for above, _ in self.tree.way_up(node))
+        ends = [end for b in self.tree.branches if b.type in _KINDS for end in (b.parent, b.node)]
+        useful.update((end, None) for end in ends if end.type in ("CPU", "NVS"))
+        printed = dict.fromkeys(end for b in self.tree.branches for end in (b.parent, b.node))
+        for node in printed:
+            if node in useful and node.type in _SHAPES and node not in self.ids:
+                self._new(node)
+
+    def _new(self, node: Key) -> None:
+        stem, kind, name = _SHAPES[node.type]
+        numa = numa_of(self.machine, node) if kind == "numa" else None
+        if kind == "numa" and (numa is None or node.system != "0"):
+            stem = "domain"
+        number = self.counts[stem] if numa is None or stem == "domain" else numa
+        self.counts[stem] += 1
+        device = Device(f"{self.prefix}{stem}{number}", kind, self.host, name or None, numa)
+        if node.type == "NVS" and self.nvls:
+            device = device._replace(in_network="nvls")
+        self.ids[node] = device.id
+        self.others.append(device)
+
+    def _hang(self, branch: Branch) -> None:
+        a, b = self.ids.get(branch.node), self.ids.get(branch.parent)
+        if a is not None and b is not None and a != b:
+            limited = branch.gb_per_s if branch.gb_per_s < NO_LIMIT else None
+            self._add(both_ways(a, b, "pcie", gb_per_s=limited))
+
+    def _join(self, branch: Branch) -> None:
+        """A link that both ends print, each its own direction; NVSwitches print none."""
+        a, b = self.ids.get(branch.parent), self.ids.get(branch.node)
+        if a is None or b is None or a == b:
+            return
+        kind = _KINDS[branch.type]
+        if kind == "xgmi" and "CPU" in (branch.parent.type, branch.node.type):
+            kind = "xgmi-cpu"
+        hop_us = NVSWITCH_HOP_US if "NVS" in (branch.parent.type, branch.node.type) else None
+        there, back = both_ways(a, b, kind, gb_per_s=branch.gb_per_s, latency_us=hop_us)
+        self.links[a, b] = there
+        self.links.setdefault((b, a), back)
+
+    def _add(self, links: tuple[Link, Link]) -> None:
+        for link in links:
+            self.links.setdefault((link.src, link.dst), link)

@@ -1,0 +1,201 @@
+"""The NVLinks, xGMI links and C2C links in NCCL's topology XML."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+from topocomm.errors import TopologyError
+from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
+from topocomm.topology.model import Device, Link
+from topocomm.topology.readers.nccl_xml_devices import Cpu, Gpu, Notes, System
+from topocomm.topology.readers.nccl_xml_values import bus_key, is_hidden, whole
+from topocomm.topology.readers.safe_xml import Element
+
+NVSWITCH_CLASS, NPU_CLASS = "0x0680", "0x068001"
+"""PCI classes of link targets: an NVSwitch; POWER9's own NVLink port, which stands for the processor."""
+
+HIDDEN = "fffffff:ffff:ff"
+"""Target of links into a switch that shows no bus id."""
+
+NVLS_FROM_SM = 90
+RATE = "gb_per_s"
+"""Attribute that topocomm adds to a link whose generation `sm` or `gcn` does not tell; NCCL passes it over."""
+
+_RATE = re.compile(r"\d{1,4}(?:\.\d{1,12})?")
+
+MAX_COUNT = 64
+"""Links to one target; no GPU has more than 18."""
+
+_NVLINK_BY_SM = {60: "nvlink1", 70: "nvlink2", 72: "nvlink2", 75: "nvlink2", 80: "nvlink3", 86: "nvlink3-rtx"}
+_NVLINK_BY_SM |= {90: "nvlink4", 100: "nvlink5", 103: "nvlink5"}
+_XGMI_BY_GCN = {"908": "xgmi-mi100", "910": "xgmi-mi250", "90a": "xgmi-mi250", "950": "xgmi-mi350"}
+_XGMI_BY_GCN |= {"940": "xgmi-mi300", "941": "xgmi-mi300", "942": "xgmi-mi300"}
+
+
+class Fabric(NamedTuple):
+    """Links and the switch they meet in; counts of links by GPU and what they lead to."""
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    totals: dict[str, int]
+    """All links of a GPU but those to itself."""
+    loops: dict[str, int]
+    """Links of a GPU to itself, as some virtual machines write them."""
+    switches: dict[str, dict[str, int]]
+    """By bus id of an NVSwitch: links by GPU."""
+    tags: frozenset[str]
+    """`nvlink`, `xgmi`: what the file speaks of."""
+
+
+def gcn_of(gpu: Gpu) -> str | None:
+    """`910` or `gfx942`, as the file has it; None for GPUs that are not AMD's."""
+    return None if gpu.element is None else gpu.element.attributes.get("gcn")
+
+
+def kind_of(tag: str, sm: int | None, gcn: str | None) -> str:
+    """Row of `links.KINDS` for a link of a GPU, or the family where `sm` or `gcn` does not tell the generation."""
+    if tag == "xgmi":
+        return _XGMI_BY_GCN.get((gcn or "").strip().lower().removeprefix("gfx"), "xgmi")
+    return _NVLINK_BY_SM.get(sm or 0, "nvlink")
+
+
+def fabric(system: System, numa_id: Callable[[Cpu], str], file: str, notes: Notes) -> Fabric:
+    """The links that are not PCIe.
+
+    All switches are folded into one, as NCCL does. GB/s is the nominal rate of the generation that `sm` or `gcn`
+    tells.
+
+    Args:
+        system: The checked elements.
+        numa_id: Device id of a processor.
+        file: For messages.
+        notes: Takes the warnings.
+
+    Raises:
+        TopologyError: A link without target or with a wrong count.
+    """
+    return _Fabric(system, numa_id, file, notes).grow()
+
+
+class _Fabric:
+    def __init__(self, system: System, numa_id: Callable[[Cpu], str], file: str, notes: Notes) -> None:
+        self.system, self.numa_id, self.file, self.notes = system, numa_id, file, notes
+        self.by_bus = {(gpu.pci.cpu.host, bus_key(gpu.pci.bus_id)): gpu for gpu in system.gpus}
+        self.direct: dict[tuple[str, str], int] = defaultdict(int)
+        self.to_switch: dict[str, int] = defaultdict(int)
+        self.to_cpu: dict[str, int] = defaultdict(int)
+        self.totals = dict.fromkeys((gpu.id for gpu in system.gpus), 0)
+        self.loops: dict[str, int] = {}
+        self.switches: dict[str, dict[str, int]] = {}
+        self.kinds: dict[str, tuple[str, float | None]] = {}
+        self.tags: set[str] = set()
+
+    def grow(self) -> Fabric:
+        links: list[Link] = []
+        for gpu in self.system.gpus:
+            for element in [] if gpu.element is None else gpu.element.children:
+                if element.tag in ("nvlink", "xgmi"):
+                    self._count(gpu, element)
+                elif element.tag == "c2c":
+                    links += self._c2c(gpu, element)
+        links = self._direct() + self._switched() + links
+        devices = []
+        if self.to_switch:
+            sms = [sm for gpu in self.system.gpus if (sm := self._sm(gpu)) is not None and gpu.id in self.to_switch]
+            nvls = bool(sms) and min(sms) >= NVLS_FROM_SM
+            host = next(gpu for gpu in self.system.gpus if gpu.id in self.to_switch).pci.cpu.host
+            devices.append(Device("nvswitch0", "switch", host, "NVSwitch", in_network="nvls" if nvls else None))
+        return Fabric(tuple(devices), tuple(links), self.totals, self.loops, self.switches, frozenset(self.tags))
+
+    def _count(self, gpu: Gpu, element: Element) -> None:
+        """Puts one `<nvlink>` or `<xgmi>` to what it leads to."""
+        target = element.attributes.get("target", "").strip()
+        count = whole(element, "count", self.file, most=MAX_COUNT)
+        if not target or count is None:
+            lacks = "count" if target else "target"
+            raise TopologyError(
+                f"{self.file}:{element.line}: <{element.tag}> of {gpu.id} has no {lacks}; "
+                "expected target, count and tclass; dump the file again with NCCL_TOPO_DUMP_FILE"
+            )
+        if not count:
+            return
+        self.tags.add(element.tag)
+        self.kinds.setdefault(gpu.id, self._kind(gpu, element))
+        peer = self.by_bus.get((gpu.pci.cpu.host, bus_key(target)))
+        if peer is gpu:
+            self.loops[gpu.id] = self.loops.get(gpu.id, 0) + count
+            self.notes.add("NVLinks of a GPU to itself say nothing of its peers; passed over", element, gpu.id)
+            return
+        self.totals[gpu.id] += count
+        target_class = element.attributes.get("tclass", "").strip().lower()
+        if peer is not None:
+            self.direct[gpu.id, peer.id] += count
+        elif target_class.startswith(NPU_CLASS):
+            self.to_cpu[gpu.id] += count
+        elif target_class.startswith(NVSWITCH_CLASS) or is_hidden(target):
+            self.to_switch[gpu.id] += count
+            by_gpu = self.switches.setdefault(target, {})
+            by_gpu[gpu.id] = by_gpu.get(gpu.id, 0) + count
+        else:
+            self.notes.add(
+                "links to a device that is not in the file, passed over", element, f"{gpu.id} to {target[:40]}"
+            )
+
+    def _sm(self, gpu: Gpu) -> int | None:
+        if gpu.element is None or gcn_of(gpu) is not None:
+            return None
+        return whole(gpu.element, "sm", self.file, most=10**4)
+
+    def _kind(self, gpu: Gpu, element: Element) -> tuple[str, float | None]:
+        """Row of `links.KINDS`, or the family; GB/s of one link where the file has it, as topocomm writes it."""
+        kind = kind_of(element.tag, self._sm(gpu), gcn_of(gpu))
+        text = element.attributes.get(RATE)
+        if text is None:
+            return kind, None
+        if _RATE.fullmatch(text) is None or float(text) == 0:
+            raise TopologyError(
+                f'{self.file}:{element.line}: {RATE}="{text[:40]}": expected GB/s of one link, such as 25'
+            )
+        return element.tag, float(text)
+
+    def _join(self, a: str, b: str, lanes: int, latency_us: float | None = None) -> tuple[Link, Link]:
+        kind, rate = self.kinds[a]
+        figure = None if rate is None else rate * lanes
+        return both_ways(a, b, kind, lanes=lanes, gb_per_s=figure, latency_us=latency_us)
+
+    def _direct(self) -> list[Link]:
+        """Links between GPUs. What one end lists and the other does not is taken from the one."""
+        lines = {gpu.id: gpu.element for gpu in self.system.gpus if gpu.element is not None}
+        links: list[Link] = []
+        for (a, b), lanes in self.direct.items():
+            back = self.direct.get((b, a), 0)
+            if not back:
+                self.notes.add("only the first lists its links to the other; the mirror is added", lines[a], f"{a}-{b}")
+                links += self._join(a, b, lanes)
+                continue
+            if back != lanes:
+                self.notes.add("the two list different numbers of links; the pair has no code", lines[a], f"{a}-{b}")
+            links.append(self._join(a, b, lanes)[0])
+        return links
+
+    def _switched(self) -> list[Link]:
+        links: list[Link] = []
+        for name, lanes in self.to_switch.items():
+            links += self._join(name, "nvswitch0", lanes, NVSWITCH_HOP_US)
+        cpus = {gpu.id: gpu.pci.cpu for gpu in self.system.gpus}
+        for name, lanes in self.to_cpu.items():
+            links += self._join(name, self.numa_id(cpus[name]), lanes)
+        return links
+
+    def _c2c(self, gpu: Gpu, element: Element) -> tuple[Link, ...]:
+        """NVLink-C2C to the processor: `bw` is MB/s of one of `count` links."""
+        lanes = whole(element, "count", self.file, most=MAX_COUNT)
+        rate = whole(element, "bw", self.file, most=10**7)
+        figure = lanes * rate / 1000 if lanes and rate else None
+        latency_us = KINDS["nvlink4"].latency_us
+        return both_ways(
+            gpu.id, self.numa_id(gpu.pci.cpu), "c2c", lanes=lanes or None, gb_per_s=figure, latency_us=latency_us
+        )

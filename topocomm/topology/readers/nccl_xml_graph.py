@@ -1,0 +1,190 @@
+"""From the elements of NCCL's topology XML to devices and PCIe links: a tree per NUMA node, joined in the host."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from topocomm.topology.links import PATH_LATENCY_US, both_ways
+from topocomm.topology.model import Device, DeviceKind, Link
+from topocomm.topology.nccl_paths import ADAPTER, PORT
+from topocomm.topology.readers.nccl_xml_devices import Cpu, Notes, Pci, System
+from topocomm.topology.readers.nccl_xml_values import Rate, cpu_list, gt_per_s, pcie_rate, smp_kind, whole
+from topocomm.topology.readers.safe_xml import Element
+
+_PIX_US, _PXB_US, _PHB_US, _SYS_US = (PATH_LATENCY_US[code] / 2 for code in ("PIX", "PXB", "PHB", "SYS"))
+
+_SLOW_GT_PER_S, _FAST_GT_PER_S = 5.0, 16.0
+"""No switch has a Gen2 port upwards and Gen4 devices below: such a port is a virtual one, its speed says nothing."""
+
+_MBPS_MOST = 3_200_000
+"""No port is as fast as 3.2 Tb/s; some plugins write kb/s."""
+_MBPS_DEFAULT = 10_000
+"""What NCCL takes for 0 and -1."""
+
+
+def net_gb_per_s(net: Element, file: str, notes: Notes) -> float | None:
+    """GB/s of a network port; None where the file does not say it.
+
+    Raises:
+        TopologyError: Its speed is no number.
+    """
+    mbps = whole(net, "speed", file, least=-(2**31), most=2**62)
+    if mbps is None or mbps <= 0:
+        return None
+    if mbps > _MBPS_MOST:
+        notes.add("a speed beyond any port; read as kb/s instead of Mb/s", net, net.attributes.get("name", "net"))
+        mbps //= 1000
+    return mbps / 8000 if mbps <= _MBPS_MOST else None
+
+
+class Graph:
+    """The devices and PCIe links of a system.
+
+    Latencies depend on the level at which two devices meet alone (`links.PATH_LATENCY_US`), as in `host_tree`.
+
+    Raises:
+        TopologyError: A number in the file is none.
+    """
+
+    def __init__(self, system: System, file: str, notes: Notes) -> None:
+        self.system, self.file, self.notes = system, file, notes
+        self.devices: list[Device] = []
+        self.links: list[Link] = []
+        self._several = len({cpu.host for cpu in system.cpus}) > 1
+        self._taken = {gpu.id for gpu in system.gpus} | {nic.id for nic in system.nics}
+        self._numas: dict[int, str] = {}
+        self._ends: dict[int, list[str]] = {}
+        self._ports = {nic.id: net_gb_per_s(nic.element, file, notes) if nic.is_net else None for nic in system.nics}
+        self._depth: dict[int, int] = {}
+        self._used = Counter[str]()
+        self._name_numas()
+        self._put_ends()
+        for cpu in system.cpus:
+            for child in cpu.children:
+                self._measure(child)
+                self._plant(child, self.numa_id(cpu), _PHB_US)
+        self._put_virtual()
+        self._put_hosts()
+
+    def numa_id(self, cpu: Cpu) -> str:
+        """Device id of a processor."""
+        return self._numas[id(cpu)]
+
+    def _name_numas(self) -> None:
+        for cpu in self.system.cpus:
+            plain = "numa" if cpu.numa is None else f"numa{cpu.numa}"
+            name = wanted = f"{cpu.host}/{plain}" if self._several else plain
+            while name in self._taken:
+                self._used[wanted] += 1
+                name = f"{wanted}.{self._used[wanted]}"
+            if name != wanted:
+                self.notes.add("more than one <cpu> has this number; they stay apart", cpu.element, wanted)
+            self._taken.add(name)
+            self._numas[id(cpu)] = name
+
+    def _put_ends(self) -> None:
+        """GPUs, NICs and NUMA nodes as devices."""
+        cpus = {id(cpu): None if cpu.words is None else cpu_list(cpu.words) for cpu in self.system.cpus}
+        for gpu in self.system.gpus:
+            cpu = gpu.pci.cpu
+            self.devices.append(Device(gpu.id, "gpu", cpu.host, None, cpu.numa, cpus[id(cpu)], gpu.pci.bus_id))
+            self._ends.setdefault(id(gpu.pci), []).append(gpu.id)
+        for nic in self.system.nics:
+            numa = nic.cpus[0].numa if len(nic.cpus) == 1 else None
+            bus_id = None if nic.pci is None else nic.pci.bus_id
+            name = nic.element.attributes.get("name") if nic.is_net else None
+            if nic.pci is not None and id(nic.pci) in self._ends:  # the first port stands for the adapter
+                self.devices.append(
+                    Device(nic.id, "switch", nic.cpus[0].host, f"{PORT} {name or nic.id}", numa, None, bus_id)
+                )
+            else:
+                self.devices.append(Device(nic.id, "nic", nic.cpus[0].host, name, numa, None, bus_id))
+            if nic.pci is not None:
+                self._ends.setdefault(id(nic.pci), []).append(nic.id)
+        for cpu in self.system.cpus:
+            self.devices.append(Device(self.numa_id(cpu), "numa", cpu.host, None, cpu.numa, cpus[id(cpu)]))
+
+    def _measure(self, pci: Pci) -> int:
+        """Switches one below another from this device to a GPU or NIC; -1 where none is below."""
+        below = max((self._measure(child) for child in pci.children), default=-1)
+        own = 0 if id(pci) in self._ends else -1
+        self._depth[id(pci)] = own if below < 0 else below + 1
+        return self._depth[id(pci)]
+
+    def _plant(self, pci: Pci, parent: str, height_us: float) -> None:
+        """Joins a device and what is below it to its parent, which is so high above the leaves."""
+        ends = self._ends.get(id(pci), [])
+        depth = self._depth[id(pci)]
+        if depth < 0:
+            return
+        if len(ends) == 1 and not depth:
+            self._join(pci, ends[0], parent, height_us)
+            return
+        own_us = 0.0 if not depth else _PIX_US if depth == 1 else _PXB_US
+        node = self._new("pcie", pci, "PCIe switch") if depth else self._new("adapter", pci, ADAPTER)
+        self._join(pci, node, parent, height_us - own_us)
+        for end in ends:
+            self.links += both_ways(end, node, "network", gb_per_s=self._ports.get(end), latency_us=own_us)
+        for child in pci.children:
+            self._plant(child, node, own_us)
+
+    def _new(self, prefix: str, pci: Pci, name: str) -> str:
+        kind: DeviceKind = "switch"
+        ident = f"{prefix}{self._used[prefix]}"
+        while ident in self._taken:
+            self._used[prefix] += 1
+            ident = f"{prefix}{self._used[prefix]}"
+        self._taken.add(ident)
+        self.devices.append(Device(ident, kind, pci.cpu.host, name, pci.cpu.numa, None, pci.bus_id))
+        return ident
+
+    def _join(self, pci: Pci, node: str, parent: str, latency_us: float) -> None:
+        rate = self._rate(pci)
+        links = both_ways(node, parent, "pcie", gb_per_s=rate.gb_per_s, latency_us=round(latency_us, 6))
+        if rate.assumed:
+            links = links[0]._replace(gb_per_s_source="assumed"), links[1]._replace(gb_per_s_source="assumed")
+        self.links += links
+
+    def _rate(self, pci: Pci) -> Rate:
+        """GB/s of the link upwards; what says nothing is put right with a warning."""
+        given = pci.element.attributes
+        rate = pcie_rate(given.get("link_speed"), given.get("link_width"))
+        if rate.assumed:
+            words = "link_speed or link_width says nothing; NCCL takes Gen3 and 16 lanes, assumed here too"
+            self.notes.add(words, pci.element, pci.bus_id)
+        speed = gt_per_s(given.get("link_speed"))
+        below = [child for child in pci.children if self._depth[id(child)] >= 0]
+        fastest = max((gt_per_s(child.element.attributes.get("link_speed")) or 0.0 for child in below), default=0.0)
+        if speed is None or speed > _SLOW_GT_PER_S or fastest < _FAST_GT_PER_S:
+            return rate
+        words = (
+            f"at most {_SLOW_GT_PER_S:.0f} GT/s above faster devices, as virtual ports say; assumed as fast as those"
+        )
+        self.notes.add(words, pci.element, pci.bus_id)
+        rates = [
+            pcie_rate(c.element.attributes.get("link_speed"), c.element.attributes.get("link_width")) for c in below
+        ]
+        return Rate(max((r.gb_per_s for r in rates if r.gb_per_s is not None), default=None), assumed=True)
+
+    def _put_virtual(self) -> None:
+        """NICs without PCI device under one processor; one under several has no place, so it gets no link."""
+        for nic in self.system.nics:
+            if nic.pci is None and len(nic.cpus) == 1:
+                self.links += both_ways(nic.id, self.numa_id(nic.cpus[0]), "pcie", latency_us=_PHB_US)
+
+    def _put_hosts(self) -> None:
+        for host in dict.fromkeys(cpu.host for cpu in self.system.cpus):
+            mine = [cpu for cpu in self.system.cpus if cpu.host == host]
+            if len(mine) == 1:
+                continue
+            name = host
+            while name in self._taken:
+                name += "-root"
+            self._taken.add(name)
+            self.devices.append(Device(name, "host", host))
+            for cpu in mine:
+                given = cpu.element.attributes
+                family, model = (whole(cpu.element, key, self.file, least=-1) for key in ("familyid", "modelid"))
+                kind = smp_kind(given.get("arch"), given.get("vendor"), family, model)
+                latency_us = round(_SYS_US - _PHB_US, 6)
+                self.links += both_ways(self.numa_id(cpu), name, kind, latency_us=latency_us)

@@ -1,0 +1,148 @@
+"""What the attributes of NCCL's topology XML mean: numbers, bus ids, PCIe speeds, CPU masks, processors.
+
+From NCCL's `src/graph/topo.cc` and `xml.cc`, save for PCIe: NCCL reckons with what it measured (12 GB/s for Gen3 x16),
+topocomm with the nominal rate (16).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from topocomm.errors import TopologyError
+from topocomm.topology.readers.safe_xml import Element
+
+PCIE_LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5, 128.0: 15.0}
+"""Nominal GB/s of one lane by GT/s, as `links.KINDS` has them for 16 lanes."""
+
+DEFAULT_GT_PER_S = 8.0
+DEFAULT_WIDTH = 16
+"""What NCCL falls back to where the machine prints no speed or width: Gen3 x16."""
+
+_WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+_NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]{1,16}|\d{1,18})\s*")
+_SPEED = re.compile(r"\s*(\d{1,3}(?:\.\d)?)\s*GT/s\b")
+_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,4}):([0-9a-f]{1,2})(?:\.([0-9a-f]))?")
+_HIDDEN = re.compile(r"f{5,8}:f+:f+(?:\.\w)?", re.IGNORECASE)
+_MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8}){0,511}", re.IGNORECASE)
+
+_CPU_NAMES = {
+    ("GenuineIntel", 6, 79): "Broadwell",
+    ("GenuineIntel", 6, 85): "Skylake",
+    ("GenuineIntel", 6, 106): "Ice Lake",
+    ("GenuineIntel", 6, 143): "Sapphire Rapids",
+    ("GenuineIntel", 6, 207): "Emerald Rapids",
+    ("AuthenticAMD", 143, 49): "Rome",
+    ("AuthenticAMD", 175, 1): "Milan",
+    ("AuthenticAMD", 175, 17): "Genoa",
+    ("AuthenticAMD", 191, 2): "Turin",
+}
+"""NCCL writes AMD's family 17h as 143: base family plus sixteen times the extended one."""
+
+
+class Rate(NamedTuple):
+    """GB/s of a PCIe link, and what had to be put in place of a speed or width that says nothing."""
+
+    gb_per_s: float | None
+    assumed: bool = False
+
+
+def whole(element: Element, key: str, file: str, *, least: int = 0, most: int = 2**31) -> int | None:
+    """An attribute as a number, decimal or hexadecimal (`0x7`); None where it is absent.
+
+    Raises:
+        TopologyError: It is no whole number, or out of range.
+    """
+    text = element.attributes.get(key)
+    if text is None:
+        return None
+    found = _NUMBER.fullmatch(text)
+    value = None if found is None else int(found[2], 16 if found[2][:2] in ("0x", "0X") else 10)
+    if found is not None and value is not None:
+        value = -value if found[1] == "-" else value
+        if least <= value <= most:
+            return value
+    raise TopologyError(
+        f'{file}:{element.line}: <{element.tag} {key}="{text[:40]}">: expected a whole number from {least} to {most}; '
+        "correct it or dump the file again with NCCL_TOPO_DUMP_FILE"
+    )
+
+
+def bus_key(text: str) -> str:
+    """A bus id in one spelling, to find it by: lower case, a domain of four digits or more, with function."""
+    found = _BUS_ID.fullmatch(text.strip().lower())
+    if found is None:
+        return text.strip().lower()
+    return f"{int(found[1] or '0', 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}.{found[4] or '0'}"
+
+
+def is_bus_id(text: str) -> bool:
+    """True for `0000:0f:00.0`, with and without domain or function."""
+    return _BUS_ID.fullmatch(text.strip().lower()) is not None
+
+
+def is_hidden(target: str) -> bool:
+    """True for the bus id that NVML gives for a switch that a virtual machine or container does not see."""
+    return _HIDDEN.fullmatch(target.strip()) is not None
+
+
+def pcie_rate(speed: str | None, width: str | None) -> Rate:
+    """GB/s of a PCIe link of `link_speed` and `link_width`.
+
+    An absent attribute leaves the rate unknown, because NCCL fills it in on the machine. One that is empty, 0 or says
+    nothing stands for Gen3 and 16 lanes, as NCCL takes it; the rate is then `assumed`.
+    """
+    if speed is None or width is None:
+        return Rate(None)
+    given = gt_per_s(speed)
+    number = _NUMBER.fullmatch(width)
+    lanes = int(number[2], 16 if number[2][:2] in ("0x", "0X") else 10) if number and number[1] != "-" else 0
+    assumed = given is None or lanes not in _WIDTHS
+    return Rate(PCIE_LANE_GB_PER_S[given or DEFAULT_GT_PER_S] * (lanes if lanes in _WIDTHS else DEFAULT_WIDTH), assumed)
+
+
+def pcie_attributes(gb_per_s: float | None) -> dict[str, str]:
+    """`link_speed` and `link_width` of a rate; none where it is unknown or no speed and width gives it."""
+    for width in (16, 8, 4, 2, 1, 12, 32):
+        for speed, lane in PCIE_LANE_GB_PER_S.items():
+            if gb_per_s == lane * width:
+                return {"link_speed": f"{speed} GT/s PCIe", "link_width": str(width)}
+    return {}
+
+
+def gt_per_s(speed: str | None) -> float | None:
+    """The number in a `link_speed`; None where it has none that PCIe knows."""
+    found = _SPEED.match(speed or "")
+    return float(found[1]) if found and float(found[1]) in PCIE_LANE_GB_PER_S else None
+
+
+def mask_words(mask: str | None) -> list[str] | None:
+    """The 32-bit words of a CPU mask, most significant first; None for no mask or one that cannot be read."""
+    if mask is None or _MASK.fullmatch(mask.strip()) is None:
+        return None
+    words = mask.strip().lower().split(",")
+    return words if all(len(word) == 8 for word in words[1:]) else None
+
+
+def cpu_list(words: list[str]) -> str | None:
+    """CPU numbers of a mask as ranges, `0-23,48-71`; None for an empty mask."""
+    bits = bin(int("".join(words), 16))[:1:-1]  # after "0b", least significant first
+    ranges = ((m.start(), m.end() - 1) for m in re.finditer("1+", bits))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges) or None
+
+
+def cpu_words(vendor: str, family: int, model: int) -> str:
+    """`GenuineIntel 6/85 (Skylake)`; the name only where it is known."""
+    name = _CPU_NAMES.get((vendor, family, model))
+    return f"{vendor} {family}/{model}" + (f" ({name})" if name else "")
+
+
+def smp_kind(arch: str | None, vendor: str | None, family: int | None, model: int | None) -> str:
+    """Row of `links.KINDS` for the way between the processors, by NCCL's classes; `smp` where there is none."""
+    if arch == "ppc64":
+        return "smp-power9"
+    if vendor == "AuthenticAMD":
+        return "smp-amd"
+    if vendor != "GenuineIntel" or family != 6 or model is None or model >= 0xCF:  # Emerald Rapids has no row
+        return "smp"
+    return "smp-sapphire-rapids" if model >= 0x8F else "smp-skylake" if model >= 0x55 else "smp-broadwell"

@@ -1,0 +1,205 @@
+"""`rocm-smi --showtopo`: text in, Topology out.
+
+Also its single tables (`--showtopoweight`, `--showtopohops`, `--showtopotype`, `--showtoponuma`, `--showtopoaccess`),
+`--shownodesbw`, and its `--json`, whose keys are taken from the tool's source: no output of a machine was at hand to
+check them.
+
+`Numa Affinity` is the kernel's NUMA node of the PCI device and becomes `Device.numa`; `Numa Node` is the driver's own
+search for the nearest CPU, which differs from it in partitioned modes, and is a fact only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from topocomm.topology.host_tree import group_words
+from topocomm.topology.model import Device, Topology
+from topocomm.topology.readers.amd_json import document_in
+from topocomm.topology.readers.amd_machine import machine
+from topocomm.topology.readers.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail, find_tables
+from topocomm.topology.readers.paste import plain_lines
+
+SOURCE = "rocm-smi --showtopo"
+
+_GPU = re.compile(r"GPU[0-9]{1,4}")
+_KEYS = {
+    "weight between two gpus": "weight",
+    "hops between two gpus": "hops",
+    "link type between two gpus": "link_type",
+    "link accessibility between two gpus": "access",
+    "bandwidth": "numa_bw",
+    "numa nodes": "numa",
+}
+_END = ("end of rocm smi log", "rocm system management interface")
+_NUMA = re.compile(
+    r"\s*GPU\s?\[?([0-9]{1,4})\]?\s*:\s*\(Topology\)\s*Numa (Node|Affinity)\s*:\s*(-?[0-9]{1,9})\s*", re.IGNORECASE
+)
+_NUMA_FACTS = {"node": "numa_node", "affinity": "numa_affinity"}
+_PROBLEM = re.compile(r"\s*(?:(?:ERROR|WARNING)\b.*|.{0,200}\bNot supported on the given system.*)", re.IGNORECASE)
+_MARK = re.compile(
+    r"(?:Weight|Hops|Link Type|Link accessibility) between (?:two GPUs|DRM devices)|\(Topology\) Numa|"
+    r"(?m:^[ \t]*={3,} *Bandwidth *={3,}[ \t\r]*$)",
+    re.IGNORECASE,
+)
+_JSON_KEY = re.compile(
+    r"\(Topology\) (Weight|Hops|Link type|Link accessibility) between DRM devices ([0-9]+) and ([0-9]+)"
+)
+_JSON_TABLES = {"Weight": "weight", "Hops": "hops", "Link type": "link_type", "Link accessibility": "access"}
+_OTHER_LINKS = "Non-xGMI links detected"
+"""Below the bandwidth table: some of its cells are of PCIe pairs."""
+_CARD = re.compile(r"card([0-9]{1,4})")
+_REMEDY = (
+    "rocm-smi mixes up its tables when it cannot read one: "
+    "try `rocm-smi --showtopotype` and `rocm-smi --showtoponuma` one by one"
+)
+
+Numa = dict[str, dict[int, int]]
+
+
+def matches(text: str) -> bool:
+    """True if the text has a title, a line or a key of the tool's topology."""
+    return _MARK.search(text) is not None
+
+
+def read(text: str, name: str) -> Topology:
+    """The host that the tables describe.
+
+    Args:
+        text: What the tool printed, or a copy of it.
+        name: Its file name, for messages; its stem names the topology.
+
+    Raises:
+        TopologyError: A table is cut short, damaged or contradicts itself; names file and line.
+    """
+    if '"(Topology)' in text:
+        return _read_json(text, name)
+    lines = plain_lines(text)
+    found = find_tables(lines, name, _title, _GPU)
+    warnings = list(found.warnings)
+    numa = _numa_lines(lines, name, warnings)
+    base = PurePath(name).name
+    problems = [(i, line.strip()) for i, line in enumerate(lines, 1) if _PROBLEM.fullmatch(line)]
+    warnings += [f"{base}:{i}: the tool said {problem[:100]!r}" for i, problem in problems[:4]]
+    sections = list(dict.fromkeys(title[0] for line in lines if (title := _title(line)) and title[0] != "end"))
+    if any(numa.values()) and "numa" not in sections:
+        sections.append("numa")
+    if not found.tables and not any(numa.values()):
+        fail(f"{name}:1", f"no table of GPUs and no line of a NUMA node; {_REMEDY}")
+    xgmi_only = not any(_OTHER_LINKS in line for line in lines)
+    return _topology(name, found.tables, numa, warnings, {"sections": sections}, xgmi_only=xgmi_only)
+
+
+def _title(line: str) -> tuple[str, str] | None:
+    """The section that a line starts; its text stands between rulers of `=`."""
+    text = line.strip(" \t=")
+    key = _KEYS.get(text.lower())
+    if key is not None and (key != "numa_bw" or "=" in line):
+        return key, text
+    return ("end", text) if text.lower() in _END and "=" in line else None
+
+
+def _numa_lines(lines: list[str], name: str, warnings: list[str]) -> Numa:
+    numa: Numa = {"numa_node": {}, "numa_affinity": {}}
+    for index, line in enumerate(lines):
+        found = _NUMA.fullmatch(line)
+        if found is None:
+            continue
+        gpu, value = int(found.group(1)), int(found.group(3))
+        seen = [number for values in numa.values() for number in values.values()]
+        if index == len(lines) - 1 and max(seen, default=0) > 9:  # no line end: the number may go on
+            warnings.append(f"{PurePath(name).name}:{index + 1}: the text ends inside this line; it is not used")
+            continue
+        if numa[_NUMA_FACTS[found.group(2).lower()]].setdefault(gpu, value) != value:
+            fail(
+                f"{name}:{index + 1}", f"another {found.group(2)} of GPU{gpu} stands above; give the output of one run"
+            )
+    return numa
+
+
+def _topology(
+    name: str,
+    tables: tuple[Table, ...],
+    numa: Numa,
+    warnings: list[str],
+    facts: Mapping[str, Any],
+    *,
+    xgmi_only: bool = False,
+) -> Topology:
+    axis = tables[0].axis if tables else ()
+    if len(set(axis)) < len(axis):
+        fail(tables[0].places[0], "a GPU is named twice in the header; give the whole output of the tool")
+    numbers = {gpu for values in numa.values() for gpu in values}
+    others = [f"GPU{i}" for i in sorted(numbers) if f"GPU{i}" not in axis]
+    ids = (*axis, *others)
+    if len(ids) > MAX_GPUS:
+        fail(f"{name}:1", f"{len(ids)} GPUs; a host has at most {MAX_GPUS}")
+    base = PurePath(name).name
+    if axis and others:
+        warnings.append(f"{base}: {group_words(others)}: in no table, only in the NUMA lines")
+    affinity = numa["numa_affinity"]
+    lost = [gpu for gpu in ids if int(gpu[3:]) not in affinity]
+    if lost and numbers:
+        warnings.append(f"{base}: no Numa Affinity for {group_words(lost)}; the text may be cut")
+    gpus = []
+    for gpu in ids:
+        node = affinity.get(int(gpu[3:]), -1)
+        gpus.append(Device(gpu, "gpu", numa=node if node >= 0 else None))
+    all_facts = dict(facts)
+    for key, values in numa.items():
+        if values:
+            all_facts[key] = {gpu: values.get(int(gpu[3:])) for gpu in ids}
+    if affinity and not lost:
+        all_facts["numa_nodes"] = len({gpu.numa for gpu in gpus if gpu.numa is not None}) or None
+    return machine(name, SOURCE, gpus, tables, (all_facts, warnings, _REMEDY), xgmi_only=xgmi_only)
+
+
+def _read_json(text: str, name: str) -> Topology:
+    """`{"system": {"(Topology) Weight between DRM devices 0 and 1": "15"}, "card0": {"(Topology) Numa Node": "0"}}`."""
+    document = document_in(text, name, "{")
+    cells: dict[str, dict[tuple[int, int], str]] = {}
+    numa: Numa = {"numa_node": {}, "numa_affinity": {}}
+    for section, values in document.items() if isinstance(document, dict) else ():
+        if not isinstance(values, dict):
+            continue
+        card = _CARD.fullmatch(section)
+        for key, value in values.items():
+            place = f"{name}: {section}.{key}"[:200]
+            if found := _JSON_KEY.fullmatch(key):
+                if not isinstance(value, str) or len(found[2] + found[3]) > 8:
+                    fail(place, f"expected a text, got {json.dumps(value)[:40]}")
+                value = NOT_AVAILABLE if value == "None" else value
+                cells.setdefault(_JSON_TABLES[found[1]], {})[int(found[2]), int(found[3])] = value
+            elif card and key.startswith("(Topology) Numa "):
+                if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,9}", value):
+                    fail(place, f"expected a NUMA number, got {json.dumps(value)[:40]}")
+                fact = _NUMA_FACTS.get(key.split()[-1].lower())
+                if fact:
+                    numa[fact][int(card[1])] = int(value)
+    numbers = {i for values in cells.values() for pair in values for i in pair}
+    numbers |= {i for values in numa.values() for i in values}
+    if not numbers:
+        fail(f"{name}:1", "no pair of GPUs and no NUMA node; give the output of `rocm-smi --showtopo --json`")
+    if len(numbers) > MAX_GPUS:
+        fail(f"{name}:1", f"{len(numbers)} GPUs; a host has at most {MAX_GPUS}")
+    order = sorted(numbers)
+    tables = tuple(_json_table(key, values, order, name) for key, values in cells.items())
+    return _topology(name, tables, numa, [], {"sections": [*cells, *(["numa"] if any(numa.values()) else [])]})
+
+
+def _json_table(key: str, cells: dict[tuple[int, int], str], order: list[int], name: str) -> Table:
+    """The square table of pairs that are named once each."""
+    rows = []
+    for a in order:
+        row = []
+        for b in order:
+            cell = "0" if a == b else cells.get((a, b), cells.get((b, a)))
+            if cell is None:
+                fail(f"{name}: system", f"no {key} between devices {a} and {b}; give the whole output of the tool")
+            row.append(cell)
+        rows.append(tuple(row))
+    axis = tuple(f"GPU{i}" for i in order)
+    return Table(key, key, axis, tuple(rows), tuple(f"{name}: system" for _ in order))
