@@ -17,6 +17,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from topocomm.errors import TopologyError
@@ -59,24 +60,39 @@ def main() -> None:
     parser.add_argument("--only", help="one reader")
     options = parser.parse_args()
     captures = captures_by_reader()
-    for name, texts in sorted(captures.items()):
-        if options.only in (None, name):
-            began = time.perf_counter()
-            read = reader_of(name)
-            counts = [0, 0]
-            for number in range(options.inputs):
-                rng = random.Random(f"{options.seed} {name} {number}")
-                text = damaged(rng, texts)
-                counts[
-                    outcome(recognise.read if number % 10 == 0 else read, text, f"{name}, seed {options.seed} {number}")
-                ] += 1
-            longest_s = max(large_s(read, text, name) for text in texts)
-            print(
-                f"{name}: {options.inputs} inputs of {len(texts)} captures, {counts[1]} read, {counts[0]} refused, "
-                f"{time.perf_counter() - began:.0f} s; a mebibyte takes at most {longest_s:.2f} s",
-                flush=True,
-            )
-    print(f"readers: {len(captures)}, seed {options.seed}: nothing but clear errors")
+    names = [name for name in sorted(captures) if options.only in (None, name)]
+    with ProcessPoolExecutor() as pool:
+        runs = [pool.submit(soak, name, captures[name], options.inputs, options.seed) for name in names]
+        for run in runs:
+            try:
+                print(run.result(), flush=True)
+            except Found as found:
+                pool.shutdown(cancel_futures=True)
+                raise SystemExit(str(found)) from None
+    print(f"readers: {len(names)}, seed {options.seed}: nothing but clear errors")
+
+
+class Found(Exception):
+    """What ends the run: an input that a reader does not stand."""
+
+
+def soak(name: str, texts: list[str], inputs: int, seed: int) -> str:
+    """One reader's inputs; a line of figures.
+
+    Raises:
+        Found: An input gave another exception, or took too long.
+    """
+    began, read = time.perf_counter(), reader_of(name)
+    counts = [0, 0]
+    for number in range(inputs):
+        rng = random.Random(f"{seed} {name} {number}")
+        reading = recognise.read if number % 10 == 0 else read
+        counts[outcome(reading, damaged(rng, texts), f"{name}, seed {seed} {number}")] += 1
+    longest_s = max(large_s(read, text, name) for text in texts)
+    return (
+        f"{name}: {inputs} inputs of {len(texts)} captures, {counts[1]} read, {counts[0]} refused, "
+        f"{time.perf_counter() - began:.0f} s; a mebibyte takes at most {longest_s:.2f} s"
+    )
 
 
 def captures_by_reader() -> dict[str, list[str]]:
@@ -101,7 +117,7 @@ def reader_of(name: str) -> Reader:
 
 
 def outcome(read: Reader, text: str, what: str) -> bool:
-    """Whether the text is read; ends the run where anything but a clear error comes out."""
+    """Whether the text is read; anything but a clear error ends the run."""
     try:
         read(text, "capture")
     except TopologyError as error:
@@ -114,12 +130,12 @@ def outcome(read: Reader, text: str, what: str) -> bool:
 
 
 def fail(text: str, what: str) -> None:
-    """End the run and keep the input."""
+    """Ends the run, and keeps the input."""
     with tempfile.NamedTemporaryFile(
         "w", suffix=".txt", delete=False, encoding="utf-8", errors="surrogatepass"
     ) as file:
         file.write(text)
-    raise SystemExit(f"{what}\nthe input is in {file.name}")
+    raise Found(f"{what}\nthe input is in {file.name}")
 
 
 def damaged(rng: random.Random, texts: list[str]) -> str:

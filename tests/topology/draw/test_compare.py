@@ -72,6 +72,8 @@ def test_directions_and_unknown_figures():
 
     assert "  GB/s 32 -> 32/16: pcie GPU0-GPU1" in differences(pair(32.0, 32.0), pair(32.0, 16.0))
     assert "  GB/s 32/16 -> 16/32: pcie GPU0-GPU1" in differences(pair(32.0, 16.0), pair(16.0, 32.0))
+    turned = replace(pair(32.0, 16.0), links=pair(32.0, 16.0).links[::-1])
+    assert differences(pair(32.0, 16.0), turned) == ["No difference in devices, pairs and links."]
     assert "  GB/s 32 -> not known: pcie GPU0-GPU1" in differences(pair(32.0, 32.0), pair(None, None))
 
 

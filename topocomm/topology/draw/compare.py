@@ -70,7 +70,7 @@ class _Side:
             a, b = names[link.src], names[link.dst]
             forth = _natural(a) < _natural(b)
             ways = self.links.setdefault(f"{link.kind} {a}-{b}" if forth else f"{link.kind} {b}-{a}", [])
-            ways.append(link)
+            ways.insert(0 if forth else len(ways), link)
 
 
 def _missing(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[str, str]) -> list[str]:

@@ -87,13 +87,13 @@ def links_words(links: Sequence[Link]) -> str:
         both = any(other.src == link.dst and other.dst == link.src for other in links)
         same = both and (link.dst, link.src) not in told
         arrow = "to and from" if same else "to"
-        lines += [f"{link.src} {arrow} {link.dst}: {kind_words(link.kind)}", _rate(link), _latency(link)]
+        lines += [f"{link.src} {arrow} {link.dst}: {kind_words(link.kind)}", _rate(link, same), _latency(link)]
         if link.gap_us is not None:
             lines.append(f"at least {link.gap_us:.6g} us between two messages")
     return "\n".join(lines)
 
 
-def _rate(link: Link) -> str:
+def _rate(link: Link, both: bool) -> str:
     lanes = f"{link.lanes} links, " if link.lanes and link.lanes > 1 else "1 link, " if link.lanes else ""
     if link.gb_per_s is None:
         row = assume(link.kind)
@@ -108,7 +108,7 @@ def _rate(link: Link) -> str:
         "",
     )
     words = _SOURCES[link.gb_per_s_source] + (f": {why}" if why else "")
-    return f"{lanes}{link.gb_per_s:.6g} GB/s each way ({words})"
+    return f"{lanes}{link.gb_per_s:.6g} GB/s{' each way' * both} ({words})"
 
 
 def _latency(link: Link) -> str:

@@ -159,9 +159,10 @@ class _Builder:
                 self._hang(branch)
             elif branch.type in _KINDS:
                 self._join(branch)
-            elif branch.type == "NET" and self.ids.get(branch.parent, "") != self.ids[branch.node]:
-                bandwidth = branch.gb_per_s
-                self._add(both_ways(self.ids[branch.node], self.ids[branch.parent], "pcie", gb_per_s=bandwidth))
+            elif branch.type == "NET":
+                node, parent = self.ids.get(branch.node), self.ids.get(branch.parent)
+                if node and parent and node != parent:  # a damaged name is no device
+                    self._add(both_ways(node, parent, "pcie", gb_per_s=branch.gb_per_s))
 
     def _place(self) -> None:
         """Ids for all nodes that become devices; boards and cards with one device are that device."""

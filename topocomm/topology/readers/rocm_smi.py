@@ -39,7 +39,7 @@ _NUMA = re.compile(
     r"\s*GPU\s?\[?([0-9]{1,4})\]?\s*:\s*\(Topology\)\s*Numa (Node|Affinity)\s*:\s*(-?[0-9]{1,9})\s*", re.IGNORECASE
 )
 _NUMA_FACTS = {"node": "numa_node", "affinity": "numa_affinity"}
-_PROBLEM = re.compile(r"\s*(?:(?:ERROR|WARNING)\b.*|.{0,200}\bNot supported on the given system.*)", re.IGNORECASE)
+_PROBLEM = re.compile(r"\s*+(?:(?:ERROR|WARNING)\b.*|.{0,200}\bNot supported on the given system.*)", re.IGNORECASE)
 _MARK = re.compile(
     r"(?:Weight|Hops|Link Type|Link accessibility) between (?:two GPUs|DRM devices)|\(Topology\) Numa|"
     r"(?m:^[ \t]*={3,} *Bandwidth *={3,}[ \t\r]*$)",
