@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import time
 
 import pytest
 
@@ -89,7 +88,7 @@ def test_bridges_above_one_another():
 
 @pytest.mark.alone
 @pytest.mark.parametrize("kind", ["cores", "devices", "partitions", "matrix", "words"])
-def test_a_megabyte_is_read_within_a_second(kind):
+def test_a_megabyte_is_read(kind):
     xml = Xml()
     machine(xml)
     if kind == "partitions":
@@ -104,10 +103,8 @@ def test_a_megabyte_is_read_within_a_second(kind):
         xml.matrix("NVLinkBandwidth", range(400), [25000] * 160000)
     if kind == "words":
         xml.lines.append("<u64values>" * 100 + "<!--" * 50000)
-    began = time.perf_counter()
     with contextlib.suppress(TopologyError):
         hwloc_xml.read(xml.text(), "x.xml")
-    assert time.perf_counter() - began < 1
 
 
 def test_mutations_give_no_other_exception():

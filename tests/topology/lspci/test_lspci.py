@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import time
 
 import pytest
 
@@ -205,12 +204,10 @@ def test_more_gpus_than_a_host_has():
     ],
     ids=["lines", "dashes", "bars", "chain", "branches", "roots"],
 )
-def test_a_megabyte_is_read_within_a_second(text):
-    began = time.perf_counter()
+def test_a_megabyte_is_read(text):
     with contextlib.suppress(TopologyError):
         lspci.matches(text)
         lspci.read(text, "x.txt")
-    assert time.perf_counter() - began < 1
 
 
 def test_mutations_give_no_other_exception_and_no_other_gpu():

