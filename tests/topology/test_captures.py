@@ -7,7 +7,7 @@ import pytest
 from topocomm.topology import recognise
 from topocomm.topology.readers import topology_json
 
-FOLDER = Path(__file__).parents[1] / "data/topologies"
+FOLDER = Path(__file__).parents[1] / "data/captures"
 CAPTURES = sorted(path for path in FOLDER.glob("*/*") if path.is_file())
 
 

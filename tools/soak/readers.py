@@ -25,7 +25,7 @@ from topocomm.topology import recognise
 from topocomm.topology.readers.topology_json import dumps
 
 TESTS = Path(__file__).parents[2] / "tests"
-CAPTURES = (TESTS / "data/topologies", TESTS / "topology")
+CAPTURES = (TESTS / "data/topologies", TESTS / "data/captures")
 ENDINGS = (".txt", ".xml", ".json", ".log")
 LIMIT_S = 1.0
 """Processor time that an input of a mebibyte may take."""
