@@ -89,6 +89,7 @@ def test_catalogue(name, count):
         assert reached == pytest.approx(KNOWN[name, count], rel=1e-3)
 
 
+@pytest.mark.long
 def test_two_racks():
     found, reached = check(catalog(RACKS[0], hosts=RACKS[1]), "allreduce")
     assert reached >= 0.998 * found.bound_gb_per_s
