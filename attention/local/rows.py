@@ -161,7 +161,9 @@ class SameAgain:
         self._task = np.array(_task(inputs, items, (0, 0)), np.int64)
         self._tables = (_no_rules(q.shape[2]), NONE, NONE, NONE)
         self._bends, self._like = _bends(inputs.scale, spec.softcap, spec.alibi_slopes), LIKE[k.dtype]
-        self._kernel = _kernel().attend_items
+        kernel = _kernel()
+        self._kernel = kernel.attend_items
+        self._layout, self._addresses = slice(kernel.PAGE, kernel.Q_KIND), slice(kernel.Q_AT, None)
 
     def run(self, q: Any, k: Any, v: Any, result: Place) -> bool:
         """Write the result to these addresses; False, and nothing done, where the tensors are of another kind."""
@@ -183,15 +185,13 @@ class SameAgain:
         ):
             return False
         task = self._task
-        task[_PAGE:_Q_KIND] = (n, *q.stride(), *k_strides[:3], *v_strides[:3])
-        task[_Q_AT:] = (q.data_ptr(), k.data_ptr(), v.data_ptr(), *result)
+        task[self._layout] = (n, *q.stride(), *k_strides[:3], *v_strides[:3])
+        task[self._addresses] = (q.data_ptr(), k.data_ptr(), v.data_ptr(), *result)
         self._kernel(task, (*self._tables, np.array([[0, n]])), self._bends, self._like)
         return True
 
 
 _UNBOUNDED = 1 << 62
-_PAGE, _Q_KIND, _Q_AT = 8, 19, 20
-"""Where these stand in a task."""
 
 
 def _task(inputs: Inputs, items: int, result: Place) -> list[int]:
