@@ -288,6 +288,6 @@ def cluster(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["text", "json", "html"])
-def test_a_cluster_of_1024_hosts_takes_seconds(cluster, tmp_path, name):
+def test_a_cluster_of_1024_hosts_is_written(cluster, tmp_path, name):
     done = in_process("inspect", "--input", cluster, "--format", name, "--output", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import PurePath
 
 from topocomm.cli.output import write_result
@@ -57,37 +58,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+RENDERERS = {
+    "json": ("readers.topology_json", "dumps"),
+    "matrix": ("draw.matrix", "render"),
+    "dot": ("draw.dot", "render"),
+    "svg": ("draw.machine_svg", "render"),
+    "html": ("draw.html_page", "render"),
+    "nccl-xml": ("draw.nccl_xml", "render"),
+    "env": ("draw.environment", "render"),
+}
+"""Module and function of each format but text."""
+
+
 def _renderer(args: argparse.Namespace) -> Callable[[Topology], str]:
     """The format's function; only its own modules are imported, so that each format starts fast."""
-    name = args.format or "text"
-    if name == "json":
-        from topocomm.topology.readers import topology_json
-
-        return topology_json.dumps
-    if name == "matrix":
-        from topocomm.topology.draw import matrix
-
-        return matrix.render
-    if name == "dot":
-        from topocomm.topology.draw import dot
-
-        return dot.render
-    if name == "svg":
-        from topocomm.topology.draw import machine_svg
-
-        return machine_svg.render
-    if name == "html":
-        from topocomm.topology.draw import html_page
-
-        return html_page.render
-    if name == "nccl-xml":
-        from topocomm.topology.draw import nccl_xml
-
-        return nccl_xml.render
-    if name == "env":
-        from topocomm.topology.draw import environment
-
-        return environment.render
+    if args.format in RENDERERS:
+        module, function = RENDERERS[args.format]
+        found: Callable[[Topology], str] = getattr(import_module(f"topocomm.topology.{module}"), function)
+        return found
     return lambda topology: render(topology, next_command=_next_command(args, topology))
 
 

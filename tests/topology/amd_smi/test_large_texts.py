@@ -29,7 +29,7 @@ BANDWIDTH = f"NUMA BW TABLE:\n{bus(0)} {bus(1)}\n{bus(0)} "
     ],
     ids=range(11),
 )
-def test_in_time(reader, text):
+def test_a_megabyte_is_read(reader, text):
     for other in (amd_smi, amd_smi_json, amd_smi_xgmi):
         other.matches(text)
     with suppress(TopologyError):
