@@ -15,6 +15,7 @@ from topocomm.execute.communicator import Communicator
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.handle import Handle
 from topocomm.execute.launch import init
+from topocomm.execute.ping_pong import measure
 from topocomm.operators.builtin import (
     AFFINE,
     AFFINE_MATRIX,
@@ -84,6 +85,7 @@ __all__ = [
     "discover",
     "init",
     "load",
+    "measure",
     "plan",
     "row_kernel",
     "run_local",

@@ -1,15 +1,19 @@
-"""`topocomm inspect`: the topology of this machine, of captured dumps, or of a catalogue system, in many formats."""
+"""`topocomm inspect`: the topology of this machine or job, of captured dumps, or of a catalogue system."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import PurePath
 
+from topocomm.cli.job import join, launched_as, speaks
 from topocomm.cli.output import write_result
-from topocomm.cli.sources import add_sources, read_sources, source_words
+from topocomm.cli.sources import add_sources, read_job, read_sources, source_words
 from topocomm.errors import TopologyError
+from topocomm.execute.bootstrap import run_local
+from topocomm.topology.draw import measured
 from topocomm.topology.draw.text import render, to_ascii
 from topocomm.topology.model import Topology
 
@@ -24,6 +28,19 @@ FORMATS = {
     "env": "a shell file: network cards and cores for each rank",
 }
 """Name and one line of help of every format."""
+RENDERERS = {
+    "json": ("readers.topology_json", "dumps"),
+    "matrix": ("draw.matrix", "render"),
+    "dot": ("draw.dot", "render"),
+    "svg": ("draw.machine_svg", "render"),
+    "html": ("draw.html_page", "render"),
+    "nccl-xml": ("draw.nccl_xml", "render"),
+    "env": ("draw.environment", "render"),
+}
+"""Module and function of each format but text."""
+
+MOST_THREADS = 16
+"""Of those that measure without a launcher."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,14 +48,20 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "inspect",
         help="the topology of a machine",
-        description="The topology of this machine, of captured dumps (format recognised by content), "
-        "or of a catalogue system.",
+        description="The topology of this machine (under mpirun, torchrun or srun of the whole job), of captured dumps "
+        "(format recognised by content), or of a catalogue system.",
     )
     add_sources(parser)
     words = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
     parser.add_argument("--format", choices=FORMATS, help=f"default: text; {words}")
     parser.add_argument(
         "--compare", metavar="FILE", help="say in text how the topology differs from that in a captured dump or JSON"
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="time messages between the ranks of this job (without a launcher: threads, one a core): measured figures "
+        "beside nominal ones, and the topology with those; --format json is one to plan on",
     )
     parser.add_argument("--output", metavar="FILE", help="write there instead of stdout, whole or not at all")
 
@@ -50,24 +73,38 @@ def run(args: argparse.Namespace) -> int:
         TopologyError: The source is unusable, or the format cannot show it.
         OSError: The output cannot be written.
     """
-    if args.compare is not None and args.format not in (None, "text"):
-        raise TopologyError(f"--compare prints text: leave --format {args.format} out")
-    topology = read_sources(args)
+    _check(args)
+    topology = _measured(args) if args.measure else read_job(args)
+    if not speaks():
+        return 0
     text = _comparison(args, topology) if args.compare is not None else _renderer(args)(topology)
+    if args.measure:
+        table = measured.render(topology)
+        if args.format in (None, "text") and args.compare is None:
+            text = f"{text}\n{table}"
+        else:
+            sys.stderr.write(table)
     write_result(text, args.output, plain=to_ascii)
     return 0
 
 
-RENDERERS = {
-    "json": ("readers.topology_json", "dumps"),
-    "matrix": ("draw.matrix", "render"),
-    "dot": ("draw.dot", "render"),
-    "svg": ("draw.machine_svg", "render"),
-    "html": ("draw.html_page", "render"),
-    "nccl-xml": ("draw.nccl_xml", "render"),
-    "env": ("draw.environment", "render"),
-}
-"""Module and function of each format but text."""
+def _check(args: argparse.Namespace) -> None:
+    if args.compare is not None and args.format not in (None, "text"):
+        raise TopologyError(f"--compare prints text: leave --format {args.format} out")
+    if args.measure and (args.input or args.system or args.hosts is not None):
+        given = "--input" if args.input else "--system" if args.system else "--hosts"
+        raise TopologyError(f"--measure times messages on the machine of this job: leave {given} out")
+
+
+def _measured(args: argparse.Namespace) -> Topology:
+    """The job's topology with measured figures; without a launcher that of threads, one on each endpoint."""
+    from topocomm.execute.ping_pong import measure
+
+    if launched_as() is None:
+        here = read_sources(args)
+        return run_local(measure, ranks=min(max(len(here.endpoints), 2), MOST_THREADS), topology=here)[0]
+    with join() as comm:
+        return measure(comm)
 
 
 def _renderer(args: argparse.Namespace) -> Callable[[Topology], str]:
@@ -93,6 +130,10 @@ def _comparison(args: argparse.Namespace, topology: Topology) -> str:
 
 def _next_command(args: argparse.Namespace, topology: Topology) -> str:
     """A plan on this topology, or where there is nothing to plan on, a machine that has more."""
+    if args.measure:
+        return (
+            "the same with --format json --output machine.json, then topocomm plan --input machine.json --bytes 64KiB"
+        )
     if len(topology.endpoints) < 2:
         return "topocomm plan --system dgx-h100 --bytes 64KiB"
     return " ".join(filter(None, ("topocomm plan", source_words(args), "--bytes 64KiB")))

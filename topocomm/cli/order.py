@@ -6,10 +6,11 @@ import argparse
 import sys
 from typing import Any
 
+from topocomm.cli.job import speaks
 from topocomm.cli.output import write_result
 from topocomm.cli.ranks import parse_ranks
 from topocomm.cli.sizes import parse_bytes
-from topocomm.cli.sources import add_sources, read_sources
+from topocomm.cli.sources import add_sources, read_job
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.formats.rank_order import devicemesh, map_by, rankfile
@@ -48,7 +49,9 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the order, and what it gains on stderr; returns the exit status."""
-    topology = read_sources(args)
+    topology = read_job(args)
+    if not speaks():
+        return 0
     found = best_order(
         topology,
         args.collective,

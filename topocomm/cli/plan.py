@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from topocomm.cli.job import speaks
 from topocomm.cli.output import write_result
 from topocomm.cli.ranks import parse_ranks
 from topocomm.cli.sizes import parse_bytes, parse_sizes
-from topocomm.cli.sources import add_sources, read_sources
+from topocomm.cli.sources import add_sources, read_job
 from topocomm.errors import OperatorError, PlanError
 from topocomm.operators.find import find_operator
 from topocomm.operators.operator import ALIGNMENT_BYTES, Operator
@@ -97,7 +98,9 @@ def _rare_collection() -> Iterator[None]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    whole = _with_launches(read_sources(args), args.launch_us)
+    whole = _with_launches(read_job(args), args.launch_us)
+    if not speaks():
+        return 0
     topology = without(whole, args.without) if args.without else whole
     if args.sizes is not None:
         write_result(_crossover(args, topology), None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from topocomm.cli.job import join, launched_as
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Topology
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Adds `--input FILE ... | --system NAME [--hosts N]`; without them this machine is meant."""
+    """Adds `--input FILE ... | --system NAME [--hosts N]`; without them this machine or job is meant."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--input",
@@ -42,6 +43,15 @@ def read_sources(args: argparse.Namespace) -> Topology:
     from topocomm.topology.discover import discover
 
     return discover()
+
+
+def read_job(args: argparse.Namespace) -> Topology:
+    """As `read_sources`, but without sources under a launcher the whole job; then collective over its ranks."""
+    launched = launched_as()
+    if args.system is not None or args.input or args.hosts is not None or launched is None or launched[2] == 1:
+        return read_sources(args)
+    with join() as comm:
+        return comm.topology
 
 
 def _from_files(paths: list[str]) -> Topology:
