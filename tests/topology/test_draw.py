@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from tests.topology.matrices import facts_of, render_tabs
 from tests.topology.test_topology_json import topologies
 from topocomm.topology.catalog import SYSTEMS, catalog
+from topocomm.topology.draw.counts import counts
 from topocomm.topology.draw.names import label, listed, plural, ranges
 from topocomm.topology.draw.text import render, to_ascii
 from topocomm.topology.merge import merge_hosts
-from topocomm.topology.model import Device
+from topocomm.topology.model import Device, Topology
 from topocomm.topology.readers import nvidia_smi
 from topocomm.topology.recognise import load
 
@@ -134,6 +135,13 @@ def test_ranges(names, text):
 )
 def test_labels(device, text):
     assert label(device) == text
+
+
+def test_further_ports_of_a_card_are_neither_nics_nor_network_switches():
+    port = Device("mlx5_1", "switch", name="network port mlx5_1")
+    card = Topology("card", "test", (Device("mlx5_0", "nic"), port, Device("leaf", "switch", host="network")), ())
+    assert label(port) == "PORT/mlx5_1"
+    assert counts(card) == "1 NIC, 1 further NIC port, 1 network switch"
 
 
 def test_names_of_nics_are_shown_while_short():

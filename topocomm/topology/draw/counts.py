@@ -12,6 +12,7 @@ _SWITCHES = {
     "PCI": "PCIe switch",
     "HB": "host bridge",
     "ADP": "network card",
+    "PORT": "further NIC port",
     "SW": "network switch",
 }
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from topocomm.topology.model import Device, Link
+from topocomm.topology.nccl_paths import is_port
 
 _TYPES = {
     "nvlink": "NVL",
@@ -33,8 +34,13 @@ def label(device: Device) -> str:
     stem, ident = (split[1].lower(), split[2]) if split else ("", local)
     if device.kind == "numa":
         ident = "?" if device.numa is None else str(device.numa)
-    kind = _SWITCHES.get(stem, "SW") if device.kind == "switch" else device.kind.upper()
-    return f"{kind}/{ident}"
+    return f"{_kind(device, stem)}/{ident}"
+
+
+def _kind(device: Device, stem: str) -> str:
+    if device.kind != "switch":
+        return device.kind.upper()
+    return "PORT" if is_port(device) else _SWITCHES.get(stem, "SW")
 
 
 def named(device: Device) -> str:
