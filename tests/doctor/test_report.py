@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from tests.doctor.findings import OPEN_MPI
 from topocomm import catalog
 from topocomm.cli.main import main
 from topocomm.doctor.anonymous import Anonymous, anonymous
 from topocomm.doctor.checks import check_machine
 from topocomm.doctor.finding import Finding
 from topocomm.doctor.pair_matrix import pair_matrices
-from topocomm.doctor.report import Here, report_text
+from topocomm.doctor.report import Here, findings_text, report_text
 from topocomm.topology.model import Device
 from topocomm.topology.readers import nvidia_smi, topology_json
 from topocomm.topology.readers.topology_json import dumps
@@ -221,6 +222,35 @@ def test_the_command_on_a_dump(capsys, tmp_path, monkeypatch, planted):
     out = capsys.readouterr().out
     assert not [word for word in PLANTED if word.lower() in out.lower()]
     assert re.search(r"^ok    topology       input0 \(", out, re.MULTILINE)
+
+
+def test_text_counts_levels_and_fits_100_columns():
+    text = findings_text([Finding("FAIL", "topology", "word " * 60, "repair it " * 15), Finding("ok", "a", "b")])
+    assert max(map(len, text.splitlines())) < 100
+    assert text.splitlines()[-1] == "1 FAIL, 1 ok"
+    assert "-> repair it" in text
+
+
+def test_the_report_shows_variables_and_hides_secrets():
+    environment = {
+        "OMPI_MCA_x": "1",
+        "PMIX_SERVER_URI": "tcp://1",
+        "OMPI_KEY": "k",
+        "HOME": "/h",
+        "TOPOCOMM_CHECK": "first",
+    }
+    machine = catalog("dgx-h100")
+    text = report_text([], machine, anonymous(machine, environment), here=Here(environment, OPEN_MPI))
+    for part in (
+        "OMPI_MCA_x=1",
+        "TOPOCOMM_CHECK=first",
+        "PMIX_SERVER_URI=(not shown)",
+        "OMPI_KEY=(not shown)",
+        OPEN_MPI,
+        f"digest {machine.digest[:12]}",
+    ):
+        assert part in text
+    assert "HOME" not in text
 
 
 def test_long_texts_are_quick():

@@ -1,10 +1,10 @@
 import json
-import random
 from pathlib import Path
 
 import pytest
 
 import topocomm
+from tests.topology import damage
 from tests.topology.paths import latency_us
 from topocomm.errors import TopologyError
 from topocomm.topology import fabric
@@ -235,18 +235,10 @@ def test_damage_is_named_with_its_place(text, message):
 
 
 def test_changed_texts_are_read_or_refused():
-    dice = random.Random(7)
     words = [*"[]{}:-,\"'#\\= \n\t", "[1-9]", "Switches=", "- ", "\n  ", "nodes:", "node1"]
-    for _ in range(1500):
-        text = dice.choice((CONF, SLURM_YAML, MODEL))
-        for _ in range(dice.randrange(1, 4)):
-            at = dice.randrange(len(text))
-            text = text[:at] + dice.choice(words) + text[at + dice.randrange(6) :]
-        try:
-            found = read(text, "f")
-        except TopologyError:
-            continue
-        assert set(found.hosts) == set(found.switches)
+    found, _ = damage.attempts(fabric, (CONF, SLURM_YAML, MODEL), [damage.put(words, range(6))], seed=7, times=1500)
+    assert found
+    assert all(set(one.hosts) == set(one.switches) for one in found)
 
 
 @pytest.mark.parametrize(

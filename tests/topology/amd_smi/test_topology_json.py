@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.topology.amd_smi.texts import all_pairs, bus, codes_of, json_links, json_maps, survives
+from tests.topology.amd_smi.texts import all_pairs, bus, codes_of, json_links, json_maps, readable
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi, topology_json
 
@@ -166,5 +166,5 @@ def test_too_many_gpus():
 
 
 def test_mutations():
-    assert survives(amd_smi_json.read, json_links(3, NEW), 2) > 10
-    assert survives(amd_smi_json.read, json_maps(3, OLD), 3) > 10
+    assert readable(amd_smi_json, json_links(3, NEW), 2) > 10
+    assert readable(amd_smi_json, json_maps(3, OLD), 3) > 10

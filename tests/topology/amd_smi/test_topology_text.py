@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.topology.amd_smi.texts import all_pairs, amd_tables, bus, codes_of, survives
+from tests.topology.amd_smi.texts import all_pairs, amd_tables, bus, codes_of, readable
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
 
@@ -175,7 +175,7 @@ def test_too_many_gpus():
 
 def test_mutations():
     text = amd_tables(4, MESH, legend=True)
-    assert survives(amd_smi.read, text, 1) > 20
+    assert readable(amd_smi, text, 1) > 20
 
 
 def test_the_largest_host_is_read():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.topology.amd_smi.texts import all_pairs, bus, codes_of, status_table, survives, xgmi_table
+from tests.topology.amd_smi.texts import all_pairs, bus, codes_of, readable, status_table, xgmi_table
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
 
@@ -213,5 +213,5 @@ def test_no_gpu():
 
 def test_mutations():
     text = xgmi_table(4, "32 Gb/s", "512 Gb/s", "XGMI", traffic, by_bus_id=False) + "\n"
-    assert survives(amd_smi_xgmi.read, text + status_table(4, lambda i, j: "U"), 4) > 10
-    assert survives(amd_smi_xgmi.read, json_of(3, wrap=True, status="U"), 5) > 10
+    assert readable(amd_smi_xgmi, text + status_table(4, lambda i, j: "U"), 4) > 10
+    assert readable(amd_smi_xgmi, json_of(3, wrap=True, status="U"), 5) > 10

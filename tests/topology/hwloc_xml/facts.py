@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
+from tests.topology.dumps import NO_FACTS
 from topocomm.topology.model import Topology
 
-SHARED = Path(__file__).parents[4] / "shared/topologies"
-NOTES = ("kind", "notes", "links_note", "malformed")
-
-
-def shared(kind: str) -> list[Path]:
-    """The dumps of a kind that lie beside the repository; none where they are absent."""
-    return sorted(path for path in (SHARED / kind).glob("*") if not path.name.endswith(".expect.json"))
-
-
-def expected(path: Path) -> dict[str, Any]:
-    """The facts beside a dump."""
-    facts: dict[str, Any] = json.loads(path.with_suffix(".expect.json").read_text())
-    return facts
+NOTES = {*NO_FACTS, "links_note", "malformed"}
 
 
 def codes_of(topology: Topology) -> dict[str, str | None]:

@@ -2,16 +2,14 @@
 
 import pytest
 
-from tests.topology.hwloc_xml.facts import assert_facts, codes_of, expected, shared
+from tests.topology.dumps import each_of, expected
+from tests.topology.hwloc_xml.facts import assert_facts, codes_of
 from tests.topology.hwloc_xml.machines import Xml, machine, mask, package, two_sockets
 from tests.topology.paths import latency_us
 from topocomm.topology.readers import hwloc_xml
 
-DUMPS = shared("hwloc-xml")
 
-
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("hwloc-xml")
 def test_shared_dumps(path):
     assert_facts(hwloc_xml.read(path.read_text(), str(path)), expected(path))
 

@@ -1,21 +1,17 @@
 """Trees of `lspci -tv`: codes, what counts as a GPU and as a NIC, what is damaged."""
 
-import contextlib
-import random
-
 import pytest
 
-from tests.topology.hwloc_xml.facts import assert_facts, codes_of, expected, shared
+from tests.topology import damage
+from tests.topology.dumps import each_of, expected
+from tests.topology.hwloc_xml.facts import assert_facts, codes_of
 from tests.topology.lspci.trees import A100, CX6, draw, server
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import lspci
 from topocomm.topology.readers.pci_names import is_gpu, is_nic, nic_model
 
-DUMPS = shared("lspci-tv")
 
-
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("lspci-tv")
 def test_shared_dumps(path):
     assert_facts(lspci.read(path.read_text(), str(path)), expected(path))
 
@@ -205,31 +201,13 @@ def test_more_gpus_than_a_host_has():
     ids=["lines", "dashes", "bars", "chain", "branches", "roots"],
 )
 def test_a_megabyte_is_read(text):
-    with contextlib.suppress(TopologyError):
-        lspci.matches(text)
-        lspci.read(text, "x.txt")
+    damage.attempt(lspci, text)
 
 
 def test_mutations_give_no_other_exception_and_no_other_gpu():
-    rng = random.Random(5)
     known = set(lspci.read(TREE, "x.txt").facts["gpu_busids"])
-    for _ in range(3000):
-        lines = list(LINES)
-        for _ in range(rng.randint(1, 2)):
-            i, j = rng.randrange(len(lines)), rng.randrange(len(lines))
-            how = rng.randrange(4)
-            if how == 0:
-                lines[i], lines[j] = lines[j], lines[i]
-            elif how == 1:
-                lines[i] = lines[i][: rng.randrange(len(lines[i]) + 1)]
-            elif how == 2:
-                at = rng.randrange(len(lines[i]) + 1)
-                lines[i] = lines[i][:at] + rng.choice(["", " ", "  ", "|", "+-", "\\-", "["]) + lines[i][at:]
-            else:
-                lines.pop(i)
-        try:
-            found = lspci.read("\n".join(lines), "x.txt")
-        except TopologyError as error:
-            assert str(error).startswith("x.txt")  # noqa: PT017 - the message of any mutation
-        else:
-            assert set(found.facts["gpu_busids"]) <= known
+    more = damage.of_a_line(damage.put(["", " ", "  ", "|", "+-", "\\-", "["], [0]))
+    changes = [damage.swap_lines, damage.cut_line, more, damage.lose_lines()]
+    read, _ = damage.attempts(lspci, [TREE, TREE.rstrip()], changes, seed=5, times=3000, most=2)
+    assert read
+    assert all(set(found.facts["gpu_busids"]) <= known for found in read)

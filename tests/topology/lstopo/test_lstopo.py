@@ -1,20 +1,16 @@
 """Texts of lstopo: styles of several versions, places, what is damaged."""
 
-import contextlib
-import random
-
 import pytest
 
-from tests.topology.hwloc_xml.facts import assert_facts, codes_of, expected, shared
+from tests.topology import damage
+from tests.topology.dumps import each_of, expected
+from tests.topology.hwloc_xml.facts import assert_facts, codes_of
 from tests.topology.lstopo.texts import ARM, OLD, VERBOSE, WORKSTATION
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import lstopo
 
-DUMPS = shared("lstopo-text")
 
-
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("lstopo-text")
 def test_shared_dumps(path):
     assert_facts(lstopo.read(path.read_text(), str(path)), expected(path))
 
@@ -144,37 +140,16 @@ def test_damage(text, message):
 @pytest.mark.parametrize("line", ["PU L#1 (P#1)", "PCI 01:00.0 (Ethernet)", 'Net "x" + ' * 3, "A" * 200, "(" * 200])
 def test_a_megabyte_is_read(line):
     text = WORKSTATION + f"  {line}\n" * (1_000_000 // (len(line) + 3))
-    for reading in (lstopo.matches, lambda text: lstopo.read(text, "x.txt")):
-        with contextlib.suppress(TopologyError):
-            reading(text)
+    damage.attempt(lstopo, text)
 
 
 @pytest.mark.alone
 def test_long_lines_are_read():
     for line in ("Core L#1 + " * 90_000, "PCI " + '"' * 900_000, "a=" * 400_000, "PCI(" * 250_000):
-        with contextlib.suppress(TopologyError):
-            lstopo.read(f"Machine (1GB)\n  {line}\n", "x.txt")
+        damage.attempt(lstopo, f"Machine (1GB)\n  {line}\n")
 
 
 def test_mutations_give_no_other_exception():
-    rng = random.Random(11)
-    for _ in range(3000):
-        lines = rng.choice([WORKSTATION, VERBOSE, OLD, ARM]).split("\n")
-        for _ in range(rng.randint(1, 3)):
-            i, j = rng.randrange(len(lines)), rng.randrange(len(lines))
-            how = rng.randrange(5)
-            if how == 0:
-                lines[i], lines[j] = lines[j], lines[i]
-            elif how == 1:
-                lines[i] = lines[i][: rng.randrange(len(lines[i]) + 1)]
-            elif how == 2:
-                lines[i] = " " * rng.randrange(12) + lines[i].strip()
-            elif how == 3:
-                at = rng.randrange(len(lines[i]) + 1)
-                lines[i] = lines[i][:at] + rng.choice('0123456789(#"):+{}xP ') + lines[i][at + 1 :]
-            else:
-                lines.insert(i, lines[j])
-        try:
-            lstopo.read("\n".join(lines), "x.txt")
-        except TopologyError as error:
-            assert str(error).startswith("x.txt")  # noqa: PT017 - the message of any mutation
+    other = damage.of_a_line(damage.put('0123456789(#"):+{}xP '))
+    changes = [damage.swap_lines, damage.cut_line, damage.indent_line, other, damage.double_line]
+    damage.attempts(lstopo, [WORKSTATION, VERBOSE, OLD, ARM], changes, seed=11, times=3000)

@@ -1,17 +1,13 @@
 """NCCL graph files of invented machines: what they say, damage, and the shared files."""
 
-import json
-import random
-from pathlib import Path
-
 import pytest
 
+from tests.topology import damage
+from tests.topology.dumps import assert_said, each_of, expected
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import nccl_graph_xml
 
-FOLDER = Path(__file__).parents[4] / "shared/topologies/nccl-graph-xml"
-DUMPS = sorted(FOLDER.glob("*.xml"))
-
+NAME = "/somewhere/graph.xml"
 TWO_GRAPHS = """<graphs version="1">
   <graph id="0" pattern="4" crossnic="1" nchannels="2" speedintra="20" speedinter="24.5" latencyinter="0" """
 TWO_GRAPHS += """typeintra="NVL" typeinter="PXB" samechannels="0">
@@ -39,7 +35,7 @@ TWO_GRAPHS += """typeintra="LOC" typeinter="LOC" samechannels="0"/>
 
 
 def read(text):
-    return nccl_graph_xml.read(text, "/somewhere/graph.xml")
+    return nccl_graph_xml.read(text, NAME)
 
 
 def test_devices_and_graphs():
@@ -129,34 +125,20 @@ def test_an_unlikely_number_of_devices_is_refused():
 
 
 def test_mutated_files_give_a_topology_or_a_topology_error():
-    rng = random.Random(20)
-    messages = set()
-    for _ in range(3000):
-        text = TWO_GRAPHS
-        for _ in range(rng.randrange(1, 5)):
-            i, j = sorted(rng.randrange(len(text) + 1) for _ in range(2))
-            new = rng.choice(
-                ["", '"', "<", "/>", "0x", "-1", "<gpu dev='99999999999999999999'/>", "&a;", text[i:j][:30]]
-            )
-            text = text[:i] + new + text[min(j, i + rng.randrange(20)) :]
-        try:
-            read(text)
-        except TopologyError as error:
-            messages.add(str(error))
+    pieces = ["", '"', "<", "/>", "0x", "-1", "<gpu dev='99999999999999999999'/>", "&a;"]
+    changes = [*[damage.put(pieces, range(20))] * 8, damage.copy(30, range(20))]
+    _, messages = damage.attempts(nccl_graph_xml, [TWO_GRAPHS], changes, seed=20, times=3000, most=4, name=NAME)
     assert messages
-    assert all(message.startswith("/somewhere/graph.xml") for message in messages)
 
 
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("nccl-graph-xml")
 def test_facts_of_shared_files(path):
-    expected = json.loads(path.with_suffix(".expect.json").read_text())
+    facts = expected(path)
     topology = nccl_graph_xml.read(path.read_text(), path.name)
     kinds = [d.kind for d in topology.devices]
-    assert bool(topology.warnings) == expected.pop("malformed")
+    assert bool(topology.warnings) == facts["malformed"]
     said = {**topology.facts, "gpus": kinds.count("gpu"), "nics": kinds.count("nic")}
     said["graphs"] = [
-        {key: graph[key] for key in only} for graph, only in zip(said["graphs"], expected["graphs"], strict=True)
+        {key: graph[key] for key in only} for graph, only in zip(said["graphs"], facts["graphs"], strict=True)
     ]
-    for key in expected.keys() - {"kind", "notes"}:
-        assert said[key] == expected[key], key
+    assert_said(said, facts, but={"malformed"})

@@ -2,9 +2,11 @@
 
 from topocomm.topology.readers import nccl_log
 
+NAME = "/somewhere/job.log"
+
 
 def read(text):
-    return nccl_log.read(text, "/somewhere/job.log")
+    return nccl_log.read(text, NAME)
 
 
 def by(rank, text, host="alpha", dev=None):

@@ -1,12 +1,11 @@
 """Logs that writers, launchers and copies damaged: what is certain stays, nothing else is said, and it ends soon."""
 
-import contextlib
-import random
-
 import pytest
 
-from tests.topology.nccl_log.logs import DIRECT, MATRIX, SWITCHED, by, read, rings
+from tests.topology import damage
+from tests.topology.nccl_log.logs import DIRECT, MATRIX, NAME, SWITCHED, by, read, rings
 from topocomm.errors import TopologyError
+from topocomm.topology.readers import nccl_log
 
 
 def code(gpu, net):
@@ -133,53 +132,17 @@ def test_logs_that_say_nothing_or_too_much_are_errors():
 
 def test_no_damage_gives_a_wrong_fact():
     whole = said(read(WHOLE))
-    lines = WHOLE.splitlines(keepends=True)
-    rng = random.Random(7)
-    for _ in range(400):
-        kind = rng.randrange(3)
-        i, j = rng.randrange(len(lines)), rng.randrange(len(WHOLE))
-        if kind == 0:
-            text = WHOLE[:j]
-        elif kind == 1:
-            text = "".join(lines[:i] + lines[i + rng.randrange(1, 20) :])
-        else:
-            text = "".join(lines[:i]) + lines[i][: rng.randrange(len(lines[i]))] + "".join(lines[i + 1 :])
-        try:
-            topology = read(text)
-        except TopologyError:
-            continue
-        assert not list(contradictions(whole, said(topology)))
+    changes = [damage.cut, damage.lose_lines(19), damage.glue_line]
+    parts, _ = damage.attempts(nccl_log, [WHOLE], changes, seed=7, times=400, most=1, name=NAME)
+    assert parts
+    assert [text for part in parts for text in contradictions(whole, said(part))] == []
 
 
 def test_mutated_logs_give_a_topology_or_a_topology_error():
-    rng = random.Random(11)
-    pieces = [
-        "",
-        "\n",
-        "-",
-        "/",
-        "0",
-        "9",
-        "->",
-        " : ",
-        "|",
-        "\t",
-        "GPU/",
-        "FFFFFFFFFFFFFFFF",
-        "comm 0x1 rank 3 nRanks 5 ",
-    ]
+    pieces = ["", *"\n-/09|\t", "->", " : ", "GPU/", "FFFFFFFFFFFFFFFF", "comm 0x1 rank 3 nRanks 5 "]
     short = by(0, DIRECT + MATRIX) + "".join(by(r, COMM.format(r) + text) for r, text in rings(4, 1).items())
-    messages = set()
-    for _ in range(2000):
-        text = short
-        for _ in range(rng.randrange(1, 6)):
-            i = rng.randrange(len(text) + 1)
-            text = text[:i] + rng.choice(pieces) + text[i + rng.randrange(30) :]
-        try:
-            read(text)
-        except TopologyError as error:
-            messages.add(str(error))
-    assert all(message.startswith("/somewhere/job.log") for message in messages)
+    change = damage.put(pieces, range(30))
+    damage.attempts(nccl_log, [short], [change], seed=11, times=2000, most=5, name=NAME)
 
 
 @pytest.mark.parametrize(
@@ -198,5 +161,4 @@ def test_mutated_logs_give_a_topology_or_a_topology_error():
     ids=["letters", "prefixes", "order", "trees", "rings", "hosts", "matrix"],
 )
 def test_a_megabyte_of_anything_is_read(text):
-    with contextlib.suppress(TopologyError):
-        read(text)
+    damage.attempt(nccl_log, text, NAME)

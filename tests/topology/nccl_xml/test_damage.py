@@ -1,13 +1,11 @@
-import random
-from contextlib import suppress
+"""Damaged and impossible NCCL topology files: an error that names file and line, never another exception."""
 
 import pytest
 
-from tests.topology.nccl_xml.texts import cpu, gpu, h100_half, net, nic, nvlink, system
+from tests.topology import damage
+from tests.topology.nccl_xml.texts import TAG, cpu, gpu, h100_half, net, nic, nvlink, system
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import nccl_xml
-
-TAG = 'dev="0" sm="80" rank="0"'
 
 
 @pytest.mark.parametrize(
@@ -63,34 +61,10 @@ def test_every_cut_is_an_error():
 
 
 def test_mutations_raise_nothing_else():
-    rng = random.Random(5)
-    whole = h100_half()
-    pieces = [
-        '"',
-        "<",
-        ">",
-        "/",
-        "-1",
-        "0x",
-        "9" * 30,
-        "</pci>",
-        "<gpu/>",
-        '<nvlink target="0000:07:00.0"/>',
-        "&",
-        "\0",
-    ]
-    pieces += ['numaid="7"', 'dev="1"', "<nic>", "é", "0000:07:00.0", 'busid=""', 'class="0x0302"', "GPU0", "numa0"]
-    read = 0
-    for _ in range(2500):
-        text = whole
-        for _ in range(rng.randint(1, 3)):
-            start = rng.randrange(len(text))
-            end = min(len(text), start + rng.choice((0, 0, 1, 2, 5, 40)))
-            text = text[:start] + rng.choice(pieces) + text[end:]
-        nccl_xml.matches(text)
-        with suppress(TopologyError):
-            nccl_xml.read(text, "topo.xml")
-            read += 1
+    pieces = [*'"<>/&\0é', "-1", "0x", "9" * 30, "</pci>", "<gpu/>", '<nvlink target="0000:07:00.0"/>']
+    pieces += ['numaid="7"', 'dev="1"', "<nic>", "0000:07:00.0", 'busid=""', 'class="0x0302"', "GPU0", "numa0"]
+    change = damage.put(pieces, [0, 0, 1, 2, 5, 40])
+    read, _ = damage.attempts(nccl_xml, [h100_half()], [change], seed=5, times=2500)
     assert read
 
 
@@ -98,22 +72,13 @@ def test_attribute_mutations_raise_nothing_else():
     """The XML stays whole; one value after the other becomes something else."""
     parts = h100_half().split('"')
     values = [
-        "",
-        "x",
-        "-1",
-        "0",
-        "99999999999999999999",
-        "0x7",
-        "0000:07:00.0",
-        "fffffff:ffff:ff",
-        "GPU0",
-        "\u2028",
-        "mlx5_0",
+        *("", "x", "-1", "0", "99999999999999999999", "0x7", "0000:07:00.0", "fffffff:ffff:ff"),
+        *("GPU0", "\u2028", "mlx5_0"),
     ]
     for index in range(1, len(parts), 2):
         for value in values:
-            with suppress(TopologyError):
-                assert nccl_xml.read('"'.join([*parts[:index], value, *parts[index + 1 :]]), "topo.xml").devices
+            found = damage.attempt(nccl_xml, '"'.join([*parts[:index], value, *parts[index + 1 :]]))
+            assert isinstance(found, str) or found.devices
 
 
 @pytest.mark.parametrize(
@@ -131,6 +96,4 @@ def test_attribute_mutations_raise_nothing_else():
     ],
 )  # fmt: skip
 def test_a_megabyte_is_read(text):
-    nccl_xml.matches(text)
-    with suppress(TopologyError):
-        nccl_xml.read(text, "topo.xml")
+    damage.attempt(nccl_xml, text)

@@ -1,9 +1,9 @@
 from dataclasses import replace
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import pytest
 
+from tests.topology.dumps import each_of
 from tests.topology.matrices import facts_of, render_tabs
 from topocomm.errors import TopologyError
 from topocomm.topology import nccl_paths
@@ -11,9 +11,6 @@ from topocomm.topology.catalog import catalog
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Link, Pair, Topology
 from topocomm.topology.readers import nvidia_smi
-
-FOLDER = Path(__file__).parents[4] / "shared/topologies/nvidia-smi-topo-m"
-DUMPS = sorted(FOLDER.glob("*.txt"))
 
 GPU0, GPU1 = Device("GPU0", "gpu"), Device("GPU1", "gpu")
 
@@ -78,8 +75,7 @@ def test_matrix_from_links_alone(facts):
     assert set(printed.values()) == set(facts.codes.values())
 
 
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("nvidia-smi-topo-m")
 def test_matrix_of_a_real_machine_from_links_alone(path):
     try:
         topology = nvidia_smi.read(path.read_text(encoding="utf-8"), path.name)

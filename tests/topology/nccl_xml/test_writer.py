@@ -1,9 +1,9 @@
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from tests.topology.dumps import each_of
 from tests.topology.matrices import facts_of, render_tabs
 from tests.topology.nccl_xml.test_paths import MATRICES
 from tests.topology.nccl_xml.texts import GEN5, bridge, cpu, gpu, h100_half, net, nic, nvlink, system
@@ -13,8 +13,6 @@ from topocomm.topology.catalog import catalog
 from topocomm.topology.draw.nccl_xml import render
 from topocomm.topology.model import Topology
 from topocomm.topology.readers import nccl_xml, nvidia_smi
-
-DUMPS = sorted((Path(__file__).parents[4] / "shared/topologies/nccl-topo-xml").glob("*.xml"))
 
 GH200 = system(
     cpu(
@@ -86,8 +84,7 @@ def test_round_trip(text):
     assert again.warnings == ()
 
 
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("nccl-topo-xml")
 def test_round_trip_of_a_real_file(path):
     topology = nccl_xml.read(path.read_text(), path.name)
     if topology.endpoints:

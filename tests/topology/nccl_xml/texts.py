@@ -6,6 +6,8 @@ GEN4 = 'link_speed="16.0 GT/s PCIe" link_width="16"'
 GEN5 = 'link_speed="32.0 GT/s PCIe" link_width="16"'
 INTEL = 'arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85"'
 AMD = 'arch="x86_64" vendor="AuthenticAMD" familyid="143" modelid="49"'
+TAG = 'dev="0" sm="80" rank="0"'
+"""Attributes of the only GPU of a job."""
 
 
 def system(*cpus: str, version: str | None = "1") -> str:

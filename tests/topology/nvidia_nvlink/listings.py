@@ -1,10 +1,8 @@
-"""Renders listings of `nvidia-smi nvlink -s` and `-R` from facts, and damages texts."""
+"""Renders listings of `nvidia-smi nvlink -s` and `-R` from facts; what damages them."""
 
 from __future__ import annotations
 
-from random import Random
-
-from topocomm.errors import TopologyError
+from tests.topology import damage
 
 
 def uuid(number: int, machine: int = 1) -> str:
@@ -60,38 +58,12 @@ def switched(gpus: int, switches: int, links: int) -> list[list[tuple[str, int]]
     ]
 
 
-def mutated(text: str, random: Random) -> str:
-    """The text with a few characters or lines changed, lost or doubled."""
-    for _ in range(random.randint(1, 3)):
-        where = random.randrange(len(text) + 1)
-        what = random.randrange(6)
-        if what == 0:
-            text = text[:where] + random.choice("GPUXLink0123456789:.()<> \t\n…OKNS\x1b\0é") + text[where + 1 :]
-        elif what == 1:
-            text = text[:where]
-        elif what == 2:
-            text = text[:where] + text[where + random.randint(1, 40) :]
-        elif what == 3:
-            lines = text.splitlines(keepends=True) or [""]
-            lines.insert(random.randrange(len(lines)), random.choice(lines))
-            text = "".join(lines)
-        elif what == 4:
-            lines = text.splitlines(keepends=True) or [""]
-            del lines[random.randrange(len(lines))]
-            text = "".join(lines)
-        else:
-            text = (
-                text[:where] + random.choice(["...\n", "99999999999999999999", "Link ", "GPU ", "\r\n"]) + text[where:]
-            )
-    return text
-
-
-def survives(reader, text: str) -> object:
-    """What the reader makes of a text: a topology, or the message of a TopologyError; nothing else may come out."""
-    try:
-        reader.matches(text)
-        return reader.read(text, "dump.txt")
-    except TopologyError as error:
-        said = str(error)
-    assert said.startswith("dump.txt")
-    return said
+DAMAGE = [
+    damage.put("GPUXLink0123456789:.()<> \t\n…OKNS\x1b\0é"),
+    damage.cut,
+    damage.lose(40),
+    damage.double_line,
+    damage.lose_lines(),
+    damage.put(["...\n", "99999999999999999999", "Link ", "GPU ", "\r\n"], [0]),
+]
+"""What happens to a listing or matrix of `nvidia-smi` on its way."""

@@ -1,19 +1,16 @@
 """`nvidia-smi nvlink -R`: switches, direct links, what does not follow, damage."""
 
-import json
 from itertools import combinations
-from pathlib import Path
-from random import Random
 
 import pytest
 
-from tests.topology.nvidia_nvlink.listings import address, header, meshed, mutated, remote, survives, switched, uuid
+from tests.topology import damage
+from tests.topology.dumps import assert_said, each_of, expected
+from tests.topology.nvidia_nvlink.listings import DAMAGE, address, header, meshed, remote, switched, uuid
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p, nvidia_smi
 from topocomm.topology.readers.remote_ends import links_of_model, nvlink_kind
 
-FOLDER = Path(__file__).parents[4] / "shared/topologies/nvidia-smi-nvlink-R"
-DUMPS = sorted(FOLDER.glob("*.txt"))
 H100 = "NVIDIA H100 80GB HBM3"
 CUBE = {(0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 1, (2, 6): 2, (3, 7): 2}
 CUBE |= {(4, 5): 1, (4, 6): 1, (4, 7): 2, (5, 6): 2, (5, 7): 1, (6, 7): 1}
@@ -174,20 +171,17 @@ def test_fewer_links_at_the_end_are_said():
 
 
 def test_mutations():
-    random = Random(7)
     texts = [remote(switched(3, 3, 4)), remote(meshed(CUBE, 8)), remote(meshed({(0, 1): 4}, 2))]
-    for _ in range(3000):
-        survives(nvidia_nvlink_remote, mutated(random.choice(texts), random))
+    damage.attempts(nvidia_nvlink_remote, texts, DAMAGE, seed=7, times=3000)
 
 
 def test_a_changed_character_makes_no_wrong_link():
-    random = Random(3)
+    change = damage.put("0123456789abcdef:. ")
     text = remote(meshed({(0, 1): 4}, 2))
-    for _ in range(2000):
-        where = random.randrange(len(text))
-        found = survives(nvidia_nvlink_remote, text[:where] + random.choice("0123456789abcdef:. ") + text[where + 1 :])
-        if not isinstance(found, str) and not found.warnings:
-            assert codes(found) == {("GPU0", "GPU1"): "NV4"}
+    read, _ = damage.attempts(nvidia_nvlink_remote, [text], [change], seed=3, times=2000, most=1)
+    silent = [found for found in read if not found.warnings]
+    assert silent
+    assert all(codes(found) == {("GPU0", "GPU1"): "NV4"} for found in silent)
 
 
 def test_a_megabyte_is_read():
@@ -197,7 +191,7 @@ def test_a_megabyte_is_read():
         header(0, "A100") + "Link 0: Remote Device " + "0" * 1_000_000,
         remote(meshed({(0, 1): 4}, 2)) * 2500,
     ):
-        survives(nvidia_nvlink_remote, text)
+        damage.attempt(nvidia_nvlink_remote, text)
 
 
 @pytest.mark.parametrize(
@@ -219,12 +213,10 @@ def test_models(name, kind, links):
     assert (nvlink_kind(name), links_of_model(name)) == (kind, links)
 
 
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("nvidia-smi-nvlink-R")
 def test_facts(path):
-    expected = json.loads(path.with_suffix(".expect.json").read_text())
+    wanted = expected(path)
     topology = nvidia_nvlink_remote.read(path.read_bytes().decode(), str(path))
     gpus = sum(device.kind == "gpu" for device in topology.devices)
     facts = {**topology.facts, "gpus": gpus, "malformed": bool(topology.warnings)}
-    for key in expected.keys() - {"notes", "kind"}:
-        assert facts.get(key) == expected[key], key
+    assert_said(facts, wanted, absent=None)

