@@ -1,13 +1,12 @@
 """What the planner chooses, that it is deterministic, and how it refuses."""
 
 import dataclasses
-import subprocess
-import sys
 
 import pytest
 
 import topocomm
 from tests.concatenation import CONCAT
+from tests.hash_seeds import printed
 from tests.machines import hosts, joined, line, switch
 from topocomm import Device, Link, PlanError, Topology, catalog, check_certificate, plan
 from topocomm.planning import planner
@@ -92,12 +91,7 @@ def test_canonical_order_has_one_shard_a_rank_unless_said():
 
 def test_the_bytes_of_a_plan_depend_on_its_inputs_only():
     code = "import topocomm;print(topocomm.plan(topocomm.catalog('dgx-h100', hosts=2), payload_bytes=65536).digest)"
-    digests = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, timeout=60
-        ).stdout
-        for seed in ("1", "2")
-    }
+    digests = printed(code)
     assert len(digests) == 1 and len(digests.pop().strip()) == 64
 
 
