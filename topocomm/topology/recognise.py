@@ -9,6 +9,7 @@ from types import ModuleType
 
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Topology
+from topocomm.topology.readers.wrapping import unwrapped
 
 MAX_BYTES = 64 * 2**20
 """More than any tool prints; keeps a wrong path (a device, a log, a model) from filling the memory."""
@@ -22,9 +23,9 @@ _READERS = (
     "nccl_xml",
     "hwloc_xml",
     "nvidia_p2p",
+    "nvidia_smi",
     "nvidia_nvlink_remote",
     "nvidia_nvlink_status",
-    "nvidia_smi",
     "amd_smi",
     "nccl_log",
     "lstopo",
@@ -60,7 +61,7 @@ def load_text(path: str | os.PathLike[str]) -> str:
         TopologyError: It cannot be read, or is no text.
     """
     name = os.fspath(path)
-    return _text(_bytes(name), name)
+    return unwrapped(_text(_bytes(name), name))
 
 
 def read(text: str, name: str) -> Topology:

@@ -13,8 +13,17 @@ from typing import NamedTuple
 
 CPU, NUMA, GPU_NUMA = "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"
 
-_TAIL = re.compile(r"\b(?:(CPU)[\s_-]*Aff\w*|(NUMA)[\s_-]*Aff\w*|(GPU)[\s_-]+NUMA\b[\s_-]*(?:ID)?)", re.IGNORECASE)
-_CPU_LIST = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+_TAIL = re.compile(
+    r"(?:\b|(?<=inity))(?:(CPU)[\s_-]*Aff(?:inity|\w*)|(NUMA)(?:[\s_-]*Aff(?:inity|\w*)|\s*$)"
+    r"|(GPU)[\s_-]+NUMA\b[\s_-]*(?:ID)?)",
+    re.IGNORECASE,
+)
+TAB_STOP, SLACK = 8, 2
+"""Columns; a code may start one right of its header (` X `)."""
+BY_TAB, UNALIGNED = -1, -2
+"""For an offset: the row was split by tabs, or its cells do not stand below their names."""
+_NUMBER = r"(?:0|[1-9]\d*)"
+_CPU_LIST = re.compile(rf"{_NUMBER}(?:-{_NUMBER})?(?:,{_NUMBER}(?:-{_NUMBER})?)*")
 
 
 class Tail(NamedTuple):
@@ -37,19 +46,21 @@ def split_tail(tails: Sequence[Tail], text: str, offset: int) -> dict[str, str]:
     Args:
         tails: The columns of the header.
         text: What follows the codes.
-        offset: How far right of the first code `text` starts, tabs expanded; -1 if it is the rest of a row that
-            was split by tabs.
+        offset: How far right of the first code `text` starts, tabs expanded; or BY_TAB, or UNALIGNED.
     """
     values = text.split()
     if len(values) > len(tails):
         return {}
-    if len(values) == len(tails):
+    blank = offset == BY_TAB and not text.split("\t")[0].strip() and bool(values) and values[0].isdigit()
+    if len(values) == len(tails) and not blank:
         return {tail.name: value for tail, value in zip(tails, values, strict=True)}
     names = [tail.name for tail in tails]
-    if offset < 0:
+    if offset == UNALIGNED:
+        return {}
+    if offset == BY_TAB:
         places = _by_tab(text, names)
     else:
-        places = _by_offset(tails, [offset + m.start() for m in re.finditer(r"\S+", text)])
+        places = _by_offset(tails, [offset + m.start() for m in re.finditer(r"\S+", text)], values[:1])
     return dict(zip(places, values, strict=False))
 
 
@@ -63,10 +74,21 @@ def _by_tab(text: str, names: list[str]) -> list[str]:
     return names
 
 
-def _by_offset(tails: Sequence[Tail], starts: list[int]) -> list[str]:
-    """Column names by the nearest header name, in order, leaving one for each cell further right."""
+def _by_offset(tails: Sequence[Tail], starts: list[int], first: list[str]) -> list[str]:
+    """Column names by the nearest header name, in order, leaving one for each cell further right.
+
+    The tool leaves the CPU list blank, but no other cell, and every cell starts below its header or at a tab stop
+    right of it: a first cell that starts a tab stop right of `CPU Affinity` is the next column's. Between these, as
+    in copies with squeezed blanks, nothing tells which cell is missing; nor whether a single number is a CPU or a node.
+    """
     places: list[str] = []
     left = list(tails)
+    if left and left[0].name == CPU and starts:
+        beyond = starts[0] - left[0].offset
+        if beyond >= TAB_STOP - SLACK:
+            left = left[1:]
+        elif abs(beyond) > SLACK or first[0].isdigit():
+            return []
     for i, start in enumerate(starts):
         open_for_this = left[: len(left) - (len(starts) - i - 1)]
         nearest = min(open_for_this, key=lambda tail: abs(tail.offset - start))
@@ -85,6 +107,6 @@ def cpu_list(text: str) -> str | None:
 
 def numa_node(text: str) -> int | str | None:
     """The NUMA number, the list as printed where there are several (`0-1`), None if it is neither."""
-    if text.isascii() and text.isdigit():
+    if re.fullmatch(_NUMBER, text, re.ASCII):
         return int(text[:9])
     return cpu_list(text)

@@ -11,6 +11,7 @@ from topocomm.topology.readers.amd_tables import fail
 
 _START = re.compile(r"^[ \t]*([\[{])", re.MULTILINE)
 _STOP = re.compile(r"([\]}])[ \t\r]*$", re.MULTILINE)
+_TOPOLOGY = re.compile(r'"(?:links?|link_\w+|weight|hops|xgmi_metric|\(Topology\)[^"]{0,100})"')
 _ELIDED = re.compile(r"^[ \t]*(?:\.\.\.|…),?[ \t]*$", re.MULTILINE)
 
 
@@ -31,6 +32,8 @@ def document_in(text: str, name: str, brackets: str = "[{") -> Any:
     try:
         return strict_json.loads(body)
     except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and _TOPOLOGY.search(body, error.pos) is None:
+            return strict_json.loads(body[: error.pos])  # another command's document stands below
         elided = _ELIDED.search(body)
         if elided is not None:
             line = body.count("\n", 0, elided.end()) + 1

@@ -16,17 +16,19 @@ from typing import NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
 from topocomm.topology.host_tree import PairKey, group_words
-from topocomm.topology.readers.affinity import CPU, Tail, find_tails, split_tail
+from topocomm.topology.readers.affinity import BY_TAB, CPU, SLACK, UNALIGNED, Tail, find_tails, split_tail
 
 NOT_AVAILABLE = "N/A"
 
 _CODE = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
 _RUN = re.compile(rf"(?:{_CODE.pattern})+")
 _GPU = re.compile(r"GPU\d+")
+_FIRST_ROW = re.compile(rf"\s*GPU\d+\s+X\s+(?!X)(?:{_CODE.pattern})(?=\s|$)")
 _NAME = re.compile(r"(?=\S*\d)[A-Za-z][\w.:+-]*")
 _LEGEND = re.compile(r"\s*(?:NIC\s+)?Legend\b", re.IGNORECASE)
 _LEGEND_LINE = re.compile(r"\s*(X|NV#|PIX|PXB|PHB|NODE|SYS|SOC)\s*=")
 _NIC_LINE = re.compile(r"\s*(NIC\d+)\s*[:=]\s*(\S+)")
+_COMMAND = re.compile(r"^.*\btopo\s+-\S+\s+(?=GPU\d)")
 _P2P_CELLS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
 _AFFINITY = re.compile(r"[\d,-]+|N/A")
 _ELISIONS = {"..", "...", "....", "…", "[...]", "⋮"}
@@ -40,6 +42,8 @@ class Header(NamedTuple):
     names: tuple[str, ...]
     tails: tuple[Tail, ...]
     first_row: int
+    width: int
+    """Columns from the start of the first name to the start of the last, tabs expanded; -1 without a header."""
 
 
 class Row(NamedTuple):
@@ -60,13 +64,15 @@ class Matrix(NamedTuple):
     rows: dict[str, Row]
     nic_names: dict[str, str]
     legend: frozenset[str]
+    tails: int
+    """Affinity columns that the header names."""
     damaged: bool
     warnings: list[str]
 
 
 def is_matrix(lines: Sequence[str]) -> bool:
     """True if there is a header row of GPU names with a row of codes below, or rows that lost their header."""
-    return _find_header(lines) is not None
+    return _find_header(lines) is not None or _first_row(lines) is not None
 
 
 def parse_matrix(lines: Sequence[str], file: str) -> Matrix:
@@ -83,6 +89,7 @@ class _Parser:
         self.lines, self.file = lines, file
         self.warnings: list[str] = []
         self.damaged = False
+        self.wrapped: list[tuple[int, str]] = []
         self.last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
 
     def fail(self, index: int, message: str) -> NoReturn:
@@ -95,7 +102,7 @@ class _Parser:
     def parse(self) -> Matrix:
         header = _find_header(self.lines)
         if header is None:
-            self.fail(0, f"no header row that starts with GPU0 and has rows of codes below; {_WHOLE}")
+            self.fail(_first_row(self.lines) or 0, f"no header row that starts with GPU0 above the rows; {_WHOLE}")
         if header.first_row == header.line:
             self.warn(header.line, "the header row is missing; columns are named after the rows")
         elided = [name for name in header.names if name in _ELISIONS]
@@ -109,22 +116,25 @@ class _Parser:
         nics = tuple(name for name in names if name not in gpus)
         codes = self._codes(rows, (*gpus, *nics))
         legend, nic_names = self._legends(nics, codes)
-        return Matrix(gpus, nics, codes, rows, nic_names, legend, self.damaged, self.warnings)
+        return Matrix(gpus, nics, codes, rows, nic_names, legend, len(header.tails), self.damaged, self.warnings)
 
     def _rows(self) -> dict[str, Row]:
         rows: dict[str, Row] = {}
+        legend = False
         for index in range(self.header.first_row, len(self.lines)):
-            if _LEGEND.match(self.lines[index]):
-                break
+            legend = legend or _LEGEND.match(self.lines[index]) is not None
             if rows and _header_at(self.lines, index) is not None:
                 self.warn(index, "a second matrix starts here; only the first was read", damaged=False)
                 break
-            row = self._row(index)
+            row = None if legend else self._row(index)
             if row is None:
                 continue
             if row.label in rows:
                 self.fail(index, f"row {row.label} is there twice, first on line {rows[row.label].line + 1}")
             rows[row.label] = row
+        if self.wrapped:
+            words = group_words([label for _, label in self.wrapped])
+            self.warn(self.wrapped[0][0], f"{words}: rows go on below, cut by a narrow window; affinity is not used")
         self._check_last(list(rows.values()))
         lost = [row for row in rows.values() if row.label not in self.header.names]
         if lost:
@@ -152,9 +162,17 @@ class _Parser:
         tail = {}
         if _GPU.fullmatch(label):
             tail = split_tail(self.header.tails, rest, offset)
-            if rest.split() and not tail:
+            if self._is_wrapped(index):
+                self.wrapped.append((index, label))
+                tail = {}
+            elif rest.split() and not tail:
                 self.warn(index, f"row {label}: {rest.split()[0]!r} and what follows fit no column of the header")
         return Row(label, index, self._aligned(index, label, codes), tail)
+
+    def _is_wrapped(self, index: int) -> bool:
+        """True if the next line has nothing but affinity cells: a terminal cut the row in two, maybe inside a cell."""
+        tokens = self.lines[index + 1].split() if index < self.last else []
+        return any(c.isdigit() for c in "".join(tokens)) and all(_AFFINITY.fullmatch(token) for token in tokens)
 
     def _check_last(self, rows: list[Row]) -> None:
         """A text that ends right after a GPU row with less affinity than all rows above was cut there."""
@@ -169,21 +187,31 @@ class _Parser:
                 self.fail(self.last, f"the text ends inside row {rows[-1].label} ({cpus!r} of {longer[0]!r}); {_WHOLE}")
 
     def _cells(self, index: int) -> tuple[list[str | None], str, int]:
-        """The codes of a row's line, what follows them, and how far right of the first code (-1: split by tabs)."""
+        """The codes of a row's line, what follows them, and its offset as `split_tail` takes it."""
         line, count = self.lines[index].lstrip(), len(self.header.names)
         cells = [cell.strip() for cell in line.split("\t")]
         codes: list[str | None] = []
-        if len(cells) > count and all(_CODE.fullmatch(c) or c in ("", NOT_AVAILABLE) for c in cells[1 : count + 1]):
+        aligned = all(_CODE.fullmatch(cell) for cell in line.split()[1 : count + 1])  # by several tabs, maybe
+        known = (NOT_AVAILABLE,) if aligned else (NOT_AVAILABLE, "")
+        if len(cells) > count and all(_CODE.fullmatch(cell) or cell in known for cell in cells[1 : count + 1]):
             rest = "\t".join(line.split("\t")[count + 1 :])
-            return [cell or None for cell in cells[1 : count + 1]], rest, -1
+            if _is_codes(rest.split()[:1]):
+                self._fail_crowded(index)
+            return [cell or None for cell in cells[1 : count + 1]], rest, BY_TAB
         text = self.lines[index].expandtabs(8)
         tokens = list(re.finditer(r"\S+", text))
         for i, token in enumerate(tokens[1:], 1):
             if len(codes) >= count or not self._take(index, token.group(), codes, tokens[i + 1 :]):
                 if _RUN.fullmatch(token.group()) and len(codes) >= count:
-                    self.fail(index, f"more cells than the {count} columns of the header (line {self.header.line + 1})")
-                return codes, text[token.start() :], token.start() - tokens[1].start()
+                    self._fail_crowded(index)
+                drift = tokens[min(count, i - 1)].start() - tokens[1].start() - self.header.width
+                offset = token.start() - tokens[1].start() if abs(drift) <= SLACK else UNALIGNED
+                return codes, text[token.start() :], offset
         return codes, "", 0
+
+    def _fail_crowded(self, index: int) -> NoReturn:
+        count, line = len(self.header.names), self.header.line + 1
+        self.fail(index, f"more cells than the {count} columns of the header (line {line})")
 
     def _take(self, index: int, token: str, codes: list[str | None], later: Sequence[re.Match[str]]) -> bool:
         """Adds the codes of one token; False where the affinity columns begin."""
@@ -300,7 +328,7 @@ class _Parser:
 
 def _find_header(lines: Sequence[str]) -> Header | None:
     for index, line in enumerate(lines):
-        if "GPU" in line:
+        if "GPU" in line and _GPU.search(line):
             header = _header_at(lines, index)
             if header is not None:
                 return header
@@ -310,6 +338,7 @@ def _find_header(lines: Sequence[str]) -> Header | None:
 def _header_at(lines: Sequence[str], index: int) -> Header | None:
     """The header on this line: device names, GPU first, and within the next three lines a row of codes."""
     text = lines[index].expandtabs(8)
+    text = _COMMAND.sub("", text, count=1) if "topo" in text else text
     tails = find_tails(text)
     names = text[: tails[0].offset if tails else len(text)].split()
     if not names or not _GPU.fullmatch(names[0]) or len(set(names)) < len(names):
@@ -320,7 +349,8 @@ def _header_at(lines: Sequence[str], index: int) -> Header | None:
     if not any(tokens[0] in names and _is_codes(tokens[1:2]) for _, tokens in below):
         return None
     first = text.index(names[0])
-    return Header(index, tuple(names), tuple(t._replace(offset=t.offset - first) for t in tails), index + 1)
+    width = text.rindex(names[-1], 0, tails[0].offset if tails else len(text)) - first
+    return Header(index, tuple(names), tuple(t._replace(offset=t.offset - first) for t in tails), index + 1, width)
 
 
 def _implied_header(lines: Sequence[str]) -> Header | None:
@@ -333,7 +363,12 @@ def _implied_header(lines: Sequence[str]) -> Header | None:
     names = tuple(tokens[0] for tokens in square)
     if len(set(names)) != count or any(tokens[i + 1 : i + 2] != ["X"] for i, tokens in enumerate(square)):
         return None
-    return Header(rows[0][0], names, (), rows[0][0])
+    return Header(rows[0][0], names, (), rows[0][0], -1)
+
+
+def _first_row(lines: Sequence[str]) -> int | None:
+    """The first line that can only be the row of a GPU: its own X and another code follow."""
+    return next((i for i, line in enumerate(lines) if "GPU" in line and _FIRST_ROW.match(line)), None)
 
 
 def _leading_codes(tokens: Sequence[str]) -> Iterator[str]:
@@ -358,4 +393,7 @@ def _is_label(tokens: Sequence[str], names: Sequence[str]) -> bool:
     """True if a line with these tokens is a row: it starts with a device, and cells follow or the text is cut."""
     if tokens[1:2] in (["="], [":"]):
         return False
-    return tokens[0] in names or (_NAME.fullmatch(tokens[0]) is not None and _is_codes(tokens[1:3]))
+    if tokens[0] in names:
+        return True
+    torn = _RUN.fullmatch(tokens[0]) or any(_RUN.fullmatch(tokens[0].removeprefix(name)) for name in names)
+    return not torn and _NAME.fullmatch(tokens[0]) is not None and _is_codes(tokens[1:3])

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from topocomm.errors import TopologyError
+from topocomm.topology.host_tree import group_words
 from topocomm.topology.links import both_ways
 from topocomm.topology.merge import NETWORK
 from topocomm.topology.model import Device, Link, Topology
@@ -120,7 +121,7 @@ class _Machine:
 
     def _unplaced(self, leaves: Sequence[Leaf]) -> list[str]:
         lost = [leaf.device.id for leaf in leaves if len(leaf.places) != 1]
-        return [f"{', '.join(lost[:4])}: the NUMA node is not known"] if lost else []
+        return [f"{group_words(lost)}: the NUMA node is not known"] if lost else []
 
     def _cpu_host(self, nics: Sequence[Leaf]) -> tuple[tuple[Device, ...], list[Device], tuple[Link, ...]]:
         """Cores as endpoints on NUMA nodes that all reach each other, as on a live host without a GPU."""

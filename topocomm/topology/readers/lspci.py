@@ -14,6 +14,7 @@ from typing import NamedTuple, NoReturn
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Device, Topology
 from topocomm.topology.pci_tree import MAX_BRIDGES, Bridge, Leaf, bus_key, check_size, pci_graph, pci_pairs
+from topocomm.topology.readers.log_prefix import without_prefix
 from topocomm.topology.readers.paste import plain_lines
 from topocomm.topology.readers.pci_names import is_gpu, is_inside_cpu, is_nic, nic_model, plain_name
 
@@ -24,7 +25,12 @@ _ROOT_BUS = re.compile(r"-\[(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2})\]-")
 _BUS = re.compile(r"([+\\]?-)?\[([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2})\]-")
 _DEVICE = re.compile(r"([0-9a-fA-F]{2})\.([0-7])(?=-\[|  |$)")
 _SECONDARY = re.compile(r"-\[(?:[0-9a-fA-F]{4,8}:)?([0-9a-fA-F]{2})(?:-([0-9a-fA-F]{2}))?\]-")
+_DRAWN = re.compile(r"[+\\]-[0-9a-fA-F]{2}\.[0-7](?=-\[|  |$)")
+"""A branch inside a name."""
 _DETAIL = re.compile(r"(?:Region \d|Memory at|I/O ports at|\[(?:virtual|enhanced)\])")
+_BEGINS = re.compile(r"[ \t]*[-+\\][-+\\ ]*-?\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}\]-[-+]")
+_FIRST_LINE = re.compile(r"(?<![^\s>:\]\x01])-(?:\+-)?\[[0-9a-f]{4,8}:[0-9a-f]{2}\]-")
+"""Where the tree begins in a line, whatever stands before it."""
 _WHOLE = "give the whole output of `lspci -tv`, its blanks included"
 
 
@@ -55,7 +61,7 @@ class _Branch:
 
 def matches(text: str) -> bool:
     """True if the text has a root bus as the tool draws it."""
-    return re.search(r"^[ \t>]*[-+\\][-+\\ ]*-?\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}\]-[-+]", text, re.MULTILINE) is not None
+    return "]-" in text and any("]-" in line and _BEGINS.match(line) for line in _lines(text))
 
 
 def read(text: str, name: str) -> Topology:
@@ -68,7 +74,7 @@ def read(text: str, name: str) -> Topology:
     Raises:
         TopologyError: The drawing is cut or damaged, or has no names; names the line.
     """
-    parser = _Parser([line.expandtabs(8) for line in plain_lines(_kept_bars(text))], name)
+    parser = _Parser([line.expandtabs(8) for line in _lines(text)], name)
     parser.parse()
     functions = sorted(parser.functions, key=lambda f: bus_key(f.bus_id))
     if functions and all(re.fullmatch(r"(?:[0-9a-f]{4}:[0-9a-f]{4})?", f.name) for f in functions):
@@ -123,14 +129,19 @@ def _bus(function: _Function) -> str:
     return function.bus_id[:-5]
 
 
-def _kept_bars(text: str) -> str:
-    """`plain_lines` takes bars for a table of a web page; here they are the drawing."""
-    return text.replace("|", "\x01")
+def _lines(text: str) -> list[str]:
+    """The lines of a pasted text, whose columns count.
+
+    `plain_lines` takes bars for a table of a web page, and blanks along with the marks of a quote: here bars are the
+    drawing, and marks are a prefix.
+    """
+    lines = without_prefix(re.split(r"\r\n?|\n", text.replace("|", "\x01")), _FIRST_LINE)
+    return [line.replace("\x01", "|").rstrip() for line in plain_lines("\n".join(lines))]
 
 
 class _Parser:
     def __init__(self, lines: list[str], name: str) -> None:
-        self.lines, self.name = [line.replace("\x01", "|").rstrip() for line in lines], name
+        self.lines, self.name = lines, name
         self.functions: list[_Function] = []
         self.roots: list[str] = []
         self.open: list[_Branch] = []
@@ -243,6 +254,8 @@ class _Parser:
         below = _SECONDARY.match(line, match.end())
         if below is None:
             name = line[match.end() :].strip()
+            if _DRAWN.search(name):
+                self.fail(index, f"the line of {bus_id} has two branches: lines run together; {_WHOLE}")
             self.functions.append(_Function(bus_id, name, branch.path, branch.root, index + 1))
             return
         first = int(below.group(1), 16)

@@ -1,4 +1,4 @@
-"""Text of `lstopo` (`lstopo-no-graphics`, `lstopo -v`), hwloc 1 and 2: text in, Topology out."""
+"""Text of `lstopo` (`lstopo-no-graphics`, `lstopo -v`), hwloc 1 to 3: text in, Topology out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ _WHOLE = "give the whole output of `lstopo-no-graphics`, indentation included"
 
 _MACHINE = re.compile(r"(?:Machine|System)(?: [LP]?#\d+)?(?: \(|$)")
 _INDEXED = re.compile(r"^[ \t>|]*(?:.* \+ )?(?:PU|Core|NUMANode|Package|Socket) ?[LP]?#\d+", re.MULTILINE)
-_FIRST = re.compile(r"^(?:\x1b\[[0-9;]*m|[ \t>|])*(?:Machine|System)(?: [LP]?#\d+)? ?\(", re.MULTILINE)
+_FIRST = re.compile(
+    r"^\ufeff?(?:\x1b\[[0-9;]*m|[ \t>|])*(?:Machine|System)(?:(?: [LP]?#\d+)? ?\(|[ \t\r]*$)", re.MULTILINE
+)
 
 _NORMAL = re.compile(
     r"(Machine|System|Package|Socket|Die|Cluster|Module|Tile|Group\d*|NUMANode|MemCache|L[1-5][iud]?(?:Cache)?|Cache|Core|PU)"
@@ -35,7 +37,9 @@ _BRIDGE = re.compile(r"(Host ?Bridge|PCI ?Bridge|Bridge)(?:\([^()]*\))?(?: [LP]?
 _PCI = re.compile(r"PCI(?:Dev)?(?:\(([^()]*)\))?(?: [LP]?#[\d-]+)?(?: (\S+))?(?: \((.*)\))?(?: \".*\")?$")
 _COPIES = re.compile(r"(\d{1,9}) ?x \{ (.*?) \}$")
 _OS_DEVICE = re.compile(r"([A-Za-z][\w/,|&-]*(?: \w+)?)(?:\(([^()]*)\))?(?: [LP]?#\d+)?(?: \(.*\))? \"([^\"]*)\"$")
-_OTHER = re.compile(r"(?:Misc|MemoryModule|Block|Net|Network|GPU|CoProc|OpenFabrics|DMA|Storage|Memory)\b")
+_OTHER = re.compile(r"(?:Misc|MemoryModule|Block|Net|Network|GPU|CoProc|OpenFabrics|DMA|Storage|Memory)\b|OS(?:Dev)?\[")
+_TYPED = re.compile(r"OS(?:Dev)?\[([\w,-]{1,80})\]")
+"""hwloc 3 names the types of an OS device in brackets: `OSDev[OpenFabrics,Network] L#3 "mlx5_0"`."""
 _PHYSICAL = re.compile(r"\bP#(\d{1,9})")
 _BUS_ID = re.compile(r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])(?:-\S+)?")
 _IDS = re.compile(r"([0-9a-fA-F]{4}):([0-9a-fA-F]{4})")
@@ -190,7 +194,7 @@ class _Reader:
         pci = _PCI.match(copies.group(2) if copies else text)
         if pci is not None:
             return self._pci(index, pci, text, int(copies.group(1)) if copies else 1)
-        device = _OS_DEVICE.match(text)
+        device = _OS_DEVICE.match(_old_style(text))
         if device is not None:
             word = device.group(1)
             family = "openfabrics" if word.startswith("OpenFabrics") else "net" if word.startswith("Net") else None
@@ -258,6 +262,16 @@ class _Reader:
         for found in order:  # memory without CPUs below it is near to those beside it
             if not found.cpuset and found.parent is not None and found.type not in IO_TYPES:
                 found.cpuset = found.parent.cpuset
+
+
+def _old_style(text: str) -> str:
+    """An OS device of hwloc 3 with one type before its brackets, as hwloc 2 prints it."""
+    typed = _TYPED.match(text)
+    if typed is None:
+        return text
+    types = set(typed.group(1).split(","))
+    fabric, net = types & {"OpenFabrics", "OFED"}, types & {"Network", "Net"}
+    return ("OpenFabrics" if fabric else "Net" if net else "OSDev") + text[typed.end() :]
 
 
 def _union(masks: list[int]) -> int:

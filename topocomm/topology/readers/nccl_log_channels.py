@@ -1,8 +1,9 @@
 """Rings and trees in an NCCL log.
 
-Rank 0 prints the order of each ring (`Channel 00/02 : 0 1 2 3`), every rank its own place in it
-(`Ring 00 : prev -> me -> next`). Trees come in four notations; what tells the ends apart in all of them is that
-children are written with slashes and the parent without:
+Rank 0 prints the order of each ring (`Channel 00/02 : 0 1 2 3`, up to 2.3 `Ring 00 : 0 1 2 3`), every rank its own
+place in it (`Ring 00 : prev -> me -> next`). Of long rings only the first 20 ranks are printed, by late versions as
+many as a line holds, with dots for the rest. Trees come in four notations; what tells the ends apart in all of them is
+that children are written with slashes and the parent without:
 
 - `Trees [0] 1/-1/-1->0->-1`: children -> me -> parent (from NCCL 2.8 on);
 - `Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1`: the same for reduce | broadcast (up to 2.7);
@@ -17,11 +18,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from topocomm.topology.readers.nccl_log_comms import GOES_ON, Communicator, Session
+from topocomm.topology.readers.nccl_log_comms import GOES_ON, MOST_PRINTED, Communicator, Session
 from topocomm.topology.readers.nccl_log_lines import Part
 
-_ORDER = re.compile(r"Channel (\d{1,4})(?:/(\d{1,4}))? :((?: +\d{1,6})+)$")
-_RING = re.compile(r"Ring (\d{1,4}) : (-?\d{1,6}) -> (\d{1,6}) -> (-?\d{1,6})(?= |$)")
+_ORDER = re.compile(r"(?:Channel|Ring) (\d{1,4})(?:/(\d{1,4}))? ?:((?: +\d{1,6})+)(\.{1,3})?$")
+_RING = re.compile(r"Ring (\d{1,4}) : (-?\d{1,6}) -> (\d{1,6}) -> (-?\d{1,6})(?= (?!->)|$)")
 _TREE = re.compile(r"Tree (\d{1,4}) : ([-\d/]{1,40}) -> (\d{1,6}) -> ([-\d/]{1,40})(?= |$)")
 _TREES = re.compile(
     r"\[(\d{1,4})\] ([-\d/]{1,40})->(\d{1,6})->([-\d/]{1,40})(?:[|\t]([-\d/]{1,40})->\d+->([-\d/]{1,40}))?"
@@ -131,7 +132,7 @@ class _Reader:
                 if _CHANNELS.match(text):
                     self.counts[1].add(int(text.split()[0]))
                 continue
-            order = self._whole_order(match.group(3), part, loose)
+            order = None if match.group(4) else self._whole_order(match.group(3), part, loose)
             if order is None:
                 self.warn(f"line {part.line}: the order of ring {int(match.group(1))} is not whole; not used")
                 continue
@@ -152,6 +153,8 @@ class _Reader:
             return None
         for variant in variants if self.ranks is not None else variants[-2:]:
             order = [int(word) for word in variant.split()]
+            if self.ranks is None and len(order) == MOST_PRINTED:
+                continue  # may be the beginning of a longer one
             if sorted(order) == list(range(self.ranks if self.ranks is not None else len(order))):
                 return order
         return None

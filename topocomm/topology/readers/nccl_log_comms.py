@@ -16,13 +16,24 @@ from topocomm.topology.readers.nccl_log_lines import Part, Thread
 _COMM = re.compile(r"\bcomm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)")
 _FIELD = re.compile(r"\b(nNodes|localRanks|cudaDev|nvmlDev|busId|commId) (-?[0-9a-fA-FxX]+)(?=\s|$)")
 _RCCL = re.compile(r"\bcomm (0x[0-9a-fA-F]+) nRanks (\d+)(?: busId ([0-9a-fA-F]+))?(?=\s|$)")
-_SETUP = re.compile(r"Channel \d+(?:/\d+)? :(?: +\d+)+$|Trees? (?:\[\d+\]|\d+ :)|Ring \d+ : -?\d+ -> \d+ -> -?\d+")
-_ME = re.compile(r"(?:Ring|Tree) \d+ : -?\d+ -> (\d+) -> -?\d")
+_SETUP = re.compile(
+    r"(?:Channel|Ring) \d+(?:/\d+)? ?:(?: +\d+)+\.{0,3}$|Trees? (?:\[\d+\]|\d+ :)|Ring \d+ : -?\d+ -> \d+ -> -?\d+"
+)
+_ME = re.compile(r"(?:Ring|Tree) \d+ : -?\d+ -> (\d+) -> [-\d/]+(?= (?!->)|$)")
 _TREES = re.compile(r"Trees \[\d+\] [-\d/]+->(\d+)->-?\d")
-_ORDER = re.compile(r"Channel (\d+)(?:/\d+)? :((?: +\d+)+)$")
+_ORDER = re.compile(r"(?:Channel|Ring) (\d+)(?:/\d+)? ?:((?: +\d+)+)$")
+_RING = re.compile(r"Ring \d+ : (\d+) -> (\d+) -> \d+(?= |$)")
+_CONNECTION = re.compile(
+    r"(?:Channel|Ring|Tree) \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? via \w"
+)
+"""The writer is the one before the arrow, but where it says that it receives."""
+MOST_PRINTED = 20
+"""Ranks on a `Channel` line of a longer ring."""
 GOES_ON = re.compile(r" *\d[ \d]*")
 """The rest of a `Channel` line that a terminal wrapped."""
 
+_END = re.compile(r" - (?:Destroy|Abort|Finalize) (?:START|COMPLETE)")
+"""The end of a communicator, which any thread may write."""
 _SYSTEM = "=== System :"
 
 
@@ -66,6 +77,8 @@ class Communicator(NamedTuple):
 def communicator(parts: list[Part]) -> Communicator:
     """The communicator with the most ranks, of equals the first; sessions that name none count to it if it is alone."""
     sessions = _sessions(parts)
+    if all(session.rank is None for session in sessions):
+        _name_writers(sessions)
     _count_orders(sessions)
     keys = dict.fromkeys((s.comm_id, s.ranks) for s in sessions if s.ranks is not None)
     ids_of = Counter(ranks for comm_id, ranks in keys if comm_id is not None)
@@ -81,13 +94,33 @@ def communicator(parts: list[Part]) -> Communicator:
     return Communicator(ranks, *_first_of_each(mine, len(named) - 1))
 
 
+def _name_writers(sessions: list[Session]) -> None:
+    """Ranks from the connections that they write of, in a log of nothing else: `0[3000] -> 1[4000] via P2P/IPC`."""
+    named: set[int] = set()
+    for session in sessions:
+        found = [match for part in session.parts if (match := _CONNECTION.match(part.text.strip()))]
+        ranks = {int(match.group(2 if match.group(3) == "receive" else 1)) for match in found}
+        if len(ranks) == 1 and not ranks <= named:
+            named |= ranks
+            session.rank = min(ranks)
+
+
 def _count_orders(sessions: list[Session]) -> None:
     """Numbers of ranks from `Channel` lines, where nothing else says them and no rank is beyond what they list."""
     unknown = [s for s in sessions if s.ranks is None]
     highest = max((s.rank for s in unknown if s.rank is not None), default=0)
     for session in unknown:
-        if len(session.orders) == 1 and max(session.orders) > highest:
-            session.ranks = max(session.orders)
+        count = max(session.orders, default=0)
+        if len(session.orders) == 1 and count > highest and (count != MOST_PRINTED or _closes(session)):
+            session.ranks = count
+
+
+def _closes(session: Session) -> bool:
+    """True if a ring's first rank says that the last one on its `Channel` line is before it."""
+    texts = [part.text.strip() for part in session.parts]
+    orders = [match.group(2).split() for text in texts if (match := _ORDER.match(text))]
+    ends = {(int(order[-1]), int(order[0])) for order in orders}
+    return any((int(match.group(1)), int(match.group(2))) in ends for text in texts if (match := _RING.match(text)))
 
 
 def _sessions(parts: list[Part]) -> list[Session]:
@@ -113,6 +146,8 @@ def _sessions(parts: list[Part]) -> list[Session]:
 def _starts(session: Session, part: Part) -> bool:
     """True if a line cannot be of the session because it sets up another communicator."""
     text = part.text
+    if _END.search(text):
+        return False
     if "comm 0x" in text and (match := _COMM.search(text) or _RCCL.search(text)):
         if session.comm is not None and match.group(1) != session.comm:
             return True
@@ -139,7 +174,7 @@ def _note(session: Session, part: Part) -> None:
         session.seen.add(_SYSTEM)
     elif _SETUP.match(part.text.lstrip()):
         session.seen.add(_head(part.text))
-    if "comm 0x" in text:
+    if "comm 0x" in text and not _END.search(text):
         _note_comm(session, text)
     if session.rank is None and (match := _ME.match(stripped) or _TREES.match(stripped)):
         session.rank = int(match.group(1))
@@ -179,22 +214,26 @@ def _whole(part: Part) -> str:
 def _first_of_each(sessions: list[Session], others: int) -> tuple[list[Session], int, bool]:
     """Without sessions of a thread or rank that had one before (a second run, say); whether ranks are mixed."""
     threads: set[Thread | None] = set()
-    processes: dict[int, Thread | None] = {}
+    by_rank: dict[int, Session] = {}
     mixed = False
     kept = []
     for session in sessions:
         if session.rank is None:
             if session.thread in threads:
                 continue
-        elif session.rank in processes:
-            mixed = mixed or not _same_process(processes[session.rank], session.thread)
+        elif session.rank in by_rank:
+            mixed = mixed or not _same_process(by_rank[session.rank], session)
             continue
         else:
-            processes[session.rank] = session.thread
+            by_rank[session.rank] = session
         threads.add(session.thread)
         kept.append(session)
     return kept, others, mixed
 
 
-def _same_process(a: Thread | None, b: Thread | None) -> bool:
-    return a is None or b is None or (a[:2], a[3]) == (b[:2], b[3])
+def _same_process(one: Session, other: Session) -> bool:
+    """True if two sessions of a rank may be of one process and device; the last line may name another device."""
+    a, b = one.thread, other.thread
+    if a is None or b is None:
+        return True
+    return a[:2] == b[:2] and (a[3] == b[3] or (one.comm is not None and one.comm == other.comm))

@@ -14,8 +14,10 @@ from topocomm.topology.readers.nccl_log_system import Search, key, searches
 
 _VERSION = re.compile(r"\b([RN]CCL) version *:? *(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)(?![\d.])(\+hip)?")
 _CONNECTION = re.compile(
-    r"(?:Channel|Ring|Tree) \d+(?:/\d+)? : (\d{1,6})\[([0-9a-fA-F]{1,12})\] -> (\d{1,6})\[([0-9a-fA-F]{1,12})\]"
-    r"(?: \[\w+\])? via (direct shared memory|P2P/direct pointer|(?:P2P|SHM|NET|COLLNET)\S*)(?= |$)"
+    r"(?:Channel|Ring|Tree) \d+(?:/\d+)? : "
+    r"(\d{1,6})(?:\[([0-9a-fA-F]{1,12})\])? -> (\d{1,6})(?:\[([0-9a-fA-F]{1,12})\])?(?: \[\w+\])? "
+    r"via (direct shared memory|P2P/(?:direct pointer|common device)\S*|NET/AWS Libfabric\S*"
+    r"|(?:P2P|SHM|NET|COLLNET)\S*)(?= |$)"
 )
 _REFUSED = re.compile(r"Could not enable P2P between dev \d+\(=([0-9a-fA-F]+)\) and dev \d+\(=([0-9a-fA-F]+)\)")
 _DISABLED = re.compile(r"P2P is disabled between connected GPUs (\d{1,6}) and (\d{1,6})\.")
@@ -65,7 +67,7 @@ def bus_ids(comm: Communicator, warn: Warn) -> dict[int, str]:
             take(session.rank, session.bus_id)
     for _, match in _matches(comm, _CONNECTION):
         for rank, bus_id in ((match.group(1), match.group(2)), (match.group(3), match.group(4))):
-            if len(bus_id) > 2:
+            if bus_id is not None and len(bus_id) > 2:
                 take(int(rank), bus_id)
     for rank in sorted(bad):
         warn(f"rank {rank} has several bus ids; none is used")
@@ -168,9 +170,8 @@ def _graph(search: Search, machine: Machine) -> dict[str, Any]:
     graph.update(crossnic=search.crossnic, nchannels=search.nchannels)
     for name, speed in zip(("speedintra", "speedinter"), search.speeds, strict=True):
         graph[name] = int(speed) if speed.is_integer() else speed
-    graph["typeintra"] = search.types[0]
-    if search.types[1] is not None:
-        graph["typeinter"] = search.types[1]
+    types = zip(("typeintra", "typeinter"), search.types, strict=True)
+    graph.update({name: kind for name, kind in types if kind is not None})
     graph["samechannels"] = search.samechannels
     rows = [_row(channel, machine) for channel in search.channels]
     if rows and len(rows) == search.nchannels:

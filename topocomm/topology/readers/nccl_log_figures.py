@@ -17,7 +17,10 @@ def figures(hosts: list[Machine]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     titles = {(m.system.max_bw, m.system.total_bw) for m in hosts if m.system}
     if len(titles) == 1:
-        found["max_bw"], found["total_bw"] = titles.pop()
+        max_bw, total_bw = titles.pop()
+        found["max_bw"] = max_bw
+        if total_bw is not None:
+            found["total_bw"] = total_bw
     by_device: dict[str, dict[str, float]] = {"pci_bw": {}, "sys_bw": {}, "nvlink_bw": {}, "xgmi_bw": {}}
     paths: dict[str, float] = {}
     for i, machine in enumerate(hosts):

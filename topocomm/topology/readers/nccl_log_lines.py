@@ -21,7 +21,12 @@ _LEVEL = r"NCCL (?:INFO|WARN|TRACE|CALL|ABORT|VERSION)(?: |$)"
 _FULL = re.compile(rf"{_WHERE}(?:[^\[\]]{{0,120}}? )?{_LEVEL}")
 _SHORT = re.compile(rf"(?:\[(?P<dev>-?\d{{1,4}})\] )?(?<!\w){_LEVEL}")
 _BARE = re.compile(r"=== System : max(?:Bw|Width) ")
+_AGAIN = re.compile(r" \[repeated \d{1,9}x across .*")
+"""Ray's note on lines that it left out, as others differ in numbers alone."""
 _NUMBERS = re.compile(r" *\d[ \d]*")
+_TREES_GO_ON = re.compile(r"\s*(?:\[\d{1,4}\] )?[-\d/>]{1,60}(?: \[\d{1,4}\] [-\d/>|]{1,120})*\s*")
+_LONGEST_TREES = 8192
+"""Characters; NCCL itself cuts at 1023."""
 _MOST_LOOSE = 40
 """Lines into which a terminal may have wrapped a list of ranks. Of lines without prefix these and those with the
 library's version are of use."""
@@ -49,7 +54,7 @@ def is_log(text: str) -> bool:
 
 def parts(text: str) -> list[Part]:
     """The parts of all lines, in order. A text without any prefix is taken as the writing of one thread."""
-    lines = plain_lines(text)
+    lines = [_AGAIN.sub("", line) if "repeated" in line else line for line in plain_lines(text)]
     found = [list(_FULL.finditer(line)) if "NCCL" in line else [] for line in lines]
     if not any(found):
         found = [list(_SHORT.finditer(line)) if "NCCL" in line else [] for line in lines]
@@ -61,6 +66,9 @@ def parts(text: str) -> list[Part]:
     for index, (line, marks) in enumerate(zip(lines, found, strict=True)):
         last = index == len(lines) - 1 and not whole
         loose = 0 if marks else loose + 1
+        if not marks and "->" in line and result and _goes_on(result[-1], line):
+            result[-1] = result[-1]._replace(text=f"{result[-1].text.rstrip()} {line.strip()}")
+            continue
         if not marks:
             if alone is not None or " version" in line or (loose <= _MOST_LOOSE and _NUMBERS.fullmatch(line)):
                 result.append(Part(alone, line, last, index + 1))
@@ -73,6 +81,12 @@ def parts(text: str) -> list[Part]:
             cut = i + 1 < len(marks) or last or end - starts[i] >= _CUT_AT
             result.append(Part(hosts.thread(mark, i == 0), line[mark.end() : end], cut, index + 1))
     return result
+
+
+def _goes_on(before: Part, line: str) -> bool:
+    """True if a line is the rest of a `Trees` line that a terminal or a mail wrapped."""
+    is_tree = len(before.text) < _LONGEST_TREES and before.text.lstrip().startswith("Trees [")
+    return is_tree and _TREES_GO_ON.fullmatch(line) is not None
 
 
 class _Hosts:

@@ -12,6 +12,9 @@
 
 Ids are bus ids in hexadecimal without leading zeros, NUMA numbers for CPU, device numbers for NET. The system number
 before the dash is there since 2.20; capitals came before. A child stands under the name of its parent.
+
+The title of 2.6 has no total. That of 2.5 has `maxSpeed` instead; there figures are whole numbers (`[ 8]`), links
+between CPUs are `QPI`, and matrix and searches have numbers for types, which do not tell PHB from SYS and are not used.
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ from topocomm.topology.readers.nccl_log_comms import Session
 from topocomm.topology.readers.nccl_log_lines import Part
 
 _ID = r"([A-Z]{2,5})/([0-9A-Fa-f]{1,16}(?:-[0-9A-Fa-f]{1,16}){0,2})"
-_TITLE = re.compile(r"=== System : max(?:Bw|Width) (\d{1,9}\.?\d*) total(?:Bw|Width) (\d{1,9}\.?\d*) ===")
+_TITLE = re.compile(
+    r"=== System : max(?:Bw|Width) +(\d{1,9}\.?\d*)(?: total(?:Bw|Width) +(\d{1,9}\.?\d*)| maxSpeed +\d{1,9})? ==="
+)
 _ROOT = re.compile(rf"{_ID}(?: \(([-\w/.]*)\))?$")
-_LINK = re.compile(rf"( *)\+ ([A-Z0-9]{{2,5}})\[(\d{{1,9}}(?:\.\d+)?)\] - {_ID}(?: \(([^()]*)\))?$")
+_LINK = re.compile(rf"( *)\+ ([A-Z0-9]{{2,5}})\[ ?(\d{{1,9}}(?:\.\d+)?)\] - {_ID}(?: \(([^()]*)\))?$")
 _END = re.compile(r"={20,}$")
 _ROW = re.compile(rf"{_ID} :(?={_ID} \()")
 _PATH = re.compile(rf"{_ID} \((\d{{1,6}})/(\d{{1,9}}(?:\.\d+)?)/([A-Z0-9]{{2,5}})\)")
@@ -78,8 +83,8 @@ class Search(NamedTuple):
     crossnic: int
     nchannels: int
     speeds: tuple[float, float]
-    types: tuple[str, str | None]
-    """Inside the machine and to the network; the second is not printed before NCCL 2.7."""
+    types: tuple[str | None, str | None]
+    """Inside the machine and to the network; the second is not printed before NCCL 2.6, the first as a number."""
     samechannels: int
     channels: tuple[tuple[str, ...], ...]
 
@@ -93,7 +98,7 @@ class System(NamedTuple):
     placed: bool
     """True if the indentation tells which node hangs on which."""
     max_bw: float
-    total_bw: float
+    total_bw: float | None
     roots: tuple[Key, ...]
     branches: tuple[Branch, ...]
     """In the order printed; without those whose parent is not certain."""
@@ -114,7 +119,8 @@ def system(session: Session) -> System | None:
             for below in texts:
                 if not reader.take(below):
                     break
-            return reader.system(float(title.group(1)), float(title.group(2)))
+            total_bw = title.group(2)
+            return reader.system(float(title.group(1)), None if total_bw is None else float(total_bw))
     return None
 
 
@@ -141,7 +147,8 @@ def searches(session: Session) -> list[Search]:
         text = part.text.strip()
         if match := _PATTERN.match(text):
             groups = match.groups()
-            speeds, types = (float(groups[3]), float(groups[4])), (groups[5], groups[6])
+            speeds = float(groups[3]), float(groups[4])
+            types = None if groups[5].isdecimal() else groups[5], groups[6]
             numbers = [int(group[:6]) for group in (*groups[:3], groups[7])]
             open_one = Search(numbers[0], numbers[1], numbers[2], speeds, types, numbers[3], ())
             found.append(open_one)
@@ -202,6 +209,7 @@ class _Tree:
 
     def _link(self, link: re.Match[str], part: Part) -> None:
         spaces, kind, gb_per_s, node_type, printed, about = link.groups()
+        kind = "SYS" if kind == "QPI" else kind
         if part.cut or not self.stack:
             self.hurt = True
             return
@@ -222,7 +230,7 @@ class _Tree:
         if node_type == "GPU" and kind in ("PCI", "LOC") and (about or "").isdecimal():
             self.ranks[node] = int((about or "0")[:9])
 
-    def system(self, max_bw: float, total_bw: float) -> System:
+    def system(self, max_bw: float, total_bw: float | None) -> System:
         """What was taken."""
         spoken = {b.node for b in self.branches if b.type == "SYS"}
         own = any(b.type == "SYS" and b.node == b.parent for b in self.branches)

@@ -15,16 +15,31 @@ from topocomm.errors import TopologyError
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, Link, Pair, Topology
 from topocomm.topology.nvlink import MAX_LINKS_PER_GPU
-from topocomm.topology.readers.nvlink_listing import INACTIVE, RATE, REMOTE, Block, Listing, listing_kind, parse_listing
-from topocomm.topology.readers.paste import plain_lines
-from topocomm.topology.readers.remote_ends import LinkEnd, gpu_addresses, links_of_model, nvlink_kind, through_switches
+from topocomm.topology.readers.nvlink_listing import (
+    INACTIVE,
+    RATE,
+    REMOTE,
+    Block,
+    Listing,
+    listing_kind,
+    listing_lines,
+    parse_listing,
+)
+from topocomm.topology.readers.remote_ends import (
+    HIDDEN,
+    LinkEnd,
+    gpu_addresses,
+    links_of_model,
+    nvlink_kind,
+    through_switches,
+)
 
 SOURCE = "nvidia-smi nvlink -R"
 
 
 def matches(text: str) -> bool:
     """True if the text holds a listing of remote devices below GPU names, be it damaged."""
-    return "GPU" in text and "Link" in text and listing_kind(plain_lines(text)) == "remote"
+    return "GPU" in text and "Link" in text and listing_kind(listing_lines(text)) == "remote"
 
 
 def read(text: str, name: str) -> Topology:
@@ -34,7 +49,8 @@ def read(text: str, name: str) -> Topology:
     links and pairs, and the GPUs get the PCI addresses that their peers print. Facts: `remote` counts links by far
     end, `remote_ports` lists `[link, far end, its link]` as printed (not in listings of `-p`), `nvlink_total_per_gpu`
     counts links, all by GPU; `nvswitches` is how many switches there are (0: GPUs are linked to each other; absent:
-    not certain), `nvswitch_busids` counts links by switch; `uuids` by GPU. Addresses are in lower case.
+    not certain, or hidden by the driver), `nvswitch_busids` counts links by switch; `uuids` by GPU. Addresses are in
+    lower case.
 
     Args:
         text: What the tool printed, or a copy of it.
@@ -43,7 +59,7 @@ def read(text: str, name: str) -> Topology:
     Raises:
         TopologyError: The text is cut short or damaged; names file and line.
     """
-    lines = plain_lines(text)
+    lines = listing_lines(text)
     listing = parse_listing(lines, name, SOURCE)
     return _Reader(listing, name, cut=bool(lines[-1].strip())).topology()
 
@@ -114,8 +130,9 @@ class _Reader:
         """Links per GPU cannot be more than a GPU has; a last GPU with fewer than its like may be cut."""
         for block in self.known:
             ports = [(end.address, end.port) for end in self.ends[block.id] if end.port is not None]
-            if len(set(ports)) < len(ports):
-                twice = next(port for port, count in Counter(ports).items() if count > 1)
+            seen = Counter(port for port in ports if not HIDDEN.fullmatch(port[0]))
+            twice = next((port for port, count in seen.items() if count > 1), None)
+            if twice is not None:
                 self.fail(block.line, f"{block.id} has two links to Link {twice[1]} of {twice[0]}")
             if len(ports) > MAX_LINKS_PER_GPU:
                 self.fail(block.line, f"{block.id} has {len(ports)} links; no GPU has more than {MAX_LINKS_PER_GPU}")
@@ -146,8 +163,13 @@ class _Reader:
 
     def _to_switch(self, facts: dict[str, Any]) -> tuple[tuple[Device, ...], list[Link]]:
         total = Counter(end.address for ends in self.ends.values() for end in ends)
-        facts["nvswitches"] = len(total)
-        facts["nvswitch_busids"] = dict(total)
+        if any(HIDDEN.fullmatch(address) for address in total):
+            self.warn("the driver hides the addresses of the NVSwitches (FFFFFFFF:FF:FF.0): how many is not known")
+        elif self._shows_all():
+            facts["nvswitches"] = len(total)
+            facts["nvswitch_busids"] = dict(total)
+        else:
+            self.warn("no GPU here is shown with all links of its model: how many NVSwitches there are is not known")
         kinds = {block.id: nvlink_kind(block.name) for block in self.known}
         full = all(len(ends) == MAX_LINKS_PER_GPU for ends in self.ends.values())
         switch = Device("nvswitch0", "switch", name="NVSwitch", in_network="nvls" if full else None)
@@ -156,6 +178,11 @@ class _Reader:
             if ends:
                 links += both_ways(gpu, switch.id, kinds[gpu], lanes=len(ends), latency_us=NVSWITCH_HOP_US)
         return (switch,), links
+
+    def _shows_all(self) -> bool:
+        """True if the listing is whole, or one GPU of it has all the links of its model, which reach every switch."""
+        full = any(len(self.ends[block.id]) >= links_of_model(block.name) for block in self.known)
+        return full or self.listing.complete
 
     def _direct(self, addresses: dict[str, str], shown: dict[str, Block]) -> tuple[list[Link], list[Pair]]:
         links: list[Link] = []

@@ -15,16 +15,16 @@ from topocomm.topology.readers.nvlink_listing import (
     Entry,
     Listing,
     listing_kind,
+    listing_lines,
     parse_listing,
 )
-from topocomm.topology.readers.paste import plain_lines
 
 SOURCE = "nvidia-smi nvlink -s"
 
 
 def matches(text: str) -> bool:
     """True if the text holds a listing of link rates below GPU names, be it damaged."""
-    return "GPU" in text and "link" in text.lower() and listing_kind(plain_lines(text)) == "status"
+    return "GPU" in text and "link" in text.lower() and listing_kind(listing_lines(text)) == "status"
 
 
 def read(text: str, name: str) -> Topology:
@@ -42,7 +42,7 @@ def read(text: str, name: str) -> Topology:
     Raises:
         TopologyError: The text is cut short or damaged; names file and line.
     """
-    lines = plain_lines(text)
+    lines = listing_lines(text)
     listing = parse_listing(lines, name, SOURCE)
     reader = _Reader(listing, name, cut=bool(lines[-1].strip()))
     facts = reader.facts()

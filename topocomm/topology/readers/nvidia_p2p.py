@@ -14,6 +14,7 @@ from typing import NoReturn
 from topocomm.errors import TopologyError
 from topocomm.topology.host_tree import group_words
 from topocomm.topology.model import Device, Topology
+from topocomm.topology.readers.log_prefix import MATRIX_ROW, without_prefix
 from topocomm.topology.readers.paste import plain_lines
 
 SOURCE = "nvidia-smi topo -p2p"
@@ -34,7 +35,7 @@ _WHOLE = f"give the whole output of `{SOURCE} r`"
 
 def matches(text: str) -> bool:
     """True if the first matrix of GPU names in the text has states of peers for cells, be it damaged."""
-    return "GPU" in text and _find_header(plain_lines(text)) is not None
+    return "GPU" in text and _find_header(_lines(text)) is not None
 
 
 def read(text: str, name: str) -> Topology:
@@ -51,7 +52,7 @@ def read(text: str, name: str) -> Topology:
     Raises:
         TopologyError: The text is cut short or damaged beyond repair; names file and line.
     """
-    parser = _Parser(plain_lines(text), name)
+    parser = _Parser(_lines(text), name)
     gpus, p2p = parser.parse()
     capability = parser.capability()
     return Topology(
@@ -66,6 +67,10 @@ def read(text: str, name: str) -> Topology:
             "legend": parser.legend,
         },
     )
+
+
+def _lines(text: str) -> list[str]:
+    return without_prefix(plain_lines(text), MATRIX_ROW)
 
 
 Cells = list[str | None]
@@ -95,15 +100,13 @@ class _Parser:
         self.where: dict[str, int] = {}
         rows: dict[str, Cells] = {}
         for index, tokens in _filled(self.lines, self.header + 1):
-            if _LEGEND.match(self.lines[index]):
-                self.legend = True
-                break
-            if tokens[0] in _ELISIONS and len(rows) < len(self.gpus):
+            self.legend = self.legend or _LEGEND.match(self.lines[index]) is not None
+            if tokens[0] in _ELISIONS and len(rows) < len(self.gpus) and not self.legend:
                 self.fail(index, f"rows were left out ({tokens[0]!r}); {_WHOLE}")
             if len(rows) == len(self.gpus) and all(_GPU.fullmatch(token) for token in tokens[:2]) and len(tokens) > 1:
                 self.warn(index, "a second matrix starts here; only the first was read")
                 break
-            if _GPU.fullmatch(tokens[0]):
+            if _GPU.fullmatch(tokens[0]) and not self.legend:
                 self._row(index, tokens, rows)
         missing = [gpu for gpu in self.gpus if gpu not in rows]
         if missing:

@@ -11,7 +11,9 @@ from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Pair, Topology
 from topocomm.topology.nvlink import nvlinks
 from topocomm.topology.readers.affinity import CPU, NUMA, cpu_list, numa_node
-from topocomm.topology.readers.code_matrix import NOT_AVAILABLE, Matrix, is_matrix, parse_matrix
+from topocomm.topology.readers.code_matrix import NOT_AVAILABLE, Matrix, Row, is_matrix, parse_matrix
+from topocomm.topology.readers.log_prefix import MATRIX_ROW, without_prefix
+from topocomm.topology.readers.nvlink_listing import listing_kind
 from topocomm.topology.readers.paste import markup_line, plain_lines
 
 SOURCE = "nvidia-smi topo -m"
@@ -19,7 +21,7 @@ SOURCE = "nvidia-smi topo -m"
 
 def matches(text: str) -> bool:
     """True if the text holds a matrix of GPU names, be it damaged."""
-    return "GPU" in text and is_matrix(plain_lines(text))
+    return "GPU" in text and is_matrix(_lines(text))
 
 
 def read(text: str, name: str) -> Topology:
@@ -35,9 +37,13 @@ def read(text: str, name: str) -> Topology:
     Raises:
         TopologyError: The text is cut short, damaged beyond repair or contradicts itself; names file and line.
     """
-    matrix = parse_matrix(plain_lines(text), name)
+    lines = _lines(text)
+    matrix = parse_matrix(lines, name)
     name = PurePath(name).name  # warnings travel with the topology: no paths of this machine in them
     warnings = list(matrix.warnings)
+    if (kind := listing_kind(lines)) is not None:
+        option = "-s" if kind == "status" else "-R"
+        warnings.append(f"{name}: the output of `nvidia-smi nvlink {option}` in this text was not read")
     if (line := markup_line(text)) is not None:
         warnings.append(f"{name}:{line}: a copy from a web page or mail; it was read through the HTML in it")
     gpus = _gpus(matrix, name, warnings)
@@ -64,6 +70,10 @@ def read(text: str, name: str) -> Topology:
     )
 
 
+def _lines(text: str) -> list[str]:
+    return without_prefix(plain_lines(text), MATRIX_ROW)
+
+
 def _pairs(matrix: Matrix, fabric: dict[tuple[str, str], Pair]) -> list[Pair]:
     """Every GPU-GPU and GPU-NIC pair with its code as printed."""
     found = []
@@ -86,7 +96,12 @@ def _gpus(matrix: Matrix, name: str, warnings: list[str]) -> list[Device]:
     damaged = matrix.damaged
     for gpu in matrix.gpus:
         row = matrix.rows[gpu]
-        cpus, numa = row.tail.get(CPU), row.tail.get(NUMA)
+        tail = _sure_cells(row, matrix)
+        if unsure := [cell for column, cell in row.tail.items() if column not in tail]:
+            damaged = True
+            got = f"{len(row.tail)} of {matrix.tails} affinity cells; {', '.join(unsure)} may be of another column"
+            warnings.append(f"{name}:{row.line + 1}: {gpu}: {got}: not used")
+        cpus, numa = tail.get(CPU), tail.get(NUMA)
         device = Device(gpu, "gpu", cpu_affinity=cpu_list(cpus or ""), numa=numa_node(numa or ""))
         for text, value, column in ((cpus, device.cpu_affinity, CPU), (numa, device.numa, NUMA)):
             if value is None and text not in (None, NOT_AVAILABLE):
@@ -94,6 +109,20 @@ def _gpus(matrix: Matrix, name: str, warnings: list[str]) -> list[Device]:
                 warnings.append(f"{name}:{row.line + 1}: {gpu}: {column} {text!r} is damaged and not used")
         found.append(device)
     return _without_odd_lists(found, name, warnings) if damaged else found
+
+
+def _sure_cells(row: Row, matrix: Matrix) -> dict[str, str]:
+    """The affinity cells of a row: of one with a CPU list and fewer cells than columns, those of another row, too.
+
+    The tool leaves no cell but the CPU list blank: one is lost, or has run into its neighbour (`0-31` and `0`),
+    unless no row has more.
+    """
+    others = [matrix.rows[gpu].tail for gpu in matrix.gpus if gpu != row.label]
+    most = max((len(tail) for tail in others), default=matrix.tails)
+    alike = len(row.tail) == most and any(len(tail) == most and CPU in tail for tail in others)
+    if CPU not in row.tail or len(row.tail) >= matrix.tails or alike:
+        return row.tail
+    return {column: cell for column, cell in row.tail.items() if any(tail.get(column) == cell for tail in others)}
 
 
 def _without_odd_lists(gpus: list[Device], name: str, warnings: list[str]) -> list[Device]:

@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
 from topocomm.topology.host_tree import group_words
+from topocomm.topology.readers.log_prefix import LISTED_GPU, without_prefix
+from topocomm.topology.readers.paste import plain_lines
 
 MAX_GPUS = 1024
 """More than one host has; a larger number is damage."""
@@ -23,7 +25,8 @@ MAX_LINKS = 64
 RATE = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*GB/s", re.IGNORECASE)
 INACTIVE = re.compile(r"<?\s*inactive\s*>?", re.IGNORECASE)
 REMOTE = re.compile(
-    r"(?:Remote Device\s+)?([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:\s*:\s*Link\s+(\d{1,3}))?", re.IGNORECASE
+    r"(?:Remote Device\s+)?((?:[0-9a-f]{4}){1,2}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:\s*:\s*Link\s+(\d{1,3}))?",
+    re.IGNORECASE,
 )
 _NO_LINKS = re.compile(
     r"all links are inactive|does not (?:have|support)\b.{0,20}\bnvlink|nvlink (?:is )?not supported", re.IGNORECASE
@@ -84,6 +87,11 @@ class Listing(NamedTuple):
         return not self.left_out and self.blocks[0].number == 0 and all(block.known for block in self.blocks)
 
 
+def listing_lines(text: str) -> list[str]:
+    """The lines of a pasted text, one for one, as the functions here take them."""
+    return without_prefix(plain_lines(text), LISTED_GPU)
+
+
 def listing_kind(lines: Sequence[str]) -> Literal["status", "remote"] | None:
     """Which listing begins in the text: the first link line that tells decides; None for other texts."""
     header = silent = False
@@ -104,7 +112,7 @@ def listing_kind(lines: Sequence[str]) -> Literal["status", "remote"] | None:
 
 
 def parse_listing(lines: Sequence[str], file: str, command: str) -> Listing:
-    """The listing in the lines of a pasted text (`paste.plain_lines`).
+    """The listing in the lines of a pasted text (`listing_lines`).
 
     Args:
         lines: The text.

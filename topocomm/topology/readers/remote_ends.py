@@ -39,15 +39,18 @@ def links_of_model(name: str | None) -> int:
     return next((most for pattern, _, most in _MODELS if name and pattern.search(name)), MAX_LINKS_PER_GPU)
 
 
+HIDDEN = re.compile(r"(?:ffff){1,2}:ff:ff\.[0-7]")
+"""What the driver gives for the address of an NVSwitch that the host or the virtual machine does not see."""
+
 Ends = Mapping[str, Sequence[LinkEnd]]
 
 
 def through_switches(ends: Ends, most: int, *, complete: bool) -> bool:
     """True if the far ends are certainly NVSwitches; no machine has both links to switches and to GPUs.
 
-    Link numbers that no GPU has are a switch's, and so is a device with more links than a GPU has. Devices that
-    every GPU of a complete listing sees are switches, because no GPU sees itself; in a machine of two boards
-    (DGX-2) the GPUs of one board see the same ones.
+    Link numbers that no GPU has are a switch's, and so is a device with more links than a GPU has or without an
+    address. Devices that every GPU of a complete listing sees are switches, because no GPU sees itself; in a machine
+    of two boards (DGX-2) the GPUs of one board see the same ones.
 
     Args:
         ends: The links of each GPU.
@@ -55,6 +58,8 @@ def through_switches(ends: Ends, most: int, *, complete: bool) -> bool:
         complete: Whether all GPUs are shown with all their links.
     """
     every = [end for mine in ends.values() for end in mine]
+    if any(HIDDEN.fullmatch(end.address) for end in every):
+        return True
     beyond = {(end.address, end.port) for end in every if end.port is not None and end.port >= most}
     crowded = any(count > most for count in Counter(end.address for end in every).values())
     evident = len(beyond) > 1 or crowded  # a single number may be a misprint
@@ -75,7 +80,7 @@ def gpu_addresses(ends: Ends) -> dict[str, str]:
     """
     linked = [gpu for gpu, mine in ends.items() if mine]
     addresses = sorted({end.address for gpu in linked for end in ends[gpu]}, key=lambda text: (len(text), text))
-    if len(linked) < 2 or len(addresses) != len(linked):
+    if len(linked) < 2 or len(addresses) != len(linked) or any(HIDDEN.fullmatch(address) for address in addresses):
         return {}
     left = {gpu: set(addresses) - {end.address for end in ends[gpu]} for gpu in linked}
     if all(len(own) == 1 for own in left.values()):

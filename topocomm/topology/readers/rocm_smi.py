@@ -94,8 +94,8 @@ def read(text: str, name: str) -> Topology:
 
 
 def _title(line: str) -> tuple[str, str] | None:
-    """The section that a line starts; its text stands between rulers of `=`."""
-    text = line.strip(" \t=")
+    """The section that a line starts; its text stands between rulers of `=`, in forks of the tool of other signs."""
+    text = line.strip(" \t=-*#")
     key = _KEYS.get(text.lower())
     if key is not None and (key != "numa_bw" or "=" in line):
         return key, text
