@@ -23,6 +23,7 @@ from pathlib import Path
 from topocomm.errors import TopologyError
 from topocomm.topology import recognise
 from topocomm.topology.readers.topology_json import dumps
+from topocomm.topology.readers.wrapping import unwrapped
 
 TESTS = Path(__file__).parents[2] / "tests"
 CAPTURES = (TESTS / "data/topologies", TESTS / "data/captures")
@@ -48,6 +49,7 @@ ODD = (
     "&amp;",
     "<",
 )
+LABELS = ("> ", "0: ", "[1,0]<stdout>:", "2026-01-02T03:04:05.678Z ", "host-a: ", "[pod/a/b] ", "    ")
 TOKEN = re.compile(r"[^\s\"',<>=:]+")
 Reader = Callable[[str, str], object]
 
@@ -119,7 +121,7 @@ def reader_of(name: str) -> Reader:
 def outcome(read: Reader, text: str, what: str) -> bool:
     """Whether the text is read; anything but a clear error ends the run."""
     try:
-        read(text, "capture")
+        read(unwrapped(text), "capture")
     except TopologyError as error:
         if str(error).strip():
             return False
@@ -139,8 +141,11 @@ def fail(text: str, what: str) -> None:
 
 
 def damaged(rng: random.Random, texts: list[str]) -> str:
-    """One of the texts after one to five damages."""
+    """One of the texts after one to five damages, now and then with something before every line."""
     text = rng.choice(texts)
+    if rng.randrange(8) == 0:
+        label = rng.choice(LABELS)
+        text = "\n".join(label + line for line in text.split("\n"))
     for _ in range(rng.randint(1, 5)):
         text = rng.choice((_bytes, _lines, _cells))(rng, text, texts)
     return text

@@ -9,41 +9,34 @@ with a warning; what would have to be guessed is an error that names the line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import combinations, islice
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
 from topocomm.topology.host_tree import PairKey, group_words
-from topocomm.topology.readers.affinity import BY_TAB, CPU, SLACK, UNALIGNED, Tail, find_tails, split_tail
+from topocomm.topology.readers.affinity import BY_TAB, CPU, SLACK, UNALIGNED, split_tail
+from topocomm.topology.readers.matrix_header import (
+    CODE,
+    CODES,
+    ELISIONS,
+    GPU,
+    NAME,
+    are_codes,
+    find_header,
+    first_row_of_a_gpu,
+    header_at,
+)
 
 NOT_AVAILABLE = "N/A"
 
-_CODE = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
-_RUN = re.compile(rf"(?:{_CODE.pattern})+")
-_GPU = re.compile(r"GPU\d+")
-_FIRST_ROW = re.compile(rf"\s*GPU\d+\s+X\s+(?!X)(?:{_CODE.pattern})(?=\s|$)")
-_NAME = re.compile(r"(?=\S*\d)[A-Za-z][\w.:+-]*")
 _LEGEND = re.compile(r"\s*(?:NIC\s+)?Legend\b", re.IGNORECASE)
 _LEGEND_LINE = re.compile(r"\s*(X|NV#|PIX|PXB|PHB|NODE|SYS|SOC)\s*=")
 _NIC_LINE = re.compile(r"\s*(NIC\d+)\s*[:=]\s*(\S+)")
-_COMMAND = re.compile(r"^.*\btopo\s+-\S+\s+(?=GPU\d)")
 _P2P_CELLS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
 _AFFINITY = re.compile(r"[\d,-]+|N/A")
-_ELISIONS = {"..", "...", "....", "…", "[...]", "⋮"}
 _WHOLE = "give the whole output of `nvidia-smi topo -m`"
-
-
-class Header(NamedTuple):
-    """What the header names. Line indices count from 0."""
-
-    line: int
-    names: tuple[str, ...]
-    tails: tuple[Tail, ...]
-    first_row: int
-    width: int
-    """Columns from the start of the first name to the start of the last, tabs expanded; -1 without a header."""
 
 
 class Row(NamedTuple):
@@ -72,7 +65,7 @@ class Matrix(NamedTuple):
 
 def is_matrix(lines: Sequence[str]) -> bool:
     """True if there is a header row of GPU names with a row of codes below, or rows that lost their header."""
-    return _find_header(lines) is not None or _first_row(lines) is not None
+    return find_header(lines) is not None or first_row_of_a_gpu(lines) is not None
 
 
 def parse_matrix(lines: Sequence[str], file: str) -> Matrix:
@@ -100,19 +93,21 @@ class _Parser:
         self.damaged = self.damaged or damaged
 
     def parse(self) -> Matrix:
-        header = _find_header(self.lines)
+        header = find_header(self.lines)
         if header is None:
-            self.fail(_first_row(self.lines) or 0, f"no header row that starts with GPU0 above the rows; {_WHOLE}")
+            self.fail(
+                first_row_of_a_gpu(self.lines) or 0, f"no header row that starts with GPU0 above the rows; {_WHOLE}"
+            )
         if header.first_row == header.line:
             self.warn(header.line, "the header row is missing; columns are named after the rows")
-        elided = [name for name in header.names if name in _ELISIONS]
+        elided = [name for name in header.names if name in ELISIONS]
         if elided:
             self.fail(header.line, f"columns were left out ({elided[0]!r}); {_WHOLE}")
         self.header = header
         rows = self._rows()
         self._check_missing(rows)
         names = dict.fromkeys((*header.names, *rows))
-        gpus = tuple(name for name in names if _GPU.fullmatch(name))
+        gpus = tuple(name for name in names if GPU.fullmatch(name))
         nics = tuple(name for name in names if name not in gpus)
         codes = self._codes(rows, (*gpus, *nics))
         legend, nic_names = self._legends(nics, codes)
@@ -122,8 +117,10 @@ class _Parser:
         rows: dict[str, Row] = {}
         legend = False
         for index in range(self.header.first_row, len(self.lines)):
-            legend = legend or _LEGEND.match(self.lines[index]) is not None
-            if rows and _header_at(self.lines, index) is not None:
+            if not (line := self.lines[index]):
+                continue
+            legend = legend or _LEGEND.match(line) is not None
+            if rows and "GPU" in line and header_at(self.lines, index) is not None:
                 self.warn(index, "a second matrix starts here; only the first was read", damaged=False)
                 break
             row = None if legend else self._row(index)
@@ -148,19 +145,19 @@ class _Parser:
         if not tokens or not _is_label(tokens, self.header.names):
             return None
         label = tokens[0]
-        if label not in self.header.names and _GPU.fullmatch(label):
+        if label not in self.header.names and GPU.fullmatch(label):
             self.fail(index, f"row {label} has no column in the header of line {self.header.line + 1}; {_WHOLE}")
         codes, rest, offset = self._cells(index)
         count = len(self.header.names)
         if len(codes) < count and index == self.last:
-            if _GPU.fullmatch(label):
+            if GPU.fullmatch(label):
                 self.fail(index, f"the text ends inside row {label} ({len(codes)} of {count} cells); {_WHOLE}")
             self.warn(
                 index, f"the text ends inside row {label} ({len(codes)} of {count} cells); the row is passed over"
             )
             return None
         tail = {}
-        if _GPU.fullmatch(label):
+        if GPU.fullmatch(label):
             tail = split_tail(self.header.tails, rest, offset)
             if self._is_wrapped(index):
                 self.wrapped.append((index, label))
@@ -176,7 +173,7 @@ class _Parser:
 
     def _check_last(self, rows: list[Row]) -> None:
         """A text that ends right after a GPU row with less affinity than all rows above was cut there."""
-        if len(rows) > 1 and rows[-1].line == self.last and _GPU.fullmatch(rows[-1].label):
+        if len(rows) > 1 and rows[-1].line == self.last and GPU.fullmatch(rows[-1].label):
             least = min(len(row.tail) for row in rows[:-1])
             if len(rows[-1].tail) < least:
                 got = f"{len(rows[-1].tail)} affinity cells, the rows above have {least}"
@@ -191,18 +188,18 @@ class _Parser:
         line, count = self.lines[index].lstrip(), len(self.header.names)
         cells = [cell.strip() for cell in line.split("\t")]
         codes: list[str | None] = []
-        aligned = all(_CODE.fullmatch(cell) for cell in line.split()[1 : count + 1])  # by several tabs, maybe
+        aligned = all(CODE.fullmatch(cell) for cell in line.split()[1 : count + 1])  # by several tabs, maybe
         known = (NOT_AVAILABLE,) if aligned else (NOT_AVAILABLE, "")
-        if len(cells) > count and all(_CODE.fullmatch(cell) or cell in known for cell in cells[1 : count + 1]):
+        if len(cells) > count and all(CODE.fullmatch(cell) or cell in known for cell in cells[1 : count + 1]):
             rest = "\t".join(line.split("\t")[count + 1 :])
-            if _is_codes(rest.split()[:1]):
+            if are_codes(rest.split()[:1]):
                 self._fail_crowded(index)
             return [cell or None for cell in cells[1 : count + 1]], rest, BY_TAB
         text = self.lines[index].expandtabs(8)
         tokens = list(re.finditer(r"\S+", text))
         for i, token in enumerate(tokens[1:], 1):
             if len(codes) >= count or not self._take(index, token.group(), codes, tokens[i + 1 :]):
-                if _RUN.fullmatch(token.group()) and len(codes) >= count:
+                if CODES.fullmatch(token.group()) and len(codes) >= count:
                     self._fail_crowded(index)
                 drift = tokens[min(count, i - 1)].start() - tokens[1].start() - self.header.width
                 offset = token.start() - tokens[1].start() if abs(drift) <= SLACK else UNALIGNED
@@ -215,14 +212,14 @@ class _Parser:
 
     def _take(self, index: int, token: str, codes: list[str | None], later: Sequence[re.Match[str]]) -> bool:
         """Adds the codes of one token; False where the affinity columns begin."""
-        if _RUN.fullmatch(token):
-            found = _CODE.findall(token)
+        if CODES.fullmatch(token):
+            found = CODE.findall(token)
             if len(found) > 1:
                 self.warn(index, f"cells run together: {token!r} is read as {' '.join(found)}")
             codes += found
-        elif token == NOT_AVAILABLE and any(_RUN.fullmatch(t.group()) for t in later):
+        elif token == NOT_AVAILABLE and any(CODES.fullmatch(t.group()) for t in later):
             codes.append(token)
-        elif token in _ELISIONS:
+        elif token in ELISIONS:
             self.fail(index, f"cells were left out ({token!r}); {_WHOLE}")
         elif token in _P2P_CELLS:
             self.fail(
@@ -239,7 +236,7 @@ class _Parser:
         """True for the first affinity cell, and for a code that the end of the text cuts short."""
         if index == self.last and not later:
             return True
-        return _AFFINITY.fullmatch(token) is not None and not any(_RUN.fullmatch(t.group()) for t in later)
+        return _AFFINITY.fullmatch(token) is not None and not any(CODES.fullmatch(t.group()) for t in later)
 
     def _aligned(self, index: int, label: str, codes: list[str | None]) -> tuple[str | None, ...]:
         """The codes by column. Of a row that lost cells, the side of its X that is whole; None elsewhere."""
@@ -263,7 +260,7 @@ class _Parser:
 
     def _check_missing(self, rows: dict[str, Row]) -> None:
         missing = [name for name in self.header.names if name not in rows]
-        gpus = [name for name in missing if _GPU.fullmatch(name)]
+        gpus = [name for name in missing if GPU.fullmatch(name)]
         where = max((row.line for row in rows.values()), default=self.header.line)
         below = f"below line {self.header.line + 1}, whose header names {len(self.header.names)} devices"
         if gpus:
@@ -295,7 +292,7 @@ class _Parser:
                 self.fail((rows.get(a) or rows[b]).line, f"{a}-{b} is 'X', which only a device's own cell can be")
             if code is not None and code != NOT_AVAILABLE:
                 codes[a, b] = code
-            elif _GPU.fullmatch(a) and (b in rows or code is not None):
+            elif GPU.fullmatch(a) and (b in rows or code is not None):
                 unknown.append((a, b, code))
         self._report_unknown(unknown, rows)
         return codes
@@ -303,7 +300,7 @@ class _Parser:
     def _report_unknown(self, unknown: Sequence[tuple[str, str, str | None]], rows: dict[str, Row]) -> None:
         """GPU pairs without a code: an error where the cells were lost, a warning where the tool said N/A."""
         for a, b, code in unknown:
-            if code is None and _GPU.fullmatch(b):
+            if code is None and GPU.fullmatch(b):
                 lines = f"lines {rows[a].line + 1} and {rows[b].line + 1}"
                 self.fail(rows[b].line, f"the code of {a}-{b} is lost in both rows ({lines}); {_WHOLE}")
         if unknown:
@@ -326,74 +323,11 @@ class _Parser:
         return legend, nic_names
 
 
-def _find_header(lines: Sequence[str]) -> Header | None:
-    for index, line in enumerate(lines):
-        if "GPU" in line and _GPU.search(line):
-            header = _header_at(lines, index)
-            if header is not None:
-                return header
-    return _implied_header(lines)
-
-
-def _header_at(lines: Sequence[str], index: int) -> Header | None:
-    """The header on this line: device names, GPU first, and within the next three lines a row of codes."""
-    text = lines[index].expandtabs(8)
-    text = _COMMAND.sub("", text, count=1) if "topo" in text else text
-    tails = find_tails(text)
-    names = text[: tails[0].offset if tails else len(text)].split()
-    if not names or not _GPU.fullmatch(names[0]) or len(set(names)) < len(names):
-        return None
-    if not all(name in _ELISIONS or (_NAME.fullmatch(name) and not _RUN.fullmatch(name)) for name in names):
-        return None
-    below = islice(_filled(lines, index + 1), 3)
-    if not any(tokens[0] in names and _is_codes(tokens[1:2]) for _, tokens in below):
-        return None
-    first = text.index(names[0])
-    width = text.rindex(names[-1], 0, tails[0].offset if tails else len(text)) - first
-    return Header(index, tuple(names), tuple(t._replace(offset=t.offset - first) for t in tails), index + 1, width)
-
-
-def _implied_header(lines: Sequence[str]) -> Header | None:
-    """The header that is not there: rows of a square matrix with X on the diagonal name their own columns."""
-    rows = [(i, t) for i, t in _filled(lines, 0) if len(t) > 2 and _NAME.fullmatch(t[0]) and _is_codes(t[1:3])]
-    if not rows or not _GPU.fullmatch(rows[0][1][0]):
-        return None
-    count = sum(1 for _ in _leading_codes(rows[0][1][1:]))
-    square = [tokens for _, tokens in rows[:count]]
-    names = tuple(tokens[0] for tokens in square)
-    if len(set(names)) != count or any(tokens[i + 1 : i + 2] != ["X"] for i, tokens in enumerate(square)):
-        return None
-    return Header(rows[0][0], names, (), rows[0][0], -1)
-
-
-def _first_row(lines: Sequence[str]) -> int | None:
-    """The first line that can only be the row of a GPU: its own X and another code follow."""
-    return next((i for i, line in enumerate(lines) if "GPU" in line and _FIRST_ROW.match(line)), None)
-
-
-def _leading_codes(tokens: Sequence[str]) -> Iterator[str]:
-    for token in tokens:
-        if not _CODE.fullmatch(token):
-            return
-        yield token
-
-
-def _filled(lines: Sequence[str], start: int) -> Iterator[tuple[int, list[str]]]:
-    for index in range(start, len(lines)):
-        tokens = lines[index].split()
-        if tokens:
-            yield index, tokens
-
-
-def _is_codes(tokens: Sequence[str]) -> bool:
-    return bool(tokens) and all(_RUN.fullmatch(token) for token in tokens)
-
-
 def _is_label(tokens: Sequence[str], names: Sequence[str]) -> bool:
     """True if a line with these tokens is a row: it starts with a device, and cells follow or the text is cut."""
     if tokens[1:2] in (["="], [":"]):
         return False
     if tokens[0] in names:
         return True
-    torn = _RUN.fullmatch(tokens[0]) or any(_RUN.fullmatch(tokens[0].removeprefix(name)) for name in names)
-    return not torn and _NAME.fullmatch(tokens[0]) is not None and _is_codes(tokens[1:3])
+    torn = CODES.fullmatch(tokens[0]) or any(CODES.fullmatch(tokens[0].removeprefix(name)) for name in names)
+    return not torn and NAME.fullmatch(tokens[0]) is not None and are_codes(tokens[1:3])

@@ -97,6 +97,8 @@ def listing_kind(lines: Sequence[str]) -> Literal["status", "remote"] | None:
     header = silent = False
     for line in lines:
         text = line.strip()
+        if not text:
+            continue
         if found := _HEADER.match(text):
             header, text = True, found[2] or ""
         if not header:
