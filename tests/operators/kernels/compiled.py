@@ -1,6 +1,7 @@
 """Compile the kernels for a GPU that need not be there: `python -m tests.operators.kernels.compiled TARGET FOLDER`.
 
-Prints a JSON object {name: {"spills": bytes or registers, "barrier": bool, "fused": bool}}. A program of its own,
+Prints a JSON object {name: {"spills": bytes or registers, "barrier": bool, "fused": bool,
+"log2_e": whether the constant is there in float64}}. A program of its own,
 since kernels are interpreted in the tests' process.
 """
 
@@ -77,6 +78,10 @@ def states(count, dtype, target):
     return compiled(states_kernel, given, constants, {"num_warps": 4, "enable_fp_fusion": False}, target)
 
 
+LOG2_E = "3FF71547652B82FE"
+"""The bits of log2(e) in float64: by way of float32 they would be others."""
+
+
 def facts(kernel):
     if "ptx" in kernel.asm:
         ptx = kernel.asm["ptx"]
@@ -84,10 +89,11 @@ def facts(kernel):
             "spills": spilled_bytes(ptx),
             "barrier": "bar.sync" in ptx,
             "fused": bool(re.search(r"fma\.rn\.f\d", ptx)),
+            "log2_e": LOG2_E in ptx.upper(),
         }
     text = kernel.asm["amdgcn"]
     spills = sum(map(int, re.findall(r"\.[sv]gpr_spill_count:\s+(\d+)", text)))
-    return {"spills": spills, "barrier": "s_barrier" in text, "fused": False}
+    return {"spills": spills, "barrier": "s_barrier" in text, "fused": False, "log2_e": None}
 
 
 def spilled_bytes(ptx):

@@ -28,3 +28,5 @@ def test_kernels_compile_and_spill_nothing(target, tmp_path):
         assert not facts["fused"], name
     for name in ("partials", "states", "welford"):  # a result may replace an operand that another warp still reads
         assert found[name]["barrier"], name
+    for name in ("logaddexp", "partials", "states"):
+        assert found[name]["log2_e"] is not False, name
