@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topocomm import Field, Kernel, Operator
+from topocomm import Field, Kernel, Operator, TritonCombine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +63,12 @@ def _kernel(layout: Layout) -> Kernel | None:
     return _fused()  # one for every dim; the dtypes are fixed
 
 
+def _triton(layout: Layout) -> TritonCombine:
+    from attention.kernels.gpu_merge import merge
+
+    return TritonCombine("triton.logsumexp/1", merge)
+
+
 def _sample(rng: np.random.Generator, layout: Layout) -> dict[str, Any]:
     """Partials, one in ten of them empty: (0, -inf)."""
     shapes = {f.name: (*layout.leading, *f.row_shape) for f in layout.fields}
@@ -78,6 +84,7 @@ LOGSUMEXP = Operator(
     identity={OUT: 0.0, LSE: -np.inf},
     commutative=True,
     kernel=_kernel,
+    triton=_triton,
     default_dims={"dim": 128},
     sample=_sample,
 )

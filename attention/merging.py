@@ -1,12 +1,13 @@
 """merge_states: the merge of partials as a torch operation, for eager code, torch.compile and autograd.
 
-It is the left fold of `attention.merge.LOGSUMEXP`: on the CPU bit for bit, by the same kernels.
+It is the left fold of `attention.merge.LOGSUMEXP`: on the CPU bit for bit, by the same kernels, and on GPUs by one
+kernel that rounds alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, reduce
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from attention.partial import Partial
 from topocomm import OperatorError
 
 LN2 = math.log(2.0)
+GpuFold = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], tuple[torch.Tensor, torch.Tensor]]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -31,7 +33,8 @@ def merge_states(
     States are folded left to right with weights exp(lse_i - lse), computed in float64 and rounded once. A state is
     ignored bit for bit where its lse is -inf or its weight underflows to 0, whatever its out holds, NaN too. A lse
     of NaN or +inf gives NaN: a kernel that marks empty rows otherwise goes through `attention.as_partial` first.
-    Differentiable in outs and lses, once. On the CPU equal to `LOGSUMEXP` bit for bit.
+    Differentiable in outs and lses, once. On the CPU equal to `LOGSUMEXP` bit for bit. On a GPU with triton one kernel
+    launch for up to 16 states, more for strided ones or base 2.
 
     Args:
         outs: [n_states, *rows, dim] or n_states tensors [*rows, dim], any strides; float32, bfloat16 or float16.
@@ -51,7 +54,7 @@ def merge_states(
     _check(out_list, lse_list)
     if base == 2:
         lse_list = [(lse.double() * LN2).float() for lse in lse_list]
-    return Partial(*_merge([out.float() for out in out_list], lse_list))
+    return Partial(*_merge(out_list, lse_list))
 
 
 def _states(name: str, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -89,8 +92,12 @@ def _check(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> None:
 
 @torch.library.custom_op("attention::merge_states", mutates_args=())
 def _merge(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fold of n float32 states (out [*rows, dim], natural-log lse [*rows]), checked by the caller."""
+    """The fold of n states (out [*rows, dim], natural-log lse [*rows]), checked by the caller."""
     outs, lses = [x.detach() for x in outs], [x.detach() for x in lses]
+    fold = _gpu_fold(outs[0].device.type, outs[0].shape[-1])
+    if fold is not None:
+        return fold(outs, lses)
+    outs = [x.float() for x in outs]
     if len(outs) == 1:  # the empty rows of a single state may hold anything as well
         return outs[0].masked_fill((lses[0] == -math.inf)[..., None], 0.0).contiguous(), lses[0].clone().contiguous()
     if outs[0].device.type != "cpu":
@@ -101,7 +108,7 @@ def _merge(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[
 
 @_merge.register_fake
 def _(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    return outs[0].new_empty(outs[0].shape), lses[0].new_empty(lses[0].shape)
+    return lses[0].new_empty(outs[0].shape), lses[0].new_empty(lses[0].shape)
 
 
 def _save(ctx: Any, inputs: Any, output: Any) -> None:
@@ -116,7 +123,7 @@ def _gradients(ctx: Any, out_grad: torch.Tensor, lse_grad: torch.Tensor) -> tupl
     outs, lses = [], []
     for state_out, state_lse in zip(states[:count], states[count:], strict=True):
         weight = (state_lse.double() - lse.double()).exp().float().masked_fill(state_lse == -math.inf, 0.0)
-        outs.append(weight[..., None] * out_grad)
+        outs.append((weight[..., None] * out_grad).to(state_out.dtype))
         pull = lse_grad + (out_grad * (state_out - out)).sum(-1)
         lses.append((weight * pull).masked_fill(weight == 0, 0.0))  # an ignored state may hold NaN
     return outs, lses
@@ -132,6 +139,17 @@ def _bind() -> Any:
     except ImportError:  # numba is optional; without it the operator's NumPy formula runs
         return None
     return bind
+
+
+def _gpu_fold(device_type: str, dim: int) -> GpuFold | None:
+    """The fold by one kernel launch, if there is one for such states."""
+    if device_type != "cuda":
+        return None
+    try:
+        from attention.kernels.gpu_states import MOST_DIM, merge_on_device
+    except ImportError:  # triton is optional; without it the formula runs
+        return None
+    return merge_on_device if dim <= MOST_DIM else None
 
 
 def _fold_by_kernel(bind: Any, outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,7 +174,7 @@ def _flat(out: torch.Tensor, lse: torch.Tensor) -> Mapping[str, Any]:
 
 
 def _fold_by_formula(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fold in torch operations, for devices without a kernel of their own; a dozen launches a state."""
+    """The fold in torch operations, for devices without a kernel of ours; a dozen launches a state."""
     out, lse = outs[0], lses[0]
     for state_out, state_lse in zip(outs[1:], lses[1:], strict=True):
         out, lse = _combine(out, lse, state_out, state_lse)

@@ -33,8 +33,9 @@ from topocomm.operators.builtin import (
     WELFORD,
     topk_value,
 )
+from topocomm.operators.kernels.gpu import bind_device_fold, bind_device_folds
 from topocomm.operators.laws import LawReport, check_laws
-from topocomm.operators.operator import Field, Kernel, Layout, Operator
+from topocomm.operators.operator import Field, Kernel, Layout, Operator, TritonCombine
 from topocomm.operators.row_kernels import row_kernel
 from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.plan import Plan
@@ -79,6 +80,9 @@ __all__ = [
     "TopocommError",
     "Topology",
     "TopologyError",
+    "TritonCombine",
+    "bind_device_fold",
+    "bind_device_folds",
     "catalog",
     "check_certificate",
     "check_laws",

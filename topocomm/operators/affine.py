@@ -28,7 +28,10 @@ def _compose_complex(
     return a, a_i, b + right_b, b_i + right_b_i
 
 
-FORMULAS = Formula("affine", _compose), Formula("affine", _compose_complex)
+FORMULAS = (
+    Formula("affine", _compose, tiles="compose"),
+    Formula("affine", _compose_complex, tiles="compose_complex"),
+)
 
 AFFINE = elementwise(
     "affine",
@@ -50,7 +53,7 @@ def AFFINE_MATRIX(d: int) -> Operator:
 
     First the left map, then the right one: (a' a, a' b + b'), as AFFINE. Fields: `a` [*rows, d, d] and `b`
     [*rows, d], floats of one dtype; identity: the unit matrix and 0. Sums run over ascending indices; floats of 16
-    bits are computed with in float32.
+    bits are computed with in float32. It has no Triton combine: it does not fold in GPU memory.
 
     Raises:
         OperatorError: d is no whole number, or less than 1.

@@ -43,8 +43,14 @@ def _xor(left: Any, right: Any) -> Any:
     return left ^ right
 
 
-SUMS = Formula("sum", _add, ufunc=np.add), Formula("sum", _add_complex, ufunc=np.add)
-PRODUCTS = Formula("prod", _multiply, ufunc=np.multiply), Formula("prod", _multiply_complex)
+SUMS = (
+    Formula("sum", _add, ufunc=np.add, tiles="add"),
+    Formula("sum", _add_complex, ufunc=np.add, tiles="add"),
+)
+PRODUCTS = (
+    Formula("prod", _multiply, ufunc=np.multiply, tiles="multiply"),
+    Formula("prod", _multiply_complex, tiles="multiply_complex"),
+)
 
 
 def _is_complex(dtypes: Dtypes) -> bool:
@@ -82,11 +88,11 @@ PROD = elementwise(
 )
 """Elementwise a * b; identity 1. Integers wrap."""
 
-BAND = _bitwise("band", Formula("band", _and, ufunc=np.bitwise_and), -1)
+BAND = _bitwise("band", Formula("band", _and, ufunc=np.bitwise_and, tiles="bitwise_and"), -1)
 """Elementwise a & b of integers or bool; identity: all bits set, True."""
 
-BOR = _bitwise("bor", Formula("bor", _or, ufunc=np.bitwise_or), 0)
+BOR = _bitwise("bor", Formula("bor", _or, ufunc=np.bitwise_or, tiles="bitwise_or"), 0)
 """Elementwise a | b of integers or bool; identity 0, False."""
 
-BXOR = _bitwise("bxor", Formula("bxor", _xor, ufunc=np.bitwise_xor), 0)
+BXOR = _bitwise("bxor", Formula("bxor", _xor, ufunc=np.bitwise_xor, tiles="bitwise_xor"), 0)
 """Elementwise a ^ b of integers or bool; identity 0, False."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.operators.dtypes import computed, kind
-from topocomm.operators.operator import Arrays, Buffer, Field, Fold, Kernel, Layout, Operator
+from topocomm.operators.operator import Arrays, Buffer, Field, Fold, Kernel, Layout, Operator, TritonCombine
 
 Dtypes = tuple[np.dtype[Any], ...]
 BLOCK_ROWS = 16384
@@ -37,6 +37,7 @@ class Formula:
         version: Counts changes of what it computes.
         wide: Whether floats are computed with in float64.
         ufunc: NumPy's own function that does the same to arrays of one field.
+        tiles: The name in `kernels/gpu_formulas.py` of the function that does the same to tiles.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Formula:
     version: int = 1
     wide: bool = False
     ufunc: np.ufunc | None = None
+    tiles: str | None = None
 
 
 def select(condition: Any, left: Any, right: Any) -> Any:
@@ -72,6 +74,9 @@ def elementwise(
         dtypes = tuple(f.dtype for f in layout.fields)
         return _kernel(choose(dtypes), names, dtypes)
 
+    def triton(layout: Layout) -> TritonCombine | None:
+        return _triton(choose(tuple(f.dtype for f in layout.fields)))
+
     return Operator(
         name,
         tuple(fields),
@@ -79,6 +84,7 @@ def elementwise(
         identity,
         commutative=commutative,
         kernel=kernel,
+        triton=triton,
         refuses=refuses,
         sample=sample,
     )
@@ -92,6 +98,14 @@ def _kernel(formula: Formula, names: tuple[str, ...], dtypes: Dtypes) -> Kernel:
         return Kernel(f"numpy.{formula.name}/{formula.version}", _numpy_bind(formula, names, dtypes))
     compiled = compile_formula(formula, dtypes)
     return Kernel(f"numba.{formula.name}/{formula.version}", compiled=compiled)
+
+
+def _triton(formula: Formula) -> TritonCombine | None:
+    if formula.tiles is None:
+        return None
+    from topocomm.operators.kernels import gpu_formulas
+
+    return TritonCombine(f"triton.{formula.name}/{formula.version}", getattr(gpu_formulas, formula.tiles))
 
 
 def _combine(formula: Formula, names: tuple[str, ...], dtypes: Dtypes, left: Arrays, right: Arrays) -> Arrays:

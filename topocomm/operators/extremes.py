@@ -61,7 +61,10 @@ def _first_least(left: Any, left_at: Any, right: Any, right_at: Any) -> tuple[An
 
 
 def _extreme(name: str, floats: Callable[..., Any], others: Callable[..., Any], limit: Limit) -> Operator:
-    formulas = Formula(name, others), Formula(name, floats)
+    formulas = (
+        Formula(name, others, tiles=others.__name__.removeprefix("_")),
+        Formula(name, floats, tiles=floats.__name__.removeprefix("_")),
+    )
     return elementwise(
         name,
         [Field(VALUE)],
@@ -73,7 +76,7 @@ def _extreme(name: str, floats: Callable[..., Any], others: Callable[..., Any], 
 
 
 def _place(name: str, function: Callable[..., Any], limit: Limit) -> Operator:
-    formula = Formula(name, function)
+    formula = Formula(name, function, tiles=function.__name__.removeprefix("_"))
 
     def identity(dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
         return {VALUE: limit(dtypes[VALUE]), INDEX: NOWHERE}

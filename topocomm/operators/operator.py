@@ -128,6 +128,22 @@ class Kernel(NamedTuple):
     compiled: int | None = None
 
 
+class TritonCombine(NamedTuple):
+    """How a Triton kernel combines two values of one layout.
+
+    `version` tells its rounding from that of others, as `Kernel.version` does.
+    `function` is a `@triton.jit` function `combine(left, right)`, or with `constants`, whole numbers, `combine(left,
+    right, constants)`. A value is a tuple with a tile [ROWS, WIDTH] per field, of the field's dtype: WIDTH is the items
+    of a row (the product of the named axes; 1 without any) padded to a power of two, and what the padding holds is
+    ignored. bool comes as uint8, complex numbers as floats, twice as many. It returns such a tuple, which is rounded to
+    the fields' dtypes; multiplications and additions are not fused.
+    """
+
+    version: str
+    function: Any
+    constants: tuple[int, ...] = ()
+
+
 def fold_task(layout: Layout, rows: int, places: Sequence[int]) -> list[int]:
     """The task of a compiled fold.
 
@@ -154,6 +170,8 @@ class Operator:
         commutative: True if combine(a, b) equals combine(b, a): plans may then reorder operands (all ranks hold
             the same bits all the same); otherwise they keep the operands in rank order.
         kernel: The fused CPU kernel of a layout, or None where it has none; without one `combine` runs.
+        triton: How tiles of a layout are combined on GPUs, or None where that is not said; without it `combine` gets
+            tensors of the GPU. It may raise ImportError where triton is missing, which counts as None.
         default_dims: Sizes of the named axes where there is no array to take them from (`topocomm plan`).
         refuses: What a layout is refused for ("takes integers, got float32"), or None if it is taken.
         sample: `sample(rng, layout)` makes a value to try the laws on, for operators that do not take just any
@@ -166,6 +184,7 @@ class Operator:
     identity: Mapping[str, Any] | Callable[[Mapping[str, np.dtype[Any]]], Mapping[str, Any]]
     commutative: bool = False
     kernel: Callable[[Layout], Kernel | None] | None = None
+    triton: Callable[[Layout], TritonCombine | None] | None = None
     default_dims: Mapping[str, int] = field(default_factory=dict)
     refuses: Callable[[Layout], str | None] | None = None
     sample: Callable[[np.random.Generator, Layout], Arrays] | None = None
@@ -291,6 +310,13 @@ class Operator:
         """The address of the compiled fold for this layout, if there is one."""
         kernel = self._kernel(layout)
         return kernel.compiled if kernel is not None else None
+
+    def triton_combine(self, layout: Layout) -> TritonCombine | None:
+        """How GPUs combine values of this layout, if that is said and triton is there."""
+        try:
+            return self.triton(layout) if self.triton is not None else None
+        except ImportError:  # triton is optional
+            return None
 
     def _kernel(self, layout: Layout) -> Kernel | None:
         return self.kernel(layout) if self.kernel is not None else None

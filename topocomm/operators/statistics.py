@@ -69,8 +69,8 @@ def _merge_moments(
     return count, select(count == 0, 0.0, merged), select(count == 0, 0.0, m2)
 
 
-LOGSUMS = Formula("logaddexp", _logaddexp, wide=True)
-MOMENTS = Formula("welford", _merge_moments, wide=True)
+LOGSUMS = Formula("logaddexp", _logaddexp, wide=True, tiles="logaddexp")
+MOMENTS = Formula("welford", _merge_moments, wide=True, tiles="merge_moments")
 COUNT, MEAN, M2 = "count", "mean", "m2"
 
 LOGADDEXP = elementwise(

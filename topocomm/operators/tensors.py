@@ -16,7 +16,9 @@ from topocomm.errors import MissingExtraError, OperatorError
 from topocomm.operators.results import field_of, not_its_dtype
 
 if TYPE_CHECKING:
-    from topocomm.operators.operator import Operator
+    import torch
+
+    from topocomm.operators.operator import Layout, Operator
 
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
@@ -53,35 +55,72 @@ def as_array(tensor: Any) -> NDArray[Any]:
     return found
 
 
+def device_views(layout: Layout, buffer: torch.Tensor, offset: int, rows: int) -> dict[str, torch.Tensor]:
+    """`Layout.views` of a uint8 tensor on any device: the fields as tensors [rows, *dims] on its memory.
+
+    Raises:
+        OperatorError: torch has no counterpart of a dtype.
+    """
+    found = {}
+    for bound, start in zip(layout.fields, layout.addresses(offset, rows), strict=True):
+        dtype = getattr(_torch(), bound.dtype.name, None)
+        if dtype is None:
+            raise OperatorError(f"field {bound.name!r}: torch has no {bound.dtype}; convert it first")
+        flat = buffer[start : start + rows * bound.row_bytes].view(dtype)
+        found[bound.name] = flat.view(rows, *bound.row_shape)
+    return found
+
+
 def tensor_fold(
     operator: Operator, operands: Sequence[Mapping[str, NDArray[Any]]]
 ) -> Callable[[Mapping[str, Any]], None]:
     """The left fold of `operands` by `combine` on CPU tensors that share their memory."""
     try:
-        first, *rest = ({name: as_tensor(array) for name, array in operand.items()} for operand in operands)
+        tensors = [{name: as_tensor(array) for name, array in operand.items()} for operand in operands]
     except OperatorError as error:
         raise OperatorError(f"operator {operator.name!r}: {error}") from None
-    combine = operator.combine
+    fold_tensors = device_fold(operator, tensors)
 
     def fold(target: Mapping[str, Any]) -> None:
-        acc: Mapping[str, Any] = first
-        for right in rest:
-            acc = combine(acc, right)
-        for name, array in target.items():
-            _write(operator.name, name, array, field_of(operator.name, acc, name, array.shape))
+        fold_tensors({name: as_tensor(array) for name, array in target.items()})
 
     return fold
 
 
-def _write(operator: str, name: str, array: NDArray[Any], made: Any) -> None:
+def device_fold(
+    operator: Operator, operands: Sequence[Mapping[str, torch.Tensor]]
+) -> Callable[[Mapping[str, torch.Tensor]], None]:
+    """The left fold of `operands` by `combine` on tensors of any device, into tensors given to it."""
+    first, *rest = operands
+    combine = operator.combine
+
+    def fold(target: Mapping[str, torch.Tensor]) -> None:
+        acc: Mapping[str, Any] = first
+        for right in rest:
+            try:
+                acc = combine(acc, right)
+            except TypeError as error:
+                if "numpy" in str(error).lower() and next(iter(target.values())).device.type != "cpu":
+                    raise _only_arrays(operator, target) from error
+                raise
+        for name, tensor in target.items():
+            _write(operator.name, name, tensor, field_of(operator.name, acc, name, tuple(tensor.shape)))
+
+    return fold
+
+
+def _only_arrays(operator: Operator, target: Mapping[str, torch.Tensor]) -> OperatorError:
+    device = next(iter(target.values())).device
+    return OperatorError(
+        f"operator {operator.name!r}: combine takes NumPy arrays only, got tensors on {device}; "
+        "install triton where the operator has a Triton combine for this layout, else give it one (`triton=`)"
+    )
+
+
+def _write(operator: str, name: str, target: torch.Tensor, made: Any) -> None:
     torch = _torch()
     if not isinstance(made, torch.Tensor):
-        try:
-            np.copyto(array, made, casting="same_kind")
-        except TypeError:
-            raise not_its_dtype(operator, name, np.asarray(made).dtype, array.dtype) from None
-        return
-    target = as_tensor(array)
+        made = as_tensor(np.ascontiguousarray(made))
     if not torch.can_cast(made.dtype, target.dtype):
         raise not_its_dtype(operator, name, made.dtype, target.dtype)
     target.copy_(made.detach())

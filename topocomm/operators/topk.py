@@ -40,7 +40,7 @@ def TOPK(k: int) -> Operator:
     A value is `values` [*rows, k], floats or integers, sorted from the greatest, and `payload` int64 [*rows, k], 0 or
     more. `topk_value` makes one from any number of items. NaN counts as greatest; of equal values the lower payload
     goes first, so it commutes; -0 counts, and comes out, as +0. Places without an item, and the identity, hold the
-    least value (-inf) with payload -1 and go last.
+    least value (-inf) with payload -1 and go last. It has no Triton combine: it does not fold in GPU memory.
 
     Raises:
         OperatorError: k is no whole number, or less than 1.

@@ -1,0 +1,309 @@
+"""Folds of packed chunks in the memory of a GPU: one kernel launch for any number of operands and of folds.
+
+An operator that says how tiles are combined (`Operator.triton`) runs the kernel of `gpu_kernel.py`, on a GPU or, in
+Triton's interpreter, on the CPU. Others run `combine` on tensors of the GPU, one operand after the other. On the CPU
+without the interpreter the CPU's own fold runs.
+
+torch and triton are imported when a fold is bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import gcd, prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.errors import OperatorError
+from topocomm.operators.dtypes import kind
+from topocomm.operators.operator import BoundField, Layout, Operator, TritonCombine
+from topocomm.operators.tensors import as_array, device_fold, device_views
+
+if TYPE_CHECKING:
+    import torch
+
+DeviceFold = Callable[[Mapping[str, Any]], None]
+"""Writes what it folds to the tensors given, one contiguous [rows, *dims] per field."""
+
+ALIGNMENT_BYTES = 16
+"""The most that one thread of a GPU loads at once."""
+PROGRAMS = 256
+"""Programs that are worth having before their tiles grow: about two for each multiprocessor of a large GPU."""
+TILE_ITEMS = 256, 1024
+"""Fewest and most items of a tile, over all fields; a row is never cut."""
+MOST_ROW_ITEMS = 16384
+"""Items of a row beyond which a tile of one row would not fit in the registers of a program."""
+MOST_UNROLLED = 8
+"""Operands whose loads are all under way at once; more of them run in a loop."""
+ITEMS_PER_THREAD = 8
+
+
+class Work(NamedTuple):
+    """One fold: of packed chunks of `rows` rows at bytes `offsets`, to a packed chunk at byte `target`.
+
+    `target` None: each call says where the result goes.
+    """
+
+    rows: int
+    offsets: Sequence[int]
+    target: int | None = None
+
+
+def bind_device_fold(
+    operator: Operator, layout: Layout, buffer: torch.Tensor, rows: int, offsets: Sequence[int]
+) -> DeviceFold:
+    """As `Operator.bind_fold`, in the memory of a GPU.
+
+    With a Triton combine a call launches one kernel on the current stream and allocates nothing, so that a CUDA graph
+    can hold it; the first one compiles the kernel, so let one go before a graph is captured. Products and sums are not
+    fused, so the built-in operators have the bits of the CPU (only which NaN a NaN is may differ).
+
+    Args:
+        operator: Whose values these are.
+        layout: Theirs; its leading shape does not matter.
+        buffer: uint8 [bytes], contiguous, on a GPU, at an address that 16 divides. On the CPU too: Triton's interpreter
+            runs if it is on (TRITON_INTERPRET=1 before triton is imported), else the CPU's own fold.
+        rows: Rows of every chunk.
+        offsets: Bytes at which the packed chunks start, from the left operand on, one or more.
+
+    Returns:
+        A function that folds into contiguous tensors [rows, *dims], one per field, of the layout's dtypes on the
+        buffer's device. They may be the memory of one operand, field by field.
+
+    Raises:
+        OperatorError: The buffer is no such tensor, a chunk is not in it or not aligned to its items; at a call: a
+            target does not fit, or `combine` of an operator without a Triton combine does not take tensors.
+    """
+    _check(layout, buffer, [Work(rows, offsets)])
+    combine = _triton(operator, layout, buffer)
+    if combine is not None:
+        return _launch_into(combine, layout, buffer, rows, offsets)
+    if buffer.device.type == "cpu":
+        return _host_fold(operator, layout, buffer, rows, offsets)
+    return device_fold(operator, [device_views(layout, buffer, offset, rows) for offset in offsets])
+
+
+def bind_device_folds(
+    operator: Operator, layout: Layout, buffer: torch.Tensor, folds: Sequence[tuple[int, Sequence[int], int]]
+) -> Callable[[], None]:
+    """As `bind_device_fold` for several folds that do not depend on each other, in one launch.
+
+    Args:
+        operator: As there.
+        layout: As there.
+        buffer: As there.
+        folds: (rows, offsets, target offset) of every fold: the last is the byte of `buffer` at which the packed
+            result starts. It may be the offset of one of the fold's own operands.
+
+    Returns:
+        A function without arguments. It reads and writes `buffer`, which must stay where it is.
+
+    Raises:
+        OperatorError: As `bind_device_fold`.
+    """
+    work = [Work(*fold) for fold in folds]
+    _check(layout, buffer, work)
+    combine = _triton(operator, layout, buffer)
+    if combine is not None:
+        return _launch_all(combine, layout, buffer, work)
+    alone = [
+        (bind_device_fold(operator, layout, buffer, rows, offsets), device_views(layout, buffer, target, rows))
+        for rows, offsets, target in folds
+    ]
+
+    def run() -> None:
+        for fold, target in alone:
+            fold(target)
+
+    return run
+
+
+def device_fold_version(operator: Operator, layout: Layout, device_type: str) -> str:
+    """Which implementation the folds above take on devices of a type, as "cuda"; equal versions round equally."""
+    combine = _usable(operator, layout, device_type)
+    if combine is not None:
+        return combine.version
+    return operator.fold_version(layout, tensors=True) if device_type == "cpu" else "torch"
+
+
+def _check(layout: Layout, buffer: Any, work: Sequence[Work]) -> None:
+    import torch
+
+    if not isinstance(buffer, torch.Tensor) or buffer.dtype != torch.uint8 or buffer.ndim != 1:
+        got = f"{buffer.dtype} {list(buffer.shape)}" if isinstance(buffer, torch.Tensor) else type(buffer).__name__
+        raise OperatorError(f"buffer must be a torch tensor uint8 [bytes], got {got}")
+    if not buffer.is_contiguous() or buffer.data_ptr() % ALIGNMENT_BYTES:
+        raise OperatorError("buffer must be contiguous and start at an address that 16 divides; take it from its start")
+    step = max(f.dtype.itemsize for f in layout.fields)
+    for one in work:
+        if not one.offsets:
+            raise OperatorError("offsets: expected one operand or more, got none")
+        places = [("offset", at) for at in one.offsets]
+        if one.target is not None:
+            places.append(("target offset", one.target))
+        for name, at in places:
+            end = at + layout.packed_bytes(one.rows)
+            if at < 0 or end > buffer.numel():
+                raise OperatorError(
+                    f"{name} {at}: a chunk of {one.rows} rows ends at byte {end} of a buffer of {buffer.numel()}"
+                )
+            if at % step:
+                raise OperatorError(f"{name} {at}: expected a multiple of {step}, the largest item; align the chunks")
+
+
+def _triton(operator: Operator, layout: Layout, buffer: torch.Tensor) -> TritonCombine | None:
+    return _usable(operator, layout, buffer.device.type)
+
+
+def _usable(operator: Operator, layout: Layout, device_type: str) -> TritonCombine | None:
+    """The operator's Triton combine if the kernel can run it on such a device."""
+    takes = all(kind(f.dtype) for f in layout.fields) and sum(map(_width, layout.fields)) <= MOST_ROW_ITEMS
+    if not takes or (device_type == "cpu" and not _interpreting()):
+        return None
+    return operator.triton_combine(layout)
+
+
+def _interpreting() -> bool:
+    """Whether kernels run in Triton's interpreter."""
+    try:
+        from topocomm.operators.kernels.gpu_floats import INTERPRETED
+    except ImportError:  # triton is optional
+        return False
+    return bool(INTERPRETED.value)
+
+
+def _items(field: BoundField) -> int:
+    """Items of a row as the kernel sees them: complex numbers are two."""
+    return prod(field.row_shape) * (2 if kind(field.dtype) == "c" else 1)
+
+
+def _width(field: BoundField) -> int:
+    return _power_of_two(max(1, _items(field)))
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << (least - 1).bit_length()
+
+
+def fold_table(layout: Layout, work: Sequence[Work]) -> NDArray[np.int64]:
+    """Where all is, a row for every fold, as the kernel reads it; zeros where there are fewer operands."""
+    fields = len(layout.fields)
+    table = np.zeros((len(work), 2 + fields * (1 + max(len(one.offsets) for one in work))), np.int64)
+    for row, one in zip(table, work, strict=True):
+        starts = [0] * fields if one.target is None else layout.addresses(one.target, one.rows)
+        starts += [at for place in one.offsets for at in layout.addresses(place, one.rows)]
+        row[: 2 + len(starts)] = [one.rows, len(one.offsets), *starts]
+    return table
+
+
+def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work]) -> dict[str, Any]:
+    """What the kernel is compiled for: its constants by name, and the options of a launch."""
+    fields, table = layout.fields, fold_table(layout, work)
+    operands = {len(one.offsets) for one in work}
+    widths = tuple(_width(f) for f in fields)
+    tile_rows = _tile_rows(sum(one.rows for one in work), sum(widths))
+    return {
+        "COMBINE": combine.function,
+        "CONSTANTS": tuple(combine.constants),
+        "DTYPES": tuple(_triton_dtype(f.dtype) for f in fields),
+        "ITEMS": tuple(_items(f) for f in fields),
+        "WIDTHS": widths,
+        "ALIGNS": tuple(_power_that_divides(table[:, 2 + index :: len(fields)]) for index in range(len(fields))),
+        "ROW_FACTOR": _power_that_divides(table[:, 0]),
+        "OPERANDS": max(operands) if len(operands) == 1 and max(operands) <= MOST_UNROLLED else 0,
+        "ROWS": tile_rows,
+        "num_warps": _warps(tile_rows * sum(widths)),
+        "enable_fp_fusion": False,
+    }
+
+
+def _launcher(
+    combine: TritonCombine, layout: Layout, buffer: torch.Tensor, work: Sequence[Work]
+) -> Callable[[tuple[Any, ...]], None]:
+    """A function that launches the kernel; it takes, for every field, the memory that results go to."""
+    import torch
+
+    from topocomm.operators.kernels.gpu_kernel import fold_kernel
+
+    options = launch_options(combine, layout, work)
+    table = torch.from_numpy(fold_table(layout, work)).to(buffer.device)
+    tiles = -(-max(one.rows for one in work) // options["ROWS"])
+    launch, stride = fold_kernel[(len(work) * tiles,)], table.shape[1]
+    return lambda targets: launch(buffer, targets, table, stride, tiles, **options)
+
+
+def _launch_into(
+    combine: TritonCombine, layout: Layout, buffer: torch.Tensor, rows: int, offsets: Sequence[int]
+) -> DeviceFold:
+    import triton
+    import triton.language as tl
+
+    launch = None
+    if layout.packed_bytes(rows):
+        launch = _launcher(combine, layout, buffer, [Work(rows, offsets)])
+    expected = device_views(layout, buffer, offsets[0], rows)
+
+    def fold(target: Mapping[str, Any]) -> None:
+        for name, like in expected.items():
+            _check_target(name, target, like)
+        if launch is not None:
+            launch(tuple(triton.reinterpret(target[name], tl.uint8) for name in expected))
+
+    return fold
+
+
+def _launch_all(
+    combine: TritonCombine, layout: Layout, buffer: torch.Tensor, work: Sequence[Work]
+) -> Callable[[], None]:
+    some = [one for one in work if layout.packed_bytes(one.rows)]
+    if not some:
+        return lambda: None
+    launch = _launcher(combine, layout, buffer, some)
+    targets = (buffer,) * len(layout.fields)
+    return lambda: launch(targets)
+
+
+def _check_target(name: str, target: Mapping[str, Any], like: torch.Tensor) -> None:
+    given = target.get(name)
+    if given is None or given.shape != like.shape or given.dtype != like.dtype or given.device != like.device:
+        got = "none" if given is None else f"{given.dtype} {list(given.shape)} on {given.device}"
+        raise OperatorError(
+            f"target {name!r}: expected a tensor {like.dtype} {list(like.shape)} on {like.device}, got {got}"
+        )
+    if not given.is_contiguous():
+        raise OperatorError(f"target {name!r} must be contiguous; take one of its own memory")
+
+
+def _host_fold(
+    operator: Operator, layout: Layout, buffer: torch.Tensor, rows: int, offsets: Sequence[int]
+) -> DeviceFold:
+    fold = operator.bind_fold(layout, buffer.numpy(), rows, offsets, tensors=True)
+    return lambda target: fold({name: as_array(tensor) for name, tensor in target.items()})
+
+
+def _triton_dtype(dtype: np.dtype[Any]) -> Any:
+    import triton.language as tl
+
+    if kind(dtype) == "b":
+        return tl.uint8
+    name = f"float{4 * dtype.itemsize}" if kind(dtype) == "c" else dtype.name
+    return getattr(tl, name)
+
+
+def _power_that_divides(words: NDArray[np.int64]) -> int:
+    """The greatest power of two, up to 16, that divides all words: what lets a thread load several items at once."""
+    return gcd(ALIGNMENT_BYTES, *map(int, words.flat))
+
+
+def _warps(items: int) -> int:
+    """Warps of a program: 1, 2, 4 or 8."""
+    return min(8, _power_of_two(-(-items // (32 * ITEMS_PER_THREAD))))
+
+
+def _tile_rows(rows: int, row_items: int) -> int:
+    """Rows of a program: enough programs first, then larger tiles."""
+    fewest, most = TILE_ITEMS
+    items = min(max(_power_of_two(max(1, rows * row_items // PROGRAMS)), fewest), most)
+    return max(1, min(_power_of_two(rows), items // _power_of_two(row_items)))

@@ -1,0 +1,175 @@
+"""The formulas of the elementwise operators on tiles, each as its namesake in the operator's own file.
+
+Every step rounds by IEEE 754 and none is a call into a math library, so with FP fusion off a GPU has the bits of the
+CPU. A complex field comes as its halves side by side, [ROWS, 2].
+"""
+
+# mypy: ignore-errors
+# ruff: noqa: D103
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from topocomm.operators import statistics
+from topocomm.operators.kernels.gpu_floats import computed, wide
+
+LOG2_E = tl.constexpr(statistics.LOG2_E)
+LN2_HIGH, LN2_LOW = tl.constexpr(statistics.LN2_HIGH), tl.constexpr(statistics.LN2_LOW)
+ROUNDING, LEAST = tl.constexpr(statistics.ROUNDING), tl.constexpr(statistics.LEAST)
+EXPONENTIAL, INVERSE_TANH = tl.constexpr(statistics.EXPONENTIAL), tl.constexpr(statistics.INVERSE_TANH)
+LAST_POWER, LAST_TERM = tl.constexpr(len(statistics.EXPONENTIAL) - 1), tl.constexpr(len(statistics.INVERSE_TANH) - 1)
+
+
+@triton.jit
+def add(left, right):
+    return (computed(left[0]) + computed(right[0]),)
+
+
+@triton.jit
+def multiply(left, right):
+    return (computed(left[0]) * computed(right[0]),)
+
+
+@triton.jit
+def _halves(x):
+    """The real and the imaginary part [ROWS, 1] of complex numbers [ROWS, 2]."""
+    real, imaginary = tl.split(x)
+    return real[:, None], imaginary[:, None]
+
+
+@triton.jit
+def _whole(real, imaginary):
+    return tl.reshape(tl.join(real, imaginary), [real.shape[0], 2])
+
+
+@triton.jit
+def multiply_complex(left, right):
+    left_r, left_i = _halves(left[0])
+    right_r, right_i = _halves(right[0])
+    return (_whole(left_r * right_r - left_i * right_i, left_r * right_i + left_i * right_r),)
+
+
+@triton.jit
+def bitwise_and(left, right):
+    return (left[0] & right[0],)
+
+
+@triton.jit
+def bitwise_or(left, right):
+    return (left[0] | right[0],)
+
+
+@triton.jit
+def bitwise_xor(left, right):
+    return (left[0] ^ right[0],)
+
+
+@triton.jit
+def greater(left, right):
+    return (tl.where(left[0] > right[0], left[0], right[0]),)
+
+
+@triton.jit
+def less(left, right):
+    return (tl.where(left[0] < right[0], left[0], right[0]),)
+
+
+@triton.jit
+def maximum(left, right):
+    x, y = computed(left[0]), computed(right[0])
+    same = tl.where(x == 0, x + y, x)
+    return (tl.where(x != x, x, tl.where(x == y, same, tl.where(x > y, x, y))),)
+
+
+@triton.jit
+def minimum(left, right):
+    x, y = computed(left[0]), computed(right[0])
+    same = tl.where(x == 0, -(-x - y), x)
+    return (tl.where(x != x, x, tl.where(x == y, same, tl.where(x < y, x, y))),)
+
+
+@triton.jit
+def first_greatest(left, right):
+    x, y = computed(left[0]), computed(right[0])
+    same = (x == y) | ((x != x) & (y != y))
+    ahead = (x > y) | ((x != x) & (y == y)) | (same & (left[1] < right[1]))
+    twin = (x == 0) & (y == 0) & (left[1] == right[1])
+    return tl.where(twin, x + y, tl.where(ahead, x, y)), tl.where(ahead, left[1], right[1])
+
+
+@triton.jit
+def first_least(left, right):
+    x, y = computed(left[0]), computed(right[0])
+    same = (x == y) | ((x != x) & (y != y))
+    ahead = (x < y) | ((x != x) & (y == y)) | (same & (left[1] < right[1]))
+    twin = (x == 0) & (y == 0) & (left[1] == right[1])
+    return tl.where(twin, -(-x - y), tl.where(ahead, x, y)), tl.where(ahead, left[1], right[1])
+
+
+@triton.jit
+def logaddexp(left, right):
+    x, y = wide(left[0]), wide(right[0])
+    apart = tl.where(x == y, 0.0, -tl.abs(x - y))
+    exponent = tl.where(apart < LEAST, LEAST, apart)
+    shifted = exponent * LOG2_E + ROUNDING
+    power = shifted - ROUNDING
+    rest = (exponent - power * LN2_HIGH) - power * LN2_LOW
+    series = rest * EXPONENTIAL[0]
+    for term in tl.static_range(1, LAST_POWER):
+        series = (series + EXPONENTIAL[term]) * rest
+    series = series + EXPONENTIAL[LAST_POWER]
+    scale = ((shifted.to(tl.int64, bitcast=True) + 1023) << 52).to(tl.float64, bitcast=True)
+    lighter = tl.where(apart < LEAST, 0.0, series * scale)
+    ratio = lighter / (2.0 + lighter)
+    square = ratio * ratio
+    logarithm = square * INVERSE_TANH[0]
+    for term in tl.static_range(1, LAST_TERM):
+        logarithm = (logarithm + INVERSE_TANH[term]) * square
+    return (tl.where(x > y, x, y) + 2.0 * ratio * (logarithm + INVERSE_TANH[LAST_TERM]),)
+
+
+@triton.jit
+def _counted(x):
+    """Counts as they are added: int64, or float64."""
+    made = x
+    if x.dtype != tl.int64:
+        made = wide(x)
+    return made
+
+
+@triton.jit
+def merge_moments(left, right):
+    left_count, right_count = _counted(left[0]), _counted(right[0])
+    left_mean, right_mean = wide(left[1]), wide(right[1])
+    left_m2, right_m2 = wide(left[2]), wide(right[2])
+    count = left_count + right_count
+    left_heavy = (left_count > right_count) | ((left_count == right_count) & (left_mean >= right_mean))
+    mean, other = tl.where(left_heavy, left_mean, right_mean), tl.where(left_heavy, right_mean, left_mean)
+    heavy = tl.where(left_heavy, left_count, right_count).to(tl.float64)
+    light = tl.where(left_heavy, right_count, left_count).to(tl.float64)
+    share = light / tl.where(count == 0, count + 1, count).to(tl.float64)
+    delta = other - mean
+    finite = delta - delta == 0
+    merged = tl.where(finite, mean + delta * share, mean * (1.0 - share) + other * share)
+    m2 = (left_m2 + right_m2) + delta * delta * (heavy * share)
+    merged = tl.where(left_count == 0, right_mean, tl.where(right_count == 0, left_mean, merged))
+    m2 = tl.where(left_count == 0, right_m2, tl.where(right_count == 0, left_m2, m2))
+    return count, tl.where(count == 0, 0.0, merged), tl.where(count == 0, 0.0, m2)
+
+
+@triton.jit
+def compose(left, right):
+    left_a, left_b, right_a, right_b = computed(left[0]), computed(left[1]), computed(right[0]), computed(right[1])
+    return right_a * left_a, right_a * left_b + right_b
+
+
+@triton.jit
+def compose_complex(left, right):
+    left_a, left_a_i = _halves(left[0])
+    left_b, left_b_i = _halves(left[1])
+    right_a, right_a_i = _halves(right[0])
+    right_b, right_b_i = _halves(right[1])
+    a, a_i = right_a * left_a - right_a_i * left_a_i, right_a * left_a_i + right_a_i * left_a
+    b, b_i = right_a * left_b - right_a_i * left_b_i, right_a * left_b_i + right_a_i * left_b
+    return _whole(a, a_i), _whole(b + right_b, b_i + right_b_i)
