@@ -52,8 +52,8 @@ def decode_partial(  # noqa: PLR0913
 ) -> Partial:
     """Attention of up to 16 queries over the keys given, as a float32 Partial; one kernel launch.
 
-    Every key and value byte is read once per key head (twice with more than 64 query rows a key head). The result
-    has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can be captured in a CUDA
+    Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
+    in float32). The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can be captured in a CUDA
     graph once it has run on its stream; the result's bits depend on shapes and the kind of GPU alone.
 
     Args:
@@ -105,11 +105,11 @@ def _launch(
     kv_heads, page, d_v = v.shape[1:]
     n = page if seen.block_tables is None else page * seen.block_tables.shape[1]
     group = heads // kv_heads
-    rows = rows_of_program(group * q_len)
+    itemsize = 4 if q.dtype == torch.float32 else 2
+    rows = rows_of_program(group * q_len, itemsize)
     tiles = -(-group * q_len // rows)
     plain = all(x is None for x in (*seen, *scales, spec.softcap)) and not spec.needs_positions
     backend, arch, cores = machine_of(q.device)
-    itemsize = 4 if q.dtype == torch.float32 else 2
     cut = cut_for(Kind(backend, arch, itemsize, max(d, d_v), rows, plain))
     splits = splits_for(n, batch * kv_heads * tiles, cores)
     scratch, state = _scratch(q.device, batch * kv_heads * tiles * splits * rows, d_v) if splits > 1 else (None, None)

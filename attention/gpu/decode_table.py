@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TABLE = Path(__file__).with_name("decode_table.json")
-MOST_ROWS = 64
-"""Query rows of one program."""
+MOST_ROWS = {2: 64, 4: 32}
+"""Query rows of one program, by bytes of an item: what registers hold."""
 FEWEST_ROWS = 16
 """What matrix units take at least."""
 PROGRAMS_PER_CORE = 2
@@ -74,15 +74,15 @@ def by_rule(kind: Kind) -> Cut:
     narrow = kind.width <= 128
     stages = 3 if kind.backend == "cuda" and kind.plain else 2
     if kind.itemsize == 4:
-        return Cut(32 if narrow else 16, 8, 2)
+        return Cut(16, 4 if kind.rows == FEWEST_ROWS else 8, 2)
     if not kind.plain:
         return Cut(32, 8, stages)
     return Cut(64 if narrow else 32, 4 if narrow and kind.rows == FEWEST_ROWS else 8, stages)
 
 
-def rows_of_program(rows: int) -> int:
+def rows_of_program(rows: int, itemsize: int) -> int:
     """Rows of a program, for this many query rows that share a key head."""
-    return min(MOST_ROWS, max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
+    return min(MOST_ROWS[itemsize], max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
 
 def splits_for(n: int, programs: int, cores: int) -> int:
