@@ -53,8 +53,9 @@ def decode_partial(  # noqa: PLR0913
     """Attention of up to 16 queries over the keys given, as a float32 Partial; one kernel launch.
 
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
-    in float32). The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can be captured in a CUDA
-    graph once it has run on its stream; the result's bits depend on shapes and the kind of GPU alone.
+    in float32). The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can
+    be captured in a CUDA graph once it has run on its stream; the result's bits depend on shapes and the kind of GPU
+    alone.
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16, q_len 1 to 16, d to 256, last axis dense.
