@@ -1,0 +1,1 @@
+"""Attention on GPUs by Triton kernels: NVIDIA and AMD, from one source."""

@@ -1,0 +1,278 @@
+"""Decode attention with split keys in one Triton kernel: partials of the splits, and their merge by who comes last.
+
+One program attends BLOCK_M query rows that share a key head (all heads of the group, all queries: every key and value
+byte is read once per key head and tile) over one split of the keys. With several splits each writes its state (maximum,
+sum, unnormalised values) to scratch memory; the last of a tile to arrive merges them from first to last, so that the
+result does not depend on who that was. The counter of arrivals is 0 again afterwards, so a captured graph can run
+again.
+
+Scores are kept in units of log2, lse leaves in natural logarithms. Weights are split in a high and a low part before
+they multiply 16-bit values, so that the result has float32 accuracy whatever the dtype of K and V.
+"""
+
+# mypy: ignore-errors
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def _rows_of(base, offsets, ok, WIDTH: tl.constexpr, FROM: tl.constexpr, BLOCK: tl.constexpr):
+    """[rows, BLOCK] of columns FROM to WIDTH, 0 beyond them and where a row is not ok."""
+    columns = FROM + tl.arange(0, BLOCK)
+    mask = ok[:, None] & (columns < WIDTH)[None, :]
+    return tl.load(base + offsets[:, None] + columns[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def _product(weights, values, sums, SPLIT: tl.constexpr):
+    """Adds weights @ values to the sums; float32 weights on 16-bit values in a high and a low part."""
+    high = weights.to(values.dtype)
+    sums = tl.dot(high, values, sums, input_precision="ieee")
+    if SPLIT:
+        low = (weights - high.to(tl.float32)).to(values.dtype)
+        sums = tl.dot(low, values, sums, input_precision="ieee")
+    return sums
+
+
+@triton.jit
+def _near(distance):
+    """Distances as int32: those beyond 2^29 stay that far, so that differences of two do not overflow."""
+    FAR: tl.constexpr = 1 << 29
+    return tl.minimum(tl.maximum(distance, -FAR), FAR).to(tl.int32)
+
+
+@triton.jit
+def _store_rows(base, offsets, ok, values, WIDTH: tl.constexpr, FROM: tl.constexpr, BLOCK: tl.constexpr):
+    columns = FROM + tl.arange(0, BLOCK)
+    mask = ok[:, None] & (columns < WIDTH)[None, :]
+    tl.store(base + offsets[:, None] + columns[None, :], values, mask=mask)
+
+
+@triton.jit
+def decode_kernel(
+    q,
+    k,
+    v,
+    out,
+    lse,
+    scratch,
+    scratch_state,
+    arrivals,
+    lengths,
+    tables,
+    q_positions,
+    kv_positions,
+    kv_mask,
+    slopes,
+    k_scales,
+    v_scales,
+    n,
+    splits,
+    scale,
+    softcap,
+    window,
+    q_batch,
+    q_head,
+    q_row,
+    k_batch,
+    k_head,
+    k_key,
+    v_batch,
+    v_head,
+    v_key,
+    table_batch,
+    q_positions_batch,
+    kv_positions_batch,
+    kv_mask_batch,
+    GROUP: tl.constexpr,
+    Q_LEN: tl.constexpr,
+    PAGE: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    D0: tl.constexpr,
+    D1: tl.constexpr,
+    DV: tl.constexpr,
+    DV0: tl.constexpr,
+    DV1: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    DOT: tl.constexpr,
+    SPLIT_WEIGHTS: tl.constexpr,
+    MANY: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """Grid (tiles of rows, splits, batch x KV_HEADS). Pointers that are None are not there.
+
+    Args:
+        q: [batch, heads, Q_LEN, D], last axis dense; strides in elements.
+        k: [batch, KV_HEADS, n, D], or with tables [pages, KV_HEADS, page, D]; last axis dense.
+        v: Likewise, DV.
+        out: float32 [batch, heads, Q_LEN, DV], contiguous.
+        lse: float32 [batch, heads, Q_LEN], contiguous.
+        scratch: float32 [batch x KV_HEADS, tiles, splits, BLOCK_M, DV]; used if splits > 1.
+        scratch_state: float32 [batch x KV_HEADS, tiles, splits, 2, BLOCK_M]: maximum (log2) and sum.
+        arrivals: int32 [batch x KV_HEADS, tiles], 0 before and after.
+        lengths: int32 or int64 [batch]: keys that exist; None: n.
+        tables: int32 or int64 [batch, pages of an entry].
+        q_positions, kv_positions: int64, batch stride 0 where all entries have the same. None: key i is at i, the
+            queries are the last ones.
+        kv_mask: int8 [batch or 1, n], 0 where no key is.
+        slopes: float32 [heads], ALiBi.
+        k_scales, v_scales: float32 [KV_HEADS]: factors of 8-bit K and V.
+    """
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    pair = tl.program_id(2)
+    entry = (pair // KV_HEADS).to(tl.int64)
+    kv_head = pair % KV_HEADS
+
+    ROWS: tl.constexpr = GROUP * Q_LEN
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    ok = rows < ROWS
+    head = kv_head * GROUP + rows // Q_LEN
+    query = rows % Q_LEN
+    q_at = entry * q_batch + head.to(tl.int64) * q_head + query.to(tl.int64) * q_row
+    q0 = _rows_of(q, q_at, ok, D, 0, D0).to(DOT)
+    if D1 > 0:
+        q1 = _rows_of(q, q_at, ok, D, D0, D1).to(DOT)
+    factor = scale
+    if k_scales is not None:
+        factor = factor * tl.load(k_scales + kv_head)
+    if slopes is not None:
+        slope = tl.load(slopes + head, mask=ok, other=0.0)
+
+    keys_here = n
+    if lengths is not None:
+        keys_here = tl.load(lengths + entry).to(tl.int32)
+    POSITIONS: tl.constexpr = CAUSAL or WINDOW or slopes is not None
+    first, last = 0, keys_here
+    if POSITIONS:
+        if q_positions is not None:
+            base = tl.load(q_positions + entry * q_positions_batch)
+            there_q = tl.load(q_positions + entry * q_positions_batch + query, mask=ok, other=0)
+            where_q = _near(there_q - base)
+        else:
+            base = (keys_here - Q_LEN).to(tl.int64)
+            where_q = query
+            if WINDOW:  # what lies before all windows is passed over
+                first = tl.maximum(0, keys_here - Q_LEN - window + 1)
+    blocks = tl.cdiv(tl.maximum(last - first, 0), BLOCK_N)
+    share = tl.cdiv(blocks, splits) * BLOCK_N
+    start = first + split * share
+    stop = tl.minimum(start + share, last)
+
+    k_at = k + kv_head.to(tl.int64) * k_head
+    v_at = v + kv_head.to(tl.int64) * v_head
+    top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    acc0 = tl.zeros((BLOCK_M, DV0), tl.float32)
+    if DV1 > 0:
+        acc1 = tl.zeros((BLOCK_M, DV1), tl.float32)
+    for begin in range(start, stop, BLOCK_N):
+        keys = begin + tl.arange(0, BLOCK_N)
+        there = keys < stop
+        if kv_mask is not None:
+            there = there & (tl.load(kv_mask + entry * kv_mask_batch + keys, mask=there, other=0) != 0)
+        if tables is not None:
+            number = tl.load(tables + entry * table_batch + keys // PAGE, mask=there, other=0).to(tl.int64)
+            inside = (keys % PAGE).to(tl.int64)
+            k_rows = number * k_batch + inside * k_key
+            v_rows = number * v_batch + inside * v_key
+        else:
+            k_rows = entry * k_batch + keys.to(tl.int64) * k_key
+            v_rows = entry * v_batch + keys.to(tl.int64) * v_key
+        k0 = _rows_of(k_at, k_rows, there, D, 0, D0).to(DOT)
+        scores = tl.dot(q0, tl.trans(k0), input_precision="ieee")
+        if D1 > 0:
+            k1 = _rows_of(k_at, k_rows, there, D, D0, D1).to(DOT)
+            scores = tl.dot(q1, tl.trans(k1), scores, input_precision="ieee")
+        scores = scores * factor
+        if SOFTCAP:
+            # tanh(x) = 1 - 2 / (e^2x + 1), which is -1 and 1 in the limits
+            scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2_E / softcap)) + 1.0))
+        seen = ok[:, None] & there[None, :]
+        if POSITIONS:
+            if kv_positions is not None:
+                where_k = _near(tl.load(kv_positions + entry * kv_positions_batch + keys, mask=there, other=0) - base)
+            else:
+                where_k = keys - (keys_here - Q_LEN)
+            behind = where_q[:, None] - where_k[None, :]
+            if CAUSAL:
+                seen = seen & (behind >= 0)
+            if WINDOW:
+                seen = seen & (behind < window)
+                if not CAUSAL:
+                    seen = seen & (-behind < window)
+            if slopes is not None:
+                scores = scores - slope[:, None] * tl.abs(behind).to(tl.float32)
+        scores = tl.where(seen, scores * LOG2_E, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 1))
+        level = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - level[:, None])
+        fade = tl.exp2(top - level)
+        total = total * fade + tl.sum(weights, 1)
+        top = higher
+        # what a key holds that no row sees does not matter, NaN neither: its weights are 0, its values must be
+        wanted = there
+        if POSITIONS:
+            wanted = tl.max(seen.to(tl.int32), 0) != 0
+        v0 = _rows_of(v_at, v_rows, wanted, DV, 0, DV0).to(DOT)
+        acc0 = _product(weights, v0, acc0 * fade[:, None], SPLIT_WEIGHTS)
+        if DV1 > 0:
+            v1 = _rows_of(v_at, v_rows, wanted, DV, DV0, DV1).to(DOT)
+            acc1 = _product(weights, v1, acc1 * fade[:, None], SPLIT_WEIGHTS)
+
+    merges = True
+    if MANY:
+        tiles = tl.num_programs(0)
+        slot = (pair * tiles + tile).to(tl.int64) * splits + split
+        lanes = tl.arange(0, BLOCK_M)
+        at = (slot * BLOCK_M + lanes) * DV
+        _store_rows(scratch, at, ok, acc0, DV, 0, DV0)
+        if DV1 > 0:
+            _store_rows(scratch, at, ok, acc1, DV, DV0, DV1)
+        tl.store(scratch_state + slot * 2 * BLOCK_M + lanes, top, mask=ok)
+        tl.store(scratch_state + slot * 2 * BLOCK_M + BLOCK_M + lanes, total, mask=ok)
+        tl.debug_barrier()  # all threads have stored before one of them says so
+        merges = tl.atomic_add(arrivals + pair * tiles + tile, 1, sem="acq_rel") == splits - 1
+        if merges:
+            tl.debug_barrier()
+            tl.store(arrivals + pair * tiles + tile, 0)
+            top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+            total = tl.zeros((BLOCK_M,), tl.float32)
+            acc0 = tl.zeros((BLOCK_M, DV0), tl.float32)
+            if DV1 > 0:
+                acc1 = tl.zeros((BLOCK_M, DV1), tl.float32)
+            for other in range(0, splits):
+                slot = (pair * tiles + tile).to(tl.int64) * splits + other
+                at = (slot * BLOCK_M + lanes) * DV
+                its_top = tl.load(scratch_state + slot * 2 * BLOCK_M + lanes, mask=ok, other=float("-inf"))
+                its_total = tl.load(scratch_state + slot * 2 * BLOCK_M + BLOCK_M + lanes, mask=ok, other=0.0)
+                higher = tl.maximum(top, its_top)
+                level = tl.where(higher == float("-inf"), 0.0, higher)
+                fade = tl.exp2(top - level)
+                gain = tl.exp2(its_top - level)
+                total = total * fade + its_total * gain
+                top = higher
+                acc0 = acc0 * fade[:, None] + _rows_of(scratch, at, ok, DV, 0, DV0) * gain[:, None]
+                if DV1 > 0:
+                    acc1 = acc1 * fade[:, None] + _rows_of(scratch, at, ok, DV, DV0, DV1) * gain[:, None]
+    if merges:
+        none = total == 0  # not so where NaN was seen, which goes through
+        sum_of_weights = tl.where(none, 1.0, total)
+        share_of_one = 1.0 / sum_of_weights
+        if v_scales is not None:
+            share_of_one = share_of_one * tl.load(v_scales + kv_head)
+        written = tl.where(none, float("-inf"), (top + tl.log2(sum_of_weights)) * LN_2)
+        row = (entry * KV_HEADS * GROUP + head) * Q_LEN + query
+        _store_rows(out, row * DV, ok, acc0 * share_of_one[:, None], DV, 0, DV0)
+        if DV1 > 0:
+            _store_rows(out, row * DV, ok, acc1 * share_of_one[:, None], DV, DV0, DV1)
+        tl.store(lse + row, written, mask=ok)

@@ -1,0 +1,263 @@
+"""The decode kernel against the float64 formula: each feature alone, and random ones together."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attention import Spec
+from attention.gpu import decode
+from attention.gpu.decode import decode_partial, pieces
+from attention.partial import Partial
+from tests.attention.gpu.inputs import DEVICE, assert_close, formula, made, paged, poisoned
+from topocomm import OperatorError
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+PLAIN = Spec()
+HEAD_DIMS = ((64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256), (1, 3), (24, 72))
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes with NumPy
+
+
+@pytest.fixture
+def splits(monkeypatch):
+    """Says into how many splits keys go."""
+
+    def fix(count):
+        monkeypatch.setattr(decode, "splits_for", lambda n, programs, cores: count)
+
+    return fix
+
+
+def check(q, k, v, spec=PLAIN, *, kv=None, **where):
+    """The kernel on q, k, v, or on other arrays that hold the same keys, into poisoned memory."""
+    found = Partial(*poisoned(q, v))
+    tables = where.pop("block_tables", None)
+    assert decode_partial(q, *(kv or (k, v)), spec=spec, out=found, block_tables=tables, **where) is found
+    assert_close(found, formula(q, k, v, spec, **where))
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("d", "d_v"), HEAD_DIMS)
+def test_head_dims_and_dtypes(dtype, d, d_v, splits):
+    splits(2)
+    check(*made(1, 2, 6, 2, 1, 131, d, d_v, dtype))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 31, 32, 33, 64, 65, 200])
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_keys_and_splits(n, count, splits):
+    """More splits than blocks leave some without keys."""
+    splits(count)
+    check(*made(n, 2, 4, 2, 1, n, 64, 64))
+
+
+@pytest.mark.parametrize("q_len", [1, 2, 3, 5, 16])
+@pytest.mark.parametrize("group", [1, 3, 8])
+def test_queries_and_groups(q_len, group, splits):
+    """Of 16 queries of 8 heads a key head two tiles are made."""
+    splits(2)
+    check(*made(q_len, 1, 2 * group, 2, q_len, 70, 32, 32), Spec(causal=True))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec(scale=0.3),
+        Spec(causal=True),
+        Spec(causal=True, window=1),
+        Spec(causal=True, window=40),
+        Spec(window=7),
+        Spec(softcap=2.0),
+        Spec(alibi_slopes=(0.5, 0.25, 0.125, 0.0)),
+        Spec(causal=True, window=50, softcap=3.0, alibi_slopes=(0.5, 0.25, 0.125, 0.0)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("positions", ["the last", "any"])
+def test_specs(spec, positions, splits):
+    splits(3)
+    q, k, v = made(2, 2, 4, 2, 3, 90, 64, 64)
+    where = {}
+    if positions == "any":
+        random = np.random.default_rng(3)
+        where = {
+            "q_positions": torch.from_numpy(random.integers(0, 100, (2, 3))).to(DEVICE),
+            "kv_positions": torch.from_numpy(random.permutation(1000)[:90]).to(DEVICE),
+        }
+    check(q, k, v, spec, **where)
+
+
+def test_positions_far_apart_and_beyond_32_bits():
+    q, k, v = made(4, 1, 2, 1, 2, 40, 32, 32)
+    far = 1 << 40
+    keys = torch.arange(40, device=DEVICE) * 7 + far
+    where = {"q_positions": torch.tensor([far + 100, far + 30], device=DEVICE), "kv_positions": keys}
+    check(q, k, v, Spec(causal=True), **where)
+    check(q, k, v, Spec(causal=True, window=50), **where)
+    keys = keys.clone()
+    keys[::3] = 1 << 61  # so far that 32 bits do not hold the distance
+    keys[1::3] = -(1 << 61)
+    check(q, k, v, Spec(causal=True), **{**where, "kv_positions": keys})
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_lengths_masks_and_pages(dtype, splits):
+    splits(2)
+    random = np.random.default_rng(5)
+    q, k, v = made(5, 3, 4, 2, 2, 75, 32, 48)
+    lengths = torch.tensor([75, 0, 33], device=DEVICE).to(dtype)
+    mask = torch.from_numpy(random.random((3, 75)) < 0.6).to(DEVICE)
+    check(q, k, v, kv_lengths=lengths)
+    check(q, k, v, kv_mask=mask)
+    check(q, k, v, kv_mask=mask[0])
+    check(q, k, v, Spec(causal=True), kv_lengths=lengths, kv_mask=mask)
+    for page in (1, 16, 20):
+        *kv, tables = paged(random, k, v, page, dtype)
+        check(q, k, v, Spec(causal=True, window=30), kv=kv, kv_lengths=lengths, block_tables=tables)
+
+
+def test_many_random_calls(splits):
+    """Everything that can be given together, shapes of all kinds, strided arrays."""
+    random = np.random.default_rng(7)
+    for seed in range(40):
+        splits(int(random.choice([1, 2, 5])))
+        batch, kv_heads, group = random.integers(1, 3), random.integers(1, 3), random.choice([1, 2, 4, 7])
+        q_len, n = random.choice([1, 1, 2, 4, 16]), random.choice([0, 1, 17, 64, 150])
+        d, d_v = random.choice([16, 40, 64, 80, 128]), random.choice([16, 64, 72])
+        shape = [int(x) for x in (batch, kv_heads * group, kv_heads, q_len, n, d, d_v)]
+        q, k, v = made(seed, *shape, DTYPES[seed % 3])
+        if random.random() < 0.3:  # [batch, n, heads, d], as models have it
+            q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+        spec = Spec(
+            causal=bool(random.random() < 0.4),
+            window=int(random.choice([1, 3, 40])) if random.random() < 0.3 else None,
+            softcap=5.0 if random.random() < 0.3 else None,
+            alibi_slopes=tuple(random.random(shape[1])) if random.random() < 0.3 else None,
+        )
+        where = {}
+        if random.random() < 0.4:
+            where["kv_lengths"] = torch.from_numpy(random.integers(0, n + 1, batch)).to(DEVICE)
+        elif random.random() < 0.5:
+            where["q_positions"] = torch.from_numpy(random.integers(0, n + 5, (batch, q_len))).to(DEVICE)
+            where["kv_positions"] = torch.from_numpy(random.permutation(n + 3)[:n]).to(DEVICE)
+        if random.random() < 0.3:
+            where["kv_mask"] = torch.from_numpy(random.random((batch, n)) < 0.7).to(DEVICE)
+        check(q, k, v, spec, **where)
+
+
+def test_what_nobody_sees_does_not_matter():
+    q, k, v = made(8, 1, 2, 1, 2, 60, 32, 32)
+    mask = torch.ones(60, dtype=torch.bool, device=DEVICE)
+    mask[[3, 40]] = False
+    clean = [x.clone() for x in (k, v)]
+    for x, fill in ((k, math.nan), (v, math.nan), (v, math.inf)):
+        x[:, :, ~mask] = fill
+        found = decode_partial(q, k, v, kv_mask=mask)
+        assert_close(found, formula(q, *clean, PLAIN, kv_mask=mask))
+    late = Spec(causal=True)
+    where = {"q_positions": torch.tensor([20, 10], device=DEVICE), "kv_positions": torch.arange(60, device=DEVICE)}
+    k, v = (x.clone() for x in clean)
+    k[:, :, 21:] = v[:, :, 21:] = math.nan
+    assert_close(decode_partial(q, k, v, spec=late, **where), formula(q, *clean, late, **where))
+
+
+def test_nan_that_is_seen_shows_and_stays_in_its_entry():
+    q, k, v = made(9, 2, 2, 1, 1, 40, 32, 32)
+    k[0, 0, 7] = math.nan
+    found = decode_partial(q, k, v)
+    assert found.out[0].isnan().all() and found.lse[0].isnan().all()
+    assert_close(Partial(found.out[1:], found.lse[1:]), formula(q[1:], k[1:], v[1:], PLAIN))
+
+
+def test_great_scores_do_not_overflow():
+    q, k, v = made(10, 1, 2, 1, 1, 50, 32, 32)
+    found = decode_partial(q * 300, k * 300, v)
+    wanted = formula(q * 300, k * 300, v, PLAIN)
+    assert np.abs(found.lse.cpu().numpy() - wanted.lse).max() <= 2e-6 * np.abs(wanted.lse).max()
+    assert np.isfinite(found.out.cpu().numpy()).all()
+
+
+@pytest.mark.parametrize("kind", decode.BYTES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_eight_bit_keys_with_scales(kind, dtype):
+    q, k, v = made(11, 2, 4, 2, 1, 70, 64, 64, dtype)
+    small_k, small_v = ((x.float() * 2).to(kind) for x in (k, v))
+    scales = [torch.tensor(x, device=DEVICE) for x in ((0.5, 0.25), (2.0, 0.125))]
+    found = decode_partial(q, small_k, small_v, k_scales=scales[0], v_scales=scales[1])
+    wide = [x.double() * scale.double()[:, None, None] for x, scale in zip((small_k, small_v), scales, strict=True)]
+    assert_close(found, formula(q, *wide, PLAIN))
+
+
+def test_the_merge_of_splits_does_not_depend_on_who_comes_last(splits):
+    """The interpreter runs programs in order; in another order the same bits come out, and the counters are 0."""
+    splits(4)
+    q, k, v = made(12, 2, 4, 2, 1, 200, 64, 64)
+    first = decode_partial(q, k, v)
+    assert all((x == 0).all() for x in decode._arrivals.values())
+    again = decode_partial(q, k, v)
+    assert torch.equal(first.out, again.out) and torch.equal(first.lse, again.lse)
+    assert all((x == 0).all() for x in decode._arrivals.values())
+
+
+def test_partials_of_shards_merge_to_the_whole():
+    from attention import merge_states
+
+    q, k, v = made(13, 1, 4, 2, 1, 90, 32, 32)
+    parts = [decode_partial(q, k[:, :, cut], v[:, :, cut]) for cut in (slice(0, 30), slice(30, 30), slice(30, 90))]
+    merged = merge_states(tuple(p.out.cpu() for p in parts), tuple(p.lse.cpu() for p in parts))
+    assert_close(merged, formula(q, k, v, PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("width", "both"), [(1, (16, 0)), (64, (64, 0)), (80, (64, 16)), (96, (64, 32)), (192, (128, 64))]
+)
+def test_pieces(width, both):
+    assert pieces(width) == both
+
+
+def test_pieces_hold_every_width():
+    for width in range(1, 257):
+        first, second = pieces(width)
+        assert first + second >= width
+        assert all(x == 0 or (x >= 16 and x & (x - 1) == 0) for x in (first, second))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": None}, r"q must be a torch tensor .* got NoneType"),
+        ({"q": torch.zeros(1, 4, 17, 32)}, "q_len must be 1 to 16, got 17"),
+        ({"q": torch.zeros(1, 3, 1, 32)}, "heads of q must be a multiple"),
+        ({"q": torch.zeros(1, 4, 1, 31)}, "agree in batch and head dim"),
+        ({"q": torch.zeros(1, 4, 1, 32, dtype=torch.float64)}, "q must be float32, .* got torch.float64"),
+        ({"q": torch.zeros(1, 4, 1, 32, dtype=torch.float16)}, "must have q's dtype torch.float16"),
+        ({"v": torch.zeros(1, 2, 9, 32)}, "k and v must agree"),
+        ({"v": torch.zeros(1, 2, 10, 300)}, "head dims must be 1 to 256"),
+        ({"k": torch.zeros(1, 2, 32, 10).transpose(2, 3)}, "last axis of k must be dense"),
+        ({"spec": Spec(sinks=(0.0,) * 4)}, "sinks are counted once"),
+        ({"spec": Spec(alibi_slopes=(1.0,))}, "alibi_slopes has 1 values, q has 4 heads"),
+        ({"spec": Spec(causal=True), "q_positions": torch.zeros(1, dtype=torch.int64)}, "kv_positions is missing"),
+        ({"kv_positions": torch.zeros(10)}, r"kv_positions must be torch.int64 \[10\]"),
+        ({"kv_mask": torch.zeros(9, dtype=torch.bool)}, r"kv_mask must be torch.bool \[10\] or \[1, 10\]"),
+        ({"kv_lengths": torch.zeros(2, dtype=torch.int64)}, r"kv_lengths must be integers \[1\]"),
+        ({"block_tables": torch.zeros(1, 1, dtype=torch.int64)}, "block_tables need kv_lengths"),
+        ({"k_scales": torch.zeros(1)}, r"k_scales must be float32 \[2\]"),
+        ({"out": (torch.zeros(1, 4, 1, 31), torch.zeros(1, 4, 1))}, r"out.out must be .* float32 \[1, 4, 1, 32\]"),
+        ({"out": (torch.zeros(1, 4, 1, 32), torch.zeros(1, 4, 1, dtype=torch.float64))}, "out.lse must be"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_said(change, message):
+    q, k, v = made(14, 1, 4, 2, 1, 10, 32, 32)
+    given = {name: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for name, x in change.items()}
+    if "out" in given:
+        given["out"] = Partial(*(x.to(DEVICE) for x in given["out"]))
+    arrays = [given.pop(name, x) for name, x in (("q", q), ("k", k), ("v", v))]
+    with pytest.raises(OperatorError, match=f"decode_partial: .*{message}"):
+        decode_partial(*arrays, **given)
+
+
+def test_nothing_to_do():
+    q, k, v = made(15, 0, 4, 2, 1, 10, 32, 32)
+    assert decode_partial(q, k, v).out.shape == (0, 4, 1, 32)
