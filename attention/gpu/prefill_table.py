@@ -46,12 +46,12 @@ _TABLE = {
     "sm_80": _Row(
         (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(32, 64, 4, 2), Tile(64, 64, 8, 2)),
         (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(64, 64, 8, 2)),
-        _SINGLE,
+        (Tile(64, 32, 8, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2)),
         (Tile(32, 32, 8, 2), Tile(32, 32, 8, 2), Tile(32, 16, 8, 2), Tile(16, 16, 8, 2)),
     ),
     "sm_89": _Row(
         (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
-        (Tile(64, 64, 8, 3), Tile(128, 32, 8, 3), Tile(32, 32, 4, 2), Tile(64, 32, 8, 2)),
+        (Tile(64, 32, 8, 3), Tile(128, 32, 8, 3), Tile(32, 32, 4, 2), Tile(64, 32, 8, 2)),
         _SINGLE,
         (Tile(32, 32, 8, 2), Tile(16, 16, 4, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2)),
     ),
@@ -88,7 +88,7 @@ def tile_for(
         arch: Compute capability as one number (90), or the name that ROCm gives ("gfx942").
         bits: Of a value: 16, or 32 where queries, keys or values are float32.
         width: The larger of the head dims of K and V; what is wider than all of WIDTHS takes half the keys.
-        q_len: Queries; a tile of 128 rows is halved where there are no more than half of them.
+        q_len: Queries; a tile of 128 rows is halved where there are no more than half of them, but for lists.
         lists: Whether positions are in any order.
     """
     row = _TABLE[generation(backend, arch)]
@@ -97,7 +97,7 @@ def tile_for(
     tile = tiles[-1] if place is None else tiles[place]
     if place is None:
         tile = Tile(min(32, tile.rows), 16, tile.warps, 1)
-    if tile.rows == 128 and q_len <= 64:
+    if tile.rows == 128 and q_len <= 64 and not lists:
         tile = Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile
 
