@@ -1,7 +1,7 @@
 """Tiles of the prefill kernel by GPU, dtype and head dim.
 
-Chosen so that registers do not spill and shared memory fits, both known from compiling; how fast they are has not yet
-been measured.
+Chosen so that shared memory fits and registers do not spill, both known from compiling (64 bytes do on sm_90 at head
+dim 128 with window, packing and merge together). How fast they are has not yet been measured.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def tile_for(
         arch: Compute capability as one number (90), or the name that ROCm gives ("gfx942").
         bits: Of a value: 16, or 32 where queries, keys or values are float32.
         width: The larger of the head dims of K and V; what is wider than all of WIDTHS takes half the keys.
-        q_len: Queries; a tile of 128 rows is halved where there are no more than half of them, but for lists.
+        q_len: Queries; up to 64 a tile of 128 rows is halved, but for lists and for wide heads.
         lists: Whether positions are in any order.
     """
     row = _TABLE[generation(backend, arch)]
@@ -97,7 +97,7 @@ def tile_for(
     tile = tiles[-1] if place is None else tiles[place]
     if place is None:
         tile = Tile(min(32, tile.rows), 16, tile.warps, 1)
-    if tile.rows == 128 and q_len <= 64 and not lists:
+    if tile.rows == 128 and q_len <= 64 and width <= 128 and not lists:
         tile = Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile
 
