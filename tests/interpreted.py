@@ -11,6 +11,8 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel's module is imported
 import triton.experimental.gluon  # noqa: E402, F401 else imported at the first launch, and confused by then
 from triton.runtime.interpreter import InterpretedFunction as interpreted  # noqa: E402
 
+import attention.gpu.decode_kernel  # noqa: E402
+import attention.gpu.prefill  # noqa: E402
 import attention.kernels.gpu_states  # noqa: E402, F401
 import topocomm.operators.kernels.gpu_formulas  # noqa: E402
 import topocomm.operators.kernels.gpu_kernel  # noqa: E402

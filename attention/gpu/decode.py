@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -140,9 +139,13 @@ def pieces(width: int) -> tuple[int, int]:
     return first, 0 if rest <= 0 else max(FEWEST_COLUMNS, 1 << (rest - 1).bit_length())
 
 
+@cache
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    kernel = _kernel()
+    from triton.runtime import JITFunction
+
+    return not isinstance(kernel, JITFunction)
 
 
 def dot_dtype(dtype: torch.dtype) -> Any:

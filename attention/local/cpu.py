@@ -1,4 +1,4 @@
-"""Attention over one shard of keys on the CPU."""
+"""Attention over one shard of keys: on the CPU, and by `attention.gpu` where the tensors are on a GPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from attention import gpu
 from attention.arrays import Inputs, check_inputs, check_out, to_caller
 from attention.local.blocks import attend_blocks
 from attention.local.rows import attend_rows, covers
@@ -38,8 +39,11 @@ def local_attention(  # noqa: PLR0913
     queries (decoding) run in a compiled kernel that reads K and V once, if numba is installed; more, and keys whose
     last axis is strided, as matrix products of torch.
 
+    CUDA tensors of up to 16 queries go to `attention.gpu.decode.decode_partial`, of more to
+    `attention.gpu.prefill.prefill_partial`, which rounds weights to the dtype of K and V and takes no block_tables.
+
     Args:
-        q: [batch, heads, q_len, d], float32, float16 or bfloat16; NumPy or torch (CPU), any strides.
+        q: [batch, heads, q_len, d], float32, float16 or bfloat16; NumPy or torch (CPU or CUDA), any strides.
         k: [batch, kv_heads, n, d]; heads is a multiple of kv_heads; n may be 0. With block_tables
             [pages, kv_heads, page size, d], any strides.
         v: [batch, kv_heads, n, d_v], of k's dtype; likewise.
@@ -63,6 +67,8 @@ def local_attention(  # noqa: PLR0913
         OperatorError: Shapes, dtypes or devices do not fit, or there are sinks.
     """
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
+    if isinstance(q, torch.Tensor) and q.is_cuda:
+        return gpu.local_partial("local_attention", (q, k, v), PLAIN if spec is None else spec, masking, out)
     if spec is not None and spec.sinks is not None:
         raise OperatorError(
             "local_attention: spec.sinks are counted once, after the partials are merged; leave them out here and call "
@@ -89,7 +95,9 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
 
     `between` is called now and then on the way, so that messages move meanwhile.
     """
-    if covers(inputs):
+    if inputs.q.is_cuda:
+        gpu.attend(inputs, result, between=between)
+    elif covers(inputs):
         attend_rows(inputs, result, between)
     else:
         attend_blocks(inputs, result, between)

@@ -1,14 +1,11 @@
 """Inputs of kernels on the device at hand, and what the float64 formula makes of them."""
 
-import os
-
 import numpy as np
 import torch
 
 from attention.reference import reference_attention
 
-DEVICE = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
-INTEGERS = (torch.int32, torch.int64)
+DEVICE = "cpu"
 
 
 def made(seed, batch, heads, kv_heads, q_len, n, d, d_v, dtype=torch.float32):

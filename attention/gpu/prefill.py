@@ -1,0 +1,311 @@
+"""Attention of many queries on a GPU, as a float32 Partial: prompts, and the blocks of ring attention.
+
+`prefill_partial` takes padded batches and positions, `prefill_packed` sequences of any lengths one after the other.
+Both can merge onto a partial that is there, so that a hop of a ring needs no pass of its own for the merge.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from attention.arrays import Inputs
+from attention.gpu.prefill_inputs import (
+    Placing,
+    check_result,
+    check_spec,
+    check_tensors,
+    placing_of,
+    placing_of_visibility,
+)
+from attention.gpu.prefill_kernel import prefill_kernel
+from attention.gpu.prefill_packing import Packing, packing_of
+from attention.gpu.prefill_table import Tile, tile_for
+from attention.gpu.visits import Visits, visits_of
+from attention.partial import Partial
+from attention.spec import PLAIN, Spec
+from attention.visibility import Masking
+
+INTERPRETED = not isinstance(prefill_kernel, triton.runtime.JITFunction)
+"""Whether kernels run in Triton's interpreter (TRITON_INTERPRET=1): CPU tensors, slow, for tests."""
+
+DOT_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+CACHE_BYTES = 16 << 20
+"""Heads run side by side as long as their keys and values are no more than this: they are read once per block of
+queries, and should come from the second-level cache (40 to 50 MiB on A100 and H100) after the first."""
+
+LEAST_FOLDED = 2.0**-100
+"""From this scale on it is folded into the exponent."""
+
+MOST_WINDOW = 1 << 30
+"""Wider than any two positions can be apart that lie by their offset."""
+
+
+# The arguments are those of local_attention; tensors of one call belong together.
+def prefill_partial(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    spec: Spec | None = None,
+    q_positions: Any = None,
+    kv_positions: Any = None,
+    kv_mask: Any = None,
+    kv_lengths: Any = None,
+    merge_into: Partial | None = None,
+) -> Partial:
+    """Attention of all queries over the keys given, as a float32 Partial: `attention.local_attention` on a GPU.
+
+    Scores, softmax and sums are float32; K and V are never expanded over query heads. Weights are rounded to the dtype
+    of K and V before they multiply values: an element of out is within 2^-9 (bfloat16) or 2^-12 (float16) of the
+    weighted mean of |v| of the exact one, lse has float32 accuracy; float32 inputs are multiplied in float32. Nothing
+    is read back from the GPU, so that the call does not wait for it.
+
+    Causal attention, windows and slopes by contiguous positions are the fast way: blocks of keys beyond the diagonal or
+    the window are not touched, and only those on an edge are masked. Positions in any other order, and kv_mask, make
+    lists of the blocks to pass from the least and greatest position of each (a few small kernels, 4 bytes per pair of
+    blocks).
+
+    Args:
+        q: [batch, heads, q_len, d], float32, float16 or bfloat16; d up to 512; without gradients.
+        k: [batch, kv_heads, n, d]; heads is a multiple of kv_heads; n may be 0.
+        v: [batch, kv_heads, n, d_v], of k's dtype. A last axis that is not dense is copied, of q and k too.
+        spec: Which attention; None: Spec(). Without sinks, which are no part of a partial.
+        q_positions: Position of the first query, an int, if they are contiguous; or positions of all, integers [q_len]
+            or [batch, q_len], in any order. Used only if causal or with a window or slopes; without both positions
+            the queries are taken to be the last ones of these keys.
+        kv_positions: The same of the keys, an int, [n] or [batch, n].
+        kv_mask: Bool [n] or [batch, n]: True where a key exists. None: all exist.
+        kv_lengths: Integers [batch]: only the first so many keys of an entry exist. None: all.
+        merge_into: A float32 Partial of the result's shape, over other keys; this attention is merged onto it, in
+            place, by the rule of `attention.merge.LOGSUMEXP` with float32 weights. Empty rows may hold anything.
+
+    Returns:
+        out [batch, heads, q_len, d_v] and lse [batch, heads, q_len] (natural logarithm), float32; `merge_into` where
+        there is one. Rows that see no key are (0, -inf). What keys hold that no query of the batch entry sees does not
+        matter, NaN neither.
+
+    Raises:
+        OperatorError: Shapes, dtypes or devices do not fit, or there are sinks; the message names the argument.
+    """
+    masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths)
+    return attend_arrays("prefill_partial", (q, k, v), spec or PLAIN, masking, merge_into=merge_into)
+
+
+def attend_arrays(
+    function: str,
+    arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    spec: Spec,
+    masking: Masking,
+    *,
+    out: Partial | None = None,
+    merge_into: Partial | None = None,
+) -> Partial:
+    """`prefill_partial` under the name of another function, and with a Partial to write into, if `out` is given."""
+    q, k, v = arrays
+    check_tensors(function, q, k, v, packed=False, interpreted=INTERPRETED)
+    check_spec(function, spec, q.shape[1])
+    placing = placing_of(function, tuple(q.shape), k.shape[2], spec, masking, q.device)
+    shape = (*q.shape[:3], v.shape[3])
+    result = merge_into if out is None else out
+    if result is None:
+        result = _empty(shape, q)
+    else:
+        result = check_result(function, "merge_into" if out is None else "out", result, shape, q.device)
+    _launch(_Call(q, k, v, spec, result, placing=placing, merges=merge_into is not None))
+    return result
+
+
+def prefill_packed(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    *,
+    spec: Spec | None = None,
+    longest_q: int | None = None,
+    merge_into: Partial | None = None,
+) -> Partial:
+    """`prefill_partial` of sequences of any lengths, one after the other without padding.
+
+    The queries of a sequence are the last ones of its keys (causal attention is aligned to the bottom right); those
+    before the first key see nothing if causal.
+
+    Args:
+        q: [total_q, heads, d].
+        k: [total_k, kv_heads, d].
+        v: [total_k, kv_heads, d_v].
+        cu_seqlens_q: int32 [sequences + 1]: where the queries of each sequence begin, from 0 to total_q; sequences may
+            be empty. On the CPU it is checked; on the GPU it is trusted.
+        cu_seqlens_k: The same of the keys.
+        spec: Which attention; None: Spec().
+        longest_q: Queries of the longest sequence, or more. None: found from cu_seqlens_q, for which the call waits if
+            that is on the GPU.
+        merge_into: As in `prefill_partial`, of the shapes returned.
+
+    Returns:
+        out [total_q, heads, d_v] and lse [total_q, heads], float32. Rows of no sequence are (0, -inf), or as they were
+        in merge_into.
+
+    Raises:
+        OperatorError: Shapes, dtypes or devices do not fit, or there are sinks; the message names the argument.
+    """
+    name = "prefill_packed"
+    spec = spec or PLAIN
+    check_tensors(name, q, k, v, packed=True, interpreted=INTERPRETED)
+    check_spec(name, spec, q.shape[1])
+    packing = packing_of(name, cu_seqlens_q, cu_seqlens_k, (len(q), len(k)), longest_q, q.device)
+    shape = (*q.shape[:2], v.shape[2])
+    if merge_into is not None:
+        result = check_result(name, "merge_into", merge_into, shape, q.device)
+    else:
+        result = _empty(shape, q)
+        result.out.zero_()
+        result.lse.fill_(-torch.inf)
+    _launch(_Call(q, k, v, spec, result, placing=Placing(None), packing=packing, merges=merge_into is not None))
+    return result
+
+
+def attend_inputs(inputs: Inputs, result: Partial, *, merges: bool = False) -> None:
+    """Write the attention of checked inputs into float32 tensors (out, lse), or merge it onto them.
+
+    Contiguous positions take the fast way if the visibility is on the CPU.
+    """
+    placing = placing_of_visibility(inputs.visibility, inputs.spec, inputs.q.device)
+    _launch(_Call(inputs.q, inputs.k, inputs.v, inputs.spec, result, placing=placing, merges=merges))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a launch needs, checked."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    spec: Spec
+    result: Partial
+    placing: Placing = field(default_factory=Placing)
+    packing: Packing | None = None
+    merges: bool = False
+
+    def strides(self) -> list[int]:
+        """(batch, head, row) strides of q, k, v, out and lse; a packed array has no batches."""
+        if self.packing is None:
+            return [stride for x in (self.q, self.k, self.v, *self.result) for stride in x.stride()[:3]]
+        return [stride for x in (self.q, self.k, self.v, *self.result) for stride in (0, x.stride(1), x.stride(0))]
+
+
+def _launch(call: _Call) -> None:
+    spec, placing, packing = call.spec, call.placing, call.packing
+    if call.result.lse.numel() == 0:
+        return
+    call = _dense(call)
+    q, k, v = call.q, call.k, call.v
+    heads, d, d_v = q.shape[1], q.shape[-1], v.shape[-1]
+    if packing is None:
+        entries, q_len, n = q.shape[0], q.shape[2], k.shape[2]
+    else:
+        entries, q_len, n = packing.sequences, packing.longest_q, len(k)
+    dot = q.dtype if q.dtype == k.dtype else torch.float32
+    seen = placing.visibility if n else None
+    tile = _tile(dot, max(d, d_v), q_len, seen is not None)
+    blocks, pairs = -(-q_len // tile.rows), entries * heads
+    visits = None if seen is None else visits_of(seen, tile.rows, tile.keys)
+    lists, list_strides = ([None] * 6, [0, 0, 0]) if visits is None else (visits, _steps(visits))
+    scale = spec.scale_for(d)
+    bent = spec.softcap is not None or spec.alibi_slopes is not None
+    slopes = None
+    if spec.alibi_slopes is not None:
+        slopes = torch.tensor(spec.alibi_slopes, dtype=torch.float32).to(q.device, non_blocking=True)
+    if blocks * pairs == 0:
+        return
+    with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
+        prefill_kernel[(blocks * pairs,)](
+            q,
+            k,
+            v,
+            *call.result,
+            placing.lengths,
+            *((None, None) if packing is None else (packing.cu_q, packing.cu_k)),
+            slopes,
+            *lists,
+            q_len,
+            n,
+            placing.offset or 0,
+            min(spec.window or 0, MOST_WINDOW),
+            scale,
+            spec.softcap or 0.0,
+            blocks,
+            pairs,
+            _abreast(call, entries, n, heads // k.shape[1]),
+            0 if visits is None else visits.numbers.shape[2],
+            *call.strides(),
+            *list_strides,
+            HEADS=heads,
+            GROUP=heads // k.shape[1],
+            **_pieces("D", d),
+            **_pieces("DV", d_v),
+            CAUSAL=spec.causal,
+            WINDOW=spec.window is not None,
+            SOFTCAP=spec.softcap is not None,
+            LAST=placing.offset is None,
+            FOLDED=scale >= LEAST_FOLDED and not bent,
+            MERGE=call.merges,
+            DOT=DOT_TYPES[dot],
+            INTERPRETED=INTERPRETED,
+            BLOCK_M=tile.rows,
+            BLOCK_N=tile.keys,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+
+
+def _steps(visits: Visits) -> list[int]:
+    """From an entry of the batch to the next: of low, keys and numbers; 0 where all have the same."""
+    return [x.shape[1] if len(x) > 1 else 0 for x in (visits.low, visits.keys, visits.numbers)]
+
+
+def _dense(call: _Call) -> _Call:
+    """The call with q, k and v dense in their last axis."""
+    q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
+    return _Call(q, k, v, call.spec, call.result, call.placing, call.packing, call.merges)
+
+
+def _tile(dot: torch.dtype, width: int, q_len: int, lists: bool) -> Tile:
+    """The tile for this GPU."""
+    if INTERPRETED:
+        return Tile(32, 32, 4, 1)
+    target = triton.runtime.driver.active.get_current_target()
+    return tile_for(target.backend, target.arch, 32 if dot == torch.float32 else 16, width, q_len=q_len, lists=lists)
+
+
+def _abreast(call: _Call, entries: int, n: int, group: int) -> int:
+    """How many (entry, head) pairs run side by side: whole groups of heads that share keys."""
+    keys = -(-n // entries) if call.packing is not None else n
+    per_group = max(1, keys * (call.k.shape[-1] + call.v.shape[-1]) * call.k.element_size())
+    return group * max(1, CACHE_BYTES // per_group)
+
+
+def _pieces(name: str, width: int) -> dict[str, int]:
+    """A head dim in two powers of two, 16 or more, for blocks of the kernel: 80 is 64 and 16, 256 twice 128.
+
+    Halves of what is wider than 128 need fewer registers where results are merged.
+    """
+    first = max(16, 1 << (width.bit_length() - 1))
+    if first == width > 128:
+        first //= 2
+    rest = max(0, width - first)
+    second = 0 if rest == 0 else max(16, triton.next_power_of_2(rest))
+    return {name: width, f"{name}0": first, f"{name}1": second}
+
+
+def _empty(shape: tuple[int, ...], like: torch.Tensor) -> Partial:
+    """An uninitialised float32 Partial."""
+    return Partial(*(torch.empty(x, dtype=torch.float32, device=like.device) for x in (shape, shape[:-1])))

@@ -1,0 +1,282 @@
+"""What the callers of the prefill kernel give, checked and brought to the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from attention.arrays import DTYPES
+from attention.gpu.visits import FARTHEST as FARTHEST_LISTED
+from attention.partial import Partial
+from attention.spec import Spec
+from attention.visibility import HIDDEN, Masking, Visibility, positions_of, present_keys
+from topocomm import OperatorError
+
+FARTHEST = 1 << 28
+"""Rows, keys and offsets of contiguous positions stay below this, so that their sums fit int32."""
+
+
+@dataclass(frozen=True)
+class Placing:
+    """Where queries and keys lie.
+
+    Attributes:
+        offset: Position of the first query less that of the first key, both contiguous; None: the queries are the
+            last of the keys.
+        lengths: int32 or int64 [batch], on the device: keys that exist; None: all.
+        visibility: On the device; None: positions are contiguous, or do not matter.
+    """
+
+    offset: int | None = 0
+    lengths: torch.Tensor | None = None
+    visibility: Visibility | None = None
+
+
+def check_tensors(function: str, q: Any, k: Any, v: Any, *, packed: bool, interpreted: bool) -> None:
+    """Raise an OperatorError if queries, keys and values are not what the kernel takes.
+
+    Args:
+        function: The name that error messages start with.
+        q: [batch, heads, q_len, d]; packed [total_q, heads, d].
+        k: [batch, kv_heads, n, d]; packed [total_k, kv_heads, d].
+        v: [batch, kv_heads, n, d_v]; packed [total_k, kv_heads, d_v].
+        packed: Which of the two.
+        interpreted: Whether the kernel runs in Triton's interpreter, which takes CPU tensors.
+    """
+    axes = "[total_{}, {}heads, d]" if packed else "[batch, {1}heads, {0}, d]"
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        wanted = axes.format(*(("q" if packed else "q_len", "") if name == "q" else ("k" if packed else "n", "kv_")))
+        if not isinstance(x, torch.Tensor):
+            raise OperatorError(f"{function}: {name} must be a torch tensor {wanted}, got {type(x).__name__}")
+        if x.ndim != (3 if packed else 4):
+            raise OperatorError(f"{function}: {name} must be {wanted}, got shape {list(x.shape)}")
+        if x.dtype not in DTYPES:
+            raise OperatorError(
+                f"{function}: {name} must be float32, float16 or bfloat16, got {x.dtype}; convert it first"
+            )
+        if x.device != q.device:
+            raise OperatorError(f"{function}: q, k and v must be on one device, got {q.device} and {x.device}")
+        if not (x.is_cuda or (interpreted and x.is_cpu)):
+            raise OperatorError(
+                f"{function}: {name} is on {x.device}, this kernel needs a GPU; on the CPU use local_attention"
+            )
+        if x.requires_grad and torch.is_grad_enabled():
+            raise OperatorError(f"{function}: {name} requires gradients; pass {name}.detach() or use torch.no_grad()")
+    fault = _misfit(q, k, v, packed)
+    if fault is not None:
+        raise OperatorError(f"{function}: {fault}, got q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
+
+
+def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: bool) -> str | None:
+    """What does not fit between q, k and v."""
+    if v.shape[:-1] != k.shape[:-1]:
+        return f"k and v must agree in {'[total_k, kv_heads]' if packed else '[batch, kv_heads, n]'}"
+    if k.shape[-1] != q.shape[-1] or not (packed or k.shape[0] == q.shape[0]):
+        return f"q and k must agree in {'' if packed else 'batch and '}head dim"
+    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
+        return "the heads of q must be a multiple of those of k and v"
+    if k.dtype != v.dtype:
+        return f"k and v must have one dtype, not {k.dtype} and {v.dtype}"
+    for name, x in (("head dim", q), ("head dim of v", v)):
+        if not 0 < x.shape[-1] <= 512:
+            return f"the {name} must be 1 to 512"
+    return None
+
+
+def check_spec(function: str, spec: Spec, heads: int) -> None:
+    """Raise an OperatorError if the spec is none for a partial of so many heads."""
+    if spec.sinks is not None:
+        raise OperatorError(
+            f"{function}: spec.sinks are counted once, after the partials are merged; leave them out here and call "
+            f"attention.add_sinks(partial, sinks) on the merged one"
+        )
+    if spec.alibi_slopes is not None and len(spec.alibi_slopes) != heads:
+        raise OperatorError(f"{function}: spec.alibi_slopes has {len(spec.alibi_slopes)} values, q has {heads} heads")
+
+
+def check_result(function: str, name: str, result: Any, shape: tuple[int, ...], device: torch.device) -> Partial:
+    """The Partial to write into, checked: float32 on the device, the last axis of out dense."""
+    if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(x, torch.Tensor) for x in result)):
+        raise OperatorError(f"{function}: {name} must be a Partial of two tensors, got {type(result).__name__}")
+    found = Partial(*result)
+    for part, x, expected in (("out", found.out, shape), ("lse", found.lse, shape[:-1])):
+        if tuple(x.shape) != expected or x.dtype != torch.float32 or x.device != device:
+            raise OperatorError(
+                f"{function}: {name}.{part} must be float32 {list(expected)} on {device}, got {x.dtype} "
+                f"{list(x.shape)} on {x.device}"
+            )
+    if shape[-1] > 1 and found.out.numel() and found.out.stride(-1) != 1:
+        raise OperatorError(
+            f"{function}: {name}.out must be dense in its last axis, got strides {list(found.out.stride())}; "
+            f"pass a contiguous one"
+        )
+    return found
+
+
+def placing_of(
+    function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
+) -> Placing:
+    """Where queries and keys lie, from positions, masks and lengths as a caller gave them.
+
+    Starts (ints), and positions on the CPU that turn out to be contiguous, need no lists.
+
+    Raises:
+        OperatorError: They do not fit; the message names the argument.
+    """
+    batch, _, q_len, _ = q_shape
+    masking = masking._replace(q_positions=_plain(masking.q_positions), kv_positions=_plain(masking.kv_positions))
+    lengths = _lengths(function, masking.kv_lengths, batch, n, device)
+    starts = _starts(function, spec, masking, batch, q_len, n)
+    if masking.kv_mask is None and starts is not None:
+        offset = None if starts == (None, None) else starts[0] - starts[1]  # type: ignore[operator]
+        if offset is None or _near(function, masking, offset):
+            return Placing(offset, lengths)
+    present = _present(function, masking.kv_mask, lengths, batch, n, device)
+    queries, keys = _positions(function, spec, masking, starts, (batch, q_len, n), lengths, device)
+    if present is not None:
+        keys = torch.where(present, keys, HIDDEN)
+    return Placing(visibility=Visibility.of(spec, queries, keys))
+
+
+def placing_of_visibility(visibility: Visibility | None, spec: Spec, device: torch.device) -> Placing:
+    """The same from a checked Visibility: contiguous positions on the CPU need no lists."""
+    if visibility is None:
+        return Placing()
+    starts = _run_start(visibility.queries), _run_start(visibility.keys)
+    if None not in starts and spec.needs_positions:
+        offset = starts[0] - starts[1]  # type: ignore[operator]
+        if abs(offset) < FARTHEST:
+            return Placing(offset)
+    parts = (visibility.low, visibility.high, visibility.queries, visibility.keys)
+    return Placing(visibility=Visibility(*(x.to(device, non_blocking=True).contiguous() for x in parts)))
+
+
+def _plain(given: Any) -> Any:
+    """NumPy's integers as ints."""
+    return int(given) if isinstance(given, np.integer) else given
+
+
+def _lengths(function: str, given: Any, batch: int, n: int, device: torch.device) -> torch.Tensor | None:
+    """kv_lengths on the device. Those that are there already are not read: the kernel keeps them within 0 to n."""
+    if given is None:
+        return None
+    if not (isinstance(given, torch.Tensor) and given.is_cuda):
+        present_keys(function, batch, n, Masking(kv_lengths=given))
+    lengths = torch.as_tensor(given)
+    if lengths.shape != (batch,) or lengths.dtype not in (torch.int32, torch.int64):
+        raise OperatorError(
+            f"{function}: kv_lengths must be {batch} integers (int32 or int64), got {lengths.dtype} "
+            f"{list(lengths.shape)}"
+        )
+    return lengths.to(device, non_blocking=True).contiguous()
+
+
+def _starts(
+    function: str, spec: Spec, masking: Masking, batch: int, q_len: int, n: int
+) -> tuple[int | None, int | None] | None:
+    """(first query, first key) where positions are contiguous; (None, None): the queries are the last; None: neither.
+
+    Where positions do not matter they are (0, 0).
+    """
+    given = {"q_positions": (masking.q_positions, q_len), "kv_positions": (masking.kv_positions, n)}
+    if not spec.needs_positions:
+        return 0, 0
+    missing = [name for name, (x, _) in given.items() if x is None]
+    if len(missing) == 2:
+        return None, None
+    if missing:
+        raise OperatorError(
+            f"{function}: attention that is causal, or has a window or slopes, needs q_positions and kv_positions; "
+            f"{missing[0]} is missing"
+        )
+    found: list[int | None] = []
+    for name, (x, count) in given.items():
+        if isinstance(x, (bool, float)):
+            raise OperatorError(f"{function}: {name} must be integers, or the first as an int, got {x!r}")
+        if isinstance(x, int):
+            found.append(x)
+        else:
+            found.append(_run_start(positions_of(function, name, x, batch, count)))
+    return None if None in found else (found[0], found[1])
+
+
+def _run_start(positions: torch.Tensor) -> int | None:
+    """The first of [1, count] consecutive ascending positions on the CPU; else None. Nothing is read from a GPU."""
+    if not positions.is_cpu or len(positions) != 1:
+        return None
+    count = positions.shape[1]
+    if count == 0:
+        return 0
+    first = int(positions[0, 0])
+    return first if bool((positions[0] - first == torch.arange(count)).all()) else None
+
+
+def _near(function: str, masking: Masking, offset: int) -> bool:
+    """Whether contiguous positions can go by their offset; ints that are too far apart are refused."""
+    if abs(offset) < FARTHEST:
+        return True
+    if isinstance(masking.q_positions, int) and isinstance(masking.kv_positions, int):
+        raise OperatorError(
+            f"{function}: q_positions and kv_positions lie {abs(offset)} apart; starts must be less than {FARTHEST} "
+            f"apart, give such positions as tensors"
+        )
+    return False
+
+
+def _present(
+    function: str, mask: Any, lengths: torch.Tensor | None, batch: int, n: int, device: torch.device
+) -> torch.Tensor | None:
+    """Which keys exist, bool [1 or batch, n] on the device; None: all."""
+    present = None
+    if mask is not None:
+        mask = torch.as_tensor(mask)
+        if mask.dtype != torch.bool or mask.shape not in ((n,), (1, n), (batch, n)):
+            raise OperatorError(
+                f"{function}: kv_mask must be bool [{n}] or [batch, {n}] with batch {batch}, True where a key exists; "
+                f"got {mask.dtype} {list(mask.shape)}"
+            )
+        present = mask.reshape(1 if mask.ndim == 1 else len(mask), n).to(device, non_blocking=True)
+    if lengths is not None:
+        short = torch.arange(n, device=device) < lengths[:, None]
+        present = short if present is None else present & short
+    return present
+
+
+def _positions(
+    function: str,
+    spec: Spec,
+    masking: Masking,
+    starts: tuple[int | None, int | None] | None,
+    sizes: tuple[int, int, int],
+    lengths: torch.Tensor | None,
+    device: torch.device,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """int64 [1 or batch, q_len] and [1 or batch, n] on the device."""
+    batch, q_len, n = sizes
+    rows, columns = (torch.arange(count, device=device).view(1, -1) for count in (q_len, n))
+    if not spec.needs_positions:
+        return torch.zeros_like(rows), torch.zeros_like(columns)
+    if starts == (None, None):  # the queries are the last
+        return rows + ((n if lengths is None else lengths[:, None].to(torch.int64)) - q_len), columns
+    given = (masking.q_positions, rows, "q_positions"), (masking.kv_positions, columns, "kv_positions")
+    found = [
+        counted + x if isinstance(x, int) else positions_of(function, name, x, batch, counted.shape[1])
+        for x, counted, name in given
+    ]
+    _check_near(function, [x for x in found if x.is_cpu and x.numel()])
+    queries, keys = (x.to(device, non_blocking=True) for x in found)
+    return queries, keys
+
+
+def _check_near(function: str, positions: list[torch.Tensor]) -> None:
+    """Raise an OperatorError if positions lie farther apart than 32 bits tell; those on a GPU are not read."""
+    if positions:
+        least, most = min(int(x.min()) for x in positions), max(int(x.max()) for x in positions)
+        if most - least >= FARTHEST_LISTED:
+            raise OperatorError(
+                f"{function}: q_positions and kv_positions must lie within {FARTHEST_LISTED} of each other, got "
+                f"{least} to {most}"
+            )
