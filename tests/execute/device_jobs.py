@@ -3,11 +3,25 @@
 from contextlib import contextmanager
 
 import pytest
+import torch
 
-from tests.execute.transports.recording_nccl import World, devices_of
+from tests.execute.fake_device import devices_of
+from tests.execute.transports.recording_nccl import World
 from topocomm import run_local
-from topocomm.execute import device
+from topocomm.execute import device, device_call
 from topocomm.execute.transports import nccl_library
+
+
+def poisoned(empty):
+    """Fresh memory for results holds NaN."""
+
+    def made(values):
+        fields = empty(values)
+        for tensor in fields.values():
+            tensor.view(-1).view(torch.uint8).fill_(255)
+        return fields
+
+    return made
 
 
 @contextmanager
@@ -16,6 +30,7 @@ def fake_nccl(size, **options):
     world = World(size, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "device_of", devices_of(world))
+        patch.setattr(device_call.DeviceValues, "empty", poisoned(device_call.DeviceValues.empty))
         patch.setattr(nccl_library, "load_nccl", lambda: world)
         yield world
 

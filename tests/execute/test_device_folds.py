@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from attention import LOGSUMEXP
-from tests.execute.transports.recording_nccl import FakeDevice, World
+from tests.execute.fake_device import FakeDevice
+from tests.execute.transports.recording_nccl import World
 from topocomm import AFFINE, ARGMAX, BAND, LOGADDEXP, MAX, MIN, PROD, SUM, TOPK, WELFORD, Field, Operator, OperatorError
 from topocomm.execute.device_folds import NONE, DeviceFold, _combine_folds, fold_version, independent
 from topocomm.execute.device_values import tensor_views

@@ -48,8 +48,8 @@ class Device:
         return None if told is None else str(told)
 
     def memory(self, size_bytes: int) -> Any:
-        """Zeroed bytes on the device, uint8 [size_bytes]."""
-        return self._torch.zeros(size_bytes, dtype=self._torch.uint8, device=self.place)
+        """Bytes on the device that hold anything, uint8 [size_bytes]; of the current stream, others wait for it."""
+        return self._torch.empty(size_bytes, dtype=self._torch.uint8, device=self.place)
 
     def pinned(self, size_bytes: int) -> Any:
         """Host memory that the device copies from and to by itself, uint8 [size_bytes]."""

@@ -45,7 +45,8 @@ class DeviceLane(Lane):
         shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
 
     Attributes:
-        last: The stream that ran it last, or None.
+        last: The stream that ran it last, or made it.
+        ranks: With whom this rank exchanges messages.
     """
 
     def __init__(self, work: Work, device: Device, wire: Wire, shards: Sequence[int] | None) -> None:
@@ -62,8 +63,9 @@ class DeviceLane(Lane):
         self._steps = [step for stage in program.stages for step in self._bind(stage)]
         self._identity = self._first_of_exscan()
         self._peers = _peers(program, work)
+        self.ranks = tuple(sorted({message.peer for side in self._peers for message in side}))
         self._event = device.event()
-        self.last: Any = None
+        self.last: Any = device.stream()  # whose memory this is: it may still be in use there
 
     def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
         """Put the call on the current stream; False, as a device says later that it is through.
@@ -92,7 +94,7 @@ class DeviceLane(Lane):
         """Whether the device is through with what was marked, or is so within about `timeout_s`."""
         until_s = time.monotonic() + timeout_s
         while not self._event.query():
-            self._wire.check()
+            self._wire.check(self.ranks)
             if time.monotonic() >= until_s:
                 return False
             time.sleep(POLL_S)
@@ -107,14 +109,14 @@ class DeviceLane(Lane):
 
     def _follow(self, stream: Any) -> None:
         """Have the stream wait for the one that ran the last call: both use the arena."""
-        if self.last is None or self.last != stream:
-            if not self._device.capturing():  # no graph waits for what is outside of it
-                if self.last is not None:
-                    event = self._device.event()
-                    event.record(self.last)
-                    stream.wait_event(event)
-                self.last = stream
-            self._device.keep(self.memory, stream)
+        if self.last == stream or self._device.capturing():  # no graph waits for what is outside of it
+            return
+        event = self._device.event()
+        event.record(self.last)
+        stream.wait_event(event)
+        for memory in (self.memory, *(() if self._nodes is None else self._nodes.memories)):
+            self._device.keep(memory, stream)
+        self.last = stream
 
     def _pack(self, fields: Mapping[str, Any]) -> None:
         if self._nodes is not None:

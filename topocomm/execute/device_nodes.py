@@ -20,6 +20,9 @@ class DeviceNodes:
         work: The call; its layout is that of one shard's value.
         shards: The first virtual shard of every rank, and the end of the last.
         device: Where the values are.
+
+    Attributes:
+        memories: What it uses on the device.
     """
 
     def __init__(self, work: Work, shards: Sequence[int], device: Device) -> None:
@@ -31,6 +34,7 @@ class DeviceNodes:
         self._values = [tensor_views(layout, memory, self._bytes * index, layout.rows) for index in range(self._shards)]
         stack = device.memory(max(1, layout.packed_bytes(self._stack_rows)))
         self._stacked = tensor_views(layout, stack, 0, self._stack_rows)
+        self.memories = (memory, stack)
         folds: list[DeviceFold] = []
         for node in self._nodes:
             self._fold(node, folds)

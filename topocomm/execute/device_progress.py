@@ -44,7 +44,7 @@ class Flights:
             DeadlineError: One is not through after the limit.
             MismatchError, RankFailedError: As for any call.
         """
-        self._wire.check()
+        self._wire.check(self._out[0].lane.ranks if self._out else ())
         while self._out:
             lane, look = self._out[0]
             if not lane.advance(0.0):

@@ -8,7 +8,7 @@ from topocomm.errors import OperatorError
 from topocomm.execute.device import Device, visible_devices
 from topocomm.execute.device_progress import Flights
 from topocomm.execute.log import say
-from topocomm.execute.transports import nccl_library
+from topocomm.execute.transports import nccl_library, torch_wire
 from topocomm.execute.transports.nccl_setup import connect, gather_facts, own_facts
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.transports.wire import NoWire, Wire
@@ -24,7 +24,7 @@ class Way:
     Attributes:
         device: Where this rank's values are.
         wire: What moves bytes between devices; None: values are staged through host memory.
-        reason: Why there is no wire.
+        reason: Why it is not NCCL by CuPy.
         flights: Calls that were not seen to end; None without a wire.
     """
 
@@ -51,11 +51,16 @@ def find_way(comm: Communicator, device: Device) -> Way:
     comm.recorder.begin(GATHER_TAG)
     if comm.size == 1:
         return Way(comm, device, NoWire(), "")
-    facts = gather_facts(comm.waiting, own_facts(device))
+    group = comm.transport.device_group
+    has_group = torch_wire.device_backend(group) is not None
+    facts = gather_facts(comm.waiting, own_facts(device, group=has_group))
     reason = nccl_library.refusal(facts)
     if reason is None:
         way = Way(comm, device, connect(comm.waiting, device), "")
         say(comm.rank, f"values on devices go by NCCL {nccl_library.version_text(facts[0].version or 0)}")
+    elif nccl_library.group_refusal(facts) is None:
+        way = Way(comm, device, torch_wire.TorchWire(group, device, comm.settings.timeout_s), reason)
+        say(comm.rank, f"values on devices go by a torch process group, since CuPy's NCCL cannot be used: {reason}")
     else:
         way = Way(comm, device, None, reason)
         say(comm.rank, f"values on devices are staged through host memory, since NCCL cannot be used: {reason}")

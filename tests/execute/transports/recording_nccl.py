@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 import weakref
 from collections import defaultdict, deque
-from contextlib import contextmanager
 
 import numpy as np
 import torch
-
-DEFAULT_STREAM = 0x1000
 
 
 class NcclError(RuntimeError):
@@ -49,22 +45,6 @@ class Stream:
         self.stuck += [group for group in event.groups if not group.over]
 
 
-class Event:
-    """Tells whether what was on a stream is through."""
-
-    def __init__(self, world):
-        self.world, self.groups, self.stream = world, [], None
-
-    def record(self, stream):
-        assert not self.world.capturing, "an event in a graph tells nothing"
-        self.stream, self.groups = stream, list(stream.stuck)
-
-    def query(self):
-        if self.world.capturing:
-            raise self.world.wrong("the device is asked while a graph is captured")
-        return all(group.over for group in self.groups)
-
-
 class Operation:
     def __init__(self, kind, rank, peer, pointer, count):
         self.kind, self.rank, self.peer, self.pointer, self.count = kind, rank, peer, pointer, count
@@ -79,6 +59,7 @@ class Group:
     def __init__(self, comm, stream, operations):
         self.comm, self.stream, self.operations = comm, stream, operations
         self.left, self.over = len(operations), False
+        self.partners = {}  # the group of every peer that this one exchanges messages with
         for operation in operations:
             operation.group = self
 
@@ -116,7 +97,7 @@ class World:
         return int(threading.current_thread().name.removeprefix("rank").partition("-")[0])
 
     def allocate(self, rank, size_bytes):
-        raw = np.zeros(size_bytes + 256, np.uint8)
+        raw = np.full(size_bytes + 256, 255, np.uint8)  # NaN
         start = -raw.ctypes.data % 256
         at = raw.ctypes.data + start
         self.memories[rank].append((at, at + size_bytes, weakref.ref(raw)))
@@ -224,8 +205,10 @@ class World:
         if send.count != receive.count:
             text = f"sizes differ: rank {send.rank} sends {send.count} bytes, rank {receive.rank} takes {receive.count}"
             raise self.wrong(text)
-        for operation in (send, receive):
+        for operation, other in ((send, receive), (receive, send)):
             self.check_memory(operation)
+            if operation.group.partners.setdefault(operation.peer, other.group) is not other.group:
+                raise self.wrong(f"one group of rank {operation.rank} meets two of rank {operation.peer}")
         ctypes.memmove(receive.pointer, send.pointer, send.count)
         self.log.append(("move", send.rank, receive.rank, send.count))
         for operation in (send, receive):
@@ -326,79 +309,3 @@ class Communicator:
                 raise self.world.wrong(f"rank {self.rank} is destroyed while messages are under way")
             self.state = "destroyed"
             self.world.log.append(("destroy", self.rank))
-
-
-class FakeDevice:
-    """The device of one rank, in the place of `topocomm.execute.device.Device`."""
-
-    place = torch.device("cpu")
-
-    def __init__(self, world, rank):
-        self.world, self.rank, self.index = world, rank, world.gpus[rank]
-        self.default = Stream(world, rank)
-        self.allocated = 0
-
-    @property
-    def uuid(self):
-        return f"GPU-{self.index}"
-
-    @property
-    def bus_id(self):
-        return f"0000:{self.index + 1:02x}:00.0"
-
-    def memory(self, size_bytes):
-        assert not self.world.capturing, "memory of a graph would be its own"
-        self.allocated += size_bytes
-        return self.world.allocate(self.rank, size_bytes)
-
-    def pinned(self, size_bytes):
-        return torch.empty(size_bytes, dtype=torch.uint8)
-
-    @contextmanager
-    def current(self):
-        yield
-
-    def stream(self):
-        return self.world.current.setdefault(threading.get_ident(), self.default)
-
-    def new_stream(self):
-        return Stream(self.world, self.rank)
-
-    @contextmanager
-    def on(self, stream):
-        before = self.stream()
-        self.world.current[threading.get_ident()] = stream
-        try:
-            yield
-        finally:
-            self.world.current[threading.get_ident()] = before
-
-    def event(self):
-        return Event(self.world)
-
-    def pointer(self, stream):
-        return stream.pointer
-
-    def keep(self, tensor, stream):
-        self.world.log.append(("keep", self.rank, stream))
-
-    def capturing(self):
-        return self.world.capturing
-
-
-def devices_of(world):
-    """A double of `topocomm.execute.device.device_of`: every torch tensor is on the device of the thread's rank."""
-    devices = [FakeDevice(world, rank) for rank in range(world.size)]
-
-    def device_of(part):
-        return devices[world.rank_here()] if isinstance(part, torch.Tensor) else None
-
-    device_of.devices = devices
-    return device_of
-
-
-def wait_until(condition, limit_s=10.0):
-    until_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until_s, "it does not come"
-        time.sleep(0.001)

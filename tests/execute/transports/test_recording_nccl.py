@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from tests.execute.transports.recording_nccl import FakeDevice, Misuse, NcclError, Stream, World
+from tests.execute.fake_device import FakeDevice
+from tests.execute.transports.recording_nccl import Misuse, NcclError, Stream, World
 
 UINT8 = World.NCCL_UINT8
 
@@ -195,6 +196,20 @@ def test_8_a_count_that_is_no_integer(count):
             rank.world.groupEnd()
 
     misuse(body, "is no integer")
+
+
+def test_one_group_that_meets_two():
+    """NCCL takes the messages of a group in an order of its own: one may wait behind another that waits for it."""
+
+    def body(rank, number):
+        parts = [(0, 1)] if number == 0 else [(0,), (1,)]
+        for part in parts:
+            rank.world.groupStart()
+            for at in part:
+                (rank.send if number == 0 else rank.receive)(1 - number, 16, 16 * at)
+            rank.world.groupEnd()
+
+    misuse(body, "meets two of rank 1")
 
 
 def test_receives_that_overlap():

@@ -80,13 +80,13 @@ class NcclWire(Wire):
 
         return run if operations else lambda stream: None
 
-    def check(self) -> None:
+    def check(self, peers: Sequence[int] = ()) -> None:
         """As `Wire.check`."""
         self._usable()
         try:
             self._handle.check_async_error()
         except (RuntimeError, KeyError) as error:
-            raise self._failure(error, ()) from error
+            raise self._failure(error, peers) from error
 
     def abort(self) -> None:
         """As `Wire.abort`; may be called from any thread, and again."""
@@ -116,7 +116,7 @@ class NcclWire(Wire):
     def _failure(self, error: Exception, peers: Sequence[int]) -> TopocommError:
         """The error that this rank raises for one of NCCL's, after its communicator was aborted."""
         names = f"rank{'s' * (len(peers) > 1)} {', '.join(map(str, peers))}"
-        whom = f" while it starts messages with {names}" if peers else ""
+        whom = f" in messages with {names}" if peers else ""
         if self._guard.expired:
             return DeadlineError(
                 f"rank {self._rank}: NCCL still waits{whom} after {self._timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"

@@ -23,6 +23,7 @@ class Facts(NamedTuple):
         version: NCCL's version code; None where there is no NCCL.
         why: Why there is none.
         multi: Whether this rank allows several ranks on one GPU.
+        group: Whether its communicator was made of a torch process group with NCCL or RCCL.
     """
 
     gpu: str
@@ -30,6 +31,7 @@ class Facts(NamedTuple):
     version: int | None
     why: str
     multi: bool
+    group: bool = False
 
 
 def load_nccl() -> Any:
@@ -68,11 +70,20 @@ def refusal(facts: Sequence[Facts]) -> str | None:
     missing = [f"rank {rank}: {fact.why}" for rank, fact in enumerate(facts) if fact.version is None]
     if missing:
         return "; ".join(missing[:4])
-    versions = {fact.version: rank for rank, fact in reversed(list(enumerate(facts)))}
+    versions: dict[int | None, int] = {}
+    for rank, fact in enumerate(facts):
+        versions.setdefault(fact.version, rank)
     if len(versions) > 1:
         told = ", ".join(f"{version_text(code or 0)} on rank {rank}" for code, rank in versions.items())
         return f"NCCL is {told}; install one version everywhere"
     return _shared_gpu(facts)
+
+
+def group_refusal(facts: Sequence[Facts]) -> str | None:
+    """Why these ranks cannot use their torch process group instead, in words; None if they can."""
+    if not all(fact.group for fact in facts):
+        return "the communicator was made of no process group with the backend nccl"
+    return "ranks share a GPU" if len({fact.gpu for fact in facts}) < len(facts) else None
 
 
 def _shared_gpu(facts: Sequence[Facts]) -> str | None:

@@ -26,8 +26,13 @@ from topocomm.execute.waiting import UnderWay, Waiting
 WHAT = "the set-up of NCCL"
 
 
-def own_facts(device: Device) -> Facts:
-    """What this rank, whose values are on `device`, tells."""
+def own_facts(device: Device, *, group: bool) -> Facts:
+    """What this rank tells.
+
+    Args:
+        device: Where its values are.
+        group: Whether its communicator was made of a torch process group with NCCL or RCCL.
+    """
     version, why = None, ""
     try:
         version = int(nccl_library.load_nccl().get_version())
@@ -37,7 +42,7 @@ def own_facts(device: Device) -> Facts:
         why = f"NCCL does not tell its version: {error}"
     address = device.bus_id or f"number {device.index}"
     gpu = device.uuid or "/".join([*process_space(), address])
-    return Facts(gpu, address, version, why, nccl_library.allows_several())
+    return Facts(gpu, address, version, why, nccl_library.allows_several(), group)
 
 
 def gather_facts(waiting: Waiting, own: Facts) -> list[Facts]:

@@ -31,8 +31,12 @@ class Wire(ABC):
         """
 
     @abstractmethod
-    def check(self) -> None:
-        """Raise where the wire knows of an error; asks nothing of the device, and does not wait."""
+    def check(self, peers: Sequence[int] = ()) -> None:
+        """Raise where the wire knows of an error; asks nothing of the device, and does not wait.
+
+        Args:
+            peers: With whom messages are under way, for the error.
+        """
 
     @abstractmethod
     def abort(self) -> None:
@@ -52,7 +56,7 @@ class NoWire(Wire):
         del arena, sends, receives
         return lambda stream: None
 
-    def check(self) -> None:
+    def check(self, peers: Sequence[int] = ()) -> None:
         pass
 
     def abort(self) -> None:
