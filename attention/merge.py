@@ -28,6 +28,10 @@ LSE = "lse"
 
 
 def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(left[LSE], np.ndarray):
+        from attention.merge_tensors import combine_tensors
+
+        return combine_tensors(left, right)
     left_empty, right_empty = left[LSE] == -np.inf, right[LSE] == -np.inf
     with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # what empty rows hold is dropped below
         left_lse, right_lse = left[LSE].astype(np.float64), right[LSE].astype(np.float64)

@@ -1,13 +1,14 @@
 """Programs of all ranks, run on bytes that know which value they hold: nothing is lost, and nobody waits for ever."""
 
 import random
+from bisect import bisect_right
 from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
-from topocomm.planning.buffers import rank_program
+from topocomm.planning.buffers import common_cuts, rank_program
 from topocomm.planning.schedule import input_pieces
 
 ALIGN = 64
@@ -160,3 +161,25 @@ def test_the_least_open_message_is_posted_on_both_sides_whatever_comes_first(mad
             if own:
                 own[0] -= done
     assert not any(stage for own in left for stage in own)
+
+
+@settings(max_examples=100, deadline=None)
+@given(MADE)
+def test_with_common_cuts_both_ends_of_a_message_are_in_the_same_stage_of_rounds(made):
+    """A stage of messages on a device is one step: what one rank starts in it the other must start in it too."""
+    schedule, chunk_bytes = made
+    cuts = common_cuts(schedule)
+    rounds = sorted(cuts)
+    programs = [rank_program(schedule, rank, chunk_bytes, ALIGN, cuts) for rank in range(schedule.ranks)]
+    sent, received = messages([program.stages for program in programs])
+    assert sent == received
+    for program in programs:
+        run(program, chunk_bytes)
+        parts = [
+            {bisect_right(rounds, round_) for round_, _, _ in (*stage.sends, *stage.receives)}
+            for stage in program.stages
+            if stage.sends or stage.receives
+        ]
+        assert all(len(part) == 1 for part in parts), "a stage goes over a cut"
+        numbers = [number for part in parts for number in part]
+        assert numbers == sorted(set(numbers)), "two stages lie between two cuts"

@@ -12,12 +12,13 @@ class Awaited(NamedTuple):
     """What a call waits for.
 
     Attributes:
-        stage: Number of the stage that it is in; -1 where it waits for ranks to finish an earlier call.
+        stage: Number of the stage that it is in; -1 where it waits for ranks to finish an earlier call; None where that
+            is not known, since a device goes through the stages by itself.
         sends: Messages that were not taken yet.
         receives: Messages that have not come yet.
     """
 
-    stage: int
+    stage: int | None
     sends: Sequence[Message]
     receives: Sequence[Message]
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from topocomm.errors import OperatorError
-from topocomm.execute.structure import parts_of, take
+from topocomm.execute.structure import parts_of, shapes_of
 from topocomm.operators.operator import ROWS, Arrays, Field, Operator
 
 
@@ -20,7 +20,7 @@ def carrier(x: Any, *, by_rows: bool) -> Operator:
     parts = parts_of(x)
     if not parts:
         raise OperatorError(f"expected arrays to carry, got an empty {type(x).__name__}")
-    take(x, tuple(parts))  # each is an array that can travel
+    shapes_of(x, tuple(parts))  # each is an array that can travel
     axes = tuple((name, len(getattr(part, "shape", ()))) for name, part in parts.items())
     heads = {tuple(part.shape[:1]) for part in parts.values()}
     same_head = all(count > 0 for _, count in axes) and len(heads) == 1

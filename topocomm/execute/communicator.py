@@ -11,6 +11,7 @@ import numpy as np
 from topocomm.errors import MismatchError, OperatorError, TopocommError
 from topocomm.execute.agreement import gather_notes
 from topocomm.execute.departure import note_close, note_failure, watch_departure
+from topocomm.execute.device_way import own_gpu
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.failing import gone_with, write_record
 from topocomm.execute.lanes import BUSY, NOTHING
@@ -41,6 +42,8 @@ from topocomm.topology.model import Topology
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from topocomm.execute.device_way import Way
 
 FindPlaces = Callable[[Transport], tuple[Topology, tuple[str, ...]]]
 """Discovers the machine of a transport's ranks, and the endpoint of each; collective."""
@@ -85,6 +88,8 @@ class Communicator:
         self._find_places = find_places
         self.gone: set[int] = set()
         """Ranks known to be gone."""
+        self.way: Way | None = None
+        """How values on devices travel; None before the first call with such values."""
         self.survivors = tuple(range(self.size))
         """Of a communicator made by `shrink`, the numbers that its ranks had before."""
         meet(self.waiting, [topology.by_id[place].host for place in places], self.settings.check)
@@ -150,7 +155,8 @@ class Communicator:
         """The fold of all ranks' values, in rank order unless `op` commutes; the same bits on every rank.
 
         Args:
-            x: This rank's value: an array, or a dict, NamedTuple or dataclass of arrays; NumPy or torch (CPU).
+            x: This rank's value: an array, or a dict, NamedTuple or dataclass of arrays: NumPy, torch or CuPy. On all
+                ranks in host memory, or on all on a device; then the call is asynchronous, as torch's operations are.
             op: The operator.
             out: Where to write the result (may be x).
             order: "any", or "canonical": one tree over virtual shards, so that the bits do not depend on how many
@@ -215,6 +221,30 @@ class Communicator:
     def barrier(self) -> None:
         """Return when every rank has called it."""
         self._call("barrier", NO_NEWS, None, "allreduce", MAX)
+
+    def synchronize(self) -> None:
+        """Return when this rank's device is through with all calls made so far; at once where they are in host memory.
+
+        Raises:
+            DeadlineError, MismatchError, RankFailedError: As for any call: a call on a device has returned before.
+        """
+        self.enter()
+        try:
+            if self.way is not None and self.way.flights is not None:
+                self.way.flights.wait()
+        except BaseException as error:
+            self.fail_with(error)
+            raise
+        finally:
+            self.leave()
+
+    @property
+    def gpu(self) -> int | None:
+        """The number by which torch in this process knows the GPU that the topology has this rank on, by PCI address.
+
+        None where the rank is on no GPU, or does not see it. For `torch.cuda.set_device`.
+        """
+        return own_gpu(self.topology, self.places[self.rank])
 
     def allgather_bytes(self, record: Buffer) -> list[Buffer]:
         """Every rank's record, in rank order: a small exchange of uint8 arrays of equal length, for set-up."""
@@ -349,6 +379,7 @@ class Communicator:
         if self.waiting.under_way:
             number = self.waiting.under_way[0].number
             raise TopocommError(f"rank {self.rank}: call {number} is under way; wait for its handle before close()")
+        self.synchronize()
         self.refusal = "it was closed"
         for prepared in self._prepared:
             prepared.free()
@@ -361,6 +392,8 @@ class Communicator:
         except BaseException as error:
             self.fail_with(error)
             raise
+        if self.way is not None and self.way.wire is not None:
+            self.way.wire.close()
         note_close(self.transport)
 
     def __enter__(self) -> Self:
@@ -413,6 +446,8 @@ class Communicator:
         if self._failed:
             return
         self._failed = True
+        if self.way is not None and self.way.wire is not None:
+            self.way.wire.abort()  # what a device waits for does not come
         self.results.close()
         self.gone |= gone_with(self.transport, error)
         note_failure(self.transport, gone=bool(self.gone))

@@ -16,11 +16,13 @@ import numpy as np
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
 from topocomm.execute.agreement import disagreement
 from topocomm.execute.carrier import carrier
+from topocomm.execute.device_folds import NONE, fold_version
+from topocomm.execute.device_way import find_way
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.local_nodes import LocalNodes
 from topocomm.execute.log import say
-from topocomm.execute.structure import Structure, describe, take
+from topocomm.execute.structure import Structure, describe, shapes_of
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.operator import Layout, Operator, as_operator
 from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
@@ -98,14 +100,13 @@ def bind_here(comm: Communicator, request: Request) -> Bound:
     if not isinstance(request.root, (int, np.integer)):
         raise PlanError(f"root {request.root!r}: expected the number of a rank, 0 to {comm.size - 1}")
     structure = describe(operator, request.like)
-    arrays = take(request.like, structure.names)
-    shapes = {name: (a.shape, a.dtype) for name, a in arrays.items()}
+    shapes = shapes_of(request.like, structure.names)
     if request.shards is not None:
         return _bind_shards(comm, request.shards, operator, structure, shapes)
     layout = operator.layout(shapes)
-    for field, array in arrays.items():
-        if array.dtype.hasobject:
-            raise OperatorError(f"field {field!r} holds Python objects ({array.dtype}); give numbers")
+    for field, (_, dtype) in shapes.items():
+        if dtype.hasobject:
+            raise OperatorError(f"field {field!r} holds Python objects ({dtype}); give numbers")
     whole = Span(0, layout.leading)
     bound = Bound(operator, structure, layout, whole, whole)
     return _bind_parts(comm, request, bound) if name in IN_PARTS else bound
@@ -123,7 +124,7 @@ def _bind_shards(
                 f"{own} virtual shards {shards[comm.rank]} to {shards[comm.rank + 1]} of this rank"
             )
     layout = operator.layout({name: (shape[1:], dtype) for name, (shape, dtype) in shapes.items()})
-    local = LocalNodes(operator, layout, shards, comm.rank, tensors=structure.is_torch)
+    local = LocalNodes(operator, layout, shards, comm.rank, tensors=structure.gives_tensors)
     return Bound(operator, structure, layout, Span(0, local.leading), Span(0, layout.leading), local=local)
 
 
@@ -195,13 +196,17 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
     claim = {"collective": str(request.collective), "operator": _named(request.operator)}
     try:
         bound = bind_here(comm, request)
+        claim["memory"] = "host" if bound.structure.device is None else "device"
         claim["arrays"] = str(bound.layout)
         plan = request.plan or plan_for(comm, request, bound)
         _check_plan(comm, plan, request, bound)
         claim["root"], claim["order"] = str(request.root), request.order
         claim["plan"] = plan.digest[:16]
-        tensors = bound.structure.is_torch
+        tensors = bound.structure.gives_tensors
         claim["kernel"] = bound.operator.fold_version(bound.layout, tensors=tensors)
+        device_folds, reason = _device_folds(comm, request, bound)
+        if device_folds is not None:
+            claim["device kernel"] = device_folds
     except TopocommError as error:
         problem = error
         claim["error"] = str(error)
@@ -217,10 +222,40 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
     schedule = unrolled(plan.schedule)
     work = Work(plan, schedule, bound.operator, bound.layout, tag, comm.rank, bound.value, bound.result, tensors)
     try:
-        return PreparedCall(comm, work, bound.structure, bound.local)
+        if bound.structure.device is None:
+            return PreparedCall(comm, work, bound.structure, bound.local)
+        return _prepare_on_device(comm, work, request, bound, "" if device_folds != NONE else reason)
     except BaseException as error:
         comm.fail_with(error)
         raise
+
+
+def _device_folds(comm: Communicator, request: Request, bound: Bound) -> tuple[str | None, str]:
+    """Which folds there are on this rank's device, and why there are none; None for values in host memory."""
+    device = bound.structure.device
+    if device is None:
+        return None, ""
+    if comm.way is not None:
+        comm.way.check(device)
+    if request.collective in CARRYING:
+        return "carries", ""
+    return fold_version(bound.operator, bound.layout, device)
+
+
+def _prepare_on_device(comm: Communicator, work: Work, request: Request, bound: Bound, no_folds: str) -> PreparedCall:
+    """A call on values that all ranks have on devices; `no_folds` is why nothing folds them there, if so."""
+    from topocomm.execute.device_call import DeviceCall
+    from topocomm.execute.device_staging import StagedCall
+
+    assert bound.structure.device is not None
+    if comm.way is None:
+        comm.way = find_way(comm, bound.structure.device)
+    if comm.way.wire is None or no_folds:
+        if no_folds:
+            say(comm.rank, f"{work.operator.name} is reduced in host memory: {no_folds}")
+        return StagedCall(comm, work, bound.structure, bound.local)
+    shards = None if bound.local is None else request.shards
+    return DeviceCall(comm, work, bound.structure, comm.way, shards)
 
 
 def agree(comm: Communicator, claim: Mapping[str, str], what: str) -> None:

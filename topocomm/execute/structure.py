@@ -1,4 +1,4 @@
-"""The user's arrays: NumPy or torch, bare or in a dict, NamedTuple or dataclass, and back in the same form."""
+"""The user's arrays: NumPy, torch or CuPy, bare or in a dict, NamedTuple or dataclass, and back in the same form."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import OperatorError
+from topocomm.execute import device as devices
+from topocomm.execute.device_values import is_cupy, to_cupy, to_tensor
 from topocomm.operators.operator import Operator
-from topocomm.operators.tensors import as_array, as_tensor
+from topocomm.operators.tensors import as_array, as_tensor, numpy_dtype
 
 Fields = dict[str, NDArray[Any]]
+KINDS = {(True, False): "torch tensors", (False, False): "NumPy arrays", (False, True): "CuPy arrays"}
+"""By whether they are torch's and whether they are CuPy's."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +32,25 @@ class Structure:
     """None where the container is a dict of the fields in the operator's order."""
     bare: bool = False
     """Whether there is no container, but one array."""
+    device: devices.Device | None = None
+    """What holds the arrays; None is host memory."""
+    is_cupy: bool = False
 
-    def give(self, fields: Fields) -> Any:
-        """The fields in the user's container, as the user's kind of array; no copy is made."""
-        made: dict[str, Any] = fields
-        if self.is_torch:
+    @property
+    def gives_tensors(self) -> bool:
+        """Whether the operator's combine is given tensors."""
+        return self.is_torch or self.device is not None
+
+    def give(self, fields: Mapping[str, Any]) -> Any:
+        """The fields in the user's container, as the user's kind of array; no copy is made.
+
+        Args:
+            fields: NumPy arrays; tensors where the user's arrays are on a device.
+        """
+        made: Mapping[str, Any] = fields
+        if self.is_cupy:
+            made = {name: to_cupy(tensor) for name, tensor in fields.items()}
+        elif self.is_torch and self.device is None:
             made = {name: as_tensor(array) for name, array in fields.items()}
         return made if self.rebuild is None else self.rebuild(made)
 
@@ -56,11 +74,12 @@ def signature(x: Any) -> Hashable:
     """A key that is equal for values of the same container, fields, shapes and dtypes; fast."""
     try:
         if type(x) is dict:
-            return tuple([(name, a.shape, a.dtype) for name, a in x.items()])
-        return (type(x), x.shape, x.dtype)
+            return tuple([(name, type(a), a.shape, a.dtype, getattr(a, "is_cuda", None)) for name, a in x.items()])
+        return (type(x), x.shape, x.dtype, getattr(x, "is_cuda", None))
     except AttributeError:
         parts = _parts(x)
-        return (type(x), tuple((n, type(a), np.shape(a), getattr(a, "dtype", None)) for n, a in parts.items()))
+        seen = ((getattr(a, "dtype", None), getattr(a, "is_cuda", None)) for a in parts.values())
+        return (type(x), tuple((n, type(a), np.shape(a), *s) for (n, a), s in zip(parts.items(), seen, strict=True)))
 
 
 def parts_of(x: Any) -> dict[str, Any]:
@@ -76,21 +95,50 @@ def describe(operator: Operator, x: Any) -> Structure:
     """The structure of a user's value.
 
     Raises:
-        OperatorError: It has other fields than the operator, or mixes NumPy and torch.
+        OperatorError: It has other fields than the operator, mixes NumPy and torch, or lies in several memories.
     """
     wanted = tuple(f.name for f in operator.fields)
     if _is_array(x):
         if len(wanted) != 1:
             raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got one bare array")
-        return Structure(wanted, _is_torch(x), lambda fields: fields[wanted[0]], bare=True)
+        held, cupy = devices.device_of(x), is_cupy(x)
+        return Structure(wanted, _is_torch(x), lambda fields: fields[wanted[0]], True, held, cupy)
     parts = _parts(x)
     if sorted(parts) != sorted(wanted):
         raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got {list(parts)}")
-    kinds = {_is_torch(part) for part in parts.values()}
+    kinds = {(_is_torch(part), is_cupy(part)) for part in parts.values()}
     if len(kinds) > 1:
-        raise OperatorError("the fields mix torch tensors and NumPy arrays; give all as one kind")
+        names = [name for kind, name in KINDS.items() if kind in kinds]
+        raise OperatorError(f"the fields mix {' and '.join(names)}; give all as one kind")
+    ((torch, cupy),) = kinds
     plain = type(x) is dict and tuple(x) == wanted
-    return Structure(wanted, kinds.pop(), None if plain else _rebuilder(x))
+    return Structure(wanted, torch, None if plain else _rebuilder(x), False, _held(parts), cupy)
+
+
+def _held(parts: Mapping[str, Any]) -> devices.Device | None:
+    """The device that holds all parts."""
+    held = {name: devices.device_of(part) for name, part in parts.items()}
+    if len(set(held.values())) > 1:
+        where = ", ".join(f"{name!r} on {getattr(part, 'device', 'host')}" for name, part in parts.items())
+        raise OperatorError(f"the fields lie in several memories ({where}); put all of them on one device")
+    return next(iter(held.values()))
+
+
+def shapes_of(x: Any, names: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and NumPy dtype of the user's arrays by field; raises like `take`."""
+    parts = {names[0]: x} if _is_array(x) else _parts(x)
+    if not any(devices.device_of(part) for part in parts.values()):
+        return {name: (array.shape, array.dtype) for name, array in take(x, names).items()}
+    found = {}
+    for name, part in parts.items():
+        if devices.device_of(part) is None:
+            raise OperatorError(f"field {name!r} is in host memory and others are on a device; put all on one device")
+        tensor = to_tensor(name, part)
+        try:
+            found[name] = (tuple(tensor.shape), numpy_dtype(tensor.dtype))
+        except OperatorError as error:
+            raise OperatorError(f"field {name!r}: {error}") from None
+    return found
 
 
 def take(x: Any, names: tuple[str, ...]) -> Fields:
@@ -125,6 +173,8 @@ def _as_numpy(name: str, part: Any) -> NDArray[Any]:
             raise OperatorError(f"field {name!r}: {str(error).splitlines()[0]}") from None
     if isinstance(part, (np.ndarray, np.generic)):
         return np.asarray(part)
+    if is_cupy(part):
+        raise OperatorError(f"field {name!r} is a CuPy array; expected host memory here: pass x.get()")
     raise OperatorError(f"field {name!r}: expected a NumPy array or torch tensor, got {type(part).__name__}")
 
 
@@ -134,7 +184,7 @@ def _is_torch(x: Any) -> bool:
 
 
 def _is_array(x: Any) -> bool:
-    return isinstance(x, (np.ndarray, np.generic)) or _is_torch(x)
+    return isinstance(x, (np.ndarray, np.generic)) or _is_torch(x) or is_cupy(x)
 
 
 def _parts(x: Any) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Waiting:
         rank, name = self.transport.rank, self._name(call)
         whom = _whom(awaited)
         if waited_s >= limit_s:
-            round_ = "" if call.lane is None else f", round {awaited.stage + 1}"
+            round_ = "" if call.lane is None or awaited.stage is None else f", round {awaited.stage + 1}"
             words = self.heard.words(time.monotonic())
             behind = blame(rank, _peers(awaited), call.number, words, _tell_again_s(limit_s))
             raise DeadlineError(
@@ -323,6 +323,6 @@ def _peers(awaited: Awaited) -> set[int]:
 def _whom(awaited: Awaited) -> str:
     parts = [f"rank {m.peer}{f' ({m.payload_bytes} bytes from it)' * bool(m.ranges)}" for m in awaited.receives]
     parts += [f"rank {m.peer} (to take {m.payload_bytes} bytes)" for m in awaited.sends]
-    if awaited.stage < 0 and parts:
+    if awaited.stage is not None and awaited.stage < 0 and parts:
         return ", ".join(parts) + " to finish an earlier call"
     return ", ".join(parts) or "messages under way"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from topocomm.operators.dtypes import computed, kind
 from topocomm.operators.operator import Arrays, Buffer, Field, Fold, Kernel, Layout, Operator, TritonCombine
+from topocomm.operators.tensors import is_tensor
 
 Dtypes = tuple[np.dtype[Any], ...]
 BLOCK_ROWS = 16384
@@ -50,6 +51,10 @@ class Formula:
 
 def select(condition: Any, left: Any, right: Any) -> Any:
     """`left` where the condition holds, `right` elsewhere; compiled, a choice without a branch."""
+    if is_tensor(condition):
+        from topocomm.operators.elementwise_tensors import where
+
+        return where(condition, left, right)
     return np.where(condition, left, right)
 
 
@@ -67,6 +72,10 @@ def elementwise(
     names = tuple(f.name for f in fields)
 
     def combine(left: Arrays, right: Arrays) -> Arrays:
+        if is_tensor(left[names[0]]):
+            from topocomm.operators.elementwise_tensors import combine_tensors
+
+            return combine_tensors(choose, names, left, right)
         dtypes = tuple(np.asarray(left[field]).dtype for field in names)
         return _combine(choose(dtypes), names, dtypes, left, right)
 

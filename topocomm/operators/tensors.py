@@ -6,6 +6,7 @@ torch is imported where a tensor is at hand or asked for: never by `import topoc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -69,6 +70,34 @@ def device_views(layout: Layout, buffer: torch.Tensor, offset: int, rows: int) -
         flat = buffer[start : start + rows * bound.row_bytes].view(dtype)
         found[bound.name] = flat.view(rows, *bound.row_shape)
     return found
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether it is a torch tensor; imports nothing."""
+    return hasattr(x, "is_cuda")
+
+
+@cache
+def numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    """NumPy's dtype for a torch one.
+
+    Raises:
+        OperatorError: NumPy has none.
+    """
+    try:
+        return as_array(_torch().empty(0, dtype=dtype)).dtype
+    except TypeError as error:
+        raise OperatorError(f"NumPy has no {dtype} ({error}); convert it first") from None
+
+
+@cache
+def torch_dtype(dtype: np.dtype[Any]) -> Any:
+    """The torch dtype for NumPy's.
+
+    Raises:
+        OperatorError: torch has none.
+    """
+    return as_tensor(np.empty(0, dtype)).dtype
 
 
 def tensor_fold(

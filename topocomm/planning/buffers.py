@@ -4,11 +4,14 @@ The rank's program is cut in stages: a stage posts all its messages at once, wai
 of later rounds join the current stage until something reads a slot that is still arriving, so a flat exchange is
 one stage whatever its rounds. Every stage is a range of whole rounds, hence the message of the least round that is
 not complete always has both its ends posted: stages cannot deadlock.
+
+Where messages start in groups that are one step on the device (NCCL), both ends of a message must be in the same group.
+`common_cuts` are the rounds before which any rank begins a stage; with them all ranks begin one there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -42,7 +45,9 @@ class RankProgram:
     """By chunk; empty where the rank has no input or no result."""
 
 
-def rank_program(schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int], align: int) -> RankProgram:
+def rank_program(
+    schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int], align: int, cuts: Collection[int] = ()
+) -> RankProgram:
     """The stages and memory of one rank.
 
     Args:
@@ -50,8 +55,9 @@ def rank_program(schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int
         rank: Whose program.
         chunk_bytes: Packed bytes of a chunk, by index.
         align: Every offset is a multiple of this many bytes.
+        cuts: Rounds before which a stage begins, as `stages_of`.
     """
-    stages = stages_of(schedule, rank)
+    stages = stages_of(schedule, rank, cuts)
     chunks = range(len(schedule.chunks))
     inputs = input_pieces(schedule, rank)
     outputs = output_pieces(schedule, rank)
@@ -66,8 +72,23 @@ def output_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
     return tuple((slot, chunk) for _, slot, chunk in ordered)
 
 
-def stages_of(schedule: Schedule, rank: int) -> list[Stage]:
-    """The stages of one rank."""
+def common_cuts(schedule: Schedule) -> frozenset[int]:
+    """The rounds before which some rank begins a stage: with these the stages of all ranks are the same rounds."""
+    return frozenset(
+        min(round_ for round_, _, _ in (*stage.sends, *stage.receives))
+        for rank in range(schedule.ranks)
+        for stage in stages_of(schedule, rank)[1:]
+    )
+
+
+def stages_of(schedule: Schedule, rank: int, cuts: Collection[int] = ()) -> list[Stage]:
+    """The stages of one rank.
+
+    Args:
+        schedule: A verified schedule.
+        rank: Whose stages.
+        cuts: Rounds before which a stage begins, whatever the rank does in them.
+    """
     moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
     for move in schedule.transfers_of(rank):
         moves[move.round].append(move)
@@ -76,11 +97,13 @@ def stages_of(schedule: Schedule, rank: int) -> list[Stage]:
         folds[fold.round].append(fold)
     stages = [Stage()]
     pending: set[Piece] = set()
+    cut = False
     for round_ in range(schedule.rounds):
+        cut = cut or round_ in cuts
         reads = {(m.src_slot, m.chunk) for m in moves[round_] if m.src == rank}
-        if moves[round_] and (stages[-1].folds or reads & pending):
+        if moves[round_] and (cut or stages[-1].folds or reads & pending):
             stages.append(Stage())
-            pending = set()
+            pending, cut = set(), False
         for move in moves[round_]:
             if move.src == rank:
                 key = (round_, move.dst, move.path)

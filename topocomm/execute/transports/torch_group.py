@@ -160,7 +160,9 @@ class TorchGroupTransport(Transport):
             DeadlineError: Not all ranks come in time.
             TopocommError: The ranks cannot be connected.
         """
-        return cls(_own_store(load_torch(), group, timeout_s), group.rank(), group.size(), timeout_s)
+        made = cls(_own_store(load_torch(), group, timeout_s), group.rank(), group.size(), timeout_s)
+        made.device_group = group
+        return made
 
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
         return TorchBatch(self, buffer, sends, receives, tag)

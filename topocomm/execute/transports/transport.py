@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from topocomm.execute.transports.watch import Watch
 from topocomm.operators.operator import Buffer
@@ -76,6 +76,8 @@ class Transport(ABC):
     """Cores that the ranks of this rank's group may run on, together; set up by the communicator."""
     in_process: bool = False
     """Whether the ranks are threads of one process."""
+    device_group: Any = None
+    """The torch process group of the same ranks, which the communicator was made of."""
     watch: Watch | None = None
     """Tells which processes of this host have ended; set up by the communicator."""
 

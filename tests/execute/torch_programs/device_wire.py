@@ -1,0 +1,34 @@
+"""Run by test_device_jobs on 3 ranks: values on devices over a process group of torch, with gloo in nccl's place."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+
+import topocomm
+from tests.execute.device_cases import compare, count_tensors
+from topocomm.execute.transports import torch_wire
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+me, size = dist.get_rank(), dist.get_world_size()
+count_tensors(me, size)
+torch_wire.device_backend = lambda group: None if group is None else "gloo"
+
+with topocomm.Communicator.from_torch() as comm:
+    compare(comm)
+    assert comm.way.wire.name == "torch"
+    part = comm.split(me % 2)
+    compare(part)  # what is split off has no process group of its own
+    assert part.way.wire is None or part.size == 1
+    part.close()
+group = dist.new_group([1, 2])
+if me:
+    with topocomm.Communicator.from_torch(group) as comm:  # whose ranks are not those of the default group
+        compare(comm)
+        assert comm.way.wire.name == "torch"
+total = torch.ones(1)
+dist.all_reduce(total)  # the program's own traffic goes on
+assert total.item() == size
+sys.stdout.write(f"[{me}] ok\n")
+sys.exit(0)

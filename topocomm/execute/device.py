@@ -1,0 +1,114 @@
+"""What is asked of the device library: streams, events, memory. torch.cuda answers, which is HIP on AMD's GPUs.
+
+Everything else takes a `Device`, so that tests run the same code on host memory. Streams are used as torch's are:
+`stream.wait_event(event)`, `event.record(stream)`, `event.query()`.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+from topocomm.topology.pci_sysfs import short_bus_id
+
+
+class Device:
+    """One GPU as this process numbers it, asked through torch.
+
+    Attributes:
+        index: The number.
+    """
+
+    def __init__(self, index: int) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self.index = index
+
+    @property
+    def place(self) -> Any:
+        """What tensors are made on."""
+        return self._torch.device("cuda", self.index)
+
+    @property
+    def bus_id(self) -> str | None:
+        """The PCI address with domain; None where torch does not say it."""
+        told = self._torch.cuda.get_device_properties(self.index)
+        domain, bus, device = (getattr(told, f"pci_{name}_id", None) for name in ("domain", "bus", "device"))
+        if domain is None or bus is None or device is None:  # older versions of torch
+            return None
+        return short_bus_id(f"{domain:08x}:{bus:02x}:{device:02x}.0")
+
+    @property
+    def uuid(self) -> str | None:
+        """What tells it from every other GPU, slices of one among them; None where torch does not say it."""
+        told = getattr(self._torch.cuda.get_device_properties(self.index), "uuid", None)
+        return None if told is None else str(told)
+
+    def memory(self, size_bytes: int) -> Any:
+        """Bytes on the device that hold anything, uint8 [size_bytes]; of the current stream, others wait for it."""
+        return self._torch.empty(size_bytes, dtype=self._torch.uint8, device=self.place)
+
+    def pinned(self, size_bytes: int) -> Any:
+        """Host memory that the device copies from and to by itself, uint8 [size_bytes]."""
+        return self._torch.empty(size_bytes, dtype=self._torch.uint8, pin_memory=True)
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Make it the current device of this thread."""
+        made: AbstractContextManager[Any] = self._torch.cuda.device(self.index)
+        return made
+
+    def stream(self) -> Any:
+        """The current stream."""
+        return self._torch.cuda.current_stream(self.index)
+
+    def new_stream(self) -> Any:
+        """A stream of one's own."""
+        return self._torch.cuda.Stream(self.index)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Make a stream the current one."""
+        made: AbstractContextManager[Any] = self._torch.cuda.stream(stream)
+        return made
+
+    def event(self) -> Any:
+        """An event that takes no times."""
+        return self._torch.cuda.Event()
+
+    def pointer(self, stream: Any) -> int:
+        """The address of a stream, as libraries take it."""
+        return int(stream.cuda_stream)
+
+    def keep(self, tensor: Any, stream: Any) -> None:
+        """Have the memory of a tensor kept until a stream is through with what it was given so far."""
+        tensor.record_stream(stream)
+
+    def capturing(self) -> bool:
+        """Whether the current stream records a graph: nothing may be asked of the device then."""
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
+
+@cache
+def _device(index: int) -> Device:
+    return Device(index)
+
+
+def device_of(part: Any) -> Device | None:
+    """The device that a torch tensor or CuPy array lies on; None for anything else."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")  # there are none where they were not imported
+    if torch is not None and isinstance(part, torch.Tensor):
+        return _device(part.device.index) if part.device.type == "cuda" else None
+    if cupy is not None and isinstance(part, cupy.ndarray):
+        return _device(int(part.device.id))
+    return None
+
+
+def visible_devices() -> list[Device]:
+    """All that this process may use, in its own order; empty without torch or without one."""
+    try:
+        import torch
+    except ImportError:
+        return []
+    return [_device(index) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,237 @@
+"""A prepared call on values in device memory: asynchronous, as torch's operations are.
+
+A call puts everything on the current stream and returns; what comes after it on that stream sees the result. While a
+graph is captured it asks nothing of the device, so `torch.cuda.graph` can record it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import is_
+from typing import TYPE_CHECKING, Any
+
+from topocomm.errors import OperatorError, TopocommError
+from topocomm.execute.device_lane import DeviceLane
+from topocomm.execute.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
+from topocomm.execute.device_way import Way
+from topocomm.execute.executor import PreparedCall
+from topocomm.execute.handle import Handle
+from topocomm.execute.lanes import Span, Work
+from topocomm.execute.structure import Structure
+from topocomm.execute.waiting import UnderWay
+from topocomm.operators.operator import Layout
+from topocomm.operators.tensors import torch_dtype
+
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
+
+TensorShapes = Mapping[str, tuple[tuple[int, ...], Any]]
+
+
+class DeviceValues:
+    """The values that a prepared call takes and gives, checked and as tensors.
+
+    Args:
+        structure: How the user gives them.
+        layout: Of the whole payload.
+        value: What a rank's value holds.
+        result: What its result holds.
+    """
+
+    def __init__(self, structure: Structure, layout: Layout, value: Span, result: Span) -> None:
+        self.structure = structure
+        self.value, self.result = (tensor_shapes(layout, span) for span in (value, result))
+
+    def read(self, what: str, x: Any, shapes: TensorShapes) -> Tensors:
+        """The tensors of x.
+
+        Raises:
+            OperatorError: They do not fit.
+        """
+        structure = self.structure
+        parts = dict(zip(structure.names, structure.parts(x), strict=True))
+        assert structure.device is not None, "only values on devices are read here"
+        check_place(what, parts, structure.device)
+        fields = {name: to_tensor(name, part) for name, part in parts.items()}
+        check_tensors(what, fields, shapes)
+        return fields
+
+    def given(self, out: Any) -> Tensors:
+        """The tensors of out, which fit and can be written; raises like `read`."""
+        fields = self.read("out", out, self.result)
+        check_writable(fields)
+        return fields
+
+    def empty(self) -> Tensors:
+        """Fresh tensors for a result."""
+        import torch
+
+        assert self.structure.device is not None
+        place = self.structure.device.place
+        return {name: torch.empty(shape, dtype=dtype, device=place) for name, (shape, dtype) in self.result.items()}
+
+
+class DeviceCall(PreparedCall):
+    """A collective made ready for values of one structure on one device; made by `Communicator.prepare`.
+
+    Args:
+        comm: The communicator.
+        work: The call.
+        structure: How the user gives values.
+        way: With a wire.
+        shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
+    """
+
+    def __init__(
+        self, comm: Communicator, work: Work, structure: Structure, way: Way, shards: Sequence[int] | None
+    ) -> None:
+        assert way.wire is not None, "made where there is one"
+        assert way.flights is not None
+        self.plan, self.tag = work.plan, work.tag
+        self._comm, self._device, self._flights = comm, way.device, way.flights
+        self._structure = structure
+        own = 0 if shards is None else shards[work.rank + 1] - shards[work.rank]
+        value = work.value if shards is None else Span(0, (own, *work.layout.leading))
+        self._taken = DeviceValues(structure, work.layout, value, work.result)
+        with way.device.current():
+            self._lane = DeviceLane(work, way.device, way.wire, shards)
+        self._lanes = [self._lane]
+        views = self._lane.views
+        self._input = None if views is None else structure.give(views)
+        self._input_fields = () if views is None else structure.parts(self._input)
+        self._shared = None
+        self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
+        self._side: Any = None
+        self._handle: Handle | None = None
+        self._freed = False
+        self.quick = None
+
+    @property
+    def input(self) -> Any:
+        """The user's structure with arrays that are the send buffer, always the same.
+
+        Fill them on the stream that makes the call and pass `call.input` to skip the packing copy. None where the plan
+        splits the payload in several chunks.
+        """
+        return self._input
+
+    def __call__(self, x: Any = None, *, out: Any = None) -> Any:
+        """Put the collective on the current stream; as `PreparedCall`, but for the following.
+
+        The result is there for what comes later on that stream. A call asks whether those before it can still come
+        through; `Communicator.synchronize` waits for them.
+
+        Args:
+            x: As there, on the device.
+            out: As there, on the device; may overlap x.
+        """
+        fields, given = self._fit_tensors(x, out)
+        lane, number = self._enter()
+        comm = self._comm
+        try:
+            with self._device.current():
+                capturing = self._device.capturing()
+                if not capturing:
+                    self._flights.look()
+                target = self._target_tensors(given)
+                lane.begin(fields, target, True)
+                result = self._hand_over(target, given, out)
+                if not capturing:
+                    self._flights.add(self._lane, self.tag, number)
+        except BaseException as error:
+            comm.fail_with(error)
+            raise
+        comm.refusal = None
+        return result
+
+    def start(self, x: Any = None, *, out: Any = None) -> Handle:
+        """Begin the collective on a stream of its own, beside what is put on the current one later.
+
+        Args:
+            x: As for a call; what was put on the current stream before is seen. It and out must be left alone until
+                the handle is through.
+            out: As for a call.
+
+        Raises:
+            OperatorError: x or out does not fit.
+            TopocommError: A graph is being captured: put the call itself on the stream.
+        """
+        device, comm = self._device, self._comm
+        if device.capturing():
+            raise TopocommError(
+                f"rank {comm.rank}: start() cannot be captured in a graph, since handles wait on the host; call it"
+            )
+        fields, given = self._fit_tensors(x, out)
+        lane, number = self._enter()
+        try:
+            with device.current():
+                self._flights.look()
+                target = self._target_tensors(given)
+                self._side = self._side or device.new_stream()
+                before = device.event()
+                before.record(device.stream())
+                self._side.wait_event(before)
+                with device.on(self._side):
+                    lane.begin(fields, target, True)
+                    result = self._hand_over(target, given, out)
+                for tensor in (*(fields or {}).values(), *(target or {}).values(), *(given or {}).values()):
+                    device.keep(tensor, self._side)
+                self._lane.mark()
+        except BaseException as error:
+            comm.fail_with(error)
+            raise
+        comm.refusal = None
+        call = UnderWay(lane, self.tag, number)
+        self._handle = Handle(comm, call, lambda: result)
+        comm.waiting.under_way.append(call)
+        return self._handle
+
+    def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
+        """The tensors of x and out; where they do not fit, the other ranks are told, who may wait for them."""
+        try:
+            given = None if out is None or not self._gives else self._taken.given(out)
+            self._check_apart(given or {})
+            return self._value_tensors(x), given
+        except OperatorError as error:
+            self._comm.refuse(self.tag, error)
+            raise
+
+    def _value_tensors(self, x: Any) -> Tensors | None:
+        """The tensors of x; None where it is the send buffer, or there is none."""
+        if x is None:
+            if self._lane.takes_value:
+                raise OperatorError("x is missing: this rank puts a value in")
+            return None
+        if x is self._input and all(map(is_, self._structure.parts(x), self._input_fields)):
+            return None
+        return self._taken.read("x", x, self._taken.value)
+
+    def _check_apart(self, given: Tensors) -> None:
+        arena = self._lane.memory.untyped_storage().data_ptr()
+        for name, tensor in given.items():
+            if tensor.numel() and tensor.untyped_storage().data_ptr() == arena:
+                raise OperatorError(f"out: field {name!r} lies in the call's send buffer; give another tensor")
+
+    def _target_tensors(self, given: Tensors | None) -> Tensors | None:
+        """Where the result goes: to the caller's tensors if they are contiguous, else to fresh ones."""
+        if not self._gives:
+            return None
+        if given is not None and all(tensor.is_contiguous() for tensor in given.values()):
+            return given
+        return self._taken.empty()
+
+    def _hand_over(self, target: Tensors | None, given: Tensors | None, out: Any) -> Any:
+        """What the caller gets."""
+        if target is None:
+            return None
+        if given is None:
+            return self._structure.give(target)
+        if target is not given:
+            for name, tensor in given.items():
+                tensor.copy_(target[name])
+        return out
+
+
+def tensor_shapes(layout: Layout, span: Span) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """Shape and torch dtype of every field of a value."""
+    return {f.name: ((*span.leading, *f.row_shape), torch_dtype(f.dtype)) for f in layout.fields}

@@ -1,0 +1,201 @@
+"""A lane in device memory: the stages of a call put on a stream one after the other, with nothing to wait for here.
+
+A stage is one group of messages, then its folds. Both ends of a message are in the same group, since all ranks cut
+their rounds alike: a device waits for all messages of a group before it goes on. What a stream runs it runs in order,
+so one arena serves call after call, and no credits are needed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from topocomm.execute.awaited import Awaited
+from topocomm.execute.device import Device
+from topocomm.execute.device_folds import DeviceFold, bind_folds, identity_tensors
+from topocomm.execute.device_nodes import DeviceNodes
+from topocomm.execute.device_values import tensor_views
+from topocomm.execute.lanes import Lane, Span, Work
+from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.wire import Wire
+from topocomm.planning.buffers import Piece, RankProgram, Stage, common_cuts, rank_program
+
+ALIGNMENT_BYTES = 256
+"""Pieces start where the widest loads of a warp may."""
+POLL_S = 0.0001
+Step = Callable[[Any], None]
+
+
+class Part(NamedTuple):
+    """Where some rows of one field lie: which of the array's flattened rows, and the tensor [rows, *dims]."""
+
+    name: str
+    rows: slice
+    view: Any
+
+
+class DeviceLane(Lane):
+    """The arena of one call and this rank's program on it.
+
+    Args:
+        work: The call.
+        device: Where it is.
+        wire: What moves bytes.
+        shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
+
+    Attributes:
+        last: The stream that ran it last, or made it.
+        ranks: With whom this rank exchanges messages.
+    """
+
+    def __init__(self, work: Work, device: Device, wire: Wire, shards: Sequence[int] | None) -> None:
+        self._work, self._device, self._wire = work, device, wire
+        cuts = common_cuts(work.schedule)
+        program = rank_program(work.schedule, work.rank, work.chunk_bytes, ALIGNMENT_BYTES, cuts)
+        self.memory: Any = device.memory(max(program.arena_bytes, 1))
+        self._offsets = program.offsets
+        self._nodes = None if shards is None else DeviceNodes(work, shards, device)
+        self._inputs = self._parts(program.input_pieces, work.value, work.input_slots(program.input_pieces))
+        self._outputs = self._parts(program.output_pieces, work.result)
+        self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
+        self.views: Any = None if self._nodes is not None else self._views(program.input_pieces)
+        self._steps = [step for stage in program.stages for step in self._bind(stage)]
+        self._identity = self._first_of_exscan()
+        self._peers = _peers(program, work)
+        self.ranks = tuple(sorted({message.peer for side in self._peers for message in side}))
+        self._event = device.event()
+        self.last: Any = device.stream()  # whose memory this is: it may still be in use there
+
+    def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
+        """Put the call on the current stream; False, as a device says later that it is through.
+
+        Args:
+            fields: As `Lane.begin`, tensors.
+            target: Tensors of any strides.
+            apart: Not asked for: the value is read before the result is written.
+        """
+        del apart
+        stream = self._device.stream()
+        self._follow(stream)
+        if fields is not None:
+            self._pack(fields)
+        for step in self._steps:
+            step(stream)
+        if target is not None:
+            self._give(target)
+        return False
+
+    def mark(self) -> None:
+        """From now on `advance` tells of the calls that were begun so far."""
+        self._event.record(self.last)
+
+    def advance(self, timeout_s: float) -> bool:
+        """Whether the device is through with what was marked, or is so within about `timeout_s`."""
+        until_s = time.monotonic() + timeout_s
+        while not self._event.query():
+            self._wire.check(self.ranks)
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def awaited(self) -> Awaited:
+        """All that this rank exchanges in the call: a device does not say how far it is."""
+        return Awaited(None, *self._peers)
+
+    def free(self) -> None:
+        """Nothing: a stream that still needs the arena keeps it."""
+
+    def _follow(self, stream: Any) -> None:
+        """Have the stream wait for the one that ran the last call: both use the arena."""
+        if self.last == stream or self._device.capturing():  # no graph waits for what is outside of it
+            return
+        event = self._device.event()
+        event.record(self.last)
+        stream.wait_event(event)
+        for memory in (self.memory, *(() if self._nodes is None else self._nodes.memories)):
+            self._device.keep(memory, stream)
+        self.last = stream
+
+    def _pack(self, fields: Mapping[str, Any]) -> None:
+        if self._nodes is not None:
+            fields = self._nodes.fold(fields)
+        rows = self._work.value.rows
+        for part in self._inputs:
+            part.view.copy_(fields[part.name].reshape(rows, *part.view.shape[1:])[part.rows])
+
+    def _give(self, target: Mapping[str, Any]) -> None:
+        if self._identity is not None:
+            for name, value in self._identity.items():
+                target[name].copy_(value)
+            return
+        rows = self._work.result.rows
+        for part in self._outputs:
+            if part.rows == slice(0, rows):
+                target[part.name].copy_(part.view.view(target[part.name].shape))
+            else:
+                flat = target[part.name].view(rows, *part.view.shape[1:])
+                flat[part.rows].copy_(part.view)
+
+    def _bind(self, stage: Stage) -> list[Step]:
+        steps: list[Step] = []
+        sends, receives = self._messages(stage.sends), self._messages(stage.receives)
+        if sends or receives:
+            steps.append(self._wire.group(self.memory, sends, receives))
+        folds = [
+            DeviceFold(
+                self._work.chunk_rows(fold.chunk),
+                tuple(self._offsets[slot, fold.chunk] for slot in fold.operands),
+                self._offsets[fold.out_slot, fold.chunk],
+            )
+            for fold in stage.folds
+        ]
+        folds = [fold for fold in folds if fold.rows and fold.offsets != (fold.target,)]
+        if folds:
+            run = bind_folds(self._work, self.memory, folds)
+            steps.append(lambda stream: run())
+        return steps
+
+    def _messages(self, moves: Mapping[tuple[int, int, int], Sequence[Piece]]) -> list[Message]:
+        return [
+            Message(peer, tuple((self._offsets[piece], self._work.chunk_bytes(piece[1])) for piece in pieces))
+            for (_, peer, _), pieces in moves.items()
+        ]
+
+    def _parts(self, pieces: Sequence[Piece], span: Span, slots: Sequence[int] = ()) -> tuple[Part, ...]:
+        """Where the pieces of an array lie. One that holds several slots has them one after the other."""
+        found = []
+        for slot, chunk in pieces:
+            first, rows = self._work.parts[chunk]
+            first += (slots.index(slot) if slots else 0) * self._work.layout.rows - span.first
+            views = tensor_views(self._work.layout, self.memory, self._offsets[slot, chunk], rows)
+            found += [Part(name, slice(first, first + rows), view) for name, view in views.items() if rows]
+        return tuple(found)
+
+    def _views(self, pieces: Sequence[Piece]) -> dict[str, Any] | None:
+        """The send buffer in the user's shapes, if one piece holds the whole value."""
+        value = self._work.value
+        if len(pieces) != 1 or self._work.parts[pieces[0][1]][1] != value.rows or not value.rows:
+            return None
+        return {part.name: part.view.view((*value.leading, *part.view.shape[1:])) for part in self._inputs}
+
+    def _first_of_exscan(self) -> dict[str, Any] | None:
+        """What the first rank gets, which nothing comes before."""
+        if self._work.plan.collective.name != "exscan" or self._work.rank:
+            return None
+        told = identity_tensors(self._work.operator, self._work.layout)
+        return {name: value.to(self._device.place) for name, value in told.items()}
+
+
+def _peers(program: RankProgram, work: Work) -> tuple[list[Message], list[Message]]:
+    """What this rank sends and receives in all, by peer."""
+
+    def total(moves: Sequence[Mapping[tuple[int, int, int], Sequence[Piece]]]) -> list[Message]:
+        sizes: dict[int, int] = {}
+        for stage in moves:
+            for (_, peer, _), pieces in stage.items():
+                sizes[peer] = sizes.get(peer, 0) + sum(work.chunk_bytes(chunk) for _, chunk in pieces)
+        return [Message(peer, ((0, size),)) for peer, size in sorted(sizes.items())]
+
+    return total([stage.sends for stage in program.stages]), total([stage.receives for stage in program.stages])

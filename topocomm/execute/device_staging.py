@@ -1,0 +1,169 @@
+"""A prepared call on values in device memory that travel through host memory: one copy each way, and a call there.
+
+So it is where there is no NCCL, where ranks share a GPU, and for operators that nothing folds on a device. The host
+waits for the value, so these calls do not run ahead of the device; the copy of the result does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from topocomm.errors import DeadlineError, OperatorError, TopocommError
+from topocomm.execute.device import Device
+from topocomm.execute.device_call import DeviceValues, TensorShapes
+from topocomm.execute.device_values import Tensors
+from topocomm.execute.executor import PreparedCall
+from topocomm.execute.handle import Handle
+from topocomm.execute.lanes import Span, Work
+from topocomm.execute.local_nodes import LocalNodes
+from topocomm.execute.structure import Structure
+from topocomm.operators.operator import ALIGNMENT_BYTES
+from topocomm.operators.tensors import as_array
+
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
+
+POLL_S = 0.00002
+
+
+class StagedCall(PreparedCall):
+    """A collective made ready for values of one structure on one device, by way of pinned host memory."""
+
+    def __init__(self, comm: Communicator, work: Work, structure: Structure, local: LocalNodes | None) -> None:
+        assert structure.device is not None, "made for values on devices"
+        self._device = structure.device
+        names = structure.names
+        host = replace(structure, device=None, is_torch=False, is_cupy=False, rebuild=_identity, bare=False)
+        super().__init__(comm, work, host, local)
+        given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
+        self._given = structure
+        self._taken = DeviceValues(structure, work.layout, given, work.result)
+        self._sent = _Pinned(self._device, self._taken.value)
+        self._got = _Pinned(self._device, self._taken.result)
+        self._takes = self._lanes[0].takes_value
+        self._down, self._up = self._device.event(), self._device.event()
+        self._copied = False
+        """Whether a result's copy was begun, of which `_up` tells the end."""
+        assert names == host.names
+        self.quick = None
+
+    @property
+    def input(self) -> Any:
+        """None: the send buffer is in host memory."""
+        return None
+
+    def __call__(self, x: Any = None, *, out: Any = None) -> Any:
+        """As `PreparedCall`; the result is there for what comes later on the current stream."""
+        fields, given = self._fit_tensors(x, out)
+        self._fetch(fields)
+        made = super().__call__(self._sent.arrays if fields is not None else None, out=self._got.arrays)
+        return None if made is None else self._hand_over(given, out)
+
+    def start(self, x: Any = None, *, out: Any = None) -> Handle:
+        """As `PreparedCall.start`, when the value has come to host memory."""
+        fields, given = self._fit_tensors(x, out)
+        self._fetch(fields)
+        handle = super().start(self._sent.arrays if fields is not None else None, out=self._got.arrays)
+        return StagedHandle(handle, lambda made: None if made is None else self._hand_over(given, out))
+
+    def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
+        comm = self._comm
+        if self._device.capturing():
+            raise TopocommError(f"rank {comm.rank}: this call goes through host memory, where no graph records it")
+        try:
+            given = None if out is None or not self._gives else self._taken.given(out)
+            if x is None:
+                if self._takes:
+                    raise OperatorError("x is missing: this rank puts a value in")
+                return None, given
+            return self._taken.read("x", x, self._taken.value), given
+        except OperatorError as error:
+            comm.refuse(self.tag, error)
+            raise
+
+    def _fetch(self, fields: Tensors | None) -> None:
+        """Bring the value to host memory; and wait until the result of the call before has left it."""
+        comm = self._comm
+        if comm.refusal is not None:
+            comm.enter()  # raises, and says why
+        if self._handle is not None and not self._handle.done:
+            return  # the call itself refuses
+        try:
+            if self._copied:
+                self._await(self._up)
+            if fields is None or not self._takes:
+                return
+            with self._device.current():
+                for name, tensor in fields.items():
+                    self._sent.tensors[name].copy_(tensor, non_blocking=True)
+                self._down.record(self._device.stream())
+            self._await(self._down)
+        except BaseException as error:
+            comm.fail_with(error)
+            raise
+
+    def _await(self, event: Any) -> None:
+        limit_s = self._comm.settings.timeout_s
+        until_s = time.monotonic() + limit_s
+        while not event.query():
+            if time.monotonic() > until_s:
+                raise DeadlineError(
+                    f"rank {self._comm.rank}: {self._device.place} is not through with what was put on its stream "
+                    f"before this call after {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+                )
+            time.sleep(POLL_S)
+
+    def _hand_over(self, given: Tensors | None, out: Any) -> Any:
+        """The result on the device."""
+        with self._device.current():
+            target = self._taken.empty() if given is None else given
+            for name, tensor in target.items():
+                tensor.copy_(self._got.tensors[name], non_blocking=True)
+            self._up.record(self._device.stream())
+        self._copied = True
+        return self._given.give(target) if given is None else out
+
+
+class StagedHandle(Handle):
+    """A staged call under way, whose result goes back to the device when it is asked for."""
+
+    def __init__(self, handle: Handle, hand_over: Callable[[Any], Any]) -> None:
+        self._handle, self._hand_over = handle, hand_over
+        self._made: list[Any] = []
+        self.done = False
+
+    def test(self) -> bool:
+        """As `Handle.test`."""
+        if not self.done and self._handle.test():
+            self._made = [self._hand_over(self._handle.wait())]
+            self.done = True
+        return self.done
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """As `Handle.wait`."""
+        made = self._handle.wait(timeout_s)
+        if not self.done:
+            self._made = [self._hand_over(made)]
+            self.done = True
+        return self._made[0]
+
+
+class _Pinned:
+    """Pinned memory for the fields of a value, as tensors and as NumPy arrays."""
+
+    def __init__(self, device: Device, shapes: TensorShapes) -> None:
+        import torch
+
+        self.tensors: Tensors = {}
+        for name, (shape, dtype) in shapes.items():
+            count = torch.Size(shape).numel()
+            memory = device.pinned(max(count * dtype.itemsize, ALIGNMENT_BYTES))
+            self.tensors[name] = memory[: count * dtype.itemsize].view(dtype).view(shape)
+        self.arrays = {name: as_array(tensor) for name, tensor in self.tensors.items()}
+
+
+def _identity(fields: Any) -> Any:
+    return dict(fields)

@@ -1,0 +1,83 @@
+"""How values on devices travel between the ranks of a communicator: found out at the first call with such values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topocomm.errors import OperatorError
+from topocomm.execute.device import Device, visible_devices
+from topocomm.execute.device_progress import Flights
+from topocomm.execute.log import say
+from topocomm.execute.transports import nccl_library, torch_wire
+from topocomm.execute.transports.nccl_setup import connect, gather_facts, own_facts
+from topocomm.execute.transports.transport import GATHER_TAG
+from topocomm.execute.transports.wire import NoWire, Wire
+from topocomm.topology.model import Topology
+
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
+
+
+class Way:
+    """What the ranks have agreed upon.
+
+    Attributes:
+        device: Where this rank's values are.
+        wire: What moves bytes between devices; None: values are staged through host memory.
+        reason: Why it is not NCCL by CuPy.
+        flights: Calls that were not seen to end; None without a wire.
+    """
+
+    def __init__(self, comm: Communicator, device: Device, wire: Wire | None, reason: str) -> None:
+        self.device, self.wire, self.reason = device, wire, reason
+        self.flights = None if wire is None else Flights(comm.waiting, wire)
+
+    def check(self, device: Device) -> None:
+        """Raise OperatorError where values are on another device than the wire was made for."""
+        if self.wire is not None and device is not self.device:
+            raise OperatorError(
+                f"the value is on {device.place}; this communicator's NCCL is on {self.device.place}, where its first "
+                "value was: all values of one communicator are on one device"
+            )
+
+
+def find_way(comm: Communicator, device: Device) -> Way:
+    """The way of a communicator whose ranks all give values on devices; collective.
+
+    Raises:
+        TopocommError: NCCL takes these ranks, and cannot be set up.
+        DeadlineError, RankFailedError: As for any call.
+    """
+    comm.recorder.begin(GATHER_TAG)
+    if comm.size == 1:
+        return Way(comm, device, NoWire(), "")
+    group = comm.transport.device_group
+    has_group = torch_wire.device_backend(group) is not None
+    facts = gather_facts(comm.waiting, own_facts(device, group=has_group))
+    reason = nccl_library.refusal(facts)
+    if reason is None:
+        way = Way(comm, device, connect(comm.waiting, device), "")
+        say(comm.rank, f"values on devices go by NCCL {nccl_library.version_text(facts[0].version or 0)}")
+    elif nccl_library.group_refusal(facts) is None:
+        way = Way(comm, device, torch_wire.TorchWire(group, device, comm.settings.timeout_s), reason)
+        say(comm.rank, f"values on devices go by a torch process group, since CuPy's NCCL cannot be used: {reason}")
+    else:
+        way = Way(comm, device, None, reason)
+        say(comm.rank, f"values on devices are staged through host memory, since NCCL cannot be used: {reason}")
+    planned = comm.topology.by_id[comm.places[comm.rank]].bus_id
+    if planned is not None and device.bus_id not in (None, planned):
+        say(comm.rank, f"the values are on GPU {device.bus_id}, the topology has this rank on {planned}: costs are its")
+    return way
+
+
+def own_gpu(topology: Topology, place: str) -> int | None:
+    """The number by which this process knows the GPU that a rank is placed on; None where it does not see it.
+
+    Args:
+        topology: The machine.
+        place: The rank's endpoint.
+    """
+    bus_id = topology.by_id[place].bus_id
+    if topology.by_id[place].kind != "gpu" or bus_id is None:
+        return None
+    return next((device.index for device in visible_devices() if device.bus_id == bus_id), None)

@@ -1,0 +1,199 @@
+"""NCCL by CuPy: groups of sends and receives by pointer, on the stream that is current.
+
+NCCL waits on the device, so nothing here waits for other ranks, except that a group may wait in the library while it
+connects to a peer or while its queue is full. A guard ends that after the time limit: it aborts the communicator from
+another thread, which NCCL allows. What a device waits for is asked of `check`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+from topocomm.errors import DeadlineError, RankFailedError, TopocommError
+from topocomm.execute.device import Device
+from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.wire import Wire
+
+Operation = tuple[Callable[..., None], int, int, int]
+"""What is called with the pointer, the bytes and the peer."""
+
+
+class NcclWire(Wire):
+    """One rank's NCCL communicator.
+
+    Args:
+        nccl: The module `cupy.cuda.nccl`.
+        handle: Its NcclCommunicator; the wire ends it.
+        rank: This rank.
+        device: Where the memory is.
+        timeout_s: Limit of a call into NCCL.
+    """
+
+    name = "nccl"
+
+    def __init__(self, nccl: Any, handle: Any, rank: int, device: Device, timeout_s: float) -> None:
+        self._nccl, self._handle, self._rank, self._device = nccl, handle, rank, device
+        self._timeout_s = timeout_s
+        self._byte = int(nccl.NCCL_UINT8)
+        self._lock = threading.Lock()
+        self._error: str | None = None
+        self._guard = Guard(self._expire, timeout_s)
+        _alive.add(self)
+        _at_exit()
+
+    def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:
+        """As `Wire.group`. Counts go to CuPy as plain ints."""
+        start, base = self._nccl.groupStart, int(arena.data_ptr())
+        operations: list[Operation] = [
+            (function, base + int(at), int(length), int(message.peer))
+            for function, messages in ((self._send, sends), (self._receive, receives))
+            for message in messages
+            for at, length in message.ranges
+            if length
+        ]
+        peers = sorted({peer for _, _, _, peer in operations})
+        pointer, byte = self._device.pointer, self._byte
+
+        def run(stream: Any, _alive: Any = arena) -> None:
+            self._usable()
+            where = pointer(stream)
+            self._guard.begin()
+            try:
+                start()
+                try:
+                    for function, at, length, peer in operations:
+                        function(at, length, byte, peer, where)
+                finally:
+                    self._nccl.groupEnd()  # whatever has happened: an open group would swallow all later calls
+            except (RuntimeError, KeyError) as error:  # KeyError: a status that CuPy has no name for
+                raise self._failure(error, peers) from error
+            finally:
+                self._guard.end()
+            if self._guard.expired:
+                raise self._failure(TimeoutError(), peers)
+
+        return run if operations else lambda stream: None
+
+    def check(self, peers: Sequence[int] = ()) -> None:
+        """As `Wire.check`."""
+        self._usable()
+        try:
+            self._handle.check_async_error()
+        except (RuntimeError, KeyError) as error:
+            raise self._failure(error, peers) from error
+
+    def abort(self) -> None:
+        """As `Wire.abort`; may be called from any thread, and again."""
+        self._end("abort", "it was aborted")
+
+    def close(self) -> None:
+        """As `Wire.close`."""
+        self._end("destroy", "it was closed")
+
+    # Looked up at each call, so that a wire whose communicator has ended says so.
+
+    def _send(self, *told: Any) -> None:
+        self._handle.send(*told)
+
+    def _receive(self, *told: Any) -> None:
+        self._handle.recv(*told)
+
+    def _usable(self) -> None:
+        if self._error is not None:
+            raise TopocommError(f"rank {self._rank}: NCCL takes no call now: {self._error}")
+
+    def _expire(self) -> None:
+        """What the guard does: on a thread of its own."""
+        with suppress(RuntimeError, KeyError):
+            self.abort()
+
+    def _failure(self, error: Exception, peers: Sequence[int]) -> TopocommError:
+        """The error that this rank raises for one of NCCL's, after its communicator was aborted."""
+        names = f"rank{'s' * (len(peers) > 1)} {', '.join(map(str, peers))}"
+        whom = f" in messages with {names}" if peers else ""
+        if self._guard.expired:
+            return DeadlineError(
+                f"rank {self._rank}: NCCL still waits{whom} after {self._timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+            )
+        with suppress(RuntimeError, KeyError):
+            self.abort()
+        code = f"status {error.args[0]}" if isinstance(error, KeyError) else str(error)
+        return RankFailedError(
+            f"rank {self._rank}: NCCL reports {code}{whom}; NCCL_DEBUG=WARN shows more. Another rank may have failed"
+        )
+
+    def _end(self, how: str, why: str) -> None:
+        """Abort or destroy, once; CuPy destroys what is left when it is collected, which hangs if a peer is gone."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = why
+        self._guard.stop()
+        _alive.discard(self)
+        with suppress(RuntimeError, KeyError):
+            getattr(self._handle, how)()
+
+
+class Guard:
+    """Ends a call into a library that takes longer than it may.
+
+    Args:
+        expire: What ends it; called on a thread of the guard.
+        limit_s: How long a call may take.
+
+    Attributes:
+        expired: Whether that has happened.
+    """
+
+    def __init__(self, expire: Callable[[], None], limit_s: float) -> None:
+        self._expire, self._limit_s = expire, limit_s
+        self._since_s: float | None = None
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.expired = False
+
+    def begin(self) -> None:
+        """A call begins."""
+        self._since_s = time.monotonic()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="topocomm-nccl-guard", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """The call is over."""
+        self._since_s = None
+
+    def stop(self) -> None:
+        """No call begins any more."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(min(1.0, self._limit_s / 8)):
+            since_s = self._since_s
+            if since_s is not None and time.monotonic() - since_s > self._limit_s:
+                self.expired = True
+                self._expire()
+                return
+
+
+_alive: WeakSet[NcclWire] = WeakSet()
+_registered: list[bool] = []
+
+
+def _at_exit() -> None:
+    """Have what is left aborted at this process's end: to destroy it then would wait for the others."""
+    if not _registered:
+        _registered.append(True)
+        atexit.register(_abort_all)
+
+
+def _abort_all() -> None:
+    for wire in list(_alive):
+        with suppress(Exception):
+            wire.abort()

@@ -1,0 +1,96 @@
+"""Device memory by a torch process group: NCCL, or RCCL on AMD's GPUs, as torch has it, without CuPy.
+
+The group is one of our own, between the same ranks as the communicator's. Its errors and time limits are torch's: its
+watchdog ends the process where a peer is gone, unless the calls here find it out before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from topocomm.errors import TopocommError
+from topocomm.execute.device import Device
+from topocomm.execute.transports.torch_group import load_torch
+from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.wire import Wire
+
+
+def device_backend(group: Any) -> str | None:
+    """The backend that a process group has for CUDA's memory, ROCm's too, if that is nccl; else None."""
+    if group is None:
+        return None
+    config = str(load_torch().distributed.get_backend_config(group))
+    backends = dict(part.split(":", 1) for part in config.split(",") if ":" in part)
+    return backends.get("cuda") if backends.get("cuda") == "nccl" else None
+
+
+class TorchWire(Wire):
+    """One rank's end of a group of its own; collective.
+
+    Args:
+        group: The process group whose ranks are those of the communicator.
+        device: Where the memory is.
+        timeout_s: Limit of the set-up, and of every message as torch watches it.
+
+    Raises:
+        TopocommError: torch cannot make the group.
+    """
+
+    name = "torch"
+
+    def __init__(self, group: Any, device: Device, timeout_s: float) -> None:
+        self._dist: Any = load_torch().distributed
+        self._ranks = self._dist.get_process_group_ranks(group)
+        try:
+            self._group = self._dist.new_group(
+                self._ranks,
+                timeout=timedelta(seconds=timeout_s),
+                backend=device_backend(group),
+                use_local_synchronization=True,
+            )
+            with device.current():  # before messages of some ranks, all ranks of a group must have met
+                self._dist.all_reduce(device.memory(1), group=self._group)
+        except RuntimeError as error:
+            raise TopocommError(
+                f"rank {group.rank()}: torch makes no process group for {device.place}: {str(error).splitlines()[0]}"
+            ) from error
+        self._open = True
+
+    def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:
+        """As `Wire.group`; the stream is the current one."""
+        dist = self._dist
+        operations = [
+            dist.P2POp(function, arena[at : at + length], self._ranks[message.peer], self._group)
+            for function, messages in ((dist.isend, sends), (dist.irecv, receives))
+            for message in messages
+            for at, length in message.ranges
+            if length
+        ]
+        if not operations:
+            return lambda stream: None
+
+        def run(stream: Any) -> None:
+            del stream
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()  # of the stream, not of the host
+
+        return run
+
+    def check(self, peers: Sequence[int] = ()) -> None:
+        """Nothing: torch's watchdog does."""
+
+    def abort(self) -> None:
+        """As `Wire.abort`, where this torch can."""
+        if self._open:
+            self._open = False
+            with suppress(RuntimeError, AttributeError):
+                self._group.abort()
+
+    def close(self) -> None:
+        """As `Wire.close`."""
+        if self._open:
+            self._open = False
+            self._dist.destroy_process_group(self._group)
