@@ -104,6 +104,16 @@ def test_lost_indentation_gives_no_links(text):
     assert gpus == {d.id: d.numa for d in read(by(0, text)).devices if d.kind == "gpu"}
 
 
+@pytest.mark.parametrize(
+    ("word", "other"), [("NET/0-0", "CPU/0-0"), ("GPU/0-3000", "NET/0-3"), ("NIC/0-4000", "NET/0-7")]
+)
+def test_a_line_that_names_a_device_of_another_kind_gives_no_links(word, other):
+    """Found by damage at random: `NET[25.0] - CPU/0-0` made a NUMA node a network card."""
+    assert word in SWITCHED
+    topology = read(by(0, SWITCHED.replace(f" - {word}", f" - {other}", 1)))
+    assert topology.links == ()
+
+
 def test_a_lost_cpu_line_leaves_numa_unknown():
     topology = read(by(0, SWITCHED.replace("CPU/0-3 (1/2/-1)\n", "")))
     assert {d.numa for d in topology.devices} == {None}

@@ -17,8 +17,8 @@ _TYPES = {
     "network": "NET",
     "shared-memory": "SHM",
 }
-_PREFIXES = ("nvswitch", "pcie", "bridge", "adapter", "domain", "host", "numa", "gpu", "nic", "cpu")
-_SWITCHES = {"nvswitch": "NVS", "pcie": "PCI", "bridge": "HB", "adapter": "ADP"}
+_PREFIXES = ("nvswitch", "pcie", "bridge", "adapter", "card", "domain", "host", "numa", "gpu", "nic", "cpu")
+_SWITCHES = {"nvswitch": "NVS", "pcie": "PCI", "bridge": "HB", "adapter": "ADP", "card": "ADP"}
 
 
 def figure(link: Link) -> str:

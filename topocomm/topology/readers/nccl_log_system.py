@@ -221,7 +221,8 @@ class _Tree:
         self.indents.add(column)
         if len(self.stack) > 1:
             self.exact.add(column == self.stack[-1][1])
-        self.misplaced = self.misplaced or parent.type not in _PARENTS.get(kind, {parent.type})
+        odd = parent.type not in _PARENTS.get(kind, {parent.type}) or (kind == "NET") != (node_type == "NET")
+        self.misplaced = self.misplaced or odd
         self.stack.append((column, link.start(4), node))
         self.branches.append(Branch(parent, kind, float(gb_per_s), node))
         if kind in ("PCI", "LOC", "NET"):
