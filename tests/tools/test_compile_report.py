@@ -40,6 +40,7 @@ def run(*words, program=None):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
+@pytest.mark.long
 def test_a_kernel_that_spills_is_a_fault(tmp_path):
     source = tmp_path / "wide.py"  # the compiler reads the source of what it compiles
     source.write_text(SPILLING.format(tools=str(TOOLS)))
@@ -50,11 +51,17 @@ def test_a_kernel_that_spills_is_a_fault(tmp_path):
         assert line.startswith(f"{arch} True True spills ")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942"])
+@pytest.mark.parametrize(
+    "arch",
+    [
+        pytest.param("sm_90", marks=pytest.mark.long),
+        pytest.param("gfx942", marks=pytest.mark.long),
+        *(pytest.param(arch, marks=pytest.mark.soak) for arch in ("sm_80", "sm_89", "sm_100", "gfx90a")),
+    ],
+)
 def test_no_kernel_spills(arch):
     """A sample of the report; the whole of it is made by hand."""
-    done = run("--arch", arch, "--every", "13")
+    done = run("--arch", arch, "--every", "17")
     assert done.returncode == 0, done.stderr[-3000:]
     assert f"| {arch} | decode | " in done.stdout
 

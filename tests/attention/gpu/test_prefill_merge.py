@@ -6,6 +6,7 @@ from attention import Partial, Spec, merge_states
 from attention.gpu.prefill import prefill_packed, prefill_partial
 from tests.attention.gpu.prefill_cases import assert_partial, expected, tensors, use_tile
 
+pytestmark = pytest.mark.long
 CAUSAL = Spec(causal=True)
 
 

@@ -9,6 +9,7 @@ from attention.partial import Partial
 from tests.attention.gpu.prefill_cases import assert_partial, expected, tensors, use_tile
 from topocomm import OperatorError
 
+pytestmark = pytest.mark.long
 CAUSAL = Spec(causal=True)
 
 

@@ -1,4 +1,4 @@
-"""Run by test_torch_group on 4 ranks: every collective on groups of several sizes, in shared memory and by messages."""
+"""Run by test_torch_collectives: every collective on groups of several sizes, in shared memory and by messages."""
 
 import sys
 

@@ -12,9 +12,11 @@ ROOT = Path(__file__).parents[3]
 TARGETS = ["cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx90a", "hip:gfx942"]
 
 
-@pytest.mark.parametrize(
-    "target", [target if target == "cuda:90" else pytest.param(target, marks=pytest.mark.long) for target in TARGETS]
-)
+MARKS = {"cuda:90": pytest.mark.long, "hip:gfx942": pytest.mark.long}
+"""The others are compiled by `make soak`."""
+
+
+@pytest.mark.parametrize("target", [pytest.param(name, marks=MARKS.get(name, pytest.mark.soak)) for name in TARGETS])
 def test_kernels_compile_and_spill_nothing(target, tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
