@@ -44,7 +44,7 @@ def test_the_text_says_what_is_done_what_it_costs_and_what_bounds_it(capsys):
 
 @pytest.mark.parametrize(
     "size",
-    ["0", "64KiB", "8MiB"],
+    ["0", "64KiB", pytest.param("8MiB", marks=pytest.mark.long)],
 )
 def test_lines_fit_a_terminal(capsys, size):
     for system in SYSTEMS:
