@@ -83,7 +83,6 @@ def test_only_the_machine_of_the_job_can_be_measured(capsys, words, message):
     assert (status, out, err) == (2, "", f"topocomm inspect: {message}\n")
 
 
-@pytest.mark.alone
 def test_under_mpirun_the_job_is_shown_once_with_the_places_of_its_ranks():
     done = job(3, "inspect", "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -91,7 +90,6 @@ def test_under_mpirun_the_job_is_shown_once_with_the_places_of_its_ranks():
     assert [place["rank"] for place in document["ranks"]] == [0, 1, 2]
 
 
-@pytest.mark.alone
 def test_under_mpirun_what_is_measured_is_printed_once():
     done = job(2, "inspect", "--measure", "--format", "json")
     assert done.returncode == 0, done.stderr
@@ -101,7 +99,6 @@ def test_under_mpirun_what_is_measured_is_printed_once():
     assert any(link.get("gb_per_s_source") == "measured" for link in document["links"])
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("command", [("plan", "--bytes", "64KiB"), ("order",), ("inspect", "--system", "dgx-h100")])
 def test_under_mpirun_other_commands_print_once(command):
     done = job(2, *command)

@@ -10,7 +10,6 @@ from tests.torch_jobs import said, torchrun
 HERE = Path(__file__).parent
 
 
-@pytest.mark.alone
 @pytest.mark.long
 def test_staged_values_over_mpi_and_shared_memory():
     pytest.importorskip("mpi4py")
@@ -19,7 +18,7 @@ def test_staged_values_over_mpi_and_shared_memory():
     assert sorted(job.stdout.split("\n")[:3]) == [f"[{rank}] ok" for rank in range(3)]
 
 
-@pytest.mark.alone
+@pytest.mark.long
 def test_values_over_a_process_group_of_torch():
     pytest.importorskip("torch.distributed")
     job = torchrun(3, [HERE / "torch_programs" / "device_wire.py"], timeout_s=120)

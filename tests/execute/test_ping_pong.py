@@ -112,8 +112,7 @@ def test_threads_measure_in_earnest():
         assert pair["gb_per_s"] > 0
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("ranks", [2, 3, 4, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (3, 4, 8))])
 def test_under_mpirun_every_rank_has_the_same(ranks):
     program = (
         "import topocomm\n"

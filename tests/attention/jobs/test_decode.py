@@ -65,7 +65,7 @@ def check_table(text, ranks):
     assert f"float32 keys and values: {kv_bytes:,} bytes" in text
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 5])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2, 5])
 def test_on_threads(capsys, ranks):
     assert main([*SMALL, f"--ranks={ranks}"]) == 0
     check_table(capsys.readouterr().out, ranks)
