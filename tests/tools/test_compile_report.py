@@ -55,8 +55,7 @@ def test_a_kernel_that_spills_is_a_fault(tmp_path):
     "arch",
     [
         pytest.param("sm_90", marks=pytest.mark.long),
-        pytest.param("gfx942", marks=pytest.mark.long),
-        *(pytest.param(arch, marks=pytest.mark.soak) for arch in ("sm_80", "sm_89", "sm_100", "gfx90a")),
+        *(pytest.param(arch, marks=pytest.mark.soak) for arch in ("sm_80", "sm_89", "sm_100", "gfx90a", "gfx942")),
     ],
 )
 def test_no_kernel_spills(arch):

@@ -59,7 +59,7 @@ def test_every_way_has_a_row_and_agrees(ranks, dtype):
                 assert float(off) <= (1e-5 if dtype == "float32" else 2**-7)
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long), pytest.param(8, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.soak) for ranks in (4, 8))])
 def test_a_step_sends_no_more_than_the_papers_formula(ranks):
     """Counted by every rank's transport, of the rank that sends most; the formula is per rank, in float32.
 

@@ -10,7 +10,7 @@ CAUSAL = Spec(causal=True)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@pytest.fixture(params=[(16, 16), pytest.param((64, 32), marks=pytest.mark.long)], ids=str)
+@pytest.fixture(params=[(16, 16), pytest.param((64, 32), marks=pytest.mark.soak)], ids=str)
 def tile(request, monkeypatch):
     use_tile(monkeypatch, *request.param)
     return request.param
