@@ -62,8 +62,9 @@ def _from_files(paths: list[str]) -> Topology:
     from topocomm.topology.recognise import load_text, read
 
     texts = [(path, load_text(path)) for path in paths]
-    fabrics = [fabric.read(text, path) for path, text in texts if fabric.matches(text)]
-    machines = [read(text, path) for path, text in texts if not fabric.matches(text)]
+    of_switches = [fabric.matches(text) for _, text in texts]
+    fabrics = [fabric.read(text, path) for (path, text), of in zip(texts, of_switches, strict=True) if of]
+    machines = [read(text, path) for (path, text), of in zip(texts, of_switches, strict=True) if not of]
     if len(fabrics) > 1 or (fabrics and len(machines) < 2):
         raise TopologyError(
             f"--input: {len(fabrics)} files name switches between hosts, {len(machines)} are of machines; give one of "

@@ -23,17 +23,16 @@ from topocomm.topology.model import Device, Link, Topology
 __all__ = ["Fabric", "addressed_fabric", "matches", "read", "with_fabric"]
 
 _SWITCHES_KEY = re.compile(r"""^[ \t{]*["']?(?:switches|capacity_blocks)["']?[ \t]*:""", re.MULTILINE)
+_MODEL_KEY = re.compile(r"""^[ \t]*(?:-[ \t]+)?["']?(?:switches|capacity_blocks)["']?[ \t]*:""", re.MULTILINE)
 _CONF_LINE = re.compile(r"^[ \t]*(?:SwitchName|BlockName)[ \t]*=", re.IGNORECASE | re.MULTILINE)
 
 
 def matches(text: str) -> bool:
     """True if the text names switches and what is below them: `topology.conf`, or YAML or JSON of that."""
-    if _CONF_LINE.search(text):
+    lowered = text.lower()  # searching line by line takes long, and few texts have any of the words
+    if ("switchname" in lowered or "blockname" in lowered) and _CONF_LINE.search(text):
         return True
-    return (
-        re.search(r"""^[ \t]*(?:-[ \t]+)?["']?(?:switches|capacity_blocks)["']?[ \t]*:""", text, re.MULTILINE)
-        is not None
-    )
+    return ("switches" in text or "capacity_blocks" in text) and _MODEL_KEY.search(text) is not None
 
 
 def read(text: str, name: str) -> Fabric:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -11,6 +12,8 @@ from topocomm.errors import TopologyError
 from topocomm.topology.model import Topology
 from topocomm.topology.readers.wrapping import unwrapped
 
+_ODD = re.compile(r"[\x01-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+"""What no text has, or little of."""
 MAX_BYTES = 64 * 2**20
 """More than any tool prints; keeps a wrong path (a device, a log, a model) from filling the memory."""
 
@@ -110,7 +113,6 @@ def _text(data: bytes, name: str) -> str:
             text = data.decode(encoding)
         except UnicodeDecodeError:
             continue
-        odd = sum((c < " " and c not in "\t\n\r\f\x1b\b\x07") or "\x7f" <= c <= "\x9f" for c in text)
-        if "\0" not in text and odd * 20 <= len(text):
+        if "\0" not in text and len(_ODD.findall(text)) * 20 <= len(text):
             return text
     raise TopologyError(f"{name}: not a text file; looked for {_LOOKED_FOR}; {_REMEDY}")

@@ -45,6 +45,8 @@ _MARK = re.compile(
     r"(?m:^[ \t]*={3,} *Bandwidth *={3,}[ \t\r]*$)",
     re.IGNORECASE,
 )
+_MARK_WORDS = ("between two gpus", "between drm devices", "(topology) numa", "bandwidth")
+"""Every mark has one of them, in small letters: long texts without them are done with at once."""
 _JSON_KEY = re.compile(
     r"\(Topology\) (Weight|Hops|Link type|Link accessibility) between DRM devices ([0-9]+) and ([0-9]+)"
 )
@@ -62,7 +64,8 @@ Numa = dict[str, dict[int, int]]
 
 def matches(text: str) -> bool:
     """True if the text has a title, a line or a key of the tool's topology."""
-    return _MARK.search(text) is not None
+    lowered = text.lower()
+    return any(word in lowered for word in _MARK_WORDS) and _MARK.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
