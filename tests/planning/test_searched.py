@@ -53,6 +53,7 @@ def test_uneven_hosts(sizes):
     topocomm.check_certificate(joined(sizes), made)
 
 
+@pytest.mark.long
 def test_searches_are_deterministic():
     machine = joined([3, 4])
     digests = {plan(machine, payload_bytes=4 * n, objective="latency").schedule.transfers.tobytes() for n in (0, 1, 2)}

@@ -76,6 +76,7 @@ def test_a_step_sends_no_more_than_the_papers_formula(ranks):
     assert rows["ring"] == (ranks - 1) * (kv_bytes // ranks + NOTE_BYTES) <= kv_bytes  # equation 10 counts p hops
 
 
+@pytest.mark.long
 def test_peak_memory_is_the_papers():
     """Measured as resident memory; 4 MB more are what a step takes that no formula counts, and pages half used."""
     text = job(2, "--memory", "--contexts=12800")
@@ -95,6 +96,7 @@ def test_the_kernel_beside_torch():
     assert [row[:3] for row in rows] == [(dtype, *one) for dtype in ("float32", "bfloat16", "float16") for one in heads]
 
 
+@pytest.mark.long
 def test_what_verification_costs():
     text = job(2, "--verify", "--contexts=64", "--repeats=10")
     assert "64 tokens, 64 calls of each" in text

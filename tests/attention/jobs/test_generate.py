@@ -165,6 +165,7 @@ def test_bad_usage(capsys, arguments, part):
     assert part in error_line(capsys)
 
 
+@pytest.mark.long
 def test_bad_input_under_mpirun_ends_at_once(tiny_model):
     done = mpirun(2, ["-m", "attention", *generate(tiny_model, "--max-new-tokens=111")], timeout_s=60)
     assert done.returncode == 2
