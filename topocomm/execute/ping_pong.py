@@ -190,7 +190,7 @@ def _shared_devices(places: Sequence[str], pairs: Sequence[PairFigures]) -> list
     lines = []
     if shared:
         lines.append(
-            f"{len(places)} ranks on {len(set(places))} devices ({', '.join(shared[:8])} has several): what waits for "
+            f"{len(places)} ranks on {len(set(places))} devices (several on {', '.join(shared[:8])}): what waits for "
             "its turn on a core counts as latency; measure with one rank a device"
         )
     if not pairs:
