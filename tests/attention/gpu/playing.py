@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from attention.gpu import where
+from attention.gpu import ring_memory, where
 from tests.execute.device_jobs import fake_nccl, run_in
 
 LAUNCH = threading.RLock()
@@ -32,6 +32,7 @@ def playing(ranks, **options):
     with fake_nccl(ranks, **options) as world, pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreted, "run", one_at_a_time)
         patch.setattr(where, "_held", lambda x: True)
+        patch.setattr(ring_memory, "new_memory", lambda size, device: world.allocate(world.rank_here(), size))
         yield world
 
 
