@@ -1,6 +1,8 @@
 """Sharded attention on GPUs from end to end, every two features together, against the formula in float64."""
 
-from tests.attention.gpu.playing import run_on_gpus  # isort: skip
+from tests.attention.gpu.playing import NothingIsRead, run_on_gpus  # isort: skip
+
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -50,11 +52,14 @@ def test_every_pair_of_features(case):
     method, options = METHODS[case["method"]]
     told = {**options, "shards": this.shards} if "order" in options else options
 
+    quiet = case["told"] == "on the GPU" and case["method"] not in ("canonical", "verified") and case["shape"][3] < 17
+
     def on_rank(comm):
         arguments, given = this.arguments(comm.rank), this.given(comm.rank)
         given = brought(given) if case["told"] == "on the GPU" else given
         first = method(*arguments, comm, return_lse=True, **given, **told)
-        again = method(*arguments, comm, return_lse=True, **given, **told)
+        with NothingIsRead() if quiet else nullcontext():
+            again = method(*arguments, comm, return_lse=True, **given, **told)
         assert all(torch.equal(x, y) for x, y in zip(first, again, strict=True))
         return again
 
