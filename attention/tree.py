@@ -59,7 +59,8 @@ def tree_decode(  # noqa: PLR0913
     length. Shyam et al., "Tree Attention" (2024), section 5, with its three all-reduces made one.
 
     Args:
-        q: Queries [batch, heads, q_len, d], float32, float16 or bfloat16, NumPy or torch (CPU); the same on all ranks.
+        q: Queries [batch, heads, q_len, d], float32, float16 or bfloat16, NumPy or torch; the same on all ranks. On all
+            ranks in host memory, or on all on a GPU; then the call is asynchronous, as torch's operations are.
         k_shard: This rank's keys [batch, kv_heads, n_local, d]; n_local may differ between ranks and may be 0. With
             block_tables [pages, kv_heads, page size, d].
         v_shard: This rank's values [batch, kv_heads, n_local, d_v]; likewise.
@@ -71,10 +72,10 @@ def tree_decode(  # noqa: PLR0913
             are by default the last of the sequence.
         kv_positions: Global positions of this rank's keys, [n_local] or [batch, n_local], in any order; likewise.
         kv_mask: Bool [n_local] or [batch, n_local], True where a key exists; None: all exist.
-        kv_lengths: Integers [batch]: only the first so many local keys exist. None: all.
+        kv_lengths: Integers [batch]: only the first so many local keys exist. None: all. On a GPU it is not looked at.
         block_tables: Integers [batch, pages of an entry]: where the keys of an entry lie, as in `local_attention`.
         order: "any": the plan's own tree. "canonical": one tree over virtual shards, so that the bits do not depend on
-            how many ranks there are; kv_positions [n_local] are needed then.
+            how many ranks there are; kv_positions [n_local] are needed then, on a GPU best in host memory.
         shards: Of canonical order, which virtual shard a position belongs to and which a rank owns; None:
             ShardMap(comm.size), which deals blocks of 16 tokens to 64 virtual shards in turn.
         result: "all": every rank gets all heads. "heads": rank r gets the heads from r heads // P to
@@ -104,7 +105,11 @@ def tree_decode(  # noqa: PLR0913
             (found at the first call of a kind, and by verification); or verification found a wrong result.
         DeadlineError, RankFailedError: Another rank did not come, or failed.
 
-    Accuracy: scores, softmax and merges are float32; |out - exact| <= 1e-5 max |v| for float32 inputs.
+    On a GPU a call that ran once can be recorded in a CUDA graph, with positions, masks and lengths on the GPU, without
+    verify, where values travel by NCCL.
+
+    Accuracy: scores, softmax and merges are float32; |out - exact| <= 1e-5 max |v| for float32 inputs. On a GPU more
+    than 16 queries have their weights rounded to the dtype of k and v.
     """
     plain = order == "any" and result == "all" and wire == "float32" and verify is False
     masked = not (q_positions is kv_positions is kv_mask is kv_lengths is block_tables is None)

@@ -20,7 +20,7 @@ from attention.arrays import Inputs, empty_partial
 from attention.canonical import keys_by_shard
 from attention.communicators import state_of
 from attention.gpu.seen import moved
-from attention.gpu.where import capturing, on_gpu, on_host
+from attention.gpu.where import capturing, on_host
 from attention.partial import Partial
 from attention.shards import ShardMap
 from topocomm import Communicator, OperatorError
@@ -33,18 +33,15 @@ def canonical_there(inputs: Inputs, comm: Communicator, shards: ShardMap, positi
     """`canonical_partials` of inputs on a GPU; positions that are there too are waited for.
 
     Raises:
-        OperatorError: As there; or there are pages; or a CUDA graph is captured that would have to wait for positions.
+        OperatorError: As there; or there are pages, or a CUDA graph is captured.
     """
     if inputs.pages is not None:
         raise OperatorError(
             'tree_decode: block_tables with order="canonical" are not covered on GPUs; gather the pages into k_shard '
             "and v_shard, or leave order out"
         )
-    if on_gpu(positions) and capturing(inputs.q.device):
-        raise OperatorError(
-            'tree_decode: order="canonical" reads kv_positions on the host, for which no CUDA graph waits; give them '
-            "in host memory"
-        )
+    if capturing(inputs.q.device):
+        raise OperatorError('tree_decode: order="canonical" orders keys on the host, which no CUDA graph records')
     index, edges = _index(inputs, comm, shards, positions if positions is None else np.asarray(on_host(positions)))
     result = empty_partial((len(edges) - 1, *inputs.out_shape), inputs.q.device)
     seen = inputs.visibility

@@ -34,9 +34,9 @@ class Turns:
 
     def take(self, device: torch.device) -> None:
         """The current stream is the next to use it. A graph that is being captured waits for nothing outside of it."""
-        if device.type != "cuda":
+        if device.type != "cuda" or capturing(device):
             return
         stream = torch.cuda.current_stream(device)
-        if self._last is not None and stream != self._last and not capturing(device):
+        if self._last is not None and stream != self._last:
             stream.wait_stream(self._last)
         self._last = stream

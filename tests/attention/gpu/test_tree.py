@@ -263,7 +263,7 @@ def test_what_no_graph_records_is_refused(monkeypatch):
         for refused, told in (
             ("agreed upon by the ranks", {"spec": Spec(scale=0.5)}),
             ("verify reads results back", {"verify": 1}),
-            ("reads kv_positions on the host", canonical),
+            ("orders keys on the host", canonical),
         ):
             with pytest.raises(OperatorError, match=refused):
                 tree_decode(*arguments, **told)
