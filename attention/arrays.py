@@ -102,7 +102,8 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
     pages = _pages(function, k, q.shape[0], masking) if paged else None
     n = k.shape[2] * (1 if pages is None else pages.shape[1])
     if on_gpu(q):
-        visibility: Visibility | None = visibility_there(function, q.shape, n, spec, masking, q.device)
+        where = masking._replace(block_tables=None)
+        visibility: Visibility | None = visibility_there(function, q.shape, n, spec, where, q.device)
     else:
         visibility = visibility_of(function, q.shape, n, spec, masking)
     if pages is not None:

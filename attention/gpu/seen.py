@@ -12,7 +12,7 @@ import torch
 
 from attention.gpu.where import capturing, on_gpu
 from attention.spec import Spec
-from attention.visibility import HIDDEN, Masking, Visibility, entries_of, positions_of, present_keys, told
+from attention.visibility import HIDDEN, Masking, Visibility, entries_of, positions_of, told
 from topocomm import OperatorError
 
 WHOLE = (torch.int32, torch.int64)
@@ -46,8 +46,6 @@ class DeviceVisibility(Visibility):
             found["kv_mask"] = mask_of(function, given.kv_mask, batch, n)
         if given.kv_lengths is not None:
             found["kv_lengths"] = _lengths_of(function, given.kv_lengths, batch, n)
-        if given.block_tables is not None:
-            found["block_tables"] = told(given.block_tables).to(torch.int64)
         self.given = given
         self.there = Masking(**{name: moved(function, name, x, device) for name, x in found.items()})
         self._spec, self._sizes, self._device = spec, (q_len, n), device
@@ -83,13 +81,12 @@ class DeviceVisibility(Visibility):
 def visibility_there(
     function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
 ) -> DeviceVisibility | None:
-    """Which of the queries, on a GPU, sees which of n keys; None: all see all, and there are no pages.
+    """Which of the queries, on a GPU, sees which of n keys; None: all see all.
 
     Raises:
         OperatorError: Positions, masks or lengths do not fit. Values that are on the GPU are not looked at.
     """
-    told_of = (masking.kv_mask, masking.kv_lengths, masking.block_tables)
-    if not spec.needs_positions and all(x is None for x in told_of):
+    if not spec.needs_positions and masking.kv_mask is None and masking.kv_lengths is None:
         return None
     if spec.needs_positions and (masking.q_positions is None) != (masking.kv_positions is None):
         missing = "q_positions" if masking.q_positions is None else "kv_positions"
@@ -121,14 +118,13 @@ def mask_of(function: str, given: Any, batch: int, n: int) -> torch.Tensor:
 
 def _lengths_of(function: str, given: Any, batch: int, n: int) -> torch.Tensor:
     """kv_lengths, integers [batch]; those in host memory are looked at."""
-    if not on_gpu(given):
-        present_keys(function, batch, n, Masking(kv_lengths=given))
     lengths = told(given)
-    if lengths.shape != (batch,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise OperatorError(
-            f"{function}: kv_lengths must be {batch} integers from 0 to {n}, the keys given; got {lengths.dtype} "
-            f"{list(lengths.shape)}"
-        )
+    whole = not lengths.is_floating_point() and lengths.dtype != torch.bool
+    if not (whole and lengths.shape == (batch,)) or not (
+        on_gpu(given) or bool(((lengths >= 0) & (lengths <= n)).all())
+    ):
+        got = f"{lengths.dtype} {list(lengths.shape)}" if on_gpu(given) else lengths.tolist()
+        raise OperatorError(f"{function}: kv_lengths must be {batch} integers from 0 to {n}, the keys given; got {got}")
     return lengths if lengths.dtype in WHOLE else lengths.to(torch.int64)
 
 
