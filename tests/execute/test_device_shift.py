@@ -1,5 +1,7 @@
 """Shifts of device memory over the recording NCCL, and through host memory where there is none."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +78,25 @@ def test_one_allocation_is_sent_from_as_it_is():
         return here.allocated - allocated
 
     assert run_on_devices(body, 2) == [144, 144]  # 2 x 64 bytes, and room to grow
+
+
+def test_memory_is_not_kept_when_another_takes_its_place():
+    with fake_nccl(2) as world:
+
+        def body(comm):
+            shift = comm.prepare_shift(1)
+            alive = []
+            for _ in range(3):
+                memory = held(comm, 40, 40)
+                alive.append(world.memories[comm.rank][-1][2])
+                shift.start(memory[:1], memory[1:])
+                shift.wait()
+                comm.synchronize()
+            del memory
+            gc.collect()
+            return [one() is not None for one in alive]
+
+        assert run_in(world, body) == [[False, False, True]] * 2
 
 
 def test_messages_wait_for_the_current_stream_and_it_for_them():

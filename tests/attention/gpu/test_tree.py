@@ -192,19 +192,18 @@ def test_gradients(spec):
         torch.testing.assert_close(whole.double(), exact[number], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("spec", [CAUSAL, Spec()])
 @pytest.mark.parametrize("q_len", [1, 5, 16, 17])
-def test_few_queries_go_to_the_decode_kernel_whatever_they_see(monkeypatch, q_len):
+def test_few_queries_go_to_the_decode_kernel_whatever_they_see(monkeypatch, q_len, spec):
     monkeypatch.setattr(prefill if q_len <= 16 else decode, "_launch", None)
     q, k, v = case_of((2, 1, 2, q_len, 21, 16, 16))
-    seen = Visibility.of(
-        CAUSAL, torch.arange(5, 5 + q_len)[None], torch.arange(21).where(torch.arange(21) != 3, HIDDEN)[None]
-    )
-    inputs = check_inputs("test", q, k, v, spec=CAUSAL, masking=Masking())
-    object.__setattr__(inputs, "visibility", seen)
+    keys = torch.arange(21).where(torch.arange(21) != 3, HIDDEN)
+    inputs = check_inputs("test", q, k, v, spec=spec, masking=Masking())
+    object.__setattr__(inputs, "visibility", Visibility.of(spec, torch.arange(5, 5 + q_len)[None], keys[None]))
     result = Partial(torch.full((2, 2, q_len, 16), torch.nan), torch.full((2, 2, q_len), torch.nan))
     gpu.attend(inputs, result)
     given = {"q_positions": np.arange(5, 5 + q_len), "kv_positions": np.arange(21), "kv_mask": np.arange(21) != 3}
-    exact = reference_attention(q, k, v, spec=CAUSAL, **given)
+    exact = reference_attention(q, k, v, spec=spec, **given)
     assert_close(result.out, exact.out, atol=1e-5)
     assert_close(result.lse, exact.lse, atol=1e-5)
 
