@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attention import gpu
 from attention.arrays import Inputs, empty_partial
 from attention.communicators import state_of, turns_of
-from attention.gpu.where import Turns, on_gpu
+from attention.gpu.where import Turns, current, on_gpu
 from attention.local.rows import Place, SameAgain, covers
 from attention.merge import LSE, OUT
 from attention.partial import Partial
@@ -89,11 +89,12 @@ class DeviceStep:
         wants = q.requires_grad or k.requires_grad or v.requires_grad
         if wants or _kind_of(q, k, v) != self._kind or k.shape[:3] != v.shape[:3]:
             return None
-        self._turns.take(self._device)
+        self._turns.take(self._device, self._reduction)
         mine = self._reduction.input
         if mine is None:
             mine = empty_partial(self._shape, self._device)._asdict()
-        self._decode(q, k, v, spec=self.spec, out=Partial(mine[OUT], mine[LSE]))
+        with current(self._device):
+            self._decode(q, k, v, spec=self.spec, out=Partial(mine[OUT], mine[LSE]))
         found = self._reduction(mine)
         out = found[OUT]
         return Partial(out if q.dtype is torch.float32 else out.to(q.dtype), found[LSE])

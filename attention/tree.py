@@ -185,7 +185,7 @@ def _reduced(call: ShardedCall, watch: Verification | None) -> Partial:
         mine = empty()
     partial = _tensors(mine)
     if there:
-        turns_of(comm).take(device)
+        turns_of(comm).take(device, reduction)
     attend(call.inputs, partial)
     if watch is not None:
         watch.note(partial.lse)
@@ -214,7 +214,7 @@ def _scattered(call: ShardedCall, watch: Verification | None) -> Partial:
     by_heads = empty_partial((heads, batch, q_len, d_v), call.inputs.q.device)._asdict()
     reduction = prepared(call.comm, "reduce_scatter", by_heads, LOGSUMEXP, rows=tuple(counts))
     if on_gpu(call.inputs.q):
-        turns_of(call.comm).take(call.inputs.q.device)
+        turns_of(call.comm).take(call.inputs.q.device, reduction)
         by_heads = by_heads if reduction.input is None else reduction.input
     attend(call.inputs, Partial(*(by_heads[name].transpose(0, 1) for name in (OUT, LSE))))
     if watch is not None:
@@ -231,7 +231,10 @@ def _sixteen_bit(call: ShardedCall, watch: Verification | None) -> Partial:
     if watch is not None:
         watch.note(mine.lse)
     sent = {OUT: mine.out.bfloat16()[None], LSE: mine.lse[None]}
-    found = prepared(call.comm, "allgather", sent)(sent)
+    gather = prepared(call.comm, "allgather", sent)
+    if on_gpu(inputs.q):
+        turns_of(call.comm).take(inputs.q.device, gather)
+    found = gather(sent)
     if on_gpu(inputs.q):
         return _own_heads(call, gpu.fold(found[OUT], found[LSE]))
     state, size = state_of(call.comm), call.comm.size

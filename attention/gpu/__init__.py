@@ -35,11 +35,14 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
         OperatorError: There are pages and many queries, or forms of arrays for which the decode kernel is not made.
         MissingExtraError: triton is not installed.
     """
-    if decodes(inputs):
-        _decode_inputs(inputs, result)
-    else:
-        _check_no_pages("attend", inputs.pages)
-        _prefill_inputs(inputs, result)
+    from attention.gpu.where import current
+
+    with current(inputs.q.device):
+        if decodes(inputs):
+            _decode_inputs(inputs, result)
+        else:
+            _check_no_pages("attend", inputs.pages)
+            _prefill_inputs(inputs, result)
     if between is not None:
         between()
 
@@ -61,13 +64,15 @@ def fold(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> Partial:
     Raises:
         MissingExtraError: triton is not installed.
     """
+    from attention.gpu.where import current
     from attention.partial import Partial
 
     try:
         from attention.kernels.gpu_states import merge_on_device
     except ModuleNotFoundError as error:
         raise _no_triton("merge_states") from error
-    return Partial(*merge_on_device(tuple(outs), tuple(lses)))
+    with current(lses[0].device):
+        return Partial(*merge_on_device(tuple(outs), tuple(lses)))
 
 
 def decodes(inputs: Inputs) -> bool:
@@ -159,7 +164,8 @@ def _check_no_pages(function: str, pages: Any) -> None:
 
         raise OperatorError(
             f"{function}: block_tables are not covered on GPUs for more than {DECODE_QUERIES} queries, heads wider "
-            f"than {DECODE_WIDEST} or q of another dtype than k; gather the pages into k and v [batch, kv_heads, n, d]"
+            "than the decode kernel takes, or q of another dtype than k; gather the pages into k and v "
+            "[batch, kv_heads, n, d]"
         )
 
 

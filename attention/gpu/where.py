@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,11 @@ def _held(x: torch.Tensor) -> bool:
     return x.is_cuda
 
 
+def current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the current one, on which Triton launches; nothing for host memory."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def capturing(device: torch.device) -> bool:
     """Whether the current stream of a GPU records a graph: nothing can be waited for then."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -27,14 +33,24 @@ def on_host(x: Any) -> Any:
 
 
 class Turns:
-    """Streams that use one buffer take turns: each waits for the one before, on the device."""
+    """Streams that use the buffers of one communicator take turns: each waits for the one before, on the device."""
 
     def __init__(self) -> None:
         self._last: Any = None
+        self.captured: dict[int, Any] = {}
+        """Calls that graphs hold, by id: their memory must stay, whatever else is prepared later."""
 
-    def take(self, device: torch.device) -> None:
-        """The current stream is the next to use it. A graph that is being captured waits for nothing outside of it."""
-        if device.type != "cuda" or capturing(device):
+    def take(self, device: torch.device, call: Any = None) -> None:
+        """The current stream is the next to use them. A graph that is captured waits for nothing outside of it.
+
+        Args:
+            device: Where they are.
+            call: The prepared call whose buffers are used.
+        """
+        if capturing(device):
+            self.captured[id(call)] = call
+            return
+        if device.type != "cuda":
             return
         stream = torch.cuda.current_stream(device)
         if self._last is not None and stream != self._last:

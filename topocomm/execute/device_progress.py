@@ -8,30 +8,17 @@ program that keeps the device busy for hours is not taken for one that hangs: wh
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from topocomm.execute.awaited import Moving
+from topocomm.execute.device_lane import DeviceLane
 from topocomm.execute.transports.wire import Wire
 from topocomm.execute.waiting import Look, UnderWay, Waiting
-
-
-class Flying(Moving, Protocol):
-    """What runs calls on a device.
-
-    Attributes:
-        ranks: With whom this rank exchanges messages.
-    """
-
-    ranks: tuple[int, ...]
-
-    def mark(self) -> None:
-        """From now on `advance` tells of the calls that were begun so far."""
 
 
 class Flight(NamedTuple):
     """A call with an event out."""
 
-    lane: Flying
+    lane: DeviceLane
     look: Look
 
 
@@ -46,8 +33,8 @@ class Flights:
     def __init__(self, waiting: Waiting, wire: Wire) -> None:
         self._waiting, self._wire = waiting, wire
         self._out: deque[Flight] = deque()
-        self._marked: set[Flying] = set()
-        self._begun: dict[Flying, UnderWay] = {}
+        self._marked: set[DeviceLane] = set()
+        self._begun: dict[DeviceLane, UnderWay] = {}
         """Lanes with calls that nobody has waited for, each with the last of them."""
 
     def look(self) -> None:
@@ -66,7 +53,7 @@ class Flights:
             self._out.popleft()
             self._marked.discard(lane)
 
-    def add(self, lane: Flying, tag: int, number: int) -> None:
+    def add(self, lane: DeviceLane, tag: int, number: int) -> None:
         """A call was put on a stream."""
         call = UnderWay(lane, tag, number)
         self._begun[lane] = call

@@ -62,7 +62,8 @@ class DeviceShift:
         assert way.flights is not None
         self._device: Device = way.device
         self._wire: Wire = way.wire
-        self._flights, self._tag = way.flights, tag
+        self._flights: Any = way.flights  # which takes whatever has the methods of a lane
+        self._tag = tag
         self._after, self._before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         self.ranks = tuple(sorted({self._after, self._before}))
         self._alone = comm.size == 1
@@ -85,6 +86,8 @@ class DeviceShift:
             if not self._captured:
                 self._flights.look()
             self._now, self._receives = self._exchange(sends, receives), receives
+            if self._captured and not getattr(self._wire, "in_graphs", True):
+                raise TopocommError(f"shift by {self._wire.name}: no graph records it; call it outside of the capture")
             if self._captured:  # a graph has one stream, on which nothing is asked
                 self._put(self._now, sends, device.stream())
                 return

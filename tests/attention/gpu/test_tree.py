@@ -8,7 +8,7 @@ import torch
 
 from attention import Partial, ShardMap, Spec, gpu, reference_attention, ring_attention, ring_decode, tree_decode
 from attention.arrays import check_inputs
-from attention.communicators import state_of
+from attention.communicators import state_of, turns_of
 from attention.gpu import decode, prefill, where
 from attention.sharded import ShardedCall
 from attention.visibility import HIDDEN, Masking, Visibility
@@ -259,6 +259,7 @@ def test_what_no_graph_records_is_refused(monkeypatch):
             monkeypatch.setattr(f"attention.{name}.capturing", lambda device: True)
         comm.barrier()
         again = tree_decode(*arguments)
+        assert list(turns_of(comm).captured.values()) == [state_of(comm)["calls"][(2, 4, 1, 24), q.device]]
         for refused, told in (
             ("agreed upon by the ranks", {"spec": Spec(scale=0.5)}),
             ("verify reads results back", {"verify": 1}),
