@@ -1,7 +1,5 @@
 """The logsumexp merge on every algorithm and rank count against float64: on threads, and on processes under mpirun."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,8 @@ import topocomm
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
-from tests.mpi import mpirun
 from topocomm.planning.planner import every_plan
 
-PROGRAM = Path(__file__).parent / "mpi_programs" / "every_algorithm.py"
 SHAPE = (7,)
 
 
@@ -44,13 +40,6 @@ def test_on_threads(ranks):
 @pytest.mark.parametrize(("count", "gpus"), [(2, 2), (3, 4), (5, 3)])
 def test_two_levels_on_threads(count, gpus):
     assert any(name.startswith(("rails", "leaders")) for name in check_on_threads(hosts(count, gpus), count * gpus))
-
-
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4, 8))])
-def test_under_mpirun(ranks):
-    job = mpirun(ranks, ["-m", "mpi4py", PROGRAM])
-    assert job.returncode == 0, job.stderr[-3000:]
-    assert job.stdout == f"{ranks} ranks: all merges exact, bits equal\n"
 
 
 def test_the_reference_is_the_definition():

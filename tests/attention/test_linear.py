@@ -1,7 +1,6 @@
 """Linear attention over sharded sequences: every rank count, every kind of gate, and what does not fit."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +10,8 @@ from attention.linear import linear_attention
 from attention.linear_state import GATED_STATE
 from tests.attention.cases import cuts
 from tests.attention.recurrences import BATCH, D_V, HEADS, D, arrays, check, first_state, recurrence, shard
-from tests.mpi import mpirun
 from topocomm import MismatchError, OperatorError, check_laws, run_local
 
-PROGRAM = Path(__file__).parent / "mpi_programs" / "linear.py"
 FORMS = ["gla", "mamba"]
 
 each_form = pytest.mark.parametrize("form", FORMS)
@@ -287,10 +284,3 @@ def test_ranks_that_disagree_in_d_v_after_calls_that_fitted():
 
     with pytest.raises(MismatchError, match=r"attention.gated_state"):
         run_local(on_rank, ranks=2)
-
-
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4, 8))])
-def test_under_mpirun(ranks):
-    job = mpirun(ranks, ["-m", "mpi4py", PROGRAM])
-    assert job.returncode == 0, job.stderr[-3000:]
-    assert job.stdout == f"{ranks} ranks: prefill as on one process, states equal, decoding goes on\n"

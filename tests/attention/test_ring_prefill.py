@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from attention.ring_layout import LAYOUTS
 from attention.ring_prefill import ring_attention
 from tests.attention.gradients import SPECS, attention64, spec_of
 from tests.attention.ring_cases import case, check, dealt, exact_of, held, run
-from tests.mpi import mpirun
 from topocomm import run_local
 
 CASES = [(1, 5), (1, 40), (2, 23), (3, 150), (4, 37), (5, 4), (5, 61), (8, 3), (8, 90)]
@@ -208,11 +206,3 @@ def test_what_no_query_sees_is_not_computed(monkeypatch):
     pairs, _ = counted(monkeypatch, "attend")
     run(tensors, held("contiguous", 80, 8), spec=Spec(causal=True, window=11))
     assert [pairs[f"rank{rank}"] for rank in range(8)] == [100] + [200] * 7
-
-
-@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 3, 4, 8))])
-def test_over_an_mpi4py_communicator(ranks):
-    program = Path(__file__).parent / "mpi_programs" / "ring_prefill.py"
-    job = mpirun(ranks, ["-m", "mpi4py", program])
-    assert job.returncode == 0, job.stderr
-    assert job.stdout == f"{ranks} ranks: results and gradients exact, the same bits again\n"

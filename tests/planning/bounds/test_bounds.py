@@ -116,13 +116,21 @@ def test_only_those_who_give_and_get_are_far_apart():
     assert bounds(machine, "reduce", root=1).alpha_us == 5.0  # alpha: b's port takes in a's message and c's, 1 + 4 us
 
 
+MANY = 12
+"""Endpoints from which on all plans of a machine take long."""
+
+
 def machines():
-    """Every system of the catalogue alone and twice, and switches of odd sizes."""
+    """Every system of the catalogue alone and twice, and switches of odd sizes; what takes long is for the soak."""
     found = [switch(ranks) for ranks in (1, 2, 3, 5, 12)]
-    return found + [topocomm.catalog(name, hosts=count) for name in SYSTEMS for count in (1, 2)]
+    found += [topocomm.catalog(name, hosts=count) for name in SYSTEMS for count in (1, 2)]
+    return [
+        pytest.param(machine, id=machine.name, marks=pytest.mark.soak if len(machine.endpoints) > MANY else ())
+        for machine in found
+    ]
 
 
-@pytest.mark.parametrize("machine", machines(), ids=lambda machine: machine.name)
+@pytest.mark.parametrize("machine", machines())
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_no_plan_beats_its_bound(collective, machine):
     ranks = len(machine.endpoints)
