@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from topocomm.errors import DeadlineError, TopocommError
 from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device
-from topocomm.execute.device_lane import POLL_S
 from topocomm.execute.device_way import Way
 from topocomm.execute.transports.transport import Message
 from topocomm.execute.transports.wire import Wire
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 GROUPS_KEPT = 16
 """Groups of messages kept for calls with the same tensors: a ring takes turns with few."""
+POLL_S = 0.0001
 Ranges = Sequence[tuple[int, int]]
 Places = Sequence[Any] | None
 
