@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from attention.gpu import ring_memory, where
+from attention import Partial, arrays, plain_step, tree
+from attention.gpu import canonical, ring_memory, where
 from tests.execute.device_jobs import fake_nccl, run_in
 
 LAUNCH = threading.RLock()
@@ -26,12 +27,19 @@ def one_at_a_time(self, *args, **kwargs):
         return run(self, *args, **kwargs)
 
 
+def poisoned(shape, device):
+    """Fresh partials begin as NaN: what is not written shows."""
+    return Partial(torch.full(shape, torch.nan, device=device), torch.full(shape[:-1], torch.nan, device=device))
+
+
 @contextmanager
 def playing(ranks, **options):
     """The world of so many ranks, each with a GPU of its own."""
     with fake_nccl(ranks, **options) as world, pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreted, "run", one_at_a_time)
         patch.setattr(where, "_held", lambda x: True)
+        for module in (arrays, plain_step, tree, canonical, ring_memory):
+            patch.setattr(module, "empty_partial", poisoned)
         patch.setattr(ring_memory, "new_memory", lambda size, device: world.allocate(world.rank_here(), size))
         yield world
 
