@@ -8,8 +8,9 @@ import numpy as np
 
 from attention.communicators import state_of
 from attention.coverage import fault, key_ranges
+from attention.gpu.where import capturing, on_gpu
 from attention.sharded import ShardedCall
-from topocomm import MismatchError
+from topocomm import MismatchError, OperatorError
 
 RECORD_BYTES = 1024
 """Of the text that each rank tells; the figures of long specs may be cut."""
@@ -21,6 +22,7 @@ def agree_once(function: str, call: ShardedCall, choices: tuple[tuple[str, str],
     Where positions are given, every key must lie on one rank, see `attention.coverage`.
 
     Raises:
+        OperatorError: A CUDA graph is being captured.
         MismatchError: Ranks differ, or a key is on two ranks or on none; on every rank. What differs only
             later, on some rank alone, is found by a limit of time: that rank waits for an exchange of which the others
             know nothing.
@@ -31,10 +33,16 @@ def agree_once(function: str, call: ShardedCall, choices: tuple[tuple[str, str],
     _, heads, _, d = inputs.q.shape
     _, kv_heads, _, d_v = inputs.v.shape
     positions = "none" if masking.kv_positions is None else "given"
-    key = (function, heads, kv_heads, d, d_v, inputs.q.dtype, inputs.k.dtype, inputs.spec, choices, positions)
+    memory = "a GPU's" if on_gpu(inputs.q) else "the host's"
+    key = (function, heads, kv_heads, d, d_v, inputs.q.dtype, inputs.k.dtype, memory, inputs.spec, choices, positions)
     agreed: set[Any] = state_of(comm).setdefault("agreed", set())
     if key in agreed:
         return
+    if capturing(inputs.q.device):
+        raise OperatorError(
+            f"{function}: the first call of a kind is agreed upon by the ranks, which no CUDA graph records; make it "
+            "once before the graph is captured"
+        )
     mine = key_ranges(function, inputs, masking)
     facts = {
         "heads": heads,
@@ -44,6 +52,7 @@ def agree_once(function: str, call: ShardedCall, choices: tuple[tuple[str, str],
         "dtype of q": inputs.q.dtype,
         "dtype of k and v": inputs.k.dtype,
         **dict(choices),
+        "memory": memory,
         "kv_positions": positions,
         "spec": inputs.spec,
     }

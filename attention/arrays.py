@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from attention.gpu.seen import moved, visibility_there
+from attention.gpu.where import on_gpu
 from attention.partial import Partial
 from attention.spec import Spec
 from attention.visibility import Masking, Visibility, told, visibility_of
@@ -56,7 +58,7 @@ class Inputs:
         """(k [kv_heads, n, d], v [kv_heads, n, d_v]) of some keys of a batch entry; with pages copies of them."""
         if self.pages is None:
             return self.k[batch, :, part], self.v[batch, :, part]
-        at = torch.arange(self.n)[part]
+        at = torch.arange(self.n, device=self.k.device)[part]
         page, slot = self.pages[batch, at // self.k.shape[2]].clamp(min=0), at % self.k.shape[2]
         return self.k[page, :, slot].transpose(0, 1), self.v[page, :, slot].transpose(0, 1)
 
@@ -67,8 +69,12 @@ class Inputs:
 
     def empty_partial(self) -> Partial:
         """An uninitialised float32 Partial of the result's shape."""
-        shape = self.out_shape
-        return Partial(torch.empty(shape, dtype=torch.float32), torch.empty(shape[:3], dtype=torch.float32))
+        return empty_partial(self.out_shape, self.q.device)
+
+
+def empty_partial(shape: tuple[int, ...], device: torch.device) -> Partial:
+    """An uninitialised float32 Partial with `out` of this shape, contiguous."""
+    return Partial(*(torch.empty(size, dtype=torch.float32, device=device) for size in (shape, shape[:-1])))
 
 
 def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: Masking) -> Inputs:
@@ -76,7 +82,7 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
 
     Args:
         function: The name that error messages start with.
-        q: [batch, heads, q_len, d], NumPy or torch.
+        q: [batch, heads, q_len, d], NumPy or torch; in host memory or on a GPU, and k and v there too.
         k: [batch, kv_heads, n, d].
         v: [batch, kv_heads, n, d_v].
         spec: Which attention.
@@ -87,17 +93,23 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
     """
     q, k, v = as_tensor(function, "q", q), as_tensor(function, "k", k), as_tensor(function, "v", v)
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.ndim != 4 or x.dtype not in DTYPES or not x.is_cpu or x.requires_grad:
-            raise OperatorError(f"{function}: {_fault(name, x)}")
+        if x.ndim != 4 or x.dtype not in DTYPES or not _placed(x, q) or x.requires_grad:
+            raise OperatorError(f"{function}: {_fault(name, x, q)}")
     paged = masking.block_tables is not None
     fault = _misfit(q, k, v, spec, paged)
     if fault is not None:
         raise OperatorError(f"{function}: {fault}, got q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
     pages = _pages(function, k, q.shape[0], masking) if paged else None
     n = k.shape[2] * (1 if pages is None else pages.shape[1])
-    visibility = visibility_of(function, q.shape, n, spec, masking)
+    if on_gpu(q):
+        where = masking._replace(block_tables=None)
+        visibility: Visibility | None = visibility_there(function, q.shape, n, spec, where, q.device)
+    else:
+        visibility = visibility_of(function, q.shape, n, spec, masking)
     if pages is not None:
-        _check_pages(function, pages, k, masking)
+        if not (on_gpu(masking.block_tables) or on_gpu(masking.kv_lengths)):
+            _check_pages(function, pages, k, masking)
+        pages = moved(function, "block_tables", pages, q.device)
     return Inputs(q, k, v, spec, visibility, pages)
 
 
@@ -147,18 +159,21 @@ def to_caller(like: Any, tensor: torch.Tensor) -> Any:
     return tensor.numpy() if isinstance(like, np.ndarray) else tensor
 
 
-def check_out(function: str, name: str, out: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def check_out(
+    function: str, name: str, out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     """An array to write a result into, as a tensor on its memory.
 
     Raises:
-        OperatorError: Its shape or dtype is not that of the result, or it is read-only.
+        OperatorError: Its shape, dtype or device is not that of the result, or it is read-only.
     """
     if isinstance(out, np.ndarray) and not (out.flags.writeable and min(out.strides, default=0) >= 0):
         raise OperatorError(f"{function}: {name} must be writable and have no negative strides")
     tensor = as_tensor(function, name, out)
-    if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device.type != "cpu":
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != device:
+        where = "the CPU" if device.type == "cpu" else device
         raise OperatorError(
-            f"{function}: {name} must be {dtype} {list(shape)} on the CPU, "
+            f"{function}: {name} must be {dtype} {list(shape)} on {where}, "
             f"got {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
         )
     return tensor
@@ -170,15 +185,20 @@ def _as_writable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(SimpleNamespace(__array_interface__=interface, owner=x))
 
 
-def _fault(name: str, x: torch.Tensor) -> str:
+def _placed(x: torch.Tensor, q: torch.Tensor) -> bool:
+    return x.device == q.device and (x.is_cpu or on_gpu(x))
+
+
+def _fault(name: str, x: torch.Tensor, q: torch.Tensor) -> str:
     """What is wrong with q, k or v by itself."""
     if x.ndim != 4:
         axes = "[batch, heads, q_len, d]" if name == "q" else "[batch, kv_heads, n, d]"
         return f"{name} must be {axes}, got shape {list(x.shape)}"
     if x.dtype not in DTYPES:
         return f"{name} must be float32, float16 or bfloat16, got {x.dtype}; convert it first"
-    if not x.is_cpu:
-        return f"{name} is on {x.device}; only CPU tensors are covered: pass {name}.cpu()"
+    if not _placed(x, q):
+        where = f"and q on {q.device}" if x.device != q.device else "which is not covered"
+        return f"{name} is on {x.device}, {where}; q, k and v must all be in host memory, or all on one GPU"
     return f"{name} requires gradients; pass {name}.detach() or use torch.no_grad()"
 
 

@@ -29,8 +29,8 @@ def backward_block(
     """What the keys and values of one shard contribute to the gradients; summed over all shards they are exact.
 
     Scores and sums are float32 whatever the input dtype; the work goes in blocks of bounded size, so that beyond
-    inputs and results the call needs less than 48 MiB. Sinks are no keys: with them, out and lse count them, and
-    their own gradients are not computed.
+    inputs and results the call needs less than 48 MiB, on a GPU some 500 MiB; there nothing is read back. Sinks are no
+    keys: with them, out and lse count them, and their own gradients are not computed.
 
     Args:
         inputs: Checked, without pages: the queries, this shard's keys and values, and what is visible.
@@ -47,7 +47,7 @@ def backward_block(
     """
     batch, heads, q_len, dim = inputs.q.shape
     kv_heads, n = inputs.k.shape[1], inputs.n
-    dq, dk, dv = (torch.zeros(x.shape, dtype=torch.float32) for x in (inputs.q, inputs.k, inputs.v))
+    dq, dk, dv = (x.new_zeros(x.shape, dtype=torch.float32) for x in (inputs.q, inputs.k, inputs.v))
     keys, queries = block_sizes(inputs)
     shape = (kv_heads, heads // kv_heads)
     for b in range(batch):
@@ -103,7 +103,7 @@ class _Rows:
             bent = scores.div_(self.spec.softcap).tanh_()
             scores, slope = bent * self.spec.softcap, bent.square_().neg_().add_(1)
         if distances is not None:
-            slopes = torch.tensor(self.spec.alibi_slopes).view(*self.shape[:2], 1, 1)
+            slopes = torch.tensor(self.spec.alibi_slopes, device=scores.device).view(*self.shape[:2], 1, 1)
             scores.view(*self.shape, -1).sub_(slopes * distances)
         if isinstance(visible, torch.Tensor):
             scores.view(*self.shape, -1).masked_fill_(~visible, -torch.inf)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attention.growing import TokenRows
+from attention.growing import TokenRows, on_device, rows_of
 from attention.loss import ABSENT, COPY, OWN, Loss, describe, ranges_of
 from attention.shards import Positions, ShardMap
 from topocomm import Communicator
@@ -24,7 +24,7 @@ class ShardedKVCache:
     Positions count from 0 over the whole sequence; `shards` says who owns which. New tokens are kept by their
     owner and, with replicas, by the holders of copies: every rank is given all new tokens, so keeping copies takes
     memory but no message. Tokens move between ranks only in `recover`. Storage grows by doubling, so n appended tokens
-    cost O(n) copies in all.
+    cost O(n) copies in all. It is where the tokens are; to keep or drop some on a GPU nothing waits for it.
 
     With a window, tokens that no later query can see are dropped, so that after `evict`, which every `append` begins
     with, all ranks together hold less than window + 2 block_size tokens. Their memory is used again: for every row
@@ -75,6 +75,11 @@ class ShardedKVCache:
         Ascending, but in no order once tokens were dropped from the front of a window.
         """
         return self._own.positions
+
+    @property
+    def known_positions(self) -> Positions:
+        """The same in host memory, int64 [n_local], a view: for what is decided there without waiting for a GPU."""
+        return self._own.known_positions()
 
     @property
     def n_local(self) -> int:
@@ -229,8 +234,8 @@ class ShardedKVCache:
             )
         self._own.check(k, v)
         for part, held in self._parts(self.first, self.length):
-            index = torch.from_numpy(np.flatnonzero(np.isin(positions, held))).to(k.device)
-            part.insert(k.index_select(2, index), v.index_select(2, index), positions[np.isin(positions, held)])
+            index = np.flatnonzero(np.isin(positions, held))
+            part.insert(rows_of(k, index), rows_of(v, index), positions[index])
         self.missing = np.setdiff1d(self.missing, positions)
 
     def __repr__(self) -> str:
@@ -271,7 +276,7 @@ class ShardedKVCache:
         found = [part.pick(positions) for part in (self._own, self._copies) if not part.empty]
         k, v = torch.cat([rows[0] for rows in found], 2), torch.cat([rows[1] for rows in found], 2)
         at = np.concatenate([rows[2] for rows in found])
-        order = torch.from_numpy(at.argsort()).to(k.device)
+        order = on_device(at.argsort(), k.device)
         return k.index_select(2, order), v.index_select(2, order), np.sort(at)
 
     def _cut(self, length: int) -> None:
@@ -301,8 +306,7 @@ class ShardedKVCache:
         for part, mine in parts:
             if len(mine) < k.shape[2]:
                 rows = mine - self.length if given is None else np.searchsorted(given, mine)
-                index = torch.tensor(rows, device=k.device)
-                part.append(k.index_select(2, index), v.index_select(2, index), mine)
+                part.append(rows_of(k, rows), rows_of(v, rows), mine)
             else:
                 part.append(k, v, mine)
         self.length += tokens

@@ -28,6 +28,24 @@ def canonical_partials(inputs: Inputs, comm: Communicator, shards: ShardMap, pos
     """The partials of this rank's virtual shards, out [shards, batch, heads, q_len, d_v] and lse likewise.
 
     Raises:
+        OperatorError: As `keys_by_shard`; or there are pages, and no kernel that takes them.
+    """
+    order, edges = keys_by_shard(inputs, comm, shards, positions)
+    segments = np.array([edges[:-1], edges[1:]], np.int64).T
+    if kernel_takes(inputs):
+        return attend_segments(inputs, order[None], segments)
+    if inputs.pages is not None:
+        raise OperatorError(
+            'tree_decode: block_tables with order="canonical" need numba and keys whose last axis is not strided; '
+            "install topocomm[attention], or pass contiguous pages"
+        )
+    return _one_by_one(inputs, order, segments)
+
+
+def keys_by_shard(inputs: Inputs, comm: Communicator, shards: ShardMap, positions: Any) -> tuple[Ints, Ints]:
+    """(numbers of this rank's keys by virtual shard, ascending within each; where each begins, and the end).
+
+    Raises:
         OperatorError: Positions are missing, or of another rank's shards; the map is for other ranks.
     """
     if shards.ranks != comm.size:
@@ -49,16 +67,7 @@ def canonical_partials(inputs: Inputs, comm: Communicator, shards: ShardMap, pos
             f"tree_decode: rank {comm.rank} owns the virtual shards {first} to {stop - 1}, but position {wrong} "
             f"belongs to {int(shards.virtual_shard_of(np.array(wrong)))}; keys must lie where their ShardMap says"
         )
-    order, edges = _by_shard(known, mine, stop - first)
-    segments = np.array([edges[:-1], edges[1:]], np.int64).T
-    if kernel_takes(inputs):
-        return attend_segments(inputs, order[None], segments)
-    if inputs.pages is not None:
-        raise OperatorError(
-            'tree_decode: block_tables with order="canonical" need numba and keys whose last axis is not strided; '
-            "install topocomm[attention], or pass contiguous pages"
-        )
-    return _one_by_one(inputs, order, segments)
+    return _by_shard(known, mine, stop - first)
 
 
 def _by_shard(positions: Ints, shard: Ints, count: int) -> tuple[Ints, Ints]:
@@ -81,7 +90,7 @@ def _one_by_one(inputs: Inputs, order: Ints, segments: Ints) -> Partial:
             inputs,
             k=inputs.k.index_select(2, index),
             v=inputs.v.index_select(2, index),
-            visibility=None if seen is None else replace(seen, keys=seen.keys.index_select(1, index)),
+            visibility=None if seen is None else seen.with_keys(seen.keys.index_select(1, index)),
         )
         attend_blocks(part, Partial(result.out[number], result.lse[number]), None)
     return result

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from attention.gpu.where import Turns
 from topocomm import Communicator, Operator, OperatorError
 
 if TYPE_CHECKING:
@@ -62,6 +63,15 @@ def state_of(comm: Communicator) -> dict[str, Any]:
     return state
 
 
+def turns_of(comm: Communicator) -> Turns:
+    """Which streams use the send buffers of prepared calls on a GPU."""
+    state = state_of(comm)
+    if "turns" not in state:
+        state["turns"] = Turns()
+    turns: Turns = state["turns"]
+    return turns
+
+
 def prepared(
     comm: Communicator,
     collective: str,
@@ -70,7 +80,7 @@ def prepared(
     **options: Any,
 ) -> PreparedCall:
     """The prepared call for values of these shapes; collective at the first use of each shape."""
-    key = (collective, operator, *options.items(), *((name, x.shape, x.dtype) for name, x in like.items()))
+    key = (collective, operator, *options.items(), *((name, x.shape, x.dtype, x.device) for name, x in like.items()))
     return kept(comm, key, lambda: comm.prepare(collective, like=dict(like), operator=operator, **options))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attention.arrays import Inputs
+from attention.gpu.where import on_host
 from attention.visibility import Masking, positions_of, present_keys
 from topocomm import Communicator
 
@@ -18,12 +19,14 @@ where."""
 def key_ranges(function: str, inputs: Inputs, masking: Masking) -> Ints:
     """This rank's keys as ranges of consecutive positions, [ranges, 4]; entry 0 only where all entries are alike.
 
+    What a GPU holds of positions, masks and lengths is waited for.
+
     Raises:
         OperatorError: There are not as many positions as keys.
     """
     if masking.kv_positions is None:
         return np.empty((0, 4), np.int64)
-    batch = len(inputs.q)
+    batch, masking = len(inputs.q), Masking(*map(on_host, masking))
     positions = positions_of(function, "kv_positions", masking.kv_positions, batch, inputs.n).numpy()
     present = present_keys(function, batch, inputs.n, masking)
     entries = max(len(positions), 1 if present is None else len(present))

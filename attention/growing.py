@@ -12,6 +12,22 @@ SPARE = 4
 """Storage for more than so many times the rows left after some are dropped is given back."""
 
 
+def on_device(rows: Positions, device: torch.device) -> torch.Tensor:
+    """Whole numbers as an int64 tensor on a device; nothing is copied where they are consecutive, or waited for."""
+    count = len(rows)
+    if count and rows[-1] - rows[0] == count - 1 and (count == 1 or (np.diff(rows) == 1).all()):
+        return torch.arange(int(rows[0]), int(rows[0]) + count, device=device)
+    return torch.from_numpy(np.array(rows, np.int64)).to(device, non_blocking=True)
+
+
+def rows_of(x: torch.Tensor, rows: Positions) -> torch.Tensor:
+    """These rows of x [batch, heads, rows, d], ascending: a view where they are consecutive."""
+    count = len(rows)
+    if count == 0 or rows[-1] - rows[0] == count - 1:
+        return x.narrow(2, int(rows[0]) if count else 0, count)
+    return x.index_select(2, on_device(rows, x.device))
+
+
 class Growing:
     """A tensor [batch, heads, rows, d] that grows along its rows; the storage doubles when it is full."""
 
@@ -82,7 +98,7 @@ class Growing:
         holes, movers = np.flatnonzero(~there[:kept]), kept + np.flatnonzero(there[kept:])
         if self._storage is not None:
             if len(holes):
-                into, rows = (torch.from_numpy(index).to(self._storage.device) for index in (holes, movers))
+                into, rows = (on_device(index, self._storage.device) for index in (holes, movers))
                 self._storage[:, :, into] = self._storage.index_select(2, rows)
             if self._storage.shape[2] > SPARE * max(kept, 1):
                 self._storage = self._storage.narrow(2, 0, kept).clone()
@@ -105,13 +121,18 @@ class Growing:
 
 
 class TokenRows:
-    """Keys and values of some positions: ascending, until the first of them are dropped."""
+    """Keys and values of some positions: ascending, until the first of them are dropped.
+
+    Positions are kept in host memory too: what is done with rows is decided there, without waiting for a GPU.
+    """
 
     def __init__(self) -> None:
         self.k = Growing("k")
         self.v = Growing("v")
         self._positions = Growing("positions")
         self._all = (self.k, self.v, self._positions)
+        self._known = np.empty(0, np.int64)
+        """Of which the first `k.rows` are used."""
 
     @property
     def empty(self) -> bool:
@@ -124,8 +145,8 @@ class TokenRows:
         return self._positions.view()[0, 0, :, 0]
 
     def known_positions(self) -> Positions:
-        """The same as an array, also while nothing was ever appended."""
-        return np.arange(0) if self.empty else self.positions.cpu().numpy()
+        """The same in host memory, also while nothing was ever appended: a view."""
+        return self._known[: self.k.rows]
 
     @property
     def used_bytes(self) -> int:
@@ -144,32 +165,37 @@ class TokenRows:
 
     def append(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Add rows behind those there are."""
+        before, rows = self.k.rows, self.k.rows + len(positions)
+        if rows > len(self._known):
+            self._known = np.concatenate([self._known[:before], np.empty(rows, np.int64)])  # doubled
+        self._known[before:rows] = positions
         self.k.append(k)
         self.v.append(v)
-        self._positions.append(torch.tensor(positions, device=k.device)[None, None, :, None])
+        self._positions.append(on_device(positions, k.device)[None, None, :, None])
 
     def insert(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Add rows at their places among those there are; a position that is there keeps its row."""
-        new = torch.from_numpy(np.flatnonzero(~np.isin(positions, self.known_positions()))).to(k.device)
+        new = np.flatnonzero(~np.isin(positions, self.known_positions()))
         if self.empty or not len(new):
             return self.append(k, v, positions) if self.empty else None
-        at = np.concatenate([self.known_positions(), positions[new.cpu().numpy()]])
-        order = torch.from_numpy(at.argsort()).to(k.device)
-        k, v = (torch.cat([old.view(), x.index_select(2, new)], 2) for old, x in ((self.k, k), (self.v, v)))
+        at = np.concatenate([self.known_positions(), positions[new]])
+        order = on_device(at.argsort(), k.device)
+        k, v = (torch.cat([old.view(), rows_of(x, new)], 2) for old, x in ((self.k, k), (self.v, v)))
         return self.replace(k.index_select(2, order), v.index_select(2, order), np.sort(at))
 
     def pick(self, wanted: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]:
         """Copies of (k, v) and the positions of the rows whose positions are among `wanted`."""
         there = np.isin(self.known_positions(), wanted)
-        k, v = self.k.view(), self.v.view()
-        index = torch.from_numpy(np.flatnonzero(there)).to(k.device)
-        return k.index_select(2, index), v.index_select(2, index), self.known_positions()[there]
+        index = on_device(np.flatnonzero(there), self.k.view().device)
+        k, v = (part.view().index_select(2, index) for part in (self.k, self.v))
+        return k, v, self.known_positions()[there]
 
     def replace(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Hold these rows, ascending, instead, in their own memory."""
         self.k.replace(k)
         self.v.replace(v)
-        self._positions.replace(torch.tensor(positions, device=k.device)[None, None, :, None])
+        self._known = np.array(positions, np.int64)
+        self._positions.replace(on_device(positions, k.device)[None, None, :, None])
 
     def truncate(self, length: int) -> None:
         """Forget the rows of positions from `length` on."""
@@ -181,6 +207,9 @@ class TokenRows:
 
     def _keep(self, there: NDArray[np.bool_]) -> None:
         if not there.all():
+            kept = int(there.sum())
+            movers = kept + np.flatnonzero(there[kept:])
+            self._known[np.flatnonzero(~there[:kept])] = self._known[movers]  # as `Growing.keep` has it
             for part in self._all:
                 part.keep(there)
 

@@ -137,11 +137,14 @@ def sharded_attention(
     _refuse_options(options, name)
     keys, comm = layer.store.positions, now.cache.comm
     if layer.sharded_tokens is not None:
-        out = ring_attention(query, key, value, comm, spec=spec, positions=keys)
+        out = ring_attention(query, key, value, comm, spec=spec, positions=layer.store.known_positions)
     else:
         present = None if mask.present is None else mask.present[:, keys]
-        given = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}
-        order = {} if now.order == "any" else {"order": now.order, "shards": layer.store.shards}
+        given: dict[str, Any] = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}
+        order: dict[str, Any] = {}
+        if now.order != "any":  # the host orders the keys
+            order = {"order": now.order, "shards": layer.store.shards}
+            given["kv_positions"] = layer.store.known_positions
         out = now.decode(query, key, value, comm, spec=spec, **given, **order)
     layer.attended()
     return out.transpose(1, 2).contiguous(), None

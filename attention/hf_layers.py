@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from attention.cache import ShardedKVCache
+from attention.growing import on_device
 from attention.shards import Positions
 from topocomm import MissingExtraError
 
@@ -49,10 +50,11 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.store.extend(key_states, value_states, self.sharded_tokens)
             self.queries = self.store.positions
         elif self.restoring is None:
-            self.queries = torch.arange(self.store.length, self.store.length + key_states.shape[2])
+            start, device = self.store.length, key_states.device
+            self.queries = torch.arange(start, start + key_states.shape[2], device=device)
             self.store.append(key_states, value_states)
         else:
-            self.queries = torch.from_numpy(self.restoring)
+            self.queries = on_device(self.restoring, key_states.device)
             self.store.restore(key_states, value_states, self.restoring)
         return self.show()
 

@@ -38,8 +38,13 @@ def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
     if not isinstance(partial.lse, np.ndarray):
         import torch
 
-        as_arrays = add_sinks(Partial(partial.out.detach().cpu().numpy(), partial.lse.detach().cpu().numpy()), sinks)
-        return Partial(*(torch.from_numpy(x).to(partial.lse.device) for x in as_arrays))
+        from attention.gpu.sinks import add_sinks_there
+        from attention.gpu.where import on_gpu
+
+        if on_gpu(partial.lse):
+            return Partial(*add_sinks_there(partial.out.detach(), partial.lse.detach(), sinks))
+        as_arrays = add_sinks(Partial(partial.out.detach().numpy(), partial.lse.detach().numpy()), sinks)
+        return Partial(*(torch.from_numpy(x) for x in as_arrays))
     lse = np.logaddexp(partial.lse.astype(np.float64), np.asarray(sinks, np.float64)[:, None])
     weights = np.exp(partial.lse - np.where(lse == -np.inf, 0.0, lse))
     out = np.where(weights[..., None] == 0, 0.0, weights[..., None] * partial.out)

@@ -16,13 +16,15 @@ import torch
 
 from attention.agreeing import agree_once
 from attention.arrays import DTYPES, Inputs
-from attention.communicators import state_of
+from attention.communicators import state_of, turns_of
+from attention.gpu.ring_memory import PartialsThere, Slots
+from attention.gpu.where import capturing, on_gpu
 from attention.local.cpu import attend
 from attention.ring_buffers import Partials, Scratch, Shard
 from attention.sharded import Options, ShardedCall
 from attention.spec import Spec
 from attention.visibility import Masking, Visibility
-from topocomm import Communicator, MismatchError
+from topocomm import Communicator, MismatchError, OperatorError
 
 if TYPE_CHECKING:
     from attention.partial import Partial
@@ -51,8 +53,11 @@ def ring_decode(  # noqa: PLR0913
     same bits, provided that they run the same CPU with the same number of torch threads: unlike in `tree_decode`,
     each rank computes everything itself.
 
-    Memory: two buffers of the largest shard, and P + 1 partials. They stay with the communicator, and so does a
-    reference to the last shard given.
+    Memory: two buffers of the largest shard, and P + 1 partials; on a GPU a third buffer, for a copy of this rank's
+    own. They stay with the communicator, and so does a reference to the last shard given.
+
+    On a GPU a stream of its own moves a shard while the current one attends another. Sizes are exchanged by the host,
+    which waits for the other ranks, not for the GPU; so no CUDA graph records the call.
 
     Raises:
         OperatorError: This rank's arguments do not fit, or positions are missing.
@@ -78,27 +83,28 @@ class _Ring:
         self.comm = comm
         self._own = Scratch()
         self._received = Scratch(), Scratch()
+        self._slots = Slots()
         self._shifts: dict[int, list[Any]] = {}
         """By number of messages, a shift for each hop."""
-        self._partials: Partials | None = None
+        self._partials: Partials | PartialsThere | None = None
 
     def run(self, inputs: Inputs, merged: Partial) -> None:
         """Attend all shards and write the merged partial; collective."""
         rank, size = self.comm.rank, self.comm.size
-        k, v = self._own.place("k", inputs.k), self._own.place("v", inputs.v)
         sizes, masked = self._exchange_sizes(inputs)
         visibility = inputs.visibility or (_all_visible(inputs) if masked else None)
-        keys = None
-        if visibility is not None:
-            keys = self._own.view("keys", (len(k), k.shape[2]), torch.int64).copy_(visibility.keys)
-        shards = self._in_turn(inputs, Shard(k, v, keys), sizes)
-        shifts = self._shifts_of(len(shards[0].buffers))
-        if self._partials is None or self._partials.shape != inputs.out_shape:
-            self._partials = Partials(inputs.out_shape, size)
+        keys = None if visibility is None else visibility.keys
+        if on_gpu(inputs.q):
+            turns_of(self.comm).take(inputs.q.device)
+            shards = self._slots.in_turn(inputs, keys, sizes, rank)
+        else:
+            shards = self._in_turn(inputs, keys, sizes)
+        shifts = self._shifts_of(2 if keys is None else 3)
+        partials = self._partials_of(inputs)
         for hop, shard in enumerate(shards):
-            seen = None if visibility is None or shard.keys is None else replace(visibility, keys=shard.keys)
+            seen = None if visibility is None or shard.keys is None else visibility.with_keys(shard.keys)
             now = replace(inputs, k=shard.k, v=shard.v, visibility=seen)
-            target = self._partials.of((rank - hop) % size)
+            target = partials.of((rank - hop) % size)
             if hop == size - 1:
                 attend(now, target)
             else:
@@ -106,14 +112,27 @@ class _Ring:
                 shift.start(shard.buffers, shards[hop + 1].buffers)
                 attend(now, target, between=shift.advance)
                 shift.wait()
-        self._partials.fold(merged)
+        partials.fold(merged)
+
+    def _partials_of(self, inputs: Inputs) -> Partials | PartialsThere:
+        shape, device = inputs.out_shape, inputs.q.device
+        known = self._partials
+        if on_gpu(inputs.q):
+            if not isinstance(known, PartialsThere) or known.shape != shape or known.device != device:
+                known = self._partials = PartialsThere(shape, self.comm.size, device)
+        elif not isinstance(known, Partials) or known.shape != shape:
+            known = self._partials = Partials(shape, self.comm.size)
+        return known
 
     def _exchange_sizes(self, inputs: Inputs) -> tuple[list[int], bool]:
         """(keys per rank, whether any rank masks).
 
         Raises:
+            OperatorError: A CUDA graph is being captured.
             MismatchError: Ranks differ in what they must agree on.
         """
+        if capturing(inputs.q.device):
+            raise OperatorError("ring_decode: the host exchanges sizes, which no CUDA graph records; use tree_decode")
         shape = (*inputs.q.shape, inputs.k.shape[1], inputs.v.shape[3], DTYPES.index(inputs.k.dtype))
         record = np.array([inputs.k.shape[2], inputs.visibility is not None, *shape], np.int64)
         records = [r.view(np.int64).tolist() for r in self.comm.allgather_bytes(record.view(np.uint8))]
@@ -125,14 +144,17 @@ class _Ring:
             )
         return [other[0] for other in records], any(other[1] for other in records)
 
-    def _in_turn(self, inputs: Inputs, own: Shard, sizes: list[int]) -> list[Shard]:
+    def _in_turn(self, inputs: Inputs, keys: torch.Tensor | None, sizes: list[int]) -> list[Shard]:
         """The shards in the order in which they are in hand: this rank's, then those that arrive."""
         rank, size = self.comm.rank, self.comm.size
-        masked = own.keys is not None
+        k, v = self._own.place("k", inputs.k), self._own.place("v", inputs.v)
+        masked = keys is not None
+        if keys is not None:
+            keys = self._own.view("keys", (len(k), k.shape[2]), torch.int64).copy_(keys)
         if size > 1:
             for scratch in self._received:
                 scratch.shard(inputs, max(sizes), masked)  # grows at most once a call
-        shards = [own]
+        shards = [Shard(k, v, keys)]
         for hop in range(size - 1):
             n = sizes[(rank - hop - 1) % size]
             shards.append(self._received[hop % 2].shard(inputs, n, masked))
@@ -146,5 +168,7 @@ class _Ring:
 
 
 def _all_visible(inputs: Inputs) -> Visibility:
-    queries = torch.zeros((1, inputs.q.shape[2]), dtype=torch.int64)
-    return Visibility.of(Spec(), queries, torch.zeros((1, inputs.k.shape[2]), dtype=torch.int64))
+    queries, keys = (
+        torch.zeros((1, x.shape[2]), dtype=torch.int64, device=inputs.q.device) for x in (inputs.q, inputs.k)
+    )
+    return Visibility.of(Spec(), queries, keys)

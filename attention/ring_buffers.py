@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from attention.arrays import Inputs
+from attention.gpu.where import on_gpu
 from attention.merge import LOGSUMEXP
 from attention.partial import Partial
 from topocomm import Layout
 
 ALIGNMENT_BYTES = 64
 """Alignment of torch's memory. Shards at other addresses are copied: matrix products may round by alignment."""
+
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,11 @@ class Shard:
     keys: torch.Tensor | None
 
     @property
-    def buffers(self) -> list[NDArray[np.uint8]]:
-        """The memory, as bytes."""
+    def buffers(self) -> list[Any]:
+        """The memory, as bytes: NumPy arrays, or tensors on a GPU."""
         parts = [self.k, self.v] if self.keys is None else [self.k, self.v, self.keys]
-        return [part.view(-1).view(torch.uint8).numpy() for part in parts]
+        as_bytes = [part.view(-1).view(torch.uint8) for part in parts]
+        return as_bytes if on_gpu(self.k) else [part.numpy() for part in as_bytes]
 
 
 class Scratch:
@@ -45,12 +50,13 @@ class Scratch:
     def __init__(self) -> None:
         self._parts: dict[str, torch.Tensor] = {}
 
-    def view(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    def view(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device = HOST) -> torch.Tensor:
         """An uninitialised tensor; the same memory at every call until it has to grow."""
         needed_bytes = prod(shape) * dtype.itemsize
         part = self._parts.get(name)
-        if part is None or part.numel() < needed_bytes:
-            part = self._parts[name] = torch.empty(needed_bytes + needed_bytes // 8, dtype=torch.uint8)
+        if part is None or part.numel() < needed_bytes or part.device != device:
+            room = needed_bytes + needed_bytes // 8
+            part = self._parts[name] = torch.empty(room, dtype=torch.uint8, device=device)
         return part[:needed_bytes].view(dtype).view(shape)
 
     def place(self, name: str, x: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from attention.arrays import DTYPES, Inputs
+from attention.gpu.where import on_gpu, on_host
 from attention.spec import Spec
 from attention.visibility import Visibility
 from topocomm import Communicator, MismatchError, OperatorError
@@ -28,7 +29,7 @@ LAYOUTS = ("contiguous", "zigzag")
 MOST_PIECES = 4
 """A part with more runs of consecutive positions than this is attended whole: zigzag has two, random order many."""
 
-AGREED = ("layout", "gradients", "spec", "batch", "heads", "d", "kv_heads", "d_v", "dtype of k and v")
+AGREED = ("layout", "gradients", "memory", "spec", "batch", "heads", "d", "kv_heads", "d_v", "dtype of k and v")
 
 
 def sequence_slices(layout: str, length: int, ranks: int, rank: int) -> list[slice]:
@@ -114,7 +115,7 @@ def agree_on_parts(
     batch, heads, _, d = inputs.q.shape
     shape = (batch, heads, d, inputs.k.shape[1], inputs.v.shape[3], DTYPES.index(inputs.k.dtype))
     digest = int.from_bytes(hashlib.blake2b(repr(inputs.spec).encode(), digest_size=7).digest())
-    records = _gathered(comm, np.array([n, form, gradients, digest, *shape], np.int64))
+    records = _gathered(comm, np.array([n, form, gradients, on_gpu(inputs.q), digest, *shape], np.int64))
     _check_agreement(function, comm.rank, records)
     sizes = [int(record[0]) for record in records]
     if mine is None:
@@ -136,7 +137,7 @@ def _gathered(comm: Communicator, record: NDArray[np.int64]) -> list[Any]:
 def _check_agreement(function: str, rank: int, records: list[Any]) -> None:
     for other, record in enumerate(records):
         differing = [
-            name if name in ("layout", "gradients", "spec") else f"{name} ({theirs}, not {ours})"
+            name if name in ("layout", "gradients", "memory", "spec") else f"{name} ({theirs}, not {ours})"
             for name, theirs, ours in zip(AGREED, record[1:].tolist(), records[0][1:].tolist(), strict=True)
             if theirs != ours
         ]
@@ -187,7 +188,7 @@ def _check_sequence(function: str, rank: int, positions: list[NDArray[np.int64]]
 
 
 def _checked(function: str, given: Any, n: int) -> NDArray[np.int64]:
-    positions = torch.as_tensor(given)
+    positions = torch.as_tensor(on_host(given))
     if positions.dtype == torch.bool or positions.is_floating_point() or positions.shape != (n,):
         raise OperatorError(
             f"{function}: positions must be integers [{n}], one for each of this rank's tokens, got "

@@ -46,8 +46,8 @@ def ring_attention(
     with the communicator. Positions that are given are sent to all ranks, 8 bytes a token.
 
     Args:
-        q: This rank's queries [batch, heads, n_local, d], float32, float16 or bfloat16, NumPy or torch (CPU); n_local
-            may differ between ranks and may be 0.
+        q: This rank's queries [batch, heads, n_local, d], float32, float16 or bfloat16, NumPy or torch, all ranks' in
+            host memory or all on GPUs; n_local may differ between ranks and may be 0.
         k: Its keys [batch, kv_heads, n_local, d]; heads is a multiple of kv_heads.
         v: Its values [batch, kv_heads, n_local, d_v], of k's dtype.
         comm: A topocomm.Communicator; or an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh.

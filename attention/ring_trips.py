@@ -8,8 +8,12 @@ from typing import Any
 
 import torch
 
+from attention import gpu
 from attention.arrays import Inputs
 from attention.backward import backward_block
+from attention.communicators import turns_of
+from attention.gpu.ring_memory import Slots
+from attention.gpu.where import on_gpu
 from attention.local.cpu import attend
 from attention.partial import Partial, add_sinks
 from attention.ring_buffers import Running, Scratch, Shard
@@ -29,11 +33,14 @@ class Trips:
         self._own = Scratch()
         self._received = Scratch(), Scratch()
         self._sums = Scratch(), Scratch()
+        self._slots = Slots()
         self._shifts: dict[int, Any] = {}
         """By number of messages."""
 
     def forward(self, inputs: Inputs, parts: Parts) -> Partial:
         """The float32 result for this rank's queries; collective."""
+        if on_gpu(inputs.q):
+            return self._forward_there(inputs, parts)
         rank, size = self.comm.rank, self.comm.size
         shape = inputs.out_shape
         running = {rows.start: Running((*shape[:2], rows.stop - rows.start, shape[3])) for rows in parts.pieces[rank]}
@@ -55,6 +62,29 @@ class Trips:
                 target[:, :, rows].copy_(found)
         return whole if inputs.spec.sinks is None else add_sinks(whole, inputs.spec.sinks)
 
+    def _forward_there(self, inputs: Inputs, parts: Parts) -> Partial:
+        """The same on a GPU: every block is merged onto the result by the kernel that attends it.
+
+        No row is left out: a query sees its own key.
+        """
+        rank, size = self.comm.rank, self.comm.size
+        whole, shards = inputs.empty_partial(), self._in_turn(inputs, parts)
+        begun: set[int] = set()
+        for hop, shard in enumerate(shards):
+            shift = None
+            if hop < size - 1:
+                shift = self._shift(2)
+                shift.start(shard.buffers, shards[hop + 1].buffers)
+            for rows, part, seen in parts.blocks((rank - hop) % size):
+                running = Partial(*(x[:, :, rows] for x in whole))
+                gpu.attend_onto(_block(inputs, shard, rows, part, seen), running, first=rows.start not in begun)
+                begun.add(rows.start)
+                if shift is not None:
+                    shift.advance()
+            if shift is not None:
+                shift.wait()
+        return whole if inputs.spec.sinks is None else add_sinks(whole, inputs.spec.sinks)
+
     def backward(
         self, inputs: Inputs, parts: Parts, result: Partial, arriving: Partial
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -70,17 +100,18 @@ class Trips:
             arriving: The gradients of out and of lse; that of lse may be None.
         """
         size = self.comm.size
-        dq = torch.zeros(inputs.q.shape, dtype=torch.float32)
+        dq = inputs.q.new_zeros(inputs.q.shape, dtype=torch.float32)
         shards = self._in_turn(inputs, parts)
-        summed = NOTHING  # gradients for the shard that was in hand before
+        nothing = NOTHING if not on_gpu(dq) else Shard(dq.new_empty(0), dq.new_empty(0), None)
+        summed = nothing  # gradients for the shard that was in hand before
         for step in range(size + 1 if size > 1 else 1):
-            shift, coming = None, NOTHING
+            shift, coming = None, nothing
             if size > 1:
                 shift = self._shift(4)
-                coming = self._coming(inputs, parts, step)
-                leaving, next_one = shards[step : step + 2] if step < size - 1 else (NOTHING, NOTHING)
+                coming = nothing if step == 0 else self._coming(inputs, parts, step)
+                leaving, next_one = shards[step : step + 2] if step < size - 1 else (nothing, nothing)
                 shift.start(leaving.buffers + summed.buffers, next_one.buffers + coming.buffers)
-            found = NOTHING
+            found = nothing
             if step < size:
                 blocks = [
                     (rows, part, _block(inputs, shards[step], rows, part, seen))
@@ -101,6 +132,9 @@ class Trips:
     def _in_turn(self, inputs: Inputs, parts: Parts) -> list[Shard]:
         """The shards in the order in which they are in hand: this rank's, then those that arrive."""
         rank, size, sizes = self.comm.rank, self.comm.size, parts.sizes
+        if on_gpu(inputs.q):
+            turns_of(self.comm).take(inputs.q.device)
+            return self._slots.in_turn(inputs, None, sizes, rank)
         if size > 1:
             for scratch in self._received:
                 scratch.shard(inputs, max(sizes), masked=False)  # grows at most once a call
@@ -113,15 +147,14 @@ class Trips:
 
     def _coming(self, inputs: Inputs, parts: Parts, step: int) -> Shard:
         """Where the gradients for the shard in hand arrive: own memory at last, which the caller gets."""
-        if step == 0:
-            return NOTHING
         size, scratch = self.comm.size, self._sums[step % 2]
         n = parts.sizes[(self.comm.rank - step) % size]
         shapes = [(*x.shape[:2], n, x.shape[3]) for x in (inputs.k, inputs.v)]
         if step == size:
-            dk, dv = (torch.empty(shape, dtype=torch.float32) for shape in shapes)
+            dk, dv = (inputs.k.new_empty(shape, dtype=torch.float32) for shape in shapes)
         else:
-            dk, dv = (scratch.view(name, shape, torch.float32) for name, shape in zip("kv", shapes, strict=True))
+            like = torch.float32, inputs.k.device
+            dk, dv = (scratch.view(name, shape, *like) for name, shape in zip("kv", shapes, strict=True))
         return Shard(dk, dv, None)
 
     def _shift(self, messages: int) -> Any:
@@ -146,7 +179,7 @@ def _contribution(
 ) -> Shard:
     """What this rank's queries add to the gradients of a shard, float32; their own are added to dq."""
     (out, lse), (d_out, d_lse) = results
-    dk, dv = (torch.zeros(x.shape, dtype=torch.float32) for x in (shard.k, shard.v))
+    dk, dv = (x.new_zeros(x.shape, dtype=torch.float32) for x in (shard.k, shard.v))
     for rows, part, inputs in blocks:
         whole = out[:, :, rows], lse[:, :, rows]
         of_lse = None if d_lse is None else d_lse[:, :, rows]

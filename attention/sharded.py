@@ -65,7 +65,9 @@ class ShardedCall(NamedTuple):
         call = cls(comm, inputs, heads, q, None, options)
         if options.out is None:
             return call
-        return call._replace(target=check_out(function, "out", options.out, call.shape, inputs.q.dtype))
+        return call._replace(
+            target=check_out(function, "out", options.out, call.shape, inputs.q.dtype, inputs.q.device)
+        )
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -75,9 +77,10 @@ class ShardedCall(NamedTuple):
 
     def empty(self) -> Partial:
         """Uninitialised float32 tensors for the merged partial; `out` is the result itself where that can be."""
+        device = self.inputs.q.device
         direct = self.target is not None and self.target.dtype == torch.float32 and self.target.is_contiguous()
-        out = self.target if direct else torch.empty(self.shape, dtype=torch.float32)
-        return Partial(out, torch.empty(self.shape[:3], dtype=torch.float32))
+        out = self.target if direct else torch.empty(self.shape, dtype=torch.float32, device=device)
+        return Partial(out, torch.empty(self.shape[:3], dtype=torch.float32, device=device))
 
     def finish(self, merged: Partial) -> Any:
         """The result in the caller's kind and dtype: out, or Partial(out, lse); sinks are counted here."""

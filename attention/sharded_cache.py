@@ -153,7 +153,7 @@ class ShardedCache(Cache):
         for layer in self.sharded_layers:
             layer.adopted()
         if tokens and tokens >= recovery.length:
-            self.record.spread(comm, root, batch, tokens)
+            self.record.spread(comm, root, batch, tokens, self._model.device)
         if anew:
             self._fill(recovery.length)
         else:

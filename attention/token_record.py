@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from attention.growing import Growing
@@ -59,12 +60,12 @@ class TokenRecord:
             return
         count = ids.shape[1]
         if places is None:
-            places = torch.arange(start, start + count)[None]
+            places = torch.arange(start, start + count, device=ids.device)[None]
         if places.shape not in ((1, count), ids.shape):
             return
         fits = mask is not None and mask.shape == (len(ids), start + count)  # the mask function refuses others
         present = mask[:, start:] if mask is not None and fits else torch.ones_like(ids)
-        rows = [x.long().expand_as(ids) for x in (ids, places, present)]
+        rows = [x.to(ids.device).long().expand_as(ids) for x in (ids, places, present)]
         self._rows.append(torch.stack(rows, -1)[:, None])
 
     def truncate(self, length: int) -> None:
@@ -81,9 +82,9 @@ class TokenRecord:
         """Forget everything."""
         self._rows.clear()
 
-    def spread(self, comm: Communicator, root: int, batch: int, length: int) -> None:
-        """Take over the record of rank `root`, which has this batch and length; collective."""
-        told = torch.zeros((batch, 1, length, 3), dtype=torch.int64)
+    def spread(self, comm: Communicator, root: int, batch: int, length: int, device: torch.device) -> None:
+        """Take over the record of rank `root`, which has this batch and length, on a device; collective."""
+        told = np.zeros((batch, 1, length, 3), np.int64)
         if comm.rank == root:
-            told = self._rows.view().contiguous()
-        self._rows.replace(comm.broadcast(told, root=root))
+            told = self._rows.view().cpu().contiguous().numpy()
+        self._rows.replace(torch.from_numpy(comm.broadcast(told, root=root)).to(device))

@@ -8,9 +8,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attention import gpu
 from attention.agreeing import agree_once
+from attention.arrays import empty_partial
 from attention.canonical import canonical_partials
-from attention.communicators import kept, prepared, state_of
+from attention.communicators import kept, prepared, state_of, turns_of
+from attention.gpu.canonical import canonical_there
+from attention.gpu.where import on_gpu
 from attention.local.cpu import attend
 from attention.merge import LOGSUMEXP, LSE, OUT
 from attention.partial import Partial
@@ -55,7 +59,8 @@ def tree_decode(  # noqa: PLR0913
     length. Shyam et al., "Tree Attention" (2024), section 5, with its three all-reduces made one.
 
     Args:
-        q: Queries [batch, heads, q_len, d], float32, float16 or bfloat16, NumPy or torch (CPU); the same on all ranks.
+        q: Queries [batch, heads, q_len, d], float32, float16 or bfloat16, NumPy or torch; the same on all ranks. On all
+            ranks in host memory, or on all on a GPU; then the call is asynchronous, as torch's operations are.
         k_shard: This rank's keys [batch, kv_heads, n_local, d]; n_local may differ between ranks and may be 0. With
             block_tables [pages, kv_heads, page size, d].
         v_shard: This rank's values [batch, kv_heads, n_local, d_v]; likewise.
@@ -67,10 +72,10 @@ def tree_decode(  # noqa: PLR0913
             are by default the last of the sequence.
         kv_positions: Global positions of this rank's keys, [n_local] or [batch, n_local], in any order; likewise.
         kv_mask: Bool [n_local] or [batch, n_local], True where a key exists; None: all exist.
-        kv_lengths: Integers [batch]: only the first so many local keys exist. None: all.
+        kv_lengths: Integers [batch]: only the first so many local keys exist. None: all. On a GPU it is not looked at.
         block_tables: Integers [batch, pages of an entry]: where the keys of an entry lie, as in `local_attention`.
         order: "any": the plan's own tree. "canonical": one tree over virtual shards, so that the bits do not depend on
-            how many ranks there are; kv_positions [n_local] are needed then.
+            how many ranks there are; kv_positions [n_local] are needed then, on a GPU best in host memory.
         shards: Of canonical order, which virtual shard a position belongs to and which a rank owns; None:
             ShardMap(comm.size), which deals blocks of 16 tokens to 64 virtual shards in turn.
         result: "all": every rank gets all heads. "heads": rank r gets the heads from r heads // P to
@@ -100,7 +105,11 @@ def tree_decode(  # noqa: PLR0913
             (found at the first call of a kind, and by verification); or verification found a wrong result.
         DeadlineError, RankFailedError: Another rank did not come, or failed.
 
-    Accuracy: scores, softmax and merges are float32; |out - exact| <= 1e-5 max |v| for float32 inputs.
+    On a GPU a call that ran once can be recorded in a CUDA graph, with positions, masks and lengths on the GPU, without
+    verify, where values travel by NCCL.
+
+    Accuracy: scores, softmax and merges are float32; |out - exact| <= 1e-5 max |v| for float32 inputs. On a GPU more
+    than 16 queries have their weights rounded to the dtype of k and v.
     """
     plain = order == "any" and result == "all" and wire == "float32" and verify is False
     masked = not (q_positions is kv_positions is kv_mask is kv_lengths is block_tables is None)
@@ -124,7 +133,7 @@ def tree_decode(  # noqa: PLR0913
     call = ShardedCall.begin("tree_decode", q, (k_shard, v_shard), comm, options)
     agree_once("tree_decode", call, (("order", order), ("result", result), ("wire", wire)))
     watch = None
-    if verify is not False and due(call.comm, verify) and call.inputs.q.numel():
+    if verify is not False and due(call.comm, verify, call.inputs.q.device) and call.inputs.q.numel():
         watch = Verification(call, wire)
     if order == "canonical":
         merged = _canonical(call, watch, shards or ShardMap(call.comm.size))
@@ -165,19 +174,26 @@ def _check_choices(order: str, wire: str, shards: ShardMap | None) -> None:
 
 def _reduced(call: ShardedCall, watch: Verification | None) -> Partial:
     """All heads by one all-reduce."""
-    comm, shape = call.comm, call.inputs.out_shape
-    reduction = kept(comm, shape, lambda: comm.prepare("allreduce", like=_arrays(shape), operator=LOGSUMEXP))
+    comm, shape, device = call.comm, call.inputs.out_shape, call.inputs.q.device
+    there = on_gpu(call.inputs.q)
+    empty = (lambda: empty_partial(shape, device)._asdict()) if there else lambda: _arrays(shape)
+    key = (shape, device if there else None)
+    reduction = kept(comm, key, lambda: comm.prepare("allreduce", like=empty(), operator=LOGSUMEXP))
     # Where the plan sends the payload whole, the partial is written straight into the send buffer.
     mine = reduction.input
     if mine is None:
-        mine = _arrays(shape)
+        mine = empty()
     partial = _tensors(mine)
+    if there:
+        turns_of(comm).take(device, reduction)
     attend(call.inputs, partial)
     if watch is not None:
         watch.note(partial.lse)
     if call.target is None:
-        remember(comm, call.inputs, call.options.spec, reduction)
-    place = None if call.target is None else {name: x.numpy() for name, x in call.empty()._asdict().items()}
+        remember(comm, call.inputs, call.options.spec, key)
+    place = None if call.target is None else call.empty()._asdict()
+    if place is not None and not there:
+        place = {name: x.numpy() for name, x in place.items()}
     return _tensors(reduction(mine, out=place))
 
 
@@ -186,33 +202,42 @@ def _arrays(shape: tuple[int, ...]) -> dict[str, NDArray[np.float32]]:
     return {OUT: np.empty(shape, np.float32), LSE: np.empty(shape[:3], np.float32)}
 
 
-def _tensors(partial: dict[str, NDArray[np.float32]]) -> Partial:
-    return Partial(torch.from_numpy(partial[OUT]), torch.from_numpy(partial[LSE]))
+def _tensors(partial: dict[str, Any]) -> Partial:
+    out, lse = partial[OUT], partial[LSE]
+    return Partial(torch.from_numpy(out), torch.from_numpy(lse)) if isinstance(out, np.ndarray) else Partial(out, lse)
 
 
 def _scattered(call: ShardedCall, watch: Verification | None) -> Partial:
     """This rank's heads by one reduce-scatter, whose rows are heads."""
     batch, heads, q_len, d_v = call.inputs.out_shape
     counts = [part.stop - part.start for part in (head_range(heads, call.comm.size, r) for r in range(call.comm.size))]
-    by_heads = Partial(torch.empty(heads, batch, q_len, d_v), torch.empty(heads, batch, q_len))
-    attend(call.inputs, Partial(*(x.transpose(0, 1) for x in by_heads)))
+    by_heads = empty_partial((heads, batch, q_len, d_v), call.inputs.q.device)._asdict()
+    reduction = prepared(call.comm, "reduce_scatter", by_heads, LOGSUMEXP, rows=tuple(counts))
+    if on_gpu(call.inputs.q):
+        turns_of(call.comm).take(call.inputs.q.device, reduction)
+        by_heads = by_heads if reduction.input is None else reduction.input
+    attend(call.inputs, Partial(*(by_heads[name].transpose(0, 1) for name in (OUT, LSE))))
     if watch is not None:
-        watch.note(by_heads.lse.transpose(0, 1))
-    reduction = prepared(call.comm, "reduce_scatter", by_heads._asdict(), LOGSUMEXP, rows=tuple(counts))
-    found = reduction(by_heads._asdict())
+        watch.note(by_heads[LSE].transpose(0, 1))
+    found = reduction(by_heads)
     return Partial(*(found[name].transpose(0, 1).contiguous() for name in (OUT, LSE)))
 
 
 def _sixteen_bit(call: ShardedCall, watch: Verification | None) -> Partial:
     """Partials rounded to bfloat16 go to all ranks, which fold them alike: nothing is rounded twice."""
-    inputs, size = call.inputs, call.comm.size
+    inputs = call.inputs
     mine = inputs.empty_partial()
     attend(inputs, mine)
     if watch is not None:
         watch.note(mine.lse)
     sent = {OUT: mine.out.bfloat16()[None], LSE: mine.lse[None]}
-    found = prepared(call.comm, "allgather", sent)(sent)
-    state = state_of(call.comm)
+    gather = prepared(call.comm, "allgather", sent)
+    if on_gpu(inputs.q):
+        turns_of(call.comm).take(inputs.q.device, gather)
+    found = gather(sent)
+    if on_gpu(inputs.q):
+        return _own_heads(call, gpu.fold(found[OUT], found[LSE]))
+    state, size = state_of(call.comm), call.comm.size
     partials = state.get("partials")
     if partials is None or partials.shape != inputs.out_shape:
         partials = state["partials"] = Partials(inputs.out_shape, size)
@@ -226,7 +251,9 @@ def _sixteen_bit(call: ShardedCall, watch: Verification | None) -> Partial:
 
 def _canonical(call: ShardedCall, watch: Verification | None, shards: ShardMap) -> Partial:
     """One partial per virtual shard, merged by the tree over all virtual shards."""
-    parts = canonical_partials(call.inputs, call.comm, shards, call.options.masking.kv_positions)._asdict()
+    positions = call.options.masking.kv_positions
+    make = canonical_there if on_gpu(call.inputs.q) else canonical_partials
+    parts = make(call.inputs, call.comm, shards, positions)._asdict()
     if watch is not None:
         watch.note(torch.logsumexp(parts[LSE], 0))
     ranges = shards.virtual_range(call.comm.rank)

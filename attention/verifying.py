@@ -3,7 +3,7 @@
 Of all heads: the ranks' weights exp(local lse - lse) add up to 1 (so lse is that of all keys, each counted once), lse
 is not below any rank's own, all ranks hold the same bits and gave the same queries, and where positions are given,
 every key is on one rank. Of one head, another in every verified call: attention over all keys in float64, from the
-same keys and values.
+same keys and values. What is checked of a call on a GPU is waited for, in the calls that are verified alone.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from attention import gpu
 from attention.communicators import state_of
 from attention.coverage import fault, key_ranges
+from attention.gpu.where import capturing, on_gpu
 from attention.partial import Partial
 from attention.sharded import ShardedCall
 from topocomm import Communicator, MismatchError, OperatorError
@@ -25,21 +27,23 @@ EVERY = 64
 TOLERANCE = 1e-5
 """Of out, relative to the largest of the ranks' partial outs; of lse and of the sum of weights."""
 ROUNDING = {torch.float32: 0.0, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
-"""What rounding adds to it: on the wire, and in the result."""
+"""What rounding adds to it: on the wire, in the result, and of the weights of many queries on a GPU."""
 CHUNK = 1 << 14
 """Keys whose scores are in memory at a time."""
 DIGEST_BYTES = 16
 Exact = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-def due(comm: Communicator, verify: bool | int) -> bool:
+def due(comm: Communicator, verify: bool | int, device: torch.device) -> bool:
     """Whether this call is one of those to be verified; counts calls.
 
     Raises:
-        OperatorError: `verify` is neither a truth value nor a number of calls.
+        OperatorError: `verify` is neither a truth value nor a number of calls, or a CUDA graph is captured.
     """
     if verify is False:
         return False
+    if capturing(device):
+        raise OperatorError("verify reads results back, which no CUDA graph does; capture the call with verify=False")
     every = EVERY if verify is True else verify
     if not isinstance(every, int) or every < 1:
         raise OperatorError(f"verify must be True, False or a number of calls of which one is verified, got {verify!r}")
@@ -57,14 +61,16 @@ class Verification:
         turn: int = state.get("verified", 0)
         state["verified"] = turn + 1
         batch, heads = call.inputs.q.shape[:2]
-        self.call, self.wire = call, ROUNDING[getattr(torch, wire)]
+        self.call, self.rounding = call, ROUNDING[getattr(torch, wire)]
+        if on_gpu(call.inputs.q) and not gpu.decodes(call.inputs):  # the prefill kernel rounds weights
+            self.rounding += ROUNDING[call.inputs.k.dtype]
         self.entry, self.head = turn // heads % batch, turn % heads
         self.lse = np.empty(0, np.float32)
         self.keys = key_ranges("tree_decode", call.inputs, call.options.masking)
 
     def note(self, lse: torch.Tensor) -> None:
         """This rank's own lse [batch, heads, q_len], before the merge."""
-        self.lse = lse.detach().numpy().astype(np.float32).copy()
+        self.lse = lse.detach().cpu().numpy().astype(np.float32).copy()
 
     def check(self, merged: Partial) -> None:
         """Check the merged partial; collective.
@@ -102,7 +108,7 @@ class Verification:
         """What is wrong with lse, if anything is."""
         own = np.stack([np.frombuffer(one[: self.lse.nbytes], np.float32).reshape(self.lse.shape) for one in records])
         own = own[:, :, self.call.heads].astype(np.float64)
-        lse = merged.lse.numpy().astype(np.float64)
+        lse = merged.lse.cpu().numpy().astype(np.float64)
         with np.errstate(invalid="ignore"):
             weights = np.where(own == -np.inf, 0.0, np.exp(own - lse))
             low = (lse < own - TOLERANCE * np.maximum(1, abs(own))).any(0)
@@ -131,9 +137,9 @@ class Verification:
         total = np.where(weights.sum(0) == 0, 1, weights.sum(0))
         exact = (weights[..., None] * outs).sum(0) / total[:, None]
         here = self.entry, self.head - self.call.heads.start
-        got, largest = merged.out[here].numpy().astype(np.float64), abs(outs).max(initial=0.0)
+        got, largest = merged.out[here].cpu().numpy().astype(np.float64), abs(outs).max(initial=0.0)
         off = abs(got - exact).max(initial=0.0)
-        limit = (TOLERANCE + self.wire) * largest
+        limit = (TOLERANCE + self.rounding) * largest
         if off > limit or np.isnan(off):
             return (
                 f"head {self.head} of entry {self.entry} is wrong by {off:.3g}, {limit:.3g} would be rounding: "
@@ -147,7 +153,7 @@ def _digest(*tensors: torch.Tensor) -> bytes:
     for one in tensors:
         if one.numel() == 0:  # of no heads: strides may be anything
             continue
-        found.update(one.contiguous().view(torch.uint8).numpy().tobytes())
+        found.update(one.contiguous().view(torch.uint8).cpu().numpy().tobytes())
     return found.digest()
 
 
@@ -157,11 +163,7 @@ def exact_head(call: ShardedCall, entry: int, head: int) -> Exact:
     q_len, d_v = inputs.q.shape[2], inputs.v.shape[3]
     q = inputs.q[entry, head].double() * inputs.scale
     kv_head = head // (inputs.q.shape[1] // inputs.k.shape[1])
-    out, total, top = (
-        torch.zeros(q_len, d_v).double(),
-        torch.zeros(q_len).double(),
-        torch.full((q_len,), -torch.inf).double(),
-    )
+    out, total, top = q.new_zeros(q_len, d_v), q.new_zeros(q_len), q.new_full((q_len,), -torch.inf)
     for start in range(0, inputs.n, CHUNK):
         part = slice(start, min(start + CHUNK, inputs.n))
         k, v = (x[kv_head].double() for x in inputs.entry(entry, part))
@@ -180,4 +182,5 @@ def exact_head(call: ShardedCall, entry: int, head: int) -> Exact:
         weights, decay = torch.exp(scores - base[:, None]), torch.exp(top - base)
         total, out, top = total * decay + weights.sum(1), out * decay[:, None] + weights @ v, higher
     some = torch.where(total == 0, 1, total)
-    return (out / some[:, None]).numpy(), (torch.where(top == -torch.inf, 0, top) + total.log()).numpy()
+    lse = torch.where(top == -torch.inf, 0, top) + total.log()
+    return (out / some[:, None]).cpu().numpy(), lse.cpu().numpy()

@@ -47,6 +47,10 @@ class Visibility:
         )
         return cls(low.contiguous(), high.contiguous(), queries.contiguous(), keys.contiguous())
 
+    def with_keys(self, keys: torch.Tensor) -> Visibility:
+        """The same queries with keys at other positions."""
+        return Visibility(self.low, self.high, self.queries, keys)
+
     def entry(self, batch: int, rows: slice, part: slice) -> tuple[torch.Tensor, ...]:
         """(low, high, queries, keys) of some queries and keys of one batch entry."""
         of_queries = [x[batch if len(x) > 1 else 0, rows] for x in (self.low, self.high, self.queries)]
@@ -91,7 +95,7 @@ def present_keys(function: str, batch: int, n: int, masking: Masking) -> torch.T
         mask = told(masking.kv_mask)
         if mask.dtype != torch.bool:
             raise OperatorError(f"{function}: kv_mask must be bool, True where a key exists, got {mask.dtype}")
-        present = _per_entry(function, "kv_mask", mask, batch, n)
+        present = entries_of(function, "kv_mask", mask, batch, n)
     if masking.kv_lengths is not None:
         lengths = told(masking.kv_lengths)
         if lengths.shape != (batch,) or lengths.is_floating_point() or not ((lengths >= 0) & (lengths <= n)).all():
@@ -133,11 +137,11 @@ def positions_of(function: str, name: str, given: Any, batch: int, count: int) -
     positions = told(given)
     if positions.dtype == torch.bool or positions.is_floating_point():
         raise OperatorError(f"{function}: {name} must be integers, got {positions.dtype}")
-    return _per_entry(function, name, positions, batch, count).to(torch.int64)
+    return entries_of(function, name, positions, batch, count).to(torch.int64)
 
 
-def _per_entry(function: str, name: str, x: torch.Tensor, batch: int, count: int) -> torch.Tensor:
-    """[count], [1, count] or [batch, count] as [1 or batch, count]."""
+def entries_of(function: str, name: str, x: torch.Tensor, batch: int, count: int) -> torch.Tensor:
+    """Values for each of `count` queries or keys, [count], [1, count] or [batch, count], as [1 or batch, count]."""
     if x.shape not in ((count,), (1, count), (batch, count)):
         raise OperatorError(
             f"{function}: {name} must be [{count}] or [batch, {count}] with batch {batch}, got {list(x.shape)}"

@@ -6,10 +6,14 @@ The functions here choose between the two kinds of kernel.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import torch
 
     from attention.arrays import Inputs
     from attention.partial import Partial
@@ -28,13 +32,87 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
     The call returns when the kernel is launched. `between` is called once, so that messages move meanwhile.
 
     Raises:
-        OperatorError: The inputs have pages, which this does not cover.
+        OperatorError: There are pages and many queries, or forms of arrays for which the decode kernel is not made.
         MissingExtraError: triton is not installed.
     """
-    _check_no_pages("attend", inputs.pages)
-    _prefill("attend").attend_inputs(inputs, result)
+    from attention.gpu.where import current
+
+    with current(inputs.q.device):
+        if decodes(inputs):
+            _decode_inputs(inputs, result)
+        else:
+            _check_no_pages("attend", inputs.pages)
+            _prefill_inputs(inputs, result)
     if between is not None:
         between()
+
+
+def attend_onto(inputs: Inputs, running: Partial, *, first: bool) -> None:
+    """Merge the attention of checked inputs without pages, of any number of queries, onto a float32 partial there.
+
+    Args:
+        inputs: On the GPU; positions in host memory that are contiguous take the fast way.
+        running: `out` dense in its last axis.
+        first: Write it, whatever it holds.
+    """
+    _prefill("attend").attend_inputs(inputs, running, merges=not first)
+
+
+def fold(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> Partial:
+    """The left fold of partials on a GPU, out [*rows, dim] and lse [*rows] each: one launch for up to 16.
+
+    Raises:
+        MissingExtraError: triton is not installed.
+    """
+    from attention.gpu.where import current
+    from attention.partial import Partial
+
+    try:
+        from attention.kernels.gpu_states import merge_on_device
+    except ModuleNotFoundError as error:
+        raise _no_triton("merge_states") from error
+    with current(lses[0].device):
+        return Partial(*merge_on_device(tuple(outs), tuple(lses)))
+
+
+def decodes(inputs: Inputs) -> bool:
+    """Whether the decode kernel takes checked inputs."""
+    return _decodes((inputs.q, inputs.k, inputs.v), None)
+
+
+def without_sinks(spec: Spec) -> Spec:
+    """The spec of a partial, which counts no sinks."""
+    return spec if spec.sinks is None else _without_sinks(spec)
+
+
+@cache
+def _without_sinks(spec: Spec) -> Spec:
+    return replace(spec, sinks=None)
+
+
+def _decode_inputs(inputs: Inputs, result: Partial) -> None:
+    from attention.gpu.decode import decode_partial
+    from attention.gpu.seen import masking_of
+
+    seen = masking_of(inputs.visibility, inputs.spec, inputs.q.device)._replace(block_tables=inputs.pages)
+    dense = result if all(x.is_contiguous() for x in result) else inputs.empty_partial()
+    spec = without_sinks(inputs.spec)
+    decode_partial(inputs.q, inputs.k, inputs.v, spec=spec, out=dense, **seen._asdict())
+    if dense is not result:
+        for target, found in zip(result, dense, strict=True):
+            target.copy_(found)
+
+
+def _prefill_inputs(inputs: Inputs, result: Partial) -> None:
+    """As the caller gave them, positions in host memory may be contiguous, which is the fast way."""
+    from attention.gpu.seen import DeviceVisibility
+
+    kernels, seen = _prefill("attend"), inputs.visibility
+    if isinstance(seen, DeviceVisibility):
+        arrays = inputs.q, inputs.k, inputs.v
+        kernels.attend_arrays("attend", arrays, without_sinks(inputs.spec), seen.placed, out=result)
+    else:
+        kernels.attend_inputs(inputs, result)
 
 
 def local_partial(
@@ -85,7 +163,9 @@ def _check_no_pages(function: str, pages: Any) -> None:
         from topocomm import OperatorError
 
         raise OperatorError(
-            f"{function}: block_tables are not covered on GPUs; gather the pages into k and v [batch, kv_heads, n, d]"
+            f"{function}: block_tables are not covered on GPUs for more than {DECODE_QUERIES} queries, heads wider "
+            "than the decode kernel takes, or q of another dtype than k; gather the pages into k and v "
+            "[batch, kv_heads, n, d]"
         )
 
 
@@ -95,7 +175,11 @@ def _prefill(function: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
-        from topocomm import MissingExtraError
-
-        raise MissingExtraError(f"attention.{function} on GPUs", "triton", "attention") from error
+        raise _no_triton(function) from error
     return prefill
+
+
+def _no_triton(function: str) -> Exception:
+    from topocomm import MissingExtraError
+
+    return MissingExtraError(f"attention.{function} on GPUs", "triton", "attention")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attention.jobs.devices import add_device, check_device, device_of_rank
 from attention.jobs.errors import InputError
 from attention.jobs.launch import OK, WORK_FAILED, positive
 from attention.jobs.models import say
@@ -64,6 +65,7 @@ def add_arguments(commands: Any) -> None:
     parser.add_argument("--batch", type=positive, default=1, help="sequences (default 1)")
     parser.add_argument("--method", choices=(*METHODS, "all"), default="all", help="default: all, taking turns")
     parser.add_argument("--steps", type=positive, default=30, help="timed steps per method (default 30)")
+    add_device(parser)
     parser.add_argument("--ranks", type=positive, help="run on this many threads, without mpirun")
     parser.set_defaults(job=DecodeJob)
 
@@ -85,12 +87,13 @@ class DecodeJob:
         """Check the sizes.
 
         Raises:
-            InputError: The heads do not divide, or there are too many ranks.
+            InputError: The heads do not divide, there are too many ranks, or there is no GPU to run on.
         """
         from attention.jobs.synthetic import Sizes
         from attention.shards import ShardMap
 
         o = self.options
+        check_device(o.device)
         if o.heads % o.kv_heads:
             raise InputError(f"--heads {o.heads} must be a multiple of --kv-heads {o.kv_heads}")
         try:
@@ -108,8 +111,9 @@ class DecodeJob:
         from attention.shards import ShardMap
 
         torch.set_num_threads(cpu_threads)
-        q = queries(self.sizes)
-        k, v = shard(self.sizes, ShardMap(comm.size), comm.rank)
+        device = device_of_rank(comm, self.options.device)
+        q = queries(self.sizes).to(device)
+        k, v = (x.to(device) for x in shard(self.sizes, ShardMap(comm.size), comm.rank))
         methods = _methods()
         calls = [partial(methods[name], q, k, v, comm) for name in self.methods]
         latencies_us, outs = self._time(calls, comm)
@@ -117,7 +121,7 @@ class DecodeJob:
         partial_max, peak_bytes = comm.allreduce(np.array([float(own.abs().max()), _peak_bytes()]), MAX)
         return Decoded(
             latencies_us=comm.allreduce(latencies_us, MAX),
-            outs=tuple(out[:, self.sampled].clone() for out in outs),
+            outs=tuple(out[:, self.sampled].cpu().clone() for out in outs),
             same_bits=tuple(_same_bits(out, comm) for out in outs),
             wire_bytes=tuple(_wire_bytes(method, self.sizes, comm) for method in self.methods),
             partial_max=float(partial_max),
@@ -134,8 +138,10 @@ class DecodeJob:
         say("check: the sampled heads in float64 ...")
         expected = exact(s, self.sampled)
         heads = ", ".join(map(str, self.sampled))
+        where = "" if self.options.device == "cpu" else ", on GPUs"
         print(
-            f"context {s.context:,}, batch {s.batch}, {s.heads} heads, {s.kv_heads} KV heads, head dim {s.head_dim}\n"
+            f"context {s.context:,}, batch {s.batch}, {s.heads} heads, {s.kv_heads} KV heads, head dim {s.head_dim}"
+            f"{where}\n"
             f"float32 keys and values: {s.kv_bytes:,} bytes, {result.shard_bytes:,} on rank 0; "
             f"peak memory of a process, all methods: {result.peak_bytes:,} bytes\n"
             f"plan of tree: {result.plan}\n"
@@ -156,6 +162,7 @@ class DecodeJob:
         return WORK_FAILED
 
     def _time(self, calls: list[Any], comm: Communicator) -> tuple[Any, list[torch.Tensor]]:
+        import torch
         from tqdm import trange
 
         latencies_us = np.zeros((len(calls), self.options.steps))
@@ -165,6 +172,8 @@ class DecodeJob:
                 comm.barrier()
                 began_s = time.perf_counter()
                 outs[i] = call()
+                if outs[i].is_cuda:
+                    torch.cuda.synchronize(outs[i].device)
                 latencies_us[i, step] = (time.perf_counter() - began_s) * 1e6
         return latencies_us, outs
 
@@ -206,7 +215,7 @@ def _step_shapes(sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _same_bits(out: torch.Tensor, comm: Communicator) -> bool:
-    digest = hashlib.blake2b(out.contiguous().numpy().tobytes(), digest_size=16).digest()
+    digest = hashlib.blake2b(out.contiguous().cpu().numpy().tobytes(), digest_size=16).digest()
     records = comm.allgather_bytes(np.frombuffer(digest, np.uint8))
     return all((record == records[0]).all() for record in records)
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attention.jobs.devices import add_device, check_device, device_of_rank
 from attention.jobs.errors import InputError
 from attention.jobs.launch import OK, WORK_FAILED, positive
 from attention.jobs.models import find_model, load_config, load_model, load_tokenizer, say
@@ -60,6 +62,7 @@ def add_arguments(commands: Any) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare tokens and logits with single-process transformers"
     )
+    add_device(parser)
     parser.add_argument("--ranks", type=positive, help="run on this many threads, without mpirun")
     parser.set_defaults(job=GenerateJob)
 
@@ -74,15 +77,17 @@ class GenerateJob:
         self.model: Any = None
         self.tokenizer: Any = None
         self.inputs: dict[str, torch.Tensor] = {}
+        self._bringing = threading.Lock()
 
     def prepare(self, ranks: int) -> None:
         """Check the prompt against the model before its weights are loaded.
 
         Raises:
-            InputError: The prompt or the model cannot be used.
+            InputError: The prompt or the model cannot be used, or there is no GPU to run on.
             SetupError: The model is not on this machine.
         """
         text = self._prompt()
+        check_device(self.options.device)
         path = find_model(self.options.model)
         self.tokenizer = load_tokenizer(path)
         config = load_config(path)
@@ -98,6 +103,7 @@ class GenerateJob:
         from attention.huggingface import shard_generation
 
         torch.set_num_threads(cpu_threads)
+        self._bring(device_of_rank(comm, self.options.device, shared=True))
         prompt_tokens = self.inputs["input_ids"].shape[1]
         shards = spread(comm.size, prompt_tokens)
         if comm.rank == 0 and comm.size > 1:
@@ -111,8 +117,8 @@ class GenerateJob:
         ):
             output = self._generate(streamer=meter, past_key_values=cache)
         return Generated(
-            tokens=output.sequences[0, prompt_tokens:],
-            logits=torch.cat(output.logits) if output.logits else None,
+            tokens=output.sequences[0, prompt_tokens:].cpu(),
+            logits=torch.cat(output.logits).cpu() if output.logits else None,
             plan=describe_plan(comm, self.model.config, self.options.method),
             prefill_s=meter.first_token_s,
             decode_s=meter.other_tokens_s,
@@ -132,6 +138,13 @@ class GenerateJob:
             say(f"decode: {more} tokens in {result.decode_s:.2f} s, {more / result.decode_s:.2f} tokens/s")
         say(f"cache: {result.cache_bytes:,} bytes of keys and values on rank 0")
         return self._verify(result) if self.options.verify else OK
+
+    def _bring(self, device: torch.device) -> None:
+        """Have the model and the prompt on a device; ranks on threads share them, and the first brings them."""
+        with self._bringing:
+            if self.model.device != device:
+                self.model.to(device)
+            self.inputs = {name: x.to(device) for name, x in self.inputs.items()}
 
     def _prompt(self) -> str:
         text = self.options.prompt
@@ -167,9 +180,9 @@ class GenerateJob:
         say("check: single-process transformers generates the same ...")
         began_s = time.perf_counter()
         expected = self._generate()
-        tokens = expected.sequences[0, self.inputs["input_ids"].shape[1] :]
+        tokens = expected.sequences[0, self.inputs["input_ids"].shape[1] :].cpu()
         assert result.logits is not None, "output_logits follows --verify"
-        same, difference = compare(result.tokens, result.logits, tokens, torch.cat(expected.logits))
+        same, difference = compare(result.tokens, result.logits, tokens, torch.cat(expected.logits).cpu())
         passed = same == len(tokens) == len(result.tokens) and difference <= LOGIT_LIMIT
         verdict, took_s = "passed" if passed else "FAILED", time.perf_counter() - began_s
         steps = f"all {len(tokens)} steps" if same == len(tokens) else f"the first {same + 1} steps"

@@ -7,11 +7,14 @@ from collections.abc import Callable
 import torch
 
 from attention.arrays import Inputs
+from attention.gpu.where import on_gpu
 from attention.partial import Partial
 from attention.spec import Spec
 
 BLOCK_FLOATS = 1 << 20
 """Size limit of every temporary array (4 MiB)."""
+BLOCK_FLOATS_THERE = 1 << 24
+"""On a GPU, where a block costs a dozen launches (64 MiB)."""
 
 
 def attend_blocks(inputs: Inputs, result: Partial, between_blocks: Callable[[], None] | None) -> None:
@@ -36,15 +39,16 @@ def attend_blocks(inputs: Inputs, result: Partial, between_blocks: Callable[[], 
 
 
 def block_sizes(inputs: Inputs) -> tuple[int, int]:
-    """(keys, queries) per block: scores, keys, values, queries and sums stay below BLOCK_FLOATS each.
+    """(keys, queries) per block: scores, keys, values, queries and sums stay below the limit each.
 
     One key and one query are the least, so a single row may exceed that.
     """
+    floats = BLOCK_FLOATS_THERE if on_gpu(inputs.q) else BLOCK_FLOATS
     kv_heads, n, dim = inputs.k.shape[1], inputs.n, inputs.k.shape[3]
     heads, q_len = inputs.q.shape[1:3]
     widest = max(dim, inputs.v.shape[3])
-    keys = max(1, min(n, BLOCK_FLOATS // max(heads * min(q_len, 64), kv_heads * widest)))
-    return keys, max(1, BLOCK_FLOATS // (heads * max(keys, widest)))
+    keys = max(1, min(n, floats // max(heads * min(q_len, 64), kv_heads * widest)))
+    return keys, max(1, floats // (heads * max(keys, widest)))
 
 
 def visible_block(inputs: Inputs, b: int, rows: slice, part: slice) -> torch.Tensor | bool | None:
@@ -52,6 +56,9 @@ def visible_block(inputs: Inputs, b: int, rows: slice, part: slice) -> torch.Ten
     if inputs.visibility is None:
         return True
     low, high, _, keys = inputs.visibility.entry(b, rows, part)
+    if on_gpu(inputs.q):  # nothing is read back
+        low, high, keys = (x.to(inputs.q.device, non_blocking=True) for x in (low, high, keys))
+        return (low[:, None] <= keys) & (keys <= high[:, None])
     least, most = int(keys.min()), int(keys.max())
     if most <= int(high.min()) and least >= int(low.max()):
         return True
@@ -65,7 +72,7 @@ def distances_between(inputs: Inputs, b: int, rows: slice, part: slice) -> torch
     if inputs.spec.alibi_slopes is None or inputs.visibility is None:
         return None
     _, _, queries, keys = inputs.visibility.entry(b, rows, part)
-    return (queries[:, None] - keys).abs().float()
+    return (queries[:, None] - keys).abs().float().to(inputs.q.device, non_blocking=True)
 
 
 class _OnlineSoftmax:
@@ -88,7 +95,7 @@ class _OnlineSoftmax:
         if self.spec.softcap is not None:
             scores.div_(self.spec.softcap).tanh_().mul_(self.spec.softcap)
         if distances is not None:
-            slopes = torch.tensor(self.spec.alibi_slopes).view(*self.shape[:2], 1, 1)
+            slopes = torch.tensor(self.spec.alibi_slopes, device=scores.device).view(*self.shape[:2], 1, 1)
             scores.view(*self.shape, -1).sub_(slopes * distances)
         if isinstance(visible, torch.Tensor):
             scores.view(*self.shape, -1).masked_fill_(~visible, -torch.inf)

@@ -9,6 +9,7 @@ import torch
 
 from attention import gpu
 from attention.arrays import Inputs, check_inputs, check_out, to_caller
+from attention.gpu.where import on_gpu
 from attention.local.blocks import attend_blocks
 from attention.local.rows import attend_rows, covers
 from attention.partial import Partial
@@ -67,7 +68,7 @@ def local_attention(  # noqa: PLR0913
         OperatorError: Shapes, dtypes or devices do not fit, or there are sinks.
     """
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
-    if isinstance(q, torch.Tensor) and q.is_cuda:
+    if on_gpu(q):
         return gpu.local_partial("local_attention", (q, k, v), PLAIN if spec is None else spec, masking, out)
     if spec is not None and spec.sinks is not None:
         raise OperatorError(
@@ -83,8 +84,8 @@ def local_attention(  # noqa: PLR0913
     attend(
         inputs,
         Partial(
-            check_out("local_attention", "out.out", out.out, shape, torch.float32),
-            check_out("local_attention", "out.lse", out.lse, shape[:3], torch.float32),
+            check_out("local_attention", "out.out", out.out, shape, torch.float32, inputs.q.device),
+            check_out("local_attention", "out.lse", out.lse, shape[:3], torch.float32, inputs.q.device),
         ),
     )
     return out
@@ -95,7 +96,7 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
 
     `between` is called now and then on the way, so that messages move meanwhile.
     """
-    if inputs.q.is_cuda:
+    if on_gpu(inputs.q):
         gpu.attend(inputs, result, between=between)
     elif covers(inputs):
         attend_rows(inputs, result, between)

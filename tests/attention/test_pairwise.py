@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from attention import ShardMap, Spec, reference_attention, ring_decode, three_allreduce_decode, tree_decode
-from attention.sharded import head_range
+from attention import Spec, reference_attention, ring_decode, three_allreduce_decode, tree_decode
 from tests.attention.cases import assert_close, covered, pairwise
+from tests.attention.features import FEATURES, made
 from topocomm import run_local
 
 METHODS = {
@@ -20,80 +20,27 @@ METHODS = {
 FACTORS = {
     "method": tuple(METHODS),
     "ranks": (1, 2, 3, 8),
-    "layout": ("dealt", "ranges", "one rank has all"),
-    "causal": (False, True),
-    "window": (None, 11),
-    "softcap": (None, 3.0),
-    "slopes": (False, True),
-    "sinks": (False, True),
-    "hidden": ("none", "mask", "lengths"),
-    "dtype": (torch.float32, torch.bfloat16, torch.float16),
+    **FEATURES,
     "shape": ((2, 3, 2, 1, 70, 16, 24), (3, 2, 5, 4, 131, 40, 8), (2, 1, 3, 19, 90, 24, 40)),
 }
 CASES = list(pairwise(FACTORS))
-EPSILON = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-10}
 
 
 def test_pairs_are_covered():
     assert covered(CASES, FACTORS) and len(CASES) < 60
 
 
-def layout_of(case, n):
-    ranks = case["ranks"]
-    if case["layout"] == "dealt":
-        return ShardMap(ranks, block_size=3)
-    if case["layout"] == "ranges":
-        return ShardMap(ranks, capacity=n + 30)
-    return ShardMap(ranks, block_size=1 << 20)  # all keys lie in the first block
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(value) for value in case.values()))
 def test_every_pair_of_features(case):
-    batch, kv_heads, group, q_len, n, d, d_v = case["shape"]
-    heads, rng = kv_heads * group, np.random.default_rng(3)
-    q, k, v = (
-        torch.from_numpy(rng.normal(0, spread, size).astype(np.float32)).to(case["dtype"])
-        for spread, size in (
-            (1, (batch, heads, q_len, d)),
-            (2, (batch, kv_heads, n, d)),
-            (1, (batch, kv_heads, n, d_v)),
-        )
-    )
-    spec = Spec(
-        causal=case["causal"],
-        window=case["window"],
-        softcap=case["softcap"],
-        alibi_slopes=rng.uniform(0.05, 0.5, heads) if case["slopes"] else None,
-        sinks=rng.normal(0, 2, heads) if case["sinks"] else None,
-    )
-    shards = layout_of(case, n)
-    exists = rng.random((batch, n)) < 0.7 if case["hidden"] == "mask" else np.ones((batch, n), bool)
-    if case["hidden"] == "lengths":  # the last keys of the first entry of every rank are not there
-        for rank in range(case["ranks"]):
-            exists[0, shards.owned(rank, 0, n)[-3:]] = False
-    queries = np.arange(n - q_len, n)
-    owned = [shards.owned(rank, 0, n).copy() for rank in range(case["ranks"])]
+    this = made(case)
     method, options = METHODS[case["method"]]
+    told = {**options, "shards": this.shards} if "order" in options else options
 
     def on_rank(comm):
-        mine = owned[comm.rank]
-        given = {"q_positions": queries, "kv_positions": mine, "return_lse": True, **options}
-        if case["hidden"] == "mask":
-            given["kv_mask"] = exists[:, mine]
-        if case["hidden"] == "lengths":
-            given["kv_lengths"] = exists[:, mine].sum(1)
-        if "order" in options:
-            given["shards"] = shards
-        return method(q, k[:, :, mine], v[:, :, mine], comm, spec=spec, **given)
+        return method(*this.arguments(comm.rank), comm, return_lse=True, **this.given(comm.rank), **told)
 
-    wide = [x.double().numpy() for x in (q, k, v)]
-    exact = reference_attention(*wide, spec=spec, kv_mask=exists, q_positions=queries, kv_positions=np.arange(n))
-    largest = max(1.0, float(v.double().abs().max()))
-    tolerance = max(EPSILON[case["dtype"]], 2**-8 if case["method"] == "16 bits" else 0.0)
-    for rank, one in enumerate(run_local(on_rank, ranks=case["ranks"])):
-        mine = head_range(heads, case["ranks"], rank) if case["method"] == "heads" else slice(None)
-        assert_close(one.out.double(), exact.out[:, mine], atol=tolerance * largest)
-        assert_close(one.lse, exact.lse[:, mine], atol=2e-5)
+    results = run_local(on_rank, ranks=case["ranks"])
+    this.check(results, options, 2**-8 if case["method"] == "16 bits" else 0.0)
 
 
 @pytest.mark.parametrize("method", [tree_decode, ring_decode])

@@ -8,46 +8,16 @@ import pytest
 import torch
 
 import attention.ring_trips
-from attention import Partial, Spec, local_attention
+from attention import Spec, local_attention
 from attention.ring_layout import LAYOUTS
 from attention.ring_prefill import ring_attention
-from tests.attention.gradients import SPECS, attention64, gradients64, spec_of
-from tests.attention.ring_cases import case, dealt, held
+from tests.attention.gradients import SPECS, attention64, spec_of
+from tests.attention.ring_cases import case, check, dealt, exact_of, held, run
 from topocomm import run_local
 
 CASES = [(1, 5), (1, 40), (2, 23), (3, 150), (4, 37), (5, 4), (5, 61), (8, 3), (8, 90)]
 """Ranks and tokens: not divisible, fewer tokens than ranks, and parts long enough for matrix products."""
 CAUSAL = Spec(causal=True)
-
-
-def run(tensors, parts, *, arriving=None, **options):
-    """[out, lse, dq, dk, dv] of all ranks, whole again in the order of the sequence; gradients only on request."""
-
-    def on_rank(comm):
-        mine = torch.from_numpy(parts[comm.rank])
-        own = [x[:, :, mine].requires_grad_(arriving is not None) for x in tensors]
-        given = {name: x(comm.rank) if callable(x) else x for name, x in options.items()}
-        result = ring_attention(*own, comm, return_lse=True, **given)
-        assert isinstance(result, Partial)
-        found = () if arriving is None else torch.autograd.grad(result, own, [x[:, :, mine] for x in arriving])
-        return [x.detach() for x in (*result, *found)]
-
-    order = torch.from_numpy(np.argsort(np.concatenate(parts)))
-    return [torch.cat(x, 2)[:, :, order] for x in zip(*run_local(on_rank, ranks=len(parts)), strict=True)]
-
-
-def check(found, exact, *, unit=0.0):
-    """Within 1e-5 of the largest, and within the unit of rounding of the dtype."""
-    for name, got, wanted in zip(("out", "lse", "dq", "dk", "dv"), found, exact, strict=False):
-        largest = float(wanted[wanted.isfinite()].abs().max()) if wanted.isfinite().any() else 1.0
-        limit = (1e-5 + (0.0 if name == "lse" else unit)) * max(1.0, largest)
-        torch.testing.assert_close(got.double(), wanted, rtol=0, atol=limit, msg=lambda m, n=name: f"{n}: {m}")
-
-
-def exact_of(tensors, spec, arriving):
-    at = torch.arange(tensors[0].shape[2])
-    result, gradients = gradients64(tensors, spec, (at, at), *arriving)
-    return [*result, *gradients]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from topocomm.errors import TopocommError
+from topocomm.errors import OperatorError, TopocommError
+from topocomm.execute import device as devices
 from topocomm.execute.awaited import Awaited
+from topocomm.execute.device_shift import DeviceShift, PinnedShift
+from topocomm.execute.device_way import find_way
 from topocomm.execute.transports.transport import Batch, Message
 from topocomm.execute.waiting import UnderWay
 from topocomm.operators.operator import Buffer
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
+    from topocomm.execute.device import Device
 
 
 Place = tuple[int, int]
@@ -42,23 +46,41 @@ class Shift:
         self._buffers: tuple[Place, ...] = ()
         """What the batches were made for."""
         self._batches: list[Batch] = []
+        self._there: DeviceShift | None = None
+        self._pinned: PinnedShift | None = None
+        self._device: Device | None = None
+        """Of the running exchange."""
 
-    def start(self, sends: Sequence[Buffer], receives: Sequence[Buffer]) -> None:
+    def start(self, sends: Sequence[Any], receives: Sequence[Any]) -> None:
         """Post all; compute while the bytes move, calling `advance` now and then, and `wait`.
 
+        On a device the bytes move on a stream of their own, behind what is on the current one. Tensors that all lie in
+        one allocation travel without a copy there.
+
         Args:
-            sends: The messages, one uint8 array each; a neighbour may send others, of other lengths.
-            receives: Where those of rank - 1 go; as long as they, or longer. Other memory than `sends`; both stay as
-                they are until `wait` returns. Requests are kept for a call with the same arrays.
+            sends: The messages, one uint8 array each, or uint8 tensors on a device; a neighbour may send others, of
+                other lengths.
+            receives: Where those of rank - 1 go; as long as they, or longer; on a device exactly as long. Other memory
+                than `sends`; both stay as they are until `wait` returns. Requests are kept for a call with the same
+                arrays.
+
+        Raises:
+            OperatorError: The buffers lie in several memories, or tensors are no dense bytes.
         """
         if not len(sends) == len(receives) == len(self._tags):
             raise TopocommError(
                 f"rank {self._comm.rank}: this shift was prepared for {len(self._tags)} messages each way, got "
                 f"{len(sends)} to send and {len(receives)} to receive"
             )
+        device = _device_of(self._comm.rank, (*sends, *receives))
         self._comm.enter()
         self._number = self._comm.recorder.begin(self._tags[0])
+        self._device = device
         try:
+            if device is not None and self._start_there(device, sends, receives):
+                return
+            if self._pinned is not None and device is not None:
+                sends, receives = self._pinned.start(sends, receives)
             self._make_batches(sends, receives)
             for batch in self._batches:
                 batch.start()
@@ -68,18 +90,28 @@ class Shift:
 
     def advance(self) -> None:
         """Let bytes move: many an MPI moves large messages only inside its calls. Does not wait."""
+        if self._on_wire:
+            return
         for batch in self._batches:
             batch.wait(0.0)
 
     def wait(self) -> None:
         """Return when what is received is there and what was sent may be written again.
 
+        On a device that is so for what comes later on the current stream; with NCCL the host does not wait.
+
         Raises:
             DeadlineError, MismatchError, RankFailedError: As for any call.
         """
         try:
+            if self._on_wire:
+                assert self._there is not None
+                self._there.wait()
+                return
             for batch in self._batches:
                 self._comm.waiting.for_call(UnderWay(_Messages(batch), self._tags[0], self._number))
+            if self._device is not None and self._pinned is not None:
+                self._pinned.wait()
         except BaseException as error:
             self._comm.fail_with(error)
             raise
@@ -91,6 +123,25 @@ class Shift:
         for batch in self._batches:
             batch.free()
         self._buffers, self._batches = (), []
+        if self._there is not None:
+            self._there.free()
+
+    @property
+    def _on_wire(self) -> bool:
+        return self._device is not None and self._there is not None
+
+    def _start_there(self, device: Device, sends: Sequence[Any], receives: Sequence[Any]) -> bool:
+        """Begin by the communicator's wire; False where there is none, and host memory has to do."""
+        comm = self._comm
+        if comm.way is None:
+            comm.way = find_way(comm, device)
+        comm.way.check(device)
+        if comm.way.wire is None:
+            self._pinned = self._pinned or PinnedShift(device, comm.settings.timeout_s, comm.rank)
+            return False
+        self._there = self._there or DeviceShift(comm, comm.way, self._tags[0])
+        self._there.start(sends, receives, self._number)
+        return True
 
     def _make_batches(self, sends: Sequence[Buffer], receives: Sequence[Buffer]) -> None:
         """Requests for these arrays, unless those of the call before are."""
@@ -109,3 +160,18 @@ class Shift:
             for buffer, tag in zip(sends, self._tags, strict=True)
         ]
         self._buffers = buffers
+
+
+def _device_of(rank: int, buffers: Sequence[Any]) -> Device | None:
+    """The device that holds all buffers; None for host memory."""
+    held = [devices.device_of(buffer) for buffer in buffers]
+    if any(one is not held[0] for one in held):
+        raise OperatorError(f"rank {rank}: the buffers of a shift lie in several memories; put all in one")
+    if held and held[0] is not None:
+        for x in buffers:
+            if str(x.dtype) != "torch.uint8" or not x.is_contiguous():
+                raise OperatorError(
+                    f"rank {rank}: the buffers of a shift must be contiguous torch.uint8 tensors, got {x.dtype} "
+                    f"{list(x.shape)}; give x.view(-1).view(torch.uint8)"
+                )
+    return held[0] if held else None

@@ -1,0 +1,58 @@
+"""Where tensors are. Everything that differs between host memory and a GPU asks here, so that tests can answer."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+
+def on_gpu(x: Any) -> bool:
+    """Whether it is a torch tensor in the memory of a GPU; AMD's GPUs are CUDA devices to torch."""
+    return isinstance(x, torch.Tensor) and _held(x)
+
+
+def _held(x: torch.Tensor) -> bool:
+    return x.is_cuda
+
+
+def current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the current one, on which Triton launches; nothing for host memory."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether the current stream of a GPU records a graph: nothing can be waited for then."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def on_host(x: Any) -> Any:
+    """What a GPU holds as a tensor in host memory, for which the call waits; anything else as it is."""
+    return x.cpu() if on_gpu(x) else x
+
+
+class Turns:
+    """Streams that use the buffers of one communicator take turns: each waits for the one before, on the device."""
+
+    def __init__(self) -> None:
+        self._last: Any = None
+        self.captured: dict[int, Any] = {}
+        """Calls that graphs hold, by id: their memory must stay, whatever else is prepared later."""
+
+    def take(self, device: torch.device, call: Any = None) -> None:
+        """The current stream is the next to use them. A graph that is captured waits for nothing outside of it.
+
+        Args:
+            device: Where they are.
+            call: The prepared call whose buffers are used.
+        """
+        if capturing(device):
+            self.captured[id(call)] = call
+            return
+        if device.type != "cuda":
+            return
+        stream = torch.cuda.current_stream(device)
+        if self._last is not None and stream != self._last:
+            stream.wait_stream(self._last)
+        self._last = stream

@@ -1,0 +1,51 @@
+"""Where a job computes: in host memory, or on the GPU of each rank."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from attention.jobs.errors import InputError
+from attention.jobs.launch import launched_as
+from topocomm import Communicator
+
+if TYPE_CHECKING:
+    import torch
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add `--device` to a command."""
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="cuda: each rank on a GPU, AMD's too (default cpu)"
+    )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that this process does not have.
+
+    Raises:
+        InputError: torch sees no GPU.
+    """
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: torch sees no GPU here; install torch for this machine's, or leave it out")
+
+
+def device_of_rank(comm: Communicator, device: str, *, shared: bool = False) -> torch.device:
+    """Where this rank computes; a GPU is made this thread's current one.
+
+    Args:
+        comm: The ranks: each has the GPU on which the topology places it, else they take the visible ones in turn.
+        device: As `--device` says.
+        shared: Ranks on threads all take the first GPU, since they share what lies there.
+    """
+    import torch
+
+    if device == "cpu":
+        return torch.device("cpu")
+    index = comm.gpu
+    if index is None:
+        index = 0 if shared and launched_as() is None else comm.rank % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

@@ -1,0 +1,33 @@
+"""Where a job computes."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attention.__main__ import main
+from attention.jobs import devices
+
+
+@pytest.mark.parametrize("command", [["decode"], ["generate", "--model=smollm2", "--prompt=Hello"]])
+def test_without_a_gpu_it_is_bad_input(capsys, monkeypatch, command):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main([*command, "--device=cuda"]) == 2
+    assert "error: --device cuda: torch sees no GPU here" in capsys.readouterr().err
+
+
+def test_ranks_take_the_gpu_of_the_topology_or_the_visible_ones_in_turn(monkeypatch):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+
+    def of(rank, gpu, device="cuda", **how):
+        return devices.device_of_rank(SimpleNamespace(rank=rank, gpu=gpu), device, **how)
+
+    assert of(3, None, "cpu") == torch.device("cpu") and chosen == []
+    assert [of(rank, None).index for rank in range(3)] == [0, 1, 0]
+    assert of(0, 1).index == 1
+    assert [of(rank, None, shared=True).index for rank in range(2)] == [0, 0]
+    monkeypatch.setattr(devices, "launched_as", lambda: (1, 2))
+    assert of(1, None, shared=True).index == 1
+    assert chosen == [0, 1, 0, 1, 0, 0, 1]
