@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attention.gpu.decode_table import Kind, cut_for, rows_of_program, splits_for
+from attention.gpu.archs import arch_of
+from attention.gpu.decode_table import cut_for, problem_of, splits_for
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from topocomm import MissingExtraError, OperatorError
@@ -106,12 +107,12 @@ def _launch(
     n = page if seen.block_tables is None else page * seen.block_tables.shape[1]
     group = heads // kv_heads
     itemsize = 4 if q.dtype == torch.float32 else 2
-    rows = rows_of_program(group * q_len, itemsize)
-    tiles = -(-group * q_len // rows)
     plain = all(x is None for x in (*seen, *scales, spec.softcap)) and not spec.needs_positions
-    backend, arch, cores = machine_of(q.device)
-    cut = cut_for(Kind(backend, arch, itemsize, max(d, d_v), rows, plain))
-    splits = splits_for(n, batch * kv_heads * tiles, cores)
+    arch, cores = machine_of(q.device)
+    problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, plain=plain)
+    cut, rows = cut_for(problem), problem.rows
+    tiles = -(-group * q_len // rows)
+    splits = splits_for(n, batch * kv_heads * tiles, cores * cut.programs)
     scratch, state = _scratch(q.device, batch * kv_heads * tiles * splits * rows, d_v) if splits > 1 else (None, None)
     (d0, d1), (dv0, dv1) = pieces(d), pieces(d_v)
     _kernel()[(tiles, splits, batch * kv_heads)](
@@ -158,14 +159,14 @@ def dot_dtype(dtype: torch.dtype) -> Any:
 
 
 @cache
-def machine_of(device: torch.device) -> tuple[str, str, int]:
-    """(backend, arch, multiprocessors) of a device."""
+def machine_of(device: torch.device) -> tuple[str, int]:
+    """(arch, multiprocessors) of a device."""
     if device.type != "cuda":
-        return "cuda", "interpreter", INTERPRETED_CORES
+        return "interpreter", INTERPRETED_CORES
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:
-        return "hip", properties.gcnArchName.split(":")[0], properties.multi_processor_count
-    return "cuda", f"sm_{properties.major}{properties.minor}", properties.multi_processor_count
+        return arch_of("hip", properties.gcnArchName), properties.multi_processor_count
+    return arch_of("cuda", properties.major * 10 + properties.minor), properties.multi_processor_count
 
 
 _arrivals: dict[tuple[torch.device, int], torch.Tensor] = {}

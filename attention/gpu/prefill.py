@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from attention.arrays import Inputs
+from attention.gpu.archs import arch_of
 from attention.gpu.prefill_inputs import (
     Placing,
     check_result,
@@ -25,7 +26,7 @@ from attention.gpu.prefill_inputs import (
 )
 from attention.gpu.prefill_kernel import prefill_kernel
 from attention.gpu.prefill_packing import Packing, packing_of
-from attention.gpu.prefill_table import Tile, tile_for
+from attention.gpu.prefill_table import Tile, problem_of, tile_for
 from attention.gpu.visits import Visits, visits_of
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
@@ -283,7 +284,8 @@ def _tile(dot: torch.dtype, width: int, q_len: int, lists: bool) -> Tile:
     if INTERPRETED:
         return Tile(32, 32, 4, 1)
     target = triton.runtime.driver.active.get_current_target()
-    return tile_for(target.backend, target.arch, 32 if dot == torch.float32 else 16, width, q_len=q_len, lists=lists)
+    arch, bits = arch_of(target.backend, target.arch), 32 if dot == torch.float32 else 16
+    return tile_for(problem_of(arch, bits, width, q_len=q_len, lists=lists))
 
 
 def _abreast(call: _Call, entries: int, n: int, group: int) -> int:

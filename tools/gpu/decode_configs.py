@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from resources import TARGETS, Config
+from resources import Config
 
 from attention.gpu.decode import pieces
-from attention.gpu.decode_table import Kind, cut_for, rows_of_program
+from attention.gpu.decode_table import cut_for, problem_of
 
 HEAD_DIMS = ((64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256))
 QUERIES = ((1, 1), (4, 1), (8, 4), (8, 16))
@@ -47,8 +47,8 @@ def _config(
     from attention.gpu.decode_kernel import decode_kernel
 
     (d, d_v), (group, q_len) = dims, queries
-    rows = rows_of_program(group * q_len, TYPES[dtype])
-    cut = cut_for(Kind(TARGETS[arch][0], arch, TYPES[dtype], max(dims), rows, plain))
+    problem = problem_of(arch, TYPES[dtype], max(dims), group * q_len, plain=plain)
+    cut, rows = cut_for(problem), problem.rows
     (d0, d1), (dv0, dv1) = pieces(d), pieces(d_v)
     dot = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}[dtype]
     constants: dict[str, Any] = {
