@@ -8,6 +8,7 @@ keep every kernel of the compile report free of spills.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -21,10 +22,14 @@ WIDTHS = (64, 128, 192, 256, 576)
 """A problem has the first of these widths that holds its head dims."""
 MOST_ROWS = {2: 64, 4: 32}
 """Query rows of one program, by bytes of an item: what registers hold."""
+WIDE, MOST_ROWS_WIDE = 256, 32
+"""Beyond this width a program has no more rows than that."""
 FEWEST_ROWS = 16
 """What matrix units take at least."""
 KEYS_PER_SPLIT = 256
 """Fewer keys than this are not worth a program of their own."""
+MOST_WAVES = 4
+"""Programs come in about so many waves at most, if splits are what makes them many."""
 
 
 class Cut(NamedTuple):
@@ -81,7 +86,7 @@ def problem_of(arch: str, itemsize: int, width: int, rows: int, *, plain: bool, 
         shared: As there.
     """
     wide = next(x for x in WIDTHS if x >= width)
-    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize), plain, shared)
+    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width), plain, shared)
 
 
 def cut_for(problem: Problem) -> Cut:
@@ -103,27 +108,53 @@ def candidates(problem: Problem) -> Iterator[Cut]:
 
 def by_rule(problem: Problem) -> Cut:
     """A cut without spills, never tried for speed."""
-    narrow = problem.width <= 128
-    stages = 3 if problem.arch.startswith("sm_") and problem.plain else 2
     if problem.itemsize == 4:
         return Cut(16, 4 if problem.rows == FEWEST_ROWS else 8, 2, 2)
-    if not problem.plain:
-        return Cut(32, 8, stages, 2)
-    return Cut(64 if narrow else 32, 4 if narrow and problem.rows == FEWEST_ROWS else 8, stages, 2)
+    generation = generation_of(problem.arch)
+    if generation in ("gfx9", "other"):
+        return _by_rule_for_little(problem)
+    roomy = generation in ("sm_90", "sm_100")
+    if problem.width > WIDE:
+        keys = 32 if problem.shared and (problem.rows == FEWEST_ROWS or generation != "sm_89") else 16
+        return Cut(keys, 8, 3 if problem.plain else 2, 2 if roomy else 1)
+    # what lies by positions and pages is found a stage before it is loaded
+    stages = 3 if problem.plain else 4
+    if problem.width <= 128:
+        keys = 64 if problem.plain or (roomy and problem.rows < 64) else 32
+        return Cut(keys, 4 if problem.rows < 64 else 8, stages, 2)
+    return Cut(32, 4 if problem.rows == FEWEST_ROWS else 8, stages if roomy else 2, 2)
 
 
-def rows_of_program(rows: int, itemsize: int) -> int:
+def _by_rule_for_little(problem: Problem) -> Cut:
+    """For GPUs with 64 KiB of shared memory or less, whose loads go through registers."""
+    if problem.width > WIDE:
+        return Cut(16, 8, 2, 1)
+    if problem.width > 128 or not problem.plain:
+        return Cut(32, 8, 2, 2)
+    return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2, 2)
+
+
+def rows_of_program(rows: int, itemsize: int, width: int) -> int:
     """Rows of a program, for this many query rows that share a key head."""
-    return min(MOST_ROWS[itemsize], max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
+    most = MOST_ROWS[itemsize] if width <= WIDE else MOST_ROWS_WIDE
+    return min(most, max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
 
 def splits_for(n: int, programs: int, slots: int) -> int:
     """Into how many parts n keys are split, each with programs of its own.
+
+    The programs run in waves of as many as there is room for, and the last wave is rarely full: of the numbers of
+    splits that would keep the GPU busy it is the least that loses less than a twentieth to that, beside the best.
 
     Args:
         n: Keys.
         programs: Programs of one part.
         slots: Programs that the GPU runs at once: its multiprocessors times `Cut.programs`.
     """
-    wanted = -(-slots // max(programs, 1))
-    return max(1, min(wanted, -(-n // KEYS_PER_SPLIT)))
+    return _balanced(max(1, min(-(-n // KEYS_PER_SPLIT), MOST_WAVES * -(-slots // max(programs, 1)))), programs, slots)
+
+
+@lru_cache(maxsize=4096)  # a step of decoding asks for few different ones, in every layer
+def _balanced(most: int, programs: int, slots: int) -> int:
+    times = [-(-programs * splits // slots) / splits for splits in range(1, most + 1)]
+    return 1 + next(i for i, time in enumerate(times) if time <= 1.05 * min(times))
