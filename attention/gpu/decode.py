@@ -54,9 +54,9 @@ def decode_partial(  # noqa: PLR0913
 
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
     in float32 and for head dims beyond 256). Values that are the first columns of the keys (`v = k[..., :512]`, as the
-    latents of multi-head latent attention are) are not read on their own. The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can
-    be captured in a CUDA graph once it has run on its stream; the result's bits depend on shapes and the kind of GPU
-    alone.
+    latents of multi-head latent attention are) are not read on their own. The result has float32 accuracy for 16-bit
+    inputs too. Nothing is read back to the host, so a call can be captured in a CUDA graph once it has run on its
+    stream; the result's bits depend on shapes and the kind of GPU alone.
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16, q_len 1 to 16, d to 576 (float32: 256), last axis
@@ -109,10 +109,9 @@ def _launch(
     n = page if seen.block_tables is None else page * seen.block_tables.shape[1]
     group = heads // kv_heads
     itemsize = 4 if q.dtype == torch.float32 else 2
-    plain = all(x is None for x in (*seen, *scales, spec.softcap)) and not spec.needs_positions
     arch, cores = machine_of(q.device)
     shared = are_columns(v, k)
-    problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, plain=plain, shared=shared)
+    problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, form=_form(spec, seen, scales), shared=shared)
     cut, rows = cut_for(problem), problem.rows
     tiles = -(-group * q_len // rows)
     splits = splits_for(n, batch * kv_heads * tiles, cores * cut.programs)
@@ -134,6 +133,15 @@ def _launch(
         DOT=dot_dtype(q.dtype), SPLIT_WEIGHTS=itemsize == 2 and not interpreted(), MANY=splits > 1, SHARED=shared,
         BLOCK_M=rows, BLOCK_N=cut.block_n, num_warps=cut.num_warps, num_stages=cut.num_stages,
     )  # fmt: skip
+
+
+def _form(spec: Spec, seen: Seen, scales: tuple[torch.Tensor | None, torch.Tensor | None]) -> str:
+    """Of `FORMS`."""
+    bent = (spec.window, spec.softcap, spec.alibi_slopes, seen.q_positions, seen.kv_positions, seen.kv_mask)
+    if any(x is not None for x in bent):
+        return "full"
+    usual = spec.causal or any(x is not None for x in (seen.kv_lengths, seen.block_tables, *scales))
+    return "usual" if usual else "plain"
 
 
 def value_pieces(d: int, d_v: int, shared: bool) -> tuple[int, int]:

@@ -20,6 +20,9 @@ TUNED = Tuned(Path(__file__).with_name("decode_table.json"))
 """`Cut`s that a card chose."""
 WIDTHS = (64, 128, 192, 256, 576)
 """A problem has the first of these widths that holds its head dims."""
+FORMS = ("plain", "usual", "full")
+"""Which features a call has: none, every query sees every key; lengths, pages, scales and causal attention of the last
+queries, as serving asks for; or windows, softcap, slopes, masks or positions of their own."""
 MOST_ROWS = {2: 64, 4: 32}
 """Query rows of one program, by bytes of an item: what registers hold."""
 WIDE, MOST_ROWS_WIDE = 256, 32
@@ -56,7 +59,7 @@ class Problem(NamedTuple):
         itemsize: Bytes of an item of the dtype that is multiplied in.
         width: Of `WIDTHS`, for the greater of the head dims of K and V.
         rows: Query rows of a program, a power of two from 16.
-        plain: Whether all queries see all keys: no positions, masks, caps, tables or scales.
+        form: Of `FORMS`, for the features of the call.
         shared: Whether the values are the first columns of the keys, read once for both.
     """
 
@@ -64,17 +67,19 @@ class Problem(NamedTuple):
     itemsize: int
     width: int
     rows: int
-    plain: bool
+    form: str
     shared: bool
 
     @property
     def key(self) -> str:
         """Its name in the file of tuned cuts."""
-        form = ", ".join(["plain" if self.plain else "full"] + ["shared"] * self.shared)
-        return f"{self.itemsize * 8} bit, {self.width} wide, {self.rows} rows, {form}"
+        shared = ", shared" if self.shared else ""
+        return f"{self.itemsize * 8} bit, {self.width} wide, {self.rows} rows, {self.form}{shared}"
 
 
-def problem_of(arch: str, itemsize: int, width: int, rows: int, *, plain: bool, shared: bool = False) -> Problem:
+def problem_of(
+    arch: str, itemsize: int, width: int, rows: int, *, form: str = "plain", shared: bool = False
+) -> Problem:
     """The problem of a call: arguments as the attributes of `Problem`, `width` and `rows` any from 1.
 
     Args:
@@ -82,11 +87,11 @@ def problem_of(arch: str, itemsize: int, width: int, rows: int, *, plain: bool, 
         itemsize: Bytes.
         width: The greater of the head dims, at most the last of `WIDTHS`.
         rows: Query rows that share a key head: heads of a group x queries.
-        plain: As there.
+        form: As there.
         shared: As there.
     """
     wide = next(x for x in WIDTHS if x >= width)
-    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width), plain, shared)
+    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width), form, shared)
 
 
 def cut_for(problem: Problem) -> Cut:
@@ -116,20 +121,22 @@ def by_rule(problem: Problem) -> Cut:
     roomy = generation in ("sm_90", "sm_100")
     if problem.width > WIDE:
         keys = 32 if problem.shared and (problem.rows == FEWEST_ROWS or generation != "sm_89") else 16
-        return Cut(keys, 8, 3 if problem.plain else 2, 2 if roomy else 1)
-    # what lies by positions and pages is found a stage before it is loaded
-    stages = 3 if problem.plain else 4
-    if problem.width <= 128:
-        keys = 64 if problem.plain or (roomy and problem.rows < 64) else 32
-        return Cut(keys, 4 if problem.rows < 64 else 8, stages, 2)
-    return Cut(32, 4 if problem.rows == FEWEST_ROWS else 8, stages if roomy else 2, 2)
+        return Cut(keys, 8, 3 if problem.form == "plain" else 2, 2 if roomy else 1)
+    # what lies by pages and positions is found a stage before it is loaded
+    stages = 3 if problem.form == "plain" else 4
+    if problem.width > 128:
+        return Cut(32, 4 if problem.rows == FEWEST_ROWS else 8, stages if roomy else 2, 2)
+    if problem.form == "full":
+        return Cut(32, 8, stages, 2)
+    keys = 64 if problem.form == "plain" or (roomy and problem.rows < 64) else 32
+    return Cut(keys, 4 if problem.rows < 64 else 8, stages, 2)
 
 
 def _by_rule_for_little(problem: Problem) -> Cut:
     """For GPUs with 64 KiB of shared memory or less, whose loads go through registers."""
-    if problem.width > WIDE:
-        return Cut(16, 8, 2, 1)
-    if problem.width > 128 or not problem.plain:
+    if problem.form == "full" or problem.width > WIDE:
+        return Cut(16, 8, 2, 2 if problem.width <= WIDE else 1)
+    if problem.width > 128 or problem.form == "usual":
         return Cut(32, 8, 2, 2)
     return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2, 2)
 

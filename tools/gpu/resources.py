@@ -49,7 +49,8 @@ class Resources(NamedTuple):
 
     Attributes:
         registers: 32-bit registers of a thread; on AMD vector registers.
-        spills: Bytes (AMD: registers) that do not fit, and go to memory.
+        spills: Bytes of a thread's own memory: registers that do not fit, and arrays; on AMD with scalar registers
+            that do not fit, each counted once.
         shared_bytes: Shared memory.
         code_bytes: Machine code as a file.
         text_bytes: PTX or AMDGCN assembly.
@@ -93,31 +94,20 @@ STRIDES = ("_batch", "_head", "_key", "_row", "_token", "_stride")
 
 
 def _nvidia(made: Any) -> Resources:
-    ptx = made.asm["ptx"]
-    gpu = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
-    if gpu is None:
-        raise RuntimeError("no .target in the PTX")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.ptx")
-        file.write_text(ptx)
-        for assembler in _assemblers():
-            command = [str(assembler), "-v", "--gpu-name", gpu[1], str(file), "-o", str(file.with_suffix(".cubin"))]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-            if done.returncode == 0:
-                break
-    registers = re.search(r"Used (\d+) registers", done.stderr)
-    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
-    if done.returncode or registers is None or spills is None:
-        raise RuntimeError(f"ptxas for {gpu[1]}: {done.stderr.strip()[-500:] or done.returncode}")
-    return Resources(int(registers[1]), int(spills[1]), made.metadata.shared, len(made.asm["cubin"]), len(ptx))
-
-
-def _assemblers() -> list[Path]:
-    """Every ptxas that Triton brings, the newest first: which of them a GPU gets differs between its versions."""
+    """From the machine code that Triton's assembler made: what is run, not what another assembler would make."""
     import triton
 
-    folder = Path(triton.__file__).parent / "backends/nvidia/bin"
-    return [folder / name for name in ("ptxas-blackwell", "ptxas") if (folder / name).exists()]
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", done.stdout)
+    if found is None:
+        raise RuntimeError(f"cuobjdump says no resources: {done.stderr.strip()[-500:] or done.stdout[-500:]}")
+    registers, stack, local = (int(figure) for figure in found.groups())
+    return Resources(registers, stack + local, made.metadata.shared, len(made.asm["cubin"]), len(made.asm["ptx"]))
 
 
 def _amd(made: Any) -> Resources:
@@ -129,6 +119,5 @@ def _amd(made: Any) -> Resources:
             raise RuntimeError(f"no .{name} in the assembly")
         return int(found[1])
 
-    # scalar registers that spill go to lanes of vector registers, not to memory
-    spills = told("vgpr_spill_count") + told("private_segment_fixed_size")
+    spills = sum(told(name) for name in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"))
     return Resources(told("vgpr_count"), spills, made.metadata.shared, len(made.asm["hsaco"]), len(text))
