@@ -8,7 +8,7 @@ from typing import Any
 from resources import Config
 
 from attention.gpu.decode import value_pieces
-from attention.gpu.decode_table import FORMS, cut_for, problem_of
+from attention.gpu.decode_table import cut_for, problem_of
 from attention.gpu.widths import pieces
 
 HEAD_DIMS = ((64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256))
@@ -20,10 +20,12 @@ EIGHT_BITS = {"sm_80": "fp8e5", "gfx90a": "fp8e5", "gfx942": "fp8e5"}
 """Where a GPU has no fp8e4nv (e4m3fn)."""
 TYPES = {"fp32": 4, "fp16": 2, "bf16": 2}
 POINTERS = {
-    "usual": {"lengths": "*i64", "tables": "*i64", "k_scales": "*fp32", "v_scales": "*fp32"},
+    "usual": {"lengths": "*i64"},
+    "paged": {"tables": "*i64", "k_scales": "*fp32", "v_scales": "*fp32"},
     "full": {"q_positions": "*i64", "kv_positions": "*i64", "kv_mask": "*i8", "slopes": "*fp32"},
 }
-"""Those of a form that may be absent; a full one has the others' too."""
+"""Those of a form that may be absent; a later one has the earlier ones' too. Paged is usual to the table."""
+FORMS = {"paged": "usual"}
 FLOATS = ("out", "lse", "scratch", "scratch_state")
 
 
@@ -34,14 +36,14 @@ def decode_configs(arch: str) -> Iterator[Config]:
     """
     narrow = [(d, d_v, False) for d, d_v in HEAD_DIMS]
     eight = EIGHT_BITS.get(arch, "fp8e4nv")
-    for dtype, dims in (("bf16", (*narrow, *LATENTS)), ("fp32", narrow), ("fp16", narrow[3:4])):
+    for dtype, dims in (("bf16", (*narrow, *LATENTS)), ("fp32", narrow[:1] + narrow[3:]), ("fp16", narrow[3:4])):
         for widths in dims:
             for queries in QUERIES:
-                for form in FORMS:
+                for form in ("plain", *POINTERS):
                     yield _config(arch, dtype, widths, queries, form)
     for widths in (narrow[3], LATENTS[0]):
         for queries in QUERIES:
-            for form in FORMS[1:]:
+            for form in ("paged", "full"):
                 yield _config(arch, "bf16", widths, queries, form, stored=eight)
 
 
@@ -53,20 +55,25 @@ def _config(
     from attention.gpu.decode_kernel import decode_kernel
 
     (d, d_v, shared), (group, q_len) = widths, queries
-    problem = problem_of(arch, TYPES[dtype], max(d, d_v), group * q_len, form=form, shared=shared)
+    problem = problem_of(arch, TYPES[dtype], max(d, d_v), group * q_len, form=FORMS.get(form, form), shared=shared)
     cut, rows = cut_for(problem), problem.rows
     (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
     dot = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}[dtype]
-    full, kinds = form == "full", {}
-    for name, absent in POINTERS.items():
-        present = full or form == name
-        kinds |= absent if present else dict.fromkeys(absent, None)
+    full = form == "full"
+    kinds: dict[str, str] = {}
+    absent: list[str] = []
+    forms = list(POINTERS)
+    for place, pointers in enumerate(POINTERS.values()):
+        if form in forms[place:]:
+            kinds |= pointers
+        else:
+            absent += pointers
     constants: dict[str, Any] = {
         "GROUP": group, "Q_LEN": q_len, "PAGE": 16, "KV_HEADS": 8, "D": d, "D0": d0, "D1": d1, "DV": d_v,
         "DV0": dv0, "DV1": dv1, "CAUSAL": form != "plain", "WINDOW": full, "SOFTCAP": full, "DOT": dot,
         "SPLIT_WEIGHTS": dtype != "fp32", "MANY": True, "SHARED": shared, "BLOCK_M": rows, "BLOCK_N": cut.block_n,
     }  # fmt: skip
-    constants |= {name: None for name, kind in kinds.items() if kind is None}
+    constants |= dict.fromkeys(absent)
     kinds |= dict.fromkeys(FLOATS, "*fp32") | {"arrivals": "*i32", "scale": "fp32", "softcap": "fp32", "q": f"*{dtype}"}
     kinds |= dict.fromkeys(("k", "v"), f"*{stored or dtype}")
     signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in decode_kernel.arg_names}

@@ -31,15 +31,15 @@ class Config(NamedTuple):
         kernel: Its name.
         what: The case in words: dtypes and sizes.
         function: The jitted function.
-        signature: Type of each argument by name: "*fp32", "i32", "constexpr".
+        signature: Type of each argument by name: "*fp32", "i32", "constexpr"; of a tuple a tuple of them.
         constants: Values of those that are constants.
-        options: num_warps, num_stages.
+        options: num_warps, num_stages and others that a launch gives.
     """
 
     kernel: str
     what: str
     function: Any
-    signature: Mapping[str, str]
+    signature: Mapping[str, str | tuple[str, ...]]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
 
@@ -49,8 +49,9 @@ class Resources(NamedTuple):
 
     Attributes:
         registers: 32-bit registers of a thread; on AMD vector registers.
-        spills: Bytes of a thread's own memory: registers that do not fit, and arrays; on AMD with scalar registers
-            that do not fit, each counted once.
+        spills: Bytes of a thread's own memory: registers that do not fit, and arrays; on AMD with the count of vector
+            registers that do not fit.
+        scalar_spills: Scalar registers that do not fit, on AMD: they go to lanes of a vector register, not to memory.
         shared_bytes: Shared memory.
         code_bytes: Machine code as a file.
         text_bytes: PTX or AMDGCN assembly.
@@ -58,6 +59,7 @@ class Resources(NamedTuple):
 
     registers: int
     spills: int
+    scalar_spills: int
     shared_bytes: int
     code_bytes: int
     text_bytes: int
@@ -76,12 +78,13 @@ def compiled(config: Config, arch: str) -> Resources:
     backend, number = TARGETS[arch]
     names = config.function.arg_names
     constants = {(names.index(name),): value for name, value in config.constants.items()}
-    aligned = [["tt.divisibility", 16]]  # as torch's allocations and dense strides are
-    attributes = {
-        (names.index(name),): aligned
-        for name, kind in config.signature.items()
-        if kind.startswith("*") or (kind == "i32" and name.endswith(STRIDES))
-    }
+    attributes: dict[tuple[int, ...], Any] = {}
+    for name, kind in config.signature.items():
+        place = (names.index(name),)
+        inside = {place: kind} if isinstance(kind, str) else {(*place, i): x for i, x in enumerate(kind)}
+        attributes |= {
+            at: ALIGNED for at, x in inside.items() if x[0] == "*" or (x == "i32" and name.endswith(STRIDES))
+        }
     ordered = {name: config.signature[name] for name in names}
     source = ASTSource(config.function, ordered, constants, attributes)
     target = GPUTarget(backend, number, WARP[backend])
@@ -89,6 +92,8 @@ def compiled(config: Config, arch: str) -> Resources:
     return _nvidia(made) if backend == "cuda" else _amd(made)
 
 
+ALIGNED = [["tt.divisibility", 16]]
+"""What torch's allocations and dense strides are."""
 STRIDES = ("_batch", "_head", "_key", "_row", "_token", "_stride")
 """Ends of the names of arguments that are strides, which are multiples of 16 in common layouts."""
 
@@ -107,7 +112,7 @@ def _nvidia(made: Any) -> Resources:
     if found is None:
         raise RuntimeError(f"cuobjdump says no resources: {done.stderr.strip()[-500:] or done.stdout[-500:]}")
     registers, stack, local = (int(figure) for figure in found.groups())
-    return Resources(registers, stack + local, made.metadata.shared, len(made.asm["cubin"]), len(made.asm["ptx"]))
+    return Resources(registers, stack + local, 0, made.metadata.shared, len(made.asm["cubin"]), len(made.asm["ptx"]))
 
 
 def _amd(made: Any) -> Resources:
@@ -119,5 +124,6 @@ def _amd(made: Any) -> Resources:
             raise RuntimeError(f"no .{name} in the assembly")
         return int(found[1])
 
-    spills = sum(told(name) for name in ("vgpr_spill_count", "sgpr_spill_count", "private_segment_fixed_size"))
-    return Resources(told("vgpr_count"), spills, made.metadata.shared, len(made.asm["hsaco"]), len(text))
+    spills = told("vgpr_spill_count") + told("private_segment_fixed_size")
+    scalar, code = told("sgpr_spill_count"), len(made.asm["hsaco"])
+    return Resources(told("vgpr_count"), spills, scalar, made.metadata.shared, code, len(text))
