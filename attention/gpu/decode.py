@@ -38,7 +38,7 @@ def decode_partial(  # noqa: PLR0913
     """Attention of up to 16 queries over the keys given, as a float32 Partial; one kernel launch.
 
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
-    in float32 and for head dims beyond 256). Values that are the first columns of the keys (`v = k[..., :512]`, as the
+    in float32 and for head dims beyond 128). Values that are the first columns of the keys (`v = k[..., :512]`, as the
     latents of multi-head latent attention are) are not read on their own. The result has float32 accuracy for 16-bit
     inputs too. Nothing is read back to the host, so a call can be captured in a CUDA graph once it has run on its
     stream; the result's bits depend on shapes and the kind of GPU alone.
@@ -125,8 +125,9 @@ def _form(spec: Spec, seen: Seen, scales: tuple[torch.Tensor | None, torch.Tenso
     bent = (spec.window, spec.softcap, spec.alibi_slopes, seen.q_positions, seen.kv_positions, seen.kv_mask)
     if any(x is not None for x in bent):
         return "full"
-    usual = spec.causal or any(x is not None for x in (seen.kv_lengths, seen.block_tables, *scales))
-    return "usual" if usual else "plain"
+    if any(x is not None for x in (seen.block_tables, *scales)):
+        return "paged"
+    return "usual" if spec.causal or seen.kv_lengths is not None else "plain"
 
 
 def value_pieces(d: int, d_v: int, shared: bool) -> tuple[int, int]:

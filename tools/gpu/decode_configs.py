@@ -8,12 +8,13 @@ from typing import Any
 from resources import Config
 
 from attention.gpu.decode import value_pieces
-from attention.gpu.decode_table import cut_for, problem_of
+from attention.gpu.decode_table import cut_for, problem_of, rows_of_program
 from attention.gpu.widths import pieces
 
-HEAD_DIMS = ((64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (256, 256))
-LATENTS = ((576, 512, True), (576, 512, False), (512, 512, False))
-"""Multi-head latent attention: head dims, and whether the values are columns of the keys."""
+COMMON = (128, 128, False)
+HEAD_DIMS = ((64, 64, False), (80, 80, False), COMMON, (192, 128, False), (256, 256, False))
+LATENTS = ((576, 512, True), (576, 512, False))
+"""Multi-head latent attention; head dims of k and v, and whether the values are columns of the keys."""
 QUERIES = ((4, 1), (8, 4), (8, 16))
 """Heads of a group, queries: one, two and more tiles of 16 rows."""
 EIGHT_BITS = {"sm_80": "fp8e5", "gfx90a": "fp8e5", "gfx942": "fp8e5"}
@@ -24,27 +25,36 @@ POINTERS = {
     "paged": {"tables": "*i64", "k_scales": "*fp32", "v_scales": "*fp32"},
     "full": {"q_positions": "*i64", "kv_positions": "*i64", "kv_mask": "*i8", "slopes": "*fp32"},
 }
-"""Those of a form that may be absent; a later one has the earlier ones' too. Paged is usual to the table."""
-FORMS = {"paged": "usual"}
+"""Those of a form that may be absent; a later one has the earlier ones' too."""
 FLOATS = ("out", "lse", "scratch", "scratch_state")
 
 
 def decode_configs(arch: str) -> Iterator[Config]:
-    """The configurations for one arch: dtypes x head dims x queries x forms with every feature of theirs.
+    """The configurations for one arch: every problem of the table, with every feature of its form.
 
-    float16 takes what bfloat16 does, so that one head dim shows it; 8 bits have scales, and so are not plain.
+    float16 takes what bfloat16 does, so that one case shows it; 8 bits have scales, and so are paged or full; the rules
+    for float32 are those of all forms.
     """
-    narrow = [(d, d_v, False) for d, d_v in HEAD_DIMS]
     eight = EIGHT_BITS.get(arch, "fp8e4nv")
-    for dtype, dims in (("bf16", (*narrow, *LATENTS)), ("fp32", narrow[:1] + narrow[3:]), ("fp16", narrow[3:4])):
-        for widths in dims:
-            for queries in QUERIES:
-                for form in ("plain", *POINTERS):
-                    yield _config(arch, dtype, widths, queries, form)
-    for widths in (narrow[3], LATENTS[0]):
-        for queries in QUERIES:
-            for form in ("paged", "full"):
-                yield _config(arch, "bf16", widths, queries, form, stored=eight)
+    for widths in (*HEAD_DIMS, *LATENTS):
+        forms = ("plain", *POINTERS) if widths == COMMON else ("plain", "paged", "full")
+        for queries in _queries("bf16", widths):
+            for form in forms:
+                yield _config(arch, "bf16", widths, queries, form)
+    for widths in HEAD_DIMS:
+        for queries in _queries("fp32", widths):
+            for form in ("plain", "full") if widths != HEAD_DIMS[1] else ():
+                yield _config(arch, "fp32", widths, queries, form)
+    yield _config(arch, "fp16", COMMON, QUERIES[0], "plain")
+    for widths in (COMMON, LATENTS[0]):
+        for queries, form in ((QUERIES[0], "paged"), (QUERIES[2], "full")):
+            yield _config(arch, "bf16", widths, queries, form, stored=eight)
+
+
+def _queries(dtype: str, widths: tuple[int, int, bool]) -> list[tuple[int, int]]:
+    """Of `QUERIES`, one for each number of rows that programs have."""
+    rows = {rows_of_program(group * q_len, TYPES[dtype], max(widths[:2])): (group, q_len) for group, q_len in QUERIES}
+    return list(rows.values())
 
 
 def _config(
@@ -55,7 +65,7 @@ def _config(
     from attention.gpu.decode_kernel import decode_kernel
 
     (d, d_v, shared), (group, q_len) = widths, queries
-    problem = problem_of(arch, TYPES[dtype], max(d, d_v), group * q_len, form=FORMS.get(form, form), shared=shared)
+    problem = problem_of(arch, TYPES[dtype], max(d, d_v), group * q_len, form=form, shared=shared)
     cut, rows = cut_for(problem), problem.rows
     (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
     dot = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}[dtype]

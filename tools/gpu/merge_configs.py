@@ -9,8 +9,8 @@ from resources import Config
 from attention.kernels.gpu_states import MOST_STATES, tiles
 
 CASES = (
-    ("fp32", 2, 1, 32), ("fp32", 2, 128, 32), ("fp32", 2, 128, 4096), ("fp32", 2, 16384, 32), ("bf16", 2, 128, 32),
-    ("fp32", 8, 80, 32), ("fp32", 8, 512, 4096), ("fp32", MOST_STATES, 128, 32), ("fp32", MOST_STATES, 128, 4096),
+    ("fp32", 2, 1, 4096), ("fp32", 2, 128, 32), ("fp32", 2, 16384, 32), ("bf16", 3, 128, 4096),
+    ("fp32", 8, 80, 32), ("fp32", 8, 512, 4096), ("fp32", MOST_STATES, 128, 4096),
 )  # fmt: skip
 """dtype, states, items of a row, rows: by few and many rows tiles are small and large."""
 

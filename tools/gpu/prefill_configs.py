@@ -10,7 +10,7 @@ from resources import Config
 from attention.gpu.prefill_table import FEW, problem_of, tile_for
 from attention.gpu.widths import pieces
 
-HEAD_DIMS = ((64, 64), (80, 80), (128, 128), (192, 128), (192, 192), (256, 256), (512, 512))
+HEAD_DIMS = ((64, 64), (80, 80), (128, 128), (192, 128), (256, 256), (512, 512))
 LISTS = ("low", "high", "queries", "keys_at", "visits", "counts")
 PACKED = ("cu_q", "cu_k")
 
@@ -35,26 +35,34 @@ class Case(NamedTuple):
     lengths: bool = False
     merge: bool = False
 
+    @property
+    def form(self) -> str:
+        """To the table."""
+        full = self.window or self.bent or self.packed or self.lengths or self.merge
+        return "lists" if self.lists else "full" if full else "plain"
+
 
 CASES = {
-    "all keys": Case(),
     "causal": Case(causal=True),
     "window, packed, merged": Case(causal=True, window=True, packed=True, merge=True),
     "softcap, slopes, lengths, merged": Case(causal=True, bent=True, lengths=True, merge=True),
-    "lists, merged": Case(lists=True, merge=True),
     "lists, softcap, slopes, merged": Case(lists=True, bent=True, merge=True),
 }
+PLAIN = {"all keys": Case(), "causal": CASES["causal"], "lists": Case(lists=True)}
+"""Which features add to, shown for one head dim."""
 
 
 def prefill_configs(arch: str) -> Iterator[Config]:
-    """The configurations for one arch: dtypes x head dims x cases, and few queries where tiles differ by it."""
-    for dtype, dims in (("bf16", HEAD_DIMS), ("fp32", HEAD_DIMS), ("fp16", HEAD_DIMS[2:3])):
-        for d, d_v in dims:
+    """The configurations for one arch: every problem of the table, plain, packed and merged, with all features."""
+    for dtype in ("bf16", "fp32"):
+        for d, d_v in HEAD_DIMS if dtype == "bf16" else (x for x in HEAD_DIMS if x != (80, 80)):
             for name, case in CASES.items():
-                many = problem_of(arch, _bits(dtype), max(d, d_v), lists=case.lists)
+                many = problem_of(arch, _bits(dtype), max(d, d_v), form=case.form)
                 yield _config(arch, dtype, (d, d_v), name, case, 1 << 20)
                 if tile_for(many) != tile_for(many._replace(few=True)):
                     yield _config(arch, dtype, (d, d_v), name, case, FEW)
+    for name, case in PLAIN.items():
+        yield _config(arch, "fp16", (128, 128), name, case, 1 << 20)
 
 
 def _bits(dtype: str) -> int:
@@ -67,7 +75,7 @@ def _config(arch: str, dtype: str, dims: tuple[int, int], name: str, case: Case,
     from attention.gpu.prefill_kernel import prefill_kernel
 
     (d, d_v), ((d0, d1), (dv0, dv1)) = dims, (pieces(width) for width in dims)
-    tile = tile_for(problem_of(arch, _bits(dtype), max(dims), q_len=q_len, lists=case.lists))
+    tile = tile_for(problem_of(arch, _bits(dtype), max(dims), q_len=q_len, form=case.form))
     dot = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}[dtype]
     constants: dict[str, Any] = {
         "HEADS": 32, "GROUP": 4, "D": d, "D0": d0, "D1": d1, "DV": d_v, "DV0": dv0, "DV1": dv1,

@@ -71,6 +71,12 @@ def compiled(config: Config, arch: str) -> Resources:
     Raises:
         RuntimeError: The assembler refuses it, or does not say what it takes.
     """
+    made = made_for(config, arch)
+    return _nvidia(made) if TARGETS[arch][0] == "cuda" else _amd(made)
+
+
+def made_for(config: Config, arch: str) -> Any:
+    """What Triton makes of a configuration; `asm` has the assembly and the machine code."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -87,9 +93,7 @@ def compiled(config: Config, arch: str) -> Resources:
         }
     ordered = {name: config.signature[name] for name in names}
     source = ASTSource(config.function, ordered, constants, attributes)
-    target = GPUTarget(backend, number, WARP[backend])
-    made = triton.compile(source, target=target, options=dict(config.options))
-    return _nvidia(made) if backend == "cuda" else _amd(made)
+    return triton.compile(source, target=GPUTarget(backend, number, WARP[backend]), options=dict(config.options))
 
 
 ALIGNED = [["tt.divisibility", 16]]

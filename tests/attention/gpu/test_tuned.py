@@ -54,6 +54,6 @@ def test_problems_of_near_widths_share_a_key():
     assert decode_table.problem_of("sm_90", 2, 576, 128, form="full", shared=True).key == (
         "16 bit, 576 wide, 32 rows, full, shared"
     )
-    assert PREFILL.key == "16 bit, 128 wide, many queries"
-    listed = prefill_table.problem_of("sm_90", 32, 300, q_len=3, lists=True)
+    assert PREFILL.key == "16 bit, 128 wide, many queries, plain"
+    listed = prefill_table.problem_of("sm_90", 32, 300, q_len=3, form="lists")
     assert listed.key == "32 bit, 512 wide, few queries, lists"
