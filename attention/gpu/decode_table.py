@@ -26,7 +26,7 @@ and scales too; or windows, softcap, slopes, masks or positions of their own."""
 MOST_ROWS = {2: 64, 4: 32}
 """Query rows of one program, by bytes of an item: what registers hold."""
 WIDE, MOST_ROWS_WIDE = 128, 32
-"""Beyond this width a program has no more rows than that."""
+"""Beyond this width, and with every feature, a program has no more rows than that."""
 FEWEST_ROWS = 16
 """What matrix units take at least."""
 KEYS_PER_SPLIT = 256
@@ -93,7 +93,7 @@ def problem_of(
         shared: As there.
     """
     wide = next(x for x in WIDTHS if x >= width)
-    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width), form, shared)
+    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width, form), form, shared)
 
 
 def cut_for(problem: Problem) -> Cut:
@@ -124,6 +124,8 @@ def by_rule(problem: Problem) -> Cut:
     roomy = generation in ("sm_90", "sm_100")
     plain, paged, full = (problem.form == form for form in ("plain", "paged", "full"))
     if problem.width > 256:
+        if generation == "sm_100" and problem.shared and few and not full:
+            return Cut(16, 8, 5, 2)
         keys = 32 if problem.shared and (few or not full) and (few or generation != "sm_89") else 16
         return Cut(keys, 8, 3 if plain else 2, 2 if roomy else 1)
     # What lies by pages is loaded when its page is known: half of the stages go into finding it.
@@ -138,16 +140,18 @@ def by_rule(problem: Problem) -> Cut:
 
 def _by_rule_for_little(problem: Problem) -> Cut:
     """For GPUs with 64 KiB of shared memory or less, whose loads go through registers."""
-    if problem.form == "full" or problem.width > 256:
-        return Cut(16, 8, 2, 2 if problem.width <= 256 else 1)
+    if problem.width > 256:
+        return Cut(16, 4 if problem.form == "full" and problem.rows > FEWEST_ROWS else 8, 2, 1)
+    if problem.form == "full":
+        return Cut(16, 8, 2, 2)
     if problem.width > 128 or problem.form != "plain":
         return Cut(32, 8, 2, 2)
     return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2, 2)
 
 
-def rows_of_program(rows: int, itemsize: int, width: int) -> int:
+def rows_of_program(rows: int, itemsize: int, width: int, form: str) -> int:
     """Rows of a program, for this many query rows that share a key head."""
-    most = MOST_ROWS[itemsize] if width <= WIDE else MOST_ROWS_WIDE
+    most = MOST_ROWS[itemsize] if width <= WIDE and form != "full" else MOST_ROWS_WIDE
     return min(most, max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
 

@@ -95,9 +95,9 @@ _TABLE = {
     ),
     "sm_90": _Row(
         (Tile(128, 128, 8, 3), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 64, 8, 2)),
-        (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(128, 32, 8, 2), Tile(64, 32, 8, 2)),
+        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(64, 32, 8, 2)),
         _SINGLE,
-        _SINGLE,
+        (Tile(32, 32, 8, 2), *_SINGLE[1:]),
     ),
     "sm_100": _Row(
         (Tile(128, 128, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
@@ -143,6 +143,8 @@ def by_rule(problem: Problem) -> Tile:
     place = WIDTHS.index(problem.width)
     if place == len(tiles):  # wider than all of the table
         tile = tiles[-1]
+        if problem.bits == 32 and problem.arch.startswith("sm_"):
+            return Tile(16, 16, 8, 2)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:

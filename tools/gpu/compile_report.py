@@ -97,18 +97,37 @@ def fault(line: Line) -> str | None:
     return None
 
 
+MEANING = """\
+It proves that every kernel compiles for these GPUs with the tiles that its table chooses, that no register goes to
+memory (NVIDIA: stack of the machine code that Triton's own assembler made, in bytes; AMD: vector registers and private
+memory) and that shared memory fits a program: {limits}. On AMD
+scalar registers that do not fit go to lanes of a vector register, not to memory; they are counted on their own, and are
+no fault.
+
+It does not prove that results are right (tests in Triton's interpreter compare them with float64), nor how fast
+anything is. Each problem of a table is compiled with all features of its form at once; head dims and heads are
+examples; arguments are taken to be aligned. Another version of Triton or of an assembler may need other registers.
+"""
+
+
 def report(lines: list[Line], bad: list[Line]) -> str:
-    """All lines as Markdown."""
+    """All lines as Markdown: what they mean, the most of each kernel and GPU, then every case."""
     import triton
 
     day = datetime.now(UTC).date().isoformat()
+    limits = ", ".join(f"{arch} {size >> 10} KiB" for arch, size in SHARED_BYTES.items())
     head = [
         f"# What the GPU kernels compile to, {day}",
         "",
-        f"Triton {triton.__version__}, cross-compiled: no kernel of this table ran on these GPUs for it. "
-        f"{len(lines)} kernels, {len(bad)} with spills or too much shared memory.",
+        f"`python tools/gpu/compile_report.py`, Triton {triton.__version__}, cross-compiled: no kernel of this table "
+        f"ran on these GPUs for it. {len(lines)} kernels, {len(bad)} with spills or too much shared memory.",
         "",
-        "| GPU | kernel | case | registers | spills | scalar spills | shared bytes | machine code | assembly |",
+        MEANING.format(limits=limits),
+        "| GPU | kernel | cases | most registers | spills | most scalar spills | most shared bytes |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        *_summary(lines),
+        "",
+        "| GPU | kernel | case: tile | registers | spills | scalar spills | shared bytes | machine code | assembly |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     rows = []
@@ -116,6 +135,17 @@ def report(lines: list[Line], bad: list[Line]) -> str:
         cells = [found, *[""] * 5] if isinstance(found, str) else [str(figure) for figure in found]
         rows.append(f"| {arch} | {name} | {what} | {' | '.join(cells)} |")
     return "\n".join([*head, *rows, ""])
+
+
+def _summary(lines: list[Line]) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[Resources]] = {}
+    for arch, name, _, found in lines:
+        groups.setdefault((arch, name), []).extend([] if isinstance(found, str) else [found])
+    for (arch, name), found in groups.items():
+        if found:
+            most = Resources(*(max(figures) for figures in zip(*found, strict=True)))
+            cells = len(found), most.registers, most.spills, most.scalar_spills, most.shared_bytes
+            yield f"| {arch} | {name} | {' | '.join(str(x) for x in cells)} |"
 
 
 if __name__ == "__main__":

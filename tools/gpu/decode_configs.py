@@ -11,8 +11,8 @@ from attention.gpu.decode import value_pieces
 from attention.gpu.decode_table import cut_for, problem_of, rows_of_program
 from attention.gpu.widths import pieces
 
-COMMON = (128, 128, False)
-HEAD_DIMS = ((64, 64, False), (80, 80, False), COMMON, (192, 128, False), (256, 256, False))
+COMMON, UNEVEN = (128, 128, False), (80, 80, False)
+HEAD_DIMS = ((64, 64, False), UNEVEN, COMMON, (192, 128, False), (256, 256, False))
 LATENTS = ((576, 512, True), (576, 512, False))
 """Multi-head latent attention; head dims of k and v, and whether the values are columns of the keys."""
 QUERIES = ((4, 1), (8, 4), (8, 16))
@@ -37,13 +37,15 @@ def decode_configs(arch: str) -> Iterator[Config]:
     """
     eight = EIGHT_BITS.get(arch, "fp8e4nv")
     for widths in (*HEAD_DIMS, *LATENTS):
-        forms = ("plain", *POINTERS) if widths == COMMON else ("plain", "paged", "full")
-        for queries in _queries("bf16", widths):
-            for form in forms:
+        forms = (
+            ("plain", *POINTERS) if widths == COMMON else ("full",) if widths == UNEVEN else ("plain", "paged", "full")
+        )
+        for form in forms:
+            for queries in _queries("bf16", widths, form):
                 yield _config(arch, "bf16", widths, queries, form)
-    for widths in HEAD_DIMS:
-        for queries in _queries("fp32", widths):
-            for form in ("plain", "full") if widths != HEAD_DIMS[1] else ():
+    for widths in (COMMON, HEAD_DIMS[-1]):
+        for form in ("plain", "full"):
+            for queries in _queries("fp32", widths, form):
                 yield _config(arch, "fp32", widths, queries, form)
     yield _config(arch, "fp16", COMMON, QUERIES[0], "plain")
     for widths in (COMMON, LATENTS[0]):
@@ -51,9 +53,9 @@ def decode_configs(arch: str) -> Iterator[Config]:
             yield _config(arch, "bf16", widths, queries, form, stored=eight)
 
 
-def _queries(dtype: str, widths: tuple[int, int, bool]) -> list[tuple[int, int]]:
+def _queries(dtype: str, widths: tuple[int, int, bool], form: str) -> list[tuple[int, int]]:
     """Of `QUERIES`, one for each number of rows that programs have."""
-    rows = {rows_of_program(group * q_len, TYPES[dtype], max(widths[:2])): (group, q_len) for group, q_len in QUERIES}
+    rows = {rows_of_program(x * y, TYPES[dtype], max(widths[:2]), form): (x, y) for x, y in QUERIES}
     return list(rows.values())
 
 

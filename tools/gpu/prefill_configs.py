@@ -10,7 +10,10 @@ from resources import Config
 from attention.gpu.prefill_table import FEW, problem_of, tile_for
 from attention.gpu.widths import pieces
 
-HEAD_DIMS = ((64, 64), (80, 80), (128, 128), (192, 128), (256, 256), (512, 512))
+HEAD_DIMS = {
+    "bf16": ((64, 64), (128, 128), (192, 128), (256, 256), (512, 512)),
+    "fp32": ((64, 64), (128, 128), (256, 256), (512, 512)),
+}
 LISTS = ("low", "high", "queries", "keys_at", "visits", "counts")
 PACKED = ("cu_q", "cu_k")
 
@@ -54,13 +57,14 @@ PLAIN = {"all keys": Case(), "causal": CASES["causal"], "lists": Case(lists=True
 
 def prefill_configs(arch: str) -> Iterator[Config]:
     """The configurations for one arch: every problem of the table, plain, packed and merged, with all features."""
-    for dtype in ("bf16", "fp32"):
-        for d, d_v in HEAD_DIMS if dtype == "bf16" else (x for x in HEAD_DIMS if x != (80, 80)):
+    for dtype, dims in HEAD_DIMS.items():
+        for d, d_v in dims:
             for name, case in CASES.items():
                 many = problem_of(arch, _bits(dtype), max(d, d_v), form=case.form)
                 yield _config(arch, dtype, (d, d_v), name, case, 1 << 20)
                 if tile_for(many) != tile_for(many._replace(few=True)):
                     yield _config(arch, dtype, (d, d_v), name, case, FEW)
+    yield _config(arch, "bf16", (80, 80), "causal", CASES["causal"], 1 << 20)
     for name, case in PLAIN.items():
         yield _config(arch, "fp16", (128, 128), name, case, 1 << 20)
 

@@ -30,12 +30,14 @@ def test_every_problem_has_a_cut_whose_stages_fit(arch):
 
 
 def test_rows_of_a_program_are_powers_of_two_that_registers_hold():
-    found = {(rows, width): rows_of_program(rows, 2, width) for rows in (1, 16, 17, 33, 500) for width in (128, 192)}
+    found = {
+        (rows, width): rows_of_program(rows, 2, width, "paged") for rows in (1, 16, 17, 33, 500) for width in (128, 192)
+    }
     assert found == {
         (1, 128): 16, (16, 128): 16, (17, 128): 32, (33, 128): 64, (500, 128): 64,
         (1, 192): 16, (16, 192): 16, (17, 192): 32, (33, 192): 32, (500, 192): 32,
     }  # fmt: skip
-    assert rows_of_program(500, 4, 128) == 32
+    assert rows_of_program(500, 4, 128, "plain") == rows_of_program(500, 2, 128, "full") == 32
 
 
 @pytest.mark.parametrize("slots", [8, 216, 264, 304])
