@@ -147,6 +147,8 @@ def by_rule(problem: Problem) -> Tile:
             return Tile(16, 16, 8, 2)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]
+    if tile.keys == 128 and problem.form == "full" and problem.arch.startswith("sm_10"):
+        tile = tile._replace(keys=64)
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
         tile = Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile
