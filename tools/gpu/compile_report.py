@@ -141,10 +141,10 @@ def _summary(lines: list[Line]) -> Iterator[str]:
     groups: dict[tuple[str, str], list[Resources]] = {}
     for arch, name, _, found in lines:
         groups.setdefault((arch, name), []).extend([] if isinstance(found, str) else [found])
-    for (arch, name), found in groups.items():
-        if found:
-            most = Resources(*(max(figures) for figures in zip(*found, strict=True)))
-            cells = len(found), most.registers, most.spills, most.moved, most.shared_bytes
+    for (arch, name), known in groups.items():
+        if known:
+            most = Resources(*(max(figures) for figures in zip(*known, strict=True)))
+            cells = len(known), most.registers, most.spills, most.moved, most.shared_bytes
             yield f"| {arch} | {name} | {' | '.join(str(x) for x in cells)} |"
 
 
