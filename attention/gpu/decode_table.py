@@ -127,7 +127,8 @@ def by_rule(problem: Problem) -> Cut:
         if generation == "sm_100" and problem.shared and few and not full:
             return Cut(16, 8, 5, 2) if plain else Cut(32, 8, 3, 2)
         keys = 32 if problem.shared and (few or generation != "sm_89") else 16
-        return Cut(keys, 8, 3 if plain and (problem.shared or generation != "sm_89") else 2, 2 if roomy else 1)
+        ahead = not paged and not full and (problem.shared or generation != "sm_89")
+        return Cut(keys, 8, 3 if ahead else 2, 2 if roomy else 1)
     # What lies by pages is loaded when its page is known: half of the stages go into finding it.
     stages = 5 if paged else 4 if full else 3
     if problem.width > 128:
