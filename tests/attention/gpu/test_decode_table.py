@@ -3,9 +3,13 @@
 import itertools
 
 import pytest
+import torch
 
+from attention import Spec
+from attention.gpu import decode
 from attention.gpu.archs import SHARED_KIB, generation_of
-from attention.gpu.decode_table import FORMS, MOST_WAVES, WIDTHS, by_rule, problem_of, rows_of_program, splits_for
+from attention.gpu.decode_table import FORMS, MOST_WAVES, WIDTHS, Cut, by_rule, problem_of, rows_of_program, splits_for
+from tests.attention.gpu.inputs import made
 
 ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "interpreter")
 
@@ -56,3 +60,27 @@ def test_splits_fill_the_gpu_evenly(slots):
 def test_few_keys_are_not_split():
     assert splits_for(0, 1, 264) == splits_for(256, 1, 264) == 1
     assert splits_for(257, 1, 264) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "where", "form"),
+    [
+        (Spec(scale=0.5), {}, "plain"),
+        (Spec(causal=True), {}, "usual"),
+        (Spec(), {"kv_lengths": [3]}, "usual"),
+        (Spec(causal=True), {"kv_lengths": [3], "block_tables": [[0]]}, "paged"),
+        (Spec(), {"k_scales": [1.0]}, "paged"),
+        (Spec(causal=True, window=2), {"kv_lengths": [3]}, "full"),
+        (Spec(softcap=1.0), {}, "full"),
+        (Spec(alibi_slopes=(0.5,)), {}, "full"),
+        (Spec(), {"kv_mask": [True] * 4}, "full"),
+        (Spec(causal=True), {"q_positions": [3], "kv_positions": [0, 1, 2, 3]}, "full"),
+    ],
+)
+def test_the_form_of_a_call(monkeypatch, spec, where, form):
+    asked = []
+    monkeypatch.setattr(decode, "cut_for", lambda problem: asked.append(problem.form) or Cut(16, 4, 1, 1))
+    given = {name: torch.tensor(values) for name, values in where.items()}
+    q, k, v = made(1, 1, 1, 1, 1, 4, 16, 16)
+    decode.decode_partial(q, k, v, spec=spec, **given)
+    assert asked == [form]
