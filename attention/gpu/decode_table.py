@@ -26,7 +26,7 @@ and scales too; or windows, softcap, slopes, masks or positions of their own."""
 MOST_ROWS = {2: 64, 4: 32}
 """Query rows of one program, by bytes of an item: what registers hold."""
 WIDE, MOST_ROWS_WIDE = 128, 32
-"""Beyond this width, and with every feature, a program has no more rows than that."""
+"""Beyond this width, and with every feature, a program has no more rows than that; with both beyond 256, the fewest."""
 FEWEST_ROWS = 16
 """What matrix units take at least."""
 KEYS_PER_SPLIT = 256
