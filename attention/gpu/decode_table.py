@@ -1,26 +1,40 @@
 """How the decode kernel is cut for each kind of GPU: what was tuned, and rules for what was not.
 
-Nothing is tuned at import or at a call. `tools/gpu/tune.py` times the choices on a card and writes `decode_table.json`,
-which is read once; for a GPU, dtype or head dim that it lacks the rules below hold. They keep every kernel of the
-compile report free of spills.
+Nothing is tuned at import or at a call. A tuner times `candidates` of a `Problem` and records the best in
+`decode_table.json` (`attention.gpu.tuned` says how); for an arch or a problem that it lacks the rules below hold. They
+keep every kernel of the compile report free of spills.
 """
 
 from __future__ import annotations
 
-import json
-from functools import cache
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-TABLE = Path(__file__).with_name("decode_table.json")
+from attention.gpu.archs import SHARED_KIB, generation_of
+from attention.gpu.tuned import Tuned
+
+TUNED = Tuned(Path(__file__).with_name("decode_table.json"))
+"""`Cut`s that a card chose."""
+WIDTHS = (64, 128, 192, 256, 576)
+"""A problem has the first of these widths that holds its head dims."""
+FORMS = ("plain", "usual", "paged", "full")
+"""Which features a call has: none, every query sees every key; lengths and causal attention of the last queries; pages
+and scales too; or windows, softcap, slopes, masks or positions of their own."""
 MOST_ROWS = {2: 64, 4: 32}
 """Query rows of one program, by bytes of an item: what registers hold."""
+WIDE, MOST_ROWS_WIDE = 128, 32
+"""Beyond this width, and with every feature, a program has no more rows than that; with both beyond 256, the fewest."""
 FEWEST_ROWS = 16
 """What matrix units take at least."""
-PROGRAMS_PER_CORE = 2
-"""How many programs a multiprocessor gets where there are keys enough."""
 KEYS_PER_SPLIT = 256
 """Fewer keys than this are not worth a program of their own."""
+MOST_WAVES = 8
+"""Programs come in so many waves at most, if splits are what makes them many."""
+ALL_BUT_FULL, LITTLE = 0.8, 1.1
+"""Of a wave's places; and what is lost beside the best."""
 
 
 class Cut(NamedTuple):
@@ -30,76 +44,140 @@ class Cut(NamedTuple):
         block_n: Keys of one step.
         num_warps: Warps of a program (of 32 threads, on AMD of 64).
         num_stages: Depth of the software pipeline that loads K and V.
+        programs: How many programs a multiprocessor gets where there are keys enough.
     """
 
     block_n: int
     num_warps: int
     num_stages: int
+    programs: int
 
 
-class Kind(NamedTuple):
+class Problem(NamedTuple):
     """What a cut depends on.
 
     Attributes:
-        backend: "cuda" or "hip".
         arch: Such as "sm_90" or "gfx942".
         itemsize: Bytes of an item of the dtype that is multiplied in.
-        width: The greater of the head dims of K and V.
+        width: Of `WIDTHS`, for the greater of the head dims of K and V.
         rows: Query rows of a program, a power of two from 16.
-        plain: Whether all queries see all keys: no positions, masks, caps, tables or scales.
+        form: Of `FORMS`, for the features of the call.
+        shared: Whether the values are the first columns of the keys, read once for both.
     """
 
-    backend: str
     arch: str
     itemsize: int
     width: int
     rows: int
-    plain: bool
+    form: str
+    shared: bool
 
     @property
     def key(self) -> str:
-        """As the table names it."""
-        form = "plain" if self.plain else "full"
-        return f"{self.arch}, {self.itemsize * 8} bit, {self.width} wide, {self.rows} rows, {form}"
+        """Its name in the file of tuned cuts."""
+        shared = ", shared" if self.shared else ""
+        return f"{self.itemsize * 8} bit, {self.width} wide, {self.rows} rows, {self.form}{shared}"
 
 
-def cut_for(kind: Kind) -> Cut:
+def problem_of(
+    arch: str, itemsize: int, width: int, rows: int, *, form: str = "plain", shared: bool = False
+) -> Problem:
+    """The problem of a call: arguments as the attributes of `Problem`, `width` and `rows` any from 1.
+
+    Args:
+        arch: Such as "sm_90" or "gfx942".
+        itemsize: Bytes.
+        width: The greater of the head dims, at most the last of `WIDTHS`.
+        rows: Query rows that share a key head: heads of a group x queries.
+        form: As there.
+        shared: As there.
+    """
+    wide = next(x for x in WIDTHS if x >= width)
+    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width, form), form, shared)
+
+
+def cut_for(problem: Problem) -> Cut:
     """The tuned cut, or that of the rules."""
-    tuned = _table().get(kind.key)
-    return by_rule(kind) if tuned is None else Cut(*tuned)
+    tuned = TUNED.find(problem.arch, problem.key)
+    return by_rule(problem) if tuned is None else Cut(*tuned)
 
 
-def by_rule(kind: Kind) -> Cut:
+def candidates(problem: Problem) -> Iterator[Cut]:
+    """Cuts to time, that of the rules first; K and V of their stages fit shared memory, registers may not."""
+    yield by_rule(problem)
+    room = SHARED_KIB[generation_of(problem.arch)] << 10
+    item = problem.width * problem.itemsize * (1 if problem.shared else 2)
+    for keys, warps, stages, programs in product((16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5), (1, 2, 3, 4)):
+        cut = Cut(keys, warps, stages, programs)
+        if cut != by_rule(problem) and keys * item * max(1, stages - 1) * programs <= room:
+            yield cut
+
+
+def by_rule(problem: Problem) -> Cut:
     """A cut without spills, never tried for speed."""
-    narrow = kind.width <= 128
-    stages = 3 if kind.backend == "cuda" and kind.plain else 2
-    if kind.itemsize == 4:
-        return Cut(16, 4 if kind.rows == FEWEST_ROWS else 8, 2)
-    if not kind.plain:
-        return Cut(32, 8, stages)
-    return Cut(64 if narrow else 32, 4 if narrow and kind.rows == FEWEST_ROWS else 8, stages)
+    few = problem.rows == FEWEST_ROWS
+    generation = generation_of(problem.arch)
+    if problem.itemsize == 4:
+        return Cut(16, 4 if few and generation != "sm_89" else 8, 2, 2)
+    if generation in ("gfx9", "other"):
+        return _by_rule_for_little(problem)
+    roomy = generation in ("sm_90", "sm_100")
+    plain, paged, full = (problem.form == form for form in ("plain", "paged", "full"))
+    if problem.width > 256:
+        if generation == "sm_100" and problem.shared and few and not full:
+            return Cut(16, 8, 5, 2) if plain else Cut(32, 8, 3, 2)
+        keys = 32 if problem.shared and (few or generation != "sm_89") else 16
+        ahead = not paged and not full and (problem.shared or generation != "sm_89")
+        return Cut(keys, 8, 3 if ahead else 2, 2 if roomy else 1)
+    # What lies by pages is loaded when its page is known: half of the stages go into finding it.
+    stages = 5 if paged else 4 if full else 3
+    if problem.width > 128:
+        return Cut(32, 8 if not few and (full or not roomy) else 4, stages if roomy else 2, 2)
+    if full:
+        return Cut(32, 4 if few else 8, stages, 2)
+    keys = 64 if plain or (roomy and problem.rows < 64) else 32
+    return Cut(keys, 4 if problem.rows < 64 else 8, stages, 2)
 
 
-def rows_of_program(rows: int, itemsize: int) -> int:
+def _by_rule_for_little(problem: Problem) -> Cut:
+    """For GPUs with 64 KiB of shared memory or less, whose loads go through registers."""
+    if problem.width > 256:
+        return Cut(16, 4 if problem.form == "full" else 8, 2, 1)
+    if problem.form == "full":
+        return Cut(16, 8, 2, 2)
+    if problem.width > 128 or problem.form != "plain":
+        return Cut(32, 8, 2, 2)
+    return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2, 2)
+
+
+def rows_of_program(rows: int, itemsize: int, width: int, form: str) -> int:
     """Rows of a program, for this many query rows that share a key head."""
-    return min(MOST_ROWS[itemsize], max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
+    full = form == "full"
+    most = MOST_ROWS[itemsize] if width <= WIDE and not full else MOST_ROWS_WIDE
+    if width > 256 and full:
+        most = FEWEST_ROWS
+    return min(most, max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
 
-def splits_for(n: int, programs: int, cores: int) -> int:
+def splits_for(n: int, programs: int, slots: int) -> int:
     """Into how many parts n keys are split, each with programs of its own.
+
+    Where one wave of programs all but fills the GPU there is one. Else it is the least number of splits that loses
+    little by a last wave that is not full, beside the best.
 
     Args:
         n: Keys.
         programs: Programs of one part.
-        cores: Multiprocessors of the GPU.
+        slots: Programs that the GPU runs at once: its multiprocessors times `Cut.programs`.
     """
-    wanted = -(-cores * PROGRAMS_PER_CORE // max(programs, 1))
-    return max(1, min(wanted, -(-n // KEYS_PER_SPLIT)))
+    programs = max(programs, 1)
+    return _balanced(max(1, min(-(-n // KEYS_PER_SPLIT), -(-MOST_WAVES * slots // programs))), programs, slots)
 
 
-@cache
-def _table() -> dict[str, Any]:
-    if not TABLE.exists():
-        return {}
-    found: dict[str, Any] = json.loads(TABLE.read_text())["cuts"]
-    return found
+@lru_cache(maxsize=4096)  # a step of decoding asks for few different ones, in every layer
+def _balanced(most: int, programs: int, slots: int) -> int:
+    one_wave = slots // programs
+    if programs * one_wave >= ALL_BUT_FULL * slots:
+        return min(most, one_wave)
+    times = [-(-programs * splits // slots) / splits for splits in range(1, most + 1)]
+    return 1 + next(i for i, time in enumerate(times) if time <= LITTLE * min(times))

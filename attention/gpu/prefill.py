@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from attention.arrays import Inputs
+from attention.gpu.archs import arch_of
 from attention.gpu.prefill_inputs import (
     Placing,
     check_result,
@@ -25,8 +26,9 @@ from attention.gpu.prefill_inputs import (
 )
 from attention.gpu.prefill_kernel import prefill_kernel
 from attention.gpu.prefill_packing import Packing, packing_of
-from attention.gpu.prefill_table import Tile, tile_for
+from attention.gpu.prefill_table import Tile, problem_of, tile_for
 from attention.gpu.visits import Visits, visits_of
+from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
@@ -215,7 +217,7 @@ def _launch(call: _Call) -> None:
         entries, q_len, n = packing.sequences, packing.longest_q, len(k)
     dot = q.dtype if q.dtype == k.dtype else torch.float32
     seen = placing.visibility if n else None
-    tile = _tile(dot, max(d, d_v), q_len, seen is not None)
+    tile = _tile(dot, max(d, d_v), q_len, _form(call, seen is not None))
     blocks, pairs = -(-q_len // tile.rows), entries * heads
     visits = None if seen is None else visits_of(seen, tile.rows, tile.keys)
     lists, list_strides = ([None] * 6, [0, 0, 0]) if visits is None else (visits, _steps(visits))
@@ -278,12 +280,20 @@ def _dense(call: _Call) -> _Call:
     return _Call(q, k, v, call.spec, call.result, call.placing, call.packing, call.merges)
 
 
-def _tile(dot: torch.dtype, width: int, q_len: int, lists: bool) -> Tile:
+def _form(call: _Call, lists: bool) -> str:
+    """Of `FORMS`."""
+    spec = call.spec
+    bent = any(x is not None for x in (spec.window, spec.softcap, spec.alibi_slopes, call.placing.lengths))
+    return "lists" if lists else "full" if bent or call.packing is not None or call.merges else "plain"
+
+
+def _tile(dot: torch.dtype, width: int, q_len: int, form: str) -> Tile:
     """The tile for this GPU."""
     if INTERPRETED:
         return Tile(32, 32, 4, 1)
     target = triton.runtime.driver.active.get_current_target()
-    return tile_for(target.backend, target.arch, 32 if dot == torch.float32 else 16, width, q_len=q_len, lists=lists)
+    arch, bits = arch_of(target.backend, target.arch), 32 if dot == torch.float32 else 16
+    return tile_for(problem_of(arch, bits, width, q_len=q_len, form=form))
 
 
 def _abreast(call: _Call, entries: int, n: int, group: int) -> int:
@@ -294,15 +304,8 @@ def _abreast(call: _Call, entries: int, n: int, group: int) -> int:
 
 
 def _pieces(name: str, width: int) -> dict[str, int]:
-    """A head dim in two powers of two, 16 or more, for blocks of the kernel: 80 is 64 and 16, 256 twice 128.
-
-    Halves of what is wider than 128 need fewer registers where results are merged.
-    """
-    first = max(16, 1 << (width.bit_length() - 1))
-    if first == width > 128:
-        first //= 2
-    rest = max(0, width - first)
-    second = 0 if rest == 0 else max(16, triton.next_power_of_2(rest))
+    """A head dim and its pieces, as the kernel names them."""
+    first, second = pieces(width)
     return {name: width, f"{name}0": first, f"{name}1": second}
 
 
