@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attention.gpu.decode_table import Kind, cut_for, rows_of_program, splits_for
+from attention.gpu.archs import arch_of
+from attention.gpu.decode_table import cut_for, problem_of, splits_for
+from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from topocomm import MissingExtraError, OperatorError
 
 MOST_QUERIES = 16
-WIDEST = 256
-"""Head dim that the registers hold."""
-FEWEST_COLUMNS = 16
+WIDEST = {2: 576, 4: 256}
+"""Head dim that the registers hold, by bytes of an item that is multiplied."""
 INTERPRETED_CORES = 8
 """Multiprocessors that Triton's interpreter is taken to have."""
 
@@ -52,15 +53,17 @@ def decode_partial(  # noqa: PLR0913
     """Attention of up to 16 queries over the keys given, as a float32 Partial; one kernel launch.
 
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
-    in float32). The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can
+    in float32 and for head dims beyond 256). Values that are the first columns of the keys (`v = k[..., :512]`, as the
+    latents of multi-head latent attention are) are not read on their own. The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can
     be captured in a CUDA graph once it has run on its stream; the result's bits depend on shapes and the kind of GPU
     alone.
 
     Args:
-        q: [batch, heads, q_len, d], float32, float16 or bfloat16, q_len 1 to 16, d to 256, last axis dense.
+        q: [batch, heads, q_len, d], float32, float16 or bfloat16, q_len 1 to 16, d to 576 (float32: 256), last axis
+            dense.
         k: [batch, kv_heads, n, d], of q's dtype, or float8 with `k_scales`; last axis dense, n may be 0. With
             block_tables [pages, kv_heads, page size, d].
-        v: [batch, kv_heads, n, d_v], of k's dtype; likewise.
+        v: [batch, kv_heads, n, d_v], of k's dtype; likewise, d_v as d or other.
         spec: As `attention.local_attention`; without sinks.
         q_positions: int64 [q_len] or [batch, q_len]. As there.
         kv_positions: int64 [n] or [batch, n].
@@ -106,14 +109,15 @@ def _launch(
     n = page if seen.block_tables is None else page * seen.block_tables.shape[1]
     group = heads // kv_heads
     itemsize = 4 if q.dtype == torch.float32 else 2
-    rows = rows_of_program(group * q_len, itemsize)
-    tiles = -(-group * q_len // rows)
     plain = all(x is None for x in (*seen, *scales, spec.softcap)) and not spec.needs_positions
-    backend, arch, cores = machine_of(q.device)
-    cut = cut_for(Kind(backend, arch, itemsize, max(d, d_v), rows, plain))
-    splits = splits_for(n, batch * kv_heads * tiles, cores)
+    arch, cores = machine_of(q.device)
+    shared = are_columns(v, k)
+    problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, plain=plain, shared=shared)
+    cut, rows = cut_for(problem), problem.rows
+    tiles = -(-group * q_len // rows)
+    splits = splits_for(n, batch * kv_heads * tiles, cores * cut.programs)
     scratch, state = _scratch(q.device, batch * kv_heads * tiles * splits * rows, d_v) if splits > 1 else (None, None)
-    (d0, d1), (dv0, dv1) = pieces(d), pieces(d_v)
+    (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
     _kernel()[(tiles, splits, batch * kv_heads)](
         q, k, v, out.out, out.lse, scratch, state,
         arrivals(q.device, batch * kv_heads * tiles) if splits > 1 else None,
@@ -127,16 +131,23 @@ def _launch(
         GROUP=group, Q_LEN=q_len, PAGE=max(page, 1), KV_HEADS=kv_heads,
         D=d, D0=d0, D1=d1, DV=d_v, DV0=dv0, DV1=dv1,
         CAUSAL=spec.causal, WINDOW=spec.window is not None, SOFTCAP=spec.softcap is not None,
-        DOT=dot_dtype(q.dtype), SPLIT_WEIGHTS=itemsize == 2 and not interpreted(), MANY=splits > 1,
+        DOT=dot_dtype(q.dtype), SPLIT_WEIGHTS=itemsize == 2 and not interpreted(), MANY=splits > 1, SHARED=shared,
         BLOCK_M=rows, BLOCK_N=cut.block_n, num_warps=cut.num_warps, num_stages=cut.num_stages,
     )  # fmt: skip
 
 
-def pieces(width: int) -> tuple[int, int]:
-    """A head dim as two powers of two, the second 0 where one is enough: 80 is 64 + 16, 192 is 128 + 64."""
-    first = max(FEWEST_COLUMNS, 1 << (width.bit_length() - 1))
-    rest = width - first
-    return first, 0 if rest <= 0 else max(FEWEST_COLUMNS, 1 << (rest - 1).bit_length())
+def value_pieces(d: int, d_v: int, shared: bool) -> tuple[int, int]:
+    """The pieces of d_v; those of the keys where the values are their first columns."""
+    if not shared:
+        return pieces(d_v)
+    first, second = pieces(d)
+    return first, second if d_v > first else 0
+
+
+def are_columns(v: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether the values are the first columns of the keys, in the same memory."""
+    same = v.data_ptr() == k.data_ptr() and v.stride()[:3] == k.stride()[:3]
+    return same and v.dtype == k.dtype and v.shape[3] <= k.shape[3]
 
 
 @cache
@@ -158,14 +169,14 @@ def dot_dtype(dtype: torch.dtype) -> Any:
 
 
 @cache
-def machine_of(device: torch.device) -> tuple[str, str, int]:
-    """(backend, arch, multiprocessors) of a device."""
+def machine_of(device: torch.device) -> tuple[str, int]:
+    """(arch, multiprocessors) of a device."""
     if device.type != "cuda":
-        return "cuda", "interpreter", INTERPRETED_CORES
+        return "interpreter", INTERPRETED_CORES
     properties = torch.cuda.get_device_properties(device)
     if torch.version.hip is not None:
-        return "hip", properties.gcnArchName.split(":")[0], properties.multi_processor_count
-    return "cuda", f"sm_{properties.major}{properties.minor}", properties.multi_processor_count
+        return arch_of("hip", properties.gcnArchName), properties.multi_processor_count
+    return arch_of("cuda", properties.major * 10 + properties.minor), properties.multi_processor_count
 
 
 _arrivals: dict[tuple[torch.device, int], torch.Tensor] = {}
@@ -228,8 +239,9 @@ def _check(
         raise _fault(f"q and k must agree in batch and head dim, got {shapes}")
     if k.shape[1] == 0 or heads % k.shape[1]:
         raise _fault(f"the heads of q must be a multiple of those of k and v, got {shapes}")
-    if not (1 <= d <= WIDEST and 1 <= v.shape[3] <= WIDEST):
-        raise _fault(f"head dims must be 1 to {WIDEST}, got {shapes}")
+    widest = WIDEST[4 if q.dtype == torch.float32 else 2]
+    if not (1 <= d <= widest and 1 <= v.shape[3] <= widest):
+        raise _fault(f"head dims of {q.dtype} must be 1 to {widest}, got {shapes}")
     if k.dtype != q.dtype and k.dtype not in BYTES:
         raise _fault(f"k and v must have q's dtype {q.dtype}, or be float8 with scales, got {k.dtype}")
     if spec.sinks is not None:

@@ -16,16 +16,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from attention.gpu.rows_kernel import load_rows, store_rows
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
-
-
-@triton.jit
-def _rows_of(base, offsets, ok, WIDTH: tl.constexpr, FROM: tl.constexpr, BLOCK: tl.constexpr):
-    """[rows, BLOCK] of columns FROM to WIDTH, 0 beyond them and where a row is not ok."""
-    columns = FROM + tl.arange(0, BLOCK)
-    mask = ok[:, None] & (columns < WIDTH)[None, :]
-    return tl.load(base + offsets[:, None] + columns[None, :], mask=mask, other=0.0)
+FAR = tl.constexpr(1 << 29)
 
 
 @triton.jit
@@ -42,18 +37,11 @@ def _product(weights, values, sums, SPLIT: tl.constexpr):
 @triton.jit
 def _near(distance):
     """Distances as int32: those beyond 2^29 stay that far, so that differences of two do not overflow."""
-    FAR: tl.constexpr = 1 << 29
     return tl.minimum(tl.maximum(distance, -FAR), FAR).to(tl.int32)
 
 
-@triton.jit
-def _store_rows(base, offsets, ok, values, WIDTH: tl.constexpr, FROM: tl.constexpr, BLOCK: tl.constexpr):
-    columns = FROM + tl.arange(0, BLOCK)
-    mask = ok[:, None] & (columns < WIDTH)[None, :]
-    tl.store(base + offsets[:, None] + columns[None, :], values, mask=mask)
-
-
-@triton.jit
+# What grows from token to token compiles nothing anew.
+@triton.jit(do_not_specialize=["n", "splits", "window", "table_batch", "q_positions_batch", "kv_positions_batch"])
 def decode_kernel(
     q,
     k,
@@ -105,6 +93,7 @@ def decode_kernel(
     DOT: tl.constexpr,
     SPLIT_WEIGHTS: tl.constexpr,
     MANY: tl.constexpr,
+    SHARED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
@@ -113,7 +102,7 @@ def decode_kernel(
     Args:
         q: [batch, heads, Q_LEN, D], last axis dense; strides in elements.
         k: [batch, KV_HEADS, n, D], or with tables [pages, KV_HEADS, page, D]; last axis dense.
-        v: Likewise, DV.
+        v: Likewise, DV; not read if SHARED: then it is the first columns of k.
         out: float32 [batch, heads, Q_LEN, DV], contiguous.
         lse: float32 [batch, heads, Q_LEN], contiguous.
         scratch: float32 [batch x KV_HEADS, tiles, splits, BLOCK_M, DV]; used if splits > 1.
@@ -139,12 +128,14 @@ def decode_kernel(
     head = kv_head * GROUP + rows // Q_LEN
     query = rows % Q_LEN
     q_at = entry * q_batch + head.to(tl.int64) * q_head + query.to(tl.int64) * q_row
-    q0 = _rows_of(q, q_at, ok, D, 0, D0).to(DOT)
+    q0 = load_rows(q, q_at, ok, D, 0, D0).to(DOT)
     if D1 > 0:
-        q1 = _rows_of(q, q_at, ok, D, D0, D1).to(DOT)
+        q1 = load_rows(q, q_at, ok, D, D0, D1).to(DOT)
     factor = scale
     if k_scales is not None:
         factor = factor * tl.load(k_scales + kv_head)
+    if not SOFTCAP and slopes is None:
+        factor = factor * LOG2_E
     if slopes is not None:
         slope = tl.load(slopes + head, mask=ok, other=0.0)
 
@@ -152,6 +143,8 @@ def decode_kernel(
     if lengths is not None:
         keys_here = tl.load(lengths + entry).to(tl.int32)
     POSITIONS: tl.constexpr = CAUSAL or WINDOW or slopes is not None
+    # whether some key between the first and the last that rows see is seen by none
+    GAPS: tl.constexpr = WINDOW and q_positions is not None and Q_LEN > 1
     first, last = 0, keys_here
     if POSITIONS:
         if q_positions is not None:
@@ -163,46 +156,61 @@ def decode_kernel(
             where_q = query
             if WINDOW:  # what lies before all windows is passed over
                 first = tl.maximum(0, keys_here - Q_LEN - window + 1)
+        lowest = tl.min(tl.where(ok, where_q, FAR))
+        highest = tl.max(tl.where(ok, where_q, -FAR))
     blocks = tl.cdiv(tl.maximum(last - first, 0), BLOCK_N)
-    share = tl.cdiv(blocks, splits) * BLOCK_N
-    start = first + split * share
-    stop = tl.minimum(start + share, last)
+    share, more = blocks // splits, blocks % splits  # the first so many splits have one block more
+    start = first + (split * share + tl.minimum(split, more)) * BLOCK_N
+    stop = tl.minimum(start + tl.where(split < more, share + 1, share) * BLOCK_N, last)
 
     k_at = k + kv_head.to(tl.int64) * k_head
     v_at = v + kv_head.to(tl.int64) * v_head
+    if tables is None:
+        k_at += entry * k_batch
+        v_at += entry * v_batch
+    lanes = tl.arange(0, BLOCK_N)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     acc0 = tl.zeros((BLOCK_M, DV0), tl.float32)
     if DV1 > 0:
         acc1 = tl.zeros((BLOCK_M, DV1), tl.float32)
     for begin in range(start, stop, BLOCK_N):
-        keys = begin + tl.arange(0, BLOCK_N)
+        keys = begin + lanes
         there = keys < stop
         if kv_mask is not None:
             there = there & (tl.load(kv_mask + entry * kv_mask_batch + keys, mask=there, other=0) != 0)
-        if tables is not None:
-            number = tl.load(tables + entry * table_batch + keys // PAGE, mask=there, other=0).to(tl.int64)
-            inside = (keys % PAGE).to(tl.int64)
-            k_rows = number * k_batch + inside * k_key
-            v_rows = number * v_batch + inside * v_key
-        else:
-            k_rows = entry * k_batch + keys.to(tl.int64) * k_key
-            v_rows = entry * v_batch + keys.to(tl.int64) * v_key
-        k0 = _rows_of(k_at, k_rows, there, D, 0, D0).to(DOT)
-        scores = tl.dot(q0, tl.trans(k0), input_precision="ieee")
-        if D1 > 0:
-            k1 = _rows_of(k_at, k_rows, there, D, D0, D1).to(DOT)
-            scores = tl.dot(q1, tl.trans(k1), scores, input_precision="ieee")
-        scores = scores * factor
-        if SOFTCAP:
-            # tanh(x) = 1 - 2 / (e^2x + 1), which is -1 and 1 in the limits
-            scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2_E / softcap)) + 1.0))
-        seen = ok[:, None] & there[None, :]
         if POSITIONS:
             if kv_positions is not None:
                 where_k = _near(tl.load(kv_positions + entry * kv_positions_batch + keys, mask=there, other=0) - base)
             else:
                 where_k = keys - (keys_here - Q_LEN)
+            # a key that no row sees is not read: its weights are 0, what it holds does not matter, NaN neither
+            if CAUSAL:
+                there = there & (where_k <= highest)
+            if WINDOW:
+                there = there & (lowest - where_k < window)
+                if not CAUSAL:
+                    there = there & (where_k - highest < window)
+        if tables is not None:
+            number = tl.load(tables + entry * table_batch + keys // PAGE, mask=keys < stop, other=0).to(tl.int64)
+            inside = (keys % PAGE).to(tl.int64)
+            k_rows = number * k_batch + inside * k_key
+            v_rows = number * v_batch + inside * v_key
+            k_block, v_block = k_at, v_at
+        else:  # what changes is one 64-bit address, the same for all lanes
+            k_rows, v_rows = lanes * k_key, lanes * v_key
+            k_block, v_block = k_at + tl.cast(begin, tl.int64) * k_key, v_at + tl.cast(begin, tl.int64) * v_key
+        k0 = load_rows(k_block, k_rows, there, D, 0, D0).to(DOT)
+        scores = tl.dot(q0, tl.trans(k0), input_precision="ieee")
+        if D1 > 0:
+            k1 = load_rows(k_block, k_rows, there, D, D0, D1).to(DOT)
+            scores = tl.dot(q1, tl.trans(k1), scores, input_precision="ieee")
+        scores = scores * factor  # in units of log2, if nothing else happens to them
+        if SOFTCAP:
+            # tanh(x) = 1 - 2 / (e^2x + 1), which is -1 and 1 in the limits
+            scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2_E / softcap)) + 1.0))
+        seen = there[None, :]
+        if POSITIONS:
             behind = where_q[:, None] - where_k[None, :]
             if CAUSAL:
                 seen = seen & (behind >= 0)
@@ -212,34 +220,43 @@ def decode_kernel(
                     seen = seen & (-behind < window)
             if slopes is not None:
                 scores = scores - slope[:, None] * tl.abs(behind).to(tl.float32)
-        scores = tl.where(seen, scores * LOG2_E, float("-inf"))
+        if SOFTCAP or slopes is not None:
+            scores = scores * LOG2_E
+        scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, 1))
         level = tl.where(higher == float("-inf"), 0.0, higher)
         weights = tl.exp2(scores - level[:, None])
         fade = tl.exp2(top - level)
         total = total * fade + tl.sum(weights, 1)
         top = higher
-        # what a key holds that no row sees does not matter, NaN neither: its weights are 0, its values must be
-        wanted = there
-        if POSITIONS:
-            wanted = tl.max(seen.to(tl.int32), 0) != 0
-        v0 = _rows_of(v_at, v_rows, wanted, DV, 0, DV0).to(DOT)
+        if SHARED:
+            v0 = k0
+        else:
+            v0 = load_rows(v_block, v_rows, there, DV, 0, DV0).to(DOT)
+        if GAPS:
+            wanted = tl.max((seen & ok[:, None]).to(tl.int32), 0) != 0
+            v0 = tl.where(wanted[:, None], v0, 0.0)
         acc0 = _product(weights, v0, acc0 * fade[:, None], SPLIT_WEIGHTS)
         if DV1 > 0:
-            v1 = _rows_of(v_at, v_rows, wanted, DV, DV0, DV1).to(DOT)
+            if SHARED:
+                v1 = k1
+            else:
+                v1 = load_rows(v_block, v_rows, there, DV, DV0, DV1).to(DOT)
+            if GAPS:
+                v1 = tl.where(wanted[:, None], v1, 0.0)
             acc1 = _product(weights, v1, acc1 * fade[:, None], SPLIT_WEIGHTS)
 
     merges = True
     if MANY:
         tiles = tl.num_programs(0)
         slot = (pair * tiles + tile).to(tl.int64) * splits + split
-        lanes = tl.arange(0, BLOCK_M)
-        at = (slot * BLOCK_M + lanes) * DV
-        _store_rows(scratch, at, ok, acc0, DV, 0, DV0)
+        its_rows = tl.arange(0, BLOCK_M)
+        at = (slot * BLOCK_M + its_rows) * DV
+        store_rows(scratch, at, ok, acc0, DV, 0, DV0)
         if DV1 > 0:
-            _store_rows(scratch, at, ok, acc1, DV, DV0, DV1)
-        tl.store(scratch_state + slot * 2 * BLOCK_M + lanes, top, mask=ok)
-        tl.store(scratch_state + slot * 2 * BLOCK_M + BLOCK_M + lanes, total, mask=ok)
+            store_rows(scratch, at, ok, acc1, DV, DV0, DV1)
+        tl.store(scratch_state + slot * 2 * BLOCK_M + its_rows, top, mask=ok)
+        tl.store(scratch_state + slot * 2 * BLOCK_M + BLOCK_M + its_rows, total, mask=ok)
         tl.debug_barrier()  # all threads have stored before one of them says so
         merges = tl.atomic_add(arrivals + pair * tiles + tile, 1, sem="acq_rel") == splits - 1
         if merges:
@@ -250,20 +267,20 @@ def decode_kernel(
             acc0 = tl.zeros((BLOCK_M, DV0), tl.float32)
             if DV1 > 0:
                 acc1 = tl.zeros((BLOCK_M, DV1), tl.float32)
-            for other in range(0, splits):
+            for other in tl.range(0, splits, loop_unroll_factor=4):  # loads of four in flight
                 slot = (pair * tiles + tile).to(tl.int64) * splits + other
-                at = (slot * BLOCK_M + lanes) * DV
-                its_top = tl.load(scratch_state + slot * 2 * BLOCK_M + lanes, mask=ok, other=float("-inf"))
-                its_total = tl.load(scratch_state + slot * 2 * BLOCK_M + BLOCK_M + lanes, mask=ok, other=0.0)
+                at = (slot * BLOCK_M + its_rows) * DV
+                its_top = tl.load(scratch_state + slot * 2 * BLOCK_M + its_rows, mask=ok, other=float("-inf"))
+                its_total = tl.load(scratch_state + slot * 2 * BLOCK_M + BLOCK_M + its_rows, mask=ok, other=0.0)
                 higher = tl.maximum(top, its_top)
                 level = tl.where(higher == float("-inf"), 0.0, higher)
                 fade = tl.exp2(top - level)
                 gain = tl.exp2(its_top - level)
                 total = total * fade + its_total * gain
                 top = higher
-                acc0 = acc0 * fade[:, None] + _rows_of(scratch, at, ok, DV, 0, DV0) * gain[:, None]
+                acc0 = acc0 * fade[:, None] + load_rows(scratch, at, ok, DV, 0, DV0) * gain[:, None]
                 if DV1 > 0:
-                    acc1 = acc1 * fade[:, None] + _rows_of(scratch, at, ok, DV, DV0, DV1) * gain[:, None]
+                    acc1 = acc1 * fade[:, None] + load_rows(scratch, at, ok, DV, DV0, DV1) * gain[:, None]
     if merges:
         none = total == 0  # not so where NaN was seen, which goes through
         sum_of_weights = tl.where(none, 1.0, total)
@@ -272,7 +289,7 @@ def decode_kernel(
             share_of_one = share_of_one * tl.load(v_scales + kv_head)
         written = tl.where(none, float("-inf"), (top + tl.log2(sum_of_weights)) * LN_2)
         row = (entry * KV_HEADS * GROUP + head) * Q_LEN + query
-        _store_rows(out, row * DV, ok, acc0 * share_of_one[:, None], DV, 0, DV0)
+        store_rows(out, row * DV, ok, acc0 * share_of_one[:, None], DV, 0, DV0)
         if DV1 > 0:
-            _store_rows(out, row * DV, ok, acc1 * share_of_one[:, None], DV, DV0, DV1)
+            store_rows(out, row * DV, ok, acc1 * share_of_one[:, None], DV, DV0, DV1)
         tl.store(lse + row, written, mask=ok)

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from attention.arrays import Inputs
+from attention.gpu.archs import arch_of
 from attention.gpu.prefill_inputs import (
     Placing,
     check_result,
@@ -25,8 +26,9 @@ from attention.gpu.prefill_inputs import (
 )
 from attention.gpu.prefill_kernel import prefill_kernel
 from attention.gpu.prefill_packing import Packing, packing_of
-from attention.gpu.prefill_table import Tile, tile_for
+from attention.gpu.prefill_table import Tile, problem_of, tile_for
 from attention.gpu.visits import Visits, visits_of
+from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
@@ -283,7 +285,8 @@ def _tile(dot: torch.dtype, width: int, q_len: int, lists: bool) -> Tile:
     if INTERPRETED:
         return Tile(32, 32, 4, 1)
     target = triton.runtime.driver.active.get_current_target()
-    return tile_for(target.backend, target.arch, 32 if dot == torch.float32 else 16, width, q_len=q_len, lists=lists)
+    arch, bits = arch_of(target.backend, target.arch), 32 if dot == torch.float32 else 16
+    return tile_for(problem_of(arch, bits, width, q_len=q_len, lists=lists))
 
 
 def _abreast(call: _Call, entries: int, n: int, group: int) -> int:
@@ -294,15 +297,8 @@ def _abreast(call: _Call, entries: int, n: int, group: int) -> int:
 
 
 def _pieces(name: str, width: int) -> dict[str, int]:
-    """A head dim in two powers of two, 16 or more, for blocks of the kernel: 80 is 64 and 16, 256 twice 128.
-
-    Halves of what is wider than 128 need fewer registers where results are merged.
-    """
-    first = max(16, 1 << (width.bit_length() - 1))
-    if first == width > 128:
-        first //= 2
-    rest = max(0, width - first)
-    second = 0 if rest == 0 else max(16, triton.next_power_of_2(rest))
+    """A head dim and its pieces, as the kernel names them."""
+    first, second = pieces(width)
     return {name: width, f"{name}0": first, f"{name}1": second}
 
 

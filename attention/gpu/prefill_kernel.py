@@ -15,28 +15,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from attention.gpu.rows_kernel import load_rows
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 NEVER = tl.constexpr(2147483647)  # attention.gpu.visits.NEVER: a key here is seen by no query
-
-
-@triton.jit
-def _tile(
-    start, lanes, step, ok, WIDTH: tl.constexpr, FROM: tl.constexpr, BLOCK: tl.constexpr, ROWS_MASKED: tl.constexpr
-):
-    """[rows, BLOCK] of columns FROM to WIDTH: 0 beyond WIDTH, and if ROWS_MASKED where a row is not ok."""
-    columns = FROM + tl.arange(0, BLOCK)
-    where = start + (lanes[:, None] * step + columns[None, :])
-    if FROM + BLOCK > WIDTH:
-        if ROWS_MASKED:
-            found = tl.load(where, mask=ok[:, None] & (columns < WIDTH)[None, :], other=0.0)
-        else:
-            found = tl.load(where, mask=(columns < WIDTH)[None, :], other=0.0)
-    elif ROWS_MASKED:
-        found = tl.load(where, mask=ok[:, None], other=0.0)
-    else:
-        found = tl.load(where)
-    return found
 
 
 @triton.jit
@@ -196,9 +179,9 @@ def prefill_kernel(
     rows = first_row + lanes
     ok = rows < rows_here
     q_at = q + entry * q_batch + head.to(tl.int64) * q_head + (q_from + first_row) * q_row
-    q0 = _operand(_tile(q_at, lanes, q_row, ok, D, 0, D0, True), DOT, INTERPRETED)
+    q0 = _operand(load_rows(q_at, lanes * q_row, ok, D, 0, D0, True), DOT, INTERPRETED)
     if D1 > 0:
-        q1 = _operand(_tile(q_at, lanes, q_row, ok, D, D0, D1, True), DOT, INTERPRETED)
+        q1 = _operand(load_rows(q_at, lanes * q_row, ok, D, D0, D1, True), DOT, INTERPRETED)
 
     if low is not None:
         row_low = tl.load(low + entry * low_batch + rows, mask=ok, other=NEVER)
@@ -275,10 +258,10 @@ def prefill_kernel(
                             seen = seen & (key_at[None, :] < row_at[:, None] + window)
                     wanted = (keys >= seen_from) & (keys < seen_to)
             k_block = k_at + begin.to(tl.int64) * k_key
-            k0 = _operand(_tile(k_block, key_lanes, k_key, there, D, 0, D0, masked), DOT, INTERPRETED)
+            k0 = _operand(load_rows(k_block, key_lanes * k_key, there, D, 0, D0, masked), DOT, INTERPRETED)
             scores = tl.dot(q0, tl.trans(k0), input_precision="ieee")
             if D1 > 0:
-                k1 = _operand(_tile(k_block, key_lanes, k_key, there, D, D0, D1, masked), DOT, INTERPRETED)
+                k1 = _operand(load_rows(k_block, key_lanes * k_key, there, D, D0, D1, masked), DOT, INTERPRETED)
                 scores = tl.dot(q1, tl.trans(k1), scores, input_precision="ieee")
             if not FOLDED:
                 scores = scores * scale
@@ -299,10 +282,10 @@ def prefill_kernel(
             # What a key holds that no row sees does not matter, NaN neither: its weights are 0, its values must be.
             rounded = _operand(weights, DOT, INTERPRETED)
             v_block = v_at + begin.to(tl.int64) * v_key
-            v0 = _operand(_tile(v_block, key_lanes, v_key, wanted, DV, 0, DV0, masked), DOT, INTERPRETED)
+            v0 = _operand(load_rows(v_block, key_lanes * v_key, wanted, DV, 0, DV0, masked), DOT, INTERPRETED)
             acc0 = tl.dot(rounded, v0, acc0 * fade[:, None], input_precision="ieee")
             if DV1 > 0:
-                v1 = _operand(_tile(v_block, key_lanes, v_key, wanted, DV, DV0, DV1, masked), DOT, INTERPRETED)
+                v1 = _operand(load_rows(v_block, key_lanes * v_key, wanted, DV, DV0, DV1, masked), DOT, INTERPRETED)
                 acc1 = tl.dot(rounded, v1, acc1 * fade[:, None], input_precision="ieee")
 
     empty = total == 0  # NaN is not

@@ -1,12 +1,21 @@
 """Tiles of the prefill kernel by GPU, dtype and head dim.
 
-Chosen so that shared memory fits and registers do not spill, both known from compiling (64 bytes do on sm_90 at head
-dim 128 with window, packing and merge together). How fast they are has not yet been measured.
+Chosen so that shared memory fits and registers do not spill, both known from compiling. How fast they are has not yet
+been measured; what a tuner finds on a card comes before them, from `prefill_table.json` (see `attention.gpu.tuned`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
 from typing import NamedTuple
+
+from attention.gpu.archs import SHARED_KIB, generation_of
+from attention.gpu.tuned import Tuned
+
+TUNED = Tuned(Path(__file__).with_name("prefill_table.json"))
+"""`Tile`s that a card chose."""
 
 
 class Tile(NamedTuple):
@@ -25,7 +34,33 @@ class Tile(NamedTuple):
     stages: int
 
 
-WIDTHS = (64, 128, 192, 256)
+class Problem(NamedTuple):
+    """What a tile depends on.
+
+    Attributes:
+        arch: Such as "sm_90" or "gfx942".
+        bits: Of a value: 16, or 32 where queries, keys or values are float32.
+        width: Of `WIDTHS`, for the larger of the head dims of K and V.
+        few: Whether there are at most `FEW` queries.
+        lists: Whether positions are in any order.
+    """
+
+    arch: str
+    bits: int
+    width: int
+    few: bool
+    lists: bool
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of tuned tiles."""
+        rows = "few" if self.few else "many"
+        return f"{self.bits} bit, {self.width} wide, {rows} queries{', lists' if self.lists else ''}"
+
+
+FEW = 64
+"""Queries for which a tile of 128 rows is halved, but for lists and for wide heads."""
+WIDTHS = (64, 128, 192, 256, 512)
 """A head dim takes the tile of the first width that holds it."""
 
 
@@ -78,41 +113,45 @@ _TABLE = {
 }
 
 
-def tile_for(
-    backend: str, arch: int | str, bits: int, width: int, *, q_len: int = 1 << 20, lists: bool = False
-) -> Tile:
-    """The tile for a GPU.
+def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, lists: bool = False) -> Problem:
+    """The problem of a call: arguments as the attributes of `Problem`, `width` any from 1 to 512.
 
     Args:
-        backend: "cuda" or "hip", as Triton names them.
-        arch: Compute capability as one number (90), or the name that ROCm gives ("gfx942").
-        bits: Of a value: 16, or 32 where queries, keys or values are float32.
-        width: The larger of the head dims of K and V; what is wider than all of WIDTHS takes half the keys.
-        q_len: Queries; up to 64 a tile of 128 rows is halved, but for lists and for wide heads.
-        lists: Whether positions are in any order.
+        arch: Such as "sm_90" or "gfx942".
+        bits: 16 or 32.
+        width: The larger of the head dims.
+        q_len: Queries.
+        lists: As there.
     """
-    row = _TABLE[generation(backend, arch)]
-    tiles = row[(0 if bits == 16 else 2) + lists]
-    place = next((place for place, widest in enumerate(WIDTHS) if width <= widest), None)
-    tile = tiles[-1] if place is None else tiles[place]
-    if place is None:
-        tile = Tile(min(32, tile.rows), 16, tile.warps, 1)
-    if tile.rows == 128 and q_len <= 64 and width <= 128 and not lists:
+    return Problem(arch, bits, next(x for x in WIDTHS if x >= width), q_len <= FEW, lists)
+
+
+def tile_for(problem: Problem) -> Tile:
+    """The tuned tile, or that of the rules."""
+    tuned = TUNED.find(problem.arch, problem.key)
+    return by_rule(problem) if tuned is None else Tile(*tuned)
+
+
+def by_rule(problem: Problem) -> Tile:
+    """A tile without spills, never tried for speed."""
+    row = _TABLE[generation_of(problem.arch)]
+    tiles = row[(0 if problem.bits == 16 else 2) + problem.lists]
+    place = WIDTHS.index(problem.width)
+    if place == len(tiles):  # wider than all of the table
+        tile = tiles[-1]
+        return Tile(min(32, tile.rows), 16, tile.warps, 1)
+    tile = tiles[place]
+    if tile.rows == 128 and problem.few and problem.width <= 128 and not problem.lists:
         tile = Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile
 
 
-def generation(backend: str, arch: int | str) -> str:
-    """The row of the table: "other" has room on any GPU."""
-    if backend == "hip":
-        return "gfx9" if str(arch).startswith(("gfx90a", "gfx94", "gfx95")) else "other"
-    if backend == "cuda" and isinstance(arch, int):
-        if arch in (86, 89, 120, 121):  # little shared memory
-            return "sm_89"
-        if 100 <= arch < 120:
-            return "sm_100"
-        if 90 <= arch < 100:
-            return "sm_90"
-        if 80 <= arch < 90:
-            return "sm_80"
-    return "other"
+def candidates(problem: Problem) -> Iterator[Tile]:
+    """Tiles to time, that of the rules first; keys and values of their stages fit shared memory, registers may not."""
+    yield by_rule(problem)
+    room = SHARED_KIB[generation_of(problem.arch)] << 10
+    key_bytes = 2 * problem.width * problem.bits // 8
+    rows = (16, 32, 64) if problem.few else (32, 64, 128)
+    for tile in (Tile(*sizes) for sizes in product(rows, (16, 32, 64, 128), (4, 8), (1, 2, 3))):
+        if tile != by_rule(problem) and tile.keys * key_bytes * max(1, tile.stages - 1) <= room:
+            yield tile

@@ -97,20 +97,22 @@ def spilled(built):
 def main():
     from triton.backends.compiler import GPUTarget
 
-    from attention.gpu.prefill_table import WIDTHS, tile_for
+    from attention.gpu.archs import arch_of
+    from attention.gpu.prefill_table import WIDTHS, problem_of, tile_for
 
     backend, arch, *more = sys.argv[1:]
     target = GPUTarget(backend, int(arch), 32) if backend == "cuda" else GPUTarget(backend, arch, 64)
     builds = [
         (dtype, width, q_len, kind)
         for dtype in ("bf16", "fp32")
-        for width in (WIDTHS if more else WIDTHS[1:2])
+        for width in (WIDTHS[:4] if more else WIDTHS[1:2])
         for q_len in ((64, 1 << 20) if dtype == "bf16" else (1 << 20,))
         for kind in KINDS
     ]
     for dtype, width, q_len, kind in builds:
         bits, lists = (32 if dtype == "fp32" else 16), KINDS[kind].get("lists", False)
-        tile = tile_for(target.backend, target.arch, bits, width, q_len=q_len, lists=lists)
+        arch = arch_of(target.backend, target.arch)
+        tile = tile_for(problem_of(arch, bits, width, q_len=q_len, lists=lists))
         spills, shared = spilled(build(target, dtype, width, width, tile, **KINDS[kind]))
         name = f"{dtype} {width} {kind} {tuple(tile)}"
         print(json.dumps({"build": name, "spilled_bytes": spills, "shared_bytes": shared}), flush=True)

@@ -8,7 +8,8 @@ import torch
 
 from attention import Spec
 from attention.gpu import decode
-from attention.gpu.decode import decode_partial, pieces
+from attention.gpu.decode import decode_partial
+from attention.gpu.widths import pieces
 from attention.partial import Partial
 from tests.attention.gpu.inputs import DEVICE, assert_close, formula, made, paged, poisoned
 from topocomm import OperatorError
@@ -211,14 +212,23 @@ def test_partials_of_shards_merge_to_the_whole():
 
 
 @pytest.mark.parametrize(
-    ("width", "both"), [(1, (16, 0)), (64, (64, 0)), (80, (64, 16)), (96, (64, 32)), (192, (128, 64))]
+    ("width", "both"),
+    [
+        (1, (16, 0)),
+        (64, (64, 0)),
+        (80, (64, 16)),
+        (96, (64, 32)),
+        (192, (128, 64)),
+        (256, (128, 128)),
+        (576, (512, 64)),
+    ],
 )
 def test_pieces(width, both):
     assert pieces(width) == both
 
 
 def test_pieces_hold_every_width():
-    for width in range(1, 257):
+    for width in range(1, 577):
         first, second = pieces(width)
         assert first + second >= width
         assert all(x == 0 or (x >= 16 and x & (x - 1) == 0) for x in (first, second))
@@ -234,7 +244,7 @@ def test_pieces_hold_every_width():
         ({"q": torch.zeros(1, 4, 1, 32, dtype=torch.float64)}, "q must be float32, .* got torch.float64"),
         ({"q": torch.zeros(1, 4, 1, 32, dtype=torch.float16)}, "must have q's dtype torch.float16"),
         ({"v": torch.zeros(1, 2, 9, 32)}, "k and v must agree"),
-        ({"v": torch.zeros(1, 2, 10, 300)}, "head dims must be 1 to 256"),
+        ({"v": torch.zeros(1, 2, 10, 300)}, "head dims of torch.float32 must be 1 to 256"),
         ({"k": torch.zeros(1, 2, 32, 10).transpose(2, 3)}, "last axis of k must be dense"),
         ({"spec": Spec(sinks=(0.0,) * 4)}, "sinks are counted once"),
         ({"spec": Spec(alibi_slopes=(1.0,))}, "alibi_slopes has 1 values, q has 4 heads"),

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from attention.gpu.prefill_table import WIDTHS, Tile, generation, tile_for
+from attention.gpu.archs import arch_of, generation_of
+from attention.gpu.prefill_table import WIDTHS, Tile, problem_of, tile_for
 
 SHARED_KIB = {"80": 163, "89": 99, "90": 227, "100": 227, "gfx90a": 64, "gfx942": 64}
 
@@ -30,18 +31,18 @@ SHARED_KIB = {"80": 163, "89": 99, "90": 227, "100": 227, "gfx90a": 64, "gfx942"
     ],
 )
 def test_generations(backend, arch, expected):
-    assert generation(backend, arch) == expected
+    assert generation_of(arch_of(backend, arch)) == expected
 
 
-@pytest.mark.parametrize("arch", [70, 80, 89, 90, 100])
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942"])
 @pytest.mark.parametrize("bits", [16, 32])
 @pytest.mark.parametrize("lists", [False, True])
 def test_every_head_dim_has_a_tile(arch, bits, lists):
-    for width in (1, *WIDTHS, 257, 512):
+    for width in (1, 65, *WIDTHS, 257):
         for q_len in (1, 64, 65):
-            tile = tile_for("cuda", arch, bits, width, q_len=q_len, lists=lists)
-            assert all(x & (x - 1) == 0 and x >= 16 for x in tile[:2]) and tile.warps in (4, 8)
-    few, many = (tile_for("cuda", 90, 16, 128, q_len=q_len) for q_len in (64, 65))
+            tile = tile_for(problem_of(arch, bits, width, q_len=q_len, lists=lists))
+            assert all(x & (x - 1) == 0 and x >= 16 for x in tile[:2]) and tile.warps in (2, 4, 8)
+    few, many = (tile_for(problem_of("sm_90", 16, 128, q_len=q_len)) for q_len in (64, 65))
     assert (few, many) == (Tile(64, 64, 4, 2), Tile(128, 128, 8, 2))
 
 

@@ -1,0 +1,27 @@
+"""Names and limits of the GPUs that kernels are compiled for."""
+
+from __future__ import annotations
+
+SHARED_KIB = {"sm_80": 163, "sm_89": 99, "sm_90": 227, "sm_100": 227, "gfx9": 64, "other": 48}
+"""Shared memory of one program by generation: CUDA C programming guide, compute capabilities; AMD CDNA guides."""
+
+
+def arch_of(backend: str, arch: int | str) -> str:
+    """Triton's arch as one name: sm_90 from 90, gfx942 from "gfx942:sramecc+"."""
+    return f"sm_{arch}" if backend == "cuda" and isinstance(arch, int) else str(arch).split(":")[0]
+
+
+def generation_of(arch: str) -> str:
+    """The GPU of `SHARED_KIB` whose rules hold for an arch: "other" has room on any GPU."""
+    if arch.startswith(("gfx90a", "gfx94", "gfx95")):
+        return "gfx9"
+    number = arch.removeprefix("sm_")
+    if number == arch or not number.isdigit():
+        return "other"
+    capability = int(number)
+    if capability in (86, 89, 120, 121):  # little shared memory
+        return "sm_89"
+    for least, name in ((100, "sm_100"), (90, "sm_90"), (80, "sm_80")):
+        if least <= capability < 120:
+            return name
+    return "other"
