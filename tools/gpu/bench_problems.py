@@ -136,7 +136,7 @@ def decode_shapes(card: Card) -> Iterator[Shape]:
         n = sizes.tokens[0]
         name = f"Decode, bf16, MLA {wide}/{few} heads x {dim_k} ({dim_v} of values), batch {batch}, {n:,} tokens"
         yield Shape(name, batch, wide, few, dim_k, dim_v, n, latent=True, goal=False)
-    for n in sorted({sizes.tokens[1], sizes.tokens[-1]}):
+    for n in sorted({sizes.tokens[len(sizes.tokens) // 2], sizes.tokens[-1]}):
         for batch in sizes.batches:
             name = f"Decode, fp8 e4m3, {label}, batch {batch}, {n:,} tokens"
             yield Shape(name, batch, heads, kv_heads, dim, dim, n, torch.float8_e4m3fn, goal=False)

@@ -33,7 +33,8 @@ class Sizes(NamedTuple):
         block_us: What a timed block takes at least.
         rounds: How often each way is timed.
         merged: Partials merged at once.
-        in_graph: Short calls in one graph.
+        in_graph: Short calls in one graph, and of ranks in a timed block.
+        candidates: Configurations of a problem that are tried, at most.
         ranks: How many share the card.
         payload_batches: Batches of the payloads that ranks reduce.
         layers, vocabulary: Of the model that generates.
@@ -51,7 +52,8 @@ class Sizes(NamedTuple):
     block_us: float = 1000.0
     rounds: int = 15
     merged: int = 8
-    in_graph: int = 50
+    in_graph: int = 20
+    candidates: int = 48
     ranks: tuple[int, ...] = (2, 4, 8)
     payload_batches: tuple[int, ...] = (1, 8, 64)
     layers: int = 30

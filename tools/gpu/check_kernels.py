@@ -1,6 +1,6 @@
 """Every kernel on random problems: against the float64 formula and the CPU, for equal bits, and by CUDA graphs.
 
-python tools/gpu/check_kernels.py [OUT] [--seconds S] [--workers N] [--only INDEX]
+python tools/gpu/check_kernels.py [OUT] [--seconds S] [--workers N] [--only INDEX ...]
 
 Compiling takes most of the time, so several processes share the card; 0 workers check in this one. A problem is drawn
 by its number; `--only` runs one again.
@@ -9,33 +9,24 @@ by its number; `--only` runs one again.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
+import itertools
 import sys
-import threading
 from collections.abc import Iterator
-from pathlib import Path
-from queue import Empty, Queue
-from typing import NamedTuple
 
 from card import the_card
 from check_kinds import Found
-from check_worker import LANES, LOST, ODDS, one
+from check_worker import ODDS, one
 from results import Results, program
 from turns import Limit
+from workers import Failed, shared_out, usual
 
-GRACE_S = 15.0
-"""How long a problem that was begun in time may take."""
-RESTARTS = 5
-"""How often processes are started in the place of those that ended early."""
 Numbered = tuple[int, Found]
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
     """Check until the time is over."""
     if args.only is not None:
-        found = [(args.only, one(the_card(), args.only))]
+        found = list(_shown((index, one(the_card(), index)) for index in args.only))
     elif args.workers:
         found = list(_shown(_from_workers(limit, args.workers)))
     else:
@@ -44,10 +35,10 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
 
 
 def _here(limit: Limit) -> Iterator[Numbered]:
-    index = 0
-    while not limit.over:
+    for index in itertools.count():
+        if limit.over:
+            return
         yield index, one(the_card(), index)
-        index += 1
 
 
 def _shown(found: Iterator[Numbered]) -> Iterator[Numbered]:
@@ -60,61 +51,12 @@ def _shown(found: Iterator[Numbered]) -> Iterator[Numbered]:
         yield index, case
 
 
-class _Worker(NamedTuple):
-    """A process, and the number of its next problem."""
-
-    process: subprocess.Popen[str]
-    following: int
-
-
 def _from_workers(limit: Limit, workers: int) -> Iterator[Numbered]:
-    """What processes find; one whose card is lost is followed by another, from its next problem on."""
-    told: Queue[tuple[int, str | None]] = Queue()
-    restarts = RESTARTS
-    running = {lane: _Worker(_start(told, lane, lane, workers, limit), lane) for lane in range(workers)}
-    while running:
-        try:
-            lane, line = told.get(timeout=limit.left_s + GRACE_S)
-        except Empty:  # nothing came for long after the limit
-            for worker in running.values():
-                worker.process.kill()
-                yield worker.following, Found("worker", "", "this problem did not end; its process was killed")
-            return
-        process, following = running[lane]
-        if line is not None:
-            index, record = json.loads(line)
-            running[lane] = _Worker(process, index + workers)
-            yield index, Found(**record)
-            continue
-        status = process.wait()
-        del running[lane]
-        if status not in (0, LOST):
-            yield following, Found("worker", "", f"the process of this problem ended with status {status}")
-        if status != 0 and not limit.over and restarts:
-            restarts -= 1
-            following += workers if status != LOST else 0
-            running[lane] = _Worker(_start(told, lane, following, workers, limit), following)
-
-
-def _start(
-    told: Queue[tuple[int, str | None]], lane: int, first: int, step: int, limit: Limit
-) -> subprocess.Popen[str]:
-    """A worker, whose lines a thread puts into the queue, at its end None."""
-    python = os.environ.get("PYTHON", sys.executable).split()
-    script = str(Path(__file__).with_name("check_worker.py"))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [*python, script, str(first), str(step), str(limit.left_s)], stdout=subprocess.PIPE, text=True, env=environment
-    )
-
-    def listen() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            told.put((lane, line))
-        told.put((lane, None))
-
-    threading.Thread(target=listen, daemon=True).start()
-    return process
+    for said in shared_out("check_worker.py", workers, limit):
+        if isinstance(said, Failed):
+            yield said.number, Found("worker", "", f"this problem's process: {said.why}")
+        else:
+            yield said[0], Found(**said[1])
 
 
 def _report(results: Results, found: list[Numbered], *, whole: bool) -> None:
@@ -139,7 +81,6 @@ def _report(results: Results, found: list[Numbered], *, whole: bool) -> None:
 
 
 if __name__ == "__main__":
-    cores = len(os.sched_getaffinity(0))
-    workers = {"type": int, "default": max(1, min(LANES, cores - 2)), "help": "processes (0: this one alone)"}
-    only = {"type": int, "help": "one problem by its number"}
+    workers = {"type": int, "default": usual(), "help": "processes (0: this one alone)"}
+    only = {"type": int, "nargs": "+", "help": "these problems, by their numbers"}
     sys.exit(program("check_kernels", "Kernels against the formula", work, workers=workers, only=only))

@@ -26,8 +26,6 @@ from topocomm import MAX, Communicator, TopocommError, run_local
 NEAR = 1e-5
 """How far other ways may be from ours."""
 ALONE = "3 all-reduces alone"
-CALLS = 20
-"""Of a timed block, and in a graph."""
 _recording = threading.Lock()
 
 
@@ -60,7 +58,9 @@ def rank_job(comm: Communicator, card: Card, limit: Limit) -> None:
                 "raw": why,
             }
             told["wrong"] = _checked(comm, card, x, ways)
-            told["eager"] = in_turns(comm, card, stream, {name: run for name, (run, _) in ways.items()}, CALLS)
+            told["eager"] = in_turns(
+                comm, card, stream, {name: run for name, (run, _) in ways.items()}, card.sizes.in_graph
+            )
             _tell(comm, told)  # what came before a graph that hangs is not lost
             told["graph"], told["graph wrong"] = _in_graphs(comm, card, stream, x, ways)
             _tell(comm, told)
@@ -116,7 +116,7 @@ def _in_graphs(
     """Times of a call in graphs of several, and what is wrong."""
     graphs: dict[str, Run] = {}
     wrong: list[str] = []
-    repeats = card.sizes.in_graph if card.interpreted else CALLS
+    repeats = card.sizes.in_graph
     for name, (run, result) in ways.items():
 
         def several(run: Run = run) -> None:

@@ -20,6 +20,8 @@ from attention.visibility import Masking
 
 HIDDEN, BETWEEN, HEADS, KV_HEADS, DIM = 576, 1536, 9, 3, 64
 BASE, EPSILON = 100_000.0, 1e-5
+SHARPNESS = 2.0
+"""Of the random weights of queries and keys: scores have a standard deviation of its square."""
 CAUSAL = Spec(causal=True)
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], Any]
 """attend(q, k, v, lengths): of the last queries over the keys; lengths None: all keys are there."""
@@ -53,7 +55,8 @@ class Model:
     def __init__(self, card: Card, dtype: torch.dtype, batch: int, most: int) -> None:
         self._random = torch.Generator("cpu").manual_seed(0)
         self._card, self._dtype = card, dtype
-        self._embedding = self._weight(card.sizes.vocabulary, HIDDEN, scale=1.0)
+        # small, as models begin: else the tied head finds the last token again, whatever attention does
+        self._embedding = self._weight(card.sizes.vocabulary, HIDDEN, scale=0.02)
         sizes = {
             "qkv": ((HEADS + 2 * KV_HEADS) * DIM, HIDDEN),
             "o": (HIDDEN, HEADS * DIM),
@@ -61,6 +64,8 @@ class Model:
             "down": (HIDDEN, BETWEEN),
         }
         self._layers = [{name: self._weight(*size) for name, size in sizes.items()} for _ in range(card.sizes.layers)]
+        for layer in self._layers:  # sharp attention: of even weights all sequences become alike, and repeat one token
+            layer["qkv"][: (HEADS + KV_HEADS) * DIM] *= SHARPNESS
         shape = (card.sizes.layers, 2, batch, KV_HEADS, most, DIM)
         self._cache = torch.zeros(shape, dtype=dtype, device=card.place)
         angles = torch.arange(most)[:, None] * BASE ** (-torch.arange(0, DIM, 2) / DIM)

@@ -2,7 +2,7 @@
 
     python tests/tools/gpu/stand_in.py tools/gpu/PROGRAM.py ARGUMENTS
 
-PLANT=FILE runs that file before the program: a fault that it must find.
+PLANT=FILE runs that file before the program: a fault that it must find. BLOCK="numba ..." hides modules.
 """
 
 import os
@@ -16,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT)]
+for _name in os.environ.get("BLOCK", "").split():
+    sys.modules[_name] = None  # an import of it says that there is none
 from tests import interpreted  # noqa: E402, F401, I001 before anything that imports triton
 
 import numpy as np  # noqa: E402
@@ -76,9 +78,9 @@ def stand_in():
         interpreted = True
         name, cores = "stand-in", 8
         sizes = card.Sizes(
-            heads=(4, 2, 16), latent=(4, 1, 48, 32), tokens=(64, 70), batches=(1,), prompts=(40,), cold_bytes=1 << 14,
-            block_us=1.0, rounds=1, merged=3, ranks=(2, 3), payload_batches=(1,), layers=1, vocabulary=64,
-            prompt=20, new_tokens=3, most_keys=40, in_graph=2, key_heads=(1, 2), groups=(1, 2),
+            heads=(2, 1, 16), latent=(2, 1, 48, 32), tokens=(40,), batches=(1,), prompts=(20,), cold_bytes=1 << 14,
+            block_us=1.0, rounds=1, merged=3, ranks=(2,), payload_batches=(1,), layers=1, vocabulary=64,
+            prompt=17, new_tokens=2, most_keys=40, in_graph=2, candidates=2, key_heads=(1, 2), groups=(1, 2),
         )  # fmt: skip
 
         def synchronize(self):
