@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 DECODE_QUERIES = 16
 """The most queries that count as decoding."""
-DECODE_WIDEST = 256
-"""The greatest head dim that the decode kernel takes."""
+DECODE_WIDEST = {2: 576, 4: 256}
+"""The greatest head dim that the decode kernel takes, by bytes of an item of q."""
 
 
 def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | None = None) -> None:
@@ -56,7 +56,9 @@ def local_partial(
 def _decodes(arrays: tuple[Any, Any, Any], out: Partial | None) -> bool:
     """Whether the decode kernel takes arrays of these forms; what is wrong with others the checks say."""
     q, k, v = arrays
-    if not all(getattr(x, "ndim", 0) == 4 and x.stride(3) == 1 and x.shape[3] <= DECODE_WIDEST for x in arrays):
+    if not all(getattr(x, "ndim", 0) == 4 and x.stride(3) == 1 for x in arrays):
+        return False
+    if max(q.shape[3], v.shape[3]) > DECODE_WIDEST[4 if q.element_size() > 2 else 2]:
         return False
     dense = out is None or all(getattr(x, "is_contiguous", bool)() for x in out)
     return 1 <= q.shape[2] <= DECODE_QUERIES and q.dtype == k.dtype == v.dtype and dense

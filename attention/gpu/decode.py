@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from attention.gpu.archs import arch_of
+from attention.gpu.decode_inputs import Seen, check_inputs, check_out
 from attention.gpu.decode_table import cut_for, problem_of, splits_for
 from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
-from topocomm import MissingExtraError, OperatorError
+from topocomm import MissingExtraError
 
-MOST_QUERIES = 16
-WIDEST = {2: 576, 4: 256}
-"""Head dim that the registers hold, by bytes of an item that is multiplied."""
 INTERPRETED_CORES = 8
 """Multiprocessors that Triton's interpreter is taken to have."""
-
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
-
-
-class Seen(NamedTuple):
-    """Which query sees which key, as `local_attention` takes it: tensors on q's device, integers int64."""
-
-    q_positions: torch.Tensor | None = None
-    kv_positions: torch.Tensor | None = None
-    kv_mask: torch.Tensor | None = None
-    kv_lengths: torch.Tensor | None = None
-    block_tables: torch.Tensor | None = None
 
 
 # The arguments are those of `local_attention`, and scales.
@@ -53,10 +38,10 @@ def decode_partial(  # noqa: PLR0913
     """Attention of up to 16 queries over the keys given, as a float32 Partial; one kernel launch.
 
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
-    in float32 and for head dims beyond 256). Values that are the first columns of the keys (`v = k[..., :512]`, as the
-    latents of multi-head latent attention are) are not read on their own. The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can
-    be captured in a CUDA graph once it has run on its stream; the result's bits depend on shapes and the kind of GPU
-    alone.
+    in float32, for head dims beyond 128, and with windows, softcap, slopes, masks or positions). Values that are the
+    first columns of the keys (`v = k[..., :512]`, as the latents of multi-head latent attention are) are not read on
+    their own. The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can be
+    captured in a CUDA graph once it has run on its stream; the result's bits depend on shapes and the kind of GPU alone.
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16, q_len 1 to 16, d to 576 (float32: 256), last axis
@@ -84,12 +69,12 @@ def decode_partial(  # noqa: PLR0913
     """
     spec = PLAIN if spec is None else spec
     seen = Seen(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
-    _check(q, k, v, spec, seen, k_scales, v_scales)
+    check_inputs(q, k, v, spec, seen, (k_scales, v_scales), interpreted())
     batch, heads, q_len, _ = q.shape
     shape = (batch, heads, q_len, v.shape[3])
     if out is None:
         out = Partial(*(torch.empty(size, dtype=torch.float32, device=q.device) for size in (shape, shape[:3])))
-    _check_out(q, out, shape)
+    check_out(q, out, shape)
     if out.lse.numel():
         _launch(q, k, v, spec, seen, (k_scales, v_scales), out)
     return out
@@ -109,10 +94,9 @@ def _launch(
     n = page if seen.block_tables is None else page * seen.block_tables.shape[1]
     group = heads // kv_heads
     itemsize = 4 if q.dtype == torch.float32 else 2
-    plain = all(x is None for x in (*seen, *scales, spec.softcap)) and not spec.needs_positions
     arch, cores = machine_of(q.device)
     shared = are_columns(v, k)
-    problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, plain=plain, shared=shared)
+    problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, form=_form(spec, seen, scales), shared=shared)
     cut, rows = cut_for(problem), problem.rows
     tiles = -(-group * q_len // rows)
     splits = splits_for(n, batch * kv_heads * tiles, cores * cut.programs)
@@ -134,6 +118,16 @@ def _launch(
         DOT=dot_dtype(q.dtype), SPLIT_WEIGHTS=itemsize == 2 and not interpreted(), MANY=splits > 1, SHARED=shared,
         BLOCK_M=rows, BLOCK_N=cut.block_n, num_warps=cut.num_warps, num_stages=cut.num_stages,
     )  # fmt: skip
+
+
+def _form(spec: Spec, seen: Seen, scales: tuple[torch.Tensor | None, torch.Tensor | None]) -> str:
+    """Of `FORMS`."""
+    bent = (spec.window, spec.softcap, spec.alibi_slopes, seen.q_positions, seen.kv_positions, seen.kv_mask)
+    if any(x is not None for x in bent):
+        return "full"
+    if any(x is not None for x in (seen.block_tables, *scales)):
+        return "paged"
+    return "usual" if spec.causal or seen.kv_lengths is not None else "plain"
 
 
 def value_pieces(d: int, d_v: int, shared: bool) -> tuple[int, int]:
@@ -216,95 +210,3 @@ def _kernel() -> Any:
     except ModuleNotFoundError as error:
         raise MissingExtraError("attention on GPUs", "triton", "triton") from error
     return decode_kernel
-
-
-def _check(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    spec: Spec,
-    seen: Seen,
-    k_scales: torch.Tensor | None,
-    v_scales: torch.Tensor | None,
-) -> None:
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        _check_array(name, x, q)
-    batch, heads, q_len, d = q.shape
-    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
-    if not 1 <= q_len <= MOST_QUERIES:
-        raise _fault(f"q_len must be 1 to {MOST_QUERIES}, got {q_len}; the prefill kernel takes more")
-    if k.shape[:3] != v.shape[:3] or k.dtype != v.dtype:
-        raise _fault(f"k and v must agree in all but the head dim, got {shapes}, {k.dtype} and {v.dtype}")
-    if k.shape[3] != d or not (seen.block_tables is not None or k.shape[0] == batch):
-        raise _fault(f"q and k must agree in batch and head dim, got {shapes}")
-    if k.shape[1] == 0 or heads % k.shape[1]:
-        raise _fault(f"the heads of q must be a multiple of those of k and v, got {shapes}")
-    widest = WIDEST[4 if q.dtype == torch.float32 else 2]
-    if not (1 <= d <= widest and 1 <= v.shape[3] <= widest):
-        raise _fault(f"head dims of {q.dtype} must be 1 to {widest}, got {shapes}")
-    if k.dtype != q.dtype and k.dtype not in BYTES:
-        raise _fault(f"k and v must have q's dtype {q.dtype}, or be float8 with scales, got {k.dtype}")
-    if spec.sinks is not None:
-        raise _fault("spec.sinks are counted once, after the merge; call attention.add_sinks on the merged partial")
-    for name, values in (("k_scales", k_scales), ("v_scales", v_scales)):
-        if values is not None and (values.shape != (k.shape[1],) or values.dtype != torch.float32):
-            raise _fault(f"{name} must be float32 [{k.shape[1]}], got {values.dtype} {list(values.shape)}")
-    if spec.alibi_slopes is not None and len(spec.alibi_slopes) != heads:
-        raise _fault(f"spec.alibi_slopes has {len(spec.alibi_slopes)} values, q has {heads} heads")
-    n = k.shape[2] * (1 if seen.block_tables is None else seen.block_tables.shape[-1])
-    _check_seen(batch, q_len, n, spec, seen, q.device)
-
-
-def _check_array(name: str, x: Any, q: torch.Tensor) -> None:
-    if not isinstance(x, torch.Tensor) or x.ndim != 4:
-        raise _fault(f"{name} must be a torch tensor [batch, heads, rows, head dim], got {_described(x)}")
-    if x.device != q.device or not (x.is_cuda or interpreted()):
-        raise _fault(f"{name} must be on the GPU that q is on, got {x.device}")
-    if x.stride(3) != 1 and x.shape[3] > 1 and x.numel():
-        raise _fault(f"the last axis of {name} must be dense (stride 1), got stride {x.stride(3)}")
-    if x.dtype not in FLOATS and (name == "q" or x.dtype not in BYTES):
-        raise _fault(f"{name} must be float32, float16 or bfloat16, got {x.dtype}")
-    if x.requires_grad:
-        raise _fault(f"{name} requires gradients; pass {name}.detach() or use torch.no_grad()")
-
-
-def _check_seen(batch: int, q_len: int, n: int, spec: Spec, seen: Seen, device: torch.device) -> None:
-    if spec.needs_positions and (seen.q_positions is None) != (seen.kv_positions is None):
-        missing = "q_positions" if seen.q_positions is None else "kv_positions"
-        raise _fault(f"causal attention, windows and slopes need q_positions and kv_positions; {missing} is missing")
-    wanted: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
-        "q_positions": (q_len, (torch.int64,)),
-        "kv_positions": (n, (torch.int64,)),
-        "kv_mask": (n, (torch.bool,)),
-    }
-    for name, (count, dtypes) in wanted.items():
-        x = getattr(seen, name)
-        if x is not None and (x.shape not in ((count,), (1, count), (batch, count)) or x.dtype not in dtypes):
-            raise _fault(f"{name} must be {dtypes[0]} [{count}] or [{batch}, {count}], got {_described(x)}")
-    whole = (torch.int32, torch.int64)
-    if seen.kv_lengths is not None and (seen.kv_lengths.shape != (batch,) or seen.kv_lengths.dtype not in whole):
-        raise _fault(f"kv_lengths must be integers [{batch}], got {_described(seen.kv_lengths)}")
-    tables = seen.block_tables
-    if tables is not None and (tables.ndim != 2 or len(tables) != batch or tables.dtype not in whole):
-        raise _fault(f"block_tables must be integers [{batch}, pages of an entry], got {_described(tables)}")
-    if tables is not None and seen.kv_lengths is None:
-        raise _fault("block_tables need kv_lengths [batch], the keys of every sequence")
-    for name, x in zip(Seen._fields, seen, strict=True):
-        if x is not None and (x.device != device or (x.stride(-1) != 1 and x.shape[-1] > 1)):
-            raise _fault(f"{name} must be on {device} with a dense last axis, got {x.device}, strides {x.stride()}")
-
-
-def _check_out(q: torch.Tensor, out: Partial, shape: tuple[int, ...]) -> None:
-    for name, x, wanted in (("out.out", out.out, shape), ("out.lse", out.lse, shape[:3])):
-        if x.shape != wanted or x.dtype != torch.float32 or x.device != q.device or not x.is_contiguous():
-            raise _fault(f"{name} must be contiguous float32 {list(wanted)} on {q.device}, got {_described(x)}")
-
-
-def _described(x: Any) -> str:
-    if not isinstance(x, torch.Tensor):
-        return type(x).__name__
-    return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)} on {x.device}"
-
-
-def _fault(words: str) -> OperatorError:
-    return OperatorError(f"decode_partial: {words}")

@@ -229,19 +229,13 @@ def decode_kernel(
         fade = tl.exp2(top - level)
         total = total * fade + tl.sum(weights, 1)
         top = higher
-        if SHARED:
-            v0 = k0
-        else:
-            v0 = load_rows(v_block, v_rows, there, DV, 0, DV0).to(DOT)
+        v0 = k0 if SHARED else load_rows(v_block, v_rows, there, DV, 0, DV0).to(DOT)
         if GAPS:
             wanted = tl.max((seen & ok[:, None]).to(tl.int32), 0) != 0
             v0 = tl.where(wanted[:, None], v0, 0.0)
         acc0 = _product(weights, v0, acc0 * fade[:, None], SPLIT_WEIGHTS)
         if DV1 > 0:
-            if SHARED:
-                v1 = k1
-            else:
-                v1 = load_rows(v_block, v_rows, there, DV, DV0, DV1).to(DOT)
+            v1 = k1 if SHARED else load_rows(v_block, v_rows, there, DV, DV0, DV1).to(DOT)
             if GAPS:
                 v1 = tl.where(wanted[:, None], v1, 0.0)
             acc1 = _product(weights, v1, acc1 * fade[:, None], SPLIT_WEIGHTS)

@@ -20,16 +20,21 @@ TUNED = Tuned(Path(__file__).with_name("decode_table.json"))
 """`Cut`s that a card chose."""
 WIDTHS = (64, 128, 192, 256, 576)
 """A problem has the first of these widths that holds its head dims."""
+FORMS = ("plain", "usual", "paged", "full")
+"""Which features a call has: none, every query sees every key; lengths and causal attention of the last queries; pages
+and scales too; or windows, softcap, slopes, masks or positions of their own."""
 MOST_ROWS = {2: 64, 4: 32}
 """Query rows of one program, by bytes of an item: what registers hold."""
-WIDE, MOST_ROWS_WIDE = 256, 32
-"""Beyond this width a program has no more rows than that."""
+WIDE, MOST_ROWS_WIDE = 128, 32
+"""Beyond this width, and with every feature, a program has no more rows than that."""
 FEWEST_ROWS = 16
 """What matrix units take at least."""
 KEYS_PER_SPLIT = 256
 """Fewer keys than this are not worth a program of their own."""
-MOST_WAVES = 4
-"""Programs come in about so many waves at most, if splits are what makes them many."""
+MOST_WAVES = 8
+"""Programs come in so many waves at most, if splits are what makes them many."""
+ALL_BUT_FULL, LITTLE = 0.8, 1.1
+"""Of a wave's places; and what is lost beside the best."""
 
 
 class Cut(NamedTuple):
@@ -56,7 +61,7 @@ class Problem(NamedTuple):
         itemsize: Bytes of an item of the dtype that is multiplied in.
         width: Of `WIDTHS`, for the greater of the head dims of K and V.
         rows: Query rows of a program, a power of two from 16.
-        plain: Whether all queries see all keys: no positions, masks, caps, tables or scales.
+        form: Of `FORMS`, for the features of the call.
         shared: Whether the values are the first columns of the keys, read once for both.
     """
 
@@ -64,17 +69,19 @@ class Problem(NamedTuple):
     itemsize: int
     width: int
     rows: int
-    plain: bool
+    form: str
     shared: bool
 
     @property
     def key(self) -> str:
         """Its name in the file of tuned cuts."""
-        form = ", ".join(["plain" if self.plain else "full"] + ["shared"] * self.shared)
-        return f"{self.itemsize * 8} bit, {self.width} wide, {self.rows} rows, {form}"
+        shared = ", shared" if self.shared else ""
+        return f"{self.itemsize * 8} bit, {self.width} wide, {self.rows} rows, {self.form}{shared}"
 
 
-def problem_of(arch: str, itemsize: int, width: int, rows: int, *, plain: bool, shared: bool = False) -> Problem:
+def problem_of(
+    arch: str, itemsize: int, width: int, rows: int, *, form: str = "plain", shared: bool = False
+) -> Problem:
     """The problem of a call: arguments as the attributes of `Problem`, `width` and `rows` any from 1.
 
     Args:
@@ -82,11 +89,11 @@ def problem_of(arch: str, itemsize: int, width: int, rows: int, *, plain: bool, 
         itemsize: Bytes.
         width: The greater of the head dims, at most the last of `WIDTHS`.
         rows: Query rows that share a key head: heads of a group x queries.
-        plain: As there.
+        form: As there.
         shared: As there.
     """
     wide = next(x for x in WIDTHS if x >= width)
-    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width), plain, shared)
+    return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width, form), form, shared)
 
 
 def cut_for(problem: Problem) -> Cut:
@@ -108,53 +115,65 @@ def candidates(problem: Problem) -> Iterator[Cut]:
 
 def by_rule(problem: Problem) -> Cut:
     """A cut without spills, never tried for speed."""
+    few = problem.rows == FEWEST_ROWS
     if problem.itemsize == 4:
-        return Cut(16, 4 if problem.rows == FEWEST_ROWS else 8, 2, 2)
+        return Cut(16, 4 if few else 8, 2, 2)
     generation = generation_of(problem.arch)
     if generation in ("gfx9", "other"):
         return _by_rule_for_little(problem)
     roomy = generation in ("sm_90", "sm_100")
-    if problem.width > WIDE:
-        keys = 32 if problem.shared and (problem.rows == FEWEST_ROWS or generation != "sm_89") else 16
-        return Cut(keys, 8, 3 if problem.plain else 2, 2 if roomy else 1)
-    # what lies by positions and pages is found a stage before it is loaded
-    stages = 3 if problem.plain else 4
-    if problem.width <= 128:
-        keys = 64 if problem.plain or (roomy and problem.rows < 64) else 32
-        return Cut(keys, 4 if problem.rows < 64 else 8, stages, 2)
-    return Cut(32, 4 if problem.rows == FEWEST_ROWS else 8, stages if roomy else 2, 2)
+    plain, paged, full = (problem.form == form for form in ("plain", "paged", "full"))
+    if problem.width > 256:
+        if generation == "sm_100" and problem.shared and few and not full:
+            return Cut(16, 8, 5, 2)
+        keys = 32 if problem.shared and (few or not full) and (few or generation != "sm_89") else 16
+        return Cut(keys, 8, 3 if plain else 2, 2 if roomy else 1)
+    # What lies by pages is loaded when its page is known: half of the stages go into finding it.
+    stages = 5 if paged else 4 if full else 3
+    if problem.width > 128:
+        return Cut(32, 8 if full and not few else 4, stages if roomy else 2, 2)
+    if full:
+        return Cut(32, 4 if few else 8, stages, 2)
+    keys = 64 if plain or (roomy and problem.rows < 64) else 32
+    return Cut(keys, 4 if problem.rows < 64 else 8, stages, 2)
 
 
 def _by_rule_for_little(problem: Problem) -> Cut:
     """For GPUs with 64 KiB of shared memory or less, whose loads go through registers."""
-    if problem.width > WIDE:
-        return Cut(16, 8, 2, 1)
-    if problem.width > 128 or not problem.plain:
+    if problem.width > 256:
+        return Cut(16, 4 if problem.form == "full" and problem.rows > FEWEST_ROWS else 8, 2, 1)
+    if problem.form == "full":
+        return Cut(16, 8, 2, 2)
+    if problem.width > 128 or problem.form != "plain":
         return Cut(32, 8, 2, 2)
     return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2, 2)
 
 
-def rows_of_program(rows: int, itemsize: int, width: int) -> int:
+def rows_of_program(rows: int, itemsize: int, width: int, form: str) -> int:
     """Rows of a program, for this many query rows that share a key head."""
-    most = MOST_ROWS[itemsize] if width <= WIDE else MOST_ROWS_WIDE
+    most = MOST_ROWS[itemsize] if width <= WIDE and form != "full" else MOST_ROWS_WIDE
     return min(most, max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
 
 def splits_for(n: int, programs: int, slots: int) -> int:
     """Into how many parts n keys are split, each with programs of its own.
 
-    The programs run in waves of as many as there is room for, and the last wave is rarely full: of the numbers of
-    splits that would keep the GPU busy it is the least that loses less than a twentieth to that, beside the best.
+    Where one wave of programs all but fills the GPU there is one. Else it is the least number of splits that loses
+    little by a last wave that is not full, beside the best.
 
     Args:
         n: Keys.
         programs: Programs of one part.
         slots: Programs that the GPU runs at once: its multiprocessors times `Cut.programs`.
     """
-    return _balanced(max(1, min(-(-n // KEYS_PER_SPLIT), MOST_WAVES * -(-slots // max(programs, 1)))), programs, slots)
+    programs = max(programs, 1)
+    return _balanced(max(1, min(-(-n // KEYS_PER_SPLIT), -(-MOST_WAVES * slots // programs))), programs, slots)
 
 
 @lru_cache(maxsize=4096)  # a step of decoding asks for few different ones, in every layer
 def _balanced(most: int, programs: int, slots: int) -> int:
+    one_wave = slots // programs
+    if programs * one_wave >= ALL_BUT_FULL * slots:
+        return min(most, one_wave)
     times = [-(-programs * splits // slots) / splits for splits in range(1, most + 1)]
-    return 1 + next(i for i, time in enumerate(times) if time <= 1.05 * min(times))
+    return 1 + next(i for i, time in enumerate(times) if time <= LITTLE * min(times))

@@ -217,7 +217,7 @@ def _launch(call: _Call) -> None:
         entries, q_len, n = packing.sequences, packing.longest_q, len(k)
     dot = q.dtype if q.dtype == k.dtype else torch.float32
     seen = placing.visibility if n else None
-    tile = _tile(dot, max(d, d_v), q_len, seen is not None)
+    tile = _tile(dot, max(d, d_v), q_len, _form(call, seen is not None))
     blocks, pairs = -(-q_len // tile.rows), entries * heads
     visits = None if seen is None else visits_of(seen, tile.rows, tile.keys)
     lists, list_strides = ([None] * 6, [0, 0, 0]) if visits is None else (visits, _steps(visits))
@@ -280,13 +280,20 @@ def _dense(call: _Call) -> _Call:
     return _Call(q, k, v, call.spec, call.result, call.placing, call.packing, call.merges)
 
 
-def _tile(dot: torch.dtype, width: int, q_len: int, lists: bool) -> Tile:
+def _form(call: _Call, lists: bool) -> str:
+    """Of `FORMS`."""
+    spec = call.spec
+    bent = any(x is not None for x in (spec.window, spec.softcap, spec.alibi_slopes, call.placing.lengths))
+    return "lists" if lists else "full" if bent or call.packing is not None or call.merges else "plain"
+
+
+def _tile(dot: torch.dtype, width: int, q_len: int, form: str) -> Tile:
     """The tile for this GPU."""
     if INTERPRETED:
         return Tile(32, 32, 4, 1)
     target = triton.runtime.driver.active.get_current_target()
     arch, bits = arch_of(target.backend, target.arch), 32 if dot == torch.float32 else 16
-    return tile_for(problem_of(arch, bits, width, q_len=q_len, lists=lists))
+    return tile_for(problem_of(arch, bits, width, q_len=q_len, form=form))
 
 
 def _abreast(call: _Call, entries: int, n: int, group: int) -> int:

@@ -42,22 +42,25 @@ class Problem(NamedTuple):
         bits: Of a value: 16, or 32 where queries, keys or values are float32.
         width: Of `WIDTHS`, for the larger of the head dims of K and V.
         few: Whether there are at most `FEW` queries.
-        lists: Whether positions are in any order.
+        form: Of `FORMS`, for the features of the call.
     """
 
     arch: str
     bits: int
     width: int
     few: bool
-    lists: bool
+    form: str
 
     @property
     def key(self) -> str:
         """Its name in the file of tuned tiles."""
         rows = "few" if self.few else "many"
-        return f"{self.bits} bit, {self.width} wide, {rows} queries{', lists' if self.lists else ''}"
+        return f"{self.bits} bit, {self.width} wide, {rows} queries, {self.form}"
 
 
+FORMS = ("plain", "full", "lists")
+"""Causal attention by contiguous positions, or all keys; with a window, softcap, slopes, lengths, packed sequences or a
+partial to merge onto too; with lists of blocks, for positions in any order."""
 FEW = 64
 """Queries for which a tile of 128 rows is halved, but for lists and for wide heads."""
 WIDTHS = (64, 128, 192, 256, 512)
@@ -92,9 +95,9 @@ _TABLE = {
     ),
     "sm_90": _Row(
         (Tile(128, 128, 8, 3), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 64, 8, 2)),
-        (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(128, 32, 8, 2), Tile(64, 32, 8, 2)),
+        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(64, 32, 8, 2)),
         _SINGLE,
-        _SINGLE,
+        (Tile(32, 32, 8, 2), *_SINGLE[1:]),
     ),
     "sm_100": _Row(
         (Tile(128, 128, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
@@ -113,7 +116,7 @@ _TABLE = {
 }
 
 
-def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, lists: bool = False) -> Problem:
+def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, form: str = "plain") -> Problem:
     """The problem of a call: arguments as the attributes of `Problem`, `width` any from 1 to 512.
 
     Args:
@@ -121,9 +124,9 @@ def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, lists:
         bits: 16 or 32.
         width: The larger of the head dims.
         q_len: Queries.
-        lists: As there.
+        form: As there.
     """
-    return Problem(arch, bits, next(x for x in WIDTHS if x >= width), q_len <= FEW, lists)
+    return Problem(arch, bits, next(x for x in WIDTHS if x >= width), q_len <= FEW, form)
 
 
 def tile_for(problem: Problem) -> Tile:
@@ -135,13 +138,16 @@ def tile_for(problem: Problem) -> Tile:
 def by_rule(problem: Problem) -> Tile:
     """A tile without spills, never tried for speed."""
     row = _TABLE[generation_of(problem.arch)]
-    tiles = row[(0 if problem.bits == 16 else 2) + problem.lists]
+    lists = problem.form == "lists"
+    tiles = row[(0 if problem.bits == 16 else 2) + lists]
     place = WIDTHS.index(problem.width)
     if place == len(tiles):  # wider than all of the table
         tile = tiles[-1]
+        if problem.bits == 32 and problem.arch.startswith("sm_"):
+            return Tile(16, 16, 8, 2)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]
-    if tile.rows == 128 and problem.few and problem.width <= 128 and not problem.lists:
+    if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
         tile = Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile
 

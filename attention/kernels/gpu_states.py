@@ -41,10 +41,7 @@ def merge_on_device(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) 
 
 def _launch(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor], out: torch.Tensor, lse: torch.Tensor) -> None:
     rows, dim = lse.numel(), out.shape[-1]
-    width = _power_of_two(max(1, dim))
-    fewest, most = TILE_ITEMS
-    items = min(max(_power_of_two(rows * width // PROGRAMS), fewest), most)
-    tile_rows = max(1, min(_power_of_two(rows), items // width))
+    width, tile_rows, warps = tiles(rows, dim)
     states_kernel[(-(-rows // tile_rows),)](
         tuple(outs),
         tuple(lses),
@@ -55,9 +52,18 @@ def _launch(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor], out: tor
         DIM=dim,
         WIDTH=width,
         ROWS=tile_rows,
-        num_warps=min(8, max(1, tile_rows * width // (32 * ITEMS_PER_THREAD))),
+        num_warps=warps,
         enable_fp_fusion=False,
     )
+
+
+def tiles(rows: int, dim: int) -> tuple[int, int, int]:
+    """How rows of so many items are dealt out: (columns padded to a power of two, rows of a program, its warps)."""
+    width = _power_of_two(max(1, dim))
+    fewest, most = TILE_ITEMS
+    items = min(max(_power_of_two(rows * width // PROGRAMS), fewest), most)
+    tile_rows = max(1, min(_power_of_two(rows), items // width))
+    return width, tile_rows, min(8, max(1, tile_rows * width // (32 * ITEMS_PER_THREAD)))
 
 
 def _power_of_two(least: int) -> int:

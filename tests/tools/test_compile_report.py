@@ -1,6 +1,8 @@
-"""The compile report: what it reads out of the compilers, and that a spill is a fault."""
+"""The compile report: what it reads out of the compilers, that a spill is a fault, and what the kernels load by."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,44 +13,55 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 TOOLS = ROOT / "tools/gpu"
 
-SPILLING = """
-import sys
-sys.path.insert(0, {tools!r})
-import compile_report, resources, triton, triton.language as tl
+WIDE = """
+import triton
+import triton.language as tl
+from resources import Config
 
 @triton.jit
 def wide(x, y, N: tl.constexpr):
     at = tl.arange(0, N)
-    first, second = tl.load(x + at), tl.load(x + N + at)
+    first, second = tl.load(x[0] + at), tl.load(x[1] + at)
     sums = tl.cumsum(first, 0)
     tl.debug_barrier()
     tl.store(y + at, first * second + sums / (first + second))
 
-types = dict(x="*fp32", y="*fp32", N="constexpr")
-for arch, items in (("sm_90", 8192), ("gfx942", 32768)):
-    config = resources.Config("wide", "", wide, types, dict(N=items), dict(num_warps=1))
-    found = resources.compiled(config, arch)
-    line = arch, "wide", "", found
-    print(arch, found.registers > 0, found.spills > 0, compile_report.fault(line))
+def wide_configs(arch):
+    for items in (1024, 8192 if arch == "sm_90" else 32768):
+        types = {"x": ("*fp32", "*fp32"), "y": "*fp32", "N": "constexpr"}
+        yield Config("wide", f"{items} items", wide, types, {"N": items}, {"num_warps": 1})
+"""
+
+LOADS = """
+import sys
+sys.path.insert(0, {tools!r})
+import resources
+from compile_report import configs
+config = next(x for x in configs("decode", "sm_90") if x.what.startswith("bf16, 128 x 128, group 4, q_len 1, plain"))
+print(resources.made_for(config, "sm_90").asm["ptx"])
 """
 
 
-def run(*words, program=None):
-    command = [sys.executable, "-c", program] if program else [sys.executable, str(TOOLS / "compile_report.py"), *words]
+def run(*words, tools=TOOLS, program=None):
+    command = [sys.executable, "-c", program] if program else [sys.executable, str(tools / "compile_report.py"), *words]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("TRITON_INTERPRET", None)
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
 @pytest.mark.long
-def test_a_kernel_that_spills_is_a_fault(tmp_path):
-    source = tmp_path / "wide.py"  # the compiler reads the source of what it compiles
-    source.write_text(SPILLING.format(tools=str(TOOLS)))
-    program = f"import runpy; runpy.run_path({str(source)!r})"
-    done = run(program=program)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for line, arch in zip(done.stdout.splitlines(), ("sm_90", "gfx942"), strict=True):
-        assert line.startswith(f"{arch} True True spills ")
+def test_a_kernel_of_another_file_is_found_and_its_spills_are_a_fault(tmp_path):
+    for name in ("compile_report.py", "resources.py"):
+        shutil.copy(TOOLS / name, tmp_path)
+    (tmp_path / "wide_configs.py").write_text(WIDE)
+    for arch in ("sm_90", "gfx942"):
+        done = run("--arch", arch, "--every", "1", tools=tmp_path)
+        assert done.returncode == 1, done.stderr[-2000:]
+        small, large = re.findall(rf"^\| {arch} \| wide \| \d+ items \| (\d+) \| (\d+) \|", done.stdout, re.MULTILINE)
+        assert small[1] == "0" and int(large[1]) > 0 and int(small[0]) > 0
+        assert f"{arch} wide ({8192 if arch == 'sm_90' else 32768} items): spills {large[1]}" in done.stderr
+        assert "2 kernels, 1 with spills" in done.stdout
+    assert run("--arch", "sm_90", "--every", "2", tools=tmp_path).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -62,10 +75,22 @@ def test_no_kernel_spills(arch):
     """A sample of the report; the whole of it is made by hand."""
     done = run("--arch", arch, "--every", "17")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert f"| {arch} | decode | " in done.stdout
+    for kernel in ("decode", "prefill", "merge"):
+        assert f"| {arch} | {kernel} | " in done.stdout
 
 
-def test_an_unknown_gpu_is_bad_usage():
-    done = run("--arch", "sm_10")
-    assert done.returncode == 2
-    assert "sm_100" in done.stderr
+@pytest.mark.long
+def test_keys_and_values_are_copied_ahead_by_16_bytes():
+    done = run(program=LOADS.format(tools=str(TOOLS)))
+    assert done.returncode == 0, done.stderr[-2000:]
+    copies = re.findall(r"cp\.async\.(\w+)\.shared\.global\S* \[.*?\], \[.*?\], (0x\w+)", done.stdout)
+    assert len(copies) == 48  # three times 64 keys and values of 256 bytes, by 128 threads of 16 bytes
+    assert set(copies) == {("cg", "0x10")}
+    assert "wait_group" in done.stdout
+
+
+def test_an_unknown_gpu_or_kernel_is_bad_usage():
+    for words, said in ((("--arch", "sm_10"), "sm_100"), (("--kernel", "wide"), "decode")):
+        done = run(*words)
+        assert done.returncode == 2
+        assert said in done.stderr

@@ -2,7 +2,9 @@
 
     python tools/gpu/compile_report.py [--arch sm_90 ...] [--kernel NAME ...] [--every N] [--output FILE.md]
 
-Ends with status 1 where a kernel spills, or takes more shared memory than its GPU has.
+A file NAME_configs.py beside this one, with a function NAME_configs(arch) of `Config`s, adds the kernel NAME. What has
+been compiled before comes from Triton's cache. Ends with status 1 where a kernel spills, or takes more shared memory
+than its GPU has.
 """
 
 from __future__ import annotations
@@ -10,16 +12,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
-from decode_configs import decode_configs
 from resources import SHARED_BYTES, TARGETS, Config, Resources, compiled
 
-KERNELS: dict[str, Callable[[str], Iterable[Config]]] = {"decode": decode_configs}
-"""The configurations of each kernel, for an arch."""
+NAMES = sorted(path.stem.removesuffix("_configs") for path in Path(__file__).parent.glob("*_configs.py"))
+"""The kernels that have configurations."""
+PROGRESS_S = 20
 
 Line = tuple[str, str, str, Resources | str]
 """Arch, kernel, case, and what it takes, or why it does not compile."""
@@ -29,11 +33,17 @@ def main() -> int:
     """Prints the report, or writes it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--arch", nargs="+", choices=TARGETS, default=list(TARGETS))
-    parser.add_argument("--kernel", nargs="+", choices=KERNELS, default=list(KERNELS))
+    parser.add_argument("--kernel", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth configuration")
     parser.add_argument("--output", type=Path, metavar="FILE", help="Markdown; default: stdout")
     args = parser.parse_args()
-    lines = list(measured([(arch, name) for arch in args.arch for name in args.kernel], args.every))
+    work = [
+        (arch, name, number)
+        for arch in args.arch
+        for name in args.kernel
+        for number in range(0, len(configs(name, arch)), args.every)
+    ]
+    lines = list(measured(work))
     bad = [line for line in lines if fault(line)]
     text = report(lines, bad)
     if args.output:
@@ -45,16 +55,29 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def measured(jobs: list[tuple[str, str]], every: int) -> Iterator[Line]:
-    """The lines of every kernel for every arch, compiled by as many processes as there are cores."""
-    work = [(arch, name, number) for arch, name in jobs for number in range(0, len(list(KERNELS[name](arch))), every)]
+def configs(name: str, arch: str) -> list[Config]:
+    """All configurations of a kernel for an arch."""
+    return list(getattr(import_module(f"{name}_configs"), f"{name}_configs")(arch))
+
+
+def measured(work: list[tuple[str, str, int]]) -> Iterator[Line]:
+    """The lines of (arch, kernel, number of configuration), by as many processes as there are cores."""
+    began = told = time.monotonic()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        yield from pool.map(_line, work, chunksize=4)
+        for done, line in enumerate(pool.map(_line, work, chunksize=4), 1):
+            yield line
+            now = time.monotonic()
+            if now - told > PROGRESS_S:
+                told = now
+                words = (
+                    f"{done} of {len(work)} compiled in {now - began:.0f} s; the last: {line[0]} {line[1]}, {line[2]}"
+                )
+                print(words, file=sys.stderr, flush=True)
 
 
 def _line(job: tuple[str, str, int]) -> Line:
     arch, name, number = job
-    config = list(KERNELS[name](arch))[number]
+    config = configs(name, arch)[number]
     try:
         return arch, name, config.what, compiled(config, arch)
     except Exception as error:  # noqa: BLE001 - whatever a compiler says is a line of the report
@@ -74,25 +97,55 @@ def fault(line: Line) -> str | None:
     return None
 
 
+MEANING = """\
+It proves that every kernel compiles for these GPUs with the tiles that its table chooses, that no register goes to
+memory (NVIDIA: stack of the machine code that Triton's own assembler made, in bytes; AMD: vector registers and private
+memory) and that shared memory fits a program: {limits}. On AMD
+scalar registers that do not fit go to lanes of a vector register, not to memory; they are counted on their own, and are
+no fault.
+
+It does not prove that results are right (tests in Triton's interpreter compare them with float64), nor how fast
+anything is. Each problem of a table is compiled with all features of its form at once; head dims and heads are
+examples; arguments are taken to be aligned. Another version of Triton or of an assembler may need other registers.
+"""
+
+
 def report(lines: list[Line], bad: list[Line]) -> str:
-    """All lines as Markdown."""
+    """All lines as Markdown: what they mean, the most of each kernel and GPU, then every case."""
     import triton
 
     day = datetime.now(UTC).date().isoformat()
+    limits = ", ".join(f"{arch} {size >> 10} KiB" for arch, size in SHARED_BYTES.items())
     head = [
         f"# What the GPU kernels compile to, {day}",
         "",
-        f"Triton {triton.__version__}, cross-compiled: no kernel of this table ran on these GPUs for it. "
-        f"{len(lines)} kernels, {len(bad)} with spills or too much shared memory.",
+        f"`python tools/gpu/compile_report.py`, Triton {triton.__version__}, cross-compiled: no kernel of this table "
+        f"ran on these GPUs for it. {len(lines)} kernels, {len(bad)} with spills or too much shared memory.",
         "",
-        "| GPU | kernel | case | registers | spills | shared bytes | machine code | assembly |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        MEANING.format(limits=limits),
+        "| GPU | kernel | cases | most registers | spills | most scalar spills | most shared bytes |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        *_summary(lines),
+        "",
+        "| GPU | kernel | case: tile | registers | spills | scalar spills | shared bytes | machine code | assembly |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     rows = []
     for arch, name, what, found in lines:
-        cells = [found, "", "", "", ""] if isinstance(found, str) else [str(figure) for figure in found]
+        cells = [found, *[""] * 5] if isinstance(found, str) else [str(figure) for figure in found]
         rows.append(f"| {arch} | {name} | {what} | {' | '.join(cells)} |")
     return "\n".join([*head, *rows, ""])
+
+
+def _summary(lines: list[Line]) -> Iterator[str]:
+    groups: dict[tuple[str, str], list[Resources]] = {}
+    for arch, name, _, found in lines:
+        groups.setdefault((arch, name), []).extend([] if isinstance(found, str) else [found])
+    for (arch, name), found in groups.items():
+        if found:
+            most = Resources(*(max(figures) for figures in zip(*found, strict=True)))
+            cells = len(found), most.registers, most.spills, most.scalar_spills, most.shared_bytes
+            yield f"| {arch} | {name} | {' | '.join(str(x) for x in cells)} |"
 
 
 if __name__ == "__main__":

@@ -31,15 +31,15 @@ class Config(NamedTuple):
         kernel: Its name.
         what: The case in words: dtypes and sizes.
         function: The jitted function.
-        signature: Type of each argument by name: "*fp32", "i32", "constexpr".
+        signature: Type of each argument by name: "*fp32", "i32", "constexpr"; of a tuple a tuple of them.
         constants: Values of those that are constants.
-        options: num_warps, num_stages.
+        options: num_warps, num_stages and others that a launch gives.
     """
 
     kernel: str
     what: str
     function: Any
-    signature: Mapping[str, str]
+    signature: Mapping[str, str | tuple[str, ...]]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
 
@@ -49,7 +49,9 @@ class Resources(NamedTuple):
 
     Attributes:
         registers: 32-bit registers of a thread; on AMD vector registers.
-        spills: Bytes (AMD: registers) that do not fit, and go to memory.
+        spills: Bytes of a thread's own memory: registers that do not fit, and arrays; on AMD with the count of vector
+            registers that do not fit.
+        scalar_spills: Scalar registers that do not fit, on AMD: they go to lanes of a vector register, not to memory.
         shared_bytes: Shared memory.
         code_bytes: Machine code as a file.
         text_bytes: PTX or AMDGCN assembly.
@@ -57,6 +59,7 @@ class Resources(NamedTuple):
 
     registers: int
     spills: int
+    scalar_spills: int
     shared_bytes: int
     code_bytes: int
     text_bytes: int
@@ -68,6 +71,12 @@ def compiled(config: Config, arch: str) -> Resources:
     Raises:
         RuntimeError: The assembler refuses it, or does not say what it takes.
     """
+    made = made_for(config, arch)
+    return _nvidia(made) if TARGETS[arch][0] == "cuda" else _amd(made)
+
+
+def made_for(config: Config, arch: str) -> Any:
+    """What Triton makes of a configuration; `asm` has the assembly and the machine code."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -75,49 +84,39 @@ def compiled(config: Config, arch: str) -> Resources:
     backend, number = TARGETS[arch]
     names = config.function.arg_names
     constants = {(names.index(name),): value for name, value in config.constants.items()}
-    aligned = [["tt.divisibility", 16]]  # as torch's allocations and dense strides are
-    attributes = {
-        (names.index(name),): aligned
-        for name, kind in config.signature.items()
-        if kind.startswith("*") or (kind == "i32" and name.endswith(STRIDES))
-    }
+    attributes: dict[tuple[int, ...], Any] = {}
+    for name, kind in config.signature.items():
+        place = (names.index(name),)
+        inside = {place: kind} if isinstance(kind, str) else {(*place, i): x for i, x in enumerate(kind)}
+        attributes |= {
+            at: ALIGNED for at, x in inside.items() if x[0] == "*" or (x == "i32" and name.endswith(STRIDES))
+        }
     ordered = {name: config.signature[name] for name in names}
     source = ASTSource(config.function, ordered, constants, attributes)
-    target = GPUTarget(backend, number, WARP[backend])
-    made = triton.compile(source, target=target, options=dict(config.options))
-    return _nvidia(made) if backend == "cuda" else _amd(made)
+    return triton.compile(source, target=GPUTarget(backend, number, WARP[backend]), options=dict(config.options))
 
 
+ALIGNED = [["tt.divisibility", 16]]
+"""What torch's allocations and dense strides are."""
 STRIDES = ("_batch", "_head", "_key", "_row", "_token", "_stride")
 """Ends of the names of arguments that are strides, which are multiples of 16 in common layouts."""
 
 
 def _nvidia(made: Any) -> Resources:
-    ptx = made.asm["ptx"]
-    gpu = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
-    if gpu is None:
-        raise RuntimeError("no .target in the PTX")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.ptx")
-        file.write_text(ptx)
-        for assembler in _assemblers():
-            command = [str(assembler), "-v", "--gpu-name", gpu[1], str(file), "-o", str(file.with_suffix(".cubin"))]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-            if done.returncode == 0:
-                break
-    registers = re.search(r"Used (\d+) registers", done.stderr)
-    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
-    if done.returncode or registers is None or spills is None:
-        raise RuntimeError(f"ptxas for {gpu[1]}: {done.stderr.strip()[-500:] or done.returncode}")
-    return Resources(int(registers[1]), int(spills[1]), made.metadata.shared, len(made.asm["cubin"]), len(ptx))
-
-
-def _assemblers() -> list[Path]:
-    """Every ptxas that Triton brings, the newest first: which of them a GPU gets differs between its versions."""
+    """From the machine code that Triton's assembler made: what is run, not what another assembler would make."""
     import triton
 
-    folder = Path(triton.__file__).parent / "backends/nvidia/bin"
-    return [folder / name for name in ("ptxas-blackwell", "ptxas") if (folder / name).exists()]
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        command = [str(tool), "--dump-resource-usage", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    found = re.search(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)", done.stdout)
+    if found is None:
+        raise RuntimeError(f"cuobjdump says no resources: {done.stderr.strip()[-500:] or done.stdout[-500:]}")
+    registers, stack, local = (int(figure) for figure in found.groups())
+    return Resources(registers, stack + local, 0, made.metadata.shared, len(made.asm["cubin"]), len(made.asm["ptx"]))
 
 
 def _amd(made: Any) -> Resources:
@@ -129,6 +128,6 @@ def _amd(made: Any) -> Resources:
             raise RuntimeError(f"no .{name} in the assembly")
         return int(found[1])
 
-    # scalar registers that spill go to lanes of vector registers, not to memory
     spills = told("vgpr_spill_count") + told("private_segment_fixed_size")
-    return Resources(told("vgpr_count"), spills, made.metadata.shared, len(made.asm["hsaco"]), len(text))
+    scalar, code = told("sgpr_spill_count"), len(made.asm["hsaco"])
+    return Resources(told("vgpr_count"), spills, scalar, made.metadata.shared, code, len(text))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu import decode
+from attention.gpu import decode, decode_inputs
 from attention.gpu.decode import decode_partial
 from attention.gpu.widths import pieces
 from attention.partial import Partial
@@ -180,7 +180,7 @@ def test_great_scores_do_not_overflow():
     assert np.isfinite(found.out.cpu().numpy()).all()
 
 
-@pytest.mark.parametrize("kind", decode.BYTES, ids=str)
+@pytest.mark.parametrize("kind", decode_inputs.BYTES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_eight_bit_keys_with_scales(kind, dtype):
     q, k, v = made(11, 2, 4, 2, 1, 70, 64, 64, dtype)

@@ -1,4 +1,4 @@
-"""The decode kernel on latents: keys of 576 items whose first 512 are the values, for many query heads and one key head."""
+"""The decode kernel on latents: keys of 576 items whose first 512 are the values, one key head, many query heads."""
 
 import math
 
@@ -127,5 +127,5 @@ def test_the_cut_of_latents_is_of_its_own(monkeypatch):
     asked = []
     monkeypatch.setattr(decode, "cut_for", lambda problem: asked.append(problem) or Cut(16, 4, 1, 1))
     check(*latents(9, 1, 128, 1, 20))
-    assert asked == [problem_of("interpreter", 2, 576, 128, plain=True, shared=True)]
+    assert asked == [problem_of("interpreter", 2, 576, 128, shared=True)]
     assert asked[0].rows == 32

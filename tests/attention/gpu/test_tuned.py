@@ -7,7 +7,7 @@ import pytest
 from attention.gpu import decode_table, prefill_table
 from attention.gpu.tuned import Tuned
 
-DECODE = decode_table.problem_of("sm_90", 2, 128, 4, plain=True)
+DECODE = decode_table.problem_of("sm_90", 2, 128, 4)
 PREFILL = prefill_table.problem_of("gfx942", 16, 128)
 
 
@@ -49,11 +49,11 @@ def test_candidates_are_each_listed_once(table):
 
 
 def test_problems_of_near_widths_share_a_key():
-    few = decode_table.problem_of("sm_90", 2, 80, 1, plain=True)
+    few = decode_table.problem_of("sm_90", 2, 80, 1)
     assert few.key == DECODE.key == "16 bit, 128 wide, 16 rows, plain"
-    assert decode_table.problem_of("sm_90", 2, 576, 128, plain=False, shared=True).key == (
-        "16 bit, 576 wide, 64 rows, full, shared"
+    assert decode_table.problem_of("sm_90", 2, 576, 128, form="full", shared=True).key == (
+        "16 bit, 576 wide, 32 rows, full, shared"
     )
-    assert PREFILL.key == "16 bit, 128 wide, many queries"
-    listed = prefill_table.problem_of("sm_90", 32, 300, q_len=3, lists=True)
+    assert PREFILL.key == "16 bit, 128 wide, many queries, plain"
+    listed = prefill_table.problem_of("sm_90", 32, 300, q_len=3, form="lists")
     assert listed.key == "32 bit, 512 wide, few queries, lists"
