@@ -40,8 +40,10 @@ def decode_partial(  # noqa: PLR0913
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
     in float32, for head dims beyond 128, and with windows, softcap, slopes, masks or positions). Values that are the
     first columns of the keys (`v = k[..., :512]`, as the latents of multi-head latent attention are) are not read on
-    their own. The result has float32 accuracy for 16-bit inputs too. Nothing is read back to the host, so a call can be
-    captured in a CUDA graph once it has run on its stream; the result's bits depend on shapes and the kind of GPU alone.
+    their own. The result has float32 accuracy for 16-bit inputs too.
+
+    Nothing is read back to the host, so a call can be captured in a CUDA graph once it has run on its stream; the
+    result's bits depend on shapes and the kind of GPU alone.
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16, q_len 1 to 16, d to 576 (float32: 256), last axis

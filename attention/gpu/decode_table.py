@@ -107,7 +107,7 @@ def candidates(problem: Problem) -> Iterator[Cut]:
     yield by_rule(problem)
     room = SHARED_KIB[generation_of(problem.arch)] << 10
     item = problem.width * problem.itemsize * (1 if problem.shared else 2)
-    for keys, warps, stages, programs in product((16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4), (1, 2, 3, 4)):
+    for keys, warps, stages, programs in product((16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5), (1, 2, 3, 4)):
         cut = Cut(keys, warps, stages, programs)
         if cut != by_rule(problem) and keys * item * max(1, stages - 1) * programs <= room:
             yield cut
@@ -116,22 +116,22 @@ def candidates(problem: Problem) -> Iterator[Cut]:
 def by_rule(problem: Problem) -> Cut:
     """A cut without spills, never tried for speed."""
     few = problem.rows == FEWEST_ROWS
-    if problem.itemsize == 4:
-        return Cut(16, 4 if few else 8, 2, 2)
     generation = generation_of(problem.arch)
+    if problem.itemsize == 4:
+        return Cut(16, 4 if few and generation != "sm_89" else 8, 2, 2)
     if generation in ("gfx9", "other"):
         return _by_rule_for_little(problem)
     roomy = generation in ("sm_90", "sm_100")
     plain, paged, full = (problem.form == form for form in ("plain", "paged", "full"))
     if problem.width > 256:
         if generation == "sm_100" and problem.shared and few and not full:
-            return Cut(16, 8, 5, 2)
-        keys = 32 if problem.shared and (few or not full) and (few or generation != "sm_89") else 16
-        return Cut(keys, 8, 3 if plain else 2, 2 if roomy else 1)
+            return Cut(16, 8, 5, 2) if plain else Cut(32, 8, 3, 2)
+        keys = 32 if problem.shared and (few or generation != "sm_89") else 16
+        return Cut(keys, 8, 3 if plain and (problem.shared or generation != "sm_89") else 2, 2 if roomy else 1)
     # What lies by pages is loaded when its page is known: half of the stages go into finding it.
     stages = 5 if paged else 4 if full else 3
     if problem.width > 128:
-        return Cut(32, 8 if full and not few else 4, stages if roomy else 2, 2)
+        return Cut(32, 8 if not few and (full or not roomy) else 4, stages if roomy else 2, 2)
     if full:
         return Cut(32, 4 if few else 8, stages, 2)
     keys = 64 if plain or (roomy and problem.rows < 64) else 32
@@ -141,7 +141,7 @@ def by_rule(problem: Problem) -> Cut:
 def _by_rule_for_little(problem: Problem) -> Cut:
     """For GPUs with 64 KiB of shared memory or less, whose loads go through registers."""
     if problem.width > 256:
-        return Cut(16, 4 if problem.form == "full" and problem.rows > FEWEST_ROWS else 8, 2, 1)
+        return Cut(16, 4 if problem.form == "full" else 8, 2, 1)
     if problem.form == "full":
         return Cut(16, 8, 2, 2)
     if problem.width > 128 or problem.form != "plain":
@@ -151,7 +151,10 @@ def _by_rule_for_little(problem: Problem) -> Cut:
 
 def rows_of_program(rows: int, itemsize: int, width: int, form: str) -> int:
     """Rows of a program, for this many query rows that share a key head."""
-    most = MOST_ROWS[itemsize] if width <= WIDE and form != "full" else MOST_ROWS_WIDE
+    full = form == "full"
+    most = MOST_ROWS[itemsize] if width <= WIDE and not full else MOST_ROWS_WIDE
+    if width > 256 and full:
+        most = FEWEST_ROWS
     return min(most, max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
 

@@ -101,7 +101,7 @@ _TABLE = {
     ),
     "sm_100": _Row(
         (Tile(128, 128, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
-        (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(128, 32, 8, 2), Tile(128, 32, 8, 2)),
+        (Tile(128, 32, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(128, 32, 8, 2)),
         _SINGLE,
         (Tile(32, 32, 8, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2)),
     ),
@@ -114,6 +114,16 @@ _TABLE = {
     # any other GPU: little of everything
     "other": _Row(*[(Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 16, 4, 1), Tile(32, 16, 8, 1))] * 4),
 }
+
+
+_FULL = {
+    ("sm_80", 192): Tile(128, 32, 8, 2),
+    ("sm_89", 192): Tile(128, 32, 8, 2),
+    ("sm_100", 64): Tile(128, 64, 8, 3),
+    ("sm_100", 192): Tile(128, 32, 8, 2),
+    ("sm_100", 256): Tile(64, 64, 8, 2),
+}
+"""Where masks and merges take too many registers: in the place of the tiles for 16 bits by contiguous positions."""
 
 
 def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, form: str = "plain") -> Problem:
@@ -143,10 +153,12 @@ def by_rule(problem: Problem) -> Tile:
     place = WIDTHS.index(problem.width)
     if place == len(tiles):  # wider than all of the table
         tile = tiles[-1]
-        if problem.bits == 32 and problem.arch.startswith("sm_"):
-            return Tile(16, 16, 8, 2)
+        if problem.bits == 32:
+            return Tile(16, 16, 8, 2) if problem.arch.startswith("sm_") else Tile(16, 16, tile.warps, 1)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]
+    if problem.form == "full" and problem.bits == 16:
+        tile = _FULL.get((generation_of(problem.arch), problem.width), tile)
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
         tile = Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile

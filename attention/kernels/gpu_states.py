@@ -15,7 +15,7 @@ MOST_DIM = 16384
 PROGRAMS = 256
 """Programs that are worth having before their tiles grow: about two for each multiprocessor of a large GPU."""
 TILE_ITEMS = 256, 1024
-ITEMS_PER_THREAD = 8
+ITEMS_PER_THREAD = 4
 
 
 def merge_on_device(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

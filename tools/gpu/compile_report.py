@@ -99,10 +99,10 @@ def fault(line: Line) -> str | None:
 
 MEANING = """\
 It proves that every kernel compiles for these GPUs with the tiles that its table chooses, that no register goes to
-memory (NVIDIA: stack of the machine code that Triton's own assembler made, in bytes; AMD: vector registers and private
-memory) and that shared memory fits a program: {limits}. On AMD
-scalar registers that do not fit go to lanes of a vector register, not to memory; they are counted on their own, and are
-no fault.
+memory (NVIDIA: the stack of the machine code that Triton's own assembler made; AMD: the private segment; both in bytes)
+and that shared memory fits a program: {limits}.
+On AMD registers that do not fit may go to other registers, scalar ones to lanes of vector registers and vector ones to
+accumulation registers. These moves are counted on their own, and are no fault.
 
 It does not prove that results are right (tests in Triton's interpreter compare them with float64), nor how fast
 anything is. Each problem of a table is compiled with all features of its form at once; head dims and heads are
@@ -123,11 +123,11 @@ def report(lines: list[Line], bad: list[Line]) -> str:
         f"ran on these GPUs for it. {len(lines)} kernels, {len(bad)} with spills or too much shared memory.",
         "",
         MEANING.format(limits=limits),
-        "| GPU | kernel | cases | most registers | spills | most scalar spills | most shared bytes |",
+        "| GPU | kernel | cases | most registers | spills | most moves | most shared bytes |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
         *_summary(lines),
         "",
-        "| GPU | kernel | case: tile | registers | spills | scalar spills | shared bytes | machine code | assembly |",
+        "| GPU | kernel | case: tile | registers | spills | moves | shared bytes | machine code | assembly |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     rows = []
@@ -144,7 +144,7 @@ def _summary(lines: list[Line]) -> Iterator[str]:
     for (arch, name), found in groups.items():
         if found:
             most = Resources(*(max(figures) for figures in zip(*found, strict=True)))
-            cells = len(found), most.registers, most.spills, most.scalar_spills, most.shared_bytes
+            cells = len(found), most.registers, most.spills, most.moved, most.shared_bytes
             yield f"| {arch} | {name} | {' | '.join(str(x) for x in cells)} |"
 
 

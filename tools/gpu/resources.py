@@ -49,9 +49,9 @@ class Resources(NamedTuple):
 
     Attributes:
         registers: 32-bit registers of a thread; on AMD vector registers.
-        spills: Bytes of a thread's own memory: registers that do not fit, and arrays; on AMD with the count of vector
-            registers that do not fit.
-        scalar_spills: Scalar registers that do not fit, on AMD: they go to lanes of a vector register, not to memory.
+        spills: Bytes of a thread's own memory: registers that do not fit, and arrays.
+        moved: Registers that do not fit and go to other registers, on AMD: scalar ones to lanes of vector registers,
+            vector ones to accumulation registers.
         shared_bytes: Shared memory.
         code_bytes: Machine code as a file.
         text_bytes: PTX or AMDGCN assembly.
@@ -59,7 +59,7 @@ class Resources(NamedTuple):
 
     registers: int
     spills: int
-    scalar_spills: int
+    moved: int
     shared_bytes: int
     code_bytes: int
     text_bytes: int
@@ -128,6 +128,5 @@ def _amd(made: Any) -> Resources:
             raise RuntimeError(f"no .{name} in the assembly")
         return int(found[1])
 
-    spills = told("vgpr_spill_count") + told("private_segment_fixed_size")
-    scalar, code = told("sgpr_spill_count"), len(made.asm["hsaco"])
-    return Resources(told("vgpr_count"), spills, scalar, made.metadata.shared, code, len(text))
+    spills, moved = told("private_segment_fixed_size"), told("sgpr_spill_count") + told("vgpr_spill_count")
+    return Resources(told("vgpr_count"), spills, moved, made.metadata.shared, len(made.asm["hsaco"]), len(text))
