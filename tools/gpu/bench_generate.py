@@ -74,8 +74,8 @@ def _timed(results: Results, card: Card, title: str, ways: dict[str, Generate], 
         ratio = times[THEIRS].median_us / one.median_us
         rows.append((name, str(one), f"{per_s:,.1f}", f"{ratio:.2f}", f"{equal:.0%}"))
     note = (
-        f"{sizes.prompt} tokens of prompt, {sizes.new_tokens} new ones, {sizes.layers} layers. With random weights tokens "
-        "in bf16 depend on its rounding; those in float32 are checked."
+        f"{sizes.prompt} tokens of prompt, {sizes.new_tokens} new ones, {sizes.layers} layers. With random weights "
+        "tokens in bf16 depend on its rounding; those in float32 are checked."
     )
     head = ["way", "us a text: median (quartiles)", "new tokens/s", f"x {THEIRS}", f"tokens as {THEIRS}"]
     results.table(title, head, rows, note)

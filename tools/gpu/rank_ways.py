@@ -15,11 +15,29 @@ from topocomm import Communicator, PreparedCall, bind_device_folds
 
 Way = tuple[Run, Callable[[], Partial]]
 """A call, and its result after one."""
+LANES = {"PeerLane": "one kernel"}
 WIRES = {"NcclWire": "NCCL by CuPy", "TorchWire": "NCCL by torch"}
 
 
-def ours(comm: Communicator, x: Partial) -> tuple[str, Way]:
-    """The prepared call of the public interface, named by the way that it found."""
+def ours(comm: Communicator, x: Partial) -> dict[str, Way]:
+    """Prepared calls of the public interface, named by the way that they found.
+
+    Where one kernel runs the whole call there is also a call without it.
+    """
+    name, way = _prepared(comm, x)
+    found = {name: way}
+    peer = getattr(comm.way, "peer", None)
+    if peer is not None:
+        comm.way.peer = None  # type: ignore[union-attr]
+        try:
+            name, way = _prepared(comm, x)
+        finally:
+            comm.way.peer = peer  # type: ignore[union-attr]
+        found.setdefault(name, way)
+    return found
+
+
+def _prepared(comm: Communicator, x: Partial) -> tuple[str, Way]:
     like = {"out": x.out, "lse": x.lse}
     out = {name: torch.empty_like(part) for name, part in like.items()}
     call = comm.prepare("allreduce", like=like, operator=LOGSUMEXP)
@@ -30,8 +48,11 @@ def ours(comm: Communicator, x: Partial) -> tuple[str, Way]:
 def way_words(comm: Communicator, call: PreparedCall) -> str:
     """How a call's values travel, and its plan."""
     way = comm.way
+    lane = type(call.lanes[0]).__name__
     if way is None:
         words = "host memory"
+    elif lane in LANES:
+        words = LANES[lane]
     elif way.wire is None:
         words = "pinned host memory"
     else:

@@ -46,7 +46,7 @@ def rank_job(comm: Communicator, card: Card, limit: Limit) -> None:
             if _any(comm, limit.over):
                 return
             x = payload(card, batch, comm.rank)
-            ways = dict([ours(comm, x)])
+            ways = ours(comm, x)
             if library is not None:
                 ways["all-gather + merge"] = gather_and_merge(library, comm.size, x)
                 ways["3 all-reduces + rescale"] = three_allreduces(library, x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,7 +16,9 @@ from attention.gpu import decode, decode_table, prefill, prefill_table
 from attention.gpu.archs import arch_of
 from attention.gpu.prefill_kernel import prefill_kernel
 
+PAGE = 16
 Call = Callable[[], Partial]
+Sizes = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,19 @@ class Target:
 @cache
 def targets(card: Card) -> tuple[Target, ...]:
     """All of them."""
-    return (*_of_decode(card, plain=True), *_of_prefill(card), *_of_decode(card, plain=False))
+    heads, kv_heads, dim = card.sizes.heads
+    main = heads, kv_heads, dim, dim
+    narrow, wide, half, single = (heads, kv_heads, dim // 2, dim // 2), card.sizes.latent, torch.bfloat16, torch.float32
+    first = [(main, half, "plain"), (wide, half, "plain"), (main, half, "usual"), (main, half, "paged")]
+    later = [(wide, half, "usual"), (narrow, half, "plain"), (main, half, "full"), (main, single, "plain")]
+    prompts, few = card.sizes.prompts[0], min(64, card.sizes.prompts[0])
+    prefills = [(dim, prompts, "plain"), (dim // 2, prompts, "plain"), (dim, few, "plain")]
+    prefills += [(dim, prompts, "full"), (dim, prompts, "lists")]
+    return (
+        *(_of_decode(card, *one) for one in first),
+        *(_of_prefill(card, *one) for one in prefills),
+        *(_of_decode(card, *one) for one in later),
+    )
 
 
 @cache
@@ -59,51 +73,59 @@ def pieces(card: Card) -> list[tuple[Target, Any]]:
     return [(target, one) for target in targets(card) for one in target.candidates(card.sizes.candidates)]
 
 
-def _of_decode(card: Card, *, plain: bool) -> Iterator[Target]:
-    """(heads, key heads, head dim, of values), dtype: those of the goals, latents, narrow ones, float32."""
-    heads, kv_heads, dim = card.sizes.heads
-    kinds = [((heads, kv_heads, dim, dim), torch.bfloat16), (card.sizes.latent, torch.bfloat16)]
-    kinds += [((heads, kv_heads, dim // 2, dim // 2), torch.bfloat16), ((heads, kv_heads, dim, dim), torch.float32)]
-    for (wide, few, d, d_v), dtype in kinds:
-        shared, arch = d_v < d, decode.machine_of(card.place)[0]
-        itemsize = 4 if dtype == torch.float32 else 2
-        problem = decode_table.problem_of(arch, itemsize, d, wide // few, plain=plain, shared=shared)
-
-        def calls(sizes: Any = (wide, few, d, d_v), dtype: torch.dtype = dtype, shared: bool = shared) -> list[Call]:
-            return [_decode_call(card, batch, sizes, dtype, shared, plain) for batch in card.sizes.batches]
-
-        yield Target(decode_table, decode._kernel(), problem, calls)
-
-
-def _decode_call(card: Card, batch: int, sizes: Any, dtype: torch.dtype, shared: bool, plain: bool) -> Call:
+def _of_decode(card: Card, sizes: Sizes, dtype: torch.dtype, form: str) -> Target:
+    """For (heads, key heads, head dim, that of values) and a form of call."""
     wide, few, d, d_v = sizes
-    n = card.sizes.tokens[0]
+    arch, itemsize = decode.machine_of(card.place)[0], 4 if dtype == torch.float32 else 2
+    problem = decode_table.problem_of(arch, itemsize, d, wide // few, form=form, shared=d_v < d)
+    batches = card.sizes.batches
+    return Target(
+        decode_table,
+        decode._kernel(),
+        problem,
+        lambda: [_decode_call(card, batch, sizes, dtype, form) for batch in batches],
+    )
+
+
+def _decode_call(card: Card, batch: int, sizes: Sizes, dtype: torch.dtype, form: str) -> Call:
+    wide, few, d, d_v = sizes
+    n = card.sizes.tokens[0] // PAGE * PAGE
     q, k = randn(card, batch, wide, 1, d, dtype=dtype), randn(card, batch, few, n, d, dtype=dtype, seed=1)
-    v = k[..., :d_v] if shared else randn(card, batch, few, n, d_v, dtype=dtype, seed=2)
-    lengths = None if plain else torch.full((batch,), n, device=card.place)
-    return lambda: decode.decode_partial(q, k, v, kv_lengths=lengths)
+    v = k[..., :d_v] if d_v < d else randn(card, batch, few, n, d_v, dtype=dtype, seed=2)
+    where: dict[str, Any] = {}
+    if form != "plain":
+        where["kv_lengths"] = torch.full((batch,), n, device=card.place)
+    if form == "paged":
+        where["block_tables"] = torch.randperm(batch * n // PAGE, device=card.place).view(batch, -1)
+        k, v = (x.view(-1, few, PAGE, x.shape[3]) for x in (k, v))
+    if form == "full":
+        where["kv_mask"] = torch.ones(n, dtype=torch.bool, device=card.place)
+    return lambda: decode.decode_partial(q, k, v, **where)
 
 
-def _of_prefill(card: Card) -> Iterator[Target]:
-    heads, kv_heads, dim = card.sizes.heads
+def _of_prefill(card: Card, d: int, q_len: int, form: str) -> Target:
+    heads, kv_heads, _ = card.sizes.heads
     n = card.sizes.prompts[0]
+    problem = prefill_table.problem_of(_arch(card), 16, d, q_len=q_len, form=form)
+
+    def calls() -> list[Call]:
+        shapes = ((1, heads, q_len, d), (1, kv_heads, n, d), (1, kv_heads, n, d))
+        q, k, v = (randn(card, *shape, seed=seed) for seed, shape in enumerate(shapes))
+        where: dict[str, Any] = {}
+        if form == "lists":
+            order = torch.arange(n, device=card.place)
+            where = {"q_positions": order[n - q_len :], "kv_positions": order}
+        spec = Spec(causal=True, window=n if form == "full" else None)
+        return [lambda: prefill.prefill_partial(q, k, v, spec=spec, **where)]
+
+    return Target(prefill_table, prefill_kernel, problem, calls)
+
+
+def _arch(card: Card) -> str:
+    """As the prefill kernel's table has it."""
     if card.interpreted:
-        arch = "interpreter"
-    else:
-        import triton
+        return "interpreter"
+    import triton
 
-        target = triton.runtime.driver.active.get_current_target()
-        arch = arch_of(target.backend, target.arch)
-    for d, q_len, lists in ((dim, n, False), (dim // 2, n, False), (dim, 64, False), (dim, n, True)):
-        problem = prefill_table.problem_of(arch, 16, d, q_len=q_len, lists=lists)
-
-        def calls(d: int = d, q_len: int = q_len, lists: bool = lists) -> list[Call]:
-            shapes = ((1, heads, q_len, d), (1, kv_heads, n, d), (1, kv_heads, n, d))
-            q, k, v = (randn(card, *shape, seed=seed) for seed, shape in enumerate(shapes))
-            where: dict[str, Any] = {}
-            if lists:
-                order = torch.arange(n, device=card.place)
-                where = {"q_positions": order[n - q_len :], "kv_positions": order}
-            return [lambda: prefill.prefill_partial(q, k, v, spec=Spec(causal=True), **where)]
-
-        yield Target(prefill_table, prefill_kernel, problem, calls)
+    target = triton.runtime.driver.active.get_current_target()
+    return arch_of(target.backend, target.arch)

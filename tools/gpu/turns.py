@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from card import Card, Run
+
+if TYPE_CHECKING:
+    from card import Card, Run
 
 FEWEST_ROUNDS = 3
 MOST_RUNS = 512

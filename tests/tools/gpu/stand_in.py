@@ -5,6 +5,7 @@
 PLANT=FILE runs that file before the program: a fault that it must find. BLOCK="numba ..." hides modules.
 """
 
+import importlib.util
 import os
 import runpy
 import sys
@@ -78,7 +79,7 @@ def stand_in():
         interpreted = True
         name, cores = "stand-in", 8
         sizes = card.Sizes(
-            heads=(2, 1, 16), latent=(2, 1, 48, 32), tokens=(40,), batches=(1,), prompts=(20,), cold_bytes=1 << 14,
+            heads=(2, 1, 16), latent=(2, 1, 48, 32), tokens=(48,), batches=(1,), prompts=(20,), cold_bytes=1 << 14,
             block_us=1.0, rounds=1, merged=3, ranks=(2,), payload_batches=(1,), layers=1, vocabulary=64,
             prompt=17, new_tokens=2, most_keys=40, in_graph=2, candidates=2, key_heads=(1, 2), groups=(1, 2),
         )  # fmt: skip
@@ -120,7 +121,8 @@ def main():
     one_at_a_time()
     stand_in()
     if "PLANT" in os.environ:
-        runpy.run_path(os.environ["PLANT"])
+        spec = importlib.util.spec_from_file_location("plant", os.environ["PLANT"])
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
     runpy.run_path(str(script), run_name="__main__")
 
 

@@ -31,12 +31,12 @@ def one_problem(tools, monkeypatch):
 def test_kernels_beside_ceilings_and_others(part):
     found, status = part("bench_kernels")
     assert status == 0, wrong(found)
-    rows = {row["way"]: row for row in table(found, "Decode, bf16, 2/1 heads x 16, batch 1, 40 tokens")}
+    rows = {row["way"]: row for row in table(found, "Decode, bf16, 2/1 heads x 16, batch 1, 48 tokens")}
     assert list(rows)[:2] == ["ours", "ours, graph"]
     assert {"SDPA flash", "read (Triton)", "read (torch.sum)", "copy"} < set(rows)
     assert all(number(row[MEDIAN]) > 0 for row in rows.values())
     note = next(b["text"] for b in found["blocks"] if b.get("title", "").startswith("Decode, bf16, 2/1"))
-    assert note.startswith("7 sets of 0.00 MB of keys and values in turns.")  # 2,560 bytes each, 16 KiB in all
+    assert note.startswith("6 sets of 0.00 MB of keys and values in turns.")  # 3,072 bytes each, 16 KiB in all
     assert "Not there: flash_attn (No module named 'flash_attn')." in note
     assert {row["way"] for row in table(found, "Merge of 3 partials")} >= {"merge_states, graph"}
     for title in ("Decode, bf16, MLA", "Decode, fp8", "Prefill, bf16, 2/1 heads x 16, 20 tokens, causal"):
@@ -60,7 +60,7 @@ def test_a_kernel_that_fails_stops_no_other_table(tools, part, monkeypatch, one_
     assert status == 1
     first, second = wrong(found)
     assert first == "merge: ZeroDivisionError: division by zero"
-    assert "batch 1, 40 tokens: ValueError: no library agrees with ours" in second
+    assert "batch 1, 48 tokens: ValueError: no library agrees with ours" in second
     assert table(found, "Prefill")
 
 
@@ -69,7 +69,7 @@ def test_without_time_what_is_left_is_named(part, one_problem):
     assert status == 0
     left = next(block["text"] for block in found["blocks"] if block["text"].startswith("No time was left for: "))
     assert left == (
-        "No time was left for: Decode, bf16, 2/1 heads x 16, batch 1, 40 tokens; "
+        "No time was left for: Decode, bf16, 2/1 heads x 16, batch 1, 48 tokens; "
         "Prefill, bf16, 2/1 heads x 16, 20 tokens, causal: not yet measured."
     )
 
@@ -126,10 +126,10 @@ def told_by_ranks(tools, capsys):
     ("name", "way", "words"),
     [
         ("three_allreduces", lambda *a, **k: (lambda: None, lambda: a[1]), "3 all-reduces + rescale: "),
-        ("ours", lambda comm, x: ("topocomm: x", (lambda: None, lambda: x)), "topocomm: x: other bits than ranks"),
+        ("ours", lambda comm, x: {"topocomm: x": (lambda: None, lambda: x)}, "topocomm: x: other bits than ranks"),
         (
             "ours",
-            lambda comm, x: ("topocomm: x", (lambda: x.out.add_(1), lambda: x)),
+            lambda comm, x: {"topocomm: x": (lambda: x.out.add_(1), lambda: x)},
             "topocomm: x: a second call gives other bits",
         ),
     ],
@@ -212,7 +212,7 @@ def test_tuning(part, own_tables, tmp_path):
     found, status = part("tune", workers=0)
     assert status == 0, wrong(found)
     rows = table(found, "Configurations")
-    assert len(rows) == 12 and all(row["compiled"] == "2 of 2" for row in rows)
+    assert len(rows) == 13 and all(row["compiled"] == "2 of 2" for row in rows)
     made = json.loads((tmp_path / "out/decode_table.json").read_text())
     assert made["sm_80"] == {"kept": [16, 4, 2, 2]}
     assert all(len(cut) == 4 for cut in made["interpreter"].values())
