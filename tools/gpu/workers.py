@@ -26,7 +26,7 @@ from turns import Limit
 MOST = 12
 """The most workers that are of use."""
 LOST = 3
-GRACE_S = 15.0
+GRACE_S = 20.0
 """How long a piece that was begun in time may take."""
 RESTARTS = 5
 """How often processes are started in the place of those that ended early."""

@@ -103,6 +103,13 @@ def test_what_is_wrong_is_found(tools, part, monkeypatch, plant, only, words):
     assert table(found, "Random problems")[0]["right"] == "0"
 
 
+def test_memory_begins_as_nan(tools):
+    torch.full((1000,), 3.0)  # what the next may get
+    with tools.check_kinds.poisoned():
+        assert torch.empty(1000).isnan().all() and torch.empty_like(torch.zeros(7)).isnan().all()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_empty_rows_are_exact(tools):
     def partial(out, lse):
         return Partial(np.array(out), np.array(lse))
