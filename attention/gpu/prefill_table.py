@@ -117,8 +117,8 @@ _TABLE = {
 
 
 _FULL = {
-    ("sm_80", 192): Tile(128, 32, 8, 2),
-    ("sm_89", 192): Tile(128, 32, 8, 2),
+    ("sm_80", 192): Tile(32, 32, 4, 2),
+    ("sm_89", 192): Tile(32, 32, 4, 2),
     ("sm_100", 64): Tile(128, 64, 8, 3),
     ("sm_100", 192): Tile(128, 32, 8, 2),
     ("sm_100", 256): Tile(64, 64, 8, 2),
@@ -154,7 +154,9 @@ def by_rule(problem: Problem) -> Tile:
     if place == len(tiles):  # wider than all of the table
         tile = tiles[-1]
         if problem.bits == 32:
-            return Tile(16, 16, 8, 2) if problem.arch.startswith("sm_") else Tile(16, 16, tile.warps, 1)
+            if problem.arch.startswith("sm_"):
+                return Tile(16, 16, 16 if generation_of(problem.arch) == "sm_89" else 8, 2)
+            return Tile(16, 16, tile.warps, 1)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]
     if problem.form == "full" and problem.bits == 16:

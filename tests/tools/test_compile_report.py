@@ -37,8 +37,9 @@ import sys
 sys.path.insert(0, {tools!r})
 import resources
 from compile_report import configs
-config = next(x for x in configs("decode", "sm_90") if x.what.startswith("bf16, 128 x 128, group 4, q_len 1, plain"))
-print(resources.made_for(config, "sm_90").asm["ptx"])
+for case in ("128 x 128, group 4, q_len 1, plain", "576 x 512, group 4, q_len 1, v in k, plain"):
+    config = next(x for x in configs("decode", "sm_90") if x.what.startswith(f"bf16, {case}"))
+    print(resources.made_for(config, "sm_90").asm["ptx"], "=== end ===")
 """
 
 
@@ -81,12 +82,15 @@ def test_no_kernel_spills(arch):
 
 @pytest.mark.long
 def test_keys_and_values_are_copied_ahead_by_16_bytes():
-    done = run(program=LOADS.format(tools=str(TOOLS)))
+    done = run(program=LOADS.replace("{tools!r}", repr(str(TOOLS))))
     assert done.returncode == 0, done.stderr[-2000:]
-    copies = re.findall(r"cp\.async\.(\w+)\.shared\.global\S* \[.*?\], \[.*?\], (0x\w+)", done.stdout)
-    assert len(copies) == 48  # three times 64 keys and values of 256 bytes, by 128 threads of 16 bytes
-    assert set(copies) == {("cg", "0x10")}
-    assert "wait_group" in done.stdout
+    apart, shared, _ = done.stdout.split("=== end ===")
+    for ptx, steps, threads, row_bytes in ((apart, 64, 128, 2 * 256), (shared, 32, 256, 1152)):
+        copies = re.findall(r"cp\.async\.(\w+)\.shared\.global\S* \[.*?\], \[.*?\], (0x\w+)", ptx)
+        assert set(copies) == {("cg", "0x10")}
+        # two steps before the loop and one in it; values in the memory of the keys are not copied on their own
+        assert len(copies) == 3 * steps * row_bytes // (threads * 16)
+        assert "cp.async.wait_group" in ptx
 
 
 def test_an_unknown_gpu_or_kernel_is_bad_usage():

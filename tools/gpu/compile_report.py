@@ -105,8 +105,9 @@ On AMD registers that do not fit may go to other registers, scalar ones to lanes
 accumulation registers. These moves are counted on their own, and are no fault.
 
 It does not prove that results are right (tests in Triton's interpreter compare them with float64), nor how fast
-anything is. Each problem of a table is compiled with all features of its form at once; head dims and heads are
-examples; arguments are taken to be aligned. Another version of Triton or of an assembler may need other registers.
+anything is. Each problem of a table in bfloat16 is compiled with all features of its form at once; float32, float16, 8
+bits, head dims and heads are examples; arguments are taken to be aligned. Another version of Triton or of an assembler
+may need other registers.
 """
 
 
@@ -141,10 +142,10 @@ def _summary(lines: list[Line]) -> Iterator[str]:
     groups: dict[tuple[str, str], list[Resources]] = {}
     for arch, name, _, found in lines:
         groups.setdefault((arch, name), []).extend([] if isinstance(found, str) else [found])
-    for (arch, name), found in groups.items():
-        if found:
-            most = Resources(*(max(figures) for figures in zip(*found, strict=True)))
-            cells = len(found), most.registers, most.spills, most.moved, most.shared_bytes
+    for (arch, name), known in groups.items():
+        if known:
+            most = Resources(*(max(figures) for figures in zip(*known, strict=True)))
+            cells = len(known), most.registers, most.spills, most.moved, most.shared_bytes
             yield f"| {arch} | {name} | {' | '.join(str(x) for x in cells)} |"
 
 

@@ -30,17 +30,14 @@ FLOATS = ("out", "lse", "scratch", "scratch_state")
 
 
 def decode_configs(arch: str) -> Iterator[Config]:
-    """The configurations for one arch: every problem of the table, with every feature of its form.
+    """The configurations for one arch: every bfloat16 problem of the table, with every feature of its form.
 
-    float16 takes what bfloat16 does, so that one case shows it; 8 bits have scales, and so are paged or full; the rules
-    for float32 are those of all forms.
+    float16 takes what bfloat16 does, so that one case shows it; 8 bits have scales, and so are paged or full; float32
+    has one cut for all forms and widths.
     """
     eight = EIGHT_BITS.get(arch, "fp8e4nv")
     for widths in (*HEAD_DIMS, *LATENTS):
-        forms = (
-            ("plain", *POINTERS) if widths == COMMON else ("full",) if widths == UNEVEN else ("plain", "paged", "full")
-        )
-        for form in forms:
+        for form in ("full",) if widths == UNEVEN else ("plain", *POINTERS):
             for queries in _queries("bf16", widths, form):
                 yield _config(arch, "bf16", widths, queries, form)
     for widths in (COMMON, HEAD_DIMS[-1]):
