@@ -38,7 +38,10 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
     rows: list[tuple[str, object]] = [("card", card.name), ("multiprocessors", card.cores)]
     if torch.cuda.is_available():
         told = torch.cuda.get_device_properties(card.place)
-        rows += [("compute capability", f"{told.major}.{told.minor}"), ("L2 MiB", told.L2_cache_size >> 20)]
+        rows += [
+            ("compute capability", f"{told.major}.{told.minor}"),
+            ("L2 MiB", getattr(told, "L2_cache_size", 0) >> 20),
+        ]
         rows += [("memory GiB", f"{told.total_memory / 2**30:.1f}"), ("CUDA of torch", torch.version.cuda)]
         results.data("memory_clock_mhz", getattr(told, "memory_clock_rate", 0) / 1e3)
     rows += [("NCCL", nccl_words())]

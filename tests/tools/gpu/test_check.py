@@ -103,6 +103,19 @@ def test_what_is_wrong_is_found(tools, part, monkeypatch, plant, only, words):
     assert table(found, "Random problems")[0]["right"] == "0"
 
 
+def test_latents_and_eight_bits(tools, part, monkeypatch):
+    """What chance draws seldom."""
+    draw, latent = tools.check_draw.draw, tools.check_draw.latent
+    monkeypatch.setattr(tools.check_draw, "DTYPES", {})
+    kinds = [lambda rng, card, decoding: latent(rng, card), draw]
+    for one in kinds:
+        monkeypatch.setattr(tools.check_kinds, "draw", one)
+        found, status = part("check_kernels", only=[11], workers=0)
+        assert status == 0, wrong(found)
+        what = found["data"]["cases"][0][1]["what"]
+        assert "latent" in what or (("e4m3" in what or "e5m2" in what) and "k_scales" in what)
+
+
 def test_memory_begins_as_nan(tools):
     torch.full((1000,), 3.0)  # what the next may get
     with tools.check_kinds.poisoned():
