@@ -1,0 +1,70 @@
+"""tune.py: which configurations are tried, taken and written."""
+
+import json
+
+import pytest
+
+from attention.gpu import decode, decode_table, prefill_table
+from attention.gpu.tuned import Tuned
+from tests.tools.gpu.running import Nothing, table, wrong
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # the interpreter computes with NumPy
+
+
+@pytest.fixture
+def own_tables(tools, monkeypatch, tmp_path):
+    """Files of tuned configurations that are nobody else's."""
+    for module in (decode_table, prefill_table):
+        monkeypatch.setattr(module, "TUNED", Tuned(tmp_path / f"{module.__name__.split('.')[-1]}.json"))
+
+
+def test_tuning(part, own_tables, tmp_path):
+    """The tables are written where it is told, not where they were read."""
+    decode_table.TUNED.record("sm_80", {"kept": [16, 4, 2, 2]})
+    before = decode_table.TUNED.path.read_text()
+    found, status = part("tune", workers=0)
+    assert status == 0, wrong(found)
+    rows = table(found, "Configurations")
+    assert len(rows) == 13 and all(row["compiled"] == "2 of 2" for row in rows)
+    made = json.loads((tmp_path / "out/decode_table.json").read_text())
+    assert made["sm_80"] == {"kept": [16, 4, 2, 2]}
+    assert all(len(cut) == 4 for cut in made["interpreter"].values())
+    assert "16 bit, 64 wide, 16 rows, plain, shared" in made["interpreter"]
+    assert (tmp_path / "out/prefill_table.json").exists()
+    assert (tmp_path / "decode_table.json").read_text() == before
+
+
+def test_a_candidate_that_is_wrong_is_not_taken(tools, part, own_tables, monkeypatch, tmp_path):
+    launch, first = decode._launch, tools.tune_targets.targets(tools.card)[0]
+    rule, other = first.candidates(2)
+
+    def wrong_launch(q, k, v, spec, seen, scales, out):
+        launch(q, k, v, spec, seen, scales, out)
+        if decode_table.TUNED._tried == other:
+            out.out.add_(1)
+
+    monkeypatch.setattr(decode, "_launch", wrong_launch)
+    monkeypatch.setattr(tools.tune, "targets", lambda card: (first,))
+    monkeypatch.setattr(tools.tune, "pieces", lambda card: [(first, rule), (first, other)])
+    monkeypatch.setattr(tools.tune_worker, "pieces", lambda card: [(first, rule), (first, other)])
+    found, status = part("tune", workers=0)
+    assert status == 1
+    assert wrong(found)[0].startswith(f"{first.name}, {tuple(other)}: wrong: ")
+    assert table(found, "Configurations")[0]["of use"] == "1"
+    assert not (tmp_path / "out/decode_table.json").exists()
+
+
+def test_the_fastest_candidate_is_recorded(tools, own_tables, monkeypatch, tmp_path):
+    first = tools.tune_targets.targets(tools.card)[0]
+    usable = first.candidates(8)
+    speed = {one: 100.0 - place for place, one in enumerate(usable)}
+    monkeypatch.setattr(tools.tune, "_us", lambda card, target, one, calls: speed[one])
+
+    def in_turns(card, ways, limit):
+        assert len(ways) == tools.tune.FINALISTS + 1  # and the rules' own, to compare with
+        return {name: tools.turns.Times([speed[one]]) for name in ways for one in usable if name == f"0 {one}"}
+
+    monkeypatch.setattr(tools.tune, "in_turns", in_turns)
+    best, us, gain = tools.tune._best(Nothing(), tools.card, first, usable, tools.turns.Limit(9))
+    assert (best, us, gain) == (str(tuple(usable[-1])), "93.0", f"{100 / 93:.2f}")
+    assert decode_table.cut_for(first.problem) == usable[-1]

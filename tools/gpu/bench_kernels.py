@@ -1,0 +1,191 @@
+"""How fast the kernels are beside what the card can read and multiply, and beside other libraries, in one run.
+
+python tools/gpu/bench_kernels.py [OUT] [--seconds S]
+
+Each call reads other keys than the one before, so that they come from memory and not from the card's cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from bench_problems import Shape, decode_shapes, merges, prefill_shapes
+from card import Card, the_card
+from ceilings import copier, multiplier, reader, summer
+from results import UNMEASURED, Results, first_line, program
+from rivals import RIVALS
+from turns import Limit, Times, Way, in_turns
+
+OURS, IN_GRAPH = "ours", "ours, graph"
+READ, SUM, COPY = "read (Triton)", "read (torch.sum)", "copy"
+OFF = 2.0**-6
+"""How far others, which round their results to 16 bits, may be from ours, relative to the largest |out|."""
+GOAL_READ = {1: 0.80, 8: 0.85}
+"""Share of the read ceiling from 65,536 tokens on, by batch."""
+GOAL_RIVAL, GOAL_MERGE_US = 1.0, 4.0
+Rows = list[tuple[object, ...]]
+
+
+class Goal(NamedTuple):
+    """What is to be reached, and what was."""
+
+    what: str
+    target: str
+    reached: str
+    met: str
+
+
+def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
+    """Every problem, the most telling first; what does not fit in the time is named."""
+    del args
+    card = the_card()
+    if not torch.cuda.is_available():
+        results.note("Not on a GPU: the times below are those of an interpreter, and say nothing.")
+    goals: list[Goal] = []
+    with results.guarded("merge"):
+        goals.append(_merge(results, card, Limit(min(10.0, limit.left_s))))
+    decode, prefill = list(decode_shapes(card)), list(prefill_shapes(card))
+    waiting = [*decode[:2], *prefill[:1], *decode[2:], *prefill[1:]]
+    while waiting:
+        shape = waiting.pop(0)
+        if limit.over:
+            left = [one.name for one in (shape, *waiting)]
+            results.note(f"No time was left for: {'; '.join(left)}: {UNMEASURED}.")
+            break
+        with results.guarded(shape.name):
+            share = Limit(limit.left_s / (len(waiting) + 1))
+            goals += (
+                _decode(results, card, shape, share) if shape.causal is None else _prefill(results, card, shape, share)
+            )
+    results.table("What was to be reached", ["what", "target", "reached", "met"], goals)
+
+
+def _merge(results: Results, card: Card, limit: Limit) -> Goal:
+    times = in_turns(card, merges(card), limit)
+    heads, _, dim = card.sizes.heads
+    title = f"Merge of {card.sizes.merged} partials, {heads} rows x {dim}"
+    results.table(title, ["way", "us: median (quartiles)"], [(name, one) for name, one in times.items()])
+    results.data("merge", {name: one.us for name, one in times.items()})
+    best = min(one.median_us for name, one in times.items() if "graph" in name)
+    met = "yes" if best < GOAL_MERGE_US else "no"
+    return Goal(title.lower() + ", in a graph", f"< {GOAL_MERGE_US:g} us", f"{best:.2f} us", _meant(card, met))
+
+
+def _decode(results: Results, card: Card, shape: Shape, limit: Limit) -> list[Goal]:
+    """Ways in turns, each over all sets; a table by GB/s of keys and values."""
+    sets = shape.sets(card)
+    buffers = [x for one in sets for x in one.dense]
+    ways: dict[str, Way] = {name: Way(run, len(sets)) for name, run in shape.ours(sets).items()}
+    ways[OURS].run()  # compiles, which no graph can hold
+    graph = card.graph(ways[OURS].run)
+    ways[IN_GRAPH] = Way(graph, len(sets))
+    refused = _add_rivals(card, ways, shape, sets)
+    for name, run in ((READ, reader(card, buffers)), (SUM, summer(buffers)), (COPY, copier(buffers))):
+        ways[name] = Way(run, len(sets))
+    times = in_turns(card, ways, limit)
+    gb = {
+        name: shape.bytes_of(sets[0]) * (2 if name == COPY else 1) / one.median_us / 1e3 for name, one in times.items()
+    }
+    ceiling = max(gb[READ], gb[SUM])
+    rows: Rows = [
+        (name, one, f"{gb[name]:,.0f}", f"{gb[name] / ceiling:.0%}", f"{one.median_us / times[IN_GRAPH].median_us:.2f}")
+        for name, one in times.items()
+    ]
+    head = ["way", "us: median (quartiles)", "GB/s", "of the best read", "/ ours in a graph"]
+    note = (
+        f"{len(sets)} sets of {shape.bytes_of(sets[0]) / 1e6:,.2f} MB of keys and values in turns. {_absent(refused)}"
+    )
+    results.table(shape.name, head, rows, note)
+    results.data(shape.name, {"us": {name: one.us for name, one in times.items()}, "gb_per_s": gb, "refused": refused})
+    best = max(gb[OURS], gb[IN_GRAPH])
+    goals = []
+    if shape.batch in GOAL_READ and shape.goal:
+        wanted = GOAL_READ[shape.batch]
+        met = "yes" if best / ceiling >= wanted else "no"
+        said = f"{best / ceiling:.1%} ({best:,.0f} of {ceiling:,.0f} GB/s)"
+        goals.append(Goal(shape.name, f">= {wanted:.0%} of read", said, _meant(card, met)))
+    return goals + _beside_rivals(card, shape, times)
+
+
+def _prefill(results: Results, card: Card, shape: Shape, limit: Limit) -> list[Goal]:
+    """Ways in turns; a table by TFLOP/s."""
+    sets = shape.sets(card)[:1]
+    ways: dict[str, Way] = {name: Way(run) for name, run in shape.ours(sets).items()}
+    refused = _add_rivals(card, ways, shape, sets)
+    multiply, operations = multiplier(card, 8192 if not card.interpreted else 32)
+    ways["matrix product"] = Way(multiply)
+    times = in_turns(card, ways, limit)
+    done = {name: shape.operations if name != "matrix product" else operations for name in times}
+    rate = {name: done[name] / one.median_us / 1e6 for name, one in times.items()}
+    rows: Rows = [
+        (name, one, f"{rate[name]:,.1f}", f"{one.median_us / times[OURS].median_us:.2f}" if name in done else "-")
+        for name, one in times.items()
+    ]
+    results.table(shape.name, ["way", "us: median (quartiles)", "TFLOP/s", "/ ours"], rows, _absent(refused))
+    results.data(shape.name, {"us": {name: one.us for name, one in times.items()}, "tflops": rate, "refused": refused})
+    return _beside_rivals(card, shape, times)
+
+
+def _add_rivals(card: Card, ways: dict[str, Way], shape: Shape, sets: list[Any]) -> dict[str, str]:
+    """Adds those that run and agree with ours; why others do not.
+
+    Raises:
+        ValueError: One gives something else than ours, and others do not agree with it.
+    """
+    wanted = shape.result(sets[0]).float()
+    largest = float(wanted.abs().max())
+    refused: dict[str, str] = {}
+    for name, attend in RIVALS.items() if shape.rivals else ():
+        try:
+            q, k, v = sets[0].arrays
+            found = attend(q, k, v, bool(shape.causal)).float()
+            card.synchronize()
+        except Exception as error:  # noqa: BLE001 - libraries refuse in many ways, by importing none for one
+            refused[name] = first_line(error, 70)
+            continue
+        off = float((found - wanted).abs().max()) / largest
+        if not off <= OFF:
+            refused[name] = f"differs from ours by {off:.1e}"
+            continue
+
+        def run(attend: Any = attend) -> None:
+            for one in sets:
+                attend(*one.arrays, bool(shape.causal))
+
+        ways[name] = Way(run, len(sets))
+    differing = [words for words in refused.values() if words.startswith("differs")]
+    if differing and not any(name in RIVALS for name in ways):
+        raise ValueError(f"no library agrees with ours: {refused}")
+    return refused
+
+
+def _absent(refused: Mapping[str, str]) -> str:
+    """Why others are not in the table; equal reasons once."""
+    reasons: dict[str, list[str]] = {}
+    for name, words in refused.items():
+        reasons.setdefault(words, []).append(name)
+    return " ".join(f"Not there: {', '.join(names)} ({words})." for words, names in reasons.items())
+
+
+def _beside_rivals(card: Card, shape: Shape, times: Mapping[str, Times]) -> list[Goal]:
+    theirs = {name: one.median_us for name, one in times.items() if name in RIVALS}
+    if not theirs:
+        return []
+    fastest = min(theirs, key=lambda name: theirs[name])
+    ratio = theirs[fastest] / times[OURS].median_us  # both without graphs
+    if shape.causal is not None:
+        return [Goal(shape.name, "-", f"{ratio:.2f} x {fastest}", "-")]
+    met = "yes" if ratio >= GOAL_RIVAL else "no"
+    return [Goal(shape.name, f">= {GOAL_RIVAL:.1f} x the fastest", f"{ratio:.2f} x {fastest}", _meant(card, met))]
+
+
+def _meant(card: Card, met: str) -> str:
+    return UNMEASURED if card.interpreted else met
+
+
+if __name__ == "__main__":
+    sys.exit(program("bench_kernels", "How fast the kernels are", work))

@@ -1,0 +1,183 @@
+"""The problems of bench_kernels.py: shapes, tensors that are cold when they are read, and our calls on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from card import Card, Run, randn
+from turns import Way
+
+from attention import LOGSUMEXP, Partial, Spec, merge_states
+from attention.gpu.decode import decode_partial
+from attention.gpu.prefill import prefill_partial
+from topocomm import bind_device_folds
+
+MOST_SETS = 32
+MEMORY_SHARE = 0.4
+"""Of the free memory: the rest is for results, and copies that others make."""
+
+
+class Set(NamedTuple):
+    """Inputs of one call.
+
+    Attributes:
+        arrays: q, k, v.
+        dense: What is read of keys and values, in dense buffers.
+        scales: Of keys and values in 8 bits.
+    """
+
+    arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    dense: tuple[torch.Tensor, ...]
+    scales: tuple[torch.Tensor, torch.Tensor] | None
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One problem.
+
+    Attributes:
+        name: In words.
+        batch, heads, kv_heads, dim, dim_v, n: Sizes; queries are 1, or n of prefill.
+        dtype: Of keys and values.
+        causal: Of prefill; None: decoding.
+        latent: Whether the values are the first columns of the keys.
+        goal: Whether a share of the read ceiling is to be reached.
+    """
+
+    name: str
+    batch: int
+    heads: int
+    kv_heads: int
+    dim: int
+    dim_v: int
+    n: int
+    dtype: torch.dtype = torch.bfloat16
+    causal: bool | None = None
+    latent: bool = False
+    goal: bool = True
+
+    @property
+    def rivals(self) -> bool:
+        """Whether others take it."""
+        return self.dtype == torch.bfloat16
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions, counted as two."""
+        whole = 2.0 * self.batch * self.heads * self.n * self.n * (self.dim + self.dim_v)
+        return whole / 2 if self.causal else whole
+
+    def bytes_of(self, one: Set) -> int:
+        """What a call must read of keys and values."""
+        return sum(x.nbytes for x in one.dense)
+
+    def sets(self, card: Card) -> list[Set]:
+        """As many inputs as it takes to read so much that none is in the cache when its turn comes."""
+        width = self.dim if self.latent else self.dim + self.dim_v
+        size = self.batch * self.kv_heads * self.n * width * self.dtype.itemsize
+        room = int(card.free_bytes() * MEMORY_SHARE) // size
+        if room < 1:
+            raise ValueError(f"{self.name}: {size / 1e9:.1f} GB of keys and values do not fit this card")
+        wanted = 1 if self.causal is not None else -(-card.sizes.cold_bytes // size)
+        return [self._set(card, seed) for seed in range(max(1, min(wanted, room, MOST_SETS)))]
+
+    def _set(self, card: Card, seed: int) -> Set:
+        q_len = 1 if self.causal is None else self.n
+        q = randn(card, self.batch, self.heads, q_len, self.dim, seed=seed)
+        k = randn(card, self.batch, self.kv_heads, self.n, self.dim, dtype=self.dtype, seed=1000 + seed)
+        if self.latent:
+            return Set((q, k, k[..., : self.dim_v]), (k,), None)
+        v = randn(card, self.batch, self.kv_heads, self.n, self.dim_v, dtype=self.dtype, seed=2000 + seed)
+        scales = None
+        if self.dtype.itemsize == 1:
+            ones = torch.ones(self.kv_heads, device=card.place)
+            scales = ones, ones.clone()
+        return Set((q, k, v), (k, v), scales)
+
+    def result(self, one: Set) -> Any:
+        """Of one call of ours."""
+        return self._call(one, None).out
+
+    def ours(self, sets: list[Set]) -> Mapping[str, Run]:
+        """A run over all sets, into memory of its own."""
+        q, _, v = sets[0].arrays
+        shape = (*q.shape[:3], v.shape[3])
+        into = Partial(*(torch.empty(x, dtype=torch.float32, device=q.device) for x in (shape, shape[:3])))
+
+        def run() -> None:
+            for one in sets:
+                self._call(one, into)
+
+        return {"ours": run}
+
+    def _call(self, one: Set, into: Partial | None) -> Partial:
+        q, k, v = one.arrays
+        if self.causal is not None:
+            return prefill_partial(q, k, v, spec=Spec(causal=self.causal))
+        given: dict[str, Any] = {} if one.scales is None else {"k_scales": one.scales[0], "v_scales": one.scales[1]}
+        return decode_partial(q, k, v, out=into, **given)
+
+
+def decode_shapes(card: Card) -> Iterator[Shape]:
+    """Decoding, the shapes of the goals first."""
+    sizes = card.sizes
+    heads, kv_heads, dim = sizes.heads
+    label = f"{heads}/{kv_heads} heads x {dim}"
+    for n in sizes.tokens:
+        for batch in sizes.batches:
+            name = f"Decode, bf16, {label}, batch {batch}, {n:,} tokens"
+            yield Shape(name, batch, heads, kv_heads, dim, dim, n)
+    wide, few, dim_k, dim_v = sizes.latent
+    for batch in sizes.batches:
+        n = sizes.tokens[0]
+        name = f"Decode, bf16, MLA {wide}/{few} heads x {dim_k} ({dim_v} of values), batch {batch}, {n:,} tokens"
+        yield Shape(name, batch, wide, few, dim_k, dim_v, n, latent=True, goal=False)
+    for n in sorted({sizes.tokens[len(sizes.tokens) // 2], sizes.tokens[-1]}):
+        for batch in sizes.batches:
+            name = f"Decode, fp8 e4m3, {label}, batch {batch}, {n:,} tokens"
+            yield Shape(name, batch, heads, kv_heads, dim, dim, n, torch.float8_e4m3fn, goal=False)
+
+
+def prefill_shapes(card: Card) -> Iterator[Shape]:
+    """Prompts."""
+    heads, kv_heads, dim = card.sizes.heads
+    for n in card.sizes.prompts:
+        for causal in (True, False):
+            name = f"Prefill, bf16, {heads}/{kv_heads} heads x {dim}, {n:,} tokens{', causal' if causal else ''}"
+            yield Shape(name, 1, heads, kv_heads, dim, dim, n, causal=causal, goal=False)
+
+
+def merges(card: Card) -> dict[str, Way]:
+    """The merge of partials of a decode step by each of our ways, alone and many in a CUDA graph.
+
+    They lie in the cache, as partials do that have just come.
+    """
+    heads, _, dim = card.sizes.heads
+    count, repeats = card.sizes.merged, card.sizes.in_graph
+    outs, lses = (randn(card, *shape, dtype=torch.float32) for shape in ((count, heads, dim), (count, heads)))
+    layout = LOGSUMEXP.layout({"out": ((heads, dim), np.dtype("f4")), "lse": ((heads,), np.dtype("f4"))})
+    step = -(-layout.packed_bytes(heads) // 256) * 256
+    buffer = torch.zeros((count + 1) * step, dtype=torch.uint8, device=card.place)
+    for slot in range(count):
+        out_at, lse_at = layout.addresses(slot * step, heads)
+        buffer[out_at : out_at + outs[0].nbytes].copy_(outs[slot].view(torch.uint8).view(-1))
+        buffer[lse_at : lse_at + lses[0].nbytes].copy_(lses[slot].view(torch.uint8).view(-1))
+    fold = bind_device_folds(LOGSUMEXP, layout, buffer, [(heads, [slot * step for slot in range(count)], count * step)])
+    ways = {"merge_states": lambda: merge_states(outs, lses), "fold of packed partials": fold}
+
+    def repeated(run: Run) -> Run:
+        def runs() -> None:
+            for _ in range(repeats):
+                run()
+
+        return runs
+
+    made = {name: Way(run) for name, run in ways.items()}
+    for name, run in ways.items():
+        run()
+        made[f"{name}, graph"] = Way(card.graph(repeated(run)), repeats)
+    return made

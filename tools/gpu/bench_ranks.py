@@ -1,0 +1,108 @@
+"""Several ranks on one GPU: what a merge of partials between them takes, by topocomm and by NCCL alone.
+
+python tools/gpu/bench_ranks.py [OUT] [--seconds S]
+
+Ranks are threads with streams of their own in one process, since processes would take turns on the GPU. NCCL takes that
+from 2.30 on; NCCL_DIR names a folder that has such a one, see carried_nccl.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench_kernels import Goal
+from card import Card, the_card
+from carried_nccl import library_in
+from results import UNMEASURED, Results, program
+from turns import Limit, Times
+
+ENVIRONMENT = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2", "TOPOCOMM_TIMEOUT_S": "20"}
+"""Few CTAs, so that the kernels of all ranks are on the card at once: a rank that waits for room waits forever."""
+THREE = "3 all-reduces + rescale"
+GOAL = 3.0
+"""How much faster than three all-reduces a whole exchange is to be."""
+NOTE = "One GPU, no link was crossed."
+
+
+def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
+    """Every number of ranks in a process of its own, so that one that hangs stops no other."""
+    del args
+    card = the_card()
+    goals: list[Goal] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = {**os.environ, **ENVIRONMENT, **_preloaded(results, Path(scratch))}
+        counts = card.sizes.ranks
+        for place, ranks in enumerate(counts):
+            share = limit.left_s / (len(counts) - place)
+            with results.guarded(f"{ranks} ranks"):
+                goals += _ranks(results, card, ranks, share, environment)
+    results.table("What was to be reached", ["what", "target", "reached", "met"], goals, NOTE)
+
+
+def _preloaded(results: Results, scratch: Path) -> dict[str, str]:
+    """The environment in which the NCCL that was brought along comes before all others."""
+    folder = os.environ.get("NCCL_DIR")
+    if not folder:
+        return {}
+    before = os.environ.get("LD_PRELOAD")
+    found: dict[str, str] = {}
+    with results.guarded("NCCL_DIR"):
+        library = str(library_in(Path(folder), scratch))
+        found["LD_PRELOAD"] = f"{library}:{before}" if before else library
+    return found
+
+
+def _ranks(results: Results, card: Card, ranks: int, seconds: float, environment: Mapping[str, str]) -> list[Goal]:
+    python = environment.get("PYTHON", sys.executable).split()
+    command = [*python, str(Path(__file__).with_name("rank_worker.py")), str(ranks), f"{seconds * 0.6:.1f}"]
+    hung = False
+    try:
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=seconds, check=False)
+        said, status = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as error:
+        given = error.stdout or b""
+        said, status, hung = given.decode() if isinstance(given, bytes) else given, -1, True
+    told = {one["batch"]: one for one in map(json.loads, said.splitlines())}  # the last word on each payload
+    results.data(f"{ranks} ranks", list(told.values()))
+    results.check(
+        f"{ranks} ranks",
+        f"did not end within {seconds:.0f} s" if hung else f"status {status}" if status else None,
+    )
+    results.check(f"{ranks} ranks, payloads", None if told else "none was measured")
+    goals: list[Goal] = []
+    for one in told.values():
+        goals += _table(results, card, one)
+    return goals
+
+
+def _table(results: Results, card: Card, told: Mapping[str, Any]) -> list[Goal]:
+    heads, _, dim = card.sizes.heads
+    title = f"{told['ranks']} ranks, {told['batch']} x {heads} heads x {dim} float32, {told['bytes']:,} bytes a rank"
+    eager = {name: Times(us) for name, us in told["eager"].items()}
+    graph = {name: Times(us) for name, us in told.get("graph", {}).items()}
+    rows = [(name, one, graph.get(name, "-")) for name, one in eager.items()]
+    note = f"{NOTE} us per call of the slowest rank: median (quartiles)."
+    if told["raw"]:
+        note += f" NCCL alone was not measured: {told['raw']}."
+    results.table(title, ["way", "eager", "in a graph"], rows, note)
+    for words in (*told["wrong"], *told.get("graph wrong", ())):
+        results.check(title, words)
+    results.check(f"{title}: bits", None if not told["wrong"] else "see above")
+    best = min((one.median_us for name, one in graph.items() if name.startswith("topocomm")), default=None)
+    if best is None or THREE not in graph:
+        return [Goal(f"{title}, in graphs", f">= {GOAL:g} x {THREE}", UNMEASURED, UNMEASURED)]
+    ratio = graph[THREE].median_us / best
+    met = UNMEASURED if card.interpreted else "yes" if ratio >= GOAL else "no"
+    return [Goal(f"{title}, in graphs", f">= {GOAL:g} x {THREE}", f"{ratio:.2f} x", met)]
+
+
+if __name__ == "__main__":
+    sys.exit(program("bench_ranks", "Several ranks on one GPU", work))

@@ -1,0 +1,40 @@
+"""One of the processes of check_kernels.py: python tools/gpu/check_worker.py FIRST STEP SECONDS."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+
+import check_folds
+import check_kinds
+import numpy as np
+from card import Card
+from check_kinds import Found
+from results import first_line
+from workers import MOST, work_through
+
+ODDS = {"decode": 5, "prefill": 3, "packed": 1, "merging": 2, "states": 1, "local_attention": 2}
+
+
+def one(card: Card, index: int) -> Found:
+    """The check of a number; every third is of folds, whose pairs of operator and dtype come in turn."""
+    turn, lane = divmod(index, MOST)
+    if turn % 3 == 2:
+        return _kept(lambda: check_folds.check(card, turn // 3 * MOST + lane), "folds")
+    kinds = [kind for kind, odds in ODDS.items() for _ in range(odds)]
+    kind = kinds[np.random.default_rng(index).integers(len(kinds))]
+    return _kept(lambda: check_kinds.check(card, kind, index), kind)
+
+
+def _kept(check: Callable[[], Found], kind: str) -> Found:
+    """What a check found; an exception is a failure of it."""
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - the next problem may well work
+        traceback.print_exc()
+        return Found(kind, "", f"{type(error).__name__}: {first_line(error)}")
+
+
+if __name__ == "__main__":
+    sys.exit(work_through(lambda card, index: [one(card, index).record()]))

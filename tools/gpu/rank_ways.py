@@ -1,0 +1,126 @@
+"""The ways in which ranks merge partials that bench_ranks.py compares, each a call on tensors of the card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from card import Card, Run
+from raw_nccl import Library
+
+from attention import LOGSUMEXP, Partial
+from topocomm import Communicator, PreparedCall, bind_device_folds
+
+Way = tuple[Run, Callable[[], Partial]]
+"""A call, and its result after one."""
+LANES = {"PeerLane": "one kernel"}
+WIRES = {"NcclWire": "NCCL by CuPy", "TorchWire": "NCCL by torch"}
+
+
+def ours(comm: Communicator, x: Partial) -> dict[str, Way]:
+    """Prepared calls of the public interface, named by the way that they found.
+
+    Where one kernel runs the whole call there is also a call without it.
+    """
+    name, way = _prepared(comm, x)
+    found = {name: way}
+    peer = getattr(comm.way, "peer", None)
+    if peer is not None:
+        comm.way.peer = None  # type: ignore[union-attr]
+        try:
+            name, way = _prepared(comm, x)
+        finally:
+            comm.way.peer = peer  # type: ignore[union-attr]
+        found.setdefault(name, way)
+    return found
+
+
+def _prepared(comm: Communicator, x: Partial) -> tuple[str, Way]:
+    like = {"out": x.out, "lse": x.lse}
+    out = {name: torch.empty_like(part) for name, part in like.items()}
+    call = comm.prepare("allreduce", like=like, operator=LOGSUMEXP)
+    call(like, out=out)
+    return f"topocomm: {way_words(comm, call)}", (lambda: call(like, out=out), lambda: Partial(**out))
+
+
+def way_words(comm: Communicator, call: PreparedCall) -> str:
+    """How a call's values travel, and its plan."""
+    way = comm.way
+    lane = type(call.lanes[0]).__name__
+    if way is None:
+        words = "host memory"
+    elif lane in LANES:
+        words = LANES[lane]
+    elif way.wire is None:
+        words = "pinned host memory"
+    else:
+        words = WIRES.get(type(way.wire).__name__, type(way.wire).__name__)
+    return f"{words}, {call.plan.algorithm}"
+
+
+def three_allreduces(library: Library, x: Partial, *, arithmetic: bool = True) -> Way:
+    """MAX of lse, SUM of the weights, SUM of the weighted outputs, with the rescaling between: algorithm 3.
+
+    Without the arithmetic it is what the messages cost, and its result is no merge.
+    """
+    top, weight = torch.empty_like(x.lse), torch.empty_like(x.lse)
+    weighted, out, lse = torch.empty_like(x.out), torch.empty_like(x.out), torch.empty_like(x.lse)
+
+    def run() -> None:
+        top.copy_(x.lse)
+        library.all_reduce(top, "max")
+        torch.sub(x.lse, top, out=weight).exp_()
+        torch.mul(x.out, weight[:, None], out=weighted)
+        library.all_reduce(weight, "sum")
+        library.all_reduce(weighted, "sum")
+        torch.div(weighted, weight[:, None], out=out)
+        torch.add(torch.log(weight, out=lse), top, out=lse)
+
+    def alone() -> None:
+        library.all_reduce(top, "max")
+        library.all_reduce(weight, "sum")
+        library.all_reduce(weighted, "sum")
+
+    if not arithmetic:
+        for buffer in (top, weight, weighted):
+            buffer.zero_()  # sums of sums stay finite
+    return (run if arithmetic else alone), lambda: Partial(out, lse)
+
+
+def gather_and_merge(library: Library, ranks: int, x: Partial) -> Way:
+    """All ranks' partials on every rank, then one fold of them all by our kernel."""
+    rows, dim = x.out.shape
+    layout = LOGSUMEXP.layout({"out": ((rows, dim), np.dtype("f4")), "lse": ((rows,), np.dtype("f4"))})
+    size = layout.packed_bytes(rows)
+    step = -(-size // 256) * 256
+    buffer = torch.zeros((ranks + 1) * step, dtype=torch.uint8, device=x.out.device)
+    own = torch.zeros(step, dtype=torch.uint8, device=x.out.device)
+    gathered = buffer[: ranks * step]
+    fold = bind_device_folds(LOGSUMEXP, layout, buffer, [(rows, [step * rank for rank in range(ranks)], ranks * step)])
+    sent, merged = (_views(layout, memory, at, x) for memory, at in ((own, 0), (buffer, ranks * step)))
+
+    def run() -> None:
+        sent.out.copy_(x.out)
+        sent.lse.copy_(x.lse)
+        library.all_gather(own, gathered)
+        fold()
+
+    return run, lambda: merged
+
+
+def _views(layout: Any, memory: torch.Tensor, at: int, like: Partial) -> Partial:
+    """The fields of a packed value in bytes of the card."""
+    places = layout.addresses(at, len(like.lse))
+    return Partial(
+        *(memory[p : p + x.nbytes].view(torch.float32).view(x.shape) for p, x in zip(places, like, strict=True))
+    )
+
+
+def payload(card: Card, batch: int, rank: int) -> Partial:
+    """A rank's partials of a decode step, [batch x heads, head dim]; the same in every run."""
+    heads, _, dim = card.sizes.heads
+    rng = np.random.default_rng([batch, rank])
+    out, lse = (rng.standard_normal(shape, dtype=np.float32) for shape in ((batch * heads, dim), (batch * heads,)))
+    return Partial(*(torch.from_numpy(one).to(card.place) for one in (out, lse)))

@@ -1,0 +1,103 @@
+"""Several ways to do the same on a card, timed in turns, with medians and quartiles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from card import Card, Run
+
+FEWEST_ROUNDS = 3
+MOST_RUNS = 512
+
+
+class Way(NamedTuple):
+    """One way.
+
+    Attributes:
+        run: Does it.
+        calls: How many calls one run makes: times are per call.
+    """
+
+    run: Run
+    calls: int = 1
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds per call, one of every round."""
+
+    us: Sequence[float]
+
+    def at(self, percent: float) -> float:
+        """A percentile."""
+        return float(np.percentile(self.us, percent))
+
+    @property
+    def median_us(self) -> float:
+        """The middle one."""
+        return self.at(50)
+
+    def __str__(self) -> str:
+        """Median, and quartiles in brackets."""
+        return f"{self.median_us:,.2f} ({self.at(25):,.2f} to {self.at(75):,.2f})"
+
+
+class Limit:
+    """So many seconds from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until_s = time.monotonic() + seconds
+
+    @property
+    def left_s(self) -> float:
+        """What is left, 0 or more."""
+        return max(0.0, self._until_s - time.monotonic())
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left."""
+        return self.left_s == 0.0
+
+
+def in_turns(card: Card, ways: Mapping[str, Way], limit: Limit) -> dict[str, Times]:
+    """Times of all ways: rounds of blocks, each in another order; fewer rounds, but 3, where the limit comes.
+
+    A block is as many runs as take `card.sizes.block_us`, after one that is not timed.
+    """
+    runs = {name: _runs_of_a_block(card, way) for name, way in ways.items()}
+    us: dict[str, list[float]] = {name: [] for name in ways}
+    names = list(ways)
+    for turn in range(card.sizes.rounds):
+        if turn >= FEWEST_ROUNDS and limit.over:
+            break
+        for index in np.random.default_rng(turn).permutation(len(names)):
+            name = names[index]
+            us[name].append(_block_us(card, ways[name], runs[name]) / ways[name].calls)
+    return {name: Times(found) for name, found in us.items()}
+
+
+def _runs_of_a_block(card: Card, way: Way) -> int:
+    way.run()
+    runs = 1
+    while True:
+        us = _block_us(card, way, runs) * runs
+        if us >= card.sizes.block_us or runs >= MOST_RUNS:
+            return runs
+        runs = min(MOST_RUNS, max(2 * runs, int(runs * card.sizes.block_us / max(us, 1e-3) / 2)))
+
+
+def _block_us(card: Card, way: Way, runs: int) -> float:
+    """Per run."""
+    watch = card.stopwatch()
+    card.synchronize()
+    watch.start()
+    for _ in range(runs):
+        way.run()
+    watch.stop()
+    return watch.us() / runs
