@@ -31,7 +31,7 @@ class Config(NamedTuple):
         kernel: Its name.
         what: The case in words: dtypes and sizes.
         function: The jitted function.
-        signature: Type of each argument by name: "*fp32", "i32", "constexpr".
+        signature: Type of each argument by name: "*fp32", "i32", "constexpr"; a tuple of them for a tuple.
         constants: Values of those that are constants.
         options: num_warps, num_stages.
     """
@@ -39,7 +39,7 @@ class Config(NamedTuple):
     kernel: str
     what: str
     function: Any
-    signature: Mapping[str, str]
+    signature: Mapping[str, Any]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
 
@@ -79,7 +79,7 @@ def compiled(config: Config, arch: str) -> Resources:
     attributes = {
         (names.index(name),): aligned
         for name, kind in config.signature.items()
-        if kind.startswith("*") or (kind == "i32" and name.endswith(STRIDES))
+        if isinstance(kind, str) and (kind.startswith("*") or (kind == "i32" and name.endswith(STRIDES)))
     }
     ordered = {name: config.signature[name] for name in names}
     source = ASTSource(config.function, ordered, constants, attributes)

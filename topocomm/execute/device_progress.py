@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from topocomm.execute.device_lane import DeviceLane
+from topocomm.execute.stream_lane import StreamLane
 from topocomm.execute.transports.wire import Wire
 from topocomm.execute.waiting import Look, UnderWay, Waiting
 
@@ -18,7 +18,7 @@ from topocomm.execute.waiting import Look, UnderWay, Waiting
 class Flight(NamedTuple):
     """A call with an event out."""
 
-    lane: DeviceLane
+    lane: StreamLane
     look: Look
 
 
@@ -33,8 +33,8 @@ class Flights:
     def __init__(self, waiting: Waiting, wire: Wire) -> None:
         self._waiting, self._wire = waiting, wire
         self._out: deque[Flight] = deque()
-        self._marked: set[DeviceLane] = set()
-        self._begun: dict[DeviceLane, UnderWay] = {}
+        self._marked: set[StreamLane] = set()
+        self._begun: dict[StreamLane, UnderWay] = {}
         """Lanes with calls that nobody has waited for, each with the last of them."""
 
     def look(self) -> None:
@@ -53,7 +53,7 @@ class Flights:
             self._out.popleft()
             self._marked.discard(lane)
 
-    def add(self, lane: DeviceLane, tag: int, number: int) -> None:
+    def add(self, lane: StreamLane, tag: int, number: int) -> None:
         """A call was put on a stream."""
         call = UnderWay(lane, tag, number)
         self._begun[lane] = call
