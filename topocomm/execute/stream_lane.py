@@ -30,6 +30,9 @@ class StreamLane(Lane):
         ranks: With whom this rank exchanges data.
     """
 
+    memory: Any
+    """A tensor of the device: what its arrays lie in."""
+
     def __init__(self, work: Work, device: Device, sends: Mapping[int, int], receives: Mapping[int, int]) -> None:
         self._work, self._device = work, device
         self._peers = [

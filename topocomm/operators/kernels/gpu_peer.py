@@ -36,11 +36,10 @@ from topocomm.operators.kernels.gpu_tiles import combined, load, multiple, store
 EPOCH, ARRIVED, FAILED, SYNCHRONISED = (tl.constexpr(word) for word in range(4))
 """Words of a rank's state: the last epoch, programs that are through with the one under way, whether a wait of this
 rank has failed, the last epoch that synchronised the ranks."""
-FINISHED_AT = tl.constexpr(8)
+FINISHED_AT = tl.constexpr(32)
 """Words before `finished`."""
-MOST_RANKS = tl.constexpr(64)
-FLAGS_AT = tl.constexpr(8 + 64)
-"""Words before the flags."""
+FLAGS_AT = tl.constexpr(32 + 64)
+"""Words before the flags: there are 64 ranks at most."""
 INPUT, ARENA, OUTPUT = (tl.constexpr(space) for space in range(3))
 """Where a piece lies: a row of the caller's value or result, or a byte of this rank's arena."""
 
