@@ -98,7 +98,9 @@ class WordsRun:
         self.works = [work_of(plan, operator, layout, rank) for rank in range(plan.schedule.ranks)]
         self.programs = [peer_program(work) for work in self.works]
         size = self.programs[0].arena_bytes
-        assert all(program.arena_bytes == size and program.stages == self.programs[0].stages for program in self.programs)
+        assert all(
+            program.arena_bytes == size and program.stages == self.programs[0].stages for program in self.programs
+        )
         self.arenas = [np.full(size, 0xFF, np.uint8) for _ in self.works]
         self.flags = set()
         self.inputs = [cut(value, work.value, layout) for value, work in zip(values, self.works, strict=True)]
@@ -169,4 +171,3 @@ class WordsRun:
         assert space == OUTPUT
         for name, view in self.layout.views(packed, 0, rows).items():
             self.outputs[rank][name][at : at + rows] = view
-

@@ -36,10 +36,10 @@ def peer_configs(arch: str) -> Iterator[Config]:
 
 def _config(arch: str, name: str, dtype: str, sizes: tuple[int, int], collective: str) -> Config:
     import ml_dtypes
-    from topocomm.operators.kernels.gpu_peer import peer_kernel
-    from topocomm.operators.kernels.peer import PeerCase, peer_options
 
     from topocomm.operators.find import find_operator
+    from topocomm.operators.kernels.gpu_peer import peer_kernel
+    from topocomm.operators.kernels.peer import PeerCase, peer_options
 
     rows, ranks = sizes
     operator = find_operator(name)

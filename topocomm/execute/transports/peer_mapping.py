@@ -208,18 +208,23 @@ class ThreadsMapping(Mapping):
         return str(self._memory.data_ptr())
 
     def open(self, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
-        import torch
-
-        own = torch.zeros(1, device=self.device.place)
-        for index in {fact.number for fact in facts} - {self.device.index}:
-            there = torch.zeros(1, device=torch.device("cuda", index))
-            own.copy_(there)  # makes torch have the GPUs reach each other's memory
-            there.copy_(own)
-        torch.cuda.synchronize(self.device.index)
+        for number in {fact.number for fact in facts} - {self.device.index}:
+            _reach(self.device, number)
         return [int(offer) for offer in offers]
 
     def free(self) -> None:
         del self._memory
+
+
+def _reach(device: Device, number: int) -> None:
+    """Have a GPU and another of this process reach each other's memory: torch does so before it copies."""
+    import torch
+
+    own = torch.zeros(1, device=device.place)
+    there = torch.zeros(1, device=torch.device("cuda", number))
+    own.copy_(there)
+    there.copy_(own)
+    torch.cuda.synchronize(device.index)
 
 
 class TorchMapping(Mapping):
