@@ -5,10 +5,10 @@ import torch
 
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World
-from topocomm.execute.peer_memory import FLAG_BYTES, FLAGS_AT_BYTES, PeerMemory, memory_bytes
+from topocomm.execute.peer_memory import FLAGS_AT_BYTES, PeerMemory, Room
 
-FLAGS, ARENA_BYTES = 1 << 12, 1 << 17
-EACH = memory_bytes(FLAGS, ARENA_BYTES)
+ROOM = Room(1 << 12, 1 << 17)
+EACH = ROOM.total_bytes
 EPOCH, FINISHED_AT = 0, 32
 """Words of a memory."""
 
@@ -41,10 +41,9 @@ def peer_memory(shared, rank, size, *, programs=3, timeout_s=60.0):
         programs=programs,
         backend="interpreter",
         timeout_s=timeout_s,
-        flags=FLAGS,
-        arena_bytes=ARENA_BYTES,
+        room=ROOM,
     )
-    shared[EACH * (rank + 1) - 2 * ARENA_BYTES : EACH * (rank + 1)] = 0xFF
+    shared[EACH * (rank + 1) - 2 * ROOM.arena_bytes : EACH * (rank + 1)] = 0xFF
     made.shared = shared  # it stays mapped
     return device, made
 
@@ -53,8 +52,3 @@ def words(shared, rank):
     """The words before the flags of a rank's memory, int64."""
     at = EACH * rank
     return shared[at : at + FLAGS_AT_BYTES].view(np.int64)
-
-
-def flags(shared, rank):
-    at = EACH * rank + FLAGS_AT_BYTES
-    return shared[at : at + FLAGS * FLAG_BYTES].view(np.int64)

@@ -11,6 +11,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
+from topocomm.execute.agreement import gather_notes
 from topocomm.execute.device_lane import DeviceLane
 from topocomm.execute.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
 from topocomm.execute.device_way import Way
@@ -19,6 +20,7 @@ from topocomm.execute.handle import Handle
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.peer_lane import PeerLane, PeerPlan
 from topocomm.execute.structure import Structure
+from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.waiting import UnderWay
 from topocomm.operators.operator import Layout
 from topocomm.operators.tensors import torch_dtype
@@ -102,6 +104,8 @@ class DeviceCall(PreparedCall):
         self._taken = DeviceValues(structure, work.layout, value, work.result)
         with way.device.current():
             self._lane = _lane(work, way, peer, shards)
+        if peer is not None and comm.transport.in_process:  # one rank's kernel must not wait while another's is loaded
+            gather_notes(comm.waiting, b"1", tag=GATHER_TAG, what="the set-up of a kernel")
         self._lanes = [self._lane]
         views = self._lane.views
         self._input = None if views is None else structure.give(views)

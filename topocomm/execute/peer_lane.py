@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+from topocomm.errors import TopocommError
 from topocomm.execute.device import Device
 from topocomm.execute.device_folds import NONE, TORCH
 from topocomm.execute.device_nodes import DeviceNodes
@@ -59,10 +60,11 @@ class PeerPlan:
         self.options = peer_options(work.operator, work.layout, case, peer.backend)
         self.tiles = -(-max(rows, default=0) // self.options["ROWS"])
         self.items = self.tiles * len(rows)
-        if self.program.arena_bytes > peer.arena_bytes:
-            self.refusal = f"ranks would write {self.program.arena_bytes} bytes to one, of {peer.arena_bytes}"
-        elif self.items * self.program.stages * peer.size > peer.flags:
-            self.refusal = f"{self.items} tiles in {self.program.stages} stages need more than {peer.flags} flags"
+        room, stages = peer.room, self.program.stages
+        if self.program.arena_bytes > room.arena_bytes:
+            self.refusal = f"a rank needs {self.program.arena_bytes} bytes, there are {room.arena_bytes}"
+        elif self.items * stages * peer.size > room.flags:
+            self.refusal = f"{self.items} tiles in {stages} stages need more than {room.flags} flags"
 
 
 class PeerLane(StreamLane):
@@ -98,6 +100,11 @@ class PeerLane(StreamLane):
         """
         del apart
         peer, stream = self._peer, self._device.stream()
+        if peer.crowded and not self._device.pointer(stream):
+            raise TopocommError(
+                f"rank {peer.rank}: ranks that share a GPU wait for each other there, so each needs a stream of its "
+                "own; call with torch.cuda.stream(torch.cuda.Stream())"
+            )
         memories = (self.memory, self._result_memory, *(() if self._nodes is None else self._nodes.memories))
         self.follow(self.last, stream, memories)
         if peer.last is not None and peer.last != self.last:
@@ -163,8 +170,8 @@ class PeerLane(StreamLane):
                 peer.control,
                 peer.rank,
                 peer.size,
-                peer.arenas_at,
-                peer.arena_bytes,
+                peer.room.arenas_at,
+                peer.room.arena_bytes,
                 plan.program.stages,
                 plan.tiles,
                 items,

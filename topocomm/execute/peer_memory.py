@@ -7,7 +7,7 @@ time on a rank, on whatever stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,19 +24,35 @@ FLAGS_AT_BYTES = 8 * (32 + MOST_RANKS)
 """As the kernel has it: the state and what ranks are through with come before the flags."""
 FLAG_BYTES = 8
 CONTROL_BYTES = 4 * (1 + MOST_RANKS)
-FLAGS = 1 << 16
-"""Flags of a memory: enough for 256 tiles in 16 stages between 16 ranks."""
-ARENA_BYTES = 4 << 20
-"""Of one of the two arenas: what 16 ranks get in a flat exchange of the most bytes that go this way."""
 TICKS_A_SECOND = {"cuda": 1e9, "hip": 1e8, "interpreter": 3e3}
 """How the kernel takes the time; the interpreter counts looks at flags, of which it makes a few thousand a second."""
 DEVICE_SHARE = 7 / 8
 """Of a time limit, what a wait on a device may take: it knows whom it awaits, so it is to speak before the host."""
 
 
-def memory_bytes(flags: int = FLAGS, arena_bytes: int = ARENA_BYTES) -> int:
-    """Bytes of one rank's memory."""
-    return FLAGS_AT_BYTES + FLAG_BYTES * flags + 2 * arena_bytes
+class Room(NamedTuple):
+    """What there is room for in one rank's memory.
+
+    Attributes:
+        flags: Enough for 256 tiles in 16 stages between 16 ranks.
+        arena_bytes: Of one of the two arenas: what 16 ranks get in a flat exchange of the most that goes this way.
+    """
+
+    flags: int = 1 << 16
+    arena_bytes: int = 4 << 20
+
+    @property
+    def arenas_at(self) -> int:
+        """The byte at which the arenas begin."""
+        return FLAGS_AT_BYTES + FLAG_BYTES * self.flags
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the memory."""
+        return self.arenas_at + 2 * self.arena_bytes
+
+
+PLENTY = Room()
 
 
 class PeerMemory:
@@ -50,9 +66,9 @@ class PeerMemory:
         programs: How many programs of a kernel surely run at the same time on the GPU of every rank.
         backend: "cuda", "hip" or "interpreter".
         timeout_s: Limit of a wait.
+        crowded: Whether ranks share a GPU, as threads of one process.
         mapping: What gives the memory back; None where nothing needs to be done.
-        flags: Of a memory.
-        arena_bytes: Of one of its arenas.
+        room: What a memory has room for.
 
     Attributes:
         last: The stream of the last call; None before the first.
@@ -68,16 +84,15 @@ class PeerMemory:
         programs: int,
         backend: str,
         timeout_s: float,
+        crowded: bool = False,
         mapping: Mapping | None = None,
-        flags: int = FLAGS,
-        arena_bytes: int = ARENA_BYTES,
+        room: Room = PLENTY,
     ) -> None:
         import torch
 
         self.rank, self.size, self.own = rank, len(addresses), addresses[rank]
-        self.programs, self.backend = programs, backend
-        self.flags, self.arena_bytes = flags, arena_bytes
-        self.arenas_at = FLAGS_AT_BYTES + FLAG_BYTES * flags
+        self.programs, self.backend, self.crowded = programs, backend, crowded
+        self.room = room
         self.limit = int(timeout_s * DEVICE_SHARE * TICKS_A_SECOND[backend])
         self.table = torch.tensor(addresses, dtype=torch.int64).to(device.place)
         self.last: Any = None
@@ -133,13 +148,20 @@ def find_peers(comm: Communicator, device: Device) -> tuple[PeerMemory | None, s
     programs = peer_mapping.programs_of(facts)
     if not programs:
         return None, "a GPU has more ranks than multiprocessors"
-    mapped = peer_mapping.map_memory(comm.waiting, device, group, facts, memory_bytes())
+    mapped = peer_mapping.map_memory(comm.waiting, device, group, facts, PLENTY.total_bytes)
     if isinstance(mapped, str):
         return None, mapped
     mapping, addresses = mapped
     from topocomm.operators.kernels.peer import backend
 
-    how, timeout_s = backend(device.place.type), comm.settings.timeout_s
-    return PeerMemory(
-        device, comm.rank, addresses, programs=programs, backend=how, timeout_s=timeout_s, mapping=mapping
-    ), ""
+    made = PeerMemory(
+        device,
+        comm.rank,
+        addresses,
+        programs=programs,
+        backend=backend(device.place.type),
+        timeout_s=comm.settings.timeout_s,
+        crowded=len({fact.gpu for fact in facts}) < len(facts),
+        mapping=mapping,
+    )
+    return made, ""
