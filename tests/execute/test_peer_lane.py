@@ -9,8 +9,13 @@ import torch
 from tests.execute.peer_memories import EACH, peer_memory
 from tests.execute.peer_work import work_of
 from tests.machines import switch
-from topocomm import ARGMAX, SUM, Field, Operator, TopocommError
+from topocomm import ARGMAX, SUM, DeadlineError, Field, Operator, TopocommError
+from topocomm.execute.device_progress import Flights
 from topocomm.execute.peer_lane import MOST_BYTES, PeerLane, PeerPlan
+from topocomm.execute.recorder import Recorder
+from topocomm.execute.transports import threads
+from topocomm.execute.transports.wire import NoWire
+from topocomm.execute.waiting import Waiting
 from topocomm.planning.planner import every_plan
 
 assert interpreted
@@ -106,3 +111,17 @@ def test_a_call_on_another_stream_waits_for_the_one_before():
     device.world.waits.clear()
     one.begin({"value": value}, {"value": value}, False)
     assert device.world.waits == [(first, second)]  # they share one memory
+
+
+def test_what_a_replayed_graph_has_awaited_is_told_without_a_call():
+    _, peer = memory()
+    transport = threads.World(2).transports()[0]
+    flights = Flights(Waiting(transport, 1.0, lambda tag: "a call", Recorder()), NoWire(), peer)
+    flights.look()
+    flights.wait()
+    peer._control[1 + np.array([0, 3])] = 1  # as the kernel writes
+    for ask in (flights.look, flights.wait):
+        with pytest.raises(DeadlineError, match=r"rank 0: its GPU still waits for ranks 0, 3 after 60 s"):
+            ask()
+    peer.abort()  # then the communicator has failed already
+    flights.look()

@@ -36,7 +36,8 @@ class Way:
         self, comm: Communicator, device: Device, wire: Wire | None, reason: str, peer: PeerMemory | None = None
     ) -> None:
         self.device, self.wire, self.reason, self.peer = device, wire, reason, peer
-        self.flights = None if wire is None and peer is None else Flights(comm.waiting, wire or NoWire())
+        means = [one for one in (wire, peer) if one is not None]
+        self.flights = Flights(comm.waiting, *means) if means else None
 
     def check(self, device: Device) -> None:
         """Raise OperatorError where values are on another device than the way was made for."""

@@ -106,8 +106,13 @@ class PeerMemory:
         """Address of what the host and the kernels tell each other."""
         return int(self._pinned.data_ptr())
 
-    def check(self) -> None:
-        """Raise DeadlineError, which names the ranks awaited, where a wait on the device has taken its time."""
+    def check(self, peers: Sequence[int] = ()) -> None:
+        """Raise DeadlineError where a wait on the device has taken its time.
+
+        Args:
+            peers: Not asked for: the device has told whom it awaited.
+        """
+        del peers
         awaited = np.flatnonzero(self._control[1:]).tolist()
         if awaited and not self._control[0]:
             ranks = f"rank{'s' * (len(awaited) > 1)} {', '.join(map(str, awaited))}"
