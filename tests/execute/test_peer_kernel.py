@@ -5,6 +5,7 @@ import pytest
 from tests.execute.peer_ranks import Ranks
 
 MOST = 4
+LONG = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def test_every_operator_has_the_bits_of_the_plan(ranks, name):
     ranks.run(3, "collective", name=name, dtype=DTYPES[name], rows=37, calls=2)
 
 
-@pytest.mark.parametrize(("size", "rows", "dims"), [(2, 1, 1), (3, 5, 17), (4, 3, 129)])
+@pytest.mark.parametrize(("size", "rows", "dims"), [(2, 1, 1), (3, 5, 17), pytest.param(4, 3, 129, marks=LONG)])
 def test_partials_empty_ones_among_them(ranks, size, rows, dims):
     ranks.run(size, "collective", name="attention.logsumexp", rows=rows, dims=dims)
 
@@ -43,12 +44,14 @@ def test_every_collective(ranks, kind, name, more):
     ranks.run(3, "collective", kind=kind, name=name, **more)
 
 
-@pytest.mark.parametrize("algorithm", ["flat", "direct", "ring", "recursive-doubling"])
+@pytest.mark.parametrize(
+    "algorithm", ["direct", pytest.param("ring", marks=LONG), pytest.param("recursive-doubling", marks=LONG)]
+)
 def test_plans_of_several_stages_and_chunks(ranks, algorithm):
-    ranks.run(4, "collective", name="sum", rows=13, algorithm=algorithm, calls=3)
+    ranks.run(4, "collective", name="sum", rows=13, algorithm=algorithm)
 
 
-@pytest.mark.parametrize("programs", [1, 2, 100])
+@pytest.mark.parametrize("programs", [1, 2])
 def test_rows_of_many_tiles_in_few_programs(ranks, programs):
     ranks.run(2, "collective", name="argmax", rows=1100, programs=programs, calls=2)
 
@@ -59,29 +62,29 @@ def test_one_rank_and_values_without_rows(ranks, size, rows):
     assert made == [3 if rows else 0] * size  # nothing is launched where there is nothing
 
 
-@pytest.mark.parametrize(("size", "first"), [(2, 0), (2, 2**31 - 9), (3, 2**32 - 9)])
+@pytest.mark.parametrize(("size", "first"), [(2, 2**31 - 9), (3, 2**32 - 9)])
 def test_many_calls_of_all_kinds_with_pauses(ranks, size, first):
     """The epochs go past what 31 and 32 bits hold."""
     ranks.run(size, "epochs", calls=18, seed=size, first=first)
 
 
-@pytest.mark.long
+@LONG
 @pytest.mark.parametrize("seed", range(3))
 def test_hundreds_of_calls_with_pauses(ranks, seed):
     ranks.run(2 + seed, "epochs", calls=250, seed=seed, limit_s=280)
 
 
 def test_a_rank_that_does_not_come_is_named(ranks):
-    told = ranks.run(4, "late", absent=[1, 2], wait_s=0.5)
+    told = ranks.run(4, "late", absent=[1, 2], wait_s=0.2)
     assert told[1] is told[2] is None
     for rank in (0, 3):
         assert len(told[rank]) == 2
         for text in told[rank]:
-            assert text.startswith(f"rank {rank}: its GPU still waits for ranks 1, 2 after 0.5 s")
+            assert text.startswith(f"rank {rank}: its GPU still waits for ranks 1, 2 after 0.2 s")
 
 
 def test_only_those_are_named_that_are_awaited(ranks):
-    told = ranks.run(3, "late", absent=[1], wait_s=0.5, kind="reduce")  # to rank 0
+    told = ranks.run(3, "late", absent=[1], wait_s=0.2, kind="reduce")  # to rank 0
     assert "for rank 1 after" in told[0][0]
     assert told[2] == []
 
