@@ -12,6 +12,8 @@ from topocomm.operators.operator import Layout, Operator
 
 MOST_REGISTERS = 255
 """All that a thread may have: else the assembler saves some for programs that are not there, and spills."""
+MOST_UNROLLED_ITEMS = 8192
+"""Items of a tile beyond which its operands are loaded one after the other: registers would not hold them all."""
 
 
 class PeerCase(NamedTuple):
@@ -58,13 +60,15 @@ def peer_options(operator: Operator, layout: Layout, case: PeerCase, backend: st
     rows = np.array([*case.rows, 0])
     starts = np.array([layout.addresses(0, count) for count in case.chunk_rows]).reshape(-1, len(layout.fields))
     combine = None if case.operands == 1 else operator.triton_combine(layout)
-    return tile_options(combine, layout, sum(case.chunk_rows)) | {
+    tiles = tile_options(combine, layout, sum(case.chunk_rows))
+    unrolled = case.operands <= MOST_UNROLLED and tiles["ROWS"] * sum(tiles["WIDTHS"]) <= MOST_UNROLLED_ITEMS
+    return tiles | {
         "ROW_BYTES": tuple(f.row_bytes for f in layout.fields),
         "ALIGNS": tuple(
             power_that_divides(np.append(starts[:, index], rows * f.row_bytes)) for index, f in enumerate(layout.fields)
         ),
         "ROW_FACTOR": power_that_divides(np.array(case.chunk_rows)),
-        "OPERANDS": case.operands if case.operands <= MOST_UNROLLED else 0,
+        "OPERANDS": case.operands if unrolled or case.operands == 1 else 0,
         "PEERS": power_of_two(case.ranks),
         "SYNCHRONISES": case.synchronises,
         "BACKEND": backend,
