@@ -156,44 +156,37 @@ class _Steps:
     ) -> None:
         self._rank, self._cuts, self._places, self._arenas = rank, cuts, places, arenas
         self._steps: dict[int, _Step] = {}
-        self._sent: dict[Place, int] = {}
-        """The last stage that sends what lies in a place."""
 
     def move(self, moves: Sequence[Transfer]) -> None:
         """Add messages."""
         for move in moves:
-            stage = bisect_right(self._cuts, move.round)
-            step = self._steps.setdefault(stage, _Step())
+            step = self._steps.setdefault(bisect_right(self._cuts, move.round), _Step())
             if move.src == self._rank:
                 source = self._places[move.src_slot, move.chunk]
                 there = self._arenas[move.dst][move.dst_slot, move.chunk]
                 step.sends.setdefault(source, []).append((move.dst, there))
                 step.told[move.dst] = None
-                self._sent[source] = max(stage, self._sent.get(source, 0))
             else:
                 step.awaited[move.src] = None
 
     def fold(self, folds: Sequence[Combine], results: Sequence[tuple[Piece, Place]]) -> None:
         """Add folds, after the messages, and what becomes of the result.
 
-        The last fold writes the result itself if nothing reads it, nor the caller's value, which may lie there too,
-        from then on.
+        A fold that is the last of all that is done writes the result itself: nothing reads it from then on, nor the
+        caller's value, which may lie there too.
         """
         told = [(fold, self._steps.setdefault(bisect_right(self._cuts, fold.round), _Step())) for fold in folds]
         last = max(self._steps, default=0)
-        direct = set()
+        copies = dict(results)
         for fold, step in told:
             piece = fold.out_slot, fold.chunk
             place = self._places[piece]
-            if fold is folds[-1] and self._steps[last] is step and place not in self._sent:
-                for found, target in results:
-                    if found == piece:
-                        place = target
-                        direct.add(piece)
+            if fold is folds[-1] and step is self._steps[last]:
+                place = copies.pop(piece, place)
             step.folds.append((place, [self._places[slot, fold.chunk] for slot in fold.operands]))
-        copies = [(target, [self._places[piece]]) for piece, target in results if piece not in direct]
         if copies:
-            self._steps.setdefault(last, _Step()).folds += copies
+            some = [(target, [self._places[piece]]) for piece, target in copies.items()]
+            self._steps.setdefault(last, _Step()).folds += some
 
     def words(self) -> list[int]:
         """The number of steps, then these."""
