@@ -10,7 +10,7 @@ import torch
 from triton.runtime.interpreter import InterpreterBuilder
 
 from attention import LOGSUMEXP
-from tests.execute.peer_memories import EPOCH, FINISHED_AT, peer_memory, words
+from tests.execute.peer_memories import EPOCH, FINISHED_AT, flags, peer_memory, words
 from tests.execute.peer_work import cut, expected, work_of
 from tests.machines import switch
 from tests.operators.packed import ELEMENTWISE, any_value, assert_same_bits, layout_of
@@ -198,6 +198,7 @@ def late(rank, size, shared, *, absent, wait_s, kind="allreduce"):
             caller.call(values)
         except DeadlineError as error:
             told.append(str(error))
+    assert flags(shared, absent[0]).max() <= 1, "a rank that has failed still writes to others"
     return told
 
 

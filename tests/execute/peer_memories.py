@@ -5,7 +5,7 @@ import torch
 
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World
-from topocomm.execute.peer_memory import FLAGS_AT_BYTES, PeerMemory, Room
+from topocomm.execute.peer_memory import FLAG_BYTES, FLAGS_AT_BYTES, PeerMemory, Room
 
 ROOM = Room(1 << 12, 1 << 17)
 EACH = ROOM.total_bytes
@@ -52,3 +52,9 @@ def words(shared, rank):
     """The words before the flags of a rank's memory, int64."""
     at = EACH * rank
     return shared[at : at + FLAGS_AT_BYTES].view(np.int64)
+
+
+def flags(shared, rank):
+    """The flags of a rank's memory, int64."""
+    at = EACH * rank + FLAGS_AT_BYTES
+    return shared[at : at + ROOM.flags * FLAG_BYTES].view(np.int64)
