@@ -71,7 +71,7 @@ def test_many_calls_of_all_kinds_with_pauses(ranks, size, first):
 @LONG
 @pytest.mark.parametrize("seed", range(3))
 def test_hundreds_of_calls_with_pauses(ranks, seed):
-    ranks.run(2 + seed, "epochs", calls=250, seed=seed, limit_s=280)
+    ranks.run(2 + seed, "epochs", calls=150, seed=seed, limit_s=280)
 
 
 def test_a_rank_that_does_not_come_is_named(ranks):

@@ -12,7 +12,6 @@ from typing import Any
 
 from topocomm.errors import TopocommError
 from topocomm.execute.device import Device
-from topocomm.execute.device_folds import NONE, TORCH
 from topocomm.execute.device_nodes import DeviceNodes
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.peer_memory import PeerMemory
@@ -25,8 +24,6 @@ MOST_BYTES = 256 << 10
 ahead of NCCL at 128 KiB and behind it at 384 KiB; we have not measured it."""
 ALIGNMENT_BYTES = 16
 """Of the caller's memory: the most that one thread of a GPU loads at once."""
-VERSIONS = NONE, TORCH
-"""Of folds that are no kernel's."""
 
 
 class PeerPlan:
