@@ -38,7 +38,7 @@ class Ranks:
         ]
 
     def run(self, size, job, *, limit_s=LIMIT_S, each=None, **arguments):
-        """What `peer_jobs.job` gives on every rank; fails where it raises on one.
+        """What `peer_jobs.job` gives on every rank; fails where it raises on one, or does not end: then all are killed.
 
         Args:
             size: Number of ranks.
@@ -62,6 +62,8 @@ class Ranks:
             answers = [self._answer(rank, until_s) for rank in range(size)]
         finally:
             os.close(file)
+        if any(answer.get("error") == "it does not end" for answer in answers):
+            self.close()
         wrong = [f"rank {rank}: {answer['error']}" for rank, answer in enumerate(answers) if "error" in answer]
         assert not wrong, "\n".join(wrong)
         return [answer["made"] for answer in answers]
@@ -70,7 +72,6 @@ class Ranks:
         process = self.processes[rank]
         ready, _, _ = select.select([process.stdout], [], [], max(0.0, until_s - time.monotonic()))
         if not ready:
-            self.close()
             return {"error": "it does not end"}
         line = process.stdout.readline()
         return json.loads(line) if line else {"error": "its process has ended"}
