@@ -22,7 +22,7 @@ import numpy as np
 from tests.torch_jobs import environment
 
 ROOT = Path(__file__).parents[2]
-LIMIT_S = 60.0
+LIMIT_S = 150.0
 
 
 class Ranks:
@@ -37,14 +37,13 @@ class Ranks:
             for _ in range(most)
         ]
 
-    def run(self, size, job, *, limit_s=LIMIT_S, each=None, **arguments):
+    def run(self, size, job, *, limit_s=LIMIT_S, **arguments):
         """What `peer_jobs.job` gives on every rank; fails where it raises on one, or does not end: then all are killed.
 
         Args:
             size: Number of ranks.
             job: Its name.
             limit_s: It ends by then.
-            each: Arguments by rank, beside the others.
             arguments: Plain data.
         """
         from tests.execute.peer_memories import memory_of
@@ -54,8 +53,7 @@ class Ranks:
             os.truncate(file, memory_of(size))
             path = f"/proc/{os.getpid()}/fd/{file}"
             for rank in range(size):
-                own = {} if each is None else each[rank]
-                told = {"job": job, "rank": rank, "size": size, "path": path, "arguments": {**arguments, **own}}
+                told = {"job": job, "rank": rank, "size": size, "path": path, "arguments": arguments}
                 self.processes[rank].stdin.write(json.dumps(told) + "\n")
                 self.processes[rank].stdin.flush()
             until_s = time.monotonic() + limit_s
