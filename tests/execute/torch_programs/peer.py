@@ -63,6 +63,10 @@ with topocomm.Communicator.from_torch() as comm:
     assert call.input is not None
     call.input.copy_(x)
     assert torch.equal(call(call.input), sum(torch.arange(6.0).reshape(2, 3) + rank for rank in range(size)))
+    odd = torch.randn((2, 3), generator=torch.Generator().manual_seed(me)) * 10.0 ** (3 * me)
+    in_host_memory = comm.prepare("allreduce", like=odd.numpy(), operator=SUM)
+    assert in_host_memory.plan.digest == call.plan.digest
+    assert torch.equal(call(odd), torch.from_numpy(in_host_memory(odd.numpy())))  # the same bits
     total = call(x)
     assert call(x, out=x) is x and torch.equal(x, total)
     shifted = torch.zeros(13)[1:7].view(2, 3)  # memory that the kernel does not read as it is
