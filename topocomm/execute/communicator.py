@@ -386,14 +386,16 @@ class Communicator:
         self._calls.clear()
         self._quick.clear()
         self.results.close()
+        if self.way is not None:
+            self.way.leave()
         number = self.recorder.begin(CLOSING_TAG)
         try:
             self.waiting.for_close(UnderWay(None, CLOSING_TAG, number, f"call {number} (close)"))
         except BaseException as error:
             self.fail_with(error)
             raise
-        if self.way is not None and self.way.wire is not None:
-            self.way.wire.close()
+        if self.way is not None:
+            self.way.close()
         note_close(self.transport)
 
     def __enter__(self) -> Self:
@@ -446,8 +448,8 @@ class Communicator:
         if self._failed:
             return
         self._failed = True
-        if self.way is not None and self.way.wire is not None:
-            self.way.wire.abort()  # what a device waits for does not come
+        if self.way is not None:
+            self.way.abort()  # what a device waits for does not come
         self.results.close()
         self.gone |= gone_with(self.transport, error)
         note_failure(self.transport, gone=bool(self.gone))

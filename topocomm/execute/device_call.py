@@ -11,13 +11,16 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
+from topocomm.execute.agreement import gather_notes
 from topocomm.execute.device_lane import DeviceLane
 from topocomm.execute.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
 from topocomm.execute.device_way import Way
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.handle import Handle
 from topocomm.execute.lanes import Span, Work
+from topocomm.execute.peer_lane import PeerLane, PeerPlan
 from topocomm.execute.structure import Structure
+from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.waiting import UnderWay
 from topocomm.operators.operator import Layout
 from topocomm.operators.tensors import torch_dtype
@@ -78,15 +81,21 @@ class DeviceCall(PreparedCall):
         comm: The communicator.
         work: The call.
         structure: How the user gives values.
-        way: With a wire.
+        way: With a wire, unless one kernel runs the call.
+        peer: How one kernel runs it, if one does.
         shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
     """
 
     def __init__(
-        self, comm: Communicator, work: Work, structure: Structure, way: Way, shards: Sequence[int] | None
+        self,
+        comm: Communicator,
+        work: Work,
+        structure: Structure,
+        way: Way,
+        peer: PeerPlan | None,
+        shards: Sequence[int] | None,
     ) -> None:
-        assert way.wire is not None, "made where there is one"
-        assert way.flights is not None
+        assert way.flights is not None, "made where values are not staged"
         self.plan, self.tag = work.plan, work.tag
         self._comm, self._device, self._flights = comm, way.device, way.flights
         self._structure = structure
@@ -94,7 +103,9 @@ class DeviceCall(PreparedCall):
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
         self._taken = DeviceValues(structure, work.layout, value, work.result)
         with way.device.current():
-            self._lane = DeviceLane(work, way.device, way.wire, shards)
+            self._lane = _lane(work, way, peer, shards)
+        if peer is not None and comm.transport.in_process:  # one rank's kernel must not wait while another's is loaded
+            gather_notes(comm.waiting, b"1", tag=GATHER_TAG, what="the set-up of a kernel")
         self._lanes = [self._lane]
         views = self._lane.views
         self._input = None if views is None else structure.give(views)
@@ -230,6 +241,14 @@ class DeviceCall(PreparedCall):
             for name, tensor in given.items():
                 tensor.copy_(target[name])
         return out
+
+
+def _lane(work: Work, way: Way, peer: PeerPlan | None, shards: Sequence[int] | None) -> DeviceLane | PeerLane:
+    if peer is not None:
+        assert way.peer is not None, "who plans for it has it"
+        return PeerLane(peer, way.device, way.peer, shards)
+    assert way.wire is not None, "values are staged where there is none"
+    return DeviceLane(work, way.device, way.wire, shards)
 
 
 def tensor_shapes(layout: Layout, span: Span) -> dict[str, tuple[tuple[int, ...], Any]]:

@@ -7,23 +7,21 @@ so one arena serves call after call, and no credits are needed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device
-from topocomm.execute.device_folds import DeviceFold, bind_folds, identity_tensors
+from topocomm.execute.device_folds import DeviceFold, bind_folds
 from topocomm.execute.device_nodes import DeviceNodes
 from topocomm.execute.device_values import tensor_views
-from topocomm.execute.lanes import Lane, Span, Work
+from topocomm.execute.lanes import Span, Work
+from topocomm.execute.stream_lane import StreamLane
 from topocomm.execute.transports.transport import Message
 from topocomm.execute.transports.wire import Wire
 from topocomm.planning.buffers import Piece, RankProgram, Stage, common_cuts, rank_program
 
 ALIGNMENT_BYTES = 256
 """Pieces start where the widest loads of a warp may."""
-POLL_S = 0.0001
 Step = Callable[[Any], None]
 
 
@@ -35,7 +33,7 @@ class Part(NamedTuple):
     view: Any
 
 
-class DeviceLane(Lane):
+class DeviceLane(StreamLane):
     """The arena of one call and this rank's program on it.
 
     Args:
@@ -43,16 +41,13 @@ class DeviceLane(Lane):
         device: Where it is.
         wire: What moves bytes.
         shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
-
-    Attributes:
-        last: The stream that ran it last, or made it.
-        ranks: With whom this rank exchanges messages.
     """
 
     def __init__(self, work: Work, device: Device, wire: Wire, shards: Sequence[int] | None) -> None:
-        self._work, self._device, self._wire = work, device, wire
+        self._wire = wire
         cuts = common_cuts(work.schedule)
         program = rank_program(work.schedule, work.rank, work.chunk_bytes, ALIGNMENT_BYTES, cuts)
+        super().__init__(work, device, *_sizes(program, work))
         self.memory: Any = device.memory(max(program.arena_bytes, 1))
         self._offsets = program.offsets
         self._nodes = None if shards is None else DeviceNodes(work, shards, device)
@@ -61,11 +56,6 @@ class DeviceLane(Lane):
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         self.views: Any = None if self._nodes is not None else self._views(program.input_pieces)
         self._steps = [step for stage in program.stages for step in self._bind(stage)]
-        self._identity = self._first_of_exscan()
-        self._peers = _peers(program, work)
-        self.ranks = tuple(sorted({message.peer for side in self._peers for message in side}))
-        self._event = device.event()
-        self.last: Any = device.stream()  # whose memory this is: it may still be in use there
 
     def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
         """Put the call on the current stream; False, as a device says later that it is through.
@@ -86,37 +76,15 @@ class DeviceLane(Lane):
             self._give(target)
         return False
 
-    def mark(self) -> None:
-        """From now on `advance` tells of the calls that were begun so far."""
-        self._event.record(self.last)
-
-    def advance(self, timeout_s: float) -> bool:
-        """Whether the device is through with what was marked, or is so within about `timeout_s`."""
-        until_s = time.monotonic() + timeout_s
-        while not self._event.query():
-            self._wire.check(self.ranks)
-            if time.monotonic() >= until_s:
-                return False
-            time.sleep(POLL_S)
-        return True
-
-    def awaited(self) -> Awaited:
-        """All that this rank exchanges in the call: a device does not say how far it is."""
-        return Awaited(None, *self._peers)
-
-    def free(self) -> None:
-        """Nothing: a stream that still needs the arena keeps it."""
+    def check(self) -> None:
+        """As `Wire.check`."""
+        self._wire.check(self.ranks)
 
     def _follow(self, stream: Any) -> None:
         """Have the stream wait for the one that ran the last call: both use the arena."""
-        if self.last == stream or self._device.capturing():  # no graph waits for what is outside of it
-            return
-        event = self._device.event()
-        event.record(self.last)
-        stream.wait_event(event)
-        for memory in (self.memory, *(() if self._nodes is None else self._nodes.memories)):
-            self._device.keep(memory, stream)
-        self.last = stream
+        memories = (self.memory, *(() if self._nodes is None else self._nodes.memories))
+        if self.follow(self.last, stream, memories):
+            self.last = stream
 
     def _pack(self, fields: Mapping[str, Any]) -> None:
         if self._nodes is not None:
@@ -180,22 +148,15 @@ class DeviceLane(Lane):
             return None
         return {part.name: part.view.view((*value.leading, *part.view.shape[1:])) for part in self._inputs}
 
-    def _first_of_exscan(self) -> dict[str, Any] | None:
-        """What the first rank gets, which nothing comes before."""
-        if self._work.plan.collective.name != "exscan" or self._work.rank:
-            return None
-        told = identity_tensors(self._work.operator, self._work.layout)
-        return {name: value.to(self._device.place) for name, value in told.items()}
 
+def _sizes(program: RankProgram, work: Work) -> tuple[dict[int, int], dict[int, int]]:
+    """How many bytes this rank sends and receives in all, by rank."""
 
-def _peers(program: RankProgram, work: Work) -> tuple[list[Message], list[Message]]:
-    """What this rank sends and receives in all, by peer."""
-
-    def total(moves: Sequence[Mapping[tuple[int, int, int], Sequence[Piece]]]) -> list[Message]:
+    def total(moves: Sequence[Mapping[tuple[int, int, int], Sequence[Piece]]]) -> dict[int, int]:
         sizes: dict[int, int] = {}
         for stage in moves:
             for (_, peer, _), pieces in stage.items():
                 sizes[peer] = sizes.get(peer, 0) + sum(work.chunk_bytes(chunk) for _, chunk in pieces)
-        return [Message(peer, ((0, size),)) for peer, size in sorted(sizes.items())]
+        return sizes
 
     return total([stage.sends for stage in program.stages]), total([stage.receives for stage in program.stages])

@@ -8,9 +8,11 @@ program that keeps the device busy for hours is not taken for one that hangs: wh
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from topocomm.execute.device_lane import DeviceLane
+from topocomm.execute.peer_memory import PeerMemory
+from topocomm.execute.stream_lane import StreamLane
 from topocomm.execute.transports.wire import Wire
 from topocomm.execute.waiting import Look, UnderWay, Waiting
 
@@ -18,7 +20,7 @@ from topocomm.execute.waiting import Look, UnderWay, Waiting
 class Flight(NamedTuple):
     """A call with an event out."""
 
-    lane: DeviceLane
+    lane: StreamLane
     look: Look
 
 
@@ -27,14 +29,14 @@ class Flights:
 
     Args:
         waiting: How it waits.
-        wire: What moves its bytes.
+        means: What moves its bytes.
     """
 
-    def __init__(self, waiting: Waiting, wire: Wire) -> None:
-        self._waiting, self._wire = waiting, wire
+    def __init__(self, waiting: Waiting, *means: Wire | PeerMemory) -> None:
+        self._waiting, self._means = waiting, means
         self._out: deque[Flight] = deque()
-        self._marked: set[DeviceLane] = set()
-        self._begun: dict[DeviceLane, UnderWay] = {}
+        self._marked: set[StreamLane] = set()
+        self._begun: dict[StreamLane, UnderWay] = {}
         """Lanes with calls that nobody has waited for, each with the last of them."""
 
     def look(self) -> None:
@@ -44,7 +46,7 @@ class Flights:
             DeadlineError: One is not through after the limit.
             MismatchError, RankFailedError: As for any call.
         """
-        self._wire.check(self._out[0].lane.ranks if self._out else ())
+        self._check(self._out[0].lane.ranks if self._out else ())
         while self._out:
             lane, look = self._out[0]
             if not lane.advance(0.0):
@@ -53,7 +55,7 @@ class Flights:
             self._out.popleft()
             self._marked.discard(lane)
 
-    def add(self, lane: DeviceLane, tag: int, number: int) -> None:
+    def add(self, lane: StreamLane, tag: int, number: int) -> None:
         """A call was put on a stream."""
         call = UnderWay(lane, tag, number)
         self._begun[lane] = call
@@ -70,4 +72,9 @@ class Flights:
             del self._begun[lane]
         self._out.clear()
         self._marked.clear()
-        self._wire.check()
+        self._check()
+
+    def _check(self, ranks: Sequence[int] = ()) -> None:
+        """Raise what is known of errors, of graphs that were replayed too."""
+        for means in self._means:
+            means.check(ranks)

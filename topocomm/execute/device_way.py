@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from topocomm.errors import OperatorError
 from topocomm.execute.device import Device, visible_devices
 from topocomm.execute.device_progress import Flights
+from topocomm.execute.lanes import Work
 from topocomm.execute.log import say
+from topocomm.execute.peer_lane import PeerPlan
+from topocomm.execute.peer_memory import PeerMemory, find_peers
 from topocomm.execute.transports import nccl_library, torch_wire
 from topocomm.execute.transports.nccl_setup import connect, gather_facts, own_facts
 from topocomm.execute.transports.transport import GATHER_TAG
@@ -25,20 +28,50 @@ class Way:
         device: Where this rank's values are.
         wire: What moves bytes between devices; None: values are staged through host memory.
         reason: Why it is not NCCL by CuPy.
-        flights: Calls that were not seen to end; None without a wire.
+        peer: The memory for calls by one kernel; None where the ranks cannot map each other's.
+        flights: Calls that were not seen to end; None where all values are staged.
     """
 
-    def __init__(self, comm: Communicator, device: Device, wire: Wire | None, reason: str) -> None:
-        self.device, self.wire, self.reason = device, wire, reason
-        self.flights = None if wire is None else Flights(comm.waiting, wire)
+    def __init__(
+        self, comm: Communicator, device: Device, wire: Wire | None, reason: str, peer: PeerMemory | None = None
+    ) -> None:
+        self.device, self.wire, self.reason, self.peer = device, wire, reason, peer
+        means = [one for one in (wire, peer) if one is not None]
+        self.flights = Flights(comm.waiting, *means) if means else None
 
     def check(self, device: Device) -> None:
-        """Raise OperatorError where values are on another device than the wire was made for."""
-        if self.wire is not None and device is not self.device:
+        """Raise OperatorError where values are on another device than the way was made for."""
+        if self.flights is not None and device is not self.device:
             raise OperatorError(
-                f"the value is on {device.place}; this communicator's NCCL is on {self.device.place}, where its first "
-                "value was: all values of one communicator are on one device"
+                f"the value is on {device.place}; this communicator's NCCL or memory is on {self.device.place}, where "
+                "its first value was: all values of one communicator are on one device"
             )
+
+    def peer_plan(self, work: Work) -> PeerPlan | None:
+        """How one kernel runs a call; None where none does."""
+        if self.peer is None:
+            return None
+        plan = PeerPlan(work, self.peer, self.device.place.type)
+        if plan.refusal:
+            say(work.rank, f"{work.operator.name} of {work.layout} goes by no kernel of its own: {plan.refusal}")
+        return None if plan.refusal else plan
+
+    def abort(self) -> None:
+        """End what the device waits for."""
+        for means in (self.wire, self.peer):
+            if means is not None:
+                means.abort()
+
+    def leave(self) -> None:
+        """Give back what belongs to other ranks; the device is through with all calls."""
+        if self.peer is not None:
+            self.peer.leave()
+
+    def close(self) -> None:
+        """Give everything back; all ranks have left."""
+        for means in (self.wire, self.peer):
+            if means is not None:
+                means.close()
 
 
 def find_way(comm: Communicator, device: Device) -> Way:
@@ -55,14 +88,16 @@ def find_way(comm: Communicator, device: Device) -> Way:
     has_group = torch_wire.device_backend(group) is not None
     facts = gather_facts(comm.waiting, own_facts(device, group=has_group))
     reason = nccl_library.refusal(facts)
+    peer, why_not = find_peers(comm, device)
+    say(comm.rank, "short values on devices go by one kernel" if peer else f"no kernel runs whole calls: {why_not}")
     if reason is None:
-        way = Way(comm, device, connect(comm.waiting, device), "")
+        way = Way(comm, device, connect(comm.waiting, device), "", peer)
         say(comm.rank, f"values on devices go by NCCL {nccl_library.version_text(facts[0].version or 0)}")
     elif nccl_library.group_refusal(facts) is None:
-        way = Way(comm, device, torch_wire.TorchWire(group, device, comm.settings.timeout_s), reason)
+        way = Way(comm, device, torch_wire.TorchWire(group, device, comm.settings.timeout_s), reason, peer)
         say(comm.rank, f"values on devices go by a torch process group, since CuPy's NCCL cannot be used: {reason}")
     else:
-        way = Way(comm, device, None, reason)
+        way = Way(comm, device, None, reason, peer)
         say(comm.rank, f"values on devices are staged through host memory, since NCCL cannot be used: {reason}")
     planned = comm.topology.by_id[comm.places[comm.rank]].bus_id
     if planned is not None and device.bus_id not in (None, planned):

@@ -250,12 +250,13 @@ def _prepare_on_device(comm: Communicator, work: Work, request: Request, bound: 
     assert bound.structure.device is not None
     if comm.way is None:
         comm.way = find_way(comm, bound.structure.device)
-    if comm.way.wire is None or no_folds:
+    peer = comm.way.peer_plan(work)
+    if peer is None and (comm.way.wire is None or no_folds):
         if no_folds:
             say(comm.rank, f"{work.operator.name} is reduced in host memory: {no_folds}")
         return StagedCall(comm, work, bound.structure, bound.local)
     shards = None if bound.local is None else request.shards
-    return DeviceCall(comm, work, bound.structure, comm.way, shards)
+    return DeviceCall(comm, work, bound.structure, comm.way, peer, shards)
 
 
 def agree(comm: Communicator, claim: Mapping[str, str], what: str) -> None:

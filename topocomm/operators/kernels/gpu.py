@@ -122,7 +122,7 @@ def bind_device_folds(
 
 def device_fold_version(operator: Operator, layout: Layout, device_type: str) -> str:
     """Which implementation the folds above take on devices of a type, as "cuda"; equal versions round equally."""
-    combine = _usable(operator, layout, device_type)
+    combine = usable(operator, layout, device_type)
     if combine is not None:
         return combine.version
     return operator.fold_version(layout, tensors=True) if device_type == "cpu" else "torch"
@@ -154,15 +154,18 @@ def _check(layout: Layout, buffer: Any, work: Sequence[Work]) -> None:
 
 
 def _triton(operator: Operator, layout: Layout, buffer: torch.Tensor) -> TritonCombine | None:
-    return _usable(operator, layout, buffer.device.type)
+    return usable(operator, layout, buffer.device.type)
 
 
-def _usable(operator: Operator, layout: Layout, device_type: str) -> TritonCombine | None:
+def usable(operator: Operator, layout: Layout, device_type: str) -> TritonCombine | None:
     """The operator's Triton combine if the kernel can run it on such a device."""
-    takes = all(kind(f.dtype) for f in layout.fields) and sum(map(_width, layout.fields)) <= MOST_ROW_ITEMS
-    if not takes or (device_type == "cpu" and not _interpreting()):
-        return None
-    return operator.triton_combine(layout)
+    return operator.triton_combine(layout) if takes(layout, device_type) else None
+
+
+def takes(layout: Layout, device_type: str) -> bool:
+    """Whether kernels on tiles take values of a layout, on such a device."""
+    fits = all(kind(f.dtype) for f in layout.fields) and sum(map(_width, layout.fields)) <= MOST_ROW_ITEMS
+    return fits and (device_type != "cpu" or _interpreting())
 
 
 def _interpreting() -> bool:
@@ -180,10 +183,11 @@ def _items(field: BoundField) -> int:
 
 
 def _width(field: BoundField) -> int:
-    return _power_of_two(max(1, _items(field)))
+    return power_of_two(max(1, _items(field)))
 
 
-def _power_of_two(least: int) -> int:
+def power_of_two(least: int) -> int:
+    """The least power of two that is not below this."""
     return 1 << (least - 1).bit_length()
 
 
@@ -202,17 +206,24 @@ def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work])
     """What the kernel is compiled for: its constants by name, and the options of a launch."""
     fields, table = layout.fields, fold_table(layout, work)
     operands = {len(one.offsets) for one in work}
+    return tile_options(combine, layout, sum(one.rows for one in work)) | {
+        "ALIGNS": tuple(power_that_divides(table[:, 2 + index :: len(fields)]) for index in range(len(fields))),
+        "ROW_FACTOR": power_that_divides(table[:, 0]),
+        "OPERANDS": max(operands) if len(operands) == 1 and max(operands) <= MOST_UNROLLED else 0,
+    }
+
+
+def tile_options(combine: TritonCombine | None, layout: Layout, rows: int) -> dict[str, Any]:
+    """What a kernel on tiles of values is compiled for, `rows` of them in all; None combines nothing."""
+    fields = layout.fields
     widths = tuple(_width(f) for f in fields)
-    tile_rows = _tile_rows(sum(one.rows for one in work), sum(widths))
+    tile_rows = _tile_rows(rows, sum(widths))
     return {
-        "COMBINE": combine.function,
-        "CONSTANTS": tuple(combine.constants),
+        "COMBINE": None if combine is None else combine.function,
+        "CONSTANTS": () if combine is None else tuple(combine.constants),
         "DTYPES": tuple(_triton_dtype(f.dtype) for f in fields),
         "ITEMS": tuple(_items(f) for f in fields),
         "WIDTHS": widths,
-        "ALIGNS": tuple(_power_that_divides(table[:, 2 + index :: len(fields)]) for index in range(len(fields))),
-        "ROW_FACTOR": _power_that_divides(table[:, 0]),
-        "OPERANDS": max(operands) if len(operands) == 1 and max(operands) <= MOST_UNROLLED else 0,
         "ROWS": tile_rows,
         "num_warps": _warps(tile_rows * sum(widths)),
         "enable_fp_fusion": False,
@@ -292,18 +303,18 @@ def _triton_dtype(dtype: np.dtype[Any]) -> Any:
     return getattr(tl, name)
 
 
-def _power_that_divides(words: NDArray[np.int64]) -> int:
+def power_that_divides(words: NDArray[np.int64]) -> int:
     """The greatest power of two, up to 16, that divides all words: what lets a thread load several items at once."""
     return gcd(ALIGNMENT_BYTES, *map(int, words.flat))
 
 
 def _warps(items: int) -> int:
     """Warps of a program: 1, 2, 4 or 8."""
-    return min(8, _power_of_two(-(-items // (32 * ITEMS_PER_THREAD))))
+    return min(8, power_of_two(-(-items // (32 * ITEMS_PER_THREAD))))
 
 
 def _tile_rows(rows: int, row_items: int) -> int:
     """Rows of a program: enough programs first, then larger tiles."""
     fewest, most = TILE_ITEMS
-    items = min(max(_power_of_two(max(1, rows * row_items // PROGRAMS)), fewest), most)
-    return max(1, min(_power_of_two(rows), items // _power_of_two(row_items)))
+    items = min(max(power_of_two(max(1, rows * row_items // PROGRAMS)), fewest), most)
+    return max(1, min(power_of_two(rows), items // power_of_two(row_items)))

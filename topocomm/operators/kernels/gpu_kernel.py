@@ -1,82 +1,25 @@
 """The Triton kernel that folds packed chunks left to right, whatever the operator."""
 
 # mypy: ignore-errors
-# ruff: noqa: PLR0913, SIM108
+# ruff: noqa: PLR0913
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from topocomm.operators.kernels.gpu_floats import stored
+from topocomm.operators.kernels.gpu_tiles import combined, load, multiple, store
 
 HEAD = tl.constexpr(2)
 """Words of a fold's task before the starts of its fields: rows, operands."""
 
 
 @triton.jit
-def _multiple(words, FACTOR: tl.constexpr):
-    """The word at a pointer, known to be a multiple."""
-    return tl.multiple_of(tl.load(words), FACTOR)
-
-
-@triton.jit
-def _pointers(start, first, DTYPE: tl.constexpr, ITEMS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Pointers to the items of rows first ... first + ROWS - 1 of a field that starts at the pointer `start`."""
-    items = start.to(tl.pointer_type(DTYPE)) + first * ITEMS
-    return items + (tl.arange(0, ROWS)[:, None] * ITEMS + tl.arange(0, WIDTH)[None, :])
-
-
-@triton.jit
-def _mask(first, rows, ITEMS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """Which items of such a tile exist."""
-    mask = (first + tl.arange(0, ROWS) < rows)[:, None]
-    if ITEMS < WIDTH:
-        mask = mask & (tl.arange(0, WIDTH) < ITEMS)[None, :]
-    return mask
-
-
-@triton.jit
-def _load(
-    buffer,
-    starts,
-    first,
-    rows,
-    DTYPES: tl.constexpr,
-    ITEMS: tl.constexpr,
-    WIDTHS: tl.constexpr,
-    ALIGNS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """A tile [ROWS, WIDTH] of every field of a value; `starts` points to where its fields start in the buffer."""
-    tiles = ()
-    for field in tl.static_range(len(DTYPES)):
-        start = _multiple(starts + field, ALIGNS[field])
-        pointers = _pointers(buffer + start, first, DTYPES[field], ITEMS[field], WIDTHS[field], ROWS)
-        mask = _mask(first, rows, ITEMS[field], WIDTHS[field], ROWS)
-        tiles = tiles + (tl.load(pointers, mask=mask, other=0),)  # noqa: RUF005 a tuple of tiles is no Python one
-    return tiles
-
-
-@triton.jit
-def _combined(
-    left,
-    right,
-    COMBINE: tl.constexpr,
-    CONSTANTS: tl.constexpr,
-    DTYPES: tl.constexpr,
-    WIDTHS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """What the operator makes of two values, rounded to what is stored."""
-    if len(CONSTANTS) > 0:
-        made = COMBINE(left, right, CONSTANTS)
-    else:
-        made = COMBINE(left, right)
-    tiles = ()
-    for field in tl.static_range(len(DTYPES)):
-        tile = tl.broadcast_to(stored(made[field], DTYPES[field]), [ROWS, WIDTHS[field]])
-        tiles = tiles + (tile,)  # noqa: RUF005
-    return tiles
+def _starts(memories, words, ALIGNS: tl.constexpr):
+    """Pointers to the fields of a packed chunk: byte `words[field]` of each field's memory."""
+    starts = ()
+    for field in tl.static_range(len(ALIGNS)):
+        starts = starts + (memories[field] + multiple(words + field, ALIGNS[field]),)  # noqa: RUF005 no Python tuple
+    return starts
 
 
 @triton.jit
@@ -120,20 +63,22 @@ def fold_kernel(
     program = tl.program_id(0)
     task = table + (program // tiles) * stride
     first = ((program % tiles) * ROWS).to(tl.int64)
-    rows = _multiple(task, ROW_FACTOR)
+    rows = multiple(task, ROW_FACTOR)
     fields: tl.constexpr = len(DTYPES)
-    starts = task + HEAD + fields
-    folded = _load(buffer, starts, first, rows, DTYPES, ITEMS, WIDTHS, ALIGNS, ROWS)
+    buffers = ()
+    for _ in tl.static_range(fields):
+        buffers = buffers + (buffer,)  # noqa: RUF005
+    words = task + HEAD + fields
+    folded = load(_starts(buffers, words, ALIGNS), first, rows, DTYPES, ITEMS, WIDTHS, ROWS)
     if OPERANDS > 0:
         for operand in tl.static_range(1, OPERANDS):
-            right = _load(buffer, starts + operand * fields, first, rows, DTYPES, ITEMS, WIDTHS, ALIGNS, ROWS)
-            folded = _combined(folded, right, COMBINE, CONSTANTS, DTYPES, WIDTHS, ROWS)
+            starts = _starts(buffers, words + operand * fields, ALIGNS)
+            right = load(starts, first, rows, DTYPES, ITEMS, WIDTHS, ROWS)
+            folded = combined(folded, right, COMBINE, CONSTANTS, DTYPES, WIDTHS, ROWS)
     else:
         for operand in range(1, tl.load(task + 1).to(tl.int32)):
-            right = _load(buffer, starts + operand * fields, first, rows, DTYPES, ITEMS, WIDTHS, ALIGNS, ROWS)
-            folded = _combined(folded, right, COMBINE, CONSTANTS, DTYPES, WIDTHS, ROWS)
+            starts = _starts(buffers, words + operand * fields, ALIGNS)
+            right = load(starts, first, rows, DTYPES, ITEMS, WIDTHS, ROWS)
+            folded = combined(folded, right, COMBINE, CONSTANTS, DTYPES, WIDTHS, ROWS)
     tl.debug_barrier()  # several warps may read one item, of an operand that the result replaces
-    for field in tl.static_range(fields):
-        start = _multiple(task + HEAD + field, ALIGNS[field])
-        pointers = _pointers(targets[field] + start, first, DTYPES[field], ITEMS[field], WIDTHS[field], ROWS)
-        tl.store(pointers, folded[field], mask=_mask(first, rows, ITEMS[field], WIDTHS[field], ROWS))
+    store(_starts(targets, task + HEAD, ALIGNS), folded, first, rows, DTYPES, ITEMS, WIDTHS, ROWS)

@@ -1,0 +1,127 @@
+"""A lane of one kernel on one rank, in Triton's interpreter: what it refuses, and whose memory it reads and writes."""
+
+from tests.interpreted import interpreted  # isort: skip first, since it imports triton
+
+import numpy as np
+import pytest
+import torch
+
+from tests.execute.peer_memories import EACH, peer_memory
+from tests.execute.peer_work import work_of
+from tests.machines import switch
+from topocomm import ARGMAX, SUM, DeadlineError, Field, Operator, TopocommError
+from topocomm.execute.device_progress import Flights
+from topocomm.execute.peer_lane import MOST_BYTES, PeerLane, PeerPlan
+from topocomm.execute.recorder import Recorder
+from topocomm.execute.transports import threads
+from topocomm.execute.transports.wire import NoWire
+from topocomm.execute.waiting import Waiting
+from topocomm.planning.planner import every_plan
+
+assert interpreted
+
+
+def memory():
+    room = np.zeros(EACH + 256, np.uint8)
+    shared = room[-room.ctypes.data % 256 :][:EACH]
+    return peer_memory(shared, 0, 1)
+
+
+def plan_and_work(rows, operator=SUM, dtype=np.float32, ranks=1, collective="allreduce"):
+    layout = operator.layout({f.name: ((rows,), f.dtype or dtype) for f in operator.fields})
+    plan = every_plan(switch(ranks), collective, operator, layout)[0]
+    return plan, work_of(plan, operator, layout, 0)
+
+
+def lane_of(rows, operator=SUM):
+    device, peer = memory()
+    _, work = plan_and_work(rows, operator)
+    return PeerLane(PeerPlan(work, peer, "cpu"), device, peer, None)
+
+
+def test_what_goes_another_way():
+    _, peer = memory()
+
+    def refusal(work, device_type="cpu"):
+        return PeerPlan(work, peer, device_type).refusal
+
+    assert not refusal(plan_and_work(MOST_BYTES // 4)[1])
+    assert "bytes are more than" in refusal(plan_and_work(MOST_BYTES // 4 + 1)[1])
+    bare = Operator("my own", SUM.fields, SUM.combine, SUM.identity)
+    assert refusal(plan_and_work(4, bare, ranks=2)[1]) == "no kernel folds my own"
+    assert not refusal(plan_and_work(4, bare, ranks=1)[1])  # one rank folds nothing
+    text = Operator("text", (Field("x"),), SUM.combine, {"x": 0})
+    assert "dtypes" in refusal(plan_and_work(4, text, "S3", ranks=2, collective="broadcast")[1])
+    peer.size = 2
+    assert "a rank needs" in refusal(plan_and_work(40000, ranks=2)[1])
+    peer.room = peer.room._replace(flags=7)
+    assert "4 tiles in 1 stages need more than 7 flags" in refusal(plan_and_work(1000, ranks=2)[1])
+
+
+@pytest.mark.parametrize("shift", [0, 1, 4, 5, 13])
+def test_a_result_may_lie_over_the_value(shift):
+    """Whatever the kernel reads when: all of the value, before what lies over it is written."""
+    lane = lane_of(600)
+    room = lane.memory.new_zeros(8 * 620)[: 4 * 620].view(torch.float32)
+    at = -room.data_ptr() // 4 % 4  # an address that 16 divides
+    value = room[at : at + 600]
+    value.copy_(torch.arange(600.0))
+    result = room[at + shift : at + shift + 600]
+    lane.begin({"value": value}, {"value": result}, False)
+    assert torch.equal(result, torch.arange(600.0))
+
+
+def test_fields_of_one_address_are_not_taken_for_each_other():
+    lane = lane_of(3, ARGMAX)
+    value, index = torch.tensor([1.0, 2, 3]), torch.tensor([7, 8, 9])
+    lane.begin({"value": value, "index": index}, {"value": value, "index": index}, False)
+    assert value.tolist() == [1, 2, 3] and index.tolist() == [7, 8, 9]
+
+
+def test_the_send_buffer_is_read_where_it_is():
+    lane = lane_of(5)
+    lane.views["value"].copy_(torch.arange(5.0))
+    made = torch.zeros(5)
+    lane.begin(None, {"value": made}, True)
+    assert torch.equal(made, torch.arange(5.0)) and torch.equal(lane.views["value"], made)
+    lane.begin({"value": torch.ones(5)}, {"value": made}, True)
+    assert torch.equal(made, torch.ones(5))
+    assert lane.advance(0.0)
+
+
+def test_ranks_on_one_gpu_need_streams_of_their_own(monkeypatch):
+    lane = lane_of(5)
+    lane._peer.crowded = True
+    value = torch.ones(5)
+    lane.begin({"value": value}, {"value": value}, False)
+    monkeypatch.setattr(lane._device, "pointer", lambda stream: 0)  # CUDA's default stream
+    with pytest.raises(TopocommError, match="a stream of its own"):
+        lane.begin({"value": value}, {"value": value}, False)
+
+
+def test_a_call_on_another_stream_waits_for_the_one_before():
+    device, peer = memory()
+    one, other = (PeerLane(PeerPlan(plan_and_work(5)[1], peer, "cpu"), device, peer, None) for _ in range(2))
+    value = torch.ones(5)
+    one.begin({"value": value}, {"value": value}, False)
+    first, second = device.stream(), device.new_stream()
+    with device.on(second):
+        other.begin({"value": value}, {"value": value}, False)
+    assert (second, first) in device.world.waits and peer.last is second
+    device.world.waits.clear()
+    one.begin({"value": value}, {"value": value}, False)
+    assert device.world.waits == [(first, second)]  # they share one memory
+
+
+def test_what_a_replayed_graph_has_awaited_is_told_without_a_call():
+    _, peer = memory()
+    transport = threads.World(2).transports()[0]
+    flights = Flights(Waiting(transport, 1.0, lambda tag: "a call", Recorder()), NoWire(), peer)
+    flights.look()
+    flights.wait()
+    peer._control[1 + np.array([0, 3])] = 1  # as the kernel writes
+    for ask in (flights.look, flights.wait):
+        with pytest.raises(DeadlineError, match=r"rank 0: its GPU still waits for ranks 0, 3 after 60 s"):
+            ask()
+    peer.abort()  # then the communicator has failed already
+    flights.look()

@@ -1,0 +1,208 @@
+"""A lane inside a host: the whole call is one kernel, which writes to the memories of the other ranks.
+
+The kernel reads the caller's tensors and writes the result to the caller's; a value is copied first only where its
+memory is not what the kernel can read, or lies under the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from topocomm.errors import TopocommError
+from topocomm.execute.device import Device
+from topocomm.execute.device_nodes import DeviceNodes
+from topocomm.execute.lanes import Span, Work
+from topocomm.execute.peer_memory import PeerMemory
+from topocomm.execute.peer_program import PeerProgram, peer_program
+from topocomm.execute.stream_lane import StreamLane
+from topocomm.operators.tensors import torch_dtype
+
+MOST_BYTES = 256 << 10
+"""Longer payloads go by NCCL, which uses the links better. Of four V100 without NVLink others report a one-shot push
+ahead of NCCL at 128 KiB and behind it at 384 KiB; we have not measured it."""
+ALIGNMENT_BYTES = 16
+"""Of the caller's memory: the most that one thread of a GPU loads at once."""
+
+
+class PeerPlan:
+    """How the peer kernel runs a call, if it can.
+
+    Args:
+        work: The call.
+        peer: The memory.
+        device_type: Of the devices, as "cuda".
+
+    Attributes:
+        refusal: Why it cannot, the same on all ranks; "" if it can.
+    """
+
+    def __init__(self, work: Work, peer: PeerMemory, device_type: str) -> None:
+        from topocomm.operators.kernels.peer import PeerCase, covers, peer_options
+
+        self.work = work
+        self.refusal = ""
+        payload_bytes = work.layout.packed_bytes(work.layout.rows)
+        folds = bool(len(work.schedule.combines))
+        if payload_bytes > MOST_BYTES:
+            self.refusal = f"{payload_bytes} bytes are more than {MOST_BYTES}"
+        elif not covers(work.operator, work.layout, device_type, folds=folds):
+            self.refusal = f"no kernel folds {work.operator.name}" if folds else "its dtypes are none of a kernel's"
+        if self.refusal:
+            return
+        self.program: PeerProgram = peer_program(work)
+        rows = [count for _, count in work.parts]
+        case = PeerCase(rows, self.program.rows, self.program.operands, peer.size, work.synchronises)
+        self.options = peer_options(work.operator, work.layout, case, peer.backend)
+        self.tiles = -(-max(rows, default=0) // self.options["ROWS"])
+        self.items = self.tiles * len(rows)
+        room, stages = peer.room, self.program.stages
+        if self.program.arena_bytes > room.arena_bytes:
+            self.refusal = f"a rank needs {self.program.arena_bytes} bytes, there are {room.arena_bytes}"
+        elif self.items * stages * peer.size > room.flags:
+            self.refusal = f"{self.items} tiles in {stages} stages need more than {room.flags} flags"
+
+
+class PeerLane(StreamLane):
+    """One call by the peer kernel.
+
+    Args:
+        plan: How; without a refusal.
+        device: Where this rank's values are.
+        peer: The memory.
+        shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
+    """
+
+    def __init__(self, plan: PeerPlan, device: Device, peer: PeerMemory, shards: Sequence[int] | None) -> None:
+        work = plan.work
+        super().__init__(work, device, plan.program.receivers, plan.program.senders)
+        self._peer = peer
+        self._nodes = None if shards is None else DeviceNodes(work, shards, device)
+        self.takes_value = bool(len(work.schedule.inputs_of(work.rank)))
+        self.gives_result = bool(len(work.schedule.outputs_of(work.rank)))
+        self.memory, self._sent = _fields(work, work.value if self.takes_value else Span(0, (0,)), device)
+        self._result_memory, self._made = _fields(work, work.result if self.gives_result else Span(0, (0,)), device)
+        views = self.takes_value and self._nodes is None and work.value.rows
+        self.views = self._sent if views else None
+        self._launch = self._bind(plan)
+
+    def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
+        """Put the call on the current stream; False, as a device says later that it is through.
+
+        Args:
+            fields: As `Lane.begin`, tensors.
+            target: Contiguous tensors.
+            apart: Not asked for: the memories are looked at.
+        """
+        del apart
+        peer, stream = self._peer, self._device.stream()
+        if peer.crowded and not self._device.pointer(stream):
+            raise TopocommError(
+                f"rank {peer.rank}: ranks that share a GPU wait for each other there, so each needs a stream of its "
+                "own; call with torch.cuda.stream(torch.cuda.Stream())"
+            )
+        memories = (self.memory, self._result_memory, *(() if self._nodes is None else self._nodes.memories))
+        self.follow(self.last, stream, memories)
+        if peer.last is not None and peer.last != self.last:
+            self.follow(peer.last, stream, ())
+        if not self._device.capturing():
+            self.last = peer.last = stream
+        if fields is not None and self._nodes is not None:
+            fields = self._nodes.fold(fields)
+        made = self._made if target is None or self._identity is not None else _readable(target, self._made)
+        self._launch(self._given(fields, made), made)
+        if target is not None:
+            source = self._made if self._identity is None else self._identity
+            for name, tensor in target.items():
+                if made[name] is not tensor:
+                    tensor.copy_(source[name])
+        return False
+
+    def check(self) -> None:
+        """Raise DeadlineError where a kernel has waited its time."""
+        self._peer.check()
+
+    def advance(self, timeout_s: float) -> bool:
+        """As `StreamLane.advance`; a kernel that ends since a wait took its time is not through."""
+        through = super().advance(timeout_s)
+        self.check()
+        return through
+
+    def _given(self, fields: Mapping[str, Any] | None, made: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The value where the kernel can read it while it writes the result."""
+        if fields is None:
+            return self._sent
+        given = _readable(fields, self._sent)
+        apart = all(
+            (name == result and one.data_ptr() == other.data_ptr() and one.numel() == other.numel())
+            or not _meet(one, other)
+            for name, one in given.items()
+            for result, other in made.items()
+        )
+        for name, tensor in fields.items():
+            if not apart or given[name] is not tensor:
+                self._sent[name].copy_(tensor.reshape(self._sent[name].shape))
+        return given if apart else self._sent
+
+    def _bind(self, plan: PeerPlan) -> Callable[[Mapping[str, Any], Mapping[str, Any]], None]:
+        """What launches the kernel for a value and a result; the kernel is compiled and loaded by then."""
+        if not self._work.layout.packed_bytes(self._work.layout.rows):
+            return lambda given, made: None
+        import torch
+
+        from topocomm.operators.kernels.gpu_peer import peer_kernel
+
+        peer, items = self._peer, plan.items
+        words = torch.from_numpy(plan.program.words).to(self._device.place)
+        kernel = peer_kernel[(min(items, peer.programs),)]
+
+        def launch(given: Mapping[str, Any], made: Mapping[str, Any], items: int = items) -> None:
+            kernel(
+                tuple(given[name].data_ptr() or peer.own for name in self._sent),
+                tuple(made[name].data_ptr() or peer.own for name in self._made),
+                words.data_ptr(),
+                peer.table.data_ptr(),
+                peer.own,
+                peer.control,
+                peer.rank,
+                peer.size,
+                peer.room.arenas_at,
+                peer.room.arena_bytes,
+                plan.program.stages,
+                plan.tiles,
+                items,
+                peer.limit,
+                **plan.options,
+            )
+
+        launch(self._sent, self._made, 0)
+        return launch
+
+
+def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]]:
+    """Memory for a value or a result, and its fields there as tensors [*leading, *dims]."""
+    shapes = [(f, (*span.leading, *f.row_shape)) for f in work.layout.fields]
+    sizes = [-(-prod(shape) * f.dtype.itemsize // 256) * 256 for f, shape in shapes]
+    memory = device.memory(max(sum(sizes), 1))
+    found, at = {}, 0
+    for (field, shape), size in zip(shapes, sizes, strict=True):
+        raw = memory[at : at + prod(shape) * field.dtype.itemsize]
+        found[field.name] = raw.view(torch_dtype(field.dtype)).view(shape)
+        at += size
+    return memory, found
+
+
+def _readable(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Every tensor that lies as the kernel reads and writes, else the one of the same name in `others`."""
+    return {
+        name: tensor if tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT_BYTES == 0 else others[name]
+        for name, tensor in tensors.items()
+    }
+
+
+def _meet(one: Any, other: Any) -> bool:
+    """Whether two contiguous tensors share memory."""
+    starts = one.data_ptr(), other.data_ptr()
+    ends = starts[0] + one.numel() * one.element_size(), starts[1] + other.numel() * other.element_size()
+    return bool(max(starts) < min(ends))

@@ -1,0 +1,310 @@
+"""Memory of a GPU that all ranks of a host map: who can, and how. What is asked of the hardware is asked here.
+
+Ways to map, the best first: ranks that are threads know each other's addresses; torch's symmetric memory, of a process
+group; CuPy's handles, which travel as notes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from topocomm.execute.agreement import gather_texts
+from topocomm.execute.device import Device, visible_devices
+from topocomm.execute.process_space import process_space
+from topocomm.execute.transports.torch_wire import device_backend
+from topocomm.execute.waiting import Waiting
+
+WHAT = "the set-up of memory inside the host"
+THREADS, TORCH, CUPY = "threads", "torch's symmetric memory", "CuPy's handles"
+
+
+class PeerFacts(NamedTuple):
+    """What a rank tells the others.
+
+    Attributes:
+        host: What tells its machine from others.
+        process: Its process there.
+        gpu: What tells its GPU from all others.
+        number: Of the GPU in its process.
+        address: PCI address of the GPU, for messages.
+        programs: How many programs of a kernel surely run there at the same time.
+        ways: How it can map memory of other processes.
+        cut_off: GPUs that it sees and whose memory its own cannot map.
+        why: Why it can do nothing of that.
+    """
+
+    host: str
+    process: int
+    gpu: str
+    number: int
+    address: str
+    programs: int
+    ways: Sequence[str]
+    cut_off: Sequence[str]
+    why: str = ""
+
+
+class Mapping(ABC):
+    """One rank's memory, and how it maps those of others.
+
+    Args:
+        device: Where this rank's is.
+        rank: This rank.
+        size_bytes: Of each.
+        group: The torch process group of the same ranks, if there is one.
+    """
+
+    def __init__(self, device: Device, rank: int, size_bytes: int, group: Any) -> None:
+        self.device, self.rank, self.size_bytes, self.group = device, rank, size_bytes, group
+
+    @abstractmethod
+    def offer(self) -> str:
+        """Make this rank's memory, zeroed; what others need to map it."""
+
+    @abstractmethod
+    def open(self, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
+        """Map the others' memories; the address of every rank's."""
+
+    def leave(self) -> None:  # noqa: B027 - some need nothing
+        """Give back what belongs to others; no kernel of this rank runs any more."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Give back this rank's own, when all ranks have left."""
+
+
+def peer_facts(device: Device, group: Any) -> PeerFacts:
+    """What this rank tells.
+
+    Args:
+        device: Where its values are.
+        group: The torch process group of the same ranks, if there is one.
+    """
+    address = device.bus_id or f"number {device.index}"
+    host = "/".join(process_space())
+    gpu = device.uuid or f"{host}/{address}"
+    why, programs, cut_off = "", 0, []
+    try:
+        import torch
+
+        import topocomm.operators.kernels.gpu_peer  # noqa: F401
+
+        programs = int(torch.cuda.get_device_properties(device.index).multi_processor_count)
+        cut_off = [
+            other.uuid or f"{host}/{other.bus_id}"
+            for other in visible_devices()
+            if other is not device and not torch.cuda.can_device_access_peer(device.index, other.index)
+        ]
+    except ImportError as error:
+        why = f"{error.name or 'triton'} is not installed"
+    except (RuntimeError, AssertionError) as error:
+        why = f"torch does not tell of its GPU: {error}"
+    ways = [name for name, there in ((TORCH, _has_symmetric(group)), (CUPY, _has_handles())) if there]
+    return PeerFacts(host, os.getpid(), gpu, device.index, address, programs, ways, cut_off, why)
+
+
+def gather_peer_facts(waiting: Waiting, own: PeerFacts) -> list[PeerFacts]:
+    """What all ranks tell, in rank order; collective."""
+    return [PeerFacts(*json.loads(text)) for text in gather_texts(waiting, json.dumps(own).encode(), what=WHAT)]
+
+
+def peer_refusal(facts: Sequence[PeerFacts], most_ranks: int) -> str | None:
+    """Why these ranks cannot write to each other's memory, in words; None if they may try."""
+    for rank, fact in enumerate(facts):
+        if fact.why:
+            return f"rank {rank}: {fact.why}"
+        if fact.host != facts[0].host:
+            return f"ranks 0 and {rank} are not on one host"
+    if len(facts) > most_ranks:
+        return f"{len(facts)} ranks are more than {most_ranks}"
+    for rank, fact in enumerate(facts):
+        for other, peer in enumerate(facts):
+            if peer.gpu in fact.cut_off:
+                return (
+                    f"the GPU of rank {rank} ({fact.address}) cannot map the memory of rank {other}'s "
+                    f"({peer.address}): no P2P; nvidia-smi topo -p2p r shows which pairs can"
+                )
+    processes = Counter(fact.process for fact in facts)
+    if len(processes) == 1:
+        return None
+    if len(processes) < len(facts):
+        return "some ranks are threads of one process, and others are not"
+    gpus = Counter(fact.gpu for fact in facts)
+    shared = next((fact for fact in facts if gpus[fact.gpu] > 1), None)
+    if shared is not None:
+        return f"processes share the GPU {shared.address}, where they take turns; give each a GPU of its own"
+    if way_of(facts) is None:
+        return "no way to map memory between processes is there on all ranks; pip install 'topocomm[nccl-cu12]'"
+    return None
+
+
+def way_of(facts: Sequence[PeerFacts]) -> str | None:
+    """The way that all ranks can take; None if there is none."""
+    if len({fact.process for fact in facts}) == 1:
+        return THREADS
+    return next((way for way in facts[0].ways if all(way in fact.ways for fact in facts)), None)
+
+
+def programs_of(facts: Sequence[PeerFacts]) -> int:
+    """How many programs of every rank surely run at the same time: a multiprocessor holds one of any kernel."""
+    ranks = Counter(fact.gpu for fact in facts)
+    return min(fact.programs // ranks[fact.gpu] for fact in facts)
+
+
+def map_memory(
+    waiting: Waiting, device: Device, group: Any, facts: Sequence[PeerFacts], size_bytes: int
+) -> tuple[Mapping, Sequence[int]] | str:
+    """Zeroed memory of every rank as all map it, and its addresses here; or, on all ranks, why not. Collective.
+
+    Raises:
+        DeadlineError, RankFailedError: Not all ranks come, or one fails.
+    """
+    way = way_of(facts)
+    assert way is not None, "asked for only where there is one"
+    mapping = MAPPINGS[way](device, waiting.transport.rank, size_bytes, group)
+    offers = _both(waiting, mapping.offer)
+    if isinstance(offers, str):
+        return f"{way}: {offers}"
+    addresses: list[int] = []
+
+    def open_all() -> str:
+        addresses.extend(mapping.open(offers, facts))
+        return ""
+
+    opened = _both(waiting, open_all)
+    if isinstance(opened, str):
+        mapping.leave()  # its own stays: others may have it mapped still
+        return f"{way}: {opened}"
+    return mapping, addresses
+
+
+def _both(waiting: Waiting, step: Callable[[], str]) -> list[str] | str:
+    """What a step tells on every rank; where it fails on some, their errors."""
+    told, why = "", ""
+    try:
+        told = step()
+    except (RuntimeError, OSError, ValueError, AttributeError, ImportError) as error:
+        why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    records = [json.loads(text) for text in gather_texts(waiting, json.dumps([told, why]).encode(), what=WHAT)]
+    failed = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(records) if text]
+    return "; ".join(failed[:4]) if failed else [text for text, _ in records]
+
+
+class ThreadsMapping(Mapping):
+    """Plain memory of one process, which every GPU of it that is used can reach."""
+
+    def offer(self) -> str:
+        import torch
+
+        with self.device.current():
+            self._memory = self.device.memory(self.size_bytes)
+            self._memory.zero_()
+            torch.cuda.synchronize(self.device.index)
+        return str(self._memory.data_ptr())
+
+    def open(self, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
+        for number in {fact.number for fact in facts} - {self.device.index}:
+            _reach(self.device, number)
+        return [int(offer) for offer in offers]
+
+    def free(self) -> None:
+        del self._memory
+
+
+def _reach(device: Device, number: int) -> None:
+    """Have a GPU and another of this process reach each other's memory: torch does so before it copies."""
+    import torch
+
+    if torch.version.hip is not None:
+        raise RuntimeError("plain memory of an AMD GPU does not show another what is written while a kernel runs")
+    own = torch.zeros(1, device=device.place)
+    there = torch.zeros(1, device=torch.device("cuda", number))
+    own.copy_(there)
+    there.copy_(own)
+    torch.cuda.synchronize(device.index)
+
+
+class TorchMapping(Mapping):
+    """Symmetric memory of a process group whose ranks are numbered as ours."""
+
+    def offer(self) -> str:
+        import torch
+        from torch.distributed import _symmetric_memory as symmetric
+
+        self._memory: Any = symmetric.empty(self.size_bytes, dtype=torch.uint8, device=self.device.place)
+        self._memory.zero_()
+        torch.cuda.synchronize(self.device.index)
+        return ""
+
+    def open(self, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
+        from torch.distributed import _symmetric_memory as symmetric
+
+        self._handle: Any = symmetric.rendezvous(self._memory, self.group)
+        addresses = [int(address) for address in self._handle.buffer_ptrs]
+        if len(addresses) != len(facts) or addresses[self.rank] != self._memory.data_ptr():
+            raise RuntimeError("the addresses are not those of these ranks' memories")
+        return addresses
+
+    def free(self) -> None:
+        del self._handle, self._memory
+
+
+class CupyMapping(Mapping):
+    """An allocation of its own, since a handle stands for a whole one; handles travel as hexadecimal digits."""
+
+    def __init__(self, device: Device, rank: int, size_bytes: int, group: Any) -> None:
+        super().__init__(device, rank, size_bytes, group)
+        import cupy  # type: ignore[import-not-found, unused-ignore]
+
+        self._runtime, self._device = cupy.cuda.runtime, cupy.cuda.Device(device.index)
+        self._own = 0
+        self._opened: dict[int, int] = {}
+
+    def offer(self) -> str:
+        with self._device:
+            self._own = int(self._runtime.malloc(self.size_bytes))
+            self._runtime.memset(self._own, 0, self.size_bytes)
+            self._runtime.deviceSynchronize()
+            return bytes(self._runtime.ipcGetMemHandle(self._own)).hex()
+
+    def open(self, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
+        with self._device:
+            for peer, offer in enumerate(offers):
+                if peer != self.rank:
+                    self._opened[peer] = int(self._runtime.ipcOpenMemHandle(bytes.fromhex(offer)))
+        return [self._own if peer == self.rank else self._opened[peer] for peer in range(len(offers))]
+
+    def leave(self) -> None:
+        with self._device:
+            while self._opened:
+                self._runtime.ipcCloseMemHandle(self._opened.popitem()[1])
+
+    def free(self) -> None:
+        with self._device:
+            self._runtime.free(self._own)
+
+
+MAPPINGS: dict[str, type[Mapping]] = {THREADS: ThreadsMapping, TORCH: TorchMapping, CUPY: CupyMapping}
+
+
+def _has_symmetric(group: Any) -> bool:
+    if device_backend(group) is None:
+        return False
+    try:
+        from torch.distributed import _symmetric_memory as symmetric
+    except ImportError:
+        return False
+    return hasattr(symmetric, "empty") and hasattr(symmetric, "rendezvous")
+
+
+def _has_handles() -> bool:
+    try:
+        from cupy.cuda import runtime  # type: ignore[import-not-found, unused-ignore]
+    except (ImportError, OSError):
+        return False
+    return not getattr(runtime, "is_hip", False)

@@ -1,0 +1,76 @@
+"""What the peer kernel is compiled for, and whether it takes an operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from topocomm.operators.kernels.gpu import MOST_UNROLLED, power_of_two, power_that_divides, takes, tile_options, usable
+from topocomm.operators.operator import Layout, Operator
+
+MOST_REGISTERS = 255
+"""All that a thread may have: else the assembler saves some for programs that are not there, and spills."""
+MOST_UNROLLED_ITEMS = 8192
+"""Items of a tile beyond which its operands are loaded one after the other: registers would not hold them all."""
+
+
+class PeerCase(NamedTuple):
+    """What a kernel depends on beside the operator and the layout.
+
+    Attributes:
+        chunk_rows: Rows of every chunk of the plan.
+        rows: Rows of a caller's value and result with which pieces start.
+        operands: How many a fold has: 1 where nothing is folded, 0 where that differs.
+        ranks: Of the communicator.
+        synchronises: Whether nobody gets through a call before all have begun it.
+    """
+
+    chunk_rows: Sequence[int]
+    rows: Iterable[int]
+    operands: int
+    ranks: int
+    synchronises: bool
+
+
+def covers(operator: Operator, layout: Layout, device_type: str, *, folds: bool) -> bool:
+    """Whether the peer kernel takes values of this layout on devices of a type, as "cuda".
+
+    Args:
+        operator: Whose values.
+        layout: Theirs.
+        device_type: Of the devices.
+        folds: Whether any are folded, rather than moved only.
+    """
+    return usable(operator, layout, device_type) is not None if folds else takes(layout, device_type)
+
+
+def backend(device_type: str) -> str:
+    """How the kernel takes the time and raises flags: "cuda", "hip" or "interpreter"."""
+    if device_type != "cuda":
+        return "interpreter"
+    import torch
+
+    return "cuda" if torch.version.hip is None else "hip"
+
+
+def peer_options(operator: Operator, layout: Layout, case: PeerCase, backend: str) -> dict[str, Any]:
+    """The kernel's constants by name, and the options of a launch."""
+    rows = np.array([*case.rows, 0])
+    starts = np.array([layout.addresses(0, count) for count in case.chunk_rows]).reshape(-1, len(layout.fields))
+    combine = None if case.operands == 1 else operator.triton_combine(layout)
+    tiles = tile_options(combine, layout, sum(case.chunk_rows))
+    unrolled = case.operands <= MOST_UNROLLED and tiles["ROWS"] * sum(tiles["WIDTHS"]) <= MOST_UNROLLED_ITEMS
+    return tiles | {
+        "ROW_BYTES": tuple(f.row_bytes for f in layout.fields),
+        "ALIGNS": tuple(
+            power_that_divides(np.append(starts[:, index], rows * f.row_bytes)) for index, f in enumerate(layout.fields)
+        ),
+        "ROW_FACTOR": power_that_divides(np.array(case.chunk_rows)),
+        "OPERANDS": case.operands if unrolled or case.operands == 1 else 0,
+        "PEERS": power_of_two(case.ranks),
+        "SYNCHRONISES": case.synchronises,
+        "BACKEND": backend,
+        **({"maxnreg": MOST_REGISTERS} if backend == "cuda" else {}),
+    }
