@@ -105,6 +105,17 @@ def device_of(part: Any) -> Device | None:
     return None
 
 
+def device_here(index: int | None) -> Device | None:
+    """The device of a number in this process, the current one if None; None without torch or without a device."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    return _device(torch.cuda.current_device() if index is None else index)
+
+
 def visible_devices() -> list[Device]:
     """All that this process may use, in its own order; empty without torch or without one."""
     try:

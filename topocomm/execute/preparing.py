@@ -176,7 +176,7 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
         _give_up(comm, claim, error)
     if bound.structure.device is not None and comm.way is None:  # what moves the bytes is what a plan is made for
         _agree_on(comm, claim)
-        _settle(comm, bound.structure.device)
+        settle(comm, bound.structure.device)
         comm.recorder.begin(AGREEMENT_TAG)
     try:
         folds, no_folds = _device_folds(comm, request, bound)
@@ -226,8 +226,8 @@ def _give_up(comm: Communicator, claim: dict[str, str], problem: TopocommError) 
     raise problem
 
 
-def _settle(comm: Communicator, device: Device) -> None:
-    """Find out how values on devices travel; collective."""
+def settle(comm: Communicator, device: Device) -> None:
+    """Find out how values on devices travel, where that is not known; collective."""
     try:
         comm.way = find_way(comm, device)
     except BaseException as error:
