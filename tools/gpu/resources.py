@@ -31,7 +31,7 @@ class Config(NamedTuple):
         kernel: Its name.
         what: The case in words: dtypes and sizes.
         function: The jitted function.
-        signature: Type of each argument by name: "*fp32", "i32", "constexpr".
+        signature: Type of each argument by name: "*fp32", "i32", "constexpr"; of a tuple those of its parts.
         constants: Values of those that are constants.
         options: num_warps, num_stages.
     """
@@ -39,7 +39,7 @@ class Config(NamedTuple):
     kernel: str
     what: str
     function: Any
-    signature: Mapping[str, str]
+    signature: Mapping[str, str | tuple[str, ...]]
     constants: Mapping[str, Any]
     options: Mapping[str, Any]
 
@@ -77,8 +77,9 @@ def compiled(config: Config, arch: str) -> Resources:
     constants = {(names.index(name),): value for name, value in config.constants.items()}
     aligned = [["tt.divisibility", 16]]  # as torch's allocations and dense strides are
     attributes = {
-        (names.index(name),): aligned
-        for name, kind in config.signature.items()
+        place: aligned
+        for name, given in config.signature.items()
+        for place, kind in _places(names.index(name), given)
         if kind.startswith("*") or (kind == "i32" and name.endswith(STRIDES))
     }
     ordered = {name: config.signature[name] for name in names}
@@ -86,6 +87,13 @@ def compiled(config: Config, arch: str) -> Resources:
     target = GPUTarget(backend, number, WARP[backend])
     made = triton.compile(source, target=target, options=dict(config.options))
     return _nvidia(made) if backend == "cuda" else _amd(made)
+
+
+def _places(index: int, given: str | tuple[str, ...]) -> list[tuple[tuple[int, ...], str]]:
+    """Place and type of an argument, or of the parts of one that is a tuple."""
+    if isinstance(given, str):
+        return [((index,), given)]
+    return [((index, part), kind) for part, kind in enumerate(given)]
 
 
 STRIDES = ("_batch", "_head", "_key", "_row", "_token", "_stride")

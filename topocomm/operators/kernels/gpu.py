@@ -122,7 +122,7 @@ def bind_device_folds(
 
 def device_fold_version(operator: Operator, layout: Layout, device_type: str) -> str:
     """Which implementation the folds above take on devices of a type, as "cuda"; equal versions round equally."""
-    combine = _usable(operator, layout, device_type)
+    combine = usable(operator, layout, device_type)
     if combine is not None:
         return combine.version
     return operator.fold_version(layout, tensors=True) if device_type == "cpu" else "torch"
@@ -154,11 +154,11 @@ def _check(layout: Layout, buffer: Any, work: Sequence[Work]) -> None:
 
 
 def _triton(operator: Operator, layout: Layout, buffer: torch.Tensor) -> TritonCombine | None:
-    return _usable(operator, layout, buffer.device.type)
+    return usable(operator, layout, buffer.device.type)
 
 
-def _usable(operator: Operator, layout: Layout, device_type: str) -> TritonCombine | None:
-    """The operator's Triton combine if the kernel can run it on such a device."""
+def usable(operator: Operator, layout: Layout, device_type: str) -> TritonCombine | None:
+    """The operator's Triton combine if the kernel can run it on devices of such a type."""
     takes = all(kind(f.dtype) for f in layout.fields) and sum(map(_width, layout.fields)) <= MOST_ROW_ITEMS
     if not takes or (device_type == "cpu" and not _interpreting()):
         return None
@@ -201,7 +201,7 @@ def fold_table(layout: Layout, work: Sequence[Work]) -> NDArray[np.int64]:
 def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work]) -> dict[str, Any]:
     """What the kernel is compiled for: its constants by name, and the options of a launch."""
     fields, table = layout.fields, fold_table(layout, work)
-    operands = {len(one.offsets) for one in work}
+    operands = {0} if combine.long else {len(one.offsets) for one in work}
     widths = tuple(_width(f) for f in fields)
     tile_rows = _tile_rows(sum(one.rows for one in work), sum(widths))
     return {
