@@ -7,6 +7,7 @@ Everything else takes a `Device`, so that tests run the same code on host memory
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -84,6 +85,14 @@ class Device:
     def keep(self, tensor: Any, stream: Any) -> None:
         """Have the memory of a tensor kept until a stream is through with what it was given so far."""
         tensor.record_stream(stream)
+
+    def graph(self, run: Callable[[], object]) -> Callable[[], object]:
+        """Record what a function puts on the current stream; returns what puts all of it there again."""
+        graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(graph):
+            run()
+        replay: Callable[[], object] = graph.replay
+        return replay
 
     def capturing(self) -> bool:
         """Whether the current stream records a graph: nothing may be asked of the device then."""

@@ -102,6 +102,8 @@ def test_items_that_tie_go_by_payload_and_empty_places_last():
         assert found["payload"].tolist() == [[0, 3, 1, 5, 9]]
     nothing = topk_value(np.zeros((1, 0), "f4"), 5)
     assert device_fold(operator, layout, [nothing, right])["payload"].tolist() == [[0, 5, -1, -1, -1]]
+    least = topk_value(np.full((1, 1), -np.inf, "f4"), 5, np.array([[4]]))
+    assert device_fold(operator, layout, [nothing, least])["payload"].tolist() == [[4, -1, -1, -1, -1]]
     zero = device_fold(operator, layout, [nothing, {"values": np.full((1, 5), -0.0, "f4"), "payload": left["payload"]}])
     assert not np.signbit(zero["values"][np.isfinite(zero["values"])]).any()
 
