@@ -32,6 +32,10 @@ def test_every_collective_has_a_row_that_is_right(collective):
     assert row.plan.launch_us > 0
     assert found["topocomm prepared"].plan.launch_us == 0
     assert not row.is_ours, "the mean bandwidth is of host memory"
+    assert ("ncclAllReduce" in found) is (collective == "allreduce")
+    if "ncclAllReduce" in found:
+        assert found["ncclAllReduce"].out_of_place.wrong == 0
+        assert found["ncclAllReduce"].plan is None
     graph = found["topocomm on GPUs, nccl, graph"]
     assert graph.out_of_place.wrong == 0
     assert graph.plan.digest == row.plan.digest
@@ -47,7 +51,7 @@ def test_several_fields_staged(monkeypatch):
     row = found["topocomm on GPUs, staged"]
     assert row.out_of_place.wrong == 0
     assert row.way == "GPU memory, staged through host memory"
-    assert not [name for name in found if "graph" in name]
+    assert not [name for name in found if "graph" in name or "nccl" in name]
 
 
 def test_wrong_results_are_counted(monkeypatch):

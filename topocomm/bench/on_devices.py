@@ -17,6 +17,7 @@ from topocomm.execute.device import Device
 from topocomm.execute.device_staging import StagedCall
 from topocomm.execute.device_values import Tensors
 from topocomm.execute.executor import PreparedCall
+from topocomm.execute.transports.nccl import NCCL_DTYPES, NCCL_OPERATORS, NcclWire
 from topocomm.operators.tensors import as_array, torch_dtype
 from topocomm.planning.collectives import CARRYING
 
@@ -33,8 +34,61 @@ def common_device(comm: Communicator) -> Device | None:
     return mine if all(one[0] for one in told) else None
 
 
-class OnDevices:
-    """A prepared call on tensors of a device; out of place.
+class DeviceMethod:
+    """What ways on a device have in common: out of place, checked and timed to the end of the stream.
+
+    Args:
+        comm: The communicator.
+        problem: What to do.
+        device: Where.
+    """
+
+    in_place = False
+    name = ""
+
+    def __init__(self, comm: Communicator, problem: Problem, device: Device) -> None:
+        self._comm, self._problem, self._device = comm, problem, device
+        self._made: Any = None
+
+    def finish(self) -> None:
+        """Wait until the device is through with what was put on the stream.
+
+        Raises:
+            DeadlineError, RankFailedError: As for any call.
+        """
+        with self._device.current():
+            end = self._device.event()
+            end.record(self._device.stream())
+        self._comm.synchronize()
+        until_s = time.monotonic() + self._comm.settings.timeout_s
+        while not end.query():
+            if time.monotonic() > until_s:
+                raise DeadlineError(f"rank {self._comm.rank}: {self._device.place} is not through with its stream")
+
+    def result(self) -> Fields | None:
+        """As `Method.result`."""
+        made = self._made
+        if made is None:
+            return None
+        self.finish()
+        fields = made if isinstance(made, Mapping) else {self._problem.layout.fields[0].name: made}
+        return {name: as_array(tensor.cpu()) for name, tensor in fields.items()}
+
+    def _tensors(self, arrays: Arrays) -> Tensors:
+        """Tensors of the device that hold the same."""
+        import torch
+
+        made = {}
+        for name, array in arrays.items():
+            raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
+            memory = self._device.memory(raw.numel())
+            memory.copy_(raw)
+            made[name] = memory.view(torch_dtype(array.dtype)).view(array.shape)
+        return made
+
+
+class OnDevices(DeviceMethod):
+    """A prepared call on tensors of a device.
 
     Args:
         comm: The communicator.
@@ -46,17 +100,15 @@ class OnDevices:
         name: The row's, with what moves the messages; known when it is prepared.
     """
 
-    in_place = False
-
     def __init__(self, comm: Communicator, problem: Problem, device: Device, *, graph: bool = False) -> None:
         self.name = "topocomm on GPUs"
         self.way = ""
         self.call: PreparedCall | None = None
-        self._comm, self._problem, self._device, self._graph = comm, problem, device, graph
+        super().__init__(comm, problem, device)
+        self._graph = graph
         self._put: Callable[[], object] = self._call
         self._value: Any = None
         self._target: Any = None
-        self._made: Any = None
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
         """As `Method.prepare`; False where no tensors hold such values, or no graph the call."""
@@ -91,44 +143,41 @@ class OnDevices:
         assert self.call is not None
         self._made = self.call(self._value, out=self._target)
 
-    def finish(self) -> None:
-        """Wait until the device is through with what was put on the stream.
-
-        Raises:
-            DeadlineError, RankFailedError: As for any call.
-        """
-        with self._device.current():
-            end = self._device.event()
-            end.record(self._device.stream())
-        self._comm.synchronize()
-        until_s = time.monotonic() + self._comm.settings.timeout_s
-        while not end.query():
-            if time.monotonic() > until_s:
-                raise DeadlineError(f"rank {self._comm.rank}: {self._device.place} is not through with its stream")
-
-    def result(self) -> Fields | None:
-        """As `Method.result`."""
-        made = self._made
-        if made is None:
-            return None
-        self.finish()
-        fields = made if isinstance(made, Mapping) else {self._problem.layout.fields[0].name: made}
-        return {name: as_array(tensor.cpu()) for name, tensor in fields.items()}
-
     def free(self) -> None:
         """As `Method.free`."""
         if self.call is not None:
             self.call.free()
         self._made = None
 
-    def _tensors(self, arrays: Arrays) -> Tensors:
-        """Tensors of the device that hold the same."""
-        import torch
 
-        made = {}
-        for name, array in arrays.items():
-            raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
-            memory = self._device.memory(raw.numel())
-            memory.copy_(raw)
-            made[name] = memory.view(torch_dtype(array.dtype)).view(array.shape)
-        return made
+class NcclAllReduce(DeviceMethod):
+    """NCCL's own all-reduce on the communicator of our wire, of operators that it has."""
+
+    name = "ncclAllReduce"
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """As `Method.prepare`; False where our messages do not go by NCCL, or it lacks the operator or dtype."""
+        problem, way = self._problem, self._comm.way
+        if way is None or not isinstance(way.wire, NcclWire) or problem.collective != "allreduce" or len(x) != 1:
+            return False
+        (dtype,) = (array.dtype.name for array in x.values())
+        if problem.operator.name not in NCCL_OPERATORS or dtype not in NCCL_DTYPES:
+            return False
+        try:
+            self._reduce = way.wire.all_reduce(dtype, problem.operator.name)
+        except AttributeError:  # CuPy before it had bfloat16
+            return False
+        self._value, self._target = self._tensors(x), self._tensors(out)
+        self._made = self._target
+        (self._sent,), (self._got,) = self._value.values(), self._target.values()
+        return True
+
+    def run(self) -> None:
+        """As `Method.run`."""
+        with self._device.current():
+            self._reduce(self._sent, self._got, self._device.stream())
+
+    def free(self) -> None:
+        """As `Method.free`."""
+        self.finish()
+        self._made = None

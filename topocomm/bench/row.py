@@ -10,7 +10,7 @@ import numpy as np
 from topocomm.bench.bandwidth import bus_factor, gb_per_s
 from topocomm.bench.check import Exact, count_wrong, expected
 from topocomm.bench.method import Method
-from topocomm.bench.on_devices import OnDevices
+from topocomm.bench.on_devices import DeviceMethod, OnDevices
 from topocomm.bench.ours import PLAIN, PREPARED, Ours
 from topocomm.bench.problem import Fields, Problem
 from topocomm.bench.timing import Pace, Timed, Times, measure
@@ -91,7 +91,7 @@ class _Set:
     def __init__(self, method: Method, x: Fields, out: Fields, original: Fields) -> None:
         self.method = method
         self.x, self.out, self._original = x, out, original
-        if isinstance(method, OnDevices):
+        if isinstance(method, DeviceMethod):
             self.timed = Timed(method.run, finish=method.finish)
         else:
             self.timed = Timed(method.run, self._refill) if x is out else Timed(method.run)

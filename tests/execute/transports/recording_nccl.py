@@ -76,7 +76,7 @@ class World:
         gpus: The GPU of each rank; each its own if None.
     """
 
-    NCCL_UINT8 = 1
+    NCCL_UINT8, NCCL_FLOAT32, NCCL_SUM = 1, 7, 0
 
     def __init__(self, size, *, patience_s=30.0, stuck="raise", signed_id=False, version=22703, gpus=None):
         self.size, self.patience_s, self.on_stuck, self.version = size, patience_s, stuck, version
@@ -85,7 +85,7 @@ class World:
         self.streams, self.memories, self.log, self.waits, self.misuse = {}, defaultdict(list), [], [], []
         self.open = defaultdict(list)  # operations of the group that a thread has open, one list per level
         self.posted = defaultdict(lambda: (deque(), deque()))  # (unique id, source, target) -> sends, receives
-        self.ids = []
+        self.ids, self.reduced = [], defaultdict(dict)
         self.comms, self.failures = {}, {}  # comms by (unique id, rank in it)
         self.capturing = False
         self.id_error = self.init_error = self.blocked = self.send_error = None
@@ -258,7 +258,7 @@ class Communicator:
 
     def __init__(self, world, rank, unique_id):
         self.world, self.rank, self.unique_id = world, rank, unique_id
-        self.members, self.queue, self.state = [], deque(), "open"
+        self.members, self.queue, self.state, self.reductions = [], deque(), "open", 0
 
     def check(self):
         if self.state != "open":
@@ -291,6 +291,22 @@ class Communicator:
         world.check_memory(operation)
         world.log.append((kind, self.rank, peer, count))
         world.open[threading.get_ident()][-1].append(operation)
+
+    def allReduce(self, send, receive, count, datatype, op, stream):
+        """Of float32 sums; waits until all ranks have called it."""
+        world = self.world
+        self.check()
+        if (datatype, op) != (world.NCCL_FLOAT32, world.NCCL_SUM) or world.streams[stream].rank != self.rank:
+            raise world.wrong(f"rank {self.rank} reduces type {datatype} by {op} on a stream of another rank, or")
+        values = np.ctypeslib.as_array((ctypes.c_float * count).from_address(send)).copy()
+        self.reductions += 1
+        with world.wake:
+            given = world.reduced[self.unique_id, self.reductions]
+            given[self.rank] = values
+            world.wake.notify_all()
+            world.wake.wait_for(lambda: len(given) == len(self.members), world.patience_s)
+            total = sum(given[rank] for rank in self.members)
+        ctypes.memmove(receive, total.astype(np.float32).ctypes.data, 4 * count)
 
     def check_async_error(self):
         self.world.no_open_group("an error is asked for")
