@@ -17,6 +17,7 @@ import attention.kernels.gpu_states  # noqa: E402, F401
 import topocomm.operators.kernels.gpu_formulas  # noqa: E402
 import topocomm.operators.kernels.gpu_kernel  # noqa: E402
 import topocomm.operators.kernels.gpu_peer  # noqa: E402
+import topocomm.operators.kernels.gpu_rows  # noqa: E402
 
 if _before is None:
     del os.environ["TRITON_INTERPRET"]

@@ -30,6 +30,7 @@ def fake_nccl(size, **options):
     world = World(size, **options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "device_of", devices_of(world))
+        patch.setattr(device, "device_here", lambda index: device.device_of(torch.ones(1)))
         patch.setattr(device_call.DeviceValues, "empty", poisoned(device_call.DeviceValues.empty))
         patch.setattr(nccl_library, "load_nccl", lambda: world)
         yield world

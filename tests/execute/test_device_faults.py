@@ -131,7 +131,7 @@ def test_a_rank_that_does_not_come_is_named_at_the_limit(where, monkeypatch):
         text = run_in(world, body)[0]
         assert ("abort", 0) in world.log
     assert "still waiting for rank 1 (32 bytes from it)" in text
-    assert "rank 0: call 4 (allreduce sum, value float32 [8])" in text
+    assert "rank 0: call 5 (allreduce sum, value float32 [8])" in text
     assert "after 1 s (limit: TOPOCOMM_TIMEOUT_S)" in text
 
 

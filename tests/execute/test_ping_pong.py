@@ -96,8 +96,8 @@ def test_one_rank_is_refused():
         run_local(measure, ranks=1)
 
 
-def test_ranks_on_gpus_are_refused_since_host_memory_tells_nothing_of_their_links():
-    with pytest.raises(TopologyError, match=r"GPU0, GPU1.*threads carries host memory.*CUDA_VISIBLE_DEVICES="):
+def test_ranks_on_gpus_that_torch_does_not_see_are_refused():
+    with pytest.raises(TopologyError, match=r"GPU0, GPU1.*torch sees none on rank 0, 1.*CUDA_VISIBLE_DEVICES="):
         run_local(measure, ranks=2, topology=catalog("dgx-h100"))
 
 

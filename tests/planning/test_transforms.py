@@ -12,7 +12,7 @@ from tests.planning.schedules import any_schedules
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.schedule import Repeat, split_rows
 from topocomm.planning.traffic import busiest_port, rows_sent
-from topocomm.planning.transforms import split_rounds, unrolled
+from topocomm.planning.transforms import joined_rounds, split_rounds, unrolled
 from topocomm.planning.verify import verify
 
 
@@ -76,3 +76,37 @@ def test_rounds_are_cut_only_where_ports_are_too_busy(made, repeat, ports):
     assert busiest_port(cut, ends) <= ports
     assert (cut is schedule) == (busiest_port(schedule, ends) <= ports)
     assert rows_sent(cut) == rows_sent(schedule)
+
+
+@pytest.mark.parametrize("ports", [1, 3, 16])
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_joined_rounds_compute_the_same_in_no_more_rounds(name, ports):
+    for ranks in (1, 2, 5, 8):
+        collective, ends = collective_of(name, ranks, rows=16), [str(rank) for rank in range(ranks)]
+        for build in builds(switch(ranks), collective, 16).values():
+            once = build()
+            joined = joined_rounds(once, ends, ports)
+            verify(joined, collective)
+            assert replay(joined) == replay(once)
+            assert joined.rounds <= once.rounds
+            assert busiest_port(joined, ends) <= max(ports, busiest_port(once, ends))
+            assert rows_sent(joined) == rows_sent(once)
+
+
+@pytest.mark.parametrize(("ports", "rounds"), [(1, 7), (2, 4), (3, 3), (7, 1), (9, 1)])
+def test_a_flat_exchange_takes_as_many_rounds_as_its_ports_need(ports, rounds):
+    ends = [str(rank) for rank in range(8)]
+    for name, times in (("flat", 1), ("direct", 2), ("recursive-doubling", 0)):
+        once = builds(switch(8), collective_of("allreduce", 8), 16)[name]()
+        assert joined_rounds(once, ends, ports).rounds == (times * rounds or 3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_schedules(), st.integers(1, 4))
+def test_nothing_is_read_in_the_joined_round_that_wrote_it(made, ports):
+    schedule = made[0]
+    joined = joined_rounds(schedule, [str(rank) for rank in range(schedule.ranks)], ports)
+    written = {(f.rank, f.out_slot, f.chunk): f.round for f in joined.combine_list()}
+    written |= {(t.dst, t.dst_slot, t.chunk): t.round for t in joined.transfer_list()}
+    for move in joined.transfer_list():
+        assert written.get((move.src, move.src_slot, move.chunk), -1) < move.round

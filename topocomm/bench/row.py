@@ -10,6 +10,7 @@ import numpy as np
 from topocomm.bench.bandwidth import bus_factor, gb_per_s
 from topocomm.bench.check import Exact, count_wrong, expected
 from topocomm.bench.method import Method
+from topocomm.bench.on_devices import DeviceMethod, OnDevices
 from topocomm.bench.ours import PLAIN, PREPARED, Ours
 from topocomm.bench.problem import Fields, Problem
 from topocomm.bench.timing import Pace, Timed, Times, measure
@@ -64,7 +65,7 @@ class Row:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of ours."""
+        """Whether it is one of ours in host memory."""
         return self.name in OURS
 
     @property
@@ -90,8 +91,10 @@ class _Set:
     def __init__(self, method: Method, x: Fields, out: Fields, original: Fields) -> None:
         self.method = method
         self.x, self.out, self._original = x, out, original
-        in_place = x is out
-        self.timed = Timed(method.run, self._refill) if in_place else Timed(method.run)
+        if isinstance(method, DeviceMethod):
+            self.timed = Timed(method.run, finish=method.finish)
+        else:
+            self.timed = Timed(method.run, self._refill) if x is out else Timed(method.run)
 
     def result_after_one_run(self) -> Fields | None:
         """The result of one run on the value itself."""
@@ -132,15 +135,17 @@ def measure_problem(
     prepared = sets[PREPARED, False].method
     assert isinstance(prepared, Ours)
     assert prepared.call is not None
-    plan, way = prepared.call.plan, way_of(prepared.call)
+    executed = dict.fromkeys(OURS, (prepared.call.plan, way_of(prepared.call)))
+    for one in sets.values():
+        if isinstance(one.method, OnDevices) and one.method.call is not None:
+            executed[one.method.name] = one.method.call.plan, one.method.way
     cells = _measure_sets(comm, problem, sets, pace, exact)
     for one in sets.values():
         one.method.free()
     rows = []
     for name in dict.fromkeys(names):
-        is_ours = name in OURS
         both = cells.get((name, False)), cells.get((name, True))
-        rows.append(Row(problem, name, *both, plan if is_ours else None, way if is_ours else None))
+        rows.append(Row(problem, name, *both, *executed.get(name, (None, None))))
     return rows
 
 

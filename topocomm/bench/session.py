@@ -10,6 +10,7 @@ from typing import Any
 from topocomm.bench.alternatives import GatherAndFold, LibraryCollective, UserDefinedOp
 from topocomm.bench.libraries import MpiLibrary, TorchLibrary
 from topocomm.bench.method import Library, Method
+from topocomm.bench.on_devices import NcclAllReduce, OnDevices, common_device
 from topocomm.bench.problem import Problem, make_problem
 from topocomm.bench.registered import find_module, registered_exact, registered_methods, with_values
 from topocomm.bench.row import Row, measure_problem
@@ -55,10 +56,16 @@ def measure_all(comm: Communicator, wanted: Wanted) -> Iterator[list[Row]]:
     module = find_module(wanted.operator.name)
     wanted = replace(wanted, operator=with_values(wanted.operator, module))
 
+    device = common_device(comm)
+
     def alternatives(problem: Problem) -> list[Method]:
+        made: list[Method] = []
+        if device is not None:
+            made += [OnDevices(comm, problem, device, graph=graph) for graph in (False, True)]
+            made.append(NcclAllReduce(comm, problem, device))
         if library is None:
-            return []
-        made: list[Method] = [LibraryCollective(library, problem)]
+            return made
+        made.append(LibraryCollective(library, problem))
         if wanted.collective == "allreduce":
             made += [*registered_methods(module, library), GatherAndFold(library, problem)]
         if isinstance(library, MpiLibrary):

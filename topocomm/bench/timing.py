@@ -44,10 +44,12 @@ class Timed:
     Attributes:
         run: Does it once.
         refill: Called before each block; what it does is not timed.
+        finish: Called after the calls of each block, and timed with them: waits for what they have only begun.
     """
 
     run: Callable[[], object]
     refill: Callable[[], None] = lambda: None
+    finish: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -123,4 +125,5 @@ def _block_us(comm: Communicator, way: Timed, calls: int) -> float:
     began_ns = time.perf_counter_ns()
     for _ in range(calls):
         run()
+    way.finish()
     return (time.perf_counter_ns() - began_ns) / calls / 1e3

@@ -17,7 +17,7 @@ from topocomm.execute.failing import gone_with, write_record
 from topocomm.execute.lanes import BUSY, NOTHING
 from topocomm.execute.log import say, show
 from topocomm.execute.meeting import meet
-from topocomm.execute.preparing import Request, agree, bind_here, plan_for, prepare
+from topocomm.execute.preparing import Request, agree, explained, prepare
 from topocomm.execute.ranges import NO_COLOR, rows_of, shard_edges, shards_record, split_record
 from topocomm.execute.recorder import Recorder
 from topocomm.execute.result_memory import ResultMemory
@@ -318,8 +318,7 @@ class Communicator:
         parts = None if rows is None else tuple(rows)
         if collective == "allgather":
             parts = (rows_of(like),) * self.size
-        request = Request(collective, like, operator, root=root, rows=parts)
-        return plan_for(self, request, bind_here(self, request))
+        return explained(self, Request(collective, like, operator, root=root, rows=parts))
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks that give the same color, ordered by key, then rank; collective over all.

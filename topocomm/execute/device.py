@@ -7,6 +7,7 @@ Everything else takes a `Device`, so that tests run the same code on host memory
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
@@ -85,6 +86,14 @@ class Device:
         """Have the memory of a tensor kept until a stream is through with what it was given so far."""
         tensor.record_stream(stream)
 
+    def graph(self, run: Callable[[], object]) -> Callable[[], object]:
+        """Record what a function puts on the current stream; returns what puts all of it there again."""
+        graph = self._torch.cuda.CUDAGraph()
+        with self._torch.cuda.graph(graph):
+            run()
+        replay: Callable[[], object] = graph.replay
+        return replay
+
     def capturing(self) -> bool:
         """Whether the current stream records a graph: nothing may be asked of the device then."""
         return bool(self._torch.cuda.is_current_stream_capturing())
@@ -103,6 +112,17 @@ def device_of(part: Any) -> Device | None:
     if cupy is not None and isinstance(part, cupy.ndarray):
         return _device(int(part.device.id))
     return None
+
+
+def device_here(index: int | None) -> Device | None:
+    """The device of a number in this process, the current one if None; None without torch or without a device."""
+    try:
+        import torch
+    except ImportError:
+        return None
+    if not torch.cuda.is_available():
+        return None
+    return _device(torch.cuda.current_device() if index is None else index)
 
 
 def visible_devices() -> list[Device]:

@@ -98,6 +98,7 @@ class DeviceCall(PreparedCall):
         assert way.flights is not None, "made where values are not staged"
         self.plan, self.tag = work.plan, work.tag
         self._comm, self._device, self._flights = comm, way.device, way.flights
+        self._wire = way.wire if peer is None else None
         self._structure = structure
         own = 0 if shards is None else shards[work.rank + 1] - shards[work.rank]
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
@@ -199,6 +200,11 @@ class DeviceCall(PreparedCall):
 
     def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
         """The tensors of x and out; where they do not fit, the other ranks are told, who may wait for them."""
+        if self._wire is not None and not self._wire.in_graphs and self._device.capturing():
+            raise TopocommError(
+                f"rank {self._comm.rank}: this call's messages go by {self._wire.name}, and the host waits for them: "
+                "no graph records that"
+            )
         try:
             given = None if out is None or not self._gives else self._taken.given(out)
             self._check_apart(given or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from topocomm.errors import OperatorError
@@ -11,7 +12,10 @@ from topocomm.execute.lanes import Work
 from topocomm.execute.log import say
 from topocomm.execute.peer_lane import PeerPlan
 from topocomm.execute.peer_memory import PeerMemory, find_peers
-from topocomm.execute.transports import nccl_library, torch_wire
+from topocomm.execute.transports import mpi_devices, nccl_library, torch_wire
+from topocomm.execute.transports.mpi import MpiTransport, load_mpi
+from topocomm.execute.transports.mpi_wire import MpiWire, prove
+from topocomm.execute.transports.nccl_library import Facts, mpi_refusal
 from topocomm.execute.transports.nccl_setup import connect, gather_facts, own_facts
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.transports.wire import NoWire, Wire
@@ -43,8 +47,8 @@ class Way:
         """Raise OperatorError where values are on another device than the way was made for."""
         if self.flights is not None and device is not self.device:
             raise OperatorError(
-                f"the value is on {device.place}; this communicator's NCCL or memory is on {self.device.place}, where "
-                "its first value was: all values of one communicator are on one device"
+                f"the value is on {device.place}; this communicator's first value was on {self.device.place}: all "
+                "values of one communicator are on one device"
             )
 
     def peer_plan(self, work: Work) -> PeerPlan | None:
@@ -86,7 +90,9 @@ def find_way(comm: Communicator, device: Device) -> Way:
         return Way(comm, device, NoWire(), "")
     group = comm.transport.device_group
     has_group = torch_wire.device_backend(group) is not None
-    facts = gather_facts(comm.waiting, own_facts(device, group=has_group))
+    mpi = comm.transport if isinstance(comm.transport, MpiTransport) else None
+    why_not = Facts._field_defaults["mpi"] if mpi is None else mpi_devices.refusal(load_mpi())
+    facts = gather_facts(comm.waiting, own_facts(device, group=has_group, mpi=why_not))
     reason = nccl_library.refusal(facts)
     peer, why_not = find_peers(comm, device)
     say(comm.rank, "short values on devices go by one kernel" if peer else f"no kernel runs whole calls: {why_not}")
@@ -97,12 +103,29 @@ def find_way(comm: Communicator, device: Device) -> Way:
         way = Way(comm, device, torch_wire.TorchWire(group, device, comm.settings.timeout_s), reason, peer)
         say(comm.rank, f"values on devices go by a torch process group, since CuPy's NCCL cannot be used: {reason}")
     else:
-        way = Way(comm, device, None, reason, peer)
-        say(comm.rank, f"values on devices are staged through host memory, since NCCL cannot be used: {reason}")
+        wire, no_mpi = _by_mpi(comm, mpi, device, facts)
+        way = Way(comm, device, wire, reason, peer)
+        how = "are staged through host memory" if wire is None else "go by MPI, which takes device memory"
+        say(comm.rank, f"values on devices {how}, since NCCL cannot be used: {reason}{no_mpi}")
     planned = comm.topology.by_id[comm.places[comm.rank]].bus_id
     if planned is not None and device.bus_id not in (None, planned):
         say(comm.rank, f"the values are on GPU {device.bus_id}, the topology has this rank on {planned}: costs are its")
     return way
+
+
+def _by_mpi(
+    comm: Communicator, mpi: MpiTransport | None, device: Device, facts: Sequence[Facts]
+) -> tuple[MpiWire | None, str]:
+    """MPI between devices, if it says and shows that it takes their memory, else what is in the way; collective."""
+    refusal = mpi_refusal(facts)
+    if mpi is None or refusal is not None:
+        return None, f"; nor MPI: {refusal}" if mpi is not None else ""
+    wire = MpiWire(mpi, device, comm.waiting)
+    failure = prove(comm.waiting, device, wire)
+    if failure:
+        wire.close()
+        return None, f"; nor MPI, which says that it takes device memory: {failure}"
+    return wire, ""
 
 
 def own_gpu(topology: Topology, place: str) -> int | None:

@@ -9,25 +9,26 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
 from topocomm.execute.agreement import disagreement
 from topocomm.execute.carrier import carrier
+from topocomm.execute.device import Device
 from topocomm.execute.device_folds import NONE, fold_version
 from topocomm.execute.device_way import find_way
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.local_nodes import LocalNodes
 from topocomm.execute.log import say
+from topocomm.execute.plans import launch_us_of, plan_for
 from topocomm.execute.structure import Structure, describe, shapes_of
 from topocomm.execute.transports.transport import AGREEMENT_TAG
 from topocomm.operators.operator import Layout, Operator, as_operator
 from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
-from topocomm.planning.planner import make_plan
 from topocomm.planning.schedule import split_rows
 from topocomm.planning.transforms import unrolled
 from topocomm.planning.verify import verify
@@ -155,27 +156,6 @@ def _bind_parts(comm: Communicator, request: Request, bound: Bound) -> Bound:
     return bound._replace(layout=layout, value=value, result=result, parts=tuple(count * item for count in counts))
 
 
-def plan_for(comm: Communicator, request: Request, bound: Bound) -> Plan:
-    """The plan of a request; made once."""
-    layout, operator = bound.layout, bound.operator
-    which = (request.collective, request.root, bound.parts, request.order, request.shards)
-    key = (*which, operator, layout.rows, layout.row_bytes, layout.splittable)
-    if key not in comm.plans:
-        comm.plans[key] = make_plan(
-            comm.topology,
-            request.collective,
-            operator=operator,
-            layout=layout,
-            ranks=comm.places,
-            root=request.root,
-            parts=bound.parts,
-            order=request.order,
-            shards=request.shards,
-            cores=_cores(comm),
-        )
-    return comm.plans[key]
-
-
 def _named(operator: Any) -> str:
     """The name of an operator, the same on all ranks for what is none."""
     if operator is None or isinstance(operator, Operator):
@@ -183,40 +163,33 @@ def _named(operator: Any) -> str:
     return type(operator).__name__
 
 
-def _cores(comm: Communicator) -> int:
-    """Cores of the ranks together, if they share one memory."""
-    transport = comm.transport
-    return transport.cores if transport.size > 1 and len(set(transport.hosts)) == 1 else 0
-
-
 def prepare(comm: Communicator, request: Request) -> PreparedCall:
     """Bind and plan, agree with all ranks, and only then set up. A local error is agreed upon too."""
-    comm.recorder.begin(AGREEMENT_TAG)
-    problem: TopocommError | None = None
     claim = {"collective": str(request.collective), "operator": _named(request.operator)}
+    comm.recorder.begin(AGREEMENT_TAG)
     try:
         bound = bind_here(comm, request)
         claim["memory"] = "host" if bound.structure.device is None else "device"
         claim["arrays"] = str(bound.layout)
-        plan = request.plan or plan_for(comm, request, bound)
-        _check_plan(comm, plan, request, bound)
         claim["root"], claim["order"] = str(request.root), request.order
+    except TopocommError as error:
+        _give_up(comm, claim, error)
+    if bound.structure.device is not None and comm.way is None:  # what moves the bytes is what a plan is made for
+        _agree_on(comm, claim)
+        settle(comm, bound.structure.device)
+        comm.recorder.begin(AGREEMENT_TAG)
+    try:
+        folds, no_folds = _device_folds(comm, request, bound)
+        plan = request.plan or plan_for(comm, request, bound, launch_us_of(comm, bound, folded=folds != NONE))
+        _check_plan(comm, plan, request, bound)
         claim["plan"] = plan.digest[:16]
         tensors = bound.structure.gives_tensors
         claim["kernel"] = bound.operator.fold_version(bound.layout, tensors=tensors)
-        device_folds, reason = _device_folds(comm, request, bound)
-        if device_folds is not None:
-            claim["device kernel"] = device_folds
+        if folds is not None:
+            claim["device kernel"] = folds
     except TopocommError as error:
-        problem = error
-        claim["error"] = str(error)
-    name = f"{claim['collective']} {claim['operator']}, {claim.get('arrays', 'no arrays')}"
-    if comm.settings.check != "never":
-        agree(comm, claim, f"the first use of {name}")
-    if problem is not None:
-        if comm.settings.check == "never":
-            comm.fail(problem)  # the others do not know yet
-        raise problem
+        _give_up(comm, claim, error)
+    name = _agree_on(comm, claim)
     tag = comm.next_tag(name)
     say(comm.rank, f"{name}: {plan.summary()}")
     schedule = unrolled(plan.schedule)
@@ -224,7 +197,39 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
     try:
         if bound.structure.device is None:
             return PreparedCall(comm, work, bound.structure, bound.local)
-        return _prepare_on_device(comm, work, request, bound, "" if device_folds != NONE else reason)
+        return _prepare_on_device(comm, work, request, bound, no_folds)
+    except BaseException as error:
+        comm.fail_with(error)
+        raise
+
+
+def explained(comm: Communicator, request: Request) -> Plan:
+    """The plan of a request, without agreement."""
+    bound = bind_here(comm, request)
+    folds, _ = _device_folds(comm, request, bound)
+    return plan_for(comm, request, bound, launch_us_of(comm, bound, folded=folds != NONE))
+
+
+def _agree_on(comm: Communicator, claim: Mapping[str, str]) -> str:
+    """Agree with all ranks on a call, if that is wanted; returns the call in words."""
+    name = f"{claim['collective']} {claim['operator']}, {claim.get('arrays', 'no arrays')}"
+    if comm.settings.check != "never":
+        agree(comm, claim, f"the first use of {name}")
+    return name
+
+
+def _give_up(comm: Communicator, claim: dict[str, str], problem: TopocommError) -> NoReturn:
+    """Raise what is wrong here, or what all ranks find wrong."""
+    _agree_on(comm, {**claim, "error": str(problem)})
+    if comm.settings.check == "never":
+        comm.fail(problem)  # the others do not know yet
+    raise problem
+
+
+def settle(comm: Communicator, device: Device) -> None:
+    """Find out how values on devices travel, where that is not known; collective."""
+    try:
+        comm.way = find_way(comm, device)
     except BaseException as error:
         comm.fail_with(error)
         raise
@@ -233,10 +238,9 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
 def _device_folds(comm: Communicator, request: Request, bound: Bound) -> tuple[str | None, str]:
     """Which folds there are on this rank's device, and why there are none; None for values in host memory."""
     device = bound.structure.device
-    if device is None:
+    if device is None or comm.way is None:
         return None, ""
-    if comm.way is not None:
-        comm.way.check(device)
+    comm.way.check(device)
     if request.collective in CARRYING:
         return "carries", ""
     return fold_version(bound.operator, bound.layout, device)
@@ -247,9 +251,7 @@ def _prepare_on_device(comm: Communicator, work: Work, request: Request, bound: 
     from topocomm.execute.device_call import DeviceCall
     from topocomm.execute.device_staging import StagedCall
 
-    assert bound.structure.device is not None
-    if comm.way is None:
-        comm.way = find_way(comm, bound.structure.device)
+    assert comm.way is not None, "found out before the plan was made"
     peer = comm.way.peer_plan(work)
     if peer is None and (comm.way.wire is None or no_folds):
         if no_folds:

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from topocomm.operators.dtypes import computed, kind, only, whole
 from topocomm.operators.elementwise import Formula, elementwise
-from topocomm.operators.operator import Arrays, Field, Layout, Operator
+from topocomm.operators.operator import Arrays, Field, Layout, Operator, TritonCombine
 from topocomm.operators.row_kernels import row_kernel
 
 A, B = "a", "b"
+MOST_ON_GPU = 16
+"""The largest matrices with a Triton combine."""
 
 
 def _compose(left_a: Any, left_b: Any, right_a: Any, right_b: Any) -> tuple[Any, Any]:
@@ -53,7 +55,7 @@ def AFFINE_MATRIX(d: int) -> Operator:
 
     First the left map, then the right one: (a' a, a' b + b'), as AFFINE. Fields: `a` [*rows, d, d] and `b`
     [*rows, d], floats of one dtype; identity: the unit matrix and 0. Sums run over ascending indices; floats of 16
-    bits are computed with in float32. It has no Triton combine: it does not fold in GPU memory.
+    bits are computed with in float32.
 
     Raises:
         OperatorError: d is no whole number, or less than 1.
@@ -75,7 +77,17 @@ def _affine_matrix(d: int) -> Operator:
         kernel=_kernel,
         default_dims={"d": d},
         refuses=refuses,
+        triton=_triton,
     )
+
+
+def _triton(layout: Layout) -> TritonCombine | None:
+    """None for matrices of which a kernel takes minutes to compile."""
+    if dict(layout.dims)["d"] > MOST_ON_GPU:
+        return None
+    from topocomm.operators.kernels.gpu_rows import compose_matrices
+
+    return TritonCombine("triton.affine_matrix/1", compose_matrices, (dict(layout.dims)["d"],), long=True)
 
 
 def _compose_matrices(left: Arrays, right: Arrays) -> dict[str, NDArray[Any]]:

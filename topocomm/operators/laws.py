@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from topocomm.operators.device_law import folded_on, trial_of
 from topocomm.operators.dtypes import kind, limits
 from topocomm.operators.operator import Layout, Operator, as_operator
 from topocomm.operators.samples import Values, identity_value, sample_layout, samples
@@ -83,8 +85,9 @@ def check_laws(
     Tried are: result shapes and dtypes; that `combine` does not write to its arguments; that it treats every row by
     itself, where the fields have rows; the identity on both sides; associativity, exact for integers and for operators
     that only select, else within rounding (the worst is measured); commutativity, bit for bit, if the operator claims
-    it; and that its kernel agrees with `combine`. Where an operator rounds, values whose result is not finite are only
-    tried for commutativity.
+    it; and that its kernel agrees with `combine`, as does its Triton combine where there is a GPU or Triton's
+    interpreter is on (TRITON_INTERPRET=1 before triton is imported). Where an operator rounds, values whose result is
+    not finite are only tried for commutativity.
 
     Args:
         op: The operator. Its `sample`, if it has one, makes the values; else they are ordinary numbers with ties,
@@ -155,7 +158,7 @@ class _Trial:
                     self._combine(case.a, case.b)
                 self._combine_nothing()
                 found = [self._associativity()]  # first: it tells whether the operator rounds
-                found = [*self._row_by_row(), self._identity(), *found, self._commutativity(), *self._kernel()]
+                found = [*self._row_by_row(), self._identity(), *found, self._commutativity(), *self._kernels()]
         except _Broken as broken:
             return [Law(broken.law, False, broken.detail)], 0.0
         return [Law("shapes", True), Law("purity", True), *found], self._worst_ulp
@@ -292,17 +295,30 @@ class _Trial:
             return Law("commutativity", True, "not claimed" + hint)
         return _law("commutativity", failures, "bit for bit", "though claimed")
 
-    def _kernel(self) -> list[Law]:
-        """That the kernel, if there is one, folds as `combine` does."""
-        if self._op.kernel is None or self._op.kernel(self._layout) is None:
-            return []
+    def _kernels(self) -> list[Law]:
+        """That the kernels, if there are any that run here, fold as `combine` does."""
+        found = []
+        if self._op.kernel is not None and self._op.kernel(self._layout) is not None:
+            found.append(self._folds_alike("kernel", self._op.fold_version(self._layout), self._folded))
+        trial = trial_of(self._op, self._layout)
+        if trial is not None:
+            combine, place = trial
+            try:
+                fold = partial(folded_on, place, self._op, self._layout)
+                found.append(self._folds_alike("Triton", combine.version, fold))
+            except Exception as error:  # noqa: BLE001 - whatever a compiler says of the user's function
+                lines = str(error).strip().splitlines() or [""]
+                found.append(Law("Triton", False, f"it does not run: {type(error).__name__}: {lines[0][:LONGEST]}"))
+        return found
+
+    def _folds_alike(self, name: str, version: str, fold: Callable[[tuple[Values, ...]], Values]) -> Law:
         failures: list[str] = []
         for case in self._cases:
             want = self._combine(self._combine(case.a, case.b), case.c)
-            made = self._folded(case[:3])
+            made = fold(case[:3])
             bad = self._beyond_rounding(self._gap(made, want, [*case[:3], made, want]), case.extreme)
-            failures += self._example(bad, case[:3], "abc", {"kernel": made, "combine": want})
-        return [_law("kernel", failures, self._op.fold_version(self._layout), "differs from combine")]
+            failures += self._example(bad, case[:3], "abc", {name: made, "combine": want})
+        return _law(name, failures, version, "differs from combine")
 
     def _folded(self, values: tuple[Values, ...]) -> Values:
         layout, rows = self._layout, self._layout.rows

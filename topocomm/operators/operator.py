@@ -137,11 +137,13 @@ class TritonCombine(NamedTuple):
     of a row (the product of the named axes; 1 without any) padded to a power of two, and what the padding holds is
     ignored. bool comes as uint8, complex numbers as floats, twice as many. It returns such a tuple, which is rounded to
     the fields' dtypes; multiplications and additions are not fused.
+    `long` is for functions that make much code: operands then follow each other in a loop, which has it once.
     """
 
     version: str
     function: Any
     constants: tuple[int, ...] = ()
+    long: bool = False
 
 
 def fold_task(layout: Layout, rows: int, places: Sequence[int]) -> list[int]:

@@ -11,12 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind, lowest, only, whole
-from topocomm.operators.operator import Arrays, Field, Layout, Operator
+from topocomm.operators.operator import Arrays, Field, Layout, Operator, TritonCombine
 from topocomm.operators.row_kernels import row_kernel
 
 VALUES, PAYLOAD = "values", "payload"
 EMPTY = -1
 """The payload of a place that holds no item."""
+MOST_ON_GPU = 1024
+"""The most items whose merge fits in the registers of a GPU's program."""
 
 
 @cache
@@ -31,7 +33,19 @@ def _topk(k: int) -> Operator:
         default_dims={"k": k},
         refuses=lambda layout: _refuse(layout, k),
         sample=_sample,
+        triton=_triton,
     )
+
+
+def _triton(layout: Layout) -> TritonCombine | None:
+    """A bitonic merge; none for rows that would not fit in the registers of a program."""
+    k, dtype = dict(layout.dims)["k"], layout.fields[0].dtype
+    if k > MOST_ON_GPU:
+        return None
+    from topocomm.operators.kernels.gpu_rows import merge_sorted
+
+    least = 0 if kind(dtype) == "f" else int(lowest(dtype))  # of floats it is -inf
+    return TritonCombine("triton.topk/1", merge_sorted, (k, least, (k - 1).bit_length()), long=True)
 
 
 def TOPK(k: int) -> Operator:
@@ -40,7 +54,7 @@ def TOPK(k: int) -> Operator:
     A value is `values` [*rows, k], floats or integers, sorted from the greatest, and `payload` int64 [*rows, k], 0 or
     more. `topk_value` makes one from any number of items. NaN counts as greatest; of equal values the lower payload
     goes first, so it commutes; -0 counts, and comes out, as +0. Places without an item, and the identity, hold the
-    least value (-inf) with payload -1 and go last. It has no Triton combine: it does not fold in GPU memory.
+    least value (-inf) with payload -1 and go last. On GPUs it folds up to k = 1,024; beyond, in host memory.
 
     Raises:
         OperatorError: k is no whole number, or less than 1.

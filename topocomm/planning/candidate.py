@@ -14,7 +14,7 @@ from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.request import Request
 from topocomm.planning.schedule import Schedule
 from topocomm.planning.scratch import scratch_bytes
-from topocomm.planning.transforms import split_rounds
+from topocomm.planning.transforms import joined_rounds, split_rounds
 from topocomm.planning.verify import Proof, verify
 
 
@@ -29,10 +29,15 @@ class Candidate:
 
 
 def candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> Candidate:
-    """A schedule proved and costed; of objective rounds, its rounds split so that ports keep up."""
+    """A schedule proved and costed; of objective rounds, its rounds split so that ports keep up.
+
+    Where rounds cost something and there are several ports, rounds that need not wait for each other are joined.
+    """
     serialised = request.objective != "rounds"
     if not serialised:
         schedule = split_rounds(schedule, request.endpoints, request.ports)
+    elif request.objective == "auto" and request.launch_us and request.ports > 1:
+        schedule = joined_rounds(schedule, request.endpoints, request.ports)
     proof = verify(
         schedule,
         request.collective,

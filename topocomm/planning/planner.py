@@ -109,6 +109,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
     order: str = "any",
     shards: Sequence[int] | None = None,
     cores: int = 0,
+    launch_us: float | None = None,
     limits: Limits = NO_LIMITS,
 ) -> Plan:
     """The best plan for one collective on one machine.
@@ -132,6 +133,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
             gives 3 ranks the shards 0..2, none, and 3..7. None gives every rank one shard.
         cores: Of ranks that execute the plan in one memory, the cores they have together: objective "auto" then
             compares candidates by what they do there (`memory_cost.py`). 0: by the links.
+        launch_us: What starting a round costs; None: what the topology says of it, nothing where it does not.
         limits: What the plan may use.
 
     Raises:
@@ -167,7 +169,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         port_model or ("loggp" if objective == "auto" else "alpha"),
         cores,
         limits,
-        topology.launch_us or 0.0,
+        (topology.launch_us or 0.0) if launch_us is None else launch_us,
     )
     with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
         return _search(_Machine(topology), request)[0]

@@ -1,8 +1,9 @@
-"""Schedules made of schedules, for the same computation: without `repeat`, with other ranks, with rounds cut apart."""
+"""Schedules made of schedules, for the same computation: without `repeat`, with other ranks, with other rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -128,6 +129,44 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
         owners=schedule.owners,
         nodes=schedule.nodes,
     )
+
+
+def joined_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Schedule:
+    """The same schedule with rounds joined where none of them reads what another wrote, in as few as come of that.
+
+    No endpoint gets over `ports` messages in a joined round, so a flat exchange in P-1 one-port rounds takes
+    ceil((P-1) / ports). A pipelined schedule is returned as it is.
+    """
+    if schedule.repeat is not None:
+        return schedule
+    moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
+    folds: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
+    for move in schedule.transfer_list():
+        moves[move.round].append(move)
+    for fold in schedule.combine_list():
+        folds[fold.round].append(fold)
+    joined, last = np.zeros(schedule.rounds, dtype=np.int32), 0
+    written: set[tuple[int, int, int]] = set()
+    messages: set[tuple[int, int, int]] = set()
+    for round_ in range(schedule.rounds):
+        here = {(move.src, move.dst, move.path) for move in moves[round_]}
+        reads = {(move.src, move.src_slot, move.chunk) for move in moves[round_]}
+        if reads & written or (here and messages and _busiest(messages | here, endpoints) > ports):
+            last, written, messages = last + 1, set(), set()
+        joined[round_] = last
+        messages |= here
+        written |= {(move.dst, move.dst_slot, move.chunk) for move in moves[round_]}
+        written |= {(fold.rank, fold.out_slot, fold.chunk) for fold in folds[round_]}
+    transfers, combines = schedule.transfers.copy(), schedule.combines.copy()
+    transfers[:, 0], combines[:, 0] = joined[transfers[:, 0]], joined[combines[:, 0]]
+    return replace(schedule, rounds=last + 1 if schedule.rounds else 0, transfers=transfers, combines=combines)
+
+
+def _busiest(messages: Iterable[tuple[int, int, int]], endpoints: Sequence[str]) -> int:
+    """The most messages that one endpoint sends, or receives."""
+    sent = Counter(endpoints[src] for src, _, _ in messages)
+    received = Counter(endpoints[dst] for _, dst, _ in messages)
+    return max(*sent.values(), *received.values())
 
 
 def _fits(

@@ -60,6 +60,10 @@ PATH_LATENCY_US = {"PIX": 1.0, "PXB": 1.2, "PHB": 1.4, "NODE": 1.6, "SYS": 2.0, 
 """Device to device over PCIe, by nvidia-smi's codes. PIX is NCCL's PCIe hop; each further level is assumed to
 add 0.2 us, the way between NUMA nodes 0.4 us."""
 
+GROUP_LAUNCH_US = 6.6
+"""Starting a group of messages between devices, which is the launch of a kernel. Assumed: the base latency that NCCL's
+`tuning.cc` has for collectives by LL (ring 6.6 us, tree 6.8), each of which is one launch too."""
+
 _NVLINK_DATASHEET = "NVIDIA datasheets: total per GPU over links"
 _NCCL_CPU = "NCCL src/graph/topo.h, bandwidth between CPUs"
 _PER_LANE = "PCI Express base specification, nominal per lane x 16"

@@ -76,7 +76,7 @@ class World:
         gpus: The GPU of each rank; each its own if None.
     """
 
-    NCCL_UINT8 = 1
+    NCCL_UINT8, NCCL_FLOAT32, NCCL_SUM = 1, 7, 0
 
     def __init__(self, size, *, patience_s=30.0, stuck="raise", signed_id=False, version=22703, gpus=None):
         self.size, self.patience_s, self.on_stuck, self.version = size, patience_s, stuck, version
@@ -84,8 +84,9 @@ class World:
         self.wake = threading.Condition()
         self.streams, self.memories, self.log, self.waits, self.misuse = {}, defaultdict(list), [], [], []
         self.open = defaultdict(list)  # operations of the group that a thread has open, one list per level
-        self.posted = defaultdict(lambda: (deque(), deque()))  # (source, target) -> sends, receives
-        self.comms, self.failures = {}, {}
+        self.posted = defaultdict(lambda: (deque(), deque()))  # (unique id, source, target) -> sends, receives
+        self.ids, self.reduced = [], defaultdict(dict)
+        self.comms, self.failures = {}, {}  # comms by (unique id, rank in it)
         self.capturing = False
         self.id_error = self.init_error = self.blocked = self.send_error = None
         self.ended = set()
@@ -119,8 +120,9 @@ class World:
     def get_unique_id(self):
         if self.id_error is not None:
             raise NcclError(2, self.id_error)
-        self.unique_id = bytes(range(128, 256))
-        return tuple(byte - 256 for byte in self.unique_id) if self.signed_id else self.unique_id
+        unique_id = bytes((number + len(self.ids)) % 256 for number in range(128, 256))
+        self.ids.append(unique_id)
+        return tuple(byte - 256 if byte > 127 else byte for byte in unique_id) if self.signed_id else unique_id
 
     def groupStart(self):
         mine = self.open[threading.get_ident()]
@@ -142,15 +144,18 @@ class World:
             raise TypeError(f"Argument 'commId' has incorrect type (got {type(unique_id).__name__})")
         told = bytes(number & 255 for number in unique_id)
         with self.wake:
-            if size != self.size or told != self.unique_id or rank in self.comms or not 0 <= rank < size:
+            known = told in self.ids and (told, rank) not in self.comms
+            if not known or not 0 <= rank < size <= self.size:
                 raise self.wrong(f"rank order: rank {rank} of {size} is made twice or with another id")
-            if rank != self.rank_here():
+            if size == self.size and rank != self.rank_here():
                 raise self.wrong(f"rank order: rank {self.rank_here()} makes rank {rank}")
             if self.init_error == rank:
                 raise NcclError(2, "NCCL_ERROR_SYSTEM_ERROR: unhandled system error")
-            made = self.comms[rank] = Communicator(self, rank)
+            made = self.comms[told, rank] = Communicator(self, self.rank_here(), told)
             self.wake.notify_all()
-            self.wake.wait_for(lambda: len(self.comms) == size, self.patience_s)
+            others = [(told, other) for other in range(size)]
+            self.wake.wait_for(lambda: all(other in self.comms for other in others), self.patience_s)
+            made.members = [self.comms[other].rank if other in self.comms else None for other in others]
         return made
 
     # How groups go on; under the lock.
@@ -188,13 +193,13 @@ class World:
         """Whether every rank has a group posted that none of the others can go on with, or has ended."""
         if self.on_stuck != "raise":
             return False
-        heads = [bool(comm.queue) or rank in self.ended for rank, comm in self.comms.items()]
-        return len(heads) == self.size and all(heads)
+        waiting = {comm.rank for comm in self.comms.values() if comm.queue}
+        return len(waiting | self.ended) == self.size
 
     def post(self, group):
         for operation in group.operations:
             pair = (operation.rank, operation.peer) if operation.kind == "send" else (operation.peer, operation.rank)
-            sends, receives = self.posted[pair]
+            sends, receives = self.posted[group.comm.unique_id, *pair]
             (sends if operation.kind == "send" else receives).append(operation)
         for pair in list(self.posted):
             sends, receives = self.posted[pair]
@@ -249,8 +254,11 @@ class World:
 
 
 class Communicator:
-    def __init__(self, world, rank):
-        self.world, self.rank, self.queue, self.state = world, rank, deque(), "open"
+    """Of one rank; `rank` and `members` are the world's numbers, what callers say are its own."""
+
+    def __init__(self, world, rank, unique_id):
+        self.world, self.rank, self.unique_id = world, rank, unique_id
+        self.members, self.queue, self.state, self.reductions = [], deque(), "open", 0
 
     def check(self):
         if self.state != "open":
@@ -267,8 +275,10 @@ class Communicator:
         self.check()
         if type(count) is not int or type(pointer) is not int or type(peer) is not int:
             raise world.wrong(f"a count, pointer or peer is no integer: {count!r}, {pointer!r}, {peer!r}")
-        if datatype != world.NCCL_UINT8 or not 0 <= peer < world.size or peer == self.rank or count <= 0:
+        member = self.members[peer] if 0 <= peer < len(self.members) else self.rank
+        if datatype != world.NCCL_UINT8 or member == self.rank or count <= 0:
             raise world.wrong(f"{kind} of {count} of type {datatype} to rank {peer}")
+        peer = member
         if not world.open[threading.get_ident()]:
             raise world.wrong(f"a {kind} outside of a group of its thread")
         found = world.streams.get(stream)
@@ -281,6 +291,22 @@ class Communicator:
         world.check_memory(operation)
         world.log.append((kind, self.rank, peer, count))
         world.open[threading.get_ident()][-1].append(operation)
+
+    def allReduce(self, send, receive, count, datatype, op, stream):
+        """Of float32 sums; waits until all ranks have called it."""
+        world = self.world
+        self.check()
+        if (datatype, op) != (world.NCCL_FLOAT32, world.NCCL_SUM) or world.streams[stream].rank != self.rank:
+            raise world.wrong(f"rank {self.rank} reduces type {datatype} by {op} on a stream of another rank, or")
+        values = np.ctypeslib.as_array((ctypes.c_float * count).from_address(send)).copy()
+        self.reductions += 1
+        with world.wake:
+            given = world.reduced[self.unique_id, self.reductions]
+            given[self.rank] = values
+            world.wake.notify_all()
+            world.wake.wait_for(lambda: len(given) == len(self.members), world.patience_s)
+            total = sum(given[rank] for rank in self.members)
+        ctypes.memmove(receive, total.astype(np.float32).ctypes.data, 4 * count)
 
     def check_async_error(self):
         self.world.no_open_group("an error is asked for")
@@ -295,7 +321,7 @@ class Communicator:
                 self.world.log.append(("abort", self.rank))
                 for sends, receives in self.world.posted.values():
                     for line in (sends, receives):
-                        for operation in [o for o in line if o.rank == self.rank]:
+                        for operation in [o for o in line if o.comm is self]:
                             line.remove(operation)
                 for group in self.queue:
                     group.over = True

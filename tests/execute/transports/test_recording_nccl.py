@@ -16,7 +16,7 @@ class Rank:
     def __init__(self, world, rank):
         self.world, self.device = world, FakeDevice(world, rank)
         self.memory = self.device.memory(64)
-        self.comm = world.NcclCommunicator(world.size, world.unique_id, rank)
+        self.comm = world.NcclCommunicator(world.size, world.ids[0], rank)
         self.stream = self.device.stream()
 
     def at(self, offset=0):

@@ -33,6 +33,8 @@ CASES = {  # operator, dtype, rows, operands
     "welford": (topocomm.WELFORD, "f4", 1 << 20, 8),
     "welford loop": (topocomm.WELFORD, "f8", 1 << 20, 20),
     "affine": (topocomm.AFFINE, "c16", 4096, 3),
+    "topk": (topocomm.TOPK(8), "f4", 1 << 20, 8),
+    "affine matrix": (topocomm.AFFINE_MATRIX(16), "f4", 4096, 3),
     "partials": (LOGSUMEXP, "f4", 4096, 8),
     "partials loop": (LOGSUMEXP, "f4", 32, 9),
 }

@@ -24,7 +24,7 @@ def test_kernels_compile_and_spill_nothing(target, tmp_path):
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
-    assert len(found) == 13
+    assert len(found) == 15
     for name, facts in found.items():
         assert facts["spills"] == 0, name
         assert not facts["fused"], name

@@ -22,7 +22,7 @@ from topocomm.operators.operator import Buffer
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_under_way: list[tuple[Any, Buffer]] = []
+_under_way: list[tuple[Any, Any]] = []
 """Requests that were not complete when their owner let go, with the memory that MPI reads or writes for them."""
 
 CLOSING_BARRIERS = 2
@@ -63,12 +63,20 @@ def _done(request: Any) -> bool:
 
 
 class MpiBatch(Batch):
-    """Persistent requests, receives first."""
+    """Persistent requests, receives first.
+
+    Args:
+        transport: Of the communicator.
+        buffer: What its slices are sent from and received to: an array, or what gives mpi4py memory for a slice.
+        sends: As `Transport.batch`.
+        receives: As there.
+        tag: As there.
+    """
 
     def __init__(
         self,
         transport: MpiTransport,
-        buffer: Buffer,
+        buffer: Any,
         sends: Sequence[Message],
         receives: Sequence[Message],
         tag: int,

@@ -24,6 +24,11 @@ Operation = tuple[Callable[..., None], int, int, int]
 """What is called with the pointer, the bytes and the peer."""
 
 
+NCCL_OPERATORS = ("sum", "prod", "max", "min")
+NCCL_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64")
+"""What NCCL reduces by itself, by names that CuPy's constants have too."""
+
+
 class NcclWire(Wire):
     """One rank's NCCL communicator.
 
@@ -79,6 +84,25 @@ class NcclWire(Wire):
                 raise self._failure(TimeoutError(), peers)
 
         return run if operations else lambda stream: None
+
+    def all_reduce(self, dtype: str, operator: str) -> Callable[[Any, Any, Any], None]:
+        """NCCL's own collective, to measure beside: a function of the value, the result, tensors both, and a stream.
+
+        Args:
+            dtype: One of `NCCL_DTYPES`.
+            operator: One of `NCCL_OPERATORS`.
+
+        Raises:
+            AttributeError: This CuPy has no such dtype.
+        """
+        kind, how = (int(getattr(self._nccl, f"NCCL_{name.upper()}")) for name in (dtype, operator))
+
+        def run(send: Any, receive: Any, stream: Any) -> None:
+            self._usable()
+            where = self._device.pointer(stream)
+            self._handle.allReduce(send.data_ptr(), receive.data_ptr(), send.numel(), kind, how, where)
+
+        return run
 
     def check(self, peers: Sequence[int] = ()) -> None:
         """As `Wire.check`."""

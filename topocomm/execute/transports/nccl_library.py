@@ -24,6 +24,7 @@ class Facts(NamedTuple):
         why: Why there is none.
         multi: Whether this rank allows several ranks on one GPU.
         group: Whether its communicator was made of a torch process group with NCCL or RCCL.
+        mpi: Why its MPI is not given device memory; empty if it says that it takes it.
     """
 
     gpu: str
@@ -32,6 +33,7 @@ class Facts(NamedTuple):
     why: str
     multi: bool
     group: bool = False
+    mpi: str = "the ranks are not joined by MPI"
 
 
 def load_nccl() -> Any:
@@ -84,6 +86,12 @@ def group_refusal(facts: Sequence[Facts]) -> str | None:
     if not all(fact.group for fact in facts):
         return "the communicator was made of no process group with the backend nccl"
     return "ranks share a GPU" if len({fact.gpu for fact in facts}) < len(facts) else None
+
+
+def mpi_refusal(facts: Sequence[Facts]) -> str | None:
+    """Why these ranks do not try to give MPI device memory, in words; None if they do."""
+    told = [f"rank {rank}: {fact.mpi}" for rank, fact in enumerate(facts) if fact.mpi]
+    return "; ".join(told[:4]) or None
 
 
 def _shared_gpu(facts: Sequence[Facts]) -> str | None:

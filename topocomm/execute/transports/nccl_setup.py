@@ -26,12 +26,13 @@ from topocomm.execute.waiting import UnderWay, Waiting
 WHAT = "the set-up of NCCL"
 
 
-def own_facts(device: Device, *, group: bool) -> Facts:
+def own_facts(device: Device, *, group: bool, mpi: str) -> Facts:
     """What this rank tells.
 
     Args:
         device: Where its values are.
         group: Whether its communicator was made of a torch process group with NCCL or RCCL.
+        mpi: Why its MPI is not given device memory; empty if it says that it takes it.
     """
     version, why = None, ""
     try:
@@ -42,7 +43,7 @@ def own_facts(device: Device, *, group: bool) -> Facts:
         why = f"NCCL does not tell its version: {error}"
     address = device.bus_id or f"number {device.index}"
     gpu = device.uuid or "/".join([*process_space(), address])
-    return Facts(gpu, address, version, why, nccl_library.allows_several(), group)
+    return Facts(gpu, address, version, why, nccl_library.allows_several(), group, mpi)
 
 
 def gather_facts(waiting: Waiting, own: Facts) -> list[Facts]:

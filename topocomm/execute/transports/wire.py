@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from topocomm.execute.transports.transport import Message
 
@@ -16,6 +16,8 @@ class Wire(ABC):
     """Device memory between the ranks of one communicator."""
 
     name: str
+    in_graphs: ClassVar[bool] = True
+    """Whether a graph can hold what a group puts on a stream."""
 
     @abstractmethod
     def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:

@@ -205,7 +205,7 @@ def fold_table(layout: Layout, work: Sequence[Work]) -> NDArray[np.int64]:
 def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work]) -> dict[str, Any]:
     """What the kernel is compiled for: its constants by name, and the options of a launch."""
     fields, table = layout.fields, fold_table(layout, work)
-    operands = {len(one.offsets) for one in work}
+    operands = {0} if combine.long else {len(one.offsets) for one in work}
     return tile_options(combine, layout, sum(one.rows for one in work)) | {
         "ALIGNS": tuple(power_that_divides(table[:, 2 + index :: len(fields)]) for index in range(len(fields))),
         "ROW_FACTOR": power_that_divides(table[:, 0]),

@@ -1,0 +1,108 @@
+"""Our row on device memory, with the double of NCCL: that it is checked, named by its way, and timed to its end."""
+
+import pytest
+import torch
+
+from attention import LOGSUMEXP
+from tests.execute.device_jobs import fake_nccl, run_in
+from tests.machines import switch
+from topocomm import SUM, TopocommError, Topology, run_local
+from topocomm.bench.on_devices import OnDevices, common_device
+from topocomm.bench.session import Wanted, measure_all
+from topocomm.bench.timing import Pace, Timed, measure
+from topocomm.execute import device
+from topocomm.execute.transports import nccl_library
+
+QUICK = Pace(iterations=2, warmup=1)
+
+
+def rows(world, collective, operator, topology):
+    wanted = Wanted(collective, operator, (12,), QUICK)
+    return run_in(world, lambda comm: next(measure_all(comm, wanted)), topology=topology)[0]
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "broadcast", "reduce", "reduce_scatter", "allgather", "scan"])
+def test_every_collective_has_a_row_that_is_right(collective):
+    with fake_nccl(2) as world:
+        found = {row.name: row for row in rows(world, collective, SUM, switch(2))}
+    row = found["topocomm on GPUs, nccl"]
+    assert row.out_of_place.wrong == 0
+    assert row.in_place is None
+    assert row.way == "GPU memory, by nccl"
+    assert row.plan.launch_us > 0
+    assert found["topocomm prepared"].plan.launch_us == 0
+    assert not row.is_ours, "the mean bandwidth is of host memory"
+    assert ("ncclAllReduce" in found) is (collective == "allreduce")
+    if "ncclAllReduce" in found:
+        assert found["ncclAllReduce"].out_of_place.wrong == 0
+        assert found["ncclAllReduce"].plan is None
+    graph = found["topocomm on GPUs, nccl, graph"]
+    assert graph.out_of_place.wrong == 0
+    assert graph.plan.digest == row.plan.digest
+
+
+def test_several_fields_staged(monkeypatch):
+    def missing():
+        raise TopocommError("cupy is not installed")
+
+    with fake_nccl(2) as world:
+        monkeypatch.setattr(nccl_library, "load_nccl", missing)
+        found = {row.name: row for row in rows(world, "allreduce", LOGSUMEXP, switch(2))}
+    row = found["topocomm on GPUs, staged"]
+    assert row.out_of_place.wrong == 0
+    assert row.way == "GPU memory, staged through host memory"
+    assert not [name for name in found if "graph" in name or "nccl" in name]
+
+
+def test_wrong_results_are_counted(monkeypatch):
+    result = OnDevices.result
+    monkeypatch.setattr(OnDevices, "result", lambda row: {n: x + 1 for n, x in result(row).items()})
+    with fake_nccl(2) as world:
+        found = {row.name: row for row in rows(world, "allreduce", SUM, switch(2))}
+    assert found["topocomm on GPUs, nccl"].out_of_place.wrong == 24
+
+
+def test_there_is_none_where_a_rank_has_no_device_or_ranks_are_on_cores(monkeypatch):
+    cores = Topology("cores", "test", tuple(d._replace(kind="cpu") for d in switch(2).devices[:2]), ())
+    with fake_nccl(2) as world:
+        assert run_in(world, common_device, topology=cores) == [None, None]
+        here = device.device_here
+        monkeypatch.setattr(device, "device_here", lambda index: None if world.rank_here() else here(index))
+        assert run_in(world, common_device, topology=switch(2)) == [None, None]
+
+
+def test_the_end_of_what_is_begun_is_timed():
+    log = []
+
+    def body(comm):
+        way = Timed(lambda: log.append("run"), finish=lambda: log.append("end"))
+        return measure(comm, [way], Pace(iterations=3, warmup=1))[0]
+
+    times = run_local(body, ranks=1)[0]
+    assert log[-times.calls - 1 :] == ["run"] * times.calls + ["end"]
+
+
+def test_finish_waits_for_the_stream():
+    class Problem:
+        layout = collective = operator = None
+
+    def body(comm):
+        mine = device.device_of(torch.ones(1))
+        asked = []
+        mine.event = lambda: Slow(asked)
+        OnDevices(comm, Problem(), mine).finish()
+        return len(asked)
+
+    class Slow:
+        def __init__(self, asked):
+            self.asked = asked
+
+        def record(self, stream):
+            assert stream is not None
+
+        def query(self):
+            self.asked.append(1)
+            return len(self.asked) > 2
+
+    with fake_nccl(1) as world:
+        assert run_in(world, body, topology=switch(1)) == [3]

@@ -1,0 +1,183 @@
+"""Our row on values in device memory, by whatever moves them there; beside the rows in host memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from topocomm.bench.method import Arrays
+from topocomm.bench.problem import ROOT, Fields, Problem
+from topocomm.errors import DeadlineError, OperatorError
+from topocomm.execute import device as devices
+from topocomm.execute.communicator import Communicator
+from topocomm.execute.device import Device
+from topocomm.execute.device_staging import StagedCall
+from topocomm.execute.device_values import Tensors
+from topocomm.execute.executor import PreparedCall
+from topocomm.execute.transports.nccl import NCCL_DTYPES, NCCL_OPERATORS, NcclWire
+from topocomm.operators.tensors import as_array, torch_dtype
+from topocomm.planning.collectives import CARRYING
+
+STAGED = "staged"
+WORDS = {STAGED: "GPU memory, staged through host memory"}
+
+
+def common_device(comm: Communicator) -> Device | None:
+    """The device of this rank, where all ranks are on GPUs that torch sees; else None on all ranks; collective."""
+    if any(comm.topology.by_id[place].kind != "gpu" for place in comm.places):
+        return None
+    mine = devices.device_here(comm.gpu)
+    told = comm.allgather_bytes(np.array([mine is not None], np.uint8))
+    return mine if all(one[0] for one in told) else None
+
+
+class DeviceMethod:
+    """What ways on a device have in common: out of place, checked and timed to the end of the stream.
+
+    Args:
+        comm: The communicator.
+        problem: What to do.
+        device: Where.
+    """
+
+    in_place = False
+    name = ""
+
+    def __init__(self, comm: Communicator, problem: Problem, device: Device) -> None:
+        self._comm, self._problem, self._device = comm, problem, device
+        self._made: Any = None
+
+    def finish(self) -> None:
+        """Wait until the device is through with what was put on the stream.
+
+        Raises:
+            DeadlineError, RankFailedError: As for any call.
+        """
+        with self._device.current():
+            end = self._device.event()
+            end.record(self._device.stream())
+        self._comm.synchronize()
+        until_s = time.monotonic() + self._comm.settings.timeout_s
+        while not end.query():
+            if time.monotonic() > until_s:
+                raise DeadlineError(f"rank {self._comm.rank}: {self._device.place} is not through with its stream")
+
+    def result(self) -> Fields | None:
+        """As `Method.result`."""
+        made = self._made
+        if made is None:
+            return None
+        self.finish()
+        fields = made if isinstance(made, Mapping) else {self._problem.layout.fields[0].name: made}
+        return {name: as_array(tensor.cpu()) for name, tensor in fields.items()}
+
+    def _tensors(self, arrays: Arrays) -> Tensors:
+        """Tensors of the device that hold the same."""
+        import torch
+
+        made = {}
+        for name, array in arrays.items():
+            raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8).copy())
+            memory = self._device.memory(raw.numel())
+            memory.copy_(raw)
+            made[name] = memory.view(torch_dtype(array.dtype)).view(array.shape)
+        return made
+
+
+class OnDevices(DeviceMethod):
+    """A prepared call on tensors of a device.
+
+    Args:
+        comm: The communicator.
+        problem: What to do.
+        device: Where.
+        graph: Whether the call is recorded once and then replayed.
+
+    Attributes:
+        name: The row's, with what moves the messages; known when it is prepared.
+    """
+
+    def __init__(self, comm: Communicator, problem: Problem, device: Device, *, graph: bool = False) -> None:
+        self.name = "topocomm on GPUs"
+        self.way = ""
+        self.call: PreparedCall | None = None
+        super().__init__(comm, problem, device)
+        self._graph = graph
+        self._put: Callable[[], object] = self._call
+        self._value: Any = None
+        self._target: Any = None
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """As `Method.prepare`; False where no tensors hold such values, or no graph the call."""
+        problem, comm = self._problem, self._comm
+        operator = None if problem.collective in CARRYING else problem.operator
+        try:
+            self._value, self._target = (problem.given(self._tensors(arrays)) for arrays in (x, out))
+            self.call = comm.prepare(problem.collective, like=self._value, operator=operator, root=ROOT)
+        except OperatorError:  # on all ranks: dtypes that torch lacks
+            return False
+        assert comm.way is not None
+        moved = STAGED if comm.way.wire is None or isinstance(self.call, StagedCall) else comm.way.wire.name
+        self.way = WORDS.get(moved, f"GPU memory, by {moved}")
+        self.name = f"topocomm on GPUs, {moved}"
+        if problem.collective == "broadcast" and comm.rank != ROOT:
+            self._value = None
+        if self._graph:
+            if isinstance(self.call, StagedCall) or comm.way.wire is None or not comm.way.wire.in_graphs:
+                return False
+            self.name += ", graph"
+            self.run()  # compiles kernels, makes connections
+            self.finish()
+            with self._device.current():
+                self._put = self._device.graph(self._call)
+        return True
+
+    def run(self) -> None:
+        """As `Method.run`: puts the call on the stream."""
+        self._put()
+
+    def _call(self) -> None:
+        assert self.call is not None
+        self._made = self.call(self._value, out=self._target)
+
+    def free(self) -> None:
+        """As `Method.free`."""
+        if self.call is not None:
+            self.call.free()
+        self._made = None
+
+
+class NcclAllReduce(DeviceMethod):
+    """NCCL's own all-reduce on the communicator of our wire, of operators that it has."""
+
+    name = "ncclAllReduce"
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """As `Method.prepare`; False where our messages do not go by NCCL, or it lacks the operator or dtype."""
+        problem, way = self._problem, self._comm.way
+        if way is None or not isinstance(way.wire, NcclWire) or problem.collective != "allreduce" or len(x) != 1:
+            return False
+        (dtype,) = (array.dtype.name for array in x.values())
+        if problem.operator.name not in NCCL_OPERATORS or dtype not in NCCL_DTYPES:
+            return False
+        try:
+            self._reduce = way.wire.all_reduce(dtype, problem.operator.name)
+        except AttributeError:  # CuPy before it had bfloat16
+            return False
+        self._value, self._target = self._tensors(x), self._tensors(out)
+        self._made = self._target
+        (self._sent,), (self._got,) = self._value.values(), self._target.values()
+        return True
+
+    def run(self) -> None:
+        """As `Method.run`."""
+        with self._device.current():
+            self._reduce(self._sent, self._got, self._device.stream())
+
+    def free(self) -> None:
+        """As `Method.free`."""
+        self.finish()
+        self._made = None

@@ -1,0 +1,160 @@
+"""Ping-pong between two ranks in device memory: by groups of messages on a stream, or staged through host memory.
+
+Groups follow each other on the stream of either rank, and the host waits for the last one only. There and back gives a
+message and the launch of its group; groups one way after the other give the launch alone, as the gap of LogP is
+measured: nobody waits for an answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from topocomm.errors import TopologyError
+from topocomm.execute import device as devices
+from topocomm.execute.awaited import Awaited
+from topocomm.execute.device import Device
+from topocomm.execute.device_way import Way
+from topocomm.execute.preparing import settle
+from topocomm.execute.stream_lane import POLL_S
+from topocomm.execute.transports.transport import GATHER_TAG, Message
+from topocomm.execute.transports.wire import Wire
+from topocomm.execute.waiting import UnderWay
+
+if TYPE_CHECKING:
+    from topocomm.execute.communicator import Communicator
+
+WHAT = "a ping-pong between devices"
+STAGED = "staged"
+
+
+def own_device(comm: Communicator) -> Device | None:
+    """Where this rank measures; None, on all ranks, where ranks sit on no GPUs; collective.
+
+    Raises:
+        TopologyError: Some rank cannot use its GPU.
+    """
+    gpus = list(dict.fromkeys(place for place in comm.places if comm.topology.by_id[place].kind == "gpu"))
+    if not gpus:
+        return None
+    mine = devices.device_here(comm.gpu)
+    told = comm.allgather_bytes(np.array([mine is not None], np.uint8))
+    without = [str(rank) for rank, one in enumerate(told) if not one[0]]
+    if without:
+        raise TopologyError(
+            f"ranks sit on GPUs ({', '.join(gpus[:8])}), and torch sees none on rank {', '.join(without[:8])}: install "
+            "torch with CUDA or ROCm to measure between GPUs, or hide them (CUDA_VISIBLE_DEVICES= or "
+            "ROCR_VISIBLE_DEVICES=) to measure between cores"
+        )
+    return mine
+
+
+def way_of(comm: Communicator, device: Device) -> str:
+    """How values on devices travel between all ranks, and so between any two that are measured; collective."""
+    everyone = comm.split(0)
+    assert everyone is not None
+    with everyone:
+        settle(everyone, device)
+        assert everyone.way is not None
+        return STAGED if everyone.way.wire is None else everyone.way.wire.name
+
+
+class DevicePair:
+    """Two ranks in device memory.
+
+    Args:
+        two: Their communicator.
+        device: Where this rank's memory is.
+        way: What `way_of` says.
+        size_bytes: Of the longest message.
+    """
+
+    def __init__(self, two: Communicator, device: Device, way: str, size_bytes: int) -> None:
+        self._two, self._device = two, device
+        if way == STAGED:
+            two.way = Way(two, device, None, "")
+        else:
+            settle(two, device)
+        assert two.way is not None
+        self._wire = two.way.wire
+        self._memory = device.memory(size_bytes)
+
+    def trips(self, size_bytes: int) -> Callable[[int], float]:
+        """What plays so many trips there and back; returns the time of one way in us."""
+        if self._wire is None:
+            return self._staged(size_bytes)
+        there, back = (self._group(self._wire, size_bytes, sender) for sender in (0, 1))
+        return lambda count: self._timed([there, back], count) / 2
+
+    def launches(self, size_bytes: int) -> Callable[[int], float] | None:
+        """What plays so many groups one way; returns the time of one in us. None where nothing is launched."""
+        if self._wire is None:
+            return None
+        there = self._group(self._wire, size_bytes, 0)
+        return lambda count: self._timed([there], count)
+
+    def _group(self, wire: Wire, size_bytes: int, sender: int) -> Callable[[Any], None]:
+        message = [Message(1 - self._two.rank, ((0, size_bytes),))]
+        sends = self._two.rank == sender
+        return wire.group(self._memory, message if sends else [], [] if sends else message)
+
+    def _timed(self, groups: list[Callable[[Any], None]], count: int) -> float:
+        two = self._two
+        two.enter()
+        try:
+            with self._device.current():
+                stream = self._device.stream()
+                began_ns = time.perf_counter_ns()
+                for _ in range(count):
+                    for group in groups:
+                        group(stream)
+                end = _End(two, self._device, stream)
+            number = two.recorder.begin(GATHER_TAG)
+            two.waiting.for_call(UnderWay(end, GATHER_TAG, number, WHAT))
+        except BaseException as error:
+            two.fail_with(error)
+            raise
+        finally:
+            two.leave()
+        return (time.perf_counter_ns() - began_ns) / count / 1e3
+
+    def _staged(self, size_bytes: int) -> Callable[[int], float]:
+        value = self._memory[:size_bytes]
+        there, back = (self._two.prepare("broadcast", like=value, root=root) for root in (0, 1))
+
+        def play(count: int) -> float:
+            began_ns = time.perf_counter_ns()
+            for _ in range(count):
+                there(value, out=value)
+                back(value, out=value)
+            return (time.perf_counter_ns() - began_ns) / count / 2e3
+
+        return play
+
+
+class _End:
+    """The end of what was put on a stream, as something to wait for."""
+
+    def __init__(self, two: Communicator, device: Device, stream: Any) -> None:
+        assert two.way is not None
+        assert two.way.wire is not None
+        self._wire, self._peers = two.way.wire, [Message(1 - two.rank, ())]
+        self._event = device.event()
+        self._event.record(stream)
+
+    def advance(self, timeout_s: float) -> bool:
+        """Wait a little; whether it is over."""
+        until_s = time.monotonic() + timeout_s
+        while not self._event.query():
+            self._wire.check([peer.peer for peer in self._peers])
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def awaited(self) -> Awaited:
+        """The other rank."""
+        return Awaited(None, self._peers, self._peers)

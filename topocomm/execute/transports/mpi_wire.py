@@ -1,0 +1,152 @@
+"""Device memory by MPI, where the library takes pointers to it.
+
+MPI knows no streams. So the host waits for the stream before messages start, and for the messages before it puts what
+follows on the stream, with the time limits of every wait; no graph can hold that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakSet
+
+from topocomm.errors import DeadlineError, TopocommError
+from topocomm.execute.agreement import gather_texts
+from topocomm.execute.awaited import Awaited
+from topocomm.execute.device import Device
+from topocomm.execute.transports.mpi import MpiBatch, MpiTransport, load_mpi
+from topocomm.execute.transports.transport import DEVICE_TAG, Message
+from topocomm.execute.transports.wire import Wire
+from topocomm.execute.waiting import UnderWay, Waiting
+
+POLL_S = 0.00002
+PROOF_BYTES = (8, 1 << 16)
+"""Of the messages of the proof: one that libraries send at once, one that they ask for first."""
+PROOF_S = 10.0
+"""How long they may take, between ranks that have just agreed."""
+WHAT = "the proof that MPI takes device memory"
+
+
+class MpiWire(Wire):
+    """One rank's end.
+
+    Args:
+        transport: Of the communicator.
+        device: Where the memory is.
+        waiting: How the communicator waits.
+    """
+
+    name = "mpi"
+    in_graphs = False
+
+    def __init__(self, transport: MpiTransport, device: Device, waiting: Waiting) -> None:
+        self._transport, self._device, self._waiting = transport, device, waiting
+        self._batches: WeakSet[MpiBatch] = WeakSet()
+        self._closed = ""
+        self.limit_s: float | None = None
+
+    def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:
+        """As `Wire.group`; returns when the messages are through."""
+        sends, receives = (
+            [Message(message.peer, (part,)) for message in messages for part in message.ranges if part[1]]
+            for messages in (sends, receives)
+        )
+        if not sends and not receives:
+            return lambda stream: None
+        batch = MpiBatch(self._transport, _Memory(arena), sends, receives, DEVICE_TAG)
+        self._batches.add(batch)
+        event, waiting = self._device.event(), self._waiting
+
+        def run(stream: Any) -> None:
+            if self._closed:
+                raise TopocommError(f"rank {self._transport.rank}: MPI takes no device memory now: {self._closed}")
+            event.record(stream)
+            number = waiting.recorder.calls
+            waiting.for_call(UnderWay(_Stage(event, batch), waiting.recorder.tag(number), number), self.limit_s)
+
+        return run
+
+    def check(self, peers: Sequence[int] = ()) -> None:
+        """Nothing: errors of MPI are raised where messages are awaited."""
+
+    def abort(self) -> None:
+        """As `Wire.abort`; nobody waits any more, and MPI cannot be told to end messages."""
+        self._closed = self._closed or "it was aborted"
+
+    def close(self) -> None:
+        """As `Wire.close`."""
+        self._closed = self._closed or "it was closed"
+        for batch in list(self._batches):
+            batch.free()
+
+
+def prove(waiting: Waiting, device: Device, wire: MpiWire) -> str:
+    """Send device memory round all ranks and look what came; why it does not do, empty if it does; collective.
+
+    Raises:
+        DeadlineError, RankFailedError: A rank is gone, or does not say what it found.
+    """
+    try:
+        found = _try(waiting, device, wire)
+    except (DeadlineError, load_mpi().Exception) as error:
+        found = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    told = [text.decode() for text in gather_texts(waiting, found.encode(), what=WHAT)]
+    return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(told) if text)
+
+
+def _try(waiting: Waiting, device: Device, wire: MpiWire) -> str:
+    """What is wrong with the bytes that came from the rank before; empty if nothing is."""
+    import torch
+
+    rank, size = waiting.transport.rank, waiting.transport.size
+    wire.limit_s = min(PROOF_S, waiting.timeout_s)
+    try:
+        for size_bytes in PROOF_BYTES:
+            pattern = (torch.arange(size_bytes) * 31 % 251).to(torch.uint8)
+            with device.current():
+                memory = device.memory(2 * size_bytes)
+                memory[:size_bytes].copy_(pattern + rank % 4)
+                memory[size_bytes:].fill_(255)
+                there, before = (rank + 1) % size, (rank - 1) % size
+                sends, receives = [Message(there, ((0, size_bytes),))], [Message(before, ((size_bytes, size_bytes),))]
+                wire.group(memory, sends, receives)(device.stream())
+                if not torch.equal(memory[size_bytes:].cpu(), pattern + before % 4):
+                    return f"of {size_bytes} bytes of device memory others came than rank {before} sent"
+    finally:
+        wire.limit_s = None
+    return ""
+
+
+class _Memory:
+    """Bytes of a device as mpi4py takes them, by address; what keeps it keeps them."""
+
+    def __init__(self, arena: Any) -> None:
+        self._arena, self._base, self._buffer = arena, int(arena.data_ptr()), load_mpi().buffer
+
+    def __getitem__(self, part: slice) -> Any:
+        return self._buffer.fromaddress(self._base + part.start, part.stop - part.start)
+
+
+class _Stage:
+    """A group under way: first what was on the stream before it, then its messages."""
+
+    def __init__(self, event: Any, batch: MpiBatch) -> None:
+        self._event, self._batch, self._started = event, batch, False
+
+    def advance(self, timeout_s: float) -> bool:
+        """Wait a little; whether it is over."""
+        until_s = time.monotonic() + timeout_s
+        while not self._started:
+            if self._event.query():
+                self._batch.start()
+                self._started = True
+            elif time.monotonic() >= until_s:
+                return False
+            else:
+                time.sleep(POLL_S)
+        return self._batch.wait(max(0.0, until_s - time.monotonic()))
+
+    def awaited(self) -> Awaited:
+        """The messages; nobody's while the stream is not there."""
+        return Awaited(None, *(self._batch.pending() if self._started else ((), ())))

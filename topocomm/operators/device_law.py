@@ -1,0 +1,60 @@
+"""Folds of an operator's Triton combine, for comparing them with `combine` where the kernel can run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, TritonCombine
+
+Values = Mapping[str, NDArray[Any]]
+
+
+def trial_of(operator: Operator, layout: Layout) -> tuple[TritonCombine, str] | None:
+    """The operator's Triton combine for a layout, and the device where it can be tried.
+
+    None without one, without a GPU where Triton's interpreter is off, and where torch or triton is missing.
+    """
+    if operator.triton is None:
+        return None
+    try:
+        import torch
+
+        from topocomm.operators.kernels import gpu
+        from topocomm.operators.kernels.gpu_floats import INTERPRETED
+    except ImportError:  # both are optional
+        return None
+    if not INTERPRETED.value and not torch.cuda.is_available():
+        return None
+    place = "cpu" if INTERPRETED.value else "cuda"
+    combine = gpu.usable(operator, layout, place)
+    return None if combine is None else (combine, place)
+
+
+def folded_on(place: str, operator: Operator, layout: Layout, values: Sequence[Values]) -> dict[str, NDArray[Any]]:
+    """The left fold of values by the operator's Triton combine.
+
+    Args:
+        place: "cuda", or "cpu" for Triton's interpreter.
+        operator: Whose combine.
+        layout: Of the values.
+        values: Arrays [*rows, *dims] by field.
+    """
+    import torch
+
+    from topocomm.operators.kernels import gpu
+
+    rows = layout.rows
+    size = -(-layout.packed_bytes(rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    buffer = np.zeros((len(values) + 1) * size, np.uint8)
+    for slot, value in enumerate(values):
+        for name, view in layout.views(buffer, slot * size, rows).items():
+            view[...] = value[name].reshape(view.shape)
+    memory = torch.from_numpy(buffer).to(place)
+    target = len(values) * size
+    gpu.bind_device_folds(operator, layout, memory, [(rows, [slot * size for slot in range(len(values))], target)])()
+    found = layout.views(memory.cpu().numpy(), target, rows)
+    return {name: found[name].reshape(values[0][name].shape) for name in found}
