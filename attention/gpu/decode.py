@@ -10,6 +10,7 @@ import torch
 from attention.gpu.archs import arch_of
 from attention.gpu.decode_inputs import Seen, check_inputs, check_out
 from attention.gpu.decode_table import cut_for, problem_of, splits_for
+from attention.gpu.slopes import slopes_on
 from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
@@ -189,12 +190,6 @@ def arrivals(device: torch.device, count: int) -> torch.Tensor:
         if not (on_gpu and torch.cuda.is_current_stream_capturing()):  # a graph's memory is the graph's
             _arrivals[key] = known
     return known
-
-
-@cache
-def slopes_on(device: torch.device, slopes: tuple[float, ...] | None) -> torch.Tensor | None:
-    """The slopes as float32 on a device; kept."""
-    return None if slopes is None else torch.tensor(slopes, dtype=torch.float32, device=device)
 
 
 def _scratch(device: torch.device, rows: int, d_v: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -27,6 +27,7 @@ from attention.gpu.prefill_inputs import (
 from attention.gpu.prefill_kernel import prefill_kernel
 from attention.gpu.prefill_packing import Packing, packing_of
 from attention.gpu.prefill_table import Tile, problem_of, tile_for
+from attention.gpu.slopes import slopes_on
 from attention.gpu.visits import Visits, visits_of
 from attention.gpu.widths import pieces
 from attention.partial import Partial
@@ -223,9 +224,6 @@ def _launch(call: _Call) -> None:
     lists, list_strides = ([None] * 6, [0, 0, 0]) if visits is None else (visits, _steps(visits))
     scale = spec.scale_for(d)
     bent = spec.softcap is not None or spec.alibi_slopes is not None
-    slopes = None
-    if spec.alibi_slopes is not None:
-        slopes = torch.tensor(spec.alibi_slopes, dtype=torch.float32).to(q.device, non_blocking=True)
     if blocks * pairs == 0:
         return
     with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
@@ -236,7 +234,7 @@ def _launch(call: _Call) -> None:
             *call.result,
             placing.lengths,
             *((None, None) if packing is None else (packing.cu_q, packing.cu_k)),
-            slopes,
+            slopes_on(q.device, spec.alibi_slopes),
             *lists,
             q_len,
             n,
