@@ -235,8 +235,8 @@ def test_ranks_that_are_not_all_on_gpus_are_named(monkeypatch):
                 method(*arguments, comm)
         return True
 
-    with playing(2) as world:
-        monkeypatch.setattr(where, "_held", lambda x: world.rank_here() == 0)
+    with playing(2) as world, monkeypatch.context() as patch:  # undone before what it stands on is
+        patch.setattr(where, "_held", lambda x: world.rank_here() == 0)
         assert all(run_in(world, body))
 
 
