@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import sys
 
 import pytest
 
@@ -9,3 +10,13 @@ import pytest
 def _records(tmp_path_factory):
     """Records of failures that tests make go with the tests."""
     os.environ.setdefault("TOPOCOMM_RECORD_DIR", str(tmp_path_factory.mktemp("records")))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_gpu_is_left_behind():
+    """Stand-ins for GPUs are gone when the tests of a file are: a patch undone in the wrong order would stay."""
+    yield
+    asked = {"attention.gpu.where": "_held", "topocomm.execute.device": "device_of"}
+    for module, name in asked.items():
+        if module in sys.modules:
+            assert getattr(sys.modules[module], name).__module__ == module, f"{module}.{name} is still a stand-in"

@@ -45,8 +45,8 @@ def test_several_fields_staged(monkeypatch):
     def missing():
         raise TopocommError("cupy is not installed")
 
-    with fake_nccl(2) as world:
-        monkeypatch.setattr(nccl_library, "load_nccl", missing)
+    with fake_nccl(2) as world, monkeypatch.context() as patch:
+        patch.setattr(nccl_library, "load_nccl", missing)
         found = {row.name: row for row in rows(world, "allreduce", LOGSUMEXP, switch(2))}
     row = found["topocomm on GPUs, staged"]
     assert row.out_of_place.wrong == 0
@@ -64,10 +64,10 @@ def test_wrong_results_are_counted(monkeypatch):
 
 def test_there_is_none_where_a_rank_has_no_device_or_ranks_are_on_cores(monkeypatch):
     cores = Topology("cores", "test", tuple(d._replace(kind="cpu") for d in switch(2).devices[:2]), ())
-    with fake_nccl(2) as world:
+    with fake_nccl(2) as world, monkeypatch.context() as patch:
         assert run_in(world, common_device, topology=cores) == [None, None]
         here = device.device_here
-        monkeypatch.setattr(device, "device_here", lambda index: None if world.rank_here() else here(index))
+        patch.setattr(device, "device_here", lambda index: None if world.rank_here() else here(index))
         assert run_in(world, common_device, topology=switch(2)) == [None, None]
 
 

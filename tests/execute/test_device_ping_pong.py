@@ -111,9 +111,9 @@ def test_devices_measure_in_earnest_and_plans_take_the_figures_over(staged, monk
 
 @pytest.mark.usefixtures("quick")
 def test_a_rank_without_its_gpu_is_named(monkeypatch):
-    with fake_nccl(3) as world:
+    with fake_nccl(3) as world, monkeypatch.context() as patch:
         here = device.device_here
-        monkeypatch.setattr(device, "device_here", lambda index: None if world.rank_here() == 1 else here(index))
+        patch.setattr(device, "device_here", lambda index: None if world.rank_here() == 1 else here(index))
         with pytest.raises(TopologyError, match=r"torch sees none on rank 1: install torch"):
             run_in(world, measure, topology=switch(3))
 
