@@ -16,6 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from attention.gpu.capped_kernel import capped
 from attention.gpu.rows_kernel import load_rows, store_rows
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -207,8 +208,7 @@ def decode_kernel(
             scores = tl.dot(q1, tl.trans(k1), scores, input_precision="ieee")
         scores = scores * factor  # in units of log2, if nothing else happens to them
         if SOFTCAP:
-            # tanh(x) = 1 - 2 / (e^2x + 1), which is -1 and 1 in the limits
-            scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2_E / softcap)) + 1.0))
+            scores = capped(scores, softcap)
         seen = there[None, :]
         if POSITIONS:
             behind = where_q[:, None] - where_k[None, :]

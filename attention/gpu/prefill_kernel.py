@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from attention.gpu.capped_kernel import capped
 from attention.gpu.rows_kernel import load_rows
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -266,8 +267,7 @@ def prefill_kernel(
             if not FOLDED:
                 scores = scores * scale
                 if SOFTCAP:
-                    # tanh(x) = 1 - 2 / (e^2x + 1), which is -1 and 1 in the limits
-                    scores = softcap * (1.0 - 2.0 / (tl.exp2(scores * (2.0 * LOG2_E / softcap)) + 1.0))
+                    scores = capped(scores, softcap)
                 if slopes is not None:
                     scores = scores - slope * tl.abs(row_at[:, None] - key_at[None, :]).to(tl.float32)
                 scores = scores * LOG2_E
