@@ -122,8 +122,8 @@ class DeviceCall(PreparedCall):
     def input(self) -> Any:
         """The user's structure with arrays that are the send buffer, always the same.
 
-        Fill them on the stream that makes the call and pass `call.input` to skip the packing copy. None where the plan
-        splits the payload in several chunks.
+        Fill them on the stream that makes the call and pass `call.input` to skip the packing copy. None where the value
+        has no place of its own: a plan by messages that splits it in several chunks.
         """
         return self._input
 

@@ -18,8 +18,8 @@ from topocomm.execute import device as devices
 from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device
 from topocomm.execute.device_way import Way
+from topocomm.execute.events import reached
 from topocomm.execute.preparing import settle
-from topocomm.execute.stream_lane import POLL_S
 from topocomm.execute.transports.transport import GATHER_TAG, Message
 from topocomm.execute.transports.wire import Wire
 from topocomm.execute.waiting import UnderWay
@@ -147,13 +147,7 @@ class _End:
 
     def advance(self, timeout_s: float) -> bool:
         """Wait a little; whether it is over."""
-        until_s = time.monotonic() + timeout_s
-        while not self._event.query():
-            self._wire.check([peer.peer for peer in self._peers])
-            if time.monotonic() >= until_s:
-                return False
-            time.sleep(POLL_S)
-        return True
+        return reached(self._event, timeout_s, lambda: self._wire.check([peer.peer for peer in self._peers]))
 
     def awaited(self) -> Awaited:
         """The other rank."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topocomm.errors import DeadlineError, TopocommError
+from topocomm.errors import TopocommError
 from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device
 from topocomm.execute.device_way import Way
+from topocomm.execute.events import await_event, reached
 from topocomm.execute.transports.transport import Message
 from topocomm.execute.transports.wire import Wire
 from topocomm.operators.operator import ALIGNMENT_BYTES, Buffer
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 GROUPS_KEPT = 16
 """Groups of messages kept for calls with the same tensors: a ring takes turns with few."""
-POLL_S = 0.0001
 Ranges = Sequence[tuple[int, int]]
 Places = Sequence[Any] | None
 
@@ -85,9 +84,9 @@ class DeviceShift:
             self._captured = device.capturing()
             if not self._captured:
                 self._flights.look()
-            self._now, self._receives = self._exchange(sends, receives), receives
-            if self._captured and not getattr(self._wire, "in_graphs", True):
+            elif not self._wire.in_graphs:
                 raise TopocommError(f"shift by {self._wire.name}: no graph records it; call it outside of the capture")
+            self._now, self._receives = self._exchange(sends, receives), receives
             if self._captured:  # a graph has one stream, on which nothing is asked
                 self._put(self._now, sends, device.stream())
                 return
@@ -118,13 +117,7 @@ class DeviceShift:
 
     def advance(self, timeout_s: float) -> bool:
         """As `DeviceLane.advance`."""
-        until_s = time.monotonic() + timeout_s
-        while not self._mark.query():
-            self._wire.check(self.ranks)
-            if time.monotonic() >= until_s:
-                return False
-            time.sleep(POLL_S)
-        return True
+        return reached(self._mark, timeout_s, lambda: self._wire.check(self.ranks))
 
     def awaited(self) -> Awaited:
         """All messages of the call: a device does not say how far it is."""
@@ -246,11 +239,4 @@ class PinnedShift:
         return known[:size]
 
     def _await(self, event: Any) -> None:
-        until_s = time.monotonic() + self._timeout_s
-        while not event.query():
-            if time.monotonic() > until_s:
-                raise DeadlineError(
-                    f"rank {self._rank}: {self._device.place} is not through with what was put on its stream before "
-                    f"this shift after {self._timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
-                )
-            time.sleep(POLL_S)
+        await_event(event, self._timeout_s, self._device, self._rank, "this shift")

@@ -6,15 +6,15 @@ waits for the value, so these calls do not run ahead of the device; the copy of 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from topocomm.errors import DeadlineError, OperatorError, TopocommError
+from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.device import Device
 from topocomm.execute.device_call import DeviceValues, TensorShapes
 from topocomm.execute.device_values import Tensors
+from topocomm.execute.events import await_event
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.handle import Handle
 from topocomm.execute.lanes import Span, Work
@@ -25,8 +25,6 @@ from topocomm.operators.tensors import as_array
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
-
-POLL_S = 0.00002
 
 
 class StagedCall(PreparedCall):
@@ -106,15 +104,7 @@ class StagedCall(PreparedCall):
             raise
 
     def _await(self, event: Any) -> None:
-        limit_s = self._comm.settings.timeout_s
-        until_s = time.monotonic() + limit_s
-        while not event.query():
-            if time.monotonic() > until_s:
-                raise DeadlineError(
-                    f"rank {self._comm.rank}: {self._device.place} is not through with what was put on its stream "
-                    f"before this call after {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
-                )
-            time.sleep(POLL_S)
+        await_event(event, self._comm.settings.timeout_s, self._device, self._comm.rank, "this call")
 
     def _hand_over(self, given: Tensors | None, out: Any) -> Any:
         """The result on the device."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +9,9 @@ from typing import Any
 from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device
 from topocomm.execute.device_folds import identity_tensors
+from topocomm.execute.events import reached
 from topocomm.execute.lanes import Lane, Work
 from topocomm.execute.transports.transport import Message
-
-POLL_S = 0.0001
 
 
 class StreamLane(Lane):
@@ -53,13 +51,7 @@ class StreamLane(Lane):
 
     def advance(self, timeout_s: float) -> bool:
         """Whether the device is through with what was marked, or is so within about `timeout_s`."""
-        until_s = time.monotonic() + timeout_s
-        while not self._event.query():
-            self.check()
-            if time.monotonic() >= until_s:
-                return False
-            time.sleep(POLL_S)
-        return True
+        return reached(self._event, timeout_s, self.check)
 
     def awaited(self) -> Awaited:
         """All that this rank exchanges in the call: a device does not say how far it is."""

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from topocomm.operators.device_law import folded_on, trial_of
-from topocomm.operators.dtypes import kind, limits
+from topocomm.operators.differences import LONGEST, differs, first_row, real, rounded, show, wide
+from topocomm.operators.dtypes import limits
 from topocomm.operators.operator import Layout, Operator, as_operator
 from topocomm.operators.samples import Values, identity_value, sample_layout, samples
 
@@ -20,8 +21,6 @@ TOLERANCE_ULP = 32.0
 
 FEWEST = 32
 """Samples that show whether an operator rounds."""
-LONGEST = 160
-"""Characters of an array in a counterexample."""
 
 
 class Law(NamedTuple):
@@ -171,11 +170,11 @@ class _Trial:
         for side, value, copy in zip(("left", "right"), given, copies, strict=True):
             for name, array in value.items():
                 if array.tobytes() != copy[name].tobytes():
-                    row = _first(_differs(array, copy[name]), self._op.splittable)
+                    row = first_row(differs(array, copy[name]), self._op.splittable)
                     raise _Broken(
                         "purity",
                         f"combine writes to field {name!r} of its {side} argument: "
-                        f"{_show(copy[name], row)} became {_show(array, row)}",
+                        f"{show(copy[name], row)} became {show(array, row)}",
                     )
         self._check_form(made, given[0])
         return {f.name: np.asarray(made[f.name]).reshape(left[f.name].shape) for f in self._layout.fields}
@@ -227,15 +226,15 @@ class _Trial:
         rows = self._layout.rows
         exact, odd, ulp = np.zeros(rows, bool), np.zeros(rows, bool), np.zeros(rows)
         for f in self._layout.fields:
-            unequal = _differs(left[f.name], right[f.name], zeros=False)
-            if not _rounded(f.dtype):
+            unequal = differs(left[f.name], right[f.name], zeros=False)
+            if not rounded(f.dtype):
                 exact |= self._any(unequal)
                 continue
-            one, other = _wide(left[f.name]), _wide(right[f.name])
+            one, other = wide(left[f.name]), wide(right[f.name])
             finite = np.isfinite(one) & np.isfinite(other)
             odd |= self._any(unequal & ~finite)
             apart = self._flat(np.where(unequal & finite, np.abs(one - other), 0)).max(axis=1, initial=0)
-            ulp = np.maximum(ulp, apart / (float(limits(_real(f.dtype)).eps) * scale))
+            ulp = np.maximum(ulp, apart / (float(limits(real(f.dtype)).eps) * scale))
         return _Gap(exact, odd, ulp, scale)
 
     def _beyond_rounding(self, gap: _Gap, extreme: bool) -> NDArray[np.bool_]:
@@ -340,23 +339,23 @@ class _Trial:
     def _finite(self, value: Values) -> NDArray[np.bool_]:
         found = np.ones(self._layout.rows, bool)
         for array in value.values():
-            if _rounded(array.dtype):
-                found &= self._flat(np.isfinite(_wide(array))).all(axis=1)
+            if rounded(array.dtype):
+                found &= self._flat(np.isfinite(wide(array))).all(axis=1)
         return found
 
     def _greatest(self, value: Values) -> NDArray[np.float64]:
         """The greatest finite magnitude of every row; at least the least normal number."""
         found = np.full(self._layout.rows, np.finfo(np.float32).tiny, np.float64)
         for array in value.values():
-            if _rounded(array.dtype):
-                size = np.abs(_wide(array))
+            if rounded(array.dtype):
+                size = np.abs(wide(array))
                 found = np.maximum(found, self._flat(np.where(np.isfinite(size), size, 0)).max(axis=1, initial=0))
         return found
 
     def _unequal(self, one: Values, other: Values, *, zeros: bool) -> NDArray[np.bool_]:
         found = np.zeros(self._layout.rows, bool)
         for name in one:
-            found |= self._any(_differs(one[name], other[name], zeros=zeros))
+            found |= self._any(differs(one[name], other[name], zeros=zeros))
         return found
 
     def _example(
@@ -371,7 +370,7 @@ class _Trial:
         return sorted(texts, key=len)[:1]
 
     def _told(self, value: Values, row: int | None) -> str:
-        parts = [f"{name} {_show(array, row)}" for name, array in value.items()]
+        parts = [f"{name} {show(array, row)}" for name, array in value.items()]
         return parts[0].split(" ", 1)[1] if len(parts) == 1 else f"({', '.join(parts)})"
 
 
@@ -379,36 +378,3 @@ def _law(name: str, failures: list[str], detail: str = "", broken: str = "") -> 
     if failures:
         return Law(name, False, broken, min(failures, key=len))
     return Law(name, True, detail)
-
-
-def _rounded(dtype: np.dtype[Any]) -> bool:
-    return kind(dtype) in ("f", "c")
-
-
-def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(f"f{dtype.itemsize // 2}") if kind(dtype) == "c" else dtype
-
-
-def _wide(array: NDArray[Any]) -> NDArray[Any]:
-    return array.astype(np.complex128 if kind(array.dtype) == "c" else np.float64)
-
-
-def _differs(one: NDArray[Any], other: NDArray[Any], *, zeros: bool = True) -> NDArray[np.bool_]:
-    """Where two arrays differ, any NaN being equal to any other; with `zeros`, +0 and -0 differ."""
-    if not _rounded(one.dtype):
-        return np.asarray(one != other)
-    if kind(one.dtype) == "c":
-        return _differs(one.real, other.real, zeros=zeros) | _differs(one.imag, other.imag, zeros=zeros)
-    left, right = _wide(one), _wide(other)
-    unequal = (left != right) & ~(np.isnan(left) & np.isnan(right))
-    found: Any = unequal | (zeros & (left == right) & (np.signbit(left) != np.signbit(right)))
-    return np.asarray(found)
-
-
-def _first(bad: NDArray[np.bool_], rows: bool) -> int | None:
-    return int(np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[0]) if rows else None
-
-
-def _show(array: NDArray[Any], row: int | None) -> str:
-    text = str(np.asarray(array[row] if row is not None else array).tolist())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
