@@ -11,11 +11,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
 from attention.allreduce import three_allreduce_decode
+from attention.gpu.where import on_gpu
 from attention.hf_layers import WITHOUT, ShardedLayer
 from attention.ring import ring_decode
 from attention.ring_prefill import ring_attention
@@ -132,7 +133,7 @@ def sharded_attention(
         causal=True,
         window=mask.window,
         softcap=options.pop("softcap", None),
-        sinks=options.pop("s_aux", None),
+        sinks=_sinks_of(module, options.pop("s_aux", None)),
     )
     _refuse_options(options, name)
     keys, comm = layer.store.positions, now.cache.comm
@@ -148,6 +149,22 @@ def sharded_attention(
         out = now.decode(query, key, value, comm, spec=spec, **given, **order)
     layer.attended()
     return out.transpose(1, 2).contiguous(), None
+
+
+_sinks: WeakKeyDictionary[torch.nn.Module, tuple[tuple[int, int], list[float]]] = WeakKeyDictionary()
+"""By layer: which tensor was read, in which version, and its numbers."""
+
+
+def _sinks_of(layer: torch.nn.Module, sinks: torch.Tensor | None) -> Any:
+    """The same; from a GPU, where a reading waits for all that was put on it, as numbers that are read once."""
+    if not on_gpu(sinks):
+        return sinks
+    assert sinks is not None
+    which = sinks.data_ptr(), sinks._version
+    known = _sinks.get(layer)
+    if known is None or known[0] != which:
+        known = _sinks[layer] = which, sinks.tolist()
+    return known[1]
 
 
 def sharded_mask(

@@ -35,14 +35,11 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
         OperatorError: There are pages and many queries, or forms of arrays for which the decode kernel is not made.
         MissingExtraError: triton is not installed.
     """
-    from attention.gpu.where import current
-
-    with current(inputs.q.device):
-        if decodes(inputs):
-            _decode_inputs(inputs, result)
-        else:
-            _check_no_pages("attend", inputs.pages)
-            _prefill_inputs(inputs, result)
+    if decodes(inputs):
+        _decode_inputs(inputs, result)
+    else:
+        _check_no_pages("attend", inputs.pages)
+        _prefill_inputs(inputs, result)
     if between is not None:
         between()
 
@@ -64,15 +61,13 @@ def fold(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> Partial:
     Raises:
         MissingExtraError: triton is not installed.
     """
-    from attention.gpu.where import current
     from attention.partial import Partial
 
     try:
         from attention.kernels.gpu_states import merge_on_device
     except ModuleNotFoundError as error:
         raise _no_triton("merge_states") from error
-    with current(lses[0].device):
-        return Partial(*merge_on_device(tuple(outs), tuple(lses)))
+    return Partial(*merge_on_device(tuple(outs), tuple(lses)))
 
 
 def decodes(inputs: Inputs) -> bool:

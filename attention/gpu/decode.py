@@ -8,9 +8,11 @@ from typing import Any
 import torch
 
 from attention.gpu.archs import arch_of
+from attention.gpu.arrivals import arrivals
 from attention.gpu.decode_inputs import Seen, check_inputs, check_out
 from attention.gpu.decode_table import cut_for, problem_of, splits_for
 from attention.gpu.slopes import slopes_on
+from attention.gpu.where import current
 from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
@@ -79,7 +81,8 @@ def decode_partial(  # noqa: PLR0913
         out = Partial(*(torch.empty(size, dtype=torch.float32, device=q.device) for size in (shape, shape[:3])))
     check_out(q, out, shape)
     if out.lse.numel():
-        _launch(q, k, v, spec, seen, (k_scales, v_scales), out)
+        with current(q.device):
+            _launch(q, k, v, spec, seen, (k_scales, v_scales), out)
     return out
 
 
@@ -93,8 +96,10 @@ def _launch(
     out: Partial,
 ) -> None:
     batch, heads, q_len, d = q.shape
-    kv_heads, page, d_v = v.shape[1:]
-    n = page if seen.block_tables is None else page * seen.block_tables.shape[1]
+    kv_heads, n, d_v = v.shape[1:]
+    page_size = 1  # a constant of the kernel, so without pages it must not be n, which grows
+    if seen.block_tables is not None:
+        page_size, n = max(n, 1), n * seen.block_tables.shape[1]
     group = heads // kv_heads
     itemsize = 4 if q.dtype == torch.float32 else 2
     arch, cores = machine_of(q.device)
@@ -115,7 +120,7 @@ def _launch(
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
         0 if seen.block_tables is None else seen.block_tables.stride(0),
         *(_entry_stride(x) for x in (seen.q_positions, seen.kv_positions, seen.kv_mask)),
-        GROUP=group, Q_LEN=q_len, PAGE=max(page, 1), KV_HEADS=kv_heads,
+        GROUP=group, Q_LEN=q_len, PAGE=page_size, KV_HEADS=kv_heads,
         D=d, D0=d0, D1=d1, DV=d_v, DV0=dv0, DV1=dv1,
         CAUSAL=spec.causal, WINDOW=spec.window is not None, SOFTCAP=spec.softcap is not None,
         DOT=dot_dtype(q.dtype), SPLIT_WEIGHTS=itemsize == 2 and not interpreted(), MANY=splits > 1, SHARED=shared,
@@ -174,22 +179,6 @@ def machine_of(device: torch.device) -> tuple[str, int]:
     if torch.version.hip is not None:
         return arch_of("hip", properties.gcnArchName), properties.multi_processor_count
     return arch_of("cuda", properties.major * 10 + properties.minor), properties.multi_processor_count
-
-
-_arrivals: dict[tuple[torch.device, int], torch.Tensor] = {}
-"""Counters of arrivals by device and stream: kernels of one stream run one after the other, and leave zeros."""
-
-
-def arrivals(device: torch.device, count: int) -> torch.Tensor:
-    """At least so many int32 zeros that the kernels of the current stream share."""
-    on_gpu = device.type == "cuda"
-    key = device, torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
-    known = _arrivals.get(key)
-    if known is None or known.numel() < count:
-        known = torch.zeros(max(count, 1024), dtype=torch.int32, device=device)
-        if not (on_gpu and torch.cuda.is_current_stream_capturing()):  # a graph's memory is the graph's
-            _arrivals[key] = known
-    return known
 
 
 def _scratch(device: torch.device, rows: int, d_v: int) -> tuple[torch.Tensor, torch.Tensor]:

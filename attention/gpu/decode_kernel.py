@@ -41,8 +41,18 @@ def _near(distance):
     return tl.minimum(tl.maximum(distance, -FAR), FAR).to(tl.int32)
 
 
-# What grows from token to token compiles nothing anew.
-@triton.jit(do_not_specialize=["n", "splits", "window", "table_batch", "q_positions_batch", "kv_positions_batch"])
+# What grows from token to token compiles nothing anew, but for the step from one split to several.
+@triton.jit(
+    do_not_specialize=[
+        "n",
+        "splits",
+        "window",
+        "table_batch",
+        "q_positions_batch",
+        "kv_positions_batch",
+        "kv_mask_batch",
+    ]
+)
 def decode_kernel(
     q,
     k,

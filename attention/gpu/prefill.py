@@ -6,7 +6,6 @@ Both can merge onto a partial that is there, so that a hop of a ring needs no pa
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +28,7 @@ from attention.gpu.prefill_packing import Packing, packing_of
 from attention.gpu.prefill_table import Tile, problem_of, tile_for
 from attention.gpu.slopes import slopes_on
 from attention.gpu.visits import Visits, visits_of
+from attention.gpu.where import current
 from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
@@ -66,7 +66,7 @@ def prefill_partial(
     """Attention of all queries over the keys given, as a float32 Partial: `attention.local_attention` on a GPU.
 
     Scores, softmax and sums are float32; K and V are never expanded over query heads. Weights are rounded to the dtype
-    of K and V before they multiply values: an element of out is within 2^-9 (bfloat16) or 2^-12 (float16) of the
+    of K and V before they multiply values: an element of out is within 2^-8 (bfloat16) or 2^-11 (float16) of the
     weighted mean of |v| of the exact one, lse has float32 accuracy; float32 inputs are multiplied in float32. Nothing
     is read back from the GPU, so that the call does not wait for it.
 
@@ -226,7 +226,7 @@ def _launch(call: _Call) -> None:
     bent = spec.softcap is not None or spec.alibi_slopes is not None
     if blocks * pairs == 0:
         return
-    with torch.cuda.device(q.device) if q.is_cuda else nullcontext():
+    with current(q.device):
         prefill_kernel[(blocks * pairs,)](
             q,
             k,

@@ -61,7 +61,24 @@ def _leave(
     tl.store(where, found, mask=mask)
 
 
-@triton.jit(do_not_specialize=["q_len", "n", "offset", "window", "blocks", "pairs", "section", "visit_blocks"])
+# What the length of a prompt decides compiles nothing anew.
+@triton.jit(
+    do_not_specialize=[
+        "q_len",
+        "n",
+        "offset",
+        "window",
+        "blocks",
+        "pairs",
+        "section",
+        "visit_blocks",
+        "lse_batch",
+        "lse_head",
+        "low_batch",
+        "keys_at_batch",
+        "visits_batch",
+    ]
+)
 def prefill_kernel(
     q,
     k,

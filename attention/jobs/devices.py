@@ -33,7 +33,9 @@ def check_device(device: str) -> None:
 
 
 def device_of_rank(comm: Communicator, device: str, *, shared: bool = False) -> torch.device:
-    """Where this rank computes; a GPU is made this thread's current one.
+    """Where this rank computes; a GPU is made this thread's current one, on a stream of its own for a rank on a thread.
+
+    On one stream, kernels of ranks that wait for each other would stand behind each other.
 
     Args:
         comm: The ranks: each has the GPU on which the topology places it, else they take the visible ones in turn.
@@ -44,8 +46,10 @@ def device_of_rank(comm: Communicator, device: str, *, shared: bool = False) -> 
 
     if device == "cpu":
         return torch.device("cpu")
-    index = comm.gpu
+    index, on_threads = comm.gpu, launched_as() is None
     if index is None:
-        index = 0 if shared and launched_as() is None else comm.rank % torch.cuda.device_count()
+        index = 0 if shared and on_threads else comm.rank % torch.cuda.device_count()
     torch.cuda.set_device(index)
+    if on_threads:
+        torch.cuda.set_stream(torch.cuda.Stream(index))  # type: ignore[no-untyped-call]
     return torch.device("cuda", index)

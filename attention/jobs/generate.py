@@ -145,6 +145,8 @@ class GenerateJob:
             if self.model.device != device:
                 self.model.to(device)
             self.inputs = {name: x.to(device) for name, x in self.inputs.items()}
+            if device.type == "cuda":  # the others have streams of their own
+                torch.cuda.synchronize(device)
 
     def _prompt(self) -> str:
         text = self.options.prompt

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from attention.gpu.where import current
 from attention.kernels.gpu_merge import states_kernel
 
 MOST_STATES = 16
@@ -32,10 +33,11 @@ def merge_on_device(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) 
     out = torch.empty(outs[0].shape, dtype=torch.float32, device=outs[0].device)
     lse = torch.empty(lses[0].shape, dtype=torch.float32, device=outs[0].device)
     if lse.numel():
-        _launch(outs[:MOST_STATES], lses[:MOST_STATES], out, lse)
-        for start in range(MOST_STATES, len(outs), MOST_STATES - 1):
-            stop = start + MOST_STATES - 1
-            _launch([out, *outs[start:stop]], [lse, *lses[start:stop]], out, lse)
+        with current(lse.device):
+            _launch(outs[:MOST_STATES], lses[:MOST_STATES], out, lse)
+            for start in range(MOST_STATES, len(outs), MOST_STATES - 1):
+                stop = start + MOST_STATES - 1
+                _launch([out, *outs[start:stop]], [lse, *lses[start:stop]], out, lse)
     return out, lse
 
 

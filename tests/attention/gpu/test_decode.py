@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu import decode, decode_inputs
+from attention.gpu import arrivals, decode, decode_inputs
 from attention.gpu.decode import decode_partial
 from attention.gpu.widths import pieces
 from attention.partial import Partial
@@ -196,10 +196,10 @@ def test_the_merge_of_splits_does_not_depend_on_who_comes_last(splits):
     splits(4)
     q, k, v = made(12, 2, 4, 2, 1, 200, 64, 64)
     first = decode_partial(q, k, v)
-    assert all((x == 0).all() for x in decode._arrivals.values())
+    assert all((x == 0).all() for x in arrivals._of_streams.values())
     again = decode_partial(q, k, v)
     assert torch.equal(first.out, again.out) and torch.equal(first.lse, again.lse)
-    assert all((x == 0).all() for x in decode._arrivals.values())
+    assert all((x == 0).all() for x in arrivals._of_streams.values())
 
 
 def test_partials_of_shards_merge_to_the_whole():

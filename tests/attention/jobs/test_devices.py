@@ -17,9 +17,11 @@ def test_without_a_gpu_it_is_bad_input(capsys, monkeypatch, command):
 
 
 def test_ranks_take_the_gpu_of_the_topology_or_the_visible_ones_in_turn(monkeypatch):
-    chosen = []
+    chosen, streams = [], []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda index: f"a stream of {index}")
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
 
     def of(rank, gpu, device="cuda", **how):
         return devices.device_of_rank(SimpleNamespace(rank=rank, gpu=gpu), device, **how)
@@ -28,6 +30,7 @@ def test_ranks_take_the_gpu_of_the_topology_or_the_visible_ones_in_turn(monkeypa
     assert [of(rank, None).index for rank in range(3)] == [0, 1, 0]
     assert of(0, 1).index == 1
     assert [of(rank, None, shared=True).index for rank in range(2)] == [0, 0]
+    assert streams == [f"a stream of {index}" for index in chosen]  # threads that shared one would wait for ever
     monkeypatch.setattr(devices, "launched_as", lambda: (1, 2))
     assert of(1, None, shared=True).index == 1
-    assert chosen == [0, 1, 0, 1, 0, 0, 1]
+    assert chosen == [0, 1, 0, 1, 0, 0, 1] and len(streams) == 6

@@ -1,0 +1,63 @@
+"""Counters of programs that have come: zeros that kernels share, each of which leaves zeros."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+import torch
+
+from attention.gpu.where import capturing
+
+COUNTERS = 1024
+"""Of a stream, at least."""
+RESERVE = 1 << 16
+"""For graphs: 128 bytes for each of 2,048 calls of up to 32 counters."""
+APART = 32
+"""Graphs share no line of the cache."""
+_of_streams: dict[tuple[torch.device, int], torch.Tensor] = {}
+_reserves: dict[torch.device, torch.Tensor] = {}
+"""What no graph has taken yet."""
+_kept: list[torch.Tensor] = []
+"""All that graphs may have taken from: nobody tells when a graph is gone."""
+_lock = Lock()
+
+
+def arrivals(device: torch.device, count: int) -> torch.Tensor:
+    """At least so many int32 zeros.
+
+    Kernels of one stream run one after the other and share theirs. A call that a graph records gets its own, which
+    nothing else takes ever after: graphs may be replayed side by side. They come from a reserve that calls before the
+    capture have made; without one a replay fills them first, which costs it a launch.
+    """
+    if capturing(device):
+        with _lock:
+            return _taken(device, count)
+    key = device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    known = _of_streams.get(key)
+    if known is None or known.numel() < count:
+        known = _of_streams[key] = _zeros(device, max(count, COUNTERS))
+    if device not in _reserves or _reserves[device].numel() < RESERVE // 2:
+        with _lock:
+            _restock(device)
+    return known
+
+
+def _taken(device: torch.device, count: int) -> torch.Tensor:
+    size = -(-count // APART) * APART
+    reserve = _reserves.get(device)
+    if reserve is None or reserve.numel() < size:
+        return _zeros(device, count)  # the graph's own
+    _reserves[device] = reserve[size:]
+    return reserve[:size]
+
+
+def _restock(device: torch.device) -> None:
+    made = _zeros(device, RESERVE)
+    if device.type == "cuda":  # graphs are replayed on other streams
+        torch.cuda.current_stream(device).synchronize()
+    _kept.append(made)
+    _reserves[device] = made
+
+
+def _zeros(device: torch.device, count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32, device=device)

@@ -1,0 +1,86 @@
+"""What a GPU would compile anew: nothing as keys are added or prompts vary in length.
+
+A key is made by Triton's own binder, for a GPU that need not be there.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import make_backend
+from triton.runtime.jit import JITFunction, create_function_from_signature
+
+from attention import Spec
+from attention.gpu import decode, prefill
+from attention.gpu.decode import decode_partial
+from attention.gpu.prefill import prefill_partial
+from tests.attention.gpu.inputs import made
+
+FULL = Spec(causal=True, window=9, softcap=3.0, alibi_slopes=(0.1, 0.2, 0.3, 0.4))
+
+
+def keys_of(kernel, launches):
+    """The compile keys of launches (arguments, keywords)."""
+    function = JITFunction(kernel.fn, **kernel.kwargs)
+    backend = make_backend(GPUTarget("cuda", 90, 32))
+    bind = create_function_from_signature(function.signature, function.params, backend)
+    return {str(bind(*args, **more)[1:]) for args, more in launches}
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The launches of either kernel, none of which runs."""
+    found = SimpleNamespace(decode=[], prefill=[])
+
+    class Recorder:
+        def __init__(self, launches):
+            self.launches = launches
+
+        def __getitem__(self, grid):
+            return lambda *args, **more: self.launches.append((args, more))
+
+    found.kernels = decode._kernel(), prefill.prefill_kernel
+    decode.interpreted()
+    monkeypatch.setattr(decode, "_kernel", lambda: Recorder(found.decode))
+    monkeypatch.setattr(prefill, "prefill_kernel", Recorder(found.prefill))
+    return found
+
+
+@pytest.mark.parametrize("given", ["plain", "lengths", "full", "mask"])
+@pytest.mark.parametrize("grows", ["in place", "anew"])
+def test_a_step_of_decoding(launched, given, grows):
+    """Keys at the front of memory that was there before, or all of them in new memory."""
+    kept = made(0, 2, 4, 2, 1, 1024, 64, 64)
+    for n in (513, 514, 520, 528, 1000, 1024):
+        q, k, v = (kept[0], *(x[:, :, :n] for x in kept[1:])) if grows == "in place" else made(0, 2, 4, 2, 1, n, 64, 64)
+        where = {"kv_lengths": torch.tensor([n, n - 1])} if given == "lengths" else {}
+        if given in ("full", "mask"):
+            where["kv_mask"] = torch.ones(2, n, dtype=torch.bool)
+        if given == "full":
+            where |= {"q_positions": torch.tensor([n]), "kv_positions": torch.arange(n).expand(2, n).contiguous()}
+        decode_partial(q, k, v, spec=FULL if given == "full" else None, **where)
+    assert len(launched.decode) == 6 and len(keys_of(launched.kernels[0], launched.decode)) == 1
+
+
+def test_pages_that_come(launched):
+    q, k, v = made(0, 2, 4, 2, 1, 16, 64, 64)
+    for pages in (33, 34, 48, 64):
+        pool = [x[:1].expand(100, -1, -1, -1).contiguous() for x in (k, v)]
+        tables = torch.zeros(2, pages, dtype=torch.int32)
+        decode_partial(q, *pool, kv_lengths=torch.tensor([16 * pages] * 2), block_tables=tables)
+    assert len(keys_of(launched.kernels[0], launched.decode)) == 1
+
+
+@pytest.mark.parametrize("given", ["plain", "causal", "lists"])
+def test_prompts_of_all_lengths(launched, given):
+    for q_len, n in ((33, 70), (48, 64), (17, 100), (64, 64), (50, 51), (32, 200)):
+        q, k, v = made(0, 2, 4, 2, q_len, n, 64, 64)
+        where = {}
+        if given == "lists":
+            shuffled = np.random.default_rng(n).permutation(n)
+            where = {"q_positions": torch.arange(q_len), "kv_positions": torch.from_numpy(shuffled)}
+            where["kv_mask"] = torch.ones(2, n, dtype=torch.bool)
+        prefill_partial(q, k, v, spec=Spec(causal=given != "plain"), **where)
+    assert len(launched.prefill) == 6 and len(keys_of(launched.kernels[1], launched.prefill)) == 1
