@@ -78,9 +78,10 @@ def _config(
         else:
             absent += pointers
     constants: dict[str, Any] = {
-        "GROUP": group, "Q_LEN": q_len, "PAGE": 16, "KV_HEADS": 8, "D": d, "D0": d0, "D1": d1, "DV": d_v,
-        "DV0": dv0, "DV1": dv1, "CAUSAL": form != "plain", "WINDOW": full, "SOFTCAP": full, "DOT": dot,
-        "SPLIT_WEIGHTS": dtype != "fp32", "MANY": True, "SHARED": shared, "BLOCK_M": rows, "BLOCK_N": cut.block_n,
+        "GROUP": group, "Q_LEN": q_len, "PAGE": 16 if "tables" in kinds else 1, "KV_HEADS": 8,
+        "D": d, "D0": d0, "D1": d1, "DV": d_v, "DV0": dv0, "DV1": dv1,
+        "CAUSAL": form != "plain", "WINDOW": full, "SOFTCAP": full, "DOT": dot, "SPLIT_WEIGHTS": dtype != "fp32",
+        "MANY": True, "SHARED": shared, "BLOCK_M": rows, "BLOCK_N": cut.block_n,
     }  # fmt: skip
     constants |= dict.fromkeys(absent)
     kinds |= dict.fromkeys(FLOATS, "*fp32") | {"arrivals": "*i32", "scale": "fp32", "softcap": "fp32", "q": f"*{dtype}"}
