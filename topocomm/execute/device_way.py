@@ -61,8 +61,8 @@ class Way:
         return None if plan.refusal else plan
 
     def abort(self) -> None:
-        """End what the device waits for."""
-        for means in (self.wire, self.peer):
+        """End what the device waits for; the wire last, which waits for kernels before it on a stream."""
+        for means in (self.peer, self.wire):
             if means is not None:
                 means.abort()
 

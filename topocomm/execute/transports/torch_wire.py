@@ -13,6 +13,7 @@ from typing import Any
 
 from topocomm.errors import TopocommError
 from topocomm.execute.device import Device
+from topocomm.execute.transports.nccl import end_aside
 from topocomm.execute.transports.torch_group import load_torch
 from topocomm.execute.transports.transport import Message
 from topocomm.execute.transports.wire import Wire
@@ -43,6 +44,7 @@ class TorchWire(Wire):
 
     def __init__(self, group: Any, device: Device, timeout_s: float) -> None:
         self._dist: Any = load_torch().distributed
+        self._rank = group.rank()
         self._ranks = self._dist.get_process_group_ranks(group)
         try:
             self._group = self._dist.new_group(
@@ -86,11 +88,11 @@ class TorchWire(Wire):
         """As `Wire.abort`, where this torch can."""
         if self._open:
             self._open = False
-            with suppress(RuntimeError, AttributeError):
-                self._group.abort()
+            with suppress(AttributeError):
+                end_aside(self._group.abort, self._rank)
 
     def close(self) -> None:
         """As `Wire.close`."""
         if self._open:
             self._open = False
-            self._dist.destroy_process_group(self._group)
+            end_aside(lambda: self._dist.destroy_process_group(self._group), self._rank)
