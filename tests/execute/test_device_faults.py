@@ -1,7 +1,9 @@
 """What goes wrong on devices: each is a clear error on every rank, within the time limit, and no group stays open."""
 
+import gc
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -350,6 +352,32 @@ def test_a_call_can_be_captured_asking_nothing_of_the_device():
     here = threading.Barrier(2)
     with fake_nccl(2) as world:
         assert all(torch.equal(result, X * 2) for result in run_in(world, body))
+
+
+def test_memory_that_a_graph_has_recorded_outlives_its_call():
+    """A function may prepare a call, record it, and give back the graph only."""
+
+    def record(comm):
+        call = comm.prepare("allreduce", like=X, operator=SUM)
+        here.wait()
+        world.capturing = True
+        call(X, out=torch.empty(8))
+        here.wait()
+        world.capturing = False
+        return weakref.ref(call._lane.memory.untyped_storage())
+
+    def body(comm):
+        arena = record(comm)
+        comm.synchronize()
+        gc.collect()
+        kept = arena() is not None
+        comm.close()
+        gc.collect()
+        return kept, arena() is None
+
+    here = threading.Barrier(2)
+    with fake_nccl(2) as world:
+        assert run_in(world, body) == [(True, True)] * 2
 
 
 def test_handles_run_on_a_stream_of_their_own():

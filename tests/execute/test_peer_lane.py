@@ -114,9 +114,9 @@ def test_a_call_on_another_stream_waits_for_the_one_before():
 
 
 def test_what_a_replayed_graph_has_awaited_is_told_without_a_call():
-    _, peer = memory()
+    device, peer = memory()
     transport = threads.World(2).transports()[0]
-    flights = Flights(Waiting(transport, 1.0, lambda tag: "a call", Recorder()), NoWire(), peer)
+    flights = Flights(Waiting(transport, 1.0, lambda tag: "a call", Recorder()), device, NoWire(), peer)
     flights.look()
     flights.wait()
     peer._control[1 + np.array([0, 3])] = 1  # as the kernel writes

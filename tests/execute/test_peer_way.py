@@ -65,11 +65,11 @@ def test_who_is_refused(told, reason):
 
 def test_how_many_ranks_and_programs():
     assert "3 ranks are more than 2" in peer_refusal([fact(rank) for rank in range(3)], 2)
-    assert programs_of([fact(0), fact(1, programs=78), fact(2)]) == 78
+    assert programs_of([fact(0), fact(1, multiprocessors=78), fact(2)]) == 39  # the others are for another kernel
     threads = [fact(rank, process=5, gpu="one", ways=[]) for rank in range(8)]
     assert peer_refusal(threads, 64) is None  # ranks that are threads may share a GPU
     assert way_of(threads) == THREADS
-    assert programs_of(threads) == 100 // 8
+    assert programs_of(threads) == 100 // 16
     assert way_of([fact(0, ways=[TORCH, CUPY]), fact(1, ways=[CUPY, TORCH])]) == TORCH
 
 

@@ -148,7 +148,9 @@ class DeviceCall(PreparedCall):
                 target = self._target_tensors(given)
                 lane.begin(fields, target, True)
                 result = self._hand_over(target, given, out)
-                if not capturing:
+                if capturing:
+                    self._flights.keep(self._lane)
+                else:
                     self._flights.add(self._lane, self.tag, number)
         except BaseException as error:
             comm.fail_with(error)

@@ -32,7 +32,7 @@ class PeerFacts(NamedTuple):
         gpu: What tells its GPU from all others.
         number: Of the GPU in its process.
         address: PCI address of the GPU, for messages.
-        programs: How many programs of a kernel surely run there at the same time.
+        multiprocessors: How many it has.
         ways: How it can map memory of other processes.
         cut_off: GPUs that it sees and whose memory its own cannot map.
         why: Why it can do nothing of that.
@@ -43,7 +43,7 @@ class PeerFacts(NamedTuple):
     gpu: str
     number: int
     address: str
-    programs: int
+    multiprocessors: int
     ways: Sequence[str]
     cut_off: Sequence[str]
     why: str = ""
@@ -88,13 +88,13 @@ def peer_facts(device: Device, group: Any) -> PeerFacts:
     address = device.bus_id or f"number {device.index}"
     host = "/".join(process_space())
     gpu = device.uuid or f"{host}/{address}"
-    why, programs, cut_off = "", 0, []
+    why, multiprocessors, cut_off = "", 0, []
     try:
         import torch
 
         import topocomm.operators.kernels.gpu_peer  # noqa: F401
 
-        programs = int(torch.cuda.get_device_properties(device.index).multi_processor_count)
+        multiprocessors = int(torch.cuda.get_device_properties(device.index).multi_processor_count)
         cut_off = [
             other.uuid or f"{host}/{other.bus_id}"
             for other in visible_devices()
@@ -105,7 +105,7 @@ def peer_facts(device: Device, group: Any) -> PeerFacts:
     except (RuntimeError, AssertionError) as error:
         why = f"torch does not tell of its GPU: {error}"
     ways = [name for name, there in ((TORCH, _has_symmetric(group)), (CUPY, _has_handles())) if there]
-    return PeerFacts(host, os.getpid(), gpu, device.index, address, programs, ways, cut_off, why)
+    return PeerFacts(host, os.getpid(), gpu, device.index, address, multiprocessors, ways, cut_off, why)
 
 
 def gather_peer_facts(waiting: Waiting, own: PeerFacts) -> list[PeerFacts]:
@@ -151,9 +151,13 @@ def way_of(facts: Sequence[PeerFacts]) -> str | None:
 
 
 def programs_of(facts: Sequence[PeerFacts]) -> int:
-    """How many programs of every rank surely run at the same time: a multiprocessor holds one of any kernel."""
+    """How many programs of every rank surely run at the same time, each on a multiprocessor of its own.
+
+    They take half of these: another kernel that waits for other ranks, NCCL's or one of a second communicator, may
+    hold the others, and a rank on which the one has no room must not wait for a rank on which the other has none.
+    """
     ranks = Counter(fact.gpu for fact in facts)
-    return min(fact.programs // ranks[fact.gpu] for fact in facts)
+    return min(fact.multiprocessors // (2 * ranks[fact.gpu]) for fact in facts)
 
 
 def map_memory(
