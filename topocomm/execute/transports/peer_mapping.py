@@ -13,11 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from topocomm.errors import TopocommError
 from topocomm.execute.agreement import gather_texts
+from topocomm.execute.aside import Aside
+from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device, visible_devices
 from topocomm.execute.process_space import process_space
 from topocomm.execute.transports.torch_wire import device_backend
-from topocomm.execute.waiting import Waiting
+from topocomm.execute.transports.transport import GATHER_TAG, Message
+from topocomm.execute.waiting import UnderWay, Waiting
 
 WHAT = "the set-up of memory inside the host"
 THREADS, TORCH, CUPY = "threads", "torch's symmetric memory", "CuPy's handles"
@@ -177,7 +181,7 @@ def map_memory(
     addresses: list[int] = []
 
     def open_all() -> str:
-        addresses.extend(mapping.open(offers, facts))
+        addresses.extend(_open(waiting, mapping, offers, facts))
         return ""
 
     opened = _both(waiting, open_all)
@@ -187,12 +191,30 @@ def map_memory(
     return mapping, addresses
 
 
+def _open(waiting: Waiting, mapping: Mapping, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
+    """`Mapping.open`, aside: torch's waits for the others, one of whom may have come to an error."""
+
+    def on_device() -> Sequence[int]:
+        with mapping.device.current():
+            return mapping.open(offers, facts)
+
+    everyone = [Message(peer, ()) for peer in range(len(facts)) if peer != mapping.rank]
+    opening = Aside(on_device, "peers", Awaited(0, (), everyone))
+    waiting.for_call(UnderWay(opening, GATHER_TAG, waiting.recorder.calls, WHAT))
+    if opening.error is not None:
+        raise opening.error
+    made: Sequence[int] = opening.made
+    return made
+
+
 def _both(waiting: Waiting, step: Callable[[], str]) -> list[str] | str:
     """What a step tells on every rank; where it fails on some, their errors."""
     told, why = "", ""
     try:
         told = step()
-    except (RuntimeError, OSError, ValueError, AttributeError, ImportError) as error:
+    except TopocommError:  # not this rank's own: nobody waits for it
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others wait to hear of it
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     records = [json.loads(text) for text in gather_texts(waiting, json.dumps([told, why]).encode(), what=WHAT)]
     failed = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(records) if text]
