@@ -11,7 +11,8 @@ from math import prod
 from typing import Any
 
 from topocomm.errors import TopocommError
-from topocomm.execute.device import Device
+from topocomm.execute.device import ALIGNMENT_BYTES, Device
+from topocomm.execute.device_folds import overlap
 from topocomm.execute.device_nodes import DeviceNodes
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.peer_memory import PeerMemory
@@ -22,7 +23,7 @@ from topocomm.operators.tensors import torch_dtype
 MOST_BYTES = 256 << 10
 """Longer payloads go by NCCL, which uses the links better. Of four V100 without NVLink others report a one-shot push
 ahead of NCCL at 128 KiB and behind it at 384 KiB; we have not measured it."""
-ALIGNMENT_BYTES = 16
+LOAD_BYTES = 16
 """Of the caller's memory: the most that one thread of a GPU loads at once."""
 
 
@@ -136,7 +137,7 @@ class PeerLane(StreamLane):
         given = _readable(fields, self._sent)
         apart = all(
             (name == result and one.data_ptr() == other.data_ptr() and one.numel() == other.numel())
-            or not _meet(one, other)
+            or not overlap([_place(one)], [_place(other)])
             for name, one in given.items()
             for result, other in made.items()
         )
@@ -183,7 +184,7 @@ class PeerLane(StreamLane):
 def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]]:
     """Memory for a value or a result, and its fields there as tensors [*leading, *dims]."""
     shapes = [(f, (*span.leading, *f.row_shape)) for f in work.layout.fields]
-    sizes = [-(-prod(shape) * f.dtype.itemsize // 256) * 256 for f, shape in shapes]
+    sizes = [-(-prod(shape) * f.dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for f, shape in shapes]
     memory = device.memory(max(sum(sizes), 1))
     found, at = {}, 0
     for (field, shape), size in zip(shapes, sizes, strict=True):
@@ -196,13 +197,12 @@ def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]
 def _readable(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Every tensor that lies as the kernel reads and writes, else the one of the same name in `others`."""
     return {
-        name: tensor if tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT_BYTES == 0 else others[name]
+        name: tensor if tensor.is_contiguous() and tensor.data_ptr() % LOAD_BYTES == 0 else others[name]
         for name, tensor in tensors.items()
     }
 
 
-def _meet(one: Any, other: Any) -> bool:
-    """Whether two contiguous tensors share memory."""
-    starts = one.data_ptr(), other.data_ptr()
-    ends = starts[0] + one.numel() * one.element_size(), starts[1] + other.numel() * other.element_size()
-    return bool(max(starts) < min(ends))
+def _place(tensor: Any) -> tuple[int, int]:
+    """Where a contiguous tensor starts and ends."""
+    start = int(tensor.data_ptr())
+    return start, start + tensor.numel() * tensor.element_size()
