@@ -154,12 +154,12 @@ class PeerLane(StreamLane):
 
         from topocomm.operators.kernels.gpu_peer import peer_kernel
 
-        peer, items = self._peer, plan.items
+        peer, options = self._peer, plan.options
         words = torch.from_numpy(plan.program.words).to(self._device.place)
-        kernel = peer_kernel[(min(items, peer.programs),)]
+        grid = (min(plan.items, peer.programs), 1, 1)
 
-        def launch(given: Mapping[str, Any], made: Mapping[str, Any], items: int = items) -> None:
-            kernel(
+        def told(given: Mapping[str, Any], made: Mapping[str, Any], items: int = plan.items) -> tuple[Any, ...]:
+            return (
                 tuple(given[name].data_ptr() or peer.own for name in self._sent),
                 tuple(made[name].data_ptr() or peer.own for name in self._made),
                 words.data_ptr(),
@@ -174,11 +174,16 @@ class PeerLane(StreamLane):
                 plan.tiles,
                 items,
                 peer.limit,
-                **plan.options,
             )
 
-        launch(self._sent, self._made, 0)
-        return launch
+        launch = peer_kernel[grid]
+        compiled = launch(*told(self._sent, self._made, 0), **options)
+        if compiled is None:  # the interpreter
+            return lambda given, made: launch(*told(given, made), **options)
+        # What the kernel is compiled for does not change: no need to have Triton find that out at every call.
+        run = compiled[grid]
+        constants = [options[name] for name in peer_kernel.arg_names if name in options]
+        return lambda given, made: run(*told(given, made), *constants)
 
 
 def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]]:

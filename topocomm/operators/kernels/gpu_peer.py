@@ -52,7 +52,8 @@ def _starts(space, place, fields, arena, inputs, outputs, ROW_BYTES: tl.constexp
         packed = arena + place + tl.load(fields + field)
         row = tl.where(space == INPUT, inputs[field], outputs[field]) + place * ROW_BYTES[field]
         address = tl.where(space == ARENA, packed, row).to(tl.pointer_type(tl.uint8))
-        found = found + (tl.multiple_of(address, ALIGNS[field]),)
+        align: tl.constexpr = ALIGNS[field]  # Triton 3.6 takes a name only
+        found = found + (tl.multiple_of(address, align),)
     return found
 
 
