@@ -52,8 +52,7 @@ def _starts(space, place, fields, arena, inputs, outputs, ROW_BYTES: tl.constexp
         packed = arena + place + tl.load(fields + field)
         row = tl.where(space == INPUT, inputs[field], outputs[field]) + place * ROW_BYTES[field]
         address = tl.where(space == ARENA, packed, row).to(tl.pointer_type(tl.uint8))
-        align: tl.constexpr = ALIGNS[field]  # Triton 3.6 takes a name only
-        found = found + (tl.multiple_of(address, align),)
+        found = found + (tl.multiple_of(address, tl.constexpr(ALIGNS[field])),)  # no bare number, in Triton 3.6
     return found
 
 
