@@ -158,17 +158,18 @@ class NcclWire(Wire):
             self._error = why
         self._guard.stop()
         _alive.discard(self)
-        end_aside(getattr(self._handle, how), self._rank, min(END_S, self._timeout_s))
+        end_aside(getattr(self._handle, how), self._rank, self._timeout_s)
 
 
-def end_aside(end: Callable[[], None], rank: int, limit_s: float = END_S) -> None:
+def end_aside(end: Callable[[], None], rank: int, timeout_s: float) -> None:
     """End a communicator of NCCL, or leave that to a thread: it waits for all graphs that recorded messages.
 
     Args:
         end: What ends it. Errors do not matter: nothing more is done with the communicator.
         rank: This rank.
-        limit_s: How long to wait.
+        timeout_s: Limit of a wait, if that is less than `END_S`.
     """
+    limit_s = min(END_S, timeout_s)
     if not Aside(end, "nccl-end").advance(limit_s):
         sys.stderr.write(
             f"topocomm: rank {rank}: NCCL does not end after {limit_s:g} s: it waits for all CUDA graphs that recorded "

@@ -44,7 +44,7 @@ class TorchWire(Wire):
 
     def __init__(self, group: Any, device: Device, timeout_s: float) -> None:
         self._dist: Any = load_torch().distributed
-        self._rank = group.rank()
+        self._rank, self._timeout_s = group.rank(), timeout_s
         self._ranks = self._dist.get_process_group_ranks(group)
         try:
             self._group = self._dist.new_group(
@@ -57,7 +57,7 @@ class TorchWire(Wire):
                 self._dist.all_reduce(device.memory(1), group=self._group)
         except RuntimeError as error:
             raise TopocommError(
-                f"rank {group.rank()}: torch makes no process group for {device.place}: {str(error).splitlines()[0]}"
+                f"rank {self._rank}: torch makes no process group for {device.place}: {str(error).splitlines()[0]}"
             ) from error
         self._open = True
 
@@ -89,10 +89,10 @@ class TorchWire(Wire):
         if self._open:
             self._open = False
             with suppress(AttributeError):
-                end_aside(self._group.abort, self._rank)
+                end_aside(self._group.abort, self._rank, self._timeout_s)
 
     def close(self) -> None:
         """As `Wire.close`."""
         if self._open:
             self._open = False
-            end_aside(lambda: self._dist.destroy_process_group(self._group), self._rank)
+            end_aside(lambda: self._dist.destroy_process_group(self._group), self._rank, self._timeout_s)
