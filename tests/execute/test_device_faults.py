@@ -190,6 +190,16 @@ def test_a_graph_that_is_kept_does_not_hold_up_the_end(monkeypatch, capfd):
         wait_until(lambda: {("destroy", 0), ("destroy", 1)} <= set(world.log))
 
 
+def test_nccl_is_ended_where_no_thread_can_be_started(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    ended = []
+    nccl.end_aside(lambda: ended.append(True), 0, 1.0)
+    assert ended == [True]
+
+
 def test_others_are_told_of_an_error_before_nccl_is_aborted():
     """To abort may take long."""
     told, seen = threading.Event(), []
