@@ -1,18 +1,28 @@
 """Our row on device memory, with the double of NCCL: that it is checked, named by its way, and timed to its end."""
 
+from tests.interpreted import interpreted  # isort: skip first, since it imports triton
+
+import gc
+
+import numpy as np
 import pytest
 import torch
 
 from attention import LOGSUMEXP
 from tests.execute.device_jobs import fake_nccl, run_in
+from tests.execute.peer_memories import EACH, peer_memory
 from tests.machines import switch
 from topocomm import SUM, TopocommError, Topology, run_local
 from topocomm.bench.on_devices import OnDevices, common_device
+from topocomm.bench.problem import Problem
 from topocomm.bench.session import Wanted, measure_all
 from topocomm.bench.timing import Pace, Timed, measure
 from topocomm.execute import device
+from topocomm.execute.device_way import Way
 from topocomm.execute.transports import nccl_library
+from topocomm.execute.transports.wire import NoWire
 
+assert interpreted
 QUICK = Pace(iterations=2, warmup=1)
 
 
@@ -52,6 +62,46 @@ def test_several_fields_staged(monkeypatch):
     assert row.out_of_place.wrong == 0
     assert row.way == "GPU memory, staged through host memory"
     assert not [name for name in found if "graph" in name or "nccl" in name]
+
+
+@pytest.mark.parametrize("wire", [NoWire(), None])
+def test_a_call_by_one_kernel_says_so_whatever_else_there_is(wire):
+    layout = SUM.layout({"value": ((12,), np.float32)})
+
+    def body(comm):
+        mine = device.device_of(torch.ones(1))
+        shared = np.zeros(EACH + 256, np.uint8)
+        comm.way = Way(comm, mine, wire, "", peer_memory(shared[-shared.ctypes.data % 256 :][:EACH], 0, 1)[1])
+        rows = []
+        for graph in (False, True):
+            row = OnDevices(comm, Problem("allreduce", SUM, layout, 1), mine, graph=graph)
+            arrays = [{"value": np.full(12, n, np.float32)} for n in (3, 0)]
+            assert row.prepare(*arrays)
+            row.run()
+            rows += [row.name, row.way, row.result()["value"].tolist() == [3] * 12]
+            row.free()
+        return rows
+
+    name, way = "topocomm on GPUs, kernel", "GPU memory, by one kernel"
+    with fake_nccl(1) as world:
+        assert run_in(world, body, topology=switch(1)) == [[name, way, True, f"{name}, graph", way, True]]
+
+
+def test_a_row_that_is_done_keeps_no_graph():
+    """NCCL's communicator would not end."""
+    layout = SUM.layout({"value": ((12,), np.float32)})
+
+    def body(comm):
+        row = OnDevices(comm, Problem("allreduce", SUM, layout, 2), device.device_of(torch.ones(1)), graph=True)
+        assert row.prepare(*({"value": np.ones(12, np.float32)} for _ in range(2)))
+        graphs = comm.way.wire._handle.graphs
+        before = len(graphs)
+        row.free()
+        gc.collect()
+        return before, len(graphs)
+
+    with fake_nccl(2) as world:
+        assert run_in(world, body, topology=switch(2)) == [(1, 0)] * 2
 
 
 def test_wrong_results_are_counted(monkeypatch):

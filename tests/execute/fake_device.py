@@ -2,11 +2,12 @@
 
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 
 import torch
 
-from tests.execute.transports.recording_nccl import Stream
+from tests.execute.transports.recording_nccl import Graph, Stream
 
 
 class Event:
@@ -81,8 +82,13 @@ class FakeDevice:
         self.world.log.append(("keep", self.rank, stream))
 
     def graph(self, run):
-        run()  # a graph of ours runs what it records
-        return run
+        made = Graph(run)  # one of ours runs what it records
+        self.world.graphs[threading.get_ident()] = weakref.ref(made)
+        try:
+            run()
+        finally:
+            del self.world.graphs[threading.get_ident()]
+        return made
 
     def capturing(self):
         return self.world.capturing

@@ -1,6 +1,9 @@
 """What goes wrong on devices: each is a clear error on every rank, within the time limit, and no group stays open."""
 
+import gc
 import threading
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -9,8 +12,21 @@ import torch
 from tests.execute.device_jobs import fake_nccl, run_in, run_on_devices
 from tests.execute.fake_device import wait_until
 from tests.execute.transports.recording_nccl import Misuse
-from topocomm import SUM, DeadlineError, Field, MismatchError, Operator, OperatorError, RankFailedError, TopocommError
+from topocomm import (
+    SUM,
+    DeadlineError,
+    Field,
+    MismatchError,
+    Operator,
+    OperatorError,
+    RankFailedError,
+    TopocommError,
+    run_local,
+)
+from topocomm.execute import device
 from topocomm.execute.device_staging import StagedCall
+from topocomm.execute.device_way import Way
+from topocomm.execute.transports import nccl
 
 X = torch.ones(8)
 
@@ -155,6 +171,71 @@ def test_a_library_that_waits_for_a_connection_is_ended_at_the_limit(monkeypatch
         assert ("abort", 0) in world.log
 
 
+def test_a_graph_that_is_kept_does_not_hold_up_the_end(monkeypatch, capfd):
+    monkeypatch.setattr(nccl, "END_S", 0.3)
+    kept = []
+
+    def body(comm):
+        call = comm.prepare("allreduce", like=X, operator=SUM)
+        kept.append(device.device_of(X).graph(lambda: call(X)))
+        began_s = time.monotonic()
+        comm.close()
+        return time.monotonic() - began_s
+
+    with fake_nccl(2) as world:
+        assert max(run_in(world, body)) < 5
+        assert "topocomm: rank 1: NCCL does not end after 0.3 s" in capfd.readouterr().err
+        assert not [entry for entry in world.log if entry[0] == "destroy"]
+        kept.clear()
+        wait_until(lambda: {("destroy", 0), ("destroy", 1)} <= set(world.log))
+
+
+def test_nccl_is_ended_where_no_thread_can_be_started(monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    ended = []
+    nccl.end_aside(lambda: ended.append(True), 0, 1.0)
+    assert ended == [True]
+
+
+def test_others_are_told_of_an_error_before_nccl_is_aborted():
+    """To abort may take long."""
+    told, seen = threading.Event(), []
+
+    class Means:
+        def abort(self):
+            seen.append(told.wait(5))
+
+    def body(comm):
+        if comm.rank == 1:
+            comm.way = Way(comm, None, Means(), "")
+            comm.fail(RankFailedError("a disk is full"))
+            return
+        with pytest.raises(RankFailedError, match="a disk is full"):
+            comm.barrier()
+        told.set()
+
+    run_local(body, ranks=2)
+    assert seen == [True]
+
+
+def test_waits_of_kernels_are_ended_before_nccl():
+    """NCCL waits for what comes before its own on a stream, and that may be such a kernel."""
+    ended = []
+
+    class Means:
+        def __init__(self, name):
+            self.abort = lambda: ended.append(name)
+
+    def body(comm):
+        Way(comm, None, Means("wire"), "", Means("peer")).abort()
+
+    run_local(body, ranks=1)
+    assert ended == ["peer", "wire"]
+
+
 def test_a_message_that_fails_leaves_no_group_open():
     def body(comm):
         call = comm.prepare("allreduce", like=X, operator=SUM)
@@ -281,6 +362,32 @@ def test_a_call_can_be_captured_asking_nothing_of_the_device():
     here = threading.Barrier(2)
     with fake_nccl(2) as world:
         assert all(torch.equal(result, X * 2) for result in run_in(world, body))
+
+
+def test_memory_that_a_graph_has_recorded_outlives_its_call():
+    """A function may prepare a call, record it, and give back the graph only."""
+
+    def record(comm):
+        call = comm.prepare("allreduce", like=X, operator=SUM)
+        here.wait()
+        world.capturing = True
+        call(X, out=torch.empty(8))
+        here.wait()
+        world.capturing = False
+        return weakref.ref(call._lane.memory.untyped_storage())
+
+    def body(comm):
+        arena = record(comm)
+        comm.synchronize()
+        gc.collect()
+        kept = arena() is not None
+        comm.close()
+        gc.collect()
+        return kept, arena() is None
+
+    here = threading.Barrier(2)
+    with fake_nccl(2) as world:
+        assert run_in(world, body) == [(True, True)] * 2
 
 
 def test_handles_run_on_a_stream_of_their_own():

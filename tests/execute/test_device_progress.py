@@ -1,9 +1,13 @@
 """How long a device may take: what hangs is told from what is busy."""
 
+import gc
 import time
+import weakref
 
 import pytest
 
+from tests.execute.fake_device import FakeDevice
+from tests.execute.transports.recording_nccl import World as NcclWorld
 from topocomm import DeadlineError
 from topocomm.execute.awaited import Awaited
 from topocomm.execute.device_progress import Flights
@@ -36,7 +40,7 @@ class Lane:
 
 def flights():
     transport = World(2).transports()[0]
-    return Flights(Waiting(transport, LIMIT_S, lambda tag: "a call", Recorder()), NoWire())
+    return Flights(Waiting(transport, LIMIT_S, lambda tag: "a call", Recorder()), FakeDevice(NcclWorld(2), 0), NoWire())
 
 
 def go_on(flights, lanes, times_s):
@@ -63,3 +67,60 @@ def test_one_that_stands_still_does():
         DeadlineError, match=r"call 1 \(a call\): still waiting for rank 1 \(8 bytes from it\) after 0.2 s"
     ):
         go_on(flights(), [Lane(10**9)], 4 * LIMIT_S)
+
+
+class Event:
+    """Of a stream that is not through before it was asked so often."""
+
+    def __init__(self, device, asked):
+        self.device, self.left = device, asked
+
+    def record(self, stream):
+        assert stream is self.device.stream()
+
+    def query(self):
+        self.left -= 1
+        return self.left < 0
+
+
+def test_waiting_covers_what_is_on_the_current_stream_beside_calls():
+    held, events = flights(), []
+    device = held._device
+    device.event = lambda: events.append(Event(device, 3)) or events[-1]
+    held.wait()
+    assert [event.left for event in events] == [-1]
+    device.event = lambda: Event(device, 10**9)
+    with pytest.raises(DeadlineError, match=r"what is on the stream of cpu: still waiting for .* after 0.2 s"):
+        held.wait()
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_calls_that_are_through_are_not_kept(behind):
+    held, lane = flights(), Lane(behind)
+    alive = weakref.ref(lane)
+    for number in range(3):  # the last was begun while an event of the first was out
+        lane.begun += 1
+        held.add(lane, 16, number)
+    lane.begun += behind
+    held.look()
+    del lane
+    gc.collect()
+    assert alive() is None or behind
+    if behind:
+        alive().begun += 1
+        held.look()
+        gc.collect()
+        assert alive() is None
+
+
+def test_what_a_graph_has_recorded_is_kept_until_the_end():
+    held, lane = flights(), Lane(0)
+    alive = weakref.ref(lane)
+    held.keep(lane)
+    del lane
+    held.wait()
+    gc.collect()
+    assert alive() is not None
+    held.forget()
+    gc.collect()
+    assert alive() is None

@@ -1,6 +1,7 @@
 """Shifts of device memory over the recording NCCL, and through host memory where there is none."""
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -135,6 +136,51 @@ def test_a_shift_in_a_graph_stays_on_its_stream():
 
         assert run_in(world, body) == [[6] * 8, [5] * 8]
         world.capturing = False
+
+
+def test_memory_that_a_graph_has_recorded_stays():
+    """A later shift of larger messages takes other memory, and leaves that of the graph alone."""
+    with fake_nccl(2) as world:
+
+        def body(comm):
+            small, large = apart(comm, 40, 40), apart(comm, 4000, 4000)
+            shift = comm.prepare_shift(1)
+            shift.start(small[:1], small[1:])
+            shift.wait()
+            arena = world.memories[comm.rank][-1][2]
+            here.wait()
+            world.capturing = True
+            shift.start(small[:1], small[1:])
+            shift.wait()
+            here.wait()
+            world.capturing = False
+            shift.start(large[:1], large[1:])
+            shift.wait()
+            comm.synchronize()
+            gc.collect()
+            return arena() is not None
+
+        here = threading.Barrier(2)
+        assert run_in(world, body) == [True, True]
+
+
+def test_memory_of_its_own_is_kept_for_both_streams():
+    with fake_nccl(2) as world:
+
+        def body(comm):
+            loose = apart(comm, 8, 8)
+            mine = device.device_of(loose[0])
+            shift = comm.prepare_shift(1)
+            kept = []
+            mine.keep = lambda tensor, stream: kept.append((tensor.untyped_storage().data_ptr(), stream))
+            with mine.on(mine.new_stream()):
+                shift.start(loose[:1], loose[1:])
+                shift.wait()
+                there = shift._there
+                arena = there._arena.untyped_storage().data_ptr()
+                return {stream for at, stream in kept if at == arena} == {there._side, mine.stream()}
+
+        assert run_in(world, body) == [True, True]
 
 
 def test_errors_name_what_is_wrong():

@@ -2,6 +2,8 @@
 
 from tests.interpreted import interpreted  # isort: skip first, since it imports triton
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from topocomm.execute.recorder import Recorder
 from topocomm.execute.transports import threads
 from topocomm.execute.transports.wire import NoWire
 from topocomm.execute.waiting import Waiting
+from topocomm.operators.kernels import gpu_peer
 from topocomm.planning.planner import every_plan
 
 assert interpreted
@@ -99,6 +102,42 @@ def test_ranks_on_one_gpu_need_streams_of_their_own(monkeypatch):
         lane.begin({"value": value}, {"value": value}, False)
 
 
+class Compiled:
+    """A double of a kernel on a GPU: what it is given when it is compiled, and then with every launch."""
+
+    arg_names = tuple(inspect.signature(gpu_peer.peer_kernel.fn).parameters)
+
+    def __init__(self):
+        self.first, self.launches = None, []
+
+    def __getitem__(self, grid):
+        assert len(grid) == 3
+        return lambda *told, **options: self.compile(grid, told, options) if options else self.run(grid, told)
+
+    def compile(self, grid, told, options):
+        assert self.first is None, "it is compiled once"
+        named = dict(zip(self.arg_names, told, strict=False)) | options
+        self.first = grid, {name: named[name] for name in self.arg_names}
+        return self
+
+    def run(self, grid, told):
+        self.launches.append((grid, dict(zip(self.arg_names, told, strict=True))))
+
+
+def test_a_compiled_kernel_is_launched_without_asking_what_it_is_compiled_for(monkeypatch):
+    kernel = Compiled()
+    monkeypatch.setattr(gpu_peer, "peer_kernel", kernel)
+    lane = lane_of(600)
+    assert kernel.first[1]["items"] == 0 and not kernel.launches
+    value, made = torch.ones(600), torch.ones(600)
+    lane.begin({"value": value}, {"value": made}, True)
+    ((grid, told),) = kernel.launches
+    assert (grid, told["items"] > 0) == (kernel.first[0], True)
+    assert (told["inputs"], told["outputs"]) == ((value.data_ptr(),), (made.data_ptr(),))
+    changing = {"inputs", "outputs", "items"}
+    assert {name for name in told if told[name] != kernel.first[1][name]} == changing
+
+
 def test_a_call_on_another_stream_waits_for_the_one_before():
     device, peer = memory()
     one, other = (PeerLane(PeerPlan(plan_and_work(5)[1], peer, "cpu"), device, peer, None) for _ in range(2))
@@ -114,9 +153,9 @@ def test_a_call_on_another_stream_waits_for_the_one_before():
 
 
 def test_what_a_replayed_graph_has_awaited_is_told_without_a_call():
-    _, peer = memory()
+    device, peer = memory()
     transport = threads.World(2).transports()[0]
-    flights = Flights(Waiting(transport, 1.0, lambda tag: "a call", Recorder()), NoWire(), peer)
+    flights = Flights(Waiting(transport, 1.0, lambda tag: "a call", Recorder()), device, NoWire(), peer)
     flights.look()
     flights.wait()
     peer._control[1 + np.array([0, 3])] = 1  # as the kernel writes

@@ -1,5 +1,7 @@
 """The words of the peer kernel: every plan, run word by word, gives what its combines give."""
 
+from tests.interpreted import interpreted  # isort: skip first, since it imports triton
+
 import numpy as np
 import pytest
 
@@ -7,9 +9,13 @@ from tests.concatenation import ANY_ORDER, CONCAT, word
 from tests.execute.peer_work import WordsRun, cut, expected, work_of
 from tests.machines import hosts, switch
 from topocomm import SUM
+from topocomm.execute import peer_memory
+from topocomm.execute import peer_program as programs
 from topocomm.execute.peer_program import peer_program
+from topocomm.operators.kernels import gpu_peer
 from topocomm.planning.planner import every_plan
 
+assert interpreted
 ROWS = 7
 
 
@@ -88,3 +94,10 @@ def test_parts_of_a_value_are_rows_of_it():
         value = {"value": np.arange(12, dtype=np.float32).reshape(6, 2)}
         assert cut(value, work.result, layout)["value"][0, 0] == rank * 4
         assert peer_program(work).rows == {0, 4, 8}
+
+
+def test_the_kernel_has_the_same_words():
+    spaces = [gpu_peer.INPUT, gpu_peer.ARENA, gpu_peer.OUTPUT]
+    assert [space.value for space in spaces] == [programs.INPUT, programs.ARENA, programs.OUTPUT]
+    assert peer_memory.FLAG_BYTES * gpu_peer.FLAGS_AT.value == peer_memory.FLAGS_AT_BYTES
+    assert gpu_peer.FLAGS_AT.value - gpu_peer.FINISHED_AT.value == peer_memory.MOST_RANKS

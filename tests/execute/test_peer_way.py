@@ -5,6 +5,7 @@ import ctypes
 import re
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World
 from tests.torch_jobs import said, torchrun
-from topocomm import run_local
+from topocomm import DeadlineError, run_local
 from topocomm.execute.transports import peer_mapping
 from topocomm.execute.transports.peer_mapping import (
     CUPY,
@@ -65,11 +66,11 @@ def test_who_is_refused(told, reason):
 
 def test_how_many_ranks_and_programs():
     assert "3 ranks are more than 2" in peer_refusal([fact(rank) for rank in range(3)], 2)
-    assert programs_of([fact(0), fact(1, programs=78), fact(2)]) == 78
+    assert programs_of([fact(0), fact(1, multiprocessors=78), fact(2)]) == 39  # the others are for another kernel
     threads = [fact(rank, process=5, gpu="one", ways=[]) for rank in range(8)]
     assert peer_refusal(threads, 64) is None  # ranks that are threads may share a GPU
     assert way_of(threads) == THREADS
-    assert programs_of(threads) == 100 // 8
+    assert programs_of(threads) == 100 // 16
     assert way_of([fact(0, ways=[TORCH, CUPY]), fact(1, ways=[CUPY, TORCH])]) == TORCH
 
 
@@ -152,6 +153,26 @@ def test_where_one_rank_cannot_map_none_does(monkeypatch, call):
     for told in map_by_cupy(monkeypatch, runtimes):
         assert told == f"{CUPY}: rank 1: RuntimeError: {call} fails"
     assert not any(runtime.opened for runtime in runtimes)
+
+
+def test_an_error_of_any_kind_is_told(monkeypatch):
+    runtimes = [Runtime() for _ in range(3)]
+    runtimes[1].ipcOpenMemHandle = lambda: None  # takes no handle
+    for told in map_by_cupy(monkeypatch, runtimes):
+        assert told.startswith(f"{CUPY}: rank 1: TypeError: ")
+
+
+@pytest.mark.alone
+def test_a_library_that_waits_for_a_rank_is_not_awaited_for_ever(monkeypatch):
+    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "0.5")
+    over = threading.Event()
+    runtimes = [Runtime() for _ in range(3)]
+    runtimes[1].ipcOpenMemHandle = lambda handle: over.wait(20)
+    began_s = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"rank \d: the set-up of memory inside the host.*: still waiting for rank"):
+        map_by_cupy(monkeypatch, runtimes)
+    assert time.monotonic() - began_s < 10
+    over.set()
 
 
 def test_threads_know_each_others_addresses(monkeypatch):

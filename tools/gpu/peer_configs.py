@@ -19,6 +19,8 @@ CASES = (
     ("welford", "f4", 4096, 8),
     ("welford", "f8", 4096, 20),
     ("affine", "c16", 1024, 3),
+    ("affine_matrix(4)", "f4", 256, 8),
+    ("topk(1024)", "f4", 16, 8),
     ("attention.logsumexp", "f4", 32, 8),
     ("attention.logsumexp", "f4", 32, 9),
 )

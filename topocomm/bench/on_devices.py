@@ -14,7 +14,7 @@ from topocomm.errors import DeadlineError, OperatorError
 from topocomm.execute import device as devices
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.device import Device
-from topocomm.execute.device_staging import StagedCall
+from topocomm.execute.device_call import DeviceCall
 from topocomm.execute.device_values import Tensors
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.transports.nccl import NCCL_DTYPES, NCCL_OPERATORS, NcclWire
@@ -22,7 +22,7 @@ from topocomm.operators.tensors import as_array, torch_dtype
 from topocomm.planning.collectives import CARRYING
 
 STAGED = "staged"
-WORDS = {STAGED: "GPU memory, staged through host memory"}
+WORDS = {STAGED: "GPU memory, staged through host memory", "kernel": "GPU memory, by one kernel"}
 
 
 def common_device(comm: Communicator) -> Device | None:
@@ -119,14 +119,13 @@ class OnDevices(DeviceMethod):
             self.call = comm.prepare(problem.collective, like=self._value, operator=operator, root=ROOT)
         except OperatorError:  # on all ranks: dtypes that torch lacks
             return False
-        assert comm.way is not None
-        moved = STAGED if comm.way.wire is None or isinstance(self.call, StagedCall) else comm.way.wire.name
+        moved = self.call.moved_by if isinstance(self.call, DeviceCall) else STAGED
         self.way = WORDS.get(moved, f"GPU memory, by {moved}")
         self.name = f"topocomm on GPUs, {moved}"
         if problem.collective == "broadcast" and comm.rank != ROOT:
             self._value = None
         if self._graph:
-            if isinstance(self.call, StagedCall) or comm.way.wire is None or not comm.way.wire.in_graphs:
+            if not isinstance(self.call, DeviceCall) or not self.call.in_graphs:
                 return False
             self.name += ", graph"
             self.run()  # compiles kernels, makes connections
@@ -147,6 +146,7 @@ class OnDevices(DeviceMethod):
         """As `Method.free`."""
         if self.call is not None:
             self.call.free()
+        self._put = self._call  # a graph that is kept would hold up the end of NCCL
         self._made = None
 
 

@@ -447,15 +447,17 @@ class Communicator:
         if self._failed:
             return
         self._failed = True
-        if self.way is not None:
-            self.way.abort()  # what a device waits for does not come
         self.results.close()
         self.gone |= gone_with(self.transport, error)
         note_failure(self.transport, gone=bool(self.gone))
         self.refusal = f"it was closed by {type(error).__name__}: {error}"
         write_record(self, error)
-        if tell:
-            self._tell(FAILURE_TAG, failure_note(self.rank, error))
+        try:
+            if tell:
+                self._tell(FAILURE_TAG, failure_note(self.rank, error))
+        finally:
+            if self.way is not None:  # last, since it may take long: what a device waits for does not come
+                self.way.abort()
 
     def refuse(self, tag: int, error: OperatorError) -> None:
         """Tell the other ranks that this one does not make the call with a tag, which counts as begun all the same."""

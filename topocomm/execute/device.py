@@ -14,6 +14,9 @@ from typing import Any
 
 from topocomm.topology.pci_sysfs import short_bus_id
 
+ALIGNMENT_BYTES = 256
+"""Pieces in a device's memory start where the widest loads of a warp may."""
+
 
 class Device:
     """One GPU as this process numbers it, asked through torch.

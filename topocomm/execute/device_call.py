@@ -119,6 +119,16 @@ class DeviceCall(PreparedCall):
         self.quick = None
 
     @property
+    def moved_by(self) -> str:
+        """What moves its data: the name of a wire, or "kernel" where one kernel runs the call."""
+        return "kernel" if self._wire is None else self._wire.name
+
+    @property
+    def in_graphs(self) -> bool:
+        """Whether a graph can record it."""
+        return self._wire is None or self._wire.in_graphs
+
+    @property
     def input(self) -> Any:
         """The user's structure with arrays that are the send buffer, always the same.
 
@@ -148,7 +158,9 @@ class DeviceCall(PreparedCall):
                 target = self._target_tensors(given)
                 lane.begin(fields, target, True)
                 result = self._hand_over(target, given, out)
-                if not capturing:
+                if capturing:
+                    self._flights.keep(self._lane)
+                else:
                     self._flights.add(self._lane, self.tag, number)
         except BaseException as error:
             comm.fail_with(error)
@@ -200,9 +212,9 @@ class DeviceCall(PreparedCall):
 
     def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
         """The tensors of x and out; where they do not fit, the other ranks are told, who may wait for them."""
-        if self._wire is not None and not self._wire.in_graphs and self._device.capturing():
+        if not self.in_graphs and self._device.capturing():
             raise TopocommError(
-                f"rank {self._comm.rank}: this call's messages go by {self._wire.name}, and the host waits for them: "
+                f"rank {self._comm.rank}: this call's messages go by {self.moved_by}, and the host waits for them: "
                 "no graph records that"
             )
         try:

@@ -75,7 +75,7 @@ def independent(layout: Layout, folds: Sequence[DeviceFold]) -> list[list[Device
         size = layout.packed_bytes(fold.rows)
         target = (fold.target, fold.target + size)
         operands = [(at, at + size) for at in fold.offsets]
-        if _meet([target], reads) or _meet([target, *operands], writes):
+        if overlap([target], reads) or overlap([target, *operands], writes):
             parts.append([])
             reads, writes = [], []
         parts[-1].append(fold)
@@ -84,8 +84,9 @@ def independent(layout: Layout, folds: Sequence[DeviceFold]) -> list[list[Device
     return [part for part in parts if part]
 
 
-def _meet(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
-    return any(start < end and begin < stop for start, stop in some for begin, end in others)
+def overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
+    """Whether one of some ranges, each a start and an end, shares anything with one of others."""
+    return any(max(start, begin) < min(stop, end) for start, stop in some for begin, end in others)
 
 
 def fold_version(operator: Operator, layout: Layout, device: Device) -> tuple[str, str]:

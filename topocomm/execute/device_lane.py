@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from topocomm.execute.device import Device
+from topocomm.execute.device import ALIGNMENT_BYTES, Device
 from topocomm.execute.device_folds import DeviceFold, bind_folds
 from topocomm.execute.device_nodes import DeviceNodes
 from topocomm.execute.device_values import tensor_views
@@ -20,8 +20,6 @@ from topocomm.execute.transports.transport import Message
 from topocomm.execute.transports.wire import Wire
 from topocomm.planning.buffers import Piece, RankProgram, Stage, common_cuts, rank_program
 
-ALIGNMENT_BYTES = 256
-"""Pieces start where the widest loads of a warp may."""
 Step = Callable[[Any], None]
 
 

@@ -8,11 +8,15 @@ program that keeps the device busy for hours is not taken for one that hangs: wh
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from topocomm.execute.awaited import Awaited
+from topocomm.execute.device import Device
+from topocomm.execute.events import reached
 from topocomm.execute.peer_memory import PeerMemory
 from topocomm.execute.stream_lane import StreamLane
+from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.transports.wire import Wire
 from topocomm.execute.waiting import Look, UnderWay, Waiting
 
@@ -21,7 +25,29 @@ class Flight(NamedTuple):
     """A call with an event out."""
 
     lane: StreamLane
+    call: UnderWay
     look: Look
+
+
+class _Stream:
+    """What is on a stream now, as something to wait for.
+
+    Args:
+        device: Whose current stream.
+        check: Raises where it is known that an end does not come.
+    """
+
+    def __init__(self, device: Device, check: Callable[[], None]) -> None:
+        self._check, self._event = check, device.event()
+        self._event.record(device.stream())
+
+    def advance(self, timeout_s: float) -> bool:
+        """Whether the device is through with it, or is so within about `timeout_s`."""
+        return reached(self._event, timeout_s, self._check)
+
+    def awaited(self) -> Awaited:
+        """Nobody knows whom a graph awaits."""
+        return Awaited(None, (), ())
 
 
 class Flights:
@@ -29,15 +55,17 @@ class Flights:
 
     Args:
         waiting: How it waits.
+        device: On which the calls are.
         means: What moves its bytes.
     """
 
-    def __init__(self, waiting: Waiting, *means: Wire | PeerMemory) -> None:
-        self._waiting, self._means = waiting, means
+    def __init__(self, waiting: Waiting, device: Device, *means: Wire | PeerMemory) -> None:
+        self._waiting, self._device, self._means = waiting, device, means
         self._out: deque[Flight] = deque()
         self._marked: set[StreamLane] = set()
         self._begun: dict[StreamLane, UnderWay] = {}
         """Lanes with calls that nobody has waited for, each with the last of them."""
+        self._recorded: set[object] = set()
 
     def look(self) -> None:
         """Ask whether calls that were begun can still come through; does not wait.
@@ -48,31 +76,54 @@ class Flights:
         """
         self._check(self._out[0].lane.ranks if self._out else ())
         while self._out:
-            lane, look = self._out[0]
+            lane, call, look = self._out[0]
             if not lane.advance(0.0):
                 look.at_times(lane.awaited)
                 return
             self._out.popleft()
-            self._marked.discard(lane)
+            if self._begun.get(lane) is call:
+                del self._begun[lane]
+                self._marked.discard(lane)
+            else:
+                self._mark(lane)
 
     def add(self, lane: StreamLane, tag: int, number: int) -> None:
         """A call was put on a stream."""
-        call = UnderWay(lane, tag, number)
-        self._begun[lane] = call
+        self._begun[lane] = UnderWay(lane, tag, number)
         if lane not in self._marked:
-            lane.mark()
             self._marked.add(lane)
-            self._out.append(Flight(lane, Look(self._waiting, call, self._waiting.timeout_s)))
+            self._mark(lane)
+
+    def keep(self, memory: object) -> None:
+        """Keep what a graph has recorded as long as it may be replayed: until `forget`."""
+        self._recorded.add(memory)
+
+    def forget(self) -> None:
+        """No graph is replayed any more."""
+        self._recorded.clear()
 
     def wait(self) -> None:
-        """Return when the device is through with all calls; raises like `look`."""
+        """Return when the device is through with all calls, and with what is on the current stream; as `look` raises.
+
+        Graphs that are replayed there are none of the calls.
+        """
         for lane, call in list(self._begun.items()):
             lane.mark()
             self._waiting.for_call(call)
             del self._begun[lane]
         self._out.clear()
         self._marked.clear()
+        with self._device.current():
+            stream = _Stream(self._device, self._check)
+        number = self._waiting.recorder.calls
+        self._waiting.for_call(UnderWay(stream, GATHER_TAG, number, f"what is on the stream of {self._device.place}"))
         self._check()
+
+    def _mark(self, lane: StreamLane) -> None:
+        """Have an event out for the last call of a lane."""
+        lane.mark()
+        call = self._begun[lane]
+        self._out.append(Flight(lane, call, Look(self._waiting, call, self._waiting.timeout_s)))
 
     def _check(self, ranks: Sequence[int] = ()) -> None:
         """Raise what is known of errors, of graphs that were replayed too."""

@@ -88,6 +88,8 @@ class DeviceShift:
                 raise TopocommError(f"shift by {self._wire.name}: no graph records it; call it outside of the capture")
             self._now, self._receives = self._exchange(sends, receives), receives
             if self._captured:  # a graph has one stream, on which nothing is asked
+                for memory in self._own():
+                    self._flights.keep(memory)
                 self._put(self._now, sends, device.stream())
                 return
             self._begun.record(device.stream())
@@ -95,7 +97,7 @@ class DeviceShift:
             with device.on(self._side):
                 self._put(self._now, sends, self._side)
                 self._done.record(self._side)
-            for tensor in (*sends, *receives):
+            for tensor in (*sends, *receives, *self._own()):
                 device.keep(tensor, self._side)
             self._flights.add(self, self._tag, number)
 
@@ -107,6 +109,8 @@ class DeviceShift:
             if not self._captured:
                 stream = device.stream()
                 stream.wait_event(self._done)
+                for memory in self._own():
+                    device.keep(memory, stream)
             for x, place in zip(self._receives, now.received or (), strict=False):
                 x.copy_(place)
         self._receives = ()
@@ -129,6 +133,10 @@ class DeviceShift:
         self._exchanges.clear()
         self._arena = self._now = None
         self._held = ()
+
+    def _own(self) -> list[Any]:
+        """The memory of its own that the exchange uses, if any."""
+        return [] if self._now is None or self._now.sent is None else [self._arena]
 
     def _put(self, now: Exchange, sends: Sequence[Any], stream: Any) -> None:
         for x, place in zip(sends, now.sent or (), strict=False):

@@ -41,7 +41,7 @@ class Way:
     ) -> None:
         self.device, self.wire, self.reason, self.peer = device, wire, reason, peer
         means = [one for one in (wire, peer) if one is not None]
-        self.flights = Flights(comm.waiting, *means) if means else None
+        self.flights = Flights(comm.waiting, device, *means) if means else None
 
     def check(self, device: Device) -> None:
         """Raise OperatorError where values are on another device than the way was made for."""
@@ -61,8 +61,8 @@ class Way:
         return None if plan.refusal else plan
 
     def abort(self) -> None:
-        """End what the device waits for."""
-        for means in (self.wire, self.peer):
+        """End what the device waits for; the wire last, which waits for kernels before it on a stream."""
+        for means in (self.peer, self.wire):
             if means is not None:
                 means.abort()
 
@@ -73,6 +73,8 @@ class Way:
 
     def close(self) -> None:
         """Give everything back; all ranks have left."""
+        if self.flights is not None:
+            self.flights.forget()
         for means in (self.wire, self.peer):
             if means is not None:
                 means.close()

@@ -11,7 +11,8 @@ from math import prod
 from typing import Any
 
 from topocomm.errors import TopocommError
-from topocomm.execute.device import Device
+from topocomm.execute.device import ALIGNMENT_BYTES, Device
+from topocomm.execute.device_folds import overlap
 from topocomm.execute.device_nodes import DeviceNodes
 from topocomm.execute.lanes import Span, Work
 from topocomm.execute.peer_memory import PeerMemory
@@ -22,7 +23,7 @@ from topocomm.operators.tensors import torch_dtype
 MOST_BYTES = 256 << 10
 """Longer payloads go by NCCL, which uses the links better. Of four V100 without NVLink others report a one-shot push
 ahead of NCCL at 128 KiB and behind it at 384 KiB; we have not measured it."""
-ALIGNMENT_BYTES = 16
+LOAD_BYTES = 16
 """Of the caller's memory: the most that one thread of a GPU loads at once."""
 
 
@@ -136,7 +137,7 @@ class PeerLane(StreamLane):
         given = _readable(fields, self._sent)
         apart = all(
             (name == result and one.data_ptr() == other.data_ptr() and one.numel() == other.numel())
-            or not _meet(one, other)
+            or not overlap([_place(one)], [_place(other)])
             for name, one in given.items()
             for result, other in made.items()
         )
@@ -153,12 +154,12 @@ class PeerLane(StreamLane):
 
         from topocomm.operators.kernels.gpu_peer import peer_kernel
 
-        peer, items = self._peer, plan.items
+        peer, options = self._peer, plan.options
         words = torch.from_numpy(plan.program.words).to(self._device.place)
-        kernel = peer_kernel[(min(items, peer.programs),)]
+        grid = (min(plan.items, peer.programs), 1, 1)
 
-        def launch(given: Mapping[str, Any], made: Mapping[str, Any], items: int = items) -> None:
-            kernel(
+        def told(given: Mapping[str, Any], made: Mapping[str, Any], items: int = plan.items) -> tuple[Any, ...]:
+            return (
                 tuple(given[name].data_ptr() or peer.own for name in self._sent),
                 tuple(made[name].data_ptr() or peer.own for name in self._made),
                 words.data_ptr(),
@@ -173,17 +174,22 @@ class PeerLane(StreamLane):
                 plan.tiles,
                 items,
                 peer.limit,
-                **plan.options,
             )
 
-        launch(self._sent, self._made, 0)
-        return launch
+        launch = peer_kernel[grid]
+        compiled = launch(*told(self._sent, self._made, 0), **options)
+        if compiled is None:  # the interpreter
+            return lambda given, made: launch(*told(given, made), **options)
+        # What the kernel is compiled for does not change: no need to have Triton find that out at every call.
+        run = compiled[grid]
+        constants = [options[name] for name in peer_kernel.arg_names if name in options]
+        return lambda given, made: run(*told(given, made), *constants)
 
 
 def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]]:
     """Memory for a value or a result, and its fields there as tensors [*leading, *dims]."""
     shapes = [(f, (*span.leading, *f.row_shape)) for f in work.layout.fields]
-    sizes = [-(-prod(shape) * f.dtype.itemsize // 256) * 256 for f, shape in shapes]
+    sizes = [-(-prod(shape) * f.dtype.itemsize // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for f, shape in shapes]
     memory = device.memory(max(sum(sizes), 1))
     found, at = {}, 0
     for (field, shape), size in zip(shapes, sizes, strict=True):
@@ -196,13 +202,12 @@ def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]
 def _readable(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Every tensor that lies as the kernel reads and writes, else the one of the same name in `others`."""
     return {
-        name: tensor if tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT_BYTES == 0 else others[name]
+        name: tensor if tensor.is_contiguous() and tensor.data_ptr() % LOAD_BYTES == 0 else others[name]
         for name, tensor in tensors.items()
     }
 
 
-def _meet(one: Any, other: Any) -> bool:
-    """Whether two contiguous tensors share memory."""
-    starts = one.data_ptr(), other.data_ptr()
-    ends = starts[0] + one.numel() * one.element_size(), starts[1] + other.numel() * other.element_size()
-    return bool(max(starts) < min(ends))
+def _place(tensor: Any) -> tuple[int, int]:
+    """Where a contiguous tensor starts and ends."""
+    start = int(tensor.data_ptr())
+    return start, start + tensor.numel() * tensor.element_size()

@@ -152,7 +152,7 @@ def find_peers(comm: Communicator, device: Device) -> tuple[PeerMemory | None, s
         return None, reason
     programs = peer_mapping.programs_of(facts)
     if not programs:
-        return None, "a GPU has more ranks than multiprocessors"
+        return None, "a GPU has fewer than two multiprocessors for each rank on it"
     mapped = peer_mapping.map_memory(comm.waiting, device, group, facts, PLENTY.total_bytes)
     if isinstance(mapped, str):
         return None, mapped

@@ -16,12 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.execute.device import ALIGNMENT_BYTES
 from topocomm.execute.lanes import Work
 from topocomm.planning.buffers import Piece, common_cuts, output_pieces
 from topocomm.planning.schedule import Combine, Transfer, input_pieces
 
-ALIGNMENT_BYTES = 256
-"""Pieces start where the widest loads of a warp may."""
 INPUT, ARENA, OUTPUT = range(3)
 """As the kernel has them."""
 Place = tuple[int, int]

@@ -1,5 +1,7 @@
 """A double of `cupy.cuda.nccl`: ranks are threads named rank0, rank1, ..., device memory is host memory.
 
+A communicator ends when all graphs that recorded its messages are gone, as NCCL's since 2.26 (`commDestroySync`).
+
 It moves the bytes between the ranks' buffers as NCCL would: a group starts when those before it on its communicator are
 through, messages of a pair meet in order, and a group is through when all its messages are. It writes down what is
 done, and fails where NCCL would hang, crash or corrupt memory: `Misuse`, kept in `World.misuse` whoever catches it.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 import weakref
 from collections import defaultdict, deque
 
@@ -64,6 +67,16 @@ class Group:
             operation.group = self
 
 
+class Graph:
+    """What a rank has recorded, to be run again."""
+
+    def __init__(self, run):
+        self.run = run
+
+    def __call__(self):
+        self.run()
+
+
 class World:
     """What all ranks share.
 
@@ -88,6 +101,7 @@ class World:
         self.ids, self.reduced = [], defaultdict(dict)
         self.comms, self.failures = {}, {}  # comms by (unique id, rank in it)
         self.capturing = False
+        self.graphs = {}  # the one that a thread records, weakly
         self.id_error = self.init_error = self.blocked = self.send_error = None
         self.ended = set()
         self.current = {}
@@ -176,6 +190,9 @@ class World:
             if self.blocked == comm.rank:  # the library waits for a peer's connection
                 self.wake.wait_for(lambda: comm.state == "aborted", self.patience_s)
             comm.check()
+            recorded = self.graphs.get(threading.get_ident(), lambda: None)()
+            if recorded is not None:
+                comm.graphs.add(recorded)
             comm.queue.append(group)
             if comm.queue[0] is group:
                 self.post(group)
@@ -259,6 +276,13 @@ class Communicator:
     def __init__(self, world, rank, unique_id):
         self.world, self.rank, self.unique_id = world, rank, unique_id
         self.members, self.queue, self.state, self.reductions = [], deque(), "open", 0
+        self.graphs = weakref.WeakSet()
+
+    def wait_for_graphs(self):
+        """Under the lock, which others get meanwhile; here not for ever."""
+        until_s = time.monotonic() + self.world.patience_s
+        while self.graphs and time.monotonic() < until_s:
+            self.world.wake.wait(0.01)
 
     def check(self):
         if self.state != "open":
@@ -327,6 +351,8 @@ class Communicator:
                     group.over = True
                 self.queue.clear()
             self.world.wake.notify_all()
+            self.wait_for_graphs()
+            self.world.log.append(("aborted", self.rank))
 
     def destroy(self):
         self.world.no_open_group("a communicator is destroyed")
@@ -334,4 +360,5 @@ class Communicator:
             if self.queue:
                 raise self.world.wrong(f"rank {self.rank} is destroyed while messages are under way")
             self.state = "destroyed"
+            self.wait_for_graphs()
             self.world.log.append(("destroy", self.rank))

@@ -70,6 +70,22 @@ def test_bytes_move_and_are_written_down():
     assert world.log.count(("move", 0, 1, 16)) == 1
 
 
+def test_a_communicator_ends_when_the_graphs_that_recorded_it_are_gone():
+    def body(rank, number):
+        made = rank.device.graph(lambda: exchange(rank, number))
+        ends = threading.Thread(target=rank.comm.destroy if number else rank.comm.abort)
+        ends.start()
+        ends.join(0.1)
+        assert ends.is_alive()
+        del made
+        ends.join(5)
+        assert not ends.is_alive()
+
+    world, errors = run(body)
+    assert errors == [None, None]
+    assert ("destroy", 1) in world.log and ("aborted", 0) in world.log
+
+
 def misuse(body, match, **options):
     world, errors = run(body, **options)
     assert world.misuse

@@ -8,6 +8,7 @@ another thread, which NCCL allows. What a device waits for is asked of `check`.
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,10 +17,13 @@ from typing import Any
 from weakref import WeakSet
 
 from topocomm.errors import DeadlineError, RankFailedError, TopocommError
+from topocomm.execute.aside import Aside
 from topocomm.execute.device import Device
 from topocomm.execute.transports.transport import Message
 from topocomm.execute.transports.wire import Wire
 
+END_S = 5.0
+"""How long the end of a communicator is awaited."""
 Operation = tuple[Callable[..., None], int, int, int]
 """What is called with the pointer, the bytes and the peer."""
 
@@ -48,7 +52,7 @@ class NcclWire(Wire):
         self._byte = int(nccl.NCCL_UINT8)
         self._lock = threading.Lock()
         self._error: str | None = None
-        self._guard = Guard(self._expire, timeout_s)
+        self._guard = Guard(self.abort, timeout_s)
         _alive.add(self)
         _at_exit()
 
@@ -132,11 +136,6 @@ class NcclWire(Wire):
         if self._error is not None:
             raise TopocommError(f"rank {self._rank}: NCCL takes no call now: {self._error}")
 
-    def _expire(self) -> None:
-        """What the guard does: on a thread of its own."""
-        with suppress(RuntimeError, KeyError):
-            self.abort()
-
     def _failure(self, error: Exception, peers: Sequence[int]) -> TopocommError:
         """The error that this rank raises for one of NCCL's, after its communicator was aborted."""
         names = f"rank{'s' * (len(peers) > 1)} {', '.join(map(str, peers))}"
@@ -145,8 +144,7 @@ class NcclWire(Wire):
             return DeadlineError(
                 f"rank {self._rank}: NCCL still waits{whom} after {self._timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
             )
-        with suppress(RuntimeError, KeyError):
-            self.abort()
+        self.abort()
         code = f"status {error.args[0]}" if isinstance(error, KeyError) else str(error)
         return RankFailedError(
             f"rank {self._rank}: NCCL reports {code}{whom}; NCCL_DEBUG=WARN shows more. Another rank may have failed"
@@ -160,8 +158,30 @@ class NcclWire(Wire):
             self._error = why
         self._guard.stop()
         _alive.discard(self)
+        end_aside(getattr(self._handle, how), self._rank, self._timeout_s)
+
+
+def end_aside(end: Callable[[], None], rank: int, timeout_s: float) -> None:
+    """End a communicator of NCCL, or leave that to a thread: it waits for all graphs that recorded messages.
+
+    Args:
+        end: What ends it. Errors do not matter: nothing more is done with the communicator.
+        rank: This rank.
+        timeout_s: Limit of a wait, if that is less than `END_S`.
+    """
+    limit_s = min(END_S, timeout_s)
+    try:
+        ending = Aside(end, "nccl-end")
+    except RuntimeError:  # Python 3.12.1 starts no thread while a process ends
         with suppress(RuntimeError, KeyError):
-            getattr(self._handle, how)()
+            end()
+        return
+    if not ending.advance(limit_s):
+        sys.stderr.write(
+            f"topocomm: rank {rank}: NCCL does not end after {limit_s:g} s: it waits for all CUDA graphs that recorded "
+            "its messages; drop them before close(). A thread goes on with it\n"
+        )
+        sys.stderr.flush()
 
 
 class Guard:

@@ -8,12 +8,11 @@ that waits for the others inside NCCL, where nothing can be asked.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable
 from typing import Any
 
 from topocomm.errors import TopocommError
 from topocomm.execute.agreement import gather_texts
+from topocomm.execute.aside import Aside
 from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device
 from topocomm.execute.process_space import process_space
@@ -60,9 +59,9 @@ def connect(waiting: Waiting, device: Device) -> NcclWire:
     """
     nccl, transport = nccl_library.load_nccl(), waiting.transport
     unique_id = _share_id(waiting, nccl)
-    making = _Making(lambda: _make(nccl, device, transport.size, unique_id, transport.rank))
     everyone = [Message(peer, ()) for peer in range(transport.size) if peer != transport.rank]
-    making.others = Awaited(0, (), everyone)
+    others = Awaited(0, (), everyone)
+    making = Aside(lambda: _make(nccl, device, transport.size, unique_id, transport.rank), "nccl", others)
     waiting.for_call(UnderWay(making, GATHER_TAG, waiting.recorder.calls, WHAT))
     if making.error is not None:
         raise TopocommError(
@@ -94,31 +93,3 @@ def _share_id(waiting: Waiting, nccl: Any) -> bytes:
 def _make(nccl: Any, device: Device, size: int, unique_id: bytes, rank: int) -> Any:
     with device.current():
         return nccl_library.make_communicator(nccl, size, unique_id, rank)
-
-
-class _Making:
-    """A communicator being made on a thread, as something to wait for."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.made: Any = None
-        self.error: Exception | None = None
-        self.others = Awaited(0, (), ())
-        self._make, self._over = make, threading.Event()
-        name = f"{threading.current_thread().name}-nccl"
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def advance(self, timeout_s: float) -> bool:
-        """Wait a little; whether it is over."""
-        return self._over.wait(timeout_s)
-
-    def awaited(self) -> Awaited:
-        """All other ranks: NCCL does not say whom it waits for."""
-        return self.others
-
-    def _run(self) -> None:
-        try:
-            self.made = self._make()
-        except Exception as error:  # noqa: BLE001 - raised by the thread that waits
-            self.error = error
-        finally:
-            self._over.set()

@@ -13,11 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from topocomm.errors import TopocommError
 from topocomm.execute.agreement import gather_texts
+from topocomm.execute.aside import Aside
+from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device, visible_devices
 from topocomm.execute.process_space import process_space
 from topocomm.execute.transports.torch_wire import device_backend
-from topocomm.execute.waiting import Waiting
+from topocomm.execute.transports.transport import GATHER_TAG, Message
+from topocomm.execute.waiting import UnderWay, Waiting
 
 WHAT = "the set-up of memory inside the host"
 THREADS, TORCH, CUPY = "threads", "torch's symmetric memory", "CuPy's handles"
@@ -32,7 +36,7 @@ class PeerFacts(NamedTuple):
         gpu: What tells its GPU from all others.
         number: Of the GPU in its process.
         address: PCI address of the GPU, for messages.
-        programs: How many programs of a kernel surely run there at the same time.
+        multiprocessors: How many it has.
         ways: How it can map memory of other processes.
         cut_off: GPUs that it sees and whose memory its own cannot map.
         why: Why it can do nothing of that.
@@ -43,7 +47,7 @@ class PeerFacts(NamedTuple):
     gpu: str
     number: int
     address: str
-    programs: int
+    multiprocessors: int
     ways: Sequence[str]
     cut_off: Sequence[str]
     why: str = ""
@@ -88,13 +92,13 @@ def peer_facts(device: Device, group: Any) -> PeerFacts:
     address = device.bus_id or f"number {device.index}"
     host = "/".join(process_space())
     gpu = device.uuid or f"{host}/{address}"
-    why, programs, cut_off = "", 0, []
+    why, multiprocessors, cut_off = "", 0, []
     try:
         import torch
 
         import topocomm.operators.kernels.gpu_peer  # noqa: F401
 
-        programs = int(torch.cuda.get_device_properties(device.index).multi_processor_count)
+        multiprocessors = int(torch.cuda.get_device_properties(device.index).multi_processor_count)
         cut_off = [
             other.uuid or f"{host}/{other.bus_id}"
             for other in visible_devices()
@@ -105,7 +109,7 @@ def peer_facts(device: Device, group: Any) -> PeerFacts:
     except (RuntimeError, AssertionError) as error:
         why = f"torch does not tell of its GPU: {error}"
     ways = [name for name, there in ((TORCH, _has_symmetric(group)), (CUPY, _has_handles())) if there]
-    return PeerFacts(host, os.getpid(), gpu, device.index, address, programs, ways, cut_off, why)
+    return PeerFacts(host, os.getpid(), gpu, device.index, address, multiprocessors, ways, cut_off, why)
 
 
 def gather_peer_facts(waiting: Waiting, own: PeerFacts) -> list[PeerFacts]:
@@ -151,9 +155,13 @@ def way_of(facts: Sequence[PeerFacts]) -> str | None:
 
 
 def programs_of(facts: Sequence[PeerFacts]) -> int:
-    """How many programs of every rank surely run at the same time: a multiprocessor holds one of any kernel."""
+    """How many programs of every rank surely run at the same time, each on a multiprocessor of its own.
+
+    They take half of these: another kernel that waits for other ranks, NCCL's or one of a second communicator, may
+    hold the others, and a rank on which the one has no room must not wait for a rank on which the other has none.
+    """
     ranks = Counter(fact.gpu for fact in facts)
-    return min(fact.programs // ranks[fact.gpu] for fact in facts)
+    return min(fact.multiprocessors // (2 * ranks[fact.gpu]) for fact in facts)
 
 
 def map_memory(
@@ -173,7 +181,7 @@ def map_memory(
     addresses: list[int] = []
 
     def open_all() -> str:
-        addresses.extend(mapping.open(offers, facts))
+        addresses.extend(_open(waiting, mapping, offers, facts))
         return ""
 
     opened = _both(waiting, open_all)
@@ -183,12 +191,30 @@ def map_memory(
     return mapping, addresses
 
 
+def _open(waiting: Waiting, mapping: Mapping, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
+    """`Mapping.open`, aside: torch's waits for the others, one of whom may have come to an error."""
+
+    def on_device() -> Sequence[int]:
+        with mapping.device.current():
+            return mapping.open(offers, facts)
+
+    everyone = [Message(peer, ()) for peer in range(len(facts)) if peer != mapping.rank]
+    opening = Aside(on_device, "peers", Awaited(0, (), everyone))
+    waiting.for_call(UnderWay(opening, GATHER_TAG, waiting.recorder.calls, WHAT))
+    if opening.error is not None:
+        raise opening.error
+    made: Sequence[int] = opening.made
+    return made
+
+
 def _both(waiting: Waiting, step: Callable[[], str]) -> list[str] | str:
     """What a step tells on every rank; where it fails on some, their errors."""
     told, why = "", ""
     try:
         told = step()
-    except (RuntimeError, OSError, ValueError, AttributeError, ImportError) as error:
+    except TopocommError:  # not this rank's own: nobody waits for it
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others wait to hear of it
         why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
     records = [json.loads(text) for text in gather_texts(waiting, json.dumps([told, why]).encode(), what=WHAT)]
     failed = [f"rank {rank}: {text}" for rank, (_, text) in enumerate(records) if text]

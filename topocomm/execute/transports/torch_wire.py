@@ -13,6 +13,7 @@ from typing import Any
 
 from topocomm.errors import TopocommError
 from topocomm.execute.device import Device
+from topocomm.execute.transports.nccl import end_aside
 from topocomm.execute.transports.torch_group import load_torch
 from topocomm.execute.transports.transport import Message
 from topocomm.execute.transports.wire import Wire
@@ -43,6 +44,7 @@ class TorchWire(Wire):
 
     def __init__(self, group: Any, device: Device, timeout_s: float) -> None:
         self._dist: Any = load_torch().distributed
+        self._rank, self._timeout_s = group.rank(), timeout_s
         self._ranks = self._dist.get_process_group_ranks(group)
         try:
             self._group = self._dist.new_group(
@@ -55,7 +57,7 @@ class TorchWire(Wire):
                 self._dist.all_reduce(device.memory(1), group=self._group)
         except RuntimeError as error:
             raise TopocommError(
-                f"rank {group.rank()}: torch makes no process group for {device.place}: {str(error).splitlines()[0]}"
+                f"rank {self._rank}: torch makes no process group for {device.place}: {str(error).splitlines()[0]}"
             ) from error
         self._open = True
 
@@ -86,11 +88,11 @@ class TorchWire(Wire):
         """As `Wire.abort`, where this torch can."""
         if self._open:
             self._open = False
-            with suppress(RuntimeError, AttributeError):
-                self._group.abort()
+            with suppress(AttributeError):
+                end_aside(self._group.abort, self._rank, self._timeout_s)
 
     def close(self) -> None:
         """As `Wire.close`."""
         if self._open:
             self._open = False
-            self._dist.destroy_process_group(self._group)
+            end_aside(lambda: self._dist.destroy_process_group(self._group), self._rank, self._timeout_s)

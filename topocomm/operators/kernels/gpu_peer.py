@@ -52,7 +52,7 @@ def _starts(space, place, fields, arena, inputs, outputs, ROW_BYTES: tl.constexp
         packed = arena + place + tl.load(fields + field)
         row = tl.where(space == INPUT, inputs[field], outputs[field]) + place * ROW_BYTES[field]
         address = tl.where(space == ARENA, packed, row).to(tl.pointer_type(tl.uint8))
-        found = found + (tl.multiple_of(address, ALIGNS[field]),)
+        found = found + (tl.multiple_of(address, tl.constexpr(ALIGNS[field])),)  # no bare number, in Triton 3.6
     return found
 
 

@@ -67,7 +67,8 @@ def merge_sorted(left, right, CONSTANTS: tl.constexpr):
     others, other_places = _backwards(others, CONSTANTS[2]), _backwards(other_places, CONSTANTS[2])
     ahead = _goes_first(numbers, places, others, other_places)
     numbers, places = tl.where(ahead, numbers, others), tl.where(ahead, places, other_places)
-    for level in tl.static_range(CONSTANTS[2]):
+    LEVELS: tl.constexpr = CONSTANTS[2]  # by a name, which Triton 3.6 asks for
+    for level in tl.static_range(LEVELS):
         low, high = _halves(numbers, width >> (level + 1))
         low_places, high_places = _halves(places, width >> (level + 1))
         ahead = _goes_first(low, low_places, high, high_places)

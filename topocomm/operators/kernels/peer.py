@@ -61,7 +61,8 @@ def peer_options(operator: Operator, layout: Layout, case: PeerCase, backend: st
     starts = np.array([layout.addresses(0, count) for count in case.chunk_rows]).reshape(-1, len(layout.fields))
     combine = None if case.operands == 1 else operator.triton_combine(layout)
     tiles = tile_options(combine, layout, sum(case.chunk_rows))
-    unrolled = case.operands <= MOST_UNROLLED and tiles["ROWS"] * sum(tiles["WIDTHS"]) <= MOST_UNROLLED_ITEMS
+    few = case.operands <= MOST_UNROLLED and tiles["ROWS"] * sum(tiles["WIDTHS"]) <= MOST_UNROLLED_ITEMS
+    unrolled = few and not (combine is not None and combine.long)
     return tiles | {
         "ROW_BYTES": tuple(f.row_bytes for f in layout.fields),
         "ALIGNS": tuple(

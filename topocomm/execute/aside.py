@@ -1,0 +1,46 @@
+"""A call into a library that may never come back, on a thread of its own: the rank waits as long as it likes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from topocomm.execute.awaited import Awaited
+
+
+class Aside:
+    """Such a call, as something to wait for; begun at once.
+
+    Args:
+        call: What is called. The library must give other threads of Python leave to run meanwhile.
+        name: Of the thread, behind the name of the one that begins it.
+        others: Whom the call waits for, as far as that is known.
+
+    Attributes:
+        made: What it returned.
+        error: What it raised.
+    """
+
+    def __init__(self, call: Callable[[], Any], name: str, others: Awaited | None = None) -> None:
+        self.made: Any = None
+        self.error: Exception | None = None
+        self._call, self._others = call, others or Awaited(None, (), ())
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name=f"{threading.current_thread().name}-{name}", daemon=True).start()
+
+    def advance(self, timeout_s: float) -> bool:
+        """Wait a little; whether it is over."""
+        return self._over.wait(timeout_s)
+
+    def awaited(self) -> Awaited:
+        """As told: the library does not say whom it waits for."""
+        return self._others
+
+    def _run(self) -> None:
+        try:
+            self.made = self._call()
+        except Exception as error:  # noqa: BLE001 - for the thread that waits
+            self.error = error
+        finally:
+            self._over.set()
