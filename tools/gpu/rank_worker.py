@@ -43,8 +43,8 @@ def rank_job(comm: Communicator, card: Card, limit: Limit) -> None:
     stream = card.stream()
     with card.on(stream):
         library, why = _library(comm, card)
-        for batch in card.sizes.payload_batches:
-            if _any(comm, limit.over):
+        for place, batch in enumerate(card.sizes.payload_batches):
+            if place and _any(comm, limit.over):
                 break
             x = payload(card, batch, comm.rank)
             ways = ours(comm, x)
