@@ -14,10 +14,14 @@ import torch
 from card import Card, the_card
 from results import Results, program
 from small_model import BETWEEN, DIM, HEADS, HIDDEN, KV_HEADS, Model, by_ours, by_sdpa
-from turns import Limit, Way, in_turns
+from turns import FEWEST_ROUNDS, Limit, Way, in_turns
 
 Generate = Callable[[], torch.Tensor]
 THEIRS = "torch SDPA"
+BUILDING_S = 12.0
+"""What a model of transformers and its first texts take."""
+RUNS = 1 + FEWEST_ROUNDS
+"""How often each way generates to be timed, at least."""
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
@@ -65,8 +69,12 @@ def _unequal(made: dict[str, torch.Tensor]) -> str | None:
 def _timed(results: Results, card: Card, title: str, ways: dict[str, Generate], limit: Limit) -> None:
     """Tokens a second, prompt included."""
     sizes = card.sizes
-    made = {name: run() for name, run in ways.items()}
-    times = in_turns(card, {name: Way(run) for name, run in ways.items()}, limit)
+    made: dict[str, torch.Tensor] = {}
+
+    def kept(name: str) -> Way:
+        return Way(lambda: made.update({name: ways[name]()}))
+
+    times = in_turns(card, {name: kept(name) for name in ways}, limit)
     rows = []
     for name, one in times.items():
         per_s = made[name].numel() / one.median_us * 1e6
@@ -74,8 +82,8 @@ def _timed(results: Results, card: Card, title: str, ways: dict[str, Generate], 
         ratio = times[THEIRS].median_us / one.median_us
         rows.append((name, str(one), f"{per_s:,.1f}", f"{ratio:.2f}", f"{equal:.0%}"))
     note = (
-        f"{sizes.prompt} tokens of prompt, {sizes.new_tokens} new ones, {sizes.layers} layers. With random weights "
-        "tokens in bf16 depend on its rounding; those in float32 are checked."
+        f"{sizes.prompt} tokens of prompt, {made[THEIRS].shape[1]} new ones, {sizes.layers} layers. With random "
+        "weights tokens in bf16 depend on its rounding; those in float32 are checked."
     )
     head = ["way", "us a text: median (quartiles)", "new tokens/s", f"x {THEIRS}", f"tokens as {THEIRS}"]
     results.table(title, head, rows, note)
@@ -83,7 +91,10 @@ def _timed(results: Results, card: Card, title: str, ways: dict[str, Generate], 
 
 
 def _by_transformers(results: Results, card: Card, limit: Limit) -> None:
-    """`attention.huggingface.enable` on one rank beside transformers' own SDPA."""
+    """`attention.huggingface.enable` on one rank beside transformers' own SDPA, where there is time for it."""
+    if limit.left_s < BUILDING_S:
+        results.note(f"transformers was not measured: {limit.left_s:.0f} s were left, {BUILDING_S:.0f} are needed.")
+        return
     try:
         import transformers
 
@@ -106,7 +117,7 @@ def _by_transformers(results: Results, card: Card, limit: Limit) -> None:
 
     def plain() -> torch.Tensor:
         made: torch.Tensor = model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=sizes.new_tokens, do_sample=False
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=sizes.new_of_transformers, do_sample=False
         )
         return made[:, prompt.shape[1] :]
 
@@ -116,7 +127,13 @@ def _by_transformers(results: Results, card: Card, limit: Limit) -> None:
                 return plain()
 
         ways: dict[str, Generate] = {THEIRS: plain, "attention.huggingface": sharded}
+        before_s = limit.left_s
         results.check("greedy tokens of transformers in float32", _unequal({name: run() for name, run in ways.items()}))
+        needed_s = (before_s - limit.left_s) * RUNS
+        if limit.left_s < needed_s:
+            words = f"{limit.left_s:.0f} s were left, {needed_s:.0f} are needed"
+            results.note(f"transformers was not timed: {words}.")
+            return
         model.to(torch.bfloat16)
         _timed(results, card, "transformers, LlamaForCausalLM, bf16, batch 1, one rank", ways, limit)
 

@@ -21,7 +21,7 @@ from rivals import RIVALS
 from turns import Limit, Times, Way, in_turns
 
 OURS, IN_GRAPH = "ours", "ours, graph"
-READ, SUM, COPY = "read (Triton)", "read (torch.sum)", "copy"
+READ, SUM, COPY, PRODUCT = "read (Triton)", "read (torch.sum)", "copy", "matrix product"
 OFF = 2.0**-6
 """How far others, which round their results to 16 bits, may be from ours, relative to the largest |out|."""
 GOAL_READ = {1: 0.80, 8: 0.85}
@@ -80,10 +80,8 @@ def _decode(results: Results, card: Card, shape: Shape, limit: Limit) -> list[Go
     sets = shape.sets(card)
     buffers = [x for one in sets for x in one.dense]
     ways: dict[str, Way] = {name: Way(run, len(sets)) for name, run in shape.ours(sets).items()}
-    ways[OURS].run()  # compiles, which no graph can hold
-    graph = card.graph(ways[OURS].run)
-    ways[IN_GRAPH] = Way(graph, len(sets))
-    refused = _add_rivals(card, ways, shape, sets)
+    ways[IN_GRAPH] = Way(card.graph(ways[OURS].run), len(sets))
+    refused = _add_rivals(card, ways, shape, sets, graphs=True)
     for name, run in ((READ, reader(card, buffers)), (SUM, summer(buffers)), (COPY, copier(buffers))):
         ways[name] = Way(run, len(sets))
     times = in_turns(card, ways, limit)
@@ -115,23 +113,23 @@ def _prefill(results: Results, card: Card, shape: Shape, limit: Limit) -> list[G
     """Ways in turns; a table by TFLOP/s."""
     sets = shape.sets(card)[:1]
     ways: dict[str, Way] = {name: Way(run) for name, run in shape.ours(sets).items()}
-    refused = _add_rivals(card, ways, shape, sets)
+    refused = _add_rivals(card, ways, shape, sets, graphs=False)
     multiply, operations = multiplier(card, 8192 if not card.interpreted else 32)
-    ways["matrix product"] = Way(multiply)
+    ways[PRODUCT] = Way(multiply)
     times = in_turns(card, ways, limit)
-    done = {name: shape.operations if name != "matrix product" else operations for name in times}
-    rate = {name: done[name] / one.median_us / 1e6 for name, one in times.items()}
-    rows: Rows = [
-        (name, one, f"{rate[name]:,.1f}", f"{one.median_us / times[OURS].median_us:.2f}" if name in done else "-")
-        for name, one in times.items()
-    ]
+    rate = {
+        name: (operations if name == PRODUCT else shape.operations) / one.median_us / 1e6 for name, one in times.items()
+    }
+    beside = {name: f"{one.median_us / times[OURS].median_us:.2f}" for name, one in times.items()}
+    beside[PRODUCT] = "-"  # another problem
+    rows: Rows = [(name, one, f"{rate[name]:,.1f}", beside[name]) for name, one in times.items()]
     results.table(shape.name, ["way", "us: median (quartiles)", "TFLOP/s", "/ ours"], rows, _absent(refused))
     results.data(shape.name, {"us": {name: one.us for name, one in times.items()}, "tflops": rate, "refused": refused})
     return _beside_rivals(card, shape, times)
 
 
-def _add_rivals(card: Card, ways: dict[str, Way], shape: Shape, sets: list[Any]) -> dict[str, str]:
-    """Adds those that run and agree with ours; why others do not.
+def _add_rivals(card: Card, ways: dict[str, Way], shape: Shape, sets: list[Any], *, graphs: bool) -> dict[str, str]:
+    """Adds those that run and agree with ours, also in graphs where one holds them; why others do not.
 
     Raises:
         ValueError: One gives something else than ours, and others do not agree with it.
@@ -157,6 +155,11 @@ def _add_rivals(card: Card, ways: dict[str, Way], shape: Shape, sets: list[Any])
                 attend(*one.arrays, bool(shape.causal))
 
         ways[name] = Way(run, len(sets))
+        try:
+            if graphs:
+                ways[f"{name}, graph"] = Way(card.graph(run), len(sets))
+        except Exception as error:  # noqa: BLE001 - as above
+            refused[f"{name}, graph"] = first_line(error, 70)
     differing = [words for words in refused.values() if words.startswith("differs")]
     if differing and not any(name in RIVALS for name in ways):
         raise ValueError(f"no library agrees with ours: {refused}")
@@ -172,15 +175,21 @@ def _absent(refused: Mapping[str, str]) -> str:
 
 
 def _beside_rivals(card: Card, shape: Shape, times: Mapping[str, Times]) -> list[Goal]:
-    theirs = {name: one.median_us for name, one in times.items() if name in RIVALS}
-    if not theirs:
+    """Beside the fastest other: decoding in graphs, which leave out what the CPU takes for a call, and eager too."""
+    eager = {name: one.median_us for name, one in times.items() if name in RIVALS}
+    if not eager:
         return []
-    fastest = min(theirs, key=lambda name: theirs[name])
-    ratio = theirs[fastest] / times[OURS].median_us  # both without graphs
+    fastest = min(eager, key=lambda name: eager[name])
+    plainly = f"{eager[fastest] / times[OURS].median_us:.2f} x {fastest}"
     if shape.causal is not None:
-        return [Goal(shape.name, "-", f"{ratio:.2f} x {fastest}", "-")]
+        return [Goal(shape.name, "-", plainly, "-")]
+    best = {name: times.get(f"{name}, graph", times[name]).median_us for name in eager}
+    fastest = min(best, key=lambda name: best[name])
+    ratio = best[fastest] / times[IN_GRAPH].median_us
+    where = "in graphs" if f"{fastest}, graph" in times else "ours in a graph, it in none"
     met = "yes" if ratio >= GOAL_RIVAL else "no"
-    return [Goal(shape.name, f">= {GOAL_RIVAL:.1f} x the fastest", f"{ratio:.2f} x {fastest}", _meant(card, met))]
+    said = f"{ratio:.2f} x {fastest} ({where}; eager {plainly})"
+    return [Goal(shape.name, f">= {GOAL_RIVAL:.1f} x the fastest", said, _meant(card, met))]
 
 
 def _meant(card: Card, met: str) -> str:

@@ -178,6 +178,5 @@ def merges(card: Card) -> dict[str, Way]:
 
     made = {name: Way(run) for name, run in ways.items()}
     for name, run in ways.items():
-        run()
         made[f"{name}, graph"] = Way(card.graph(repeated(run)), repeats)
     return made

@@ -24,8 +24,18 @@ from carried_nccl import library_in
 from results import UNMEASURED, Results, program
 from turns import Limit, Times
 
-ENVIRONMENT = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2", "TOPOCOMM_TIMEOUT_S": "20"}
-"""Few CTAs, so that the kernels of all ranks are on the card at once: a rank that waits for room waits forever."""
+ENVIRONMENT = {
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+    "NCCL_MAX_CTAS": "2",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    "TOPOCOMM_TIMEOUT_S": "20",
+}
+"""Few CTAs and many queues to the card, 8 if nothing is said, so that the kernels of all ranks are there at once: one
+that waits for room, or behind another's in a queue, is awaited forever."""
+HALF_S = 13.0
+"""What a process may take for what it has begun: the half of a payload, eager or in graphs, or its own start."""
+OVERTIME_S = 5.0
+"""Of it so much beyond a process's share, which the program's limit allows for."""
 THREE = "3 all-reduces + rescale"
 GOAL = 3.0
 """How much faster than three all-reduces a whole exchange is to be."""
@@ -62,10 +72,12 @@ def _preloaded(results: Results, scratch: Path) -> dict[str, str]:
 
 def _ranks(results: Results, card: Card, ranks: int, seconds: float, environment: Mapping[str, str]) -> list[Goal]:
     python = environment.get("PYTHON", sys.executable).split()
-    command = [*python, str(Path(__file__).with_name("rank_worker.py")), str(ranks), f"{seconds * 0.6:.1f}"]
+    last = seconds + OVERTIME_S
+    until_s = Limit(last - HALF_S).until_s
+    command = [*python, str(Path(__file__).with_name("rank_worker.py")), str(ranks), str(until_s)]
     hung = False
     try:
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=seconds, check=False)
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=last, check=False)
         said, status = done.stdout, done.returncode
     except subprocess.TimeoutExpired as error:
         given = error.stdout or b""
@@ -74,7 +86,7 @@ def _ranks(results: Results, card: Card, ranks: int, seconds: float, environment
     results.data(f"{ranks} ranks", list(told.values()))
     results.check(
         f"{ranks} ranks",
-        f"did not end within {seconds:.0f} s" if hung else f"status {status}" if status else None,
+        f"did not end within {last:.0f} s" if hung else f"status {status}" if status else None,
     )
     results.check(f"{ranks} ranks, payloads", None if told else "none was measured")
     goals: list[Goal] = []

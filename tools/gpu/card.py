@@ -39,8 +39,10 @@ class Sizes(NamedTuple):
         payload_batches: Batches of the payloads that ranks reduce.
         layers, vocabulary: Of the model that generates.
         prompt, new_tokens: Of the text that it generates.
+        new_of_transformers: New tokens where transformers generates, whose steps take the CPU long.
         most_keys: Keys of checks, at most.
         key_heads, groups: Key heads of checks, and query heads for each.
+        fold_rows: Rows of folds that are checked.
     """
 
     heads: tuple[int, int, int] = (32, 8, 128)
@@ -59,10 +61,12 @@ class Sizes(NamedTuple):
     layers: int = 30
     vocabulary: int = 49_152
     prompt: int = 512
-    new_tokens: int = 128
+    new_tokens: int = 64
+    new_of_transformers: int = 32
     most_keys: int = 6000
     key_heads: tuple[int, ...] = (1, 2, 3, 8)
     groups: tuple[int, ...] = (1, 2, 3, 4, 8)
+    fold_rows: tuple[int, ...] = (1, 7, 129, 3001)
 
 
 class Card:
@@ -107,14 +111,19 @@ class Card:
         return made
 
     def graph(self, run: Run, stream: Any = None) -> Run:
-        """What replays a CUDA graph of a call that ran before on the stream.
+        """What replays a CUDA graph of a call.
 
-        Of several threads let one at a time record.
+        Without a stream it is recorded on one of its own, where the call is made once before: what it keeps for a
+        stream is there then, and in no graph. On a stream that is given it has run. Of several threads let one at a
+        time record, while no other waits for the card.
         """
         made = torch.cuda.CUDAGraph()
-        stream = self.stream() if stream is None else stream
-        stream.wait_stream(torch.cuda.current_stream(self.place))
-        with torch.cuda.graph(made, stream=stream, capture_error_mode="thread_local"):
+        own = self.stream() if stream is None else stream
+        own.wait_stream(torch.cuda.current_stream(self.place))
+        if stream is None:
+            with self.on(own):
+                run()
+        with torch.cuda.graph(made, stream=own, capture_error_mode="thread_local"):
             run()
 
         def replay() -> None:

@@ -19,6 +19,10 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 EIGHT_BITS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 HEAD_DIMS = ((64, 64), (80, 80), (96, 96), (128, 128), (128, 128), (192, 128), (256, 256), (24, 72))
 EMPTY = float("-inf")
+MOST_WORK = 1 << 30
+"""Products that the formula makes of a problem, at most: a nanosecond each, or less, on one core, in float64."""
+ROW_WORK = 1 << 15
+"""What a row takes however few keys it has, in products."""
 
 
 @dataclass
@@ -82,6 +86,7 @@ def draw(rng: np.random.Generator, card: Card, *, decoding: bool) -> Problem:
         q_len = 1 if rng.random() < 0.6 else int(rng.integers(2, 17))
     else:
         q_len = int(np.exp(rng.uniform(np.log(17), np.log(max(most // 4, 18)))))
+    batch, kv_heads, q_len, n = _affordable(batch, kv_heads, group, q_len, n, d + d_v)
     name = str(rng.choice([*DTYPES, *(EIGHT_BITS if decoding else ())]))
     dtype = DTYPES.get(name, torch.bfloat16)
     shapes = ((batch, kv_heads * group, q_len, d), (batch, kv_heads, n, d), (batch, kv_heads, n, d_v))
@@ -101,6 +106,23 @@ def draw(rng: np.random.Generator, card: Card, *, decoding: bool) -> Problem:
         _in_pages(rng, problem)
     problem.what += "".join(f", {one}" for one in dict.fromkeys((*problem.where, *problem.more)))
     return problem
+
+
+def _affordable(batch: int, kv_heads: int, group: int, q_len: int, n: int, width: int) -> tuple[int, int, int, int]:
+    """The same sizes, or smaller ones of which the formula takes no more than seconds: (batch, kv_heads, q_len, n).
+
+    Width is d + d_v. Batch and key heads give way first, then the longer one of queries and keys.
+    """
+    while batch * kv_heads * group * q_len * (n * width + ROW_WORK) > MOST_WORK:
+        if batch > 1:
+            batch -= 1
+        elif kv_heads > 1:
+            kv_heads //= 2
+        elif n > q_len:
+            n //= 2
+        else:
+            q_len //= 2
+    return batch, kv_heads, q_len, n
 
 
 def latent(rng: np.random.Generator, card: Card) -> Problem:

@@ -41,7 +41,7 @@ def check(card: Card, index: int) -> Found:
     """One pair, on as many operands and rows as the index draws."""
     operator, dtype = pairs()[index % len(pairs())]
     rng = np.random.default_rng(index)
-    rows, count = int(rng.choice([1, 7, 129, 3001])), int(rng.choice([2, 3, 8, 9]))
+    rows, count = int(rng.choice(card.sizes.fold_rows)), int(rng.choice([2, 3, 8, 9]))
     layout = _layout(operator, dtype, (rows,))
     assert layout is not None, "as in pairs()"
     found = Found("folds", f"{operator.name}, {dtype}, {count} operands of {rows} rows")

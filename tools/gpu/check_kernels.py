@@ -11,27 +11,36 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from card import the_card
 from check_kinds import Found
 from check_worker import ODDS, one
 from results import Results, program
 from turns import Limit
-from workers import Failed, shared_out, usual
+from workers import Failed, Unfinished, shared_out, usual
 
+KEEP_S = 5.0
+"""How often what was found is written."""
+NOTE = (
+    "Differences of out relative to the largest value, of lse to itself. Every problem ran twice, and where it says so "
+    "by a CUDA graph, for equal bits; memory that is handed out began as NaN."
+)
 Numbered = tuple[int, Found]
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
     """Check until the time is over."""
+    kept = Kept(results)
     if args.only is not None:
-        found = list(_shown((index, one(the_card(), index)) for index in args.only))
+        kept.all_of((index, one(the_card(), index)) for index in args.only)
     elif args.workers:
-        found = list(_shown(_from_workers(limit, args.workers)))
+        kept.all_of(_from_workers(limit, args.workers))
     else:
-        found = list(_shown(_here(limit)))
-    _report(results, found, whole=args.only is None)
+        kept.all_of(_here(limit))
+    for kind in (*ODDS, "folds") if args.only is None else ():
+        there = any(case.kind == kind for _, case in kept.found)
+        results.check(f"some {kind}", None if there else "no problem was tried")
 
 
 def _here(limit: Limit) -> Iterator[Numbered]:
@@ -41,43 +50,58 @@ def _here(limit: Limit) -> Iterator[Numbered]:
         yield index, one(the_card(), index)
 
 
-def _shown(found: Iterator[Numbered]) -> Iterator[Numbered]:
-    """The same, with what is wrong and a count now and then printed on the way."""
-    for count, (index, case) in enumerate(found, 1):
-        if case.wrong:
-            print(f"wrong: {index} {case.kind} ({case.what}): {case.wrong}", flush=True)
-        if count % 50 == 0:
-            print(f"{count} problems", flush=True)
-        yield index, case
-
-
-def _from_workers(limit: Limit, workers: int) -> Iterator[Numbered]:
+def _from_workers(limit: Limit, workers: int) -> Iterator[Numbered | int]:
     for said in shared_out("check_worker.py", workers, limit):
-        if isinstance(said, Failed):
+        if isinstance(said, Unfinished):
+            yield said.number
+        elif isinstance(said, Failed):
             yield said.number, Found("worker", "", f"this problem's process: {said.why}")
         else:
             yield said[0], Found(**said[1])
 
 
-def _report(results: Results, found: list[Numbered], *, whole: bool) -> None:
-    rows = []
-    for kind in sorted({case.kind for _, case in found}):
-        mine = [case for _, case in found if case.kind == kind]
-        offs = [[x for x in (getattr(case, name) for case in mine) if x is not None] for name in ("off", "off_cpu")]
-        worst = [f"{max(x):.1e}" if x else "-" for x in offs]
-        right, graphs = sum(case.wrong is None for case in mine), sum(case.graph for case in mine)
-        rows.append((kind, len(mine), right, *worst, graphs))
-    head = ["kernel", "problems", "right", "furthest from the formula", "from the CPU", "by graphs"]
-    note = (
-        "Differences of out relative to the largest value, of lse to itself. Every problem ran twice, and where it "
-        "says so by a CUDA graph, for equal bits; memory that is handed out began as NaN."
-    )
-    results.table("Random problems", head, rows, note)
-    results.data("cases", [[index, case.record()] for index, case in found])
-    for kind in (*ODDS, "folds") if whole else ():
-        results.check(f"some {kind}", None if any(case.kind == kind for _, case in found) else "no problem was tried")
-    for index, case in found:
-        results.check(f"--only {index}, {case.kind} ({case.what})", case.wrong)
+class Kept:
+    """What was found, in the results at once where it is wrong, and else every few seconds."""
+
+    def __init__(self, results: Results) -> None:
+        self.found: list[Numbered] = []
+        self._results, self._written, self._next = results, 0, Limit(KEEP_S)
+        self._unfinished: list[int] = []
+
+    def all_of(self, found: Iterable[Numbered | int]) -> None:
+        """Take all, and write a table of them; a number alone: this problem was not finished in time."""
+        for said in found:
+            if isinstance(said, int):
+                self._unfinished.append(said)
+                continue
+            self.found.append(said)
+            if said[1].wrong or self._next.over:
+                self._write(said=False)
+                self._next = Limit(KEEP_S)
+        self._write(said=True)
+
+    def _write(self, *, said: bool) -> None:
+        fresh, self._written = self.found[self._written :], len(self.found)
+        names = (f"--only {index}, {case.kind} ({case.what})" for index, case in fresh)
+        self._results.checks([(name, case.wrong) for name, (_, case) in zip(names, fresh, strict=True)])
+        if not said:
+            print(f"{len(self.found)} problems", flush=True)
+        head = ["kernel", "problems", "right", "furthest from the formula", "from the CPU", "by graphs"]
+        note = NOTE
+        if self._unfinished:
+            note += f" Not finished when the time was over: {', '.join(map(str, sorted(self._unfinished)))}."
+        self._results.table("Random problems", head, self._rows(), note, said=said)
+        self._results.data("cases", [[index, case.record()] for index, case in self.found])
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        rows: list[tuple[object, ...]] = []
+        for kind in sorted({case.kind for _, case in self.found}):
+            mine = [case for _, case in self.found if case.kind == kind]
+            offs = [[x for x in (getattr(case, name) for case in mine) if x is not None] for name in ("off", "off_cpu")]
+            worst = [f"{max(x):.1e}" if x else "-" for x in offs]
+            right, graphs = sum(case.wrong is None for case in mine), sum(case.graph for case in mine)
+            rows.append((kind, len(mine), right, *worst, graphs))
+        return rows
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One of the processes of check_kernels.py: python tools/gpu/check_worker.py FIRST STEP SECONDS."""
+"""One of the processes of check_kernels.py: python tools/gpu/check_worker.py FIRST STEP UNTIL."""
 
 from __future__ import annotations
 

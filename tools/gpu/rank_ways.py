@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,10 +11,25 @@ from card import Card, Run
 from raw_nccl import Library
 
 from attention import LOGSUMEXP, Partial
-from topocomm import Communicator, PreparedCall, bind_device_folds
+from topocomm import Communicator, Plan, PreparedCall, bind_device_folds
 
-Way = tuple[Run, Callable[[], Partial]]
-"""A call, and its result after one."""
+
+class Way(NamedTuple):
+    """One way.
+
+    Attributes:
+        run: The call.
+        result: Its result after one.
+        plan: By which plan it has the bits of ranks in host memory; None: it has bits of its own.
+        merges: Whether its result is the merge.
+    """
+
+    run: Run
+    result: Callable[[], Partial]
+    plan: Plan | None = None
+    merges: bool = True
+
+
 LANES = {"PeerLane": "one kernel"}
 WIRES = {"NcclWire": "NCCL by CuPy", "TorchWire": "NCCL by torch"}
 
@@ -42,7 +57,8 @@ def _prepared(comm: Communicator, x: Partial) -> tuple[str, Way]:
     out = {name: torch.empty_like(part) for name, part in like.items()}
     call = comm.prepare("allreduce", like=like, operator=LOGSUMEXP)
     call(like, out=out)
-    return f"topocomm: {way_words(comm, call)}", (lambda: call(like, out=out), lambda: Partial(**out))
+    way = Way(lambda: call(like, out=out), lambda: Partial(**out), call.plan)
+    return f"topocomm: {way_words(comm, call)}", way
 
 
 def way_words(comm: Communicator, call: PreparedCall) -> str:
@@ -58,6 +74,33 @@ def way_words(comm: Communicator, call: PreparedCall) -> str:
     else:
         words = WIRES.get(type(way.wire).__name__, type(way.wire).__name__)
     return f"{words}, {call.plan.algorithm}"
+
+
+class Silent:
+    """A library whose calls do nothing: with it a way loads its kernels while no rank waits on the card for another.
+
+    The first launch of a kernel loads it, which may wait for all that runs there.
+    """
+
+    def all_reduce(self, x: torch.Tensor, op: str) -> None:
+        """Nothing."""
+
+    def all_gather(self, x: torch.Tensor, into: torch.Tensor) -> None:
+        """Nothing."""
+
+
+def by_nccl(comm: Communicator, card: Card, library: Library, x: Partial) -> dict[str, Way]:
+    """The ways without us; all ranks call it."""
+    made = {
+        "all-gather + merge": gather_and_merge(library, comm.size, x),
+        "3 all-reduces + rescale": three_allreduces(library, x),
+        "3 all-reduces alone": three_allreduces(library, x, arithmetic=False),
+    }
+    for way in (three_allreduces(Silent(), x), gather_and_merge(Silent(), comm.size, x)):
+        way.run()
+    card.synchronize()
+    comm.barrier()
+    return made
 
 
 def three_allreduces(library: Library, x: Partial, *, arithmetic: bool = True) -> Way:
@@ -86,7 +129,7 @@ def three_allreduces(library: Library, x: Partial, *, arithmetic: bool = True) -
     if not arithmetic:
         for buffer in (top, weight, weighted):
             buffer.zero_()  # sums of sums stay finite
-    return (run if arithmetic else alone), lambda: Partial(out, lse)
+    return Way(run if arithmetic else alone, lambda: Partial(out, lse), merges=arithmetic)
 
 
 def gather_and_merge(library: Library, ranks: int, x: Partial) -> Way:
@@ -107,7 +150,7 @@ def gather_and_merge(library: Library, ranks: int, x: Partial) -> Way:
         library.all_gather(own, gathered)
         fold()
 
-    return run, lambda: merged
+    return Way(run, lambda: merged)
 
 
 def _views(layout: Any, memory: torch.Tensor, at: int, like: Partial) -> Partial:

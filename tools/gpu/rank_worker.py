@@ -1,6 +1,8 @@
 """One process of bench_ranks.py: so many ranks as threads, each with a stream of its own; a line of JSON a payload.
 
-python tools/gpu/rank_worker.py RANKS SECONDS
+python tools/gpu/rank_worker.py RANKS UNTIL
+
+UNTIL is the time, of time.monotonic(), after which nothing new is begun.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from card import Card, Run, the_card
-from rank_ways import Way, gather_and_merge, ours, payload, three_allreduces
+from rank_ways import Way, by_nccl, ours, payload
 from results import first_line
 from turns import Limit
 
@@ -25,13 +27,12 @@ from topocomm import MAX, Communicator, TopocommError, run_local
 
 NEAR = 1e-5
 """How far other ways may be from ours."""
-ALONE = "3 all-reduces alone"
 _recording = threading.Lock()
 
 
 def main() -> int:
     """Measure."""
-    ranks, limit = int(sys.argv[1]), Limit(float(sys.argv[2]))
+    ranks, limit = int(sys.argv[1]), Limit.until(float(sys.argv[2]))
     card = the_card()
     run_local(lambda comm: rank_job(comm, card, limit), ranks=ranks)
     return 0
@@ -42,15 +43,13 @@ def rank_job(comm: Communicator, card: Card, limit: Limit) -> None:
     stream = card.stream()
     with card.on(stream):
         library, why = _library(comm, card)
-        for batch in card.sizes.payload_batches:
-            if _any(comm, limit.over):
-                return
+        for place, batch in enumerate(card.sizes.payload_batches):
+            if place and _any(comm, limit.over):
+                break
             x = payload(card, batch, comm.rank)
             ways = ours(comm, x)
             if library is not None:
-                ways["all-gather + merge"] = gather_and_merge(library, comm.size, x)
-                ways["3 all-reduces + rescale"] = three_allreduces(library, x)
-                ways[ALONE] = three_allreduces(library, x, arithmetic=False)
+                ways |= by_nccl(comm, card, library, x)
             told: dict[str, Any] = {
                 "ranks": comm.size,
                 "batch": batch,
@@ -59,9 +58,11 @@ def rank_job(comm: Communicator, card: Card, limit: Limit) -> None:
             }
             told["wrong"] = _checked(comm, card, x, ways)
             told["eager"] = in_turns(
-                comm, card, stream, {name: run for name, (run, _) in ways.items()}, card.sizes.in_graph
+                comm, card, stream, {name: way.run for name, way in ways.items()}, card.sizes.in_graph
             )
             _tell(comm, told)  # what came before a graph that hangs is not lost
+            if _any(comm, limit.over):
+                break
             told["graph"], told["graph wrong"] = _in_graphs(comm, card, stream, x, ways)
             _tell(comm, told)
         if library is not None and hasattr(library, "close"):
@@ -80,34 +81,28 @@ def _library(comm: Communicator, card: Card) -> tuple[Any, str | None]:
 
 
 def _checked(comm: Communicator, card: Card, x: Partial, ways: Mapping[str, Way]) -> list[str]:
-    """What is wrong with results: ours has the bits of the CPU's ranks, on every rank; others are near."""
+    """What is wrong with results: ours has the bits of ranks in host memory by the same plan; others are near."""
     host = {"out": x.out.cpu().numpy().copy(), "lse": x.lse.cpu().numpy().copy()}
-    exact = comm.allreduce(host, LOGSUMEXP)
+    near: Any = comm.allreduce(host, LOGSUMEXP)
     wrong = []
-    for name, (run, result) in ways.items():
-        if name == ALONE:
+    for name, way in ways.items():
+        if not way.merges:
             continue
-        run()
+        way.run()
         card.synchronize()
-        got = [part.cpu().numpy() for part in result()]
-        wrong += _differences(name, got, exact)
-        if name.startswith("topocomm"):
-            first = [part.copy() for part in got]
-            run()
-            card.synchronize()
-            again = all(np.array_equal(a, b.cpu().numpy()) for a, b in zip(first, result(), strict=True))
-            wrong += [] if again else [f"{name}: a second call gives other bits"]
+        got = Partial(*(part.cpu().numpy().copy() for part in way.result()))
+        if way.plan is None:
+            off = max(float(np.abs(a - near[field]).max()) for field, a in got._asdict().items())
+            wrong += [] if off <= NEAR else [f"{name}: {off:.1e} from ranks in host memory, {NEAR:.0e} allowed"]
+            continue
+        exact: Any = comm.prepare("allreduce", like=host, operator=LOGSUMEXP, plan=way.plan)(host)
+        same = all(a.tobytes() == exact[field].tobytes() for field, a in got._asdict().items())
+        wrong += [] if same else [f"{name}: other bits than ranks in host memory by the same plan"]
+        way.run()
+        card.synchronize()
+        again = all(a.tobytes() == b.cpu().numpy().tobytes() for a, b in zip(got, way.result(), strict=True))
+        wrong += [] if again else [f"{name}: a second call gives other bits"]
     return _all(comm, wrong)
-
-
-def _differences(name: str, got: list[Any], exact: Mapping[str, Any]) -> list[str]:
-    if name.startswith(("topocomm", "all-gather")):
-        if all(a.tobytes() == exact[field].tobytes() for a, field in zip(got, ("out", "lse"), strict=True)):
-            return []
-        if name.startswith("topocomm"):
-            return [f"{name}: other bits than ranks in host memory"]
-    off = max(float(np.abs(a - exact[field]).max()) for a, field in zip(got, ("out", "lse"), strict=True))
-    return [] if off <= NEAR else [f"{name}: {off:.1e} from ranks in host memory, {NEAR:.0e} allowed"]
 
 
 def _in_graphs(
@@ -117,14 +112,15 @@ def _in_graphs(
     graphs: dict[str, Run] = {}
     wrong: list[str] = []
     repeats = card.sizes.in_graph
-    for name, (run, result) in ways.items():
+    for name, way in ways.items():
 
-        def several(run: Run = run) -> None:
+        def several(run: Run = way.run) -> None:
             for _ in range(repeats):
                 run()
 
-        before = [part.clone() for part in result()]
-        card.synchronize()
+        before = [part.clone() for part in way.result()]
+        _through(stream)
+        comm.barrier()  # a rank that waits for the card while another records makes the graph invalid
         failed = None
         try:
             with _recording:
@@ -135,8 +131,8 @@ def _in_graphs(
             wrong += [f"{name}: {failed}"] if failed else []
             continue
         graph()
-        card.synchronize()
-        if name != ALONE and not all(torch.equal(a, b) for a, b in zip(before, result(), strict=True)):
+        _through(stream)
+        if way.merges and not all(torch.equal(a, b) for a, b in zip(before, way.result(), strict=True)):
             wrong.append(f"{name}: other bits in a graph")
         graphs[name] = graph
     us = in_turns(comm, card, stream, graphs, 2)
@@ -155,11 +151,16 @@ def in_turns(
             began_ns = time.perf_counter_ns()
             for _ in range(calls):
                 runs[index]()
-            if stream is not None:
-                stream.synchronize()
+            _through(stream)
             us[index, turn] = (time.perf_counter_ns() - began_ns) / calls / 1e3
     slowest = comm.allreduce(us, MAX)
     return {name: row.tolist() for name, row in zip(ways, slowest, strict=True)}
+
+
+def _through(stream: Any) -> None:
+    """Wait for this rank's own work; the stand-in has no stream."""
+    if stream is not None:
+        stream.synchronize()
 
 
 def _any(comm: Communicator, mine: bool) -> bool:

@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,11 +44,18 @@ class Results:
         self._part["blocks"].append({"text": text})
         self.save()
 
-    def table(self, title: str, head: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> None:
-        """A table; printed too."""
+    def table(
+        self, title: str, head: Sequence[str], rows: Sequence[Sequence[object]], note: str = "", *, said: bool = True
+    ) -> None:
+        """A table, in the place of one of the same title; printed too unless it is not to be said yet."""
         cells = [[str(cell) for cell in row] for row in rows]
-        print(f"\n{title}", note, _aligned([list(head), *cells]), sep="\n", flush=True)
-        self._part["blocks"].append({"title": title, "text": note, "head": list(head), "rows": cells})
+        if said:
+            print(f"\n{title}", note, _aligned([list(head), *cells]), sep="\n", flush=True)
+        block = {"title": title, "text": note, "head": list(head), "rows": cells}
+        blocks = self._part["blocks"]
+        titles = [one.get("title") for one in blocks]
+        place = titles.index(title) if title in titles else len(blocks)
+        blocks[place : place + 1] = [block]
         self.save()
 
     def data(self, name: str, value: Any) -> None:
@@ -57,11 +65,16 @@ class Results:
 
     def check(self, name: str, wrong: str | None) -> bool:
         """A check, and what is wrong; None: nothing."""
-        if wrong is not None:
-            print(f"FAILED {name}: {wrong}", flush=True)
-        self._part["checks"].append({"name": name, "wrong": wrong})
-        self.save()
+        self.checks([(name, wrong)])
         return wrong is None
+
+    def checks(self, found: Sequence[tuple[str, str | None]]) -> None:
+        """Several, written at once: each writing takes as long as there is much."""
+        for name, wrong in found:
+            if wrong is not None:
+                print(f"FAILED {name}: {wrong}", flush=True)
+            self._part["checks"].append({"name": name, "wrong": wrong})
+        self.save()
 
     @contextmanager
     def guarded(self, name: str) -> Iterator[None]:
@@ -140,14 +153,22 @@ def program(part: str, title: str, work: Callable[[Results, Limit, argparse.Name
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("out", nargs="?", type=Path, default=Path(os.environ.get("OUT", "gpu-results")))
-    parser.add_argument("--seconds", type=float, default=120.0, help="what it may take (default 120)")
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="what it may take, its start included (default 120)"
+    )
     for name, options in more.items():
         parser.add_argument(f"--{name}", **options)
     args = parser.parse_args()
     results = Results(args.out, part, title)
     with results.guarded(part):
-        work(results, Limit(args.seconds), args)
+        work(results, Limit(args.seconds - age_s()), args)
     return results.end()
+
+
+def age_s() -> float:
+    """How long this process is there: imports take seconds."""
+    started = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # in ticks from the boot on
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

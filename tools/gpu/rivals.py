@@ -1,4 +1,8 @@
-"""Other libraries' attention on the same tensors: torch's SDPA by each of its backends, flash_attn, FlashInfer."""
+"""Other libraries' attention on the same tensors: torch's SDPA by each of its backends, flash_attn, FlashInfer.
+
+None copies keys or values. SDPA's efficient backend has no grouped heads, so it is there where one query's heads can be
+rows, for decoding, and not for prompts.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +24,6 @@ def _sdpa(backend: SDPBackend) -> Attend:
             return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
 
     return attend
-
-
-def _sdpa_expanded(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
-    """The efficient backend has no grouped heads: each key head is read by views, once per query head."""
-    group = q.shape[1] // k.shape[1]
-    wide_k, wide_v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
-    with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
-        return scaled_dot_product_attention(q, wide_k, wide_v, is_causal=causal)
 
 
 def _sdpa_rows(backend: SDPBackend) -> Attend:
@@ -77,7 +73,6 @@ RIVALS: dict[str, Attend] = {
     "SDPA flash": _sdpa(SDPBackend.FLASH_ATTENTION),
     "SDPA cudnn": _sdpa(SDPBackend.CUDNN_ATTENTION),
     "SDPA efficient": _sdpa(SDPBackend.EFFICIENT_ATTENTION),
-    "SDPA efficient, heads repeated": _sdpa_expanded,
     "SDPA flash, heads as rows": _sdpa_rows(SDPBackend.FLASH_ATTENTION),
     "SDPA cudnn, heads as rows": _sdpa_rows(SDPBackend.CUDNN_ATTENTION),
     "SDPA efficient, heads as rows": _sdpa_rows(SDPBackend.EFFICIENT_ATTENTION),

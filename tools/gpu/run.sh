@@ -15,7 +15,7 @@ out=${1:-${OUT:-gpu-results}}
 total=${TOTAL_S:-570}
 read -ra python <<< "${PYTHON:-python3}"
 # In order of worth, with seconds for each.
-read -ra parts <<< "${PARTS:-facts:30 check_kernels:150 bench_kernels:150 bench_ranks:90 bench_generate:60 tune:90}"
+read -ra parts <<< "${PARTS:-facts:30 check_kernels:150 bench_kernels:150 bench_ranks:105 bench_generate:60 tune:75}"
 
 mkdir -p "$out"
 rm -f "$out"/results.json "$out"/results.md "$out"/log.txt

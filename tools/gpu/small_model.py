@@ -131,7 +131,6 @@ class Model:
             token.copy_(self.logits(token, at, attend, whole=True).argmax(-1, keepdim=True))
             at.add_(one)
 
-        step()
         replay: Run = self._card.graph(step)
 
         def generate() -> torch.Tensor:

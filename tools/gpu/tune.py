@@ -9,20 +9,23 @@ were timed.
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-from card import Card, the_card
+from card import Card, Run, the_card
 from results import UNMEASURED, Results, program
 from tune_targets import Call, Target, pieces, targets
 from tune_worker import tried
 from turns import Limit, Way, in_turns
-from workers import Failed, shared_out, usual
+from workers import Unfinished, shared_out, usual
 
 COMPILING = 0.6
 """Share of the time."""
 FINALISTS = 5
+CALLS = 4
+"""How often each is made in a graph."""
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
@@ -36,6 +39,8 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
     for number, why in wrong.items():
         target, candidate = pieces(card)[number]
         results.check(f"{target.name}, {tuple(candidate)}", why)
+    gc.collect()
+    gc.freeze()  # torch collects before it records a graph: here only what came since
     rows: list[tuple[object, ...]] = []
     todo = list(targets(card))
     for place, target in enumerate(todo):
@@ -65,8 +70,8 @@ def _compiled(card: Card, limit: Limit, workers: int) -> dict[int, str | None]:
             found[number] = (tried(card, number) or [None])[0]
         return found
     for said in shared_out("tune_worker.py", workers, limit):
-        number, why = said if isinstance(said, Failed) else (said[0], said[1])
-        found[number] = why
+        if not isinstance(said, Unfinished):
+            found[said[0]] = said[1]
     return found
 
 
@@ -79,15 +84,11 @@ def _best(
     once = {one: _us(card, target, one, calls) for one in usable if not limit.over or one == rule}
     finalists = sorted(once, key=lambda one: once[one])[:FINALISTS]
     finalists += [rule] if rule in once and rule not in finalists else []
-    ways = {}
-    for one in finalists:
-        for place, call in enumerate(calls):
-
-            def run(one: Any = one, call: Call = call) -> None:
-                with target.table.TUNED.trying(one):
-                    call()
-
-            ways[f"{place} {one}"] = Way(run)
+    ways = {
+        f"{place} {one}": Way(_graph(card, target, one, [call]), CALLS)
+        for one in finalists
+        for place, call in enumerate(calls)
+    }
     times = in_turns(card, ways, limit)
     us = {one: [times[f"{place} {one}"].median_us for place in range(len(calls))] for one in finalists}
     results.data(target.name, {"once": [[list(one), value] for one, value in once.items()], "us": [*us.items()]})
@@ -99,16 +100,26 @@ def _best(
 
 def _us(card: Card, target: Target, one: Any, calls: Sequence[Call]) -> float:
     """All calls one after the other, the least of three."""
+    replay = _graph(card, target, one, calls)
     least = float("inf")
-    with target.table.TUNED.trying(one):
-        for _ in range(3):
-            watch = card.stopwatch()
-            watch.start()
-            for call in calls:
-                call()
-            watch.stop()
-            least = min(least, watch.us())
+    for _ in range(3):
+        watch = card.stopwatch()
+        watch.start()
+        replay()
+        watch.stop()
+        least = min(least, watch.us() / CALLS)
     return least
+
+
+def _graph(card: Card, target: Target, one: Any, calls: Sequence[Call]) -> Run:
+    """A CUDA graph of calls with a candidate, several times: one alone takes the CPU longer than short kernels run."""
+
+    def several() -> None:
+        for call in (*calls,) * CALLS:
+            call()
+
+    with target.table.TUNED.trying(one):
+        return card.graph(several)
 
 
 def _product(values: Sequence[float]) -> float:

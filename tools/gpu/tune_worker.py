@@ -1,4 +1,4 @@
-"""One of the processes of tune.py: python tools/gpu/tune_worker.py FIRST STEP SECONDS.
+"""One of the processes of tune.py: python tools/gpu/tune_worker.py FIRST STEP UNTIL.
 
 Compiles candidates into Triton's cache on the disk, runs each once, and says which are of no use.
 """

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FEWEST_ROUNDS = 3
 MOST_RUNS = 512
+LONG_US = 1e5
+"""A run that takes so long is not measured without being counted."""
 
 
 class Way(NamedTuple):
@@ -49,15 +51,24 @@ class Times:
 
 
 class Limit:
-    """So many seconds from now."""
+    """So many seconds from now.
+
+    Attributes:
+        until_s: Its end, of `time.monotonic()`, which all processes of a machine share.
+    """
 
     def __init__(self, seconds: float) -> None:
-        self._until_s = time.monotonic() + seconds
+        self.until_s = time.monotonic() + seconds
+
+    @classmethod
+    def until(cls, until_s: float) -> Limit:
+        """That of another process, whose start took time too."""
+        return cls(until_s - time.monotonic())
 
     @property
     def left_s(self) -> float:
         """What is left, 0 or more."""
-        return max(0.0, self._until_s - time.monotonic())
+        return max(0.0, self.until_s - time.monotonic())
 
     @property
     def over(self) -> bool:
@@ -68,28 +79,32 @@ class Limit:
 def in_turns(card: Card, ways: Mapping[str, Way], limit: Limit) -> dict[str, Times]:
     """Times of all ways: rounds of blocks, each in another order; fewer rounds, but 3, where the limit comes.
 
-    A block is as many runs as take `card.sizes.block_us`, after one that is not timed.
+    A block is as many runs as take `card.sizes.block_us`, after one that is not timed. The block that says so is the
+    first round of a way whose single run is long.
     """
-    runs = {name: _runs_of_a_block(card, way) for name, way in ways.items()}
-    us: dict[str, list[float]] = {name: [] for name in ways}
+    found = {name: _calibrated(card, way) for name, way in ways.items()}
+    runs = {name: one[0] for name, one in found.items()}
+    us = {name: [one[1] / ways[name].calls] if one[1] >= LONG_US else [] for name, one in found.items()}
     names = list(ways)
     for turn in range(card.sizes.rounds):
         if turn >= FEWEST_ROUNDS and limit.over:
             break
         for index in np.random.default_rng(turn).permutation(len(names)):
             name = names[index]
-            us[name].append(_block_us(card, ways[name], runs[name]) / ways[name].calls)
+            if len(us[name]) <= turn:
+                us[name].append(_block_us(card, ways[name], runs[name]) / ways[name].calls)
     return {name: Times(found) for name, found in us.items()}
 
 
-def _runs_of_a_block(card: Card, way: Way) -> int:
+def _calibrated(card: Card, way: Way) -> tuple[int, float]:
+    """The runs of a block, and microseconds a run."""
     way.run()
     runs = 1
     while True:
-        us = _block_us(card, way, runs) * runs
-        if us >= card.sizes.block_us or runs >= MOST_RUNS:
-            return runs
-        runs = min(MOST_RUNS, max(2 * runs, int(runs * card.sizes.block_us / max(us, 1e-3) / 2)))
+        us = _block_us(card, way, runs)
+        if us * runs >= card.sizes.block_us or runs >= MOST_RUNS:
+            return runs, us
+        runs = min(MOST_RUNS, max(2 * runs, int(card.sizes.block_us / max(us, 1e-3) / 2)))
 
 
 def _block_us(card: Card, way: Way, runs: int) -> float:

@@ -1,8 +1,8 @@
 """Processes that share the card and share out numbered pieces of work: compiling takes longer than running here.
 
-A worker is a script with the arguments FIRST STEP SECONDS: it does the pieces FIRST, FIRST + STEP, ... and prints one
-line of JSON for each, `[number, ...]`. One that loses the card (an illegal access ends all that a process may do on
-it) ends with the status `LOST`.
+A worker is a script with the arguments FIRST STEP UNTIL: until that time, of time.monotonic(), it begins the pieces
+FIRST, FIRST + STEP, ... and prints one line of JSON for each, `[number, ...]`. One that loses the card (an illegal
+access ends all that a process may do on it) ends with the status `LOST`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any, NamedTuple
@@ -26,25 +29,36 @@ from turns import Limit
 MOST = 12
 """The most workers that are of use."""
 LOST = 3
+HANGS_S = 60.0
+"""A piece that takes longer is a failure, the process's start, kernels that are compiled and all."""
 GRACE_S = 20.0
-"""How long a piece that was begun in time may take."""
+"""After the limit, once, but no more than a sixth of it: pieces that were begun before it may end; then every process
+is killed."""
 RESTARTS = 5
 """How often processes are started in the place of those that ended early."""
 Told = tuple[int, str | None]
 
 
 class Failed(NamedTuple):
-    """A piece whose process ended with it, and why."""
+    """A piece whose process ended with it, or took too long, and why."""
 
     number: int
     why: str
 
 
-class _Worker(NamedTuple):
-    """A process, and the number of its next piece."""
+class Unfinished(NamedTuple):
+    """A piece that the end of the time cut off: no failure."""
+
+    number: int
+
+
+@dataclass
+class _Worker:
+    """A process, the number of its piece, and when that was begun, of time.monotonic()."""
 
     process: subprocess.Popen[str]
-    following: int
+    piece: int
+    since_s: float
 
 
 def usual() -> int:
@@ -52,46 +66,95 @@ def usual() -> int:
     return max(1, min(MOST, len(os.sched_getaffinity(0)) - 2))
 
 
-def shared_out(script: str, workers: int, limit: Limit) -> Iterator[list[Any] | Failed]:
-    """The lines of all workers as they come; another process goes on after one that lost the card.
+def shared_out(script: str, workers: int, limit: Limit) -> Iterator[list[Any] | Failed | Unfinished]:
+    """The lines of all workers as they come; another process goes on after one that lost the card, died or hung.
 
     Args:
         script: Of this folder.
         workers: Processes.
-        limit: For all of it.
+        limit: For all of it, but for GRACE_S.
     """
-    told: Queue[tuple[int, str | None]] = Queue()
+    crew = _Crew(script, workers, limit)
+    try:
+        for lane in range(workers):
+            crew.start(lane)
+        while crew.running:
+            try:
+                said = crew.told.get(timeout=crew.patience_s())
+            except Empty:
+                yield from crew.overdue()
+            else:
+                yield from crew.heard(*said)
+    finally:
+        for worker in crew.running.values():
+            _killed(worker.process)
 
-    def start(lane: int, first: int) -> _Worker:
-        return _Worker(_started(told, lane, [script, str(first), str(workers), str(limit.left_s)]), first)
 
-    restarts, running = RESTARTS, {lane: start(lane, lane) for lane in range(workers)}
-    while running:
-        try:
-            lane, line = told.get(timeout=limit.left_s + GRACE_S)
-        except Empty:  # nothing came for long after the limit
-            for worker in running.values():
-                worker.process.kill()
-                worker.process.wait()
-                yield Failed(worker.following, "did not end; its process was killed")
+class _Crew:
+    """The workers that run, by numbers of their own, so that what one says that was killed is not another's."""
+
+    def __init__(self, script: str, step: int, limit: Limit) -> None:
+        self.told: Queue[Told] = Queue()
+        self.running: dict[int, _Worker] = {}
+        self._script, self._step, self._limit = script, step, limit
+        self._last_s = limit.until_s + min(GRACE_S, limit.left_s / 6)
+        self._restarts, self._names = RESTARTS, itertools.count()
+
+    def start(self, first: int) -> None:
+        """Start one whose first piece is this."""
+        words = [self._script, str(first), str(self._step), str(self._limit.until_s)]
+        name = next(self._names)
+        self.running[name] = _Worker(_started(self.told, name, words), first, time.monotonic())
+
+    def patience_s(self) -> float:
+        """How long to wait for a word."""
+        last = min(worker.since_s + HANGS_S for worker in self.running.values())
+        return max(0.0, min(last, self._last_s) - time.monotonic())
+
+    def overdue(self) -> Iterator[Failed | Unfinished]:
+        """Kill those whose piece takes too long, and after the grace all."""
+        now = time.monotonic()
+        ends = now >= self._last_s
+        for name, worker in list(self.running.items()):
+            hangs = now >= worker.since_s + HANGS_S
+            if hangs or ends:
+                del self.running[name]
+                _killed(worker.process)
+                why = f"did not end within {HANGS_S:g} s; its process was killed"
+                yield Failed(worker.piece, why) if hangs else Unfinished(worker.piece)
+                self._again(worker.piece + self._step)
+
+    def heard(self, name: int, line: str | None) -> Iterator[list[Any] | Failed]:
+        """What a worker said; None: it ended."""
+        worker = self.running.get(name)
+        if worker is None:  # killed
             return
-        process, following = running[lane]
         if line is not None:
             found = json.loads(line)
-            running[lane] = _Worker(process, found[0] + workers)
+            worker.piece, worker.since_s = found[0] + self._step, time.monotonic()
             yield found
-            continue
-        status = process.wait()
-        del running[lane]
+            return
+        status = worker.process.wait()
+        del self.running[name]
         if status not in (0, LOST):
-            yield Failed(following, f"its process ended with status {status}")
-            following += workers
-        if status != 0 and not limit.over and restarts:
-            restarts -= 1
-            running[lane] = start(lane, following)
+            yield Failed(worker.piece, f"its process ended with status {status}")
+            worker.piece += self._step
+        if status != 0:
+            self._again(worker.piece)
+
+    def _again(self, first: int) -> None:
+        if self._restarts and not self._limit.over:
+            self._restarts -= 1
+            self.start(first)
 
 
-def _started(told: Queue[Told], lane: int, words: list[str]) -> subprocess.Popen[str]:
+def _killed(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):  # one that a driver holds ends when the driver lets it
+        process.wait(2)
+
+
+def _started(told: Queue[Told], name: int, words: list[str]) -> subprocess.Popen[str]:
     """A worker, whose lines a thread puts into the queue, at its end None."""
     python = os.environ.get("PYTHON", sys.executable).split()
     script = str(Path(__file__).with_name(words[0]))
@@ -102,8 +165,8 @@ def _started(told: Queue[Told], lane: int, words: list[str]) -> subprocess.Popen
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                told.put((lane, line))
-        told.put((lane, None))
+                told.put((name, line))
+        told.put((name, None))
 
     threading.Thread(target=listen, daemon=True).start()
     return process
@@ -115,7 +178,7 @@ def work_through(piece: Callable[[Card, int], list[Any] | None]) -> int:
     Args:
         piece: Does one and says what is printed after its number; None: there are no more.
     """
-    first, step, limit = int(sys.argv[1]), int(sys.argv[2]), Limit(float(sys.argv[3]))
+    first, step, limit = int(sys.argv[1]), int(sys.argv[2]), Limit.until(float(sys.argv[3]))
     torch.set_num_threads(1)
     card = the_card()
     for number in itertools.count(first, step):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -90,7 +91,11 @@ calls = iter(range(1000))
         (touched(lambda out: out.out.view(-1)[1:2].fill_(torch.nan)), 11, "inf from the formula"),
         (touched(lambda out: out.out.mul_(1 + 2e-7 * next(calls))), 11, "differ in bits"),
         (touched(raises), 11, "RuntimeError: no such kernel"),
-        (bent(lambda buffer, target: buffer[target : target + 1].bitwise_xor_(1)), 24, "from the CPU, 1.0e-06 allowed"),
+        (
+            bent(lambda buffer, target: buffer[target + 2 : target + 3].bitwise_xor_(64)),
+            24,
+            "from the CPU, 1.0e-06 allowed",
+        ),
         (bent(lambda buffer, target: buffer[:1].bitwise_xor_(1)), 24, "wrote beside the result"),
         (of_states(lambda out, lse: (torch.empty_like(out), lse)), 0, "inf from the formula"),
     ],
@@ -133,7 +138,14 @@ def test_empty_rows_are_exact(tools):
     assert told(partial([[1.0], [1e-30]], [2.0, -np.inf]), wanted) == "an empty row is not 0"
     for lse in ([2.0, -1e30], [-np.inf, -np.inf], [2.0, np.nan]):
         assert told(partial([[0.0], [0.0]], lse), wanted) == "other rows are empty than by the formula"
-    assert tools.check_kinds.distance(partial([[1.0], [np.nan]], [2.0, -np.inf]), wanted, 1.0) == np.inf
+    distance = tools.check_kinds.distance
+    assert distance(partial([[1.0], [np.nan]], [2.0, -np.inf]), wanted, 1.0) == np.inf
+    off = partial([[1.0], [0.0]], [2.5, -np.inf])
+    assert (distance(off, wanted, 1.0), distance(off, wanted, 1.0, 4.0), distance(off, wanted, 1.0, 1.5)) == (
+        0.25,
+        0.125,
+        0.25,
+    )
 
 
 def test_what_nobody_may_read_is_nan(tools):
@@ -154,31 +166,120 @@ def test_what_nobody_may_read_is_nan(tools):
 WORKER = """
 import json, os, sys, time
 first, step = int(sys.argv[2]), int(sys.argv[3])
-for index in range(first, 8, step):
+for index in range(first, 10**6 if MODE == "cut" and first % 2 else 8, step):
     if index == 2:
         os._exit(9)
-    if index == 6:
-        time.sleep(1000 * HANGS)
+    if index == 6 and MODE != "ends":
+        time.sleep(1000)
     case = {"kind": "decode", "what": "", "wrong": None, "off": 1e-7, "off_cpu": None, "graph": False}
     print(json.dumps([index, case]), flush=True)
     if index == 3:
         os._exit(3)
+    if index > 8:
+        time.sleep(0.2)
 """
 
 
-@pytest.mark.parametrize("hangs", [False, True])
-def test_workers(tools, part, monkeypatch, tmp_path, hangs):
-    """One whose card is lost is followed by another, one that dies too; what died or hung is a failure."""
+@pytest.mark.parametrize("mode", ["ends", "hangs", "cut"])
+def test_workers(tools, part, monkeypatch, tmp_path, mode):
+    """One whose card is lost is followed by another, one that dies or hangs too; what died or hung is a failure.
+
+    What the end of the time cuts off is none; one that goes on beyond it, line by line, is stopped all the same.
+    """
     script = tmp_path / "worker.py"
-    script.write_text(WORKER.replace("HANGS", str(int(hangs))))
+    script.write_text(WORKER.replace("MODE", repr(mode)))
     monkeypatch.setenv("PYTHON", f"{sys.executable} {script}")
-    monkeypatch.setattr(tools.workers, "GRACE_S", 2.0)
-    found, status = part("check_kernels", seconds=8.0 if hangs else 60.0, only=None, workers=2)
-    assert status == 1
-    tried = sorted(index for index, case in found["data"]["cases"] if case["kind"] == "decode")
-    assert tried == ([0, 1, 3, 4, 5, 7] if hangs else [0, 1, 3, 4, 5, 6, 7])
+    monkeypatch.setattr(tools.workers, "HANGS_S", 2.0 if mode == "hangs" else 60.0)
+    monkeypatch.setattr(tools.workers, "GRACE_S", 0.5)
+    began_s = time.monotonic()
+    found, status = part("check_kernels", seconds=2.0 if mode == "cut" else 60.0, only=None, workers=2)
+    assert status == 1 and (mode != "cut" or time.monotonic() - began_s < 10)
+    tried = sorted(index for index, case in found["data"]["cases"] if case["kind"] == "decode" and index < 8)
+    assert tried == ([0, 1, 3, 4, 5, 6, 7] if mode == "ends" else [0, 1, 3, 4, 5, 7])
     why = [words for words in wrong(found) if "worker" in words]
     assert "--only 2, worker" in why[0] and "ended with status 9" in why[0]
-    assert len(why) == 1 + hangs and (not hangs or ("--only 6, worker" in why[1] and "did not end" in why[1]))
+    assert len(why) == (2 if mode == "hangs" else 1)
+    if mode == "hangs":
+        assert "--only 6, worker" in why[1] and "did not end within 2 s; its process was killed" in why[1]
+    note = found["blocks"][0]["text"]
+    assert ("Not finished when the time was over: 6, " in note) == (mode == "cut")
     assert "some prefill: no problem was tried" in wrong(found)
     assert json.dumps(found)
+
+
+def test_what_was_found_is_kept_as_it_comes(tools, tmp_path, monkeypatch):
+    """What is wrong at once, the rest every few seconds: nothing is lost if the part is killed."""
+    monkeypatch.setattr(tools.check_kernels, "KEEP_S", 0.0)
+    kept = tools.check_kernels.Kept(tools.results.Results(tmp_path, "check_kernels", "Kernels"))
+
+    def cases():
+        for index in range(3):
+            if index == 2:  # from here every write is for what is wrong, or the last
+                monkeypatch.setattr(tools.check_kernels, "KEEP_S", 1000.0)
+            yield index, tools.check_kernels.Found("decode", "", "it is wrong" if index == 1 else None)
+            held = parts_of(tmp_path)["check_kernels"]
+            assert [one[0] for one in held["data"]["cases"]] == list(range(index + 1))
+            assert len(held["checks"]) == index + 1 and len(wrong(held)) == (index >= 1)
+            rows = table(held, "Random problems")
+            assert [row["problems"] for row in rows] == [str(index + 1)] and len(held["blocks"]) == 1
+            assert not held["ended"] and "did not come to its end" in (tmp_path / "results.md").read_text()
+
+    kept.all_of(cases())
+    assert len(kept.found) == 3
+
+
+def test_weights_in_two_parts(tools):
+    """The limits are those of the products, and close to what weights reach."""
+    random = torch.Generator().manual_seed(0)
+    weights = torch.rand(100_000, dtype=torch.double, generator=random).float() * 2.0 ** -torch.arange(30.0)[:, None]
+
+    class Gpu(type(tools.card)):
+        interpreted = False
+
+    def split(dtype, keys, card):
+        q, k = torch.zeros(1, 1, 1, 1, dtype=dtype), torch.zeros(1, 1, keys, 1)
+        return tools.check_kinds.split(card, tools.check_draw.Problem(q, k, k, None, {}, (k, k)))
+
+    for dtype, digits in ((torch.bfloat16, 8), (torch.float16, 11)):
+        rest = weights - weights.to(dtype).float()
+        off = (rest - rest.to(dtype).float()).abs()
+        whole, each = split(dtype, 0, Gpu()), split(dtype, 1, Gpu()) - split(dtype, 0, Gpu())
+        assert (off <= whole * weights + each).all()
+        assert (off / weights)[weights > 0.25].max() > whole / 2 and off[weights < 0.25].max() > each / 2
+        assert split(dtype, 9, tools.card) == split(torch.float32, 9, Gpu()) == 0.0  # the stand-in has no parts
+        plain = (rest.abs() / weights)[weights > 2**-14].max()
+        assert 2.0**-digits > plain > 0.95 * tools.check_kinds.rounded(Gpu(), torch.zeros(1, dtype=dtype))
+        assert tools.check_kinds.rounded(Gpu(), torch.zeros(1, dtype=dtype)) == 2.0**-digits
+
+
+@pytest.mark.parametrize("allowed", [0.0, 2.0**-17])
+def test_the_limit_of_decoding(tools, part, monkeypatch, allowed):
+    """A result that is off by what the weights' parts may add is right, and wrong where they add nothing."""
+    monkeypatch.setattr(tools.check_kinds, "split", lambda card, problem: allowed)
+    touched(lambda out: out.out.mul_(1 + 2.0**-17))(tools, monkeypatch)
+    found, _ = part("check_kernels", only=[11], workers=0)
+    assert found["data"]["cases"][0][1]["kind"] == "decode"
+    assert bool(wrong(found)) == (allowed == 0.0), wrong(found)
+
+
+def test_problems_that_the_formula_can_afford(tools, monkeypatch):
+    """On a card of full size; small ones stay as they are drawn."""
+    afford, most = tools.check_draw._affordable, tools.check_draw.MOST_WORK
+    assert afford(3, 8, 8, 16, 300, 256) == (3, 8, 16, 300)
+    for sizes in (
+        (3, 8, 8, 1500, 6000, 512),
+        (1, 1, 8, 1500, 1, 512),
+        (3, 8, 8, 16, 6000, 512),
+        (1, 3, 8, 17, 6000, 96),
+    ):
+        batch, kv_heads, q_len, n = afford(*sizes)
+        work = batch * kv_heads * sizes[2] * q_len * (n * sizes[5] + tools.check_draw.ROW_WORK)
+        assert most / 8 < work <= most and all(a <= b for a, b in zip((batch, kv_heads), sizes, strict=False))
+        assert q_len >= 17 or sizes[3] == 16  # prompts stay prompts
+    drawn = []
+    monkeypatch.setattr(type(tools.card), "sizes", sys.modules["card"].Sizes())
+    monkeypatch.setattr(tools.check_draw, "_normal", lambda rng, card, shape, dtype: drawn.append(shape) or 1 / 0)
+    for seed in range(300):
+        with pytest.raises(ZeroDivisionError):
+            tools.check_draw.draw(np.random.default_rng(seed), tools.card, decoding=False)
+    assert max(np.prod(shape[:3]) for shape in drawn) <= most / tools.check_draw.ROW_WORK

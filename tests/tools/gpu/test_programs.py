@@ -4,14 +4,19 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import zipfile
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.tools.gpu.running import PYTHON, Nothing, number, table, wrong
+from attention import LOGSUMEXP, Partial
+from tests.tools.gpu.running import PYTHON, Nothing, number, parts_of, table, wrong
 from topocomm import run_local
+from topocomm.planning.planner import make_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the interpreter computes with NumPy
 UNMEASURED = "not yet measured"
@@ -31,12 +36,14 @@ def test_kernels_beside_ceilings_and_others(part):
     assert status == 0, wrong(found)
     rows = {row["way"]: row for row in table(found, "Decode, bf16, 2/1 heads x 16, batch 1, 48 tokens")}
     assert list(rows)[:2] == ["ours", "ours, graph"]
-    assert {"SDPA flash", "read (Triton)", "read (torch.sum)", "copy"} < set(rows)
+    assert {"SDPA flash", "SDPA flash, graph", "read (Triton)", "read (torch.sum)", "copy"} < set(rows)
     assert all(number(row[MEDIAN]) > 0 for row in rows.values())
     note = next(b["text"] for b in found["blocks"] if b.get("title", "").startswith("Decode, bf16, 2/1"))
     assert note.startswith("6 sets of 0.00 MB of keys and values in turns.")  # 3,072 bytes each, 16 KiB in all
     assert "Not there: flash_attn (No module named 'flash_attn')." in note
     assert {row["way"] for row in table(found, "Merge of 3 partials")} >= {"merge_states, graph"}
+    product = table(found, "Prefill, bf16, 2/1 heads x 16, 20 tokens, causal")[-1]
+    assert (product["way"], product["/ ours"]) == ("matrix product", "-")  # another problem
     for title in ("Decode, bf16, MLA", "Decode, fp8", "Prefill, bf16, 2/1 heads x 16, 20 tokens, causal"):
         assert number(table(found, title)[0][MEDIAN]) > 0
     goals = table(found, "What was to be reached")
@@ -78,12 +85,18 @@ def test_goals(tools):
     class Gpu(type(tools.card)):
         interpreted = False
 
-    times = {"ours": 10.0, "SDPA flash": 9.0, "FlashInfer": 25.0, "copy": 1.0}
-    times = {name: tools.turns.Times([us]) for name, us in times.items()}
-    shape = next(iter(tools.bench_problems.decode_shapes(tools.card)))
-    assert tools.bench_kernels._beside_rivals(Gpu(), shape, times)[0][2:] == ("0.90 x SDPA flash", "no")
-    times["ours"] = tools.turns.Times([8.0, 9.0, 9.0])
-    assert tools.bench_kernels._beside_rivals(Gpu(), shape, times)[0][2:] == ("1.00 x SDPA flash", "yes")
+    times = {"ours": 30.0, "ours, graph": 10.0, "SDPA flash": 15.0, "SDPA flash, graph": 9.0, "FlashInfer": 12.0}
+    times = {name: tools.turns.Times([us]) for name, us in {**times, "copy": 1.0}.items()}
+    problems = tools.bench_problems
+    shape, prompt = next(problems.decode_shapes(tools.card)), next(problems.prefill_shapes(tools.card))
+    beside = tools.bench_kernels._beside_rivals
+    assert beside(Gpu(), shape, times)[0][2:] == ("0.90 x SDPA flash (in graphs; eager 0.40 x FlashInfer)", "no")
+    assert beside(Gpu(), prompt, times)[0][1:] == ("-", "0.40 x FlashInfer", "-")
+    times["ours, graph"] = tools.turns.Times([8.0, 9.0, 9.0])
+    assert beside(Gpu(), shape, times)[0][2:] == ("1.00 x SDPA flash (in graphs; eager 0.40 x FlashInfer)", "yes")
+    times["FlashInfer"] = tools.turns.Times([6.0])
+    said = "0.67 x FlashInfer (ours in a graph, it in none; eager 0.20 x FlashInfer)"
+    assert beside(Gpu(), shape, times)[0][2:] == (said, "no")
     told = {"ranks": 2, "batch": 1, "bytes": 8, "raw": None, "wrong": [], "eager": {"topocomm: x": [1.0]}}
     told["graph"] = {"topocomm: x": [2.0], tools.bench_ranks.THREE: [5.0]}
     results = Nothing()
@@ -105,32 +118,172 @@ def test_ranks_on_one_card(part, monkeypatch):
     assert goal["target"] == ">= 3 x 3 all-reduces + rescale" and goal["met"] == UNMEASURED
 
 
-def told_by_ranks(tools, capsys):
+@pytest.mark.parametrize("words", ["CUDA error: operation not permitted when stream is capturing", ""])
+def test_others_in_graphs(tools, part, monkeypatch, one_problem, words):
+    """One that no graph holds is timed without, and the table says why."""
+    plain = tools.bench_kernels.RIVALS["SDPA flash"]
+    recording, made = [False], type(tools.card).graph
+
+    def attend(*arguments):
+        if recording[0] and words:
+            raise RuntimeError(words)
+        return plain(*arguments)
+
+    def graph(self, run, stream=None):
+        recording[0] = True
+        try:
+            run()
+        finally:
+            recording[0] = False
+        return made(self, run, stream)
+
+    monkeypatch.setattr(tools.bench_kernels, "RIVALS", {"SDPA flash": attend})
+    monkeypatch.setattr(type(tools.card), "graph", graph)
+    found, status = part("bench_kernels")
+    assert status == 0, wrong(found)
+    ways = [row["way"] for row in table(found, "Decode, bf16, 2/1")]
+    assert "SDPA flash" in ways and ("SDPA flash, graph" in ways) != bool(words)
+    note = next(b["text"] for b in found["blocks"] if b.get("title", "").startswith("Decode, bf16, 2/1"))
+    assert (f"Not there: SDPA flash, graph ({words[:60]}" in note) == bool(words)
+    assert "SDPA flash, graph" not in [row["way"] for row in table(found, "Prefill")]
+
+
+def test_no_other_copies_keys(tools, monkeypatch):
+    """It would be timed with what it does not need."""
+    rivals, seen = sys.modules["rivals"], []
+
+    def attention(q, k, v, **_):
+        seen.append((k, v))
+        return q[..., : v.shape[3]].clone()
+
+    monkeypatch.setattr(rivals, "scaled_dot_product_attention", attention)
+    for q_len in (1, 5):
+        q, k, v = torch.ones(1, 4, q_len, 8), torch.ones(1, 2, 5, 8), torch.ones(1, 2, 5, 8)
+        for name, attend in rivals.RIVALS.items():
+            if name.startswith("SDPA") and (q_len == 1 or "rows" not in name):
+                attend(q, k, v, q_len > 1)
+                assert all(a.data_ptr() == b.data_ptr() for a, b in zip(seen.pop(), (k, v), strict=True))
+
+
+def told_by_ranks(tools, capsys, ranks=2, limit=None):
     """The last word of ranks on threads of this process."""
     capsys.readouterr()
+    limit = limit or tools.turns.Limit(100)
     with np.errstate(all="ignore"):
-        run_local(lambda comm: tools.rank_worker.rank_job(comm, tools.card, tools.turns.Limit(100)), ranks=2)
+        run_local(lambda comm: tools.rank_worker.rank_job(comm, tools.card, limit), ranks=ranks)
     return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+OTHERS = "3 all-reduces + rescale: "
+OTHER_BITS = "topocomm: x: other bits than ranks in host memory by the same plan"
+NOT_AGAIN = "topocomm: x: a second call gives other bits"
+
+
+def only(made, fault):
+    """The one way there is, with a fault."""
+    (way,) = made.values()
+    return {"topocomm: x": way._replace(run=fault(way))}
+
+
+def poisoned(way):
+    """A call whose result is off by a bit."""
+    return lambda: (way.run(), way.result().lse.view(torch.int32)[:1].bitwise_xor_(1))
+
+
+def bent(way):
+    """A call whose result is another every time."""
+    turns = iter(range(1000))
+    return lambda: (way.run(), way.result().out.add_(next(turns)))
 
 
 @pytest.mark.parametrize(
     ("name", "way", "words"),
     [
-        ("three_allreduces", lambda *a, **k: (lambda: None, lambda: a[1]), "3 all-reduces + rescale: "),
-        ("ours", lambda comm, x: {"topocomm: x": (lambda: None, lambda: x)}, "topocomm: x: other bits than ranks"),
-        (
-            "ours",
-            lambda comm, x: {"topocomm: x": (lambda: x.out.add_(1), lambda: x)},
-            "topocomm: x: a second call gives other bits",
-        ),
+        ("by_nccl", lambda made: {name: way._replace(run=lambda: None) for name, way in made.items()}, OTHERS),
+        ("ours", lambda made: only(made, poisoned), OTHER_BITS),
+        ("ours", lambda made: only(made, bent), NOT_AGAIN),
     ],
 )
 def test_ranks_that_are_wrong(tools, monkeypatch, capsys, name, way, words):
-    monkeypatch.setattr(tools.rank_worker, name, way)
+    plain = getattr(tools.rank_worker, name)
+    monkeypatch.setattr(tools.rank_worker, name, lambda *given: way(plain(*given)))
     monkeypatch.setattr(type(tools.card), "graph", lambda self, run, stream=None: 1 / 0)
     told = told_by_ranks(tools, capsys)
     assert any(one.startswith(words) for one in told["wrong"]), told["wrong"]
     assert told["graph"] == {} and all("division by zero" in one for one in told["graph wrong"])
+
+
+def test_ours_has_the_bits_of_its_own_plan(tools, monkeypatch, capsys):
+    """On a card plans count launches, so that the one for host memory may add in another order."""
+    apart = []
+
+    def ours(comm, x):
+        like = x._asdict()
+        layout = LOGSUMEXP.layout({name: (tuple(part.shape), np.dtype("f4")) for name, part in like.items()})
+        given = {"operator": LOGSUMEXP, "layout": layout, "ranks": comm.places}
+        plan = make_plan(comm.topology, "allreduce", objective="latency", **given)
+        call = comm.prepare("allreduce", like=like, operator=LOGSUMEXP, plan=plan)
+        found = call(like)
+        apart.append(not torch.equal(found["out"], comm.allreduce(like, LOGSUMEXP)["out"]))
+        return {"topocomm: x": tools.rank_ways.Way(lambda: None, lambda: Partial(**found), plan)}
+
+    monkeypatch.setattr(tools.rank_worker, "ours", ours)
+    told = told_by_ranks(tools, capsys, ranks=4)
+    assert any(apart) and told["wrong"] == []
+    assert tools.rank_ways.Way(None, None).plan is None
+
+
+def test_nothing_waits_for_the_card_while_a_rank_records(tools, monkeypatch, capsys):
+    """It would make the graph invalid; and no rank begins to record before all have come."""
+    recording, faults, waits = [], [], threading.Semaphore()
+    card = type(tools.card)
+
+    class Stream:
+        def synchronize(self):
+            if waits.acquire(blocking=False):  # one rank comes late now and then
+                time.sleep(0.02)
+                waits.release()
+            faults.extend(["a stream"] * len(recording))
+
+    def graph(self, run, stream=None):
+        recording.append(run)
+        time.sleep(0.02)
+        recording.pop()
+        return run
+
+    monkeypatch.setattr(card, "stream", lambda self: Stream())
+    monkeypatch.setattr(card, "graph", graph)
+    monkeypatch.setattr(card, "synchronize", lambda self: faults.extend(["the card"] * len(recording)))
+    told = told_by_ranks(tools, capsys)
+    assert told["graph"] and not told["graph wrong"] and not faults
+
+
+def test_kernels_are_loaded_before_a_rank_waits_for_another(tools, monkeypatch, capsys):
+    """The first launch of one may wait for all that runs, and would for a rank that waits for this one."""
+    ran = []
+    merge, bind = tools.rank_ways.gather_and_merge, tools.rank_ways.three_allreduces
+
+    def noted(made):
+        def make(library, *rest, **more):
+            way = made(library, *rest, **more)
+            silent = isinstance(library, tools.rank_ways.Silent)
+            return way._replace(run=lambda: (ran.append(silent), way.run()))
+
+        return make
+
+    monkeypatch.setattr(tools.rank_ways, "gather_and_merge", noted(merge))
+    monkeypatch.setattr(tools.rank_ways, "three_allreduces", noted(bind))
+    assert not told_by_ranks(tools, capsys)["wrong"]
+    assert ran[:4] == [True] * 4 and not any(ran[4:])  # two ways on two ranks
+    most = max(sys.modules["card"].Sizes().ranks)
+    assert int(tools.bench_ranks.ENVIRONMENT["CUDA_DEVICE_MAX_CONNECTIONS"]) > 2 * most
+
+
+def test_ranks_leave_out_what_there_is_no_time_for(tools, monkeypatch, capsys):
+    """The graphs of a payload too, but not the first payload."""
+    monkeypatch.setattr(type(tools.card), "sizes", tools.card.sizes._replace(payload_batches=(1, 3)))
+    told = told_by_ranks(tools, capsys, limit=tools.turns.Limit(0))
+    assert told["batch"] == 1 and told["eager"] and "graph" not in told
 
 
 def test_without_nccl_ours_is_measured_alone(tools, monkeypatch, capsys, part):
@@ -157,11 +310,13 @@ def test_ranks_that_hang_leave_what_they_had(tools, part, monkeypatch):
     told = {"ranks": 2, "batch": 1, "bytes": 8, "raw": None, "wrong": [], "eager": {"topocomm: x": [1.0, 2.0, 3.0]}}
 
     def hang(command, timeout, **_):
+        left_s = float(command[-1]) - time.monotonic()
+        assert 54 < timeout < 56 and timeout - 20 < left_s < timeout - 12  # what was begun then comes to its end
         raise subprocess.TimeoutExpired(command, timeout, output=(json.dumps(told) + "\n").encode())
 
     monkeypatch.setattr(tools.bench_ranks.subprocess, "run", hang)
     found, status = part("bench_ranks", seconds=50.0)
-    assert status == 1 and wrong(found) == ["2 ranks: did not end within 50 s"]
+    assert status == 1 and wrong(found) == ["2 ranks: did not end within 55 s"]
     assert table(found, "2 ranks")[0] == {"way": "topocomm: x", "eager": "2.00 (1.50 to 2.50)", "in a graph": "-"}
 
 
@@ -187,6 +342,23 @@ def test_other_tokens_are_found(tools, part, monkeypatch):
     found, status = part("bench_generate")
     assert status == 1
     assert wrong(found) == ["greedy tokens in float32: ours, graph differs from token 1 on"]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "slow_s", "words"), [(11.0, 0, "not measured: 11 s were left, 12"), (30.0, 10, "not timed: 20 s were")]
+)
+def test_transformers_only_where_there_is_time(tools, tmp_path, monkeypatch, left_s, slow_s, words):
+    """Its texts take the CPU long, and would overrun the part."""
+    pytest.importorskip("transformers")
+    late, clock = [], time.monotonic()
+    monkeypatch.setattr(tools.bench_generate, "_unequal", lambda made: late.append(slow_s))
+    monkeypatch.setattr(tools.turns, "time", SimpleNamespace(monotonic=lambda: clock + sum(late)))
+    monkeypatch.setattr(tools.bench_generate, "_timed", lambda *_: pytest.fail("it was timed"))
+    results = tools.results.Results(tmp_path, "bench_generate", "")
+    with torch.no_grad():
+        tools.bench_generate._by_transformers(results, tools.card, tools.turns.Limit(left_s))
+    notes = parts_of(tmp_path)["bench_generate"]["blocks"]
+    assert len(notes) == 1 and f"transformers was {words}" in notes[0]["text"]
 
 
 def _empty(folder):
@@ -229,6 +401,10 @@ def test_turns(tools, monkeypatch):
     rounds = ["".join(ran[-27:][i : i + 3]) for i in range(0, 27, 3)]
     assert all(sorted(one) == list("abc") for one in rounds) and len(set(rounds)) > 2
     assert all(len(one.us) == 3 for one in tools.turns.in_turns(card, ways, tools.turns.Limit(0)).values())
+    monkeypatch.setattr(tools.turns, "LONG_US", 0.0)  # then the block that was to say how long one is counts
+    del ran[:]
+    assert all(len(one.us) == 3 for one in tools.turns.in_turns(card, ways, tools.turns.Limit(0)).values())
+    assert len(ran) == 3 * (1 + 3)
     assert str(tools.turns.Times([1.0, 2.0, 3.0, 4.0, 1005.0])) == "3.00 (2.00 to 4.00)"
 
 

@@ -87,11 +87,30 @@ def test_no_time_and_no_card(tmp_path):
     assert status == 1 and "no GPU: torch.cuda.is_available() is False" in said
 
 
+def test_a_limit_counts_the_imports(tmp_path):
+    script = tmp_path / "slow.py"
+    script.write_text(f"""
+import sys, time
+time.sleep(0.5)
+sys.path.insert(0, {str(TOOLS)!r})
+from results import program
+def work(results, limit, args):
+    results.data("left", limit.left_s)
+sys.exit(program("slow", "Slow", work))
+""")
+    assert finished([sys.executable, str(script), str(tmp_path), "--seconds", "50"], 60, {})[0] == 0
+    assert 30 < parts_of(tmp_path)["slow"]["data"]["left"] <= 49.5
+
+
 @pytest.mark.long
 def test_all_of_it(tmp_path):
-    """As it runs on a card, but for the card."""
-    status, said = run_all(tmp_path, "", timeout=700)
+    """As it runs on a card, but for the card, and in a quarter of the time."""
+    usual = re.search(r"\{PARTS:-([^}]+)\}", (TOOLS / "run.sh").read_text())[1]
+    listed = [(name, int(seconds)) for name, seconds in (one.split(":") for one in usual.split())]
+    assert sum(seconds for _, seconds in listed) <= 570  # what all of it may take
+    status, said = run_all(tmp_path, " ".join(f"{name}:{max(30, seconds // 4)}" for name, seconds in listed))
     parts = parts_of(tmp_path)
+    assert list(parts) == [name for name, _ in listed]
     assert list(parts) == ["facts", "check_kernels", "bench_kernels", "bench_ranks", "bench_generate", "tune"]
     assert all(part["ended"] for part in parts.values()), said[-3000:]
     failed = [line for line in said.splitlines() if line.startswith("FAILED")]

@@ -1,5 +1,6 @@
 """tune.py: which configurations are tried, taken and written."""
 
+import dataclasses
 import json
 
 import pytest
@@ -68,3 +69,25 @@ def test_the_fastest_candidate_is_recorded(tools, own_tables, monkeypatch, tmp_p
     best, us, gain = tools.tune._best(Nothing(), tools.card, first, usable, tools.turns.Limit(9))
     assert (best, us, gain) == (str(tuple(usable[-1])), "93.0", f"{100 / 93:.2f}")
     assert decode_table.cut_for(first.problem) == usable[-1]
+
+
+def test_candidates_are_timed_in_graphs(tools, own_tables, monkeypatch):
+    """Of several calls: one alone takes the CPU longer than a short kernel runs."""
+    first = tools.tune_targets.targets(tools.card)[0]
+    usable, recorded, replayed = first.candidates(2), [], []
+
+    def graph(self, run, stream=None):
+        recorded.append(first.table.TUNED._tried)
+        run()
+        return lambda: replayed.append(recorded[-1])
+
+    def call():
+        assert first.table.TUNED._tried is not None, "called beside a graph"
+        made.append(first.table.TUNED._tried)
+
+    made = []
+    monkeypatch.setattr(type(tools.card), "graph", graph)
+    target = dataclasses.replace(first, calls=lambda: [call, call])
+    tools.tune._best(Nothing(), tools.card, target, usable, tools.turns.Limit(9))
+    assert recorded[:2] == usable and len(recorded) == 2 + 2 * 2  # alone once each, then for turns, batch by batch
+    assert len(made) == (2 * 2 + 2 * 2) * tools.tune.CALLS and len(replayed) > 2 * 3
