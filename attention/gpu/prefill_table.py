@@ -117,13 +117,15 @@ _TABLE = {
 
 
 _FULL = {
-    ("sm_80", 192): Tile(32, 32, 4, 2),
-    ("sm_89", 192): Tile(32, 32, 4, 2),
-    ("sm_100", 64): Tile(128, 64, 8, 3),
-    ("sm_100", 192): Tile(128, 32, 8, 2),
-    ("sm_100", 256): Tile(64, 64, 8, 2),
+    ("sm_80", 16, 192): Tile(32, 32, 4, 2),
+    ("sm_89", 16, 192): Tile(32, 32, 4, 2),
+    ("sm_89", 32, 128): Tile(16, 32, 8, 2),
+    ("sm_100", 16, 64): Tile(128, 64, 8, 3),
+    ("sm_100", 16, 192): Tile(128, 32, 8, 2),
+    ("sm_100", 16, 256): Tile(64, 64, 8, 2),
 }
-"""Where masks and merges take too many registers: in the place of the tiles for 16 bits by contiguous positions."""
+"""Where masks and merges take too many registers: in the place of the tiles by contiguous positions, by GPU, bits and
+width."""
 
 
 def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, form: str = "plain") -> Problem:
@@ -159,8 +161,8 @@ def by_rule(problem: Problem) -> Tile:
             return Tile(16, 16, tile.warps, 1)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]
-    if problem.form == "full" and problem.bits == 16:
-        tile = _FULL.get((generation_of(problem.arch), problem.width), tile)
+    if problem.form == "full":
+        tile = _FULL.get((generation_of(problem.arch), problem.bits, problem.width), tile)
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
         tile = Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile
