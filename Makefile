@@ -18,7 +18,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # not of all that is installed.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-mpich lint bench soak clean setup env
+.PHONY: demo test test-long test-mpich lint style types bench soak clean setup env
 
 setup: $(VENV)/ready
 
@@ -33,22 +33,27 @@ demo: setup
 	python -m attention.jobs.convert smollm2
 	mpirun -n 4 python -m attention generate --model smollm2 --prompt-file docs/demo/prompt.txt --max-new-tokens 64 --verify
 
-lint: setup
+lint: style types
+
+style: setup
 	ruff check .
 	ruff format --check .
+
+types: setup
 	mypy
 	lint-imports
 
-# Two tests at a time, then one by one those that have the machine to themselves.
-test: lint
+# Two tests at a time, then one by one those that have the machine to themselves; types beside the soak, which waits a lot.
+marked = $(shell grep -rl --include='*.py' 'mark\.$(1)' tests)
+test: style
 	pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal
-	pytest -m "alone and not long and not soak"
-	$(MAKE) --no-print-directory soak SOAK_S=18
+	pytest -m "alone and not long and not soak" $(call marked,alone)
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target types soak SOAK_S=18
 
 # What takes minutes: .ci/run runs it too.
 test-long: setup
-	pytest -m "long and not alone" --numprocesses 2 --dist worksteal
-	pytest -m "long and alone"
+	pytest -m "long and not alone" --numprocesses 2 --dist worksteal $(call marked,long)
+	pytest -m "long and alone" $(call marked,alone)
 
 # The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.
 VENV_MPICH ?= .venv-mpich

@@ -100,11 +100,11 @@ def every_collective(comm, kind):
     return found
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [(kind, ranks) for kind in KINDS for ranks in (RANKS if kind in ("float32", "logsumexp") else (1, 2, 3, 5, 8))],
+)
 def test_every_collective_gives_what_it_gives_in_host_memory(kind, ranks):
-    if ranks > 9 and kind not in ("float32", "logsumexp"):
-        pytest.skip("16 ranks with two kinds")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparing, "launch_us_of", lambda *call, **folded: GROUP_LAUNCH_US)  # by the plans of devices
         host = run_local(lambda comm: every_collective(comm, kind), ranks=ranks)

@@ -71,10 +71,10 @@ def test_many_calls_of_all_kinds_with_pauses(ranks, size, first):
     ranks.run(size, "epochs", calls=14, seed=size, first=first)
 
 
-@LONG
+@pytest.mark.parametrize("calls", [pytest.param(50, marks=LONG), pytest.param(150, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("seed", range(3))
-def test_hundreds_of_calls_with_pauses(ranks, seed):
-    ranks.run(2 + seed, "epochs", calls=150, seed=seed, limit_s=280)
+def test_many_more_calls_with_pauses(ranks, seed, calls):
+    ranks.run(2 + seed, "epochs", calls=calls, seed=seed, limit_s=280)
 
 
 def test_a_rank_that_does_not_come_is_named(ranks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from resources import Config
+from resources import TARGETS, Config
 
 import topocomm
 from attention import LOGSUMEXP
@@ -16,6 +16,7 @@ from topocomm.operators.operator import Layout, Operator
 
 SIZES = ((1 << 20, 8), (4096, 2), (32, 20))
 """Rows and operands: long values in a launch that has all operands under way, middle ones, short ones in a loop."""
+OPTIONS = ("num_warps", "enable_fp_fusion", "maxnreg")
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 CASES: tuple[tuple[Operator, tuple[str, ...]], ...] = (
     (topocomm.SUM, (*FLOATS, "int8", "int64", "complex64")),
@@ -41,22 +42,21 @@ CASES: tuple[tuple[Operator, tuple[str, ...]], ...] = (
 
 
 def fold_configs(arch: str) -> Iterator[Config]:
-    """The configurations for one arch, which are those for every arch."""
-    del arch
+    """The configurations for one arch, which are those for every arch but for the options of a launch."""
     for operator, dtypes in CASES:
         for turn, dtype in enumerate(dtypes):  # the first dtype in all sizes, each other one in one of them
             for rows, operands in SIZES if turn == 0 else SIZES[turn % len(SIZES) :][:1]:
-                yield _config(operator, dtype, rows, operands)
+                yield _config(arch, operator, dtype, rows, operands)
 
 
-def _config(operator: Operator, dtype: str, rows: int, operands: int) -> Config:
+def _config(arch: str, operator: Operator, dtype: str, rows: int, operands: int) -> Config:
     layout = _layout(operator, dtype, rows)
     size = -(-layout.packed_bytes(rows) // 64) * 64
     works = [gpu.Work(rows, [size * slot for slot in range(operands)], size * operands)]
     combine = operator.triton_combine(layout)
     assert combine is not None, f"{operator.name} has no Triton combine"
-    constants = gpu.launch_options(combine, layout, works)
-    options = {name: constants.pop(name) for name in ("num_warps", "enable_fp_fusion")}
+    constants = gpu.launch_options(combine, layout, works, TARGETS[arch][0])
+    options = {name: constants.pop(name) for name in OPTIONS if name in constants}
     given = {"buffer": "*u8", "table": "*i64", "stride": "i32", "tiles": "i32"}
     signature: dict[str, str | tuple[str, ...]] = {name: given.get(name, "constexpr") for name in fold_kernel.arg_names}
     signature["targets"] = ("*u8",) * len(layout.fields)

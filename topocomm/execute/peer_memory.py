@@ -157,14 +157,14 @@ def find_peers(comm: Communicator, device: Device) -> tuple[PeerMemory | None, s
     if isinstance(mapped, str):
         return None, mapped
     mapping, addresses = mapped
-    from topocomm.operators.kernels.peer import backend
+    from topocomm.operators.kernels.gpu import backend_of
 
     made = PeerMemory(
         device,
         comm.rank,
         addresses,
         programs=programs,
-        backend=backend(device.place.type),
+        backend=backend_of(device.place.type),
         timeout_s=comm.settings.timeout_s,
         crowded=len({fact.gpu for fact in facts}) < len(facts),
         mapping=mapping,

@@ -62,8 +62,8 @@ def fold(operator, dtype, rows, operands, target):
     layout = operator.layout(shapes)
     size = -(-layout.packed_bytes(rows) // 64) * 64
     works = [gpu.Work(rows, [size * slot for slot in range(operands)], size * operands)]
-    options = dict(gpu.launch_options(operator.triton_combine(layout), layout, works))
-    launch = {name: options.pop(name) for name in ("num_warps", "enable_fp_fusion")}
+    options = dict(gpu.launch_options(operator.triton_combine(layout), layout, works, target.backend))
+    launch = {name: options.pop(name) for name in ("num_warps", "enable_fp_fusion", "maxnreg") if name in options}
     given = {
         "buffer": "*u8",
         "targets": ("*u8",) * len(layout.fields),

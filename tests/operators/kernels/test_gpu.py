@@ -55,7 +55,7 @@ def values_of(operator, layout, count, seed=0):
 def test_every_operator_has_the_bits_of_the_cpu(operator, dtype):
     layout = layout_of(operator, dtype, (37,))
     assert gpu.device_fold_version(operator, layout, "cuda") == f"triton.{operator.name}/1"
-    for count in (2, 3, 9):  # 9 run in a loop
+    for count in (3, 9):  # 9 run in a loop
         values = values_of(operator, layout, count)
         assert_same_bits(device_fold(operator, layout, values), fold(operator, layout, values))
 

@@ -38,6 +38,8 @@ MOST_ROW_ITEMS = 16384
 MOST_UNROLLED = 8
 """Operands whose loads are all under way at once; more of them run in a loop."""
 ITEMS_PER_THREAD = 8
+MOST_REGISTERS = 255
+"""All that a thread of NVIDIA's may have: else the assembler saves some for programs that are not there, and spills."""
 
 
 class Work(NamedTuple):
@@ -202,18 +204,27 @@ def fold_table(layout: Layout, work: Sequence[Work]) -> NDArray[np.int64]:
     return table
 
 
-def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work]) -> dict[str, Any]:
+def backend_of(device_type: str) -> str:
+    """What compiles kernels for devices of a type: "cuda", "hip" or "interpreter"."""
+    if device_type != "cuda":
+        return "interpreter"
+    import torch
+
+    return "cuda" if torch.version.hip is None else "hip"
+
+
+def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work], backend: str) -> dict[str, Any]:
     """What the kernel is compiled for: its constants by name, and the options of a launch."""
     fields, table = layout.fields, fold_table(layout, work)
     operands = {0} if combine.long else {len(one.offsets) for one in work}
-    return tile_options(combine, layout, sum(one.rows for one in work)) | {
+    return tile_options(combine, layout, sum(one.rows for one in work), backend) | {
         "ALIGNS": tuple(power_that_divides(table[:, 2 + index :: len(fields)]) for index in range(len(fields))),
         "ROW_FACTOR": power_that_divides(table[:, 0]),
         "OPERANDS": max(operands) if len(operands) == 1 and max(operands) <= MOST_UNROLLED else 0,
     }
 
 
-def tile_options(combine: TritonCombine | None, layout: Layout, rows: int) -> dict[str, Any]:
+def tile_options(combine: TritonCombine | None, layout: Layout, rows: int, backend: str) -> dict[str, Any]:
     """What a kernel on tiles of values is compiled for, `rows` of them in all; None combines nothing."""
     fields = layout.fields
     widths = tuple(_width(f) for f in fields)
@@ -227,6 +238,7 @@ def tile_options(combine: TritonCombine | None, layout: Layout, rows: int) -> di
         "ROWS": tile_rows,
         "num_warps": _warps(tile_rows * sum(widths)),
         "enable_fp_fusion": False,
+        **({"maxnreg": MOST_REGISTERS} if backend == "cuda" else {}),
     }
 
 
@@ -238,7 +250,7 @@ def _launcher(
 
     from topocomm.operators.kernels.gpu_kernel import fold_kernel
 
-    options = launch_options(combine, layout, work)
+    options = launch_options(combine, layout, work, backend_of(buffer.device.type))
     table = torch.from_numpy(fold_table(layout, work)).to(buffer.device)
     tiles = -(-max(one.rows for one in work) // options["ROWS"])
     launch, stride = fold_kernel[(len(work) * tiles,)], table.shape[1]

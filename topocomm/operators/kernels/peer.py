@@ -10,8 +10,6 @@ import numpy as np
 from topocomm.operators.kernels.gpu import MOST_UNROLLED, power_of_two, power_that_divides, takes, tile_options, usable
 from topocomm.operators.operator import Layout, Operator
 
-MOST_REGISTERS = 255
-"""All that a thread may have: else the assembler saves some for programs that are not there, and spills."""
 MOST_UNROLLED_ITEMS = 8192
 """Items of a tile beyond which its operands are loaded one after the other: registers would not hold them all."""
 
@@ -46,21 +44,12 @@ def covers(operator: Operator, layout: Layout, device_type: str, *, folds: bool)
     return usable(operator, layout, device_type) is not None if folds else takes(layout, device_type)
 
 
-def backend(device_type: str) -> str:
-    """How the kernel takes the time and raises flags: "cuda", "hip" or "interpreter"."""
-    if device_type != "cuda":
-        return "interpreter"
-    import torch
-
-    return "cuda" if torch.version.hip is None else "hip"
-
-
 def peer_options(operator: Operator, layout: Layout, case: PeerCase, backend: str) -> dict[str, Any]:
     """The kernel's constants by name, and the options of a launch."""
     rows = np.array([*case.rows, 0])
     starts = np.array([layout.addresses(0, count) for count in case.chunk_rows]).reshape(-1, len(layout.fields))
     combine = None if case.operands == 1 else operator.triton_combine(layout)
-    tiles = tile_options(combine, layout, sum(case.chunk_rows))
+    tiles = tile_options(combine, layout, sum(case.chunk_rows), backend)
     few = case.operands <= MOST_UNROLLED and tiles["ROWS"] * sum(tiles["WIDTHS"]) <= MOST_UNROLLED_ITEMS
     unrolled = few and not (combine is not None and combine.long)
     return tiles | {
@@ -73,5 +62,4 @@ def peer_options(operator: Operator, layout: Layout, case: PeerCase, backend: st
         "PEERS": power_of_two(case.ranks),
         "SYNCHRONISES": case.synchronises,
         "BACKEND": backend,
-        **({"maxnreg": MOST_REGISTERS} if backend == "cuda" else {}),
     }
