@@ -18,7 +18,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # not of all that is installed.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-mpich lint style types bench soak clean setup env
+.PHONY: demo test test-long test-mpich lint style types bench soak soak-inputs soak-ranks clean setup env
 
 setup: $(VENV)/ready
 
@@ -43,12 +43,13 @@ types: setup
 	mypy
 	lint-imports
 
-# Two tests at a time, then one by one those that have the machine to themselves; types beside the soak, which waits a lot.
+# Two tests at a time, then one by one those that have the machine to themselves; types beside what soaks on one core.
 marked = $(shell grep -rl --include='*.py' 'mark\.$(1)' tests)
 test: style
 	pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal
 	pytest -m "alone and not long and not soak" $(call marked,alone)
-	$(MAKE) --no-print-directory --jobs 2 --output-sync=target types soak SOAK_S=18
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target types soak-inputs SOAK_S=18
+	$(MAKE) --no-print-directory soak-ranks SOAK_S=18
 
 # What takes minutes: .ci/run runs it too.
 test-long: setup
@@ -71,10 +72,14 @@ $(VENV_MPICH)/ready: pyproject.toml tools/constraints.txt tools/constraints-mpic
 # Random plans for half of SOAK_S, collectives for a sixth; as it is 100,000 damaged inputs for each reader and calls in a row, every way to
 # disagree, 1,000 kills and 1,000 stops: two hours in all. `make test` runs one percent.
 SOAK_S ?= 1800
-soak: setup
+soak: soak-inputs soak-ranks
+
+soak-inputs: setup
 	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3))
 	python tools/soak/odd_plans.py --seconds $$(($(SOAK_S) / 6))
 	python tools/soak/readers.py --inputs $$(($(SOAK_S) * 1000 / 18))
+
+soak-ranks: setup
 	mpirun -n 4 python -m mpi4py tools/soak/collectives.py --seconds $$(($(SOAK_S) / 6))
 	mpirun -n 2 python -m mpi4py tools/soak/growth.py --calls $$(($(SOAK_S) * 1000 / 18))
 	mpirun -n 3 python -m mpi4py tools/soak/disagreements.py --most $$(($(SOAK_S) / 36 + 20))
