@@ -25,22 +25,22 @@ class Aside:
     def __init__(self, call: Callable[[], Any], name: str, others: Awaited | None = None) -> None:
         self.made: Any = None
         self.error: Exception | None = None
-        self._call, self._others = call, others or Awaited(None, (), ())
-        self._over = threading.Event()
-        threading.Thread(target=self._run, name=f"{threading.current_thread().name}-{name}", daemon=True).start()
+        self._others = others or Awaited(None, (), ())
+        name = f"{threading.current_thread().name}-{name}"
+        self._thread = threading.Thread(target=self._run, args=(call,), name=name, daemon=True)
+        self._thread.start()
 
     def advance(self, timeout_s: float) -> bool:
-        """Wait a little; whether it is over."""
-        return self._over.wait(timeout_s)
+        """Wait a little; whether it is over, its thread included: one still there could outlive the interpreter."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def awaited(self) -> Awaited:
         """As told: the library does not say whom it waits for."""
         return self._others
 
-    def _run(self) -> None:
+    def _run(self, call: Callable[[], Any]) -> None:
         try:
-            self.made = self._call()
+            self.made = call()
         except Exception as error:  # noqa: BLE001 - for the thread that waits
             self.error = error
-        finally:
-            self._over.set()

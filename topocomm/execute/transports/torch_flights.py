@@ -128,22 +128,23 @@ class Helpers:
                 thread.start()
             orders.put(flight)
 
-    def close(self, until_s: float) -> None:
-        """End the idle ones, and those that come free until then (`time.monotonic`)."""
+    def close(self, until_s: float) -> bool:
+        """End the idle ones, and those that come free until then (`time.monotonic`); whether none is left."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)
         for thread in self._threads:
             thread.join(max(0.0, until_s - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _serve(self, orders: SimpleQueue[Flight | None]) -> None:
         while (flight := orders.get()) is not None:
             while flight.await_next():
                 pass
             del flight  # its memory must not live until the next order
+            self._idle.append(orders)
             if self._closed:
                 return
-            self._idle.append(orders)
 
 
 def _first_sentence(error: RuntimeError) -> str:

@@ -40,7 +40,9 @@ WORD_S = 0.1
 """A connection may break before the word of its rank's failure is read."""
 GOODBYE_S = 0.05
 """What the last word has in any case."""
-WATCH = 1
+LISTEN, WATCH = 0, 1
+LISTEN_S = 0.05
+"""A note that came just before the connections broke is read in this time; then its thread waits for ever."""
 AT_ONCE = timedelta(milliseconds=1)
 
 _all: WeakSet[Notes] = WeakSet()
@@ -93,8 +95,9 @@ class Notes:
 
     def __init__(self, torch: Any, gloo: Any, helpers: Helpers) -> None:
         self.inbox = Inbox(gloo.size())
-        self._torch, self._gloo, self._helpers = torch, gloo, helpers
+        self._torch, self._helpers = torch, helpers
         self._rank, self._size = gloo.rank(), gloo.size()
+        self._gloo: Any = gloo if self._size > 1 else None
         self._next, self._previous = (self._rank + 1) % self._size, (self._rank - 1) % self._size
         self._posting = threading.Lock()
         self._posted: list[Flight] = []
@@ -102,6 +105,7 @@ class Notes:
         self._threads = [
             threading.Thread(target=work, args=(gloo,), name=f"topocomm {name}", daemon=True)
             for name, work in (("notes", self._listen), ("life", self._watch))
+            if self._size > 1  # else nobody writes, and nobody would end them
         ]
         for thread in self._threads:
             thread.start()
@@ -134,7 +138,7 @@ class Notes:
 
     def close(self) -> None:
         """Give everything back; collective."""
-        if self._left:
+        if self._left or self._gloo is None:
             return
         self._left = True
         self._tell_all(CLOSED_TAG, b"")
@@ -142,8 +146,7 @@ class Notes:
         self._say_goodbye(until_s)
         for thread in self._threads:  # each ends when the others have closed as well
             thread.join(max(0.0, until_s - time.monotonic()))
-        self._helpers.close(until_s)
-        if not any(thread.is_alive() for thread in self._threads):
+        if self._helpers.close(until_s) and not any(thread.is_alive() for thread in self._threads):
             self._gloo = None
 
     def leave(self, until_s: float) -> None:
@@ -163,6 +166,7 @@ class Notes:
         until_s = time.monotonic() + LEAVE_S
         self._threads[WATCH].join(LEAVE_S)
         self._helpers.close(until_s)
+        self._threads[LISTEN].join(LISTEN_S)
 
     def _say_goodbye(self, until_s: float) -> None:
         for flight in self._posted:
