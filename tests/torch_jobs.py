@@ -63,3 +63,19 @@ def by_hand(ranks, args, *, timeout_s=60.0, env=None):
 def said(text):
     """What each rank printed as `[rank] text`, by rank."""
     return {int(rank): line for rank, line in re.findall(r"^\[(\d+)\] (.*)$", text, re.MULTILINE)}
+
+
+def round_trip():
+    """The program's own traffic on the default group, from each rank to the next.
+
+    No collective: gloo's threads drop what one has used some time after it is over, and abort a process that ends then.
+    """
+    import torch
+    import torch.distributed as dist
+
+    me, size = dist.get_rank(), dist.get_world_size()
+    found = torch.empty(1)
+    sent = dist.isend(torch.full((1,), float(me)), (me + 1) % size)
+    dist.recv(found, (me - 1) % size)
+    sent.wait()
+    assert found.item() == (me - 1) % size

@@ -171,6 +171,28 @@ def test_a_library_that_waits_for_a_connection_is_ended_at_the_limit(monkeypatch
         assert ("abort", 0) in world.log
 
 
+@pytest.mark.alone
+def test_an_all_reduce_of_the_library_that_waits_for_a_rank_is_ended_at_the_limit(monkeypatch):
+    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "1")
+    over = threading.Event()
+
+    def body(comm):
+        comm.allreduce(X, SUM)
+        comm.synchronize()
+        if comm.rank == 0:
+            library, target = comm.way.wire.all_reduce("float32", "sum"), torch.empty_like(X)
+            text = r"rank 0: NCCL still waits in messages with rank 1 after 1 s"
+            with comm.way.device.current(), pytest.raises(DeadlineError, match=text):
+                library(X, target, comm.way.device.stream())
+            over.set()
+        else:
+            over.wait(20)
+
+    with fake_nccl(2) as world:
+        run_in(world, body)
+        assert ("abort", 0) in world.log
+
+
 def test_a_graph_that_is_kept_does_not_hold_up_the_end(monkeypatch, capfd):
     monkeypatch.setattr(nccl, "END_S", 0.3)
     kept = []

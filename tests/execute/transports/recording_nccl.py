@@ -288,6 +288,9 @@ class Communicator:
         if self.state != "open":
             raise NcclError(5, f"NCCL_ERROR_INVALID_USAGE: the communicator is {self.state}")
 
+    def size(self):
+        return len(self.members)
+
     def send(self, *told):
         self.add("send", *told)
 
@@ -328,7 +331,8 @@ class Communicator:
             given = world.reduced[self.unique_id, self.reductions]
             given[self.rank] = values
             world.wake.notify_all()
-            world.wake.wait_for(lambda: len(given) == len(self.members), world.patience_s)
+            world.wake.wait_for(lambda: len(given) == len(self.members) or self.state != "open", world.patience_s)
+            self.check()
             total = sum(given[rank] for rank in self.members)
         ctypes.memmove(receive, total.astype(np.float32).ctypes.data, 4 * count)
 

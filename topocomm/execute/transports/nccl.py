@@ -69,23 +69,16 @@ class NcclWire(Wire):
         peers = sorted({peer for _, _, _, peer in operations})
         pointer, byte = self._device.pointer, self._byte
 
-        def run(stream: Any, _alive: Any = arena) -> None:
-            self._usable()
-            where = pointer(stream)
-            self._guard.begin()
+        def post(where: Any) -> None:
+            start()
             try:
-                start()
-                try:
-                    for function, at, length, peer in operations:
-                        function(at, length, byte, peer, where)
-                finally:
-                    self._nccl.groupEnd()  # whatever has happened: an open group would swallow all later calls
-            except (RuntimeError, KeyError) as error:  # KeyError: a status that CuPy has no name for
-                raise self._failure(error, peers) from error
+                for function, at, length, peer in operations:
+                    function(at, length, byte, peer, where)
             finally:
-                self._guard.end()
-            if self._guard.expired:
-                raise self._failure(TimeoutError(), peers)
+                self._nccl.groupEnd()  # whatever has happened: an open group would swallow all later calls
+
+        def run(stream: Any, _alive: Any = arena) -> None:
+            self._guarded(post, pointer(stream), peers)
 
         return run if operations else lambda stream: None
 
@@ -100,11 +93,11 @@ class NcclWire(Wire):
             AttributeError: This CuPy has no such dtype.
         """
         kind, how = (int(getattr(self._nccl, f"NCCL_{name.upper()}")) for name in (dtype, operator))
+        others = [rank for rank in range(self._handle.size()) if rank != self._rank]
 
         def run(send: Any, receive: Any, stream: Any) -> None:
-            self._usable()
-            where = self._device.pointer(stream)
-            self._handle.allReduce(send.data_ptr(), receive.data_ptr(), send.numel(), kind, how, where)
+            told = send.data_ptr(), receive.data_ptr(), send.numel(), kind, how
+            self._guarded(lambda where: self._handle.allReduce(*told, where), self._device.pointer(stream), others)
 
         return run
 
@@ -131,6 +124,19 @@ class NcclWire(Wire):
 
     def _receive(self, *told: Any) -> None:
         self._handle.recv(*told)
+
+    def _guarded(self, post: Callable[[Any], None], where: Any, peers: Sequence[int]) -> None:
+        """A call that puts something on the stream `where`, with its time limit."""
+        self._usable()
+        self._guard.begin()
+        try:
+            post(where)
+        except (RuntimeError, KeyError) as error:  # KeyError: a status that CuPy has no name for
+            raise self._failure(error, peers) from error
+        finally:
+            self._guard.end()
+        if self._guard.expired:
+            raise self._failure(TimeoutError(), peers)
 
     def _usable(self) -> None:
         if self._error is not None:
