@@ -1,4 +1,4 @@
-"""Starts jobs of several ranks that meet through torch.distributed: by torchrun, or one by one."""
+"""Jobs of several ranks that meet through torch.distributed: by torchrun, or one by one; and traffic of their own."""
 
 import contextlib
 import os

@@ -11,6 +11,8 @@ from topocomm import run_local
 from topocomm.execute import device, device_call
 from topocomm.execute.transports import nccl_library
 
+X = torch.ones(8)
+
 
 def poisoned(empty):
     """Fresh memory for results holds NaN."""
@@ -56,3 +58,10 @@ def run_in(world, body, *, topology=None, misuse=False):
     finally:
         if not misuse:
             assert not world.misuse
+
+
+def call_and_wait(comm, call):
+    """Twenty calls, each awaited."""
+    for _ in range(20):
+        call(X)
+        comm.synchronize()

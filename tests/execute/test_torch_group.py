@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +11,6 @@ import pytest
 from tests.torch_jobs import by_hand, environment
 from topocomm import DeadlineError
 from topocomm.execute.transports.torch_group import TorchGroupTransport
-from topocomm.execute.transports.torch_notes import LEAVE_S
 from topocomm.execute.transports.transport import FAILURE_TAG
 
 torch = pytest.importorskip("torch")
@@ -145,16 +143,13 @@ def test_a_member_that_never_comes_is_told_at_the_deadline():
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_closed_groups_leave_no_thread(size):
     """One that torch gives back to Python while the interpreter ends would abort the process."""
-    before, late = set(threading.enumerate()), []
+    before = set(threading.enumerate())
 
     def work(rank, store):
         transport = TorchGroupTransport(store, rank, size, 20.0)
         if size > 1:
             transport.post((rank + 1) % size, 7, b"note")
-        began_s = time.monotonic()
         transport.close(20.0)
-        if time.monotonic() - began_s > LEAVE_S:
-            late.append(rank)
         assert transport.take(rank, FAILURE_TAG) is None  # nobody is missed in a group of one
 
     for _ in range(5):
@@ -165,4 +160,3 @@ def test_closed_groups_leave_no_thread(size):
         for thread in threads:
             thread.join(60)
         assert set(threading.enumerate()) <= before
-    assert len(late) < 5, "closing waited in vain every time"

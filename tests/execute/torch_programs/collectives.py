@@ -55,9 +55,12 @@ for size in sorted({1, 2, 3, world}):
                 records(comm)
         assert len(bits) == 1
     dist.barrier()
+total = torch.ones(1)
+dist.all_reduce(total)  # the program's own traffic goes on
+assert total.item() == world
 
 mesh = topocomm.Communicator.from_torch(init_device_mesh("cpu", (world,)))  # not closed: it ends with the process
 assert np.all(mesh.allreduce(np.ones(2), SUM) == world)
-round_trip()  # the program's own traffic goes on
+round_trip()
 sys.stdout.write(f"[{me}] ok\n")  # in one piece, also where torchrun has Python write through
 sys.exit(0)
