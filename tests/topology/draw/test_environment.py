@@ -8,10 +8,11 @@ from tests.topology.draw.machines import mixed_cluster, two_gpus
 from topocomm.topology.catalog import SYSTEMS, catalog
 from topocomm.topology.draw.environment import render
 from topocomm.topology.links import both_ways
-from topocomm.topology.model import Device, Topology
+from topocomm.topology.model import Device, Pair, Topology
 from topocomm.topology.recognise import load
 
 DATA = Path(__file__).parents[2] / "data/topologies"
+H100_CARDS = "=mlx5_0,mlx5_1,mlx5_2,mlx5_5,mlx5_6,mlx5_7,mlx5_8,mlx5_11"
 
 
 def variables(text, folder, rank="", host="any", launcher="LOCAL_RANK"):
@@ -41,16 +42,17 @@ def test_a_capture_to_the_byte():
             "# Source it in every rank, one rank for each GPU (or core) in the order of the local ranks.",
             "# 1 host: host0; 2 local ranks",
             "",
+            "# the same for all ranks of a host, or NCCL's numbers of cards do not agree",
+            'export NCCL_IB_HCA="=mlx5_0"',
+            "",
             'case "${OMPI_COMM_WORLD_LOCAL_RANK:-${SLURM_LOCALID:-${LOCAL_RANK:-}}}" in',
             "0)",
             "  # GPU0: NIC0 mlx5_0: PIX",
-            '  export NCCL_IB_HCA="=mlx5_0"',
             "  export UCX_NET_DEVICES=mlx5_0:1  # port 1 is assumed",
             "  export TOPOCOMM_CPUS=0-3",
             "  ;;",
             "1)",
             "  # GPU1: NIC0 mlx5_0: SYS",
-            '  export NCCL_IB_HCA="=mlx5_0"',
             "  export UCX_NET_DEVICES=mlx5_0:1  # port 1 is assumed",
             "  export TOPOCOMM_CPUS=4-7",
             "  ;;",
@@ -75,15 +77,54 @@ def test_a_shell_takes_it(tmp_path, launcher):
     found, complaint = variables(text, tmp_path, "7", launcher=launcher)
     assert complaint == ""
     assert found == {
-        "NCCL_IB_HCA": "=mlx5_11",
+        "NCCL_IB_HCA": H100_CARDS,
         "UCX_NET_DEVICES": "mlx5_11:1",
         "TOPOCOMM_CPUS": "56-111,168-223",
     }
 
 
-def test_without_a_rank_it_says_so_and_sets_nothing(tmp_path):
+def numbers_of_cards(setting, cards):
+    """NCCL's numbers by card: `ncclIbInitDevices` (src/transport/net_ib) counts the cards that NCCL_IB_HCA lets through."""
+    allowed = setting.removeprefix("=").split(",")
+    return {card: number for number, card in enumerate(card for card in cards if card in allowed)}
+
+
+@pytest.mark.parametrize("name", ["h100-8-nics.txt", "cube-mesh-8.txt"])
+def test_ranks_of_a_host_number_the_cards_alike(tmp_path, name):
+    """`ncclTopoAddNet` calls a card by its number: two cards of one number are one card to all ranks of the host."""
+    topology = load(DATA / name)
+    text = render(topology)
+    cards = [d.name for d in topology.devices if d.kind == "nic"]
+    found = [variables(text, tmp_path, str(rank))[0] for rank in range(8)]
+    assert len({each["UCX_NET_DEVICES"] for each in found}) > 1
+    assert len({tuple(numbers_of_cards(each["NCCL_IB_HCA"], cards).items()) for each in found}) == 1
+    mine = {card.removesuffix(":1") for each in found for card in each["UCX_NET_DEVICES"].split(",")}
+    assert set(numbers_of_cards(found[0]["NCCL_IB_HCA"], cards)) == mine
+
+
+def test_a_card_without_a_name_is_not_shut_out(tmp_path):
+    pair = two_gpus()
+    text = render(
+        Topology("x", "x", (*pair.devices, Device("NIC1", "nic")), (), (*pair.pairs, Pair("GPU1", "NIC1", "PIX")))
+    )
+    assert "# cards of NCCL: it chooses, as the system names of NIC1 are not known" in text
+    assert "NCCL_IB_HCA" not in variables(text, tmp_path, "0")[0]
+
+
+def test_without_a_rank_it_says_so_and_sets_what_all_ranks_have(tmp_path):
     found, complaint = variables(render(two_gpus()), tmp_path)
-    assert (found, complaint) == ({}, "local rank not known: set LOCAL_RANK\n")
+    assert (found, complaint) == ({"NCCL_IB_HCA": "=mlx5_0"}, "local rank not known: set LOCAL_RANK\n")
+
+
+def test_interfaces_are_for_sockets_only_where_no_rank_has_a_card(tmp_path):
+    mixed = two_gpus()
+    devices = (*mixed.devices, Device("NIC1", "nic", name="ens3f0"))
+    pairs = (*mixed.pairs, Pair("GPU1", "NIC1", "PIX"))
+    text = render(Topology("mixed", "by hand", devices, (), pairs))
+    assert variables(text, tmp_path, "0")[0]["NCCL_IB_HCA"] == "=mlx5_0"
+    other, _ = variables(text, tmp_path, "1")
+    assert (other["NCCL_IB_HCA"], other["UCX_NET_DEVICES"]) == ("=mlx5_0", "ens3f0")
+    assert "NCCL_SOCKET_IFNAME" not in text
 
 
 def test_nearest_is_the_best_code_and_all_that_have_it(tmp_path):

@@ -1,6 +1,8 @@
 """Which network cards and cores each rank should use, as a shell file: variables of NCCL and UCX, lines to bind ranks.
 
-What is not known is said in a comment, never guessed.
+NCCL numbers the cards that a process sees, and ranks of one host compare these numbers: all of them get the same cards,
+and NCCL picks the nearest of them (NVIDIA/nccl#1478). UCX takes those of the rank alone. What is not known is said in a
+comment, never guessed.
 """
 
 from __future__ import annotations
@@ -52,23 +54,43 @@ def _host(group: Sequence[Host], stated: dict[tuple[str, str], Pair]) -> list[st
     lines = [f"# {hosts}; {plural(len(found), 'local rank')}"]
     if not found:
         return [*lines, "# No GPU and no core is known here."]
-    lines += ["", f'case "{_RANK}" in']
+    lines += ["", *_nccl(found), f'case "{_RANK}" in']
     for rank, place in enumerate(found):
         lines += [f"{rank})", *(f"  {line}" for line in _rank(place)), "  ;;"]
     lines += ['"") echo "local rank not known: set LOCAL_RANK" >&2 ;;', "esac", ""]
     return [*lines, *_binding(found)]
 
 
+def _nccl(found: Sequence[Place]) -> list[str]:
+    """NCCL's cards: those that are nearest to any rank, the same for all ranks of the host; none where one has no name."""
+    names = [_names(place) for place in found]
+    unnamed = dict.fromkeys(nic.id for place in found for nic in place.nics if not nic.name)
+    if unnamed:
+        return [f"# cards of NCCL: it chooses, as the system names of {_flat(ranges(unnamed))} are not known", ""]
+    for variable, lists in (
+        ("NCCL_IB_HCA", [verbs for verbs, _ in names]),
+        ("NCCL_SOCKET_IFNAME", [netdevs for _, netdevs in names]),
+    ):
+        if union := list(dict.fromkeys(name for each in lists for name in each)):
+            why = "# the same for all ranks of a host, or NCCL's numbers of cards do not agree"
+            return [why, f'export {variable}="={",".join(union)}"', ""]
+    return []
+
+
+def _names(place: Place) -> tuple[list[str], list[str]]:
+    """Of the nearest cards, those that are RDMA devices and those that are interfaces, as NCCL and UCX take them."""
+    verbs = [nic.name for nic in place.nics if nic.name and _VERBS.fullmatch(nic.name)]
+    netdevs = [nic.name for nic in place.nics if nic.name and nic.name not in verbs and _NETDEV.fullmatch(nic.name)]
+    return verbs, netdevs
+
+
 def _rank(place: Place) -> list[str]:
     """The variables of one rank."""
     lines = [f"# {_flat(place.device.id)}: {_why(place)}"]
-    verbs = [nic.name for nic in place.nics if nic.name and _VERBS.fullmatch(nic.name)]
-    netdevs = [nic.name for nic in place.nics if nic.name and nic.name not in verbs and _NETDEV.fullmatch(nic.name)]
+    verbs, netdevs = _names(place)
     if verbs:
-        lines.append(f'export NCCL_IB_HCA="={",".join(verbs)}"')
         lines.append(f"export UCX_NET_DEVICES={','.join(f'{name}:1' for name in verbs)}  # port 1 is assumed")
     elif netdevs:
-        lines.append(f'export NCCL_SOCKET_IFNAME="={",".join(netdevs)}"')
         lines.append(f"export UCX_NET_DEVICES={','.join(netdevs)}")
     unnamed = [nic for nic in place.nics if nic.name not in (*verbs, *netdevs)]
     lines += [_unnamed(nic) for nic in unnamed]
