@@ -165,7 +165,7 @@ def test_a_machine_that_tells_nothing_but_its_gpus(tmp_path):
     assert codes(topology) == {("GPU0", "GPU1"): None}
     assert [topology.by_id[e].numa for e in topology.endpoints] == [None, None]
     assert "sysfs does not show the PCI place of GPU0, GPU1" in topology.warnings[0]
-    assert topology.facts == {}
+    assert topology.facts == {"gpu_dev": {"GPU0": 0, "GPU1": 1}}
 
 
 def test_memory_affinity_where_sysfs_names_no_node(tmp_path):

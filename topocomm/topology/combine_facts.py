@@ -28,6 +28,7 @@ _OF_THE_CAPTURE = frozenset(
         "library",
         "gpus_listed",
         "notes",
+        "cpus",
     ]
 )
 """Facts of a text rather than of the machine; that they differ is no contradiction."""

@@ -103,6 +103,7 @@ class _Reader:
         fabric = self._fabric(gpus, ends)
         facts: dict[str, Any] = {
             "pcie": self._slots(),
+            "gpu_dev": {name: index for index, name in enumerate(self.handles)},
             "uuids": {name: uuid for name, uuid in uuids.items() if uuid},
             "active_links_per_gpu": {name: len(those) for name, those in ends.items() if those is not None},
             "remote": {name: dict(Counter(end for end, _ in those if end)) for name, those in ends.items() if those},

@@ -84,7 +84,7 @@ def test_a_shell_takes_it(tmp_path, launcher):
 
 
 def numbers_of_cards(setting, cards):
-    """NCCL's numbers by card: `ncclIbInitDevices` (src/transport/net_ib) counts the cards that NCCL_IB_HCA lets through."""
+    """NCCL's numbers by card: `ncclIbInitDevices` (src/transport/net_ib) counts those that NCCL_IB_HCA lets through."""
     allowed = setting.removeprefix("=").split(",")
     return {card: number for number, card in enumerate(card for card in cards if card in allowed)}
 

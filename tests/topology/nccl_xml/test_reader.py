@@ -74,6 +74,7 @@ def test_facts_of_a_whole_machine():
         "nics": 2,
         "gpu_rank": {"GPU0": 0, "GPU1": 1, "GPU2": 2},
         "sm": 90,
+        "gpu_dev": {"GPU0": 0, "GPU1": 1, "GPU2": 2},
         "gdr_gpus": 2,
         "nic_busids": ["0000:08:00.0", "0000:28:00.0"],
         "net_names": ["mlx5_0", "mlx5_1", "mlx5_2"],

@@ -72,6 +72,7 @@ def test_numa_alone(old):
     assert [d.numa for d in topology.devices] == [3, 3, 1, None]
     assert topology.facts == {
         "sections": ["numa"],
+        "gpu_dev": {"GPU0": 0, "GPU1": 1, "GPU2": 2, "GPU3": 3},
         "numa_node": {"GPU0": 3, "GPU1": 3, "GPU2": 1, "GPU3": 0},
         "numa_affinity": {"GPU0": 3, "GPU1": 3, "GPU2": 1, "GPU3": -1},
         "numa_nodes": 2,

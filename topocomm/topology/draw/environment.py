@@ -62,7 +62,7 @@ def _host(group: Sequence[Host], stated: dict[tuple[str, str], Pair]) -> list[st
 
 
 def _nccl(found: Sequence[Place]) -> list[str]:
-    """NCCL's cards: those that are nearest to any rank, the same for all ranks of the host; none where one has no name."""
+    """NCCL's cards: those nearest to any rank, the same for all ranks of the host; none where one has no name."""
     names = [_names(place) for place in found]
     unnamed = dict.fromkeys(nic.id for place in found for nic in place.nics if not nic.name)
     if unnamed:

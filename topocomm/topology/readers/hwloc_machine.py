@@ -15,6 +15,7 @@ from topocomm.topology.merge import NETWORK
 from topocomm.topology.model import Device, Link, Topology
 from topocomm.topology.pci_tree import Bridge, Leaf, check_size, pci_graph, pci_pairs
 from topocomm.topology.readers.hwloc_devices import Nic, family, find_gpus, find_nics, natural
+from topocomm.topology.readers.hwloc_hardware import hardware
 from topocomm.topology.readers.hwloc_links import Matrix, read_matrices
 from topocomm.topology.readers.hwloc_objects import (
     HwlocObject,
@@ -95,7 +96,7 @@ class _Machine:
             links=(*fabric.links, *links),
             pairs=pci_pairs(gpus, nics, fabric.pairs),
             warnings=(*warnings, *(f"{base}: {text}" for text in (*fabric.warnings, *self._unplaced(leaves)))),
-            facts={**facts, **self._facts(nics), **fabric.facts},
+            facts={**facts, **self._facts(nics), **hardware(self.root, self.gpus, self.places), **fabric.facts},
         )
 
     def _near(self, above: HwlocObject) -> frozenset[int]:

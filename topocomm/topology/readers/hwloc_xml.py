@@ -74,6 +74,8 @@ class _Reader:
         if root.type != "Machine":
             self.fail(root.line, f"the first object is a {root.type}; expected a Machine")
         facts = {"hwloc_xml": version} if version else {}
+        infos = {i.attributes.get("name", ""): i.attributes.get("value", "") for i in self.top.all("info")}
+        root.infos = {**infos, **root.infos}
         return machine(root, self.name, SOURCE, matrices=self._matrices(), facts=facts)
 
     def _object(self, element: Element, parent: HwlocObject | None, bridges: int = 0) -> HwlocObject:
@@ -97,6 +99,7 @@ class _Reader:
         pci_type = self._matched(element, "pci_type", _PCI_TYPE, "a class and ids such as 0302 [10de:1db8] [10de:131d]")
         if pci_type is not None:
             found.class_id, found.vendor = int(pci_type[:4], 16), int(pci_type[6:10], 16)
+            found.infos["pci_ids"] = pci_type[5:]
         if parent is not None:
             parent.add(found)
         if found.gp_index is not None:

@@ -189,7 +189,8 @@ class _Reader:
         if bridge := _BRIDGE.match(text):
             kind = "HostBridge" if bridge.group(1).startswith("Host") else "PCIBridge"
             said = _attributes(text)
-            return HwlocObject(kind, index + 1, bus_id=said.get("busid"), gb_per_s=_gb_per_s(said))
+            infos = {"pci_ids": said["id"]} if "id" in said else {}
+            return HwlocObject(kind, index + 1, bus_id=said.get("busid"), gb_per_s=_gb_per_s(said), infos=infos)
         copies = _COPIES.match(text)
         pci = _PCI.match(copies.group(2) if copies else text)
         if pci is not None:
@@ -211,9 +212,9 @@ class _Reader:
             self.numbered = False  # `lstopo -l` prints logical numbers alone
         if kind == "PU" and number is not None and number >= _MAX_CPU:
             self.fail(index, f"PU P#{number}; expected at most {_MAX_CPU - 1}")
-        infos = {}
+        infos = _attributes(text) if kind in ("Machine", "Package") else {}
         if kind in ("Machine", "NUMANode") and (memory := _MEMORY.search(text)):
-            infos = {"size": memory.group(1), "unit": memory.group(2)}
+            infos |= {"size": memory.group(1), "unit": memory.group(2)}
         return HwlocObject(kind, index + 1, os_index=number, family=match.group(2), infos=infos)
 
     def _pci(self, index: int, match: re.Match[str], text: str, copies: int) -> HwlocObject | None:
@@ -294,4 +295,4 @@ def _gb_per_s(said: dict[str, str]) -> float | None:
 
 
 def _gigabytes(infos: dict[str, str]) -> float | None:
-    return int(infos["size"]) * _UNITS[infos["unit"]] if infos else None
+    return int(infos["size"]) * _UNITS[infos["unit"]] if "size" in infos and "unit" in infos else None

@@ -25,6 +25,7 @@ from topocomm.topology.readers.nccl_log_channels import Channels, channels
 from topocomm.topology.readers.nccl_log_comms import Communicator, communicator
 from topocomm.topology.readers.nccl_log_fabric import MAX_PAIRED, Fabric, address, fabric
 from topocomm.topology.readers.nccl_log_figures import figures
+from topocomm.topology.readers.nccl_log_hardware import hardware
 from topocomm.topology.readers.nccl_log_lines import Part, is_log, parts
 from topocomm.topology.readers.nccl_log_machines import Machine, machines
 
@@ -206,6 +207,7 @@ class _Reader:
             "rank_busid": {str(rank): bus_ids[rank] for rank in sorted(bus_ids)},
             "numa_nodes": sum(len(set(m.system.roots)) for m in hosts if m.system and m.system.whole),
             **figures(hosts),
+            **hardware(self.comm, hosts, self.parts),
             "p2p": facts_of.refused(self.comm, hosts, known),
             "nvls": facts_of.nvls(self.comm),
             "gpu_affinity_mask": {f"GPU{rank}": masks[rank] for rank in sorted(masks)},

@@ -193,7 +193,8 @@ class _Builder:
             stem = "domain"
         number = self.counts[stem] if numa is None or stem == "domain" else numa
         self.counts[stem] += 1
-        device = Device(f"{self.prefix}{stem}{number}", kind, self.host, name or None, numa)
+        bus_id = address(node.id) if node.type == "PCI" else None
+        device = Device(f"{self.prefix}{stem}{number}", kind, self.host, name or None, numa, bus_id=bus_id)
         if node.type == "NVS" and self.nvls:
             device = device._replace(in_network="nvls")
         self.ids[node] = device.id

@@ -108,6 +108,8 @@ class System(NamedTuple):
     """Of GPUs."""
     printed: dict[Key, str]
     """Ids as printed, without the system's number."""
+    about: dict[Key, str]
+    """What stands in brackets behind a CPU (`1/2/-1`: architecture, vendor, model) or a PCIe switch (its ids)."""
 
 
 def system(session: Session) -> System | None:
@@ -181,6 +183,7 @@ class _Tree:
         self.root_of: dict[Key, Key] = {}
         self.ranks: dict[Key, int] = {}
         self.printed: dict[Key, str] = {}
+        self.about: dict[Key, str] = {}
         self.indents: set[int] = set()
         self.exact: set[bool] = set()
         self.stack: list[tuple[int, int, Key]] = []
@@ -202,6 +205,7 @@ class _Tree:
                 self.roots.append(cpu)
                 self.printed[cpu] = root.group(2).rpartition("-")[2]
                 self.root_of[cpu] = cpu
+                self.about[cpu] = root.group(3) or ""
                 self.stack = [(-1, 0, cpu)]
         elif text.lstrip().startswith(("+ ", "CPU/")):
             self.hurt = True
@@ -228,6 +232,8 @@ class _Tree:
         if kind in ("PCI", "LOC", "NET"):
             self.root_of.setdefault(node, self.stack[0][2])
             self.printed.setdefault(node, printed.rpartition("-")[2])
+        if node_type == "PCI" and about:
+            self.about[node] = about
         if node_type == "GPU" and kind in ("PCI", "LOC") and (about or "").isdecimal():
             self.ranks[node] = int((about or "0")[:9])
 
@@ -252,4 +258,5 @@ class _Tree:
             self.root_of,
             self.ranks,
             self.printed,
+            self.about,
         )

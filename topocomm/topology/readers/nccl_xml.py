@@ -65,6 +65,8 @@ def read(text: str, name: str) -> Topology:
         for pair in nccl_paths.pairs(bare)
     )
     found = facts(system, links, pairs)
+    if graph.slow_ports:
+        found["slow_ports"] = graph.slow_ports
     if not system.gpus:
         notes.add("no GPU: nothing has a <gpu> or a GPU's class; NCCL finds out on the machine", root, "<system>")
     return replace(bare, pairs=pairs, facts=found, warnings=notes.warnings())

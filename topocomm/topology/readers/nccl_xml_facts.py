@@ -14,6 +14,10 @@ from topocomm.topology.readers.nccl_xml_values import cpu_words, mask_words
 
 Facts = dict[str, Any]
 
+IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+BRIDGE_IDS = "bridge_ids"
+"""The fact that holds these attributes of PCIe switches, by bus id: NCCL flattens some switches by them."""
+
 
 def facts(system: System, fabric: Fabric, pairs: Sequence[Pair]) -> Facts:
     """Numbers, names and places by the words of the file; a key is absent where the file does not say it."""
@@ -36,9 +40,9 @@ def facts(system: System, fabric: Fabric, pairs: Sequence[Pair]) -> Facts:
 def _gpu_facts(gpus: Sequence[Gpu]) -> Facts:
     tags = {gpu.id: gpu.element.attributes for gpu in gpus if gpu.element is not None}
     found: Facts = {}
-    ranks = {name: _number(given["rank"]) for name, given in tags.items() if "rank" in given}
-    if ranks:
-        found["gpu_rank"] = ranks
+    for key, fact in (("dev", "gpu_dev"), ("rank", "gpu_rank")):
+        if numbers := {name: _number(given[key]) for name, given in tags.items() if key in given}:
+            found[fact] = numbers
     amd = {gpu.id for gpu in gpus if gcn_of(gpu) is not None}
     sms = {name: _number(given["sm"]) for name, given in tags.items() if "sm" in given and name not in amd}
     units = {name: _number(tags[name]["sm"]) for name in tags if name in amd and "sm" in tags[name]}
@@ -81,6 +85,9 @@ def _pci_facts(system: System) -> Facts:
     bridges = [pci for pci in system.pcis if pci.kind == "bridge"]
     if bridges:
         found["bridges"] = [pci.bus_id for pci in bridges]
+    given = {pci.bus_id: {k: v for k in IDS if (v := pci.element.attributes.get(k))} for pci in bridges}
+    if ids := {bus_id: values for bus_id, values in given.items() if values}:
+        found[BRIDGE_IDS] = ids
     groups = []
     for top in (top for cpu in system.cpus for top in cpu.children if top.kind == "bridge"):
         below = list(top.all())

@@ -57,6 +57,8 @@ class Graph:
         self._ports = {nic.id: net_gb_per_s(nic.element, file, notes) if nic.is_net else None for nic in system.nics}
         self._depth: dict[int, int] = {}
         self._used = Counter[str]()
+        self.slow_ports: dict[str, dict[str, str]] = {}
+        """Speed and width as the file has them, by bus id, where another rate was put in place of them."""
         self._name_numas()
         self._put_ends()
         for cpu in system.cpus:
@@ -161,6 +163,7 @@ class Graph:
             f"at most {_SLOW_GT_PER_S:.0f} GT/s above faster devices, as virtual ports say; assumed as fast as those"
         )
         self.notes.add(words, pci.element, pci.bus_id)
+        self.slow_ports[pci.bus_id] = {key: given[key] for key in ("link_speed", "link_width") if key in given}
         rates = [
             pcie_rate(c.element.attributes.get("link_speed"), c.element.attributes.get("link_width")) for c in below
         ]
@@ -184,7 +187,10 @@ class Graph:
             self.devices.append(Device(name, "host", host))
             for cpu in mine:
                 given = cpu.element.attributes
-                family, model = (whole(cpu.element, key, self.file, least=-1) for key in ("familyid", "modelid"))
+                family, model = (
+                    whole(cpu.element, key, self.file, least=-1) if given.get(key) else None
+                    for key in ("familyid", "modelid")
+                )
                 kind = smp_kind(given.get("arch"), given.get("vendor"), family, model)
                 latency_us = round(_SYS_US - _PHB_US, 6)
                 self.links += both_ways(self.numa_id(cpu), name, kind, latency_us=latency_us)

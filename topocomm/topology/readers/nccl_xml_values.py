@@ -20,10 +20,19 @@ DEFAULT_WIDTH = 16
 """What NCCL falls back to where the machine prints no speed or width: Gen3 x16."""
 
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
+_WRITTEN_WIDTHS = (16, 8, 4, 2, 1)
+"""No slot has 12 or 32 lanes, and 12 would make what NCCL reckons for 16 look like a nominal rate."""
+_RECKONED_GB_PER_S = {2.5: 15 / 80, 5.0: 30 / 80, 8.0: 60 / 80, 16.0: 120 / 80, 32.0: 240 / 80, 64.0: 480 / 80}
+"""GB/s of one lane by GT/s as NCCL reckons it: `kvDictPciGen` in `src/graph/topo.cc`. Its logs print one decimal."""
+_CODING = 0.02
+"""Part of the nominal rate that the coding of lines takes from Gen3 on: 2 of 130 bits, and from Gen6 on a little."""
 _NUMBER = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]{1,16}|\d{1,18})\s*")
 _SPEED = re.compile(r"\s*(\d{1,3}(?:\.\d)?)\s*GT/s\b")
 _BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,4}):([0-9a-f]{1,2})(?:\.([0-9a-f]))?")
 _HIDDEN = re.compile(r"f{5,8}:f+:f+(?:\.\w)?", re.IGNORECASE)
+_CPUS = re.compile(r"\d{1,5}(?:-\d{1,5})?(?:,\d{1,5}(?:-\d{1,5})?)*")
+_MOST_CPUS = 28 * 32
+"""NCCL reads texts of at most 254 characters: 28 words of a mask."""
 _MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8}){0,511}", re.IGNORECASE)
 
 _CPU_NAMES = {
@@ -102,10 +111,20 @@ def pcie_rate(speed: str | None, width: str | None) -> Rate:
 
 
 def pcie_attributes(gb_per_s: float | None) -> dict[str, str]:
-    """`link_speed` and `link_width` of a rate; none where it is unknown or no speed and width gives it."""
-    for width in (16, 8, 4, 2, 1, 12, 32):
+    """`link_speed` and `link_width` of a rate; none where it is unknown or no speed and width gives it.
+
+    The rate may be nominal (16 GB/s for Gen3 x16), net of the coding of lines as hwloc has it (15.75), or what NCCL's
+    logs print: three quarters of the nominal one (12.0). No two of them are alike.
+
+    Args:
+        gb_per_s: Of one direction.
+    """
+    if gb_per_s is None:
+        return {}
+    for width in _WRITTEN_WIDTHS:
         for speed, lane in PCIE_LANE_GB_PER_S.items():
-            if gb_per_s == lane * width:
+            nominal, reckoned = lane * width, _RECKONED_GB_PER_S.get(speed, 0.0) * width
+            if abs(gb_per_s - nominal) <= _CODING * nominal or gb_per_s in (reckoned, round(reckoned, 1)):
                 return {"link_speed": f"{speed} GT/s PCIe", "link_width": str(width)}
     return {}
 
@@ -122,6 +141,21 @@ def mask_words(mask: str | None) -> list[str] | None:
         return None
     words = mask.strip().lower().split(",")
     return words if all(len(word) == 8 for word in words[1:]) else None
+
+
+def cpu_mask(cpus: str | None) -> str | None:
+    """The mask of a list such as `0-23,48-71`, in words of eight digits; None for no list or one that is too long."""
+    if cpus is None or _CPUS.fullmatch(cpus) is None:
+        return None
+    bits = 0
+    for part in cpus.split(","):
+        low, _, high = part.partition("-")
+        if not int(low) <= int(high or low) < _MOST_CPUS:
+            return None
+        bits |= ((1 << (int(high or low) - int(low) + 1)) - 1) << int(low)
+    digits = f"{bits:x}"
+    digits = digits.zfill(-(-len(digits) // 8) * 8)
+    return ",".join(digits[i : i + 8] for i in range(0, len(digits), 8))
 
 
 def cpu_list(words: list[str]) -> str | None:

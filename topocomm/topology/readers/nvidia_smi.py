@@ -67,6 +67,7 @@ def read(text: str, name: str) -> Topology:
         links=(*fabric.links, *tree.links),
         pairs=tuple(_pairs(matrix, fabric.pairs)),
         warnings=tuple(warnings),
+        facts={"gpu_dev": {gpu: int(gpu[3:]) for gpu in matrix.gpus}},
     )
 
 

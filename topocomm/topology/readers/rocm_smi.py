@@ -151,7 +151,7 @@ def _topology(
     for gpu in ids:
         node = affinity.get(int(gpu[3:]), -1)
         gpus.append(Device(gpu, "gpu", numa=node if node >= 0 else None))
-    all_facts = dict(facts)
+    all_facts = {**facts, "gpu_dev": {gpu: int(gpu[3:]) for gpu in ids}}
     for key, values in numa.items():
         if values:
             all_facts[key] = {gpu: values.get(int(gpu[3:])) for gpu in ids}
