@@ -117,7 +117,12 @@ class _Machine:
                 uuids |= found
         sources = " + ".join(dict.fromkeys(capture.source for capture, _ in self.captures))
         return Topology(
-            self.captures[0][0].name, sources, tuple(self.devices.values()), (), facts={"uuids": uuids} if uuids else {}
+            self.captures[0][0].name,
+            sources,
+            tuple(self.devices.values()),
+            (),
+            tuple(pair for pair, _ in self.pairs.values()),
+            facts={"uuids": uuids} if uuids else {},
         )
 
     def _add_device(self, device: Device, topology: Topology) -> None:
@@ -132,6 +137,8 @@ class _Machine:
             said_by = self.said_by.setdefault((device.id, key), label(topology))
             if kept is None:
                 known = known._replace(**{key: value})
+            elif key == "name" and device.kind == "nic" and " " in kept and " " not in value:
+                known = known._replace(name=value)  # the system's name goes before the model's
             elif key == "numa" and value != kept:
                 self._report([f"{device.id}: NUMA node {kept} ({said_by}), {value} ({label(topology)}); {kept} kept"])
         self.devices[device.id] = known

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from topocomm.topology.combine_fabric import FabricJoiner
+from topocomm.topology.combine_numa import with_numa_nodes
 from topocomm.topology.combine_sources import Clashes, LinkSource, better_figures
 from topocomm.topology.host_tree import PairKey, group_words
 from topocomm.topology.join import label
@@ -32,10 +33,10 @@ def join_links(sources: Sequence[LinkSource], devices: Sequence[Device], pairs: 
     """
     tree = _Tree(sources, devices)
     fabric = FabricJoiner(sources, devices, dict(pairs))
-    switches, links = fabric.build({device.id for device in (*devices, *tree.base.tree_devices)})
+    switches, links = fabric.build({device.id for device in (*devices, *tree.devices)})
     links = fabric.rated(links)
     return JoinedLinks(
-        devices=(*tree.base.tree_devices, *switches),
+        devices=(*tree.devices, *switches),
         links=(*links, *tree.links),
         pairs=fabric.rated_pairs(),
         warnings=[*tree.warnings, *fabric.warnings],
@@ -44,13 +45,29 @@ def join_links(sources: Sequence[LinkSource], devices: Sequence[Device], pairs: 
 
 
 class _Tree:
-    """The tree of the capture that joins most devices, of those with most figures; others' figures of slots."""
+    """The tree of one capture, with others' figures of slots.
+
+    One that joins all GPUs and NICs with their addresses goes before one made of codes, which knows no bridges; then
+    the one that joins most devices, and of those the one with most figures.
+    """
 
     def __init__(self, sources: Sequence[LinkSource], devices: Sequence[Device]) -> None:
         self.sources = sources
         self.clashes = Clashes()
-        self.base = max(sources, key=lambda s: (len(s.covered), sum(link.gb_per_s is not None for link in s.tree)))
-        self.links = [self._slot(link, self.base) for link in self.base.tree]
+        gpus = {device.id for device in devices if device.kind == "gpu"}
+        nics = {device.id for device in devices if device.kind == "nic"}
+        without_nics = not any(nics & source.covered for source in sources)
+        self.base = max(
+            sources,
+            key=lambda s: (
+                gpus <= (known := s.covered & s.addressed) and (without_nics or bool(nics & known)),
+                len(s.covered),
+                sum(link.gb_per_s is not None for link in s.tree),
+            ),
+        )
+        links = [self._slot(link, self.base) for link in self.base.tree]
+        ends = {device.id: device for device in devices if device.id in self.base.covered}
+        self.devices, self.links = with_numa_nodes(self.base.tree_devices, links, ends)
         lost = [device.id for device in devices if device.id not in self.base.covered]
         self.warnings = self.clashes.texts()
         if self.base.covered and lost:

@@ -90,6 +90,11 @@ class LinkSource:
         return {end for link in self.tree for end in link[:2]} & set(self.ids.values())
 
     @cached_property
+    def addressed(self) -> set[str]:
+        """Devices whose PCI address this capture gives."""
+        return {new for own, new in self.ids.items() if self.topology.by_id[own].bus_id}
+
+    @cached_property
     def slots(self) -> dict[str, list[Link]]:
         """PCIe links that lead from a GPU or NIC, by device."""
         found: dict[str, list[Link]] = {}

@@ -94,7 +94,7 @@ def join_devices(first: Topology, other: Topology) -> Join:
     """
     warnings: list[str] = []
     ids = _join_gpus(first, other, warnings)
-    ids |= _join_nics(first, other, warnings)
+    ids |= _join_nics(first, other, ids, warnings)
     if not ids:
         raise _refusal(first, other, "they have no device in common")
     return Join(ids, tuple(warnings))
@@ -146,8 +146,11 @@ def _address_of(_: Topology) -> Callable[[Device], str | None]:
     return lambda gpu: bus_key(gpu.bus_id)
 
 
-def _join_nics(first: Topology, other: Topology, warnings: list[str]) -> dict[str, str]:
-    """NICs by name; those left over by address, where only one of each side has it (a port pair may share one)."""
+def _join_nics(first: Topology, other: Topology, gpus: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    """NICs by name; those left over by address, where only one of each side has it (a port pair may share one).
+
+    Where one side has addresses alone, and the other none, the GPUs that share a switch with a NIC tell.
+    """
     mine, theirs = _of_kind(first, "nic"), _of_kind(other, "nic")
     names, addresses = _index(mine, nic_name), _index(theirs, nic_name)
     ids = {addresses[name]: names[name] for name in addresses if name in names}
@@ -155,6 +158,9 @@ def _join_nics(first: Topology, other: Topology, warnings: list[str]) -> dict[st
     theirs = [nic for nic in theirs if nic.id not in ids]
     left, right = (_index(nics, _address_of(first)) for nics in (mine, theirs))
     ids |= {right[mark]: left[mark] for mark in right if mark in left}
+    mine = [nic for nic in mine if nic.id not in ids.values()]
+    theirs = [nic for nic in theirs if nic.id not in ids]
+    ids |= _by_switch((first, mine), (other, theirs), gpus)
     for side, rest, against in ((first, mine, other), (other, theirs, first)):
         bare = [nic.id for nic in rest if nic_name(nic) is None and nic.id not in ids.values() and nic.id not in ids]
         if bare and _of_kind(against, "nic"):
@@ -163,6 +169,26 @@ def _join_nics(first: Topology, other: Topology, warnings: list[str]) -> dict[st
                 "one is not known"
             )
     return ids
+
+
+def _by_switch(
+    first: tuple[Topology, Sequence[Device]], other: tuple[Topology, Sequence[Device]], gpus: Mapping[str, str]
+) -> dict[str, str]:
+    """NICs that alone of their side share a switch with the same GPUs, where only one side has addresses."""
+    with_address = [{nic.bus_id is not None for nic in nics} for _, nics in (first, other)]
+    if with_address not in ([{True}, {False}], [{False}, {True}]):
+        return {}
+    names = {gpu: gpu for gpu in gpus.values()}
+    found = []
+    for (topology, nics), ids in ((first, names), (other, gpus)):
+        near: dict[str, list[str]] = {}
+        for pair in topology.pairs:
+            if pair.code in ("PIX", "PXB") and pair.a in ids:
+                near.setdefault(pair.b, []).append(ids[pair.a])
+        marks = {nic.id: " ".join(sorted(near[nic.id])) for nic in nics if nic.id in near}
+        found.append(_index(nics, lambda nic, marks=marks: marks.get(nic.id)))  # type: ignore[misc]
+    left, right = found
+    return {right[mark]: left[mark] for mark in right if mark in left}
 
 
 def nic_name(nic: Device) -> str | None:

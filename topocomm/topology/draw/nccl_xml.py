@@ -67,6 +67,10 @@ class _Writer:
         self.written: set[str] = set()
         self.invented = 0
         self.amd = is_amd(topology)
+        physical = topology.facts.get("net_physical")
+        known = topology.facts.get("net_names")
+        names = set(known if isinstance(known, list) else ()) - set(physical if isinstance(physical, list) else ())
+        self.virtual = [d for d in topology.devices if d.kind == "nic" and not d.bus_id and d.id in names]
 
     def fail(self, message: str) -> NoReturn:
         raise TopologyError(f"topology {self.topology.name!r}: {message}")
@@ -81,7 +85,7 @@ class _Writer:
         if lacking:
             self.fail(f"no bus id of {group_words(lacking)}, by which NCCL finds its GPUs in the file; {_CAPTURE}")
         for device in self.topology.devices:
-            if device.kind == "nic" and re.search(r"[\"'<>&]", device.name or device.id):
+            if device.kind == "nic" and " " not in (device.name or " ") and re.search(r"[\"'<>&]", device.name or ""):
                 self.fail(f"the NIC name {device.name or device.id!r} holds a character that NCCL's XML cannot")
 
     def text(self) -> str:
@@ -91,9 +95,6 @@ class _Writer:
         lost = [gpu.id for gpu in self.gpus if gpu.id not in self.written]
         if lost:
             self.fail(f"{group_words(lost)}: no PCIe link leads to a NUMA node; {_CAPTURE}")
-        lost = [d.id for d in self.topology.devices if d.kind == "nic" and d.id not in self.written]
-        if lost:
-            self.fail(f"{group_words(lost)}: no PCIe link leads from a GPU's NUMA nodes to it; {_CAPTURE}")
         empty = complete(system)
         elements = sum(1 for _ in system.walk())
         if elements > MAX_ELEMENTS:
@@ -101,10 +102,14 @@ class _Writer:
         return "\n".join([*self._head(empty), *system.lines(), ""])
 
     def _head(self, empty: list[str]) -> list[str]:
-        name = re.sub(r"-(?=-)|[<>]", "", self.topology.name)
-        lines = [f"{name}, written by topocomm; for NCCL_TOPO_FILE."]
+        lines = [f"{_plain(self.topology.name)}, written by topocomm; for NCCL_TOPO_FILE."]
         lines.append("NCCL adds ranks, and what is absent on the way from GPUs to processors.")
-        lines += [f"Not known, and empty: {words}." for words in empty]
+        if empty:
+            lines += ["Not known, so empty:", *(f"- {words}" for words in empty)]
+        lost = [d.id for d in self.topology.devices if d.kind == "nic" and d.id not in self.written]
+        if lost:
+            words = f"{group_words(lost)}, whose place on PCI is not known; NCCL finds NICs itself"
+            lines.append(f"Left out: {_plain(words)}.")
         lines.append("Bus ids must be those that the machine, or virtual machine, shows.")
         return ["<!--", *(f"  {line}" for line in lines), "-->"]
 
@@ -134,21 +139,22 @@ class _Writer:
     def _cpu(self, number: int, root: Device) -> Element:
         given = self._given(number)
         values = {"numaid": str(number)}
-        mask = (root.cpu_affinity and given.get("affinity")) or cpu_mask(root.cpu_affinity)
+        mask = (root.cpu_affinity and given.get("affinity")) or cpu_mask(root.cpu_affinity or self._cpus(number))
         if mask:
             values["affinity"] = mask
         values |= {key: given[key] for key in _CPU_KEYS if given.get(key)}
-        virtual = [
-            d
-            for d in self.topology.devices
-            if d.kind == "nic" and not d.bus_id and (not self.near[d.id] or self._hangs_at(d, root))
-        ]
+        virtual = [d for d in self.virtual if not self.near[d.id] or self._hangs_at(d, root)]
         is_top = root.kind == "numa" or "host bridge" in (root.name or "")
         inside = list(self._below(root)) if is_top else [self._node(root, None)]
         if virtual:
             self.written |= {d.id for d in virtual}
             inside.append(Element("nic", children=[self._net(d) for d in virtual]))
         return Element("cpu", values, inside)
+
+    def _cpus(self, number: int) -> str | None:
+        """The CPU list that all GPUs of a NUMA node have."""
+        lists = {gpu.cpu_affinity for gpu in self.gpus if gpu.numa == number}
+        return lists.pop() if len(lists) == 1 else None
 
     def _hangs_at(self, nic: Device, root: Device) -> bool:
         return any(link.dst == root.id for link in self.near[nic.id])
@@ -166,12 +172,26 @@ class _Writer:
                 continue
             if "host bridge" in (child.name or ""):
                 yield from self._below(child)
-            elif child.kind == "nic" and not child.bus_id and parent.kind == "numa":
-                continue  # written without a PCI device
+            elif child.kind == "nic" and not child.bus_id:
+                continue  # written without a PCI device, or left out
+            elif child.kind == "switch" and not self._leads_to_ends(child, {parent.id}):
+                continue
             elif parent.name == "PCIe switches" and child.kind != "switch":
                 yield Element("pci", {"busid": self._bridge_id(), "class": "0x060400"}, [self._node(child, link)])
             else:
                 yield self._node(child, link)
+
+    def _leads_to_ends(self, switch: Device, above: set[str]) -> bool:
+        """Whether a GPU or a NIC that can be written is below a switch."""
+        for link in self.near[switch.id]:
+            child = self.devices[link.dst]
+            if child.id in above or link.kind == "smp":
+                continue
+            if child.kind == "gpu" or (is_port(child) and child.bus_id):
+                return True
+            if child.kind == "switch" and self._leads_to_ends(child, {*above, switch.id}):
+                return True
+        return False
 
     def _node(self, device: Device, link: Link | None) -> Element:
         """One `<pci>` with what it holds; `link` leads to it."""
@@ -201,7 +221,7 @@ class _Writer:
         if device.kind == "gpu":
             yield self._gpu(device)
         elif device.kind == "nic":
-            if device.name:
+            if device.name and " " not in device.name:  # else it is the model, by which NCCL finds no port
                 yield Element("nic", children=[self._net(device)])
         elif device.name == ADAPTER:
             ports = [self.devices[link.dst] for link in self.near[device.id] if is_port(self.devices[link.dst])]
@@ -258,3 +278,8 @@ class _Writer:
             bus_id = f"ffff:{255 - bus:02x}:{device:02x}.0"
             if bus_key(bus_id) not in self.taken:
                 return bus_id
+
+
+def _plain(text: str) -> str:
+    """What a comment may hold."""
+    return re.sub(r"-(?=-)|[<>]", "", text)

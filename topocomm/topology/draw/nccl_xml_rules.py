@@ -59,15 +59,19 @@ def complete(system: Element) -> list[str]:
     empty: dict[str, None] = {}
     for element in system.walk():
         tags = {below.tag for below in element.walk()}
-        if element.tag == "pci" and "net" in tags:
+        if element.tag == "pci" and ("net" in tags or any(map(_is_nic, element.walk()))):
             _fill(element, LINK, empty, "speed and width of links, for which NCCL takes Gen3 and 16 lanes")
-            if "gpu" in tags:
+            if {"net", "gpu"} <= tags:
                 _fill(element, IDS, empty, "ids of PCIe switches")
         elif element.tag == "cpu" and ("net" in tags or "gpu" not in tags):
             _fill(element, MODEL, empty, "models of processors, between which NCCL then sees no limit")
             if {"net", "gpu"} <= tags:
                 _fill(element, ("affinity",), empty, "CPU masks")
     return list(empty)
+
+
+def _is_nic(element: Element) -> bool:
+    return element.attributes.get("class", "").startswith("0x02")
 
 
 def _fill(element: Element, keys: tuple[str, ...], empty: dict[str, None], words: str) -> None:

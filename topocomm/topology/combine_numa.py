@@ -1,0 +1,103 @@
+"""NUMA nodes in a PCIe tree whose source shows none (`lspci -tv`), from the numbers that other captures give GPUs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from topocomm.topology.links import both_ways
+from topocomm.topology.model import Device, Link
+from topocomm.topology.pci_tree import NODE_US, SYS_US
+
+Tree = tuple[tuple[Device, ...], list[Link]]
+"""Forwarding devices and links, each connection in both directions."""
+
+
+def with_numa_nodes(devices: Sequence[Device], links: Sequence[Link], ends: Mapping[str, Device]) -> Tree:
+    """The tree with a NUMA node above every part whose GPUs have one number.
+
+    Parts with GPUs of several nodes are taken apart at their host bridge, as NCCL does: a virtual machine shows all
+    devices on one. Parts without GPUs stay where they are. The tree is returned unaltered where it has NUMA nodes,
+    where a GPU's number is not known, or where GPUs of several nodes are below one switch.
+
+    Args:
+        devices: The forwarding devices of the tree.
+        links: Its links.
+        ends: The machine's GPUs and NICs by id.
+    """
+    same = tuple(devices), list(links)
+    gpus = [end for end in ends.values() if end.kind == "gpu"]
+    if any(d.kind == "numa" for d in devices) or not all(isinstance(gpu.numa, int) for gpu in gpus) or not links:
+        return same
+    planter = _Planter(devices, links, ends)
+    return planter.grow() if planter.can_grow() else same
+
+
+class _Planter:
+    def __init__(self, devices: Sequence[Device], links: Sequence[Link], ends: Mapping[str, Device]) -> None:
+        self.devices = {device.id: device for device in devices}
+        self.ends = ends
+        self.links = list(links)
+        self.down: dict[str, list[Link]] = defaultdict(list)
+        for link in links:  # readers write the link upwards first
+            if (link.dst, link.src) not in {(x.src, x.dst) for x in self.down[link.src]}:
+                self.down[link.dst].append(link)
+        below = {link.src for ways in self.down.values() for link in ways}
+        self.roots = [name for name in self.down if name not in below]
+        self.parts: list[tuple[Link | None, str]] = []
+        for root in self.roots:
+            self._part(None, root)
+
+    def _numas(self, name: str) -> set[int]:
+        """NUMA numbers of the GPUs at or below a device."""
+        end = self.ends.get(name)
+        own = {end.numa} if end is not None and end.kind == "gpu" and isinstance(end.numa, int) else set()
+        return own.union(*(self._numas(link.src) for link in self.down[name]))
+
+    def _part(self, up: Link | None, name: str) -> None:
+        """A device that goes below one NUMA node; the host, and host bridges above several nodes, are taken apart."""
+        device = self.devices.get(name)
+        bridge = device is not None and "host bridge" in (device.name or "")
+        if (device is not None and device.kind == "host") or (bridge and len(self._numas(name)) > 1):
+            for link in self.down[name]:
+                self._part(link, link.src)
+        else:
+            self.parts.append((up, name))
+
+    def can_grow(self) -> bool:
+        """Whether every part is of one node at most."""
+        return all(len(self._numas(name)) <= 1 for _, name in self.parts)
+
+    def grow(self) -> Tree:
+        """Parts below their nodes, nodes and the rest below the host, where it joins more than one."""
+        numbers = sorted({numa for _, name in self.parts for numa in self._numas(name)})
+        nodes = {numa: Device(f"numa{numa}", "numa", self._host(), numa=numa) for numa in numbers}
+        loose = [(up, name) for up, name in self.parts if not self._numas(name)]
+        inner = {name for _, part in self.parts for name in self._inside(part)}
+        links = [link for link in self.links if link.src in inner and link.dst in inner]
+        for up, name in self.parts:
+            if numas := self._numas(name):
+                links += self._join(up, name, nodes[numas.pop()].id, NODE_US)
+        kept = [device for device in self.devices.values() if device.id in inner]
+        if len(nodes) + len(loose) > 1:
+            host = next((d for d in self.devices.values() if d.kind == "host"), Device("host0", "host", self._host()))
+            for node in nodes.values():
+                links += both_ways(node.id, host.id, "smp", latency_us=round(SYS_US - NODE_US, 6))
+            for up, name in loose:
+                links += self._join(up, name, host.id, SYS_US)
+            kept.append(host)
+        return (*nodes.values(), *kept), links
+
+    def _host(self) -> str:
+        return next(iter(self.ends.values())).host
+
+    def _inside(self, name: str) -> set[str]:
+        return {name}.union(*(self._inside(link.src) for link in self.down[name]))
+
+    def _join(self, up: Link | None, name: str, above: str, height_us: float) -> tuple[Link, Link]:
+        """The part's link upwards with its figures; its latency is what the part's own height leaves."""
+        own_us = 0.0 if name in self.ends else max((link.latency_us or 0.0 for link in self.down[name]), default=0.0)
+        rate, source = (up.gb_per_s, up.gb_per_s_source) if up is not None else (None, None)
+        there, back = both_ways(name, above, "pcie", latency_us=round(max(height_us - own_us, 0.1), 6))
+        figures = {"gb_per_s": rate, "gb_per_s_source": source}
+        return there._replace(**figures), back._replace(**figures)
