@@ -125,6 +125,9 @@ BAD = [
     (["--hosts", "2"], "--hosts goes with --system NAME only"),
     (["--system", "dgx-h100", "--hosts", "two"], "argument --hosts: invalid int value: 'two'"),
     (["--system", "dgx-h100", "--input", "a"], "argument --input: not allowed with argument --system"),
+    (["--invent-bus-ids"], "--invent-bus-ids goes with --system NAME --format nccl-xml, of one host, only"),
+    (["--system", "dgx-h100", "--invent-bus-ids"], "--invent-bus-ids goes with --system NAME --format nccl-xml"),
+    (["--system", "dgx-h100", "--format", "nccl-xml"], "has none: --invent-bus-ids makes some up, for simulation"),
     (["--format", "yaml"], "argument --format: invalid choice: 'yaml'"),
     (["--input"], "argument --input: expected at least one argument"),
     (["--colour"], "unrecognized arguments: --colour"),
@@ -237,6 +240,15 @@ def test_nccl_xml_of_a_machine_with_bus_ids(capsys, tmp_path):
     status, out, err = run(capsys, "--input", str(file), "--format", "nccl-xml")
     assert (status, err) == (0, "")
     assert '<system version="1">' in out
+
+
+def test_nccl_xml_of_a_system_reads_back(capsys, tmp_path):
+    file = tmp_path / "dgx.xml"
+    words = ("--system", "dgx-a100", "--format", "nccl-xml", "--invent-bus-ids", "--output", str(file))
+    assert run(capsys, *words) == (0, "", "")
+    again = load(file)
+    assert {(p.a, p.b): p.code for p in again.pairs}["GPU0", "GPU7"] == "NV12"
+    assert again.warnings == ()
 
 
 def test_a_format_that_cannot_show_the_machine_says_so_in_one_line(capsys):

@@ -52,6 +52,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "(format recognised by content), or of a catalogue system.",
     )
     add_sources(parser)
+    parser.add_argument(
+        "--invent-bus-ids",
+        action="store_true",
+        help="with --system NAME --format nccl-xml: make up the bus ids that a catalogue system lacks, for simulation "
+        "in NCCL; no machine has them",
+    )
     words = "; ".join(f"{name}: {what}" for name, what in FORMATS.items())
     parser.add_argument("--format", choices=FORMATS, help=f"default: text; {words}")
     parser.add_argument(
@@ -74,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         OSError: The output cannot be written.
     """
     _check(args)
-    topology = _measured(args) if args.measure else read_job(args)
+    topology = _topology(args)
     if not speaks():
         return 0
     text = _comparison(args, topology) if args.compare is not None else _renderer(args)(topology)
@@ -91,9 +97,19 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.compare is not None and args.format not in (None, "text"):
         raise TopologyError(f"--compare prints text: leave --format {args.format} out")
+    if args.invent_bus_ids and (args.system is None or args.format != "nccl-xml" or args.hosts not in (None, 1)):
+        raise TopologyError("--invent-bus-ids goes with --system NAME --format nccl-xml, of one host, only")
     if args.measure and (args.input or args.system or args.hosts is not None):
         given = "--input" if args.input else "--system" if args.system else "--hosts"
         raise TopologyError(f"--measure times messages on the machine of this job: leave {given} out")
+
+
+def _topology(args: argparse.Namespace) -> Topology:
+    if args.invent_bus_ids:
+        from topocomm.topology.catalog_simulated import simulated
+
+        return simulated(args.system)
+    return _measured(args) if args.measure else read_job(args)
 
 
 def _measured(args: argparse.Namespace) -> Topology:

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from topocomm.errors import TopologyError
+from topocomm.topology.catalog_simulated import SIMULATED
 from topocomm.topology.draw.nccl_xml_rules import IDS, LINK, Element, complete
 from topocomm.topology.gpu_vendor import is_amd
 from topocomm.topology.host_tree import group_words
@@ -38,6 +39,9 @@ _CAPTURE = (
     "give a dump that has it: NCCL_TOPO_DUMP_FILE=FILE of a run with NCCL_DEBUG=INFO, or `lstopo --of xml`, "
     "instead of `nvidia-smi topo -m`"
 )
+_INVENT = "a catalogue system has none: --invent-bus-ids makes some up, for simulation in NCCL"
+_HIP_ARCH = "38911"
+"""What RCCL writes for the features of all Instinct GPUs, and reads without asking the machine in a simulation."""
 _CPU_KEYS = ("arch", "vendor", "familyid", "modelid")
 
 
@@ -67,6 +71,7 @@ class _Writer:
         self.written: set[str] = set()
         self.invented = 0
         self.amd = is_amd(topology)
+        self.simulated = topology.facts.get(SIMULATED) is True
         physical = topology.facts.get("net_physical")
         known = topology.facts.get("net_names")
         names = set(known if isinstance(known, list) else ()) - set(physical if isinstance(physical, list) else ())
@@ -80,10 +85,12 @@ class _Writer:
         if not hosts:
             self.fail(f"no GPU; {_CAPTURE}")
         if len(hosts) != 1:
-            self.fail(f"GPUs on {len(hosts)} hosts; NCCL_TOPO_FILE describes the GPUs of one host")
+            remedy = f"; {_INVENT}, of one host" if self.topology.source == "catalogue" else ""
+            self.fail(f"GPUs on {len(hosts)} hosts; NCCL_TOPO_FILE describes the GPUs of one host{remedy}")
         lacking = [gpu.id for gpu in self.gpus if not gpu.bus_id]
         if lacking:
-            self.fail(f"no bus id of {group_words(lacking)}, by which NCCL finds its GPUs in the file; {_CAPTURE}")
+            remedy = _INVENT if self.topology.source == "catalogue" else _CAPTURE
+            self.fail(f"no bus id of {group_words(lacking)}, by which NCCL finds its GPUs in the file; {remedy}")
         for device in self.topology.devices:
             if device.kind == "nic" and " " not in (device.name or " ") and re.search(r"[\"'<>&]", device.name or ""):
                 self.fail(f"the NIC name {device.name or device.id!r} holds a character that NCCL's XML cannot")
@@ -102,15 +109,21 @@ class _Writer:
         return "\n".join([*self._head(empty), *system.lines(), ""])
 
     def _head(self, empty: list[str]) -> list[str]:
-        lines = [f"{_plain(self.topology.name)}, written by topocomm; for NCCL_TOPO_FILE."]
-        lines.append("NCCL adds ranks, and what is absent on the way from GPUs to processors.")
+        trays = self.topology.facts.get("trays")
+        of = f", one of {trays} hosts" if isinstance(trays, int) and self.simulated else ""
+        lines = [f"{_plain(self.topology.name)}{of}, written by topocomm; for NCCL_TOPO_FILE."]
+        if not self.simulated:
+            lines.append("NCCL adds ranks, and what is absent on the way from GPUs to processors.")
         if empty:
             lines += ["Not known, so empty:", *(f"- {words}" for words in empty)]
         lost = [d.id for d in self.topology.devices if d.kind == "nic" and d.id not in self.written]
         if lost:
             words = f"{group_words(lost)}, whose place on PCI is not known; NCCL finds NICs itself"
             lines.append(f"Left out: {_plain(words)}.")
-        lines.append("Bus ids must be those that the machine, or virtual machine, shows.")
+        if self.simulated:
+            lines.append("Bus ids are made up: for simulation in NCCL, not for a job.")
+        else:
+            lines.append("Bus ids must be those that the machine, or virtual machine, shows.")
         return ["<!--", *(f"  {line}" for line in lines), "-->"]
 
     def _roots(self) -> list[tuple[int, Device]]:
@@ -233,7 +246,9 @@ class _Writer:
     def _gpu(self, gpu: Device) -> Element:
         facts = (("dev", "gpu_dev"), ("rank", "gpu_rank"), ("sm", "sm"), ("sm", "compute_units"), ("gcn", "gcn"))
         values = {key: str(value) for key, fact in facts if (value := self._fact(fact, gpu.id)) is not None}
-        if "dev" in values:
+        if self.simulated:
+            values |= {"gdr": "1"} | ({"arch": _HIP_ARCH} if self.amd else {})
+        elif "dev" in values:
             values.pop("rank", None)  # of one job; it numbers the GPUs where no driver's number does
         inside = (self._link(gpu, link) for link in self.fabric[gpu.id])
         return Element("gpu", values, [link for link in inside if link is not None])
@@ -265,6 +280,8 @@ class _Writer:
 
     def _net(self, nic: Device) -> Element:
         values = {"name": (nic.name or nic.id).removeprefix(f"{PORT} ")}
+        if self.simulated and (dev := self._fact("net_dev", nic.id)) is not None:
+            values |= {"dev": str(dev), "gdr": "1"}
         speed = self._fact("net_speed_mbps", nic.id)
         if isinstance(speed, int) and speed > 0:
             values["speed"] = str(speed)

@@ -1,0 +1,121 @@
+"""Catalogue systems with what a simulation in NCCL or RCCL needs beside them: bus ids of our making, ranks, processors.
+
+NCCL's graph code plans from a topology file alone when it is linked without a GPU, as RCCL's `tools/topo_expl` does. No
+machine has these bus ids.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topocomm.errors import TopologyError
+from topocomm.topology.catalog import SYSTEMS
+from topocomm.topology.catalog_parts import Host
+from topocomm.topology.host_tree import LEVELS, host_tree
+from topocomm.topology.links import KINDS
+from topocomm.topology.model import Device, Link, Topology
+
+SIMULATED = "simulated"
+"""The fact that marks such a topology."""
+
+_INTEL = {"arch": "x86_64", "vendor": "GenuineIntel", "familyid": "6"}
+_AMD = {"arch": "x86_64", "vendor": "AuthenticAMD"}
+_BROADWELL, _SKYLAKE = {**_INTEL, "modelid": "79"}, {**_INTEL, "modelid": "85"}
+_SAPPHIRE, _EMERALD = {**_INTEL, "modelid": "143"}, {**_INTEL, "modelid": "207"}
+_ROME, _MILAN = {**_AMD, "familyid": "143", "modelid": "49"}, {**_AMD, "familyid": "175", "modelid": "1"}
+
+CPUS: dict[str, dict[str, str]] = {
+    "dgx-1-v100": _BROADWELL,
+    "dgx-1-p100": _BROADWELL,
+    "dgx-2": _SKYLAKE,
+    "hgx-a100-4": _ROME,
+    "dgx-a100": _ROME,
+    "dgx-h100": _SAPPHIRE,
+    "dgx-h100-taper2": _SAPPHIRE,
+    "dgx-h200": _SAPPHIRE,
+    "dgx-b200": _EMERALD,
+    "gb200-nvl72": {"arch": "arm64"},
+    "mi100-8": _ROME,
+    "mi250x": {**_AMD, "familyid": "175", "modelid": "48"},
+    "rtx4090-pcie-4": _MILAN,
+    "rtx4090-pcie-4-2-socket": _MILAN,
+    "rtx4090-pcie-8": _MILAN,
+    "rtx4090-pcie-8-1-socket": _MILAN,
+}
+"""Processors in the words of NCCL's XML: those of NVIDIA's user guides (Xeon E5-2698 v4, Platinum 8168, EPYC 7742, Xeon
+8480C, Xeon 8570, Grace), of JUWELS Booster (EPYC 7402) and of RCCL's model files; EPYC as the catalogue says. The rest
+of its systems names none."""
+
+_SM = {"dgx-1-p100": 60, "dgx-1-v100": 70, "dgx-2": 70, "hgx-a100-4": 80, "dgx-a100": 80, "dgx-h100": 90}
+_SM |= {"dgx-h100-taper2": 90, "dgx-h200": 90, "dgx-b200": 100, "gb200-nvl72": 100, "rtx3090-pair": 86}
+_SM |= dict.fromkeys((name for name in SYSTEMS if name.startswith("rtx4090")), 89)
+_GCN = {"mi100-8": ("gfx908", 120), "mi250x": ("gfx90a", 110), "mi300x-8": ("gfx942", 304)}
+"""Architecture and compute units of one GPU."""
+
+
+def simulated(name: str) -> Topology:
+    """One host of a catalogue system with bus ids, as `draw.nccl_xml` writes it.
+
+    Args:
+        name: One of `catalog.SYSTEMS`, with GPUs.
+
+    Raises:
+        TopologyError: No such system, or it has no GPU.
+    """
+    if name not in SYSTEMS:
+        raise TopologyError(f"system {name!r} is not in the catalogue; it has {', '.join(SYSTEMS)}")
+    host = SYSTEMS[name]()
+    ends = [_addressed(device) for device in host.devices if device.kind in ("gpu", "nic")]
+    gpus = [device for device in ends if device.kind == "gpu"]
+    if not gpus:
+        raise TopologyError(f"system {name}: no GPU, so there is nothing for NCCL to plan; name one that has GPUs")
+    tree, links = _tree(host, ends)
+    return Topology(name, "catalogue", (*ends, *tree), links, host.pairs, facts=_facts(name, host, ends, tree))
+
+
+def _addressed(device: Device) -> Device:
+    """GPUs on every eighth bus from 10 (hexadecimal), NICs on every fourth from 90, in the order of their numbers."""
+    number = int(device.id[3:])
+    bus = 0x10 + 8 * number if device.kind == "gpu" else 0x90 + 4 * number
+    return device._replace(bus_id=f"0000:{bus:02x}:00.0", name=device.name or device.id)
+
+
+def _tree(host: Host, ends: list[Device]) -> tuple[tuple[Device, ...], tuple[Link, ...]]:
+    """The catalogue's own PCIe tree where it joins all GPUs and NICs, else one of the pair codes and the uplinks."""
+    rest = tuple(device for device in host.devices if device.kind not in ("gpu", "nic"))
+    joined = {link.src for link in host.links if link.kind == "pcie"}
+    if all(device.id in joined for device in ends):
+        return rest, host.links
+    rates = {link.gb_per_s for link in host.uplinks}
+    row = next((name for name, kind in KINDS.items() if kind.family == "pcie" and kind.gb_per_s in rates), "pcie")
+    codes = {(pair.a, pair.b): pair.code for pair in host.pairs if pair.code in LEVELS}
+    made = host_tree(ends, codes, pcie=row)
+    inside = {device.id for device in ends}
+    gpus = {device.id for device in ends if device.kind == "gpu"}
+    switches = {device.id for device in rest if device.kind == "switch"}
+    fabric = tuple(x for x in host.links if x.kind in ("nvlink", "xgmi") and {x.src, x.dst} <= gpus | switches)
+    kept = {end for link in fabric for end in link[:2]} - inside
+    tree = tuple(device for device in made.devices if device.id not in inside)
+    return (*tree, *(device for device in rest if device.id in kept)), (*fabric, *made.links)
+
+
+def _facts(name: str, host: Host, ends: list[Device], tree: tuple[Device, ...]) -> dict[str, Any]:
+    gpus = [device.id for device in ends if device.kind == "gpu"]
+    nics = [device.id for device in ends if device.kind == "nic"]
+    numbers = {gpu: int(gpu[3:]) for gpu in gpus}
+    found: dict[str, Any] = {
+        SIMULATED: True,
+        "gpu_dev": numbers,
+        "gpu_rank": numbers,
+        "net_dev": {nic: int(nic[3:]) for nic in nics},
+        "net_speed_mbps": round(KINDS[host.port].gb_per_s * 8000),
+    }
+    if name in _SM:
+        found["sm"] = _SM[name]
+    if name in _GCN:
+        found["gcn"], found["compute_units"] = _GCN[name]
+    if name in CPUS:
+        found["cpus"] = [{"numaid": str(d.numa), **CPUS[name]} for d in tree if d.kind == "numa"]
+    if host.trays > 1:
+        found["trays"] = host.trays
+    return found
