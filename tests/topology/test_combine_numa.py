@@ -87,6 +87,15 @@ def test_cards_are_joined_by_the_gpus_that_share_their_switch(order):
 CARDS = ((0, "0000:14:00.0"), (1, "0000:84:00.0"))
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_bridges_with_addresses_go_before_a_tree_of_codes(order):
+    """The matrix joins more cards, but a switch of a made-up address is not where NCCL finds the cards."""
+    text = render(both(order, nics=("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")))
+    assert 'busid="0000:11:00.0" class="0x060400"' in text
+    assert "ffff:ff" not in text
+    assert "mlx5_2, mlx5_3" in text.partition("-->")[0]
+
+
 def test_a_card_on_a_host_bridge_without_gpus_is_left_out():
     head = render(both(1)).partition("-->")[0]
     assert "Left out: 0000:a1:00.0, whose place on PCI is not known; NCCL finds NICs itself." in head

@@ -154,7 +154,10 @@ def test_a_host_bridge_is_no_switch():
     assert "0x060400" not in text
     below = {"00.0": ("02-04", {"00.0": ("03", {"00.0": A100}), "01.0": ("04", {"00.0": A100})})}
     switch = {"01.0": ("01-04", below), "02.0": ("05", {"00.0": A100}), "03.0": ("06", {"00.0": CX6})}
-    seen = consumer.load(render(lspci.read(draw({"0000:00": switch}), "m.txt")))
+    text = render(lspci.read(draw({"0000:00": switch}), "m.txt"))
+    assert 'busid="0000:06:00.0" class="0x020000"' in text
+    assert "<net" not in text  # NCCL finds ports by the system's name, and this source has the model's
+    seen = consumer.load(text)
     assert seen.code("0000:03:00.0", "0000:04:00.0") == "PIX"
     assert seen.code("0000:03:00.0", "0000:05:00.0") == "PHB"
 
