@@ -96,6 +96,22 @@ def test_bridges_with_addresses_go_before_a_tree_of_codes(order):
     assert "mlx5_2, mlx5_3" in text.partition("-->")[0]
 
 
+@pytest.mark.parametrize(
+    ("names", "vendor"),
+    [
+        (("Intel Corporation Device 09a2",) * 2, "GenuineIntel"),
+        (("Advanced Micro Devices, Inc. [AMD] Device 14a4",) * 2, "AuthenticAMD"),
+        (("Intel Corporation Device 09a2", "Advanced Micro Devices, Inc. [AMD] Device 14a4"), ""),
+        (("Ampere Computing, LLC Device e100",) * 2, ""),
+    ],
+)
+def test_root_complexes_tell_whose_processors_they_are(names, vendor):
+    roots = {f"000{i}:00": {"00.0": name, "01.0": switch(0x11, A100, A100)} for i, name in enumerate(names)}
+    found = combine([lspci.read(draw(roots), "l.txt"), matrix(nics=())])
+    cpus = consumer.ET.fromstring(render(found)).findall("cpu")
+    assert [(cpu.get("arch", ""), cpu.get("vendor", "")) for cpu in cpus] == [("x86_64" if vendor else "", vendor)] * 2
+
+
 def test_a_card_on_a_host_bridge_without_gpus_is_left_out():
     head = render(both(1)).partition("-->")[0]
     assert "Left out: 0000:a1:00.0, whose place on PCI is not known; NCCL finds NICs itself." in head

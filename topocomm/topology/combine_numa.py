@@ -99,5 +99,7 @@ class _Planter:
         own_us = 0.0 if name in self.ends else max((link.latency_us or 0.0 for link in self.down[name]), default=0.0)
         rate, source = (up.gb_per_s, up.gb_per_s_source) if up is not None else (None, None)
         there, back = both_ways(name, above, "pcie", latency_us=round(max(height_us - own_us, 0.1), 6))
-        figures = {"gb_per_s": rate, "gb_per_s_source": source}
-        return there._replace(**figures), back._replace(**figures)
+        return (
+            there._replace(gb_per_s=rate, gb_per_s_source=source),
+            back._replace(gb_per_s=rate, gb_per_s_source=source),
+        )

@@ -155,6 +155,9 @@ class _Writer:
         mask = (root.cpu_affinity and given.get("affinity")) or cpu_mask(root.cpu_affinity or self._cpus(number))
         if mask:
             values["affinity"] = mask
+        vendor = self.topology.facts.get("cpu_vendor")
+        if not given.get("arch") and vendor in ("GenuineIntel", "AuthenticAMD"):
+            values |= {"arch": "x86_64", "vendor": str(vendor)}
         values |= {key: given[key] for key in _CPU_KEYS if given.get(key)}
         virtual = [d for d in self.virtual if not self.near[d.id] or self._hangs_at(d, root)]
         is_top = root.kind == "numa" or "host bridge" in (root.name or "")

@@ -24,6 +24,9 @@ MODEL = ("arch", "vendor", "familyid", "modelid")
 """`ncclTopoAddCpu` reads them; an unknown processor has no limit on the way to others (`ncclTopoGetInterCpuBw`)."""
 
 
+_NO_LIMIT = "between which NCCL then sees no limit"
+
+
 @dataclass(eq=False, slots=True)
 class Element:
     """One element of the file."""
@@ -64,7 +67,8 @@ def complete(system: Element) -> list[str]:
             if {"net", "gpu"} <= tags:
                 _fill(element, IDS, empty, "ids of PCIe switches")
         elif element.tag == "cpu" and ("net" in tags or "gpu" not in tags):
-            _fill(element, MODEL, empty, "models of processors, between which NCCL then sees no limit")
+            limit = "of which NCCL takes the oldest" if element.attributes.get("vendor") else _NO_LIMIT
+            _fill(element, MODEL, empty, f"models of processors, {limit}")
             if {"net", "gpu"} <= tags:
                 _fill(element, ("affinity",), empty, "CPU masks")
     return list(empty)

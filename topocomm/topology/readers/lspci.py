@@ -16,9 +16,11 @@ from topocomm.topology.model import Device, Topology
 from topocomm.topology.pci_tree import MAX_BRIDGES, Bridge, Leaf, bus_key, check_size, pci_graph, pci_pairs
 from topocomm.topology.readers.log_prefix import without_prefix
 from topocomm.topology.readers.paste import plain_lines
-from topocomm.topology.readers.pci_names import is_gpu, is_inside_cpu, is_nic, nic_model, plain_name
+from topocomm.topology.readers.pci_names import cpu_vendor, is_gpu, is_inside_cpu, is_nic, nic_model, plain_name
 
 SOURCE = "lspci -tv"
+CPU_VENDOR = "cpu_vendor"
+"""The fact that holds the maker of all processors of a machine, `GenuineIntel` or `AuthenticAMD`: both are x86-64."""
 
 _ROOT = re.compile(r"(?:-?[+\\])?-\[(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}\]-(?=[-+\\]|$)")
 _ROOT_BUS = re.compile(r"-\[(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2})\]-")
@@ -108,8 +110,16 @@ def read(text: str, name: str) -> Topology:
             "gpu_root": {f.bus_id: f.root for f in _gpus(functions)},
             "nic_functions": len(nics),
             "nic_busids": models,
+            **_cpu(functions),
         },
     )
+
+
+def _cpu(functions: list[_Function]) -> dict[str, str]:
+    """The fact `cpu_vendor`: every processor's own first device on its root bus is of the same maker."""
+    found = {cpu_vendor(f.name) for f in functions if len(f.path) == 1 and f.bus_id.endswith(":00.0")}
+    vendor = found.pop() if len(found) == 1 else None
+    return {CPU_VENDOR: vendor} if vendor else {}
 
 
 def _leaf(function: _Function, id: str, kind: str) -> Leaf:

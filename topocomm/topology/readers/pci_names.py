@@ -18,6 +18,10 @@ _NO_GPU = re.compile(
 _INSIDE_CPU = re.compile(
     r"\b(?:Raven|Picasso|Renoir|Lucienne|Cezanne|Barcelo|Rembrandt|Raphael|Phoenix|Granite Ridge|Strix|Mendocino)\b"
 )
+_CPU_VENDORS = (
+    (re.compile(r"intel corporation\b", re.IGNORECASE), "GenuineIntel"),
+    (re.compile(r"advanced micro devices, inc\. \[amd\](?!.*\bati\b)", re.IGNORECASE), "AuthenticAMD"),
+)
 
 _NIC = re.compile(
     r"\bethernet\b|mellanox technologies device|connectx|infiniband"
@@ -45,6 +49,11 @@ def is_gpu(name: str) -> bool:
 def is_inside_cpu(name: str) -> bool:
     """True for AMD's graphics inside a desktop CPU, which are no GPU to compute on where there is another."""
     return _AMD.match(name) is not None and _INSIDE_CPU.search(name) is not None
+
+
+def cpu_vendor(name: str) -> str | None:
+    """Whose processor has this device 00.0 on a root bus, as CPUID spells it; None for other makers' chips."""
+    return next((vendor for pattern, vendor in _CPU_VENDORS if pattern.match(name)), None)
 
 
 def is_nic(name: str) -> bool:
