@@ -12,6 +12,7 @@ from tests.topology.nccl_log.logs import by
 from tests.topology.nccl_xml import consumer
 from tests.topology.nccl_xml.test_paths import MATRICES
 from tests.topology.nccl_xml.test_writer import MACHINES, with_bus_ids
+from tests.topology.nccl_xml.texts import cpu, gpu, system
 from topocomm.errors import TopologyError
 from topocomm.topology.draw.nccl_xml import render
 from topocomm.topology.readers import hwloc_xml, lspci, lstopo, nccl_log, nccl_xml, nvidia_smi
@@ -231,3 +232,20 @@ def test_the_head_says_what_is_empty():
     assert "Not known, so empty:" in head
     assert "- models of processors, between which NCCL then sees no limit" in head
     assert "- speed and width of links, for which NCCL takes Gen3 and 16 lanes" in head
+
+
+def test_links_of_a_gpu_to_itself_are_kept():
+    """Clouds write them for `ncclTopoGetXmlFromGpu`, which looks for NVLinks only where the file has none."""
+    loop = '<nvlink target="0000:07:00.0" count="12" tclass="0x030200"/>'
+    text = system(cpu(0, gpu("0000:07:00.0", 'dev="0" sm="80"', loop)))
+    assert loop in render(nccl_xml.read(text, "m.xml"))
+
+
+def test_a_card_of_a_log_with_two_ports_is_one_card():
+    ports = "".join(f"                            + NET[12.5] - NET/0-{i} (0/8e2a/{i}/12.500000)\n" for i in (0, 1))
+    text = re.sub(r" *\+ NET.*\n", ports, LOG)
+    using = by(0, "NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n")
+    written = render(nccl_log.read(using + by(0, text), "job.log"))
+    assert written.count('busid="0000:18:00.0"') == 1 and written.count("ffff:ff") == 0
+    assert re.findall("<net .*/>", written) == [f'<net name="mlx5_{i}" speed="100000"/>' for i in (0, 1)]
+    assert consumer.load(written).code("0000:17:00.0", "0000:18:00.0") == "PIX"

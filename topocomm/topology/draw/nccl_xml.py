@@ -35,6 +35,8 @@ MAX_ELEMENTS = 256
 """NCCL_TOPO_XML_MAX_NODES: NCCL refuses a longer file."""
 
 _FABRICS = ("nvlink", "xgmi")
+_CLASS = {"nvlink": "0x030200", "xgmi": "0x038000"}
+"""PCI class of a GPU by what links it."""
 _CAPTURE = (
     "give a dump that has it: NCCL_TOPO_DUMP_FILE=FILE of a run with NCCL_DEBUG=INFO, or `lstopo --of xml`, "
     "instead of `nvidia-smi topo -m`"
@@ -219,7 +221,7 @@ class _Writer:
             bus_id = bus_key(device.bus_id)  # NCCL compares the text with its own: four digits, lower case
         else:
             self.fail(f"no bus id of {device.id}, which hangs off a PCIe switch; {_CAPTURE}")
-        classes = {"gpu": "0x038000" if self.amd else "0x030200", "nic": "0x020000"}
+        classes = {"gpu": _CLASS["xgmi" if self.amd else "nvlink"], "nic": "0x020000"}
         own = "0x020000" if device.name == ADAPTER else classes.get(device.kind, "0x060400")
         values = {"busid": bus_id, "class": own}
         if own == "0x060400":
@@ -242,7 +244,8 @@ class _Writer:
         elif device.name == ADAPTER:
             ports = [self.devices[link.dst] for link in self.near[device.id] if is_port(self.devices[link.dst])]
             self.written |= {port.id for port in ports}
-            yield Element("nic", children=[self._net(port) for port in ports])
+            if named := [self._net(port) for port in ports if port.name]:
+                yield Element("nic", children=named)
         else:
             yield from self._below(device)
 
@@ -253,8 +256,13 @@ class _Writer:
             values |= {"gdr": "1"} | ({"arch": _HIP_ARCH} if self.amd else {})
         elif "dev" in values:
             values.pop("rank", None)  # of one job; it numbers the GPUs where no driver's number does
-        inside = (self._link(gpu, link) for link in self.fabric[gpu.id])
-        return Element("gpu", values, [link for link in inside if link is not None])
+        inside = [element for link in self.fabric[gpu.id] if (element := self._link(gpu, link)) is not None]
+        loops = self.topology.facts.get("self_nvlinks")
+        count = loops.get(gpu.id) if isinstance(loops, dict) else None
+        if isinstance(count, int):  # keeps NCCL from looking for others, as clouds want it
+            own = {"target": bus_key(gpu.bus_id or ""), "count": str(count), "tclass": _CLASS["nvlink"]}
+            inside.append(Element("nvlink", own))
+        return Element("gpu", values, inside)
 
     def _fact(self, key: str, device: str) -> int | str | None:
         """A value of one device, where a fact is one for all or one for each."""
@@ -271,7 +279,7 @@ class _Writer:
             return Element("c2c", {"bw": f"{link.gb_per_s * 1000 / lanes:.0f}", "count": str(lanes)})
         if link.lanes is None:
             self.fail(f"the number of links between {link.src} and {link.dst} is not known; {_CAPTURE}")
-        peer = "0x030200" if link.kind == "nvlink" else "0x038000"
+        peer = _CLASS[link.kind]
         target_class = peer if end.kind == "gpu" else f"{NVSWITCH_CLASS}00" if end.kind == "switch" else NPU_CLASS
         target = bus_key(end.bus_id) if end.bus_id and end.kind in ("gpu", "switch") else HIDDEN
         values = {"target": target, "count": str(link.lanes), "tclass": target_class}

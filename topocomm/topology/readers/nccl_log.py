@@ -103,7 +103,7 @@ class _Reader:
             pairs=tuple(pair for part in fabrics for pair in part.pairs),
             ranks=tuple(sorted(ranks)),
             warnings=tuple(self._warnings()),
-            facts=self._facts(found, hosts, known),
+            facts=self._facts(found, hosts, known, fabrics),
         )
 
     def _warnings(self) -> list[str]:
@@ -196,7 +196,9 @@ class _Reader:
                     links += both_ways(nic.id, NETWORK.id, "network", gb_per_s=part.nic_gb_per_s.get(nic.id))
         return devices, links
 
-    def _facts(self, found: Channels, hosts: list[Machine], known: dict[int, str]) -> dict[str, Any]:
+    def _facts(
+        self, found: Channels, hosts: list[Machine], known: dict[int, str], fabrics: list[Fabric]
+    ) -> dict[str, Any]:
         nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
         bus_ids = {rank: node_id for machine in hosts for rank, node_id in _printed(machine).items()} | known
         _, masks = facts_of.affinities(self.comm)
@@ -208,6 +210,7 @@ class _Reader:
             "numa_nodes": sum(len(set(m.system.roots)) for m in hosts if m.system and m.system.whole),
             **figures(hosts),
             **hardware(self.comm, hosts, self.parts),
+            "net_speed_mbps": {nic: round(rate * 8000) for part in fabrics for nic, rate in part.nic_gb_per_s.items()},
             "p2p": facts_of.refused(self.comm, hosts, known),
             "nvls": facts_of.nvls(self.comm),
             "gpu_affinity_mask": {f"GPU{rank}": masks[rank] for rank in sorted(masks)},

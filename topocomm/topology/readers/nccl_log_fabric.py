@@ -13,6 +13,7 @@ from typing import NamedTuple
 from topocomm.topology.host_tree import LEVELS, host_tree
 from topocomm.topology.links import NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link, Pair
+from topocomm.topology.nccl_paths import ADAPTER
 from topocomm.topology.readers.nccl_log_machines import Machine
 from topocomm.topology.readers.nccl_log_system import Branch, Key
 from topocomm.topology.readers.nccl_log_tree import NO_LIMIT, Tree
@@ -114,11 +115,15 @@ class _Builder:
         """A NET. Several lines may hold one that has no slot; it has a place only where they agree."""
         holders = set(self.tree.holders.get(net, ()))
         holder = holders.pop() if len(holders) == 1 else None
-        real = holder is not None and self.tree.up.get(holder, (holder, NO_LIMIT))[1] < NO_LIMIT
+        real = holder is not None and self._in_slot(holder)
         name = self.nic_names.get(int(net.id, 16))
         numa = numa_of(self.machine, holder) if holder and real else None
         bus_id = address(holder.id) if holder and real else None
         return Device(self.ids[net], "nic", self.host, name, numa, bus_id=bus_id)
+
+    def _in_slot(self, nic: Key) -> bool:
+        """Whether a NIC is a PCI device; NCCL puts the others on a processor, with a link that is no limit."""
+        return nic.type == "NIC" and self.tree.up.get(nic, (nic, NO_LIMIT))[1] < NO_LIMIT
 
     def _pairs(self) -> list[Pair]:
         """Every GPU-GPU and GPU-NIC pair, with the matrix's code, or the tree's where there is no matrix."""
@@ -193,7 +198,9 @@ class _Builder:
             stem = "domain"
         number = self.counts[stem] if numa is None or stem == "domain" else numa
         self.counts[stem] += 1
-        bus_id = address(node.id) if node.type == "PCI" else None
+        bus_id = address(node.id) if node.type == "PCI" or self._in_slot(node) else None
+        if node.type == "NIC" and bus_id is not None:
+            name = ADAPTER
         device = Device(f"{self.prefix}{stem}{number}", kind, self.host, name or None, numa, bus_id=bus_id)
         if node.type == "NVS" and self.nvls:
             device = device._replace(in_network="nvls")

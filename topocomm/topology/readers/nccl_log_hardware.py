@@ -27,14 +27,14 @@ def hardware(comm: Communicator, machines: list[Machine], parts: list[Part]) -> 
     A log of several machines gives the vendor of the GPUs alone, because the numbers of NUMA nodes repeat.
     """
     found: dict[str, Any] = {VENDOR: "AMD"} if any(_AMD.search(part.text) for part in parts) else {}
-    if len(machines) != 1 or machines[0].guessed:
+    if len(machines) != 1:
         return found
     machine = machines[0]
     tree = machine.system
-    ranks = sorted(machine.members)
+    ranks = [] if machine.guessed else sorted(machine.members)
     found["gpu_rank"] = {f"GPU{rank}": rank for rank in ranks}
     devs = {s.rank: s.nvml_dev for s in comm.sessions if s.rank is not None and s.nvml_dev is not None}
-    if set(ranks) <= set(devs):
+    if ranks and set(ranks) <= set(devs):
         found["gpu_dev"] = {f"GPU{rank}": devs[rank] for rank in ranks}
     if tree is not None:
         cpus = [(numa_of(machine, cpu), _cpu(tree.about.get(cpu, ""))) for cpu in dict.fromkeys(tree.roots)]
