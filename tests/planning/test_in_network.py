@@ -20,7 +20,7 @@ def notes(topology=H100, collective="allreduce", operator=SUM, **wanted):
 
 
 def test_sums_on_one_switch_have_a_bound_with_it():
-    told = f"{NVLS} could reduce sum of float32 on the way; plans here do not use it"
+    told = f"{NVLS} could reduce sum of float32 on the way; no schedule uses it"
     assert notes() == [f"{told}; with it throughput <= 450.00 GB/s"]
     assert notes(collective="reduce") == notes(collective="reduce_scatter") == [told]
     assert notes(ranks=["GPU0", "GPU1"]) == notes()
@@ -64,6 +64,6 @@ def test_switches_of_the_network_join_hosts():
         cluster,
         devices=tuple(d._replace(in_network="sharp") if d.id.startswith("rail") else d for d in cluster.devices),
     )
-    told = "rail0-2 and 5 more (SHARP) could reduce max of float32 on the way; plans here do not use it"
+    told = "rail0-2 and 5 more (SHARP) could reduce max of float32 on the way; no schedule uses it"
     assert notes(sharp, operator=MAX) == [told]
     assert notes(sharp, ranks=["h0/GPU0", "h0/GPU1"]) == []

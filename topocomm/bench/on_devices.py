@@ -17,9 +17,11 @@ from topocomm.execute.device import Device
 from topocomm.execute.device_call import DeviceCall
 from topocomm.execute.device_values import Tensors
 from topocomm.execute.executor import PreparedCall
-from topocomm.execute.transports.nccl import NCCL_DTYPES, NCCL_OPERATORS, NcclWire
+from topocomm.operators.operator import Operator
 from topocomm.operators.tensors import as_array, torch_dtype
 from topocomm.planning.collectives import CARRYING
+from topocomm.planning.native import CALLS, OPERATORS
+from topocomm.planning.plan import Plan
 
 STAGED = "staged"
 WORDS = {STAGED: "GPU memory, staged through host memory", "kernel": "GPU memory, by one kernel"}
@@ -95,17 +97,21 @@ class OnDevices(DeviceMethod):
         problem: What to do.
         device: Where.
         graph: Whether the call is recorded once and then replayed.
+        planned: Whether to execute the schedule where the call would go by the library's own collective; there is no
+            such row where it would not.
 
     Attributes:
         name: The row's, with what moves the messages; known when it is prepared.
     """
 
-    def __init__(self, comm: Communicator, problem: Problem, device: Device, *, graph: bool = False) -> None:
+    def __init__(
+        self, comm: Communicator, problem: Problem, device: Device, *, graph: bool = False, planned: bool = False
+    ) -> None:
         self.name = "topocomm on GPUs"
         self.way = ""
         self.call: PreparedCall | None = None
         super().__init__(comm, problem, device)
-        self._graph = graph
+        self._graph, self._planned = graph, planned
         self._put: Callable[[], object] = self._call
         self._value: Any = None
         self._target: Any = None
@@ -116,7 +122,10 @@ class OnDevices(DeviceMethod):
         operator = None if problem.collective in CARRYING else problem.operator
         try:
             self._value, self._target = (problem.given(self._tensors(arrays)) for arrays in (x, out))
-            self.call = comm.prepare(problem.collective, like=self._value, operator=operator, root=ROOT)
+            plan = self._schedule(operator) if self._planned else None
+            if self._planned and plan is None:
+                return False
+            self.call = comm.prepare(problem.collective, like=self._value, operator=operator, root=ROOT, plan=plan)
         except OperatorError:  # on all ranks: dtypes that torch lacks
             return False
         moved = self.call.moved_by if isinstance(self.call, DeviceCall) else STAGED
@@ -134,6 +143,11 @@ class OnDevices(DeviceMethod):
                 self._put = self._device.graph(self._call)
         return True
 
+    def _schedule(self, operator: Operator | None) -> Plan | None:
+        """The plan of the call, if the library's own collective was chosen over it."""
+        plan = self._comm.explain(self._problem.collective, like=self._value, operator=operator, root=ROOT)
+        return plan if plan.native_call else None
+
     def run(self) -> None:
         """As `Method.run`: puts the call on the stream."""
         self._put()
@@ -150,23 +164,22 @@ class OnDevices(DeviceMethod):
         self._made = None
 
 
-class NcclAllReduce(DeviceMethod):
-    """NCCL's own all-reduce on the communicator of our wire, of operators that it has."""
+class NativeCollective(DeviceMethod):
+    """The library's own collective on the communicator of our wire, bare, for operators that it has."""
 
-    name = "ncclAllReduce"
+    name = "native"
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; False where our messages do not go by NCCL, or it lacks the operator or dtype."""
+        """As `Method.prepare`; False where the library of our wire lacks the collective, the operator or the dtype."""
         problem, way = self._problem, self._comm.way
-        if way is None or not isinstance(way.wire, NcclWire) or problem.collective != "allreduce" or len(x) != 1:
+        if way is None or way.wire is None or len(x) != 1 or problem.collective not in CALLS:
             return False
         (dtype,) = (array.dtype.name for array in x.values())
-        if problem.operator.name not in NCCL_OPERATORS or dtype not in NCCL_DTYPES:
+        run = way.wire.native(problem.collective, dtype, problem.operator.name)
+        if run is None or (problem.collective not in CARRYING and problem.operator not in OPERATORS):
             return False
-        try:
-            self._reduce = way.wire.all_reduce(dtype, problem.operator.name)
-        except AttributeError:  # CuPy before it had bfloat16
-            return False
+        self.name = CALLS[problem.collective]
+        self._run = run
         self._value, self._target = self._tensors(x), self._tensors(out)
         self._made = self._target
         (self._sent,), (self._got,) = self._value.values(), self._target.values()
@@ -175,7 +188,7 @@ class NcclAllReduce(DeviceMethod):
     def run(self) -> None:
         """As `Method.run`."""
         with self._device.current():
-            self._reduce(self._sent, self._got, self._device.stream())
+            self._run(self._sent, self._got, self._device.stream())
 
     def free(self) -> None:
         """As `Method.free`."""

@@ -70,8 +70,8 @@ class Row:
 
     @property
     def predicted_us(self) -> float | None:
-        """What the plan predicts."""
-        return None if self.plan is None else self.plan.figures.predicted_us
+        """What the plan predicts, by the library's own collective where that was chosen."""
+        return None if self.plan is None else self.plan.predicted_us
 
     @property
     def predicted_over_measured(self) -> float | None:

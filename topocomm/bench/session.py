@@ -10,7 +10,7 @@ from typing import Any
 from topocomm.bench.alternatives import GatherAndFold, LibraryCollective, UserDefinedOp
 from topocomm.bench.libraries import MpiLibrary, TorchLibrary
 from topocomm.bench.method import Library, Method
-from topocomm.bench.on_devices import NcclAllReduce, OnDevices, common_device
+from topocomm.bench.on_devices import NativeCollective, OnDevices, common_device
 from topocomm.bench.problem import Problem, make_problem
 from topocomm.bench.registered import find_module, registered_exact, registered_methods, with_values
 from topocomm.bench.row import Row, measure_problem
@@ -61,8 +61,9 @@ def measure_all(comm: Communicator, wanted: Wanted) -> Iterator[list[Row]]:
     def alternatives(problem: Problem) -> list[Method]:
         made: list[Method] = []
         if device is not None:
-            made += [OnDevices(comm, problem, device, graph=graph) for graph in (False, True)]
-            made.append(NcclAllReduce(comm, problem, device))
+            for planned in (False, True):
+                made += [OnDevices(comm, problem, device, graph=graph, planned=planned) for graph in (False, True)]
+            made.append(NativeCollective(comm, problem, device))
         if library is None:
             return made
         made.append(LibraryCollective(library, problem))

@@ -18,7 +18,9 @@ from topocomm.execute.device_way import Way
 from topocomm.execute.executor import PreparedCall
 from topocomm.execute.handle import Handle
 from topocomm.execute.lanes import Span, Work
+from topocomm.execute.native_lane import NativeLane
 from topocomm.execute.peer_lane import PeerLane, PeerPlan
+from topocomm.execute.stream_lane import StreamLane
 from topocomm.execute.structure import Structure
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.waiting import UnderWay
@@ -120,8 +122,8 @@ class DeviceCall(PreparedCall):
 
     @property
     def moved_by(self) -> str:
-        """What moves its data: the name of a wire, or "kernel" where one kernel runs the call."""
-        return "kernel" if self._wire is None else self._wire.name
+        """What moves its data: the name of a wire or of a library's collective, or "kernel" where one runs the call."""
+        return "kernel" if self._wire is None else self.plan.native_call or self._wire.name
 
     @property
     def in_graphs(self) -> bool:
@@ -261,11 +263,13 @@ class DeviceCall(PreparedCall):
         return out
 
 
-def _lane(work: Work, way: Way, peer: PeerPlan | None, shards: Sequence[int] | None) -> DeviceLane | PeerLane:
+def _lane(work: Work, way: Way, peer: PeerPlan | None, shards: Sequence[int] | None) -> StreamLane:
     if peer is not None:
         assert way.peer is not None, "who plans for it has it"
         return PeerLane(peer, way.device, way.peer, shards)
     assert way.wire is not None, "values are staged where there is none"
+    if work.plan.native_call:
+        return NativeLane(work, way.device, way.wire)
     return DeviceLane(work, way.device, way.wire, shards)
 
 

@@ -7,11 +7,14 @@ plans count launches, and give a rank as many ports as it has peers on its host.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from topocomm.execute.lanes import Work
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import make_plan
+from topocomm.planning.transforms import unrolled
 from topocomm.topology.links import GROUP_LAUNCH_US
 
 if TYPE_CHECKING:
@@ -33,7 +36,8 @@ def plan_for(comm: Communicator, request: Request, bound: Bound, launch_us: floa
     """
     layout, operator = bound.layout, bound.operator
     which = (request.collective, request.root, bound.parts, request.order, request.shards)
-    key = (*which, operator, layout.rows, layout.row_bytes, layout.splittable, launch_us)
+    values = (layout.rows, layout.row_bytes, layout.splittable, tuple(str(field.dtype) for field in layout.fields))
+    key = (*which, operator, *values, launch_us, comm.way is None)
     if key not in comm.plans:
         make = partial(
             make_plan,
@@ -50,9 +54,33 @@ def plan_for(comm: Communicator, request: Request, bound: Bound, launch_us: floa
         if launch_us is None:
             comm.plans[key] = make(cores=_cores(comm), launch_us=0.0)
         else:  # with several ports fewer rounds, with one often fewer bytes
-            made = [make(ports=ports, launch_us=launch_us) for ports in sorted({1, _group_ports(comm)})]
-            comm.plans[key] = min(made, key=lambda plan: (plan.figures.predicted_us, plan.rounds))
+            every = sorted({1, _group_ports(comm)})
+            made = [make(ports=ports, launch_us=launch_us, native=True) for ports in every]
+            best = min(made, key=lambda plan: (plan.figures.predicted_us, plan.rounds))
+            comm.plans[key] = settled(comm, best, bound)
     return comm.plans[key]
+
+
+def settled(comm: Communicator, plan: Plan, bound: Bound) -> Plan:
+    """The plan without a library's collective that this communicator's way does not have, or does not choose.
+
+    Where one kernel runs the whole call, that is one launch for all rounds: the library's collective is not chosen.
+    Before the first call with values on devices has found the way, the plan is as the planner has it.
+    """
+    way = comm.way
+    if plan.native is None or way is None:
+        return plan
+    name, dtype = plan.collective.name, plan.native.dtype
+    if way.wire is None or way.wire.native(name, dtype, plan.operator) is None:
+        return replace(plan, native=None)
+    if not plan.native.chosen or way.peer is None:
+        return plan
+    tensors = bound.structure.gives_tensors
+    schedule = unrolled(plan.schedule)
+    work = Work(plan, schedule, bound.operator, bound.layout, 0, comm.rank, bound.value, bound.result, tensors)
+    if way.peer_plan(work) is None:
+        return plan
+    return replace(plan, native=replace(plan.native, chosen=False, why=f"one kernel runs the call; {plan.native.why}"))
 
 
 def launch_us_of(comm: Communicator, bound: Bound, *, folded: bool = True) -> float | None:

@@ -182,6 +182,8 @@ def prepare(comm: Communicator, request: Request) -> PreparedCall:
         folds, no_folds = _device_folds(comm, request, bound)
         plan = request.plan or plan_for(comm, request, bound, launch_us_of(comm, bound, folded=folds != NONE))
         _check_plan(comm, plan, request, bound)
+        if request.plan is not None and plan.native is not None:  # what is given is executed by its schedule
+            plan = replace(plan, native=None)
         claim["plan"] = plan.digest[:16]
         tensors = bound.structure.gives_tensors
         claim["kernel"] = bound.operator.fold_version(bound.layout, tensors=tensors)
@@ -252,7 +254,7 @@ def _prepare_on_device(comm: Communicator, work: Work, request: Request, bound: 
     from topocomm.execute.device_staging import StagedCall
 
     assert comm.way is not None, "found out before the plan was made"
-    peer = comm.way.peer_plan(work)
+    peer = None if work.plan.native_call else comm.way.peer_plan(work)
     if peer is None and (comm.way.wire is None or no_folds):
         if no_folds:
             say(comm.rank, f"{work.operator.name} is reduced in host memory: {no_folds}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from topocomm.errors import PlanError
 from topocomm.planning.cost import TIME_DIGITS, cost_of
+from topocomm.planning.native import native_of
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
 from topocomm.planning.recount.witnesses import SAME, Recount, same
@@ -40,6 +41,7 @@ def check_certificate(topology: Topology, plan: Plan) -> None:
         raise PlanError(f"certificate: malformed witness: {type(error).__name__}: {error}") from None
     _check_not_better(plan)
     _check_gap(plan)
+    _check_native(topology, plan)
 
 
 def _check_figures(topology: Topology, plan: Plan) -> None:
@@ -58,6 +60,17 @@ def _check_figures(topology: Topology, plan: Plan) -> None:
         told, found = getattr(plan.figures, part), getattr(cost, part)
         if not same(told, found):
             raise PlanError(f"certificate: {part} is {told!r}, the schedule has {found!r}")
+
+
+def _check_native(topology: Topology, plan: Plan) -> None:
+    """What the library's own collective takes against its model; whether it is chosen a call may know better."""
+    if plan.native is None:
+        return
+    found = native_of(plan, topology, plan.native.dtype)
+    for part in ("library", "call", "algorithm", "predicted_us", "planned_us"):
+        told, derived = getattr(plan.native, part), getattr(found, part, None)
+        if told != derived and not (isinstance(told, float) and same(told, derived)):
+            raise PlanError(f"native: {part} is {told!r}, the model gives {derived!r}")
 
 
 def _check_bounds(topology: Topology, plan: Plan) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from textwrap import wrap
 
@@ -60,7 +60,18 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
         for name, low, high in changes(sizes)
     ]
     best = wrap("best: " + ", ".join(text.replace(" ", _KEPT) for text in told), WIDTH, subsequent_indent=" " * 6)
-    return "\n".join([*lines, *(line.replace(_KEPT, " ") for line in best)])
+    return "\n".join([*lines, *(line.replace(_KEPT, " ") for line in best), *_native(sizes)])
+
+
+def _native(sizes: Sequence[Size]) -> list[str]:
+    """The sizes for which a library's own collective is predicted to take less."""
+    told = [
+        f"{plan.native_call} at {human(plan.payload_bytes)} ({plan.predicted_us:.2f} us)".replace(" ", _KEPT)
+        for plan in (size.plan for size in sizes)
+        if plan.native_call
+    ]
+    lines = wrap("native: " + ", ".join(told), WIDTH, subsequent_indent=" " * 8) if told else []
+    return [line.replace(_KEPT, " ") for line in lines]
 
 
 def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
@@ -92,6 +103,7 @@ def crossover_document(sizes: Sequence[Size], machine: str) -> dict[str, object]
                 "predicted_us": size.plan.figures.predicted_us,
                 "algbw_gb_per_s": size.plan.figures.algbw_gb_per_s,
                 "gap": size.plan.certificate.gap,
+                **({"native": asdict(size.plan.native)} if size.plan.native is not None else {}),
                 "candidates": [{"algorithm": r.algorithm, "predicted_us": r.predicted_us} for r in size.rivals],
             }
             for size in sizes

@@ -22,7 +22,7 @@ def in_network_notes(plan: Plan, topology: Topology, operator: Operator) -> list
     """What switches between the plan's ranks could do by themselves for it, or why they cannot: a note a technology.
 
     Args:
-        plan: The plan; like all plans it uses nothing of this.
+        plan: The plan; its schedule uses nothing of this, as no schedule does.
         topology: What it was made for.
         operator: The operator it was made for, at its default types.
     """
@@ -42,9 +42,9 @@ def in_network_notes(plan: Plan, topology: Topology, operator: Operator) -> list
             notes.append(f"{who} can reduce {', '.join(own.types)} of numbers on the way; no use here: {why}")
         else:
             limit = _limit(plan, mine, topology)
-            notes.append(
-                f"{who} could reduce {operator.name} of {types[0]} on the way; plans here do not use it{limit}"
-            )
+            by_native = kind == "nvls" and plan.native is not None and plan.native.algorithm.startswith("NVLS")
+            use = "no schedule uses it" + (f", {plan.native.call} does" if by_native and plan.native else "")
+            notes.append(f"{who} could reduce {operator.name} of {types[0]} on the way; {use}{limit}")
     return notes
 
 

@@ -56,6 +56,31 @@ class PlanFigures:
     throughput_gb_per_s: float | None
 
 
+@dataclass(frozen=True)
+class Native:
+    """A library's own collective beside the schedule of a plan; the fields are those of the plan JSON.
+
+    Attributes:
+        library: "nccl".
+        call: The function that is called.
+        dtype: Of the array.
+        algorithm: The library's algorithm that its model has the time of.
+        predicted_us: That time.
+        planned_us: What the schedule takes, started by one launch where the plan counts none.
+        chosen: Whether a call that has this plan goes by the library. Its order and bits are then the library's.
+        why: In words, with what was assumed.
+    """
+
+    library: str
+    call: str
+    dtype: str
+    algorithm: str
+    predicted_us: float
+    planned_us: float
+    chosen: bool
+    why: str
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """One collective planned for one machine. Pure data; equal inputs give equal digests.
@@ -78,6 +103,8 @@ class Plan:
         schedule: Who sends what when.
         assumed: Figures that the topology did not know, in words.
         launch_us: What every round costs beside its messages, counted in `predicted_us`.
+        native: The library's own collective, where that is in question. A plan that is given to a call is executed by
+            its schedule all the same.
     """
 
     collective: Collective
@@ -96,6 +123,7 @@ class Plan:
     schedule: Schedule
     assumed: tuple[str, ...] = ()
     launch_us: float = 0.0
+    native: Native | None = None
 
     @cached_property
     def digest(self) -> str:
@@ -103,6 +131,16 @@ class Plan:
         from topocomm.planning.formats.plan_json import plan_digest, plan_document
 
         return plan_digest(plan_document(self))
+
+    @property
+    def native_call(self) -> str:
+        """The library's function that was chosen over the schedule; "" where none was."""
+        return self.native.call if self.native is not None and self.native.chosen else ""
+
+    @property
+    def predicted_us(self) -> float:
+        """The predicted time of what was chosen."""
+        return self.native.predicted_us if self.native is not None and self.native.chosen else self.figures.predicted_us
 
     @property
     def rounds(self) -> int:
@@ -116,8 +154,9 @@ class Plan:
         ranks = f"{len(self.ranks)} rank" + "s" * (len(self.ranks) != 1)
         rounds = f"{f.rounds} round" + "s" * (f.rounds != 1)
         messages = f"{f.transfers} message" + "s" * (f.transfers != 1)
+        native = f"by {self.native_call}, predicted {self.predicted_us:.2f} us; else " if self.native_call else ""
         return (
-            f"{self.collective.name} {self.operator} {self.payload_bytes} B on {ranks}: "
+            f"{self.collective.name} {self.operator} {self.payload_bytes} B on {ranks}: {native}"
             f"{self.algorithm}, {rounds}, {messages}, predicted {f.predicted_us:.2f} us "
             f"({self.objective} {gap}), proved, digest {self.digest[:12]}"
         )

@@ -69,6 +69,7 @@ def plan_text(
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
         f"          {long_run}model {plan.port_model}, {ports}, objective {plan.objective}",
         *_launches(plan),
+        *_native(plan),
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
         *_wrap("  gap     ", f"{c.gap:.3f} x the {plan.objective} bound: {c.argument}"),
         *_wrap("  optimal ", c.proved_by_search),
@@ -89,6 +90,17 @@ def _launches(plan: Plan) -> list[str]:
     launches_us = plan.launch_us * plan.figures.rounds
     bound = "; the gap is to the bound and one" if plan.objective == "auto" else ""
     return [f"          {launches_us:.2f} us of it launches, {plan.launch_us:g} us a round{bound}"]
+
+
+def _native(plan: Plan) -> list[str]:
+    """What the library's own collective would take, where that is in question, and whether it is chosen."""
+    native = plan.native
+    if native is None:
+        return []
+    if not native.chosen:
+        return _wrap("  native  ", f"{native.call} is not chosen: {native.why}")
+    bits = "its order and bits are the library's, not proved; all else here is of the schedule"
+    return _wrap("  native  ", f"{native.call} is chosen: {native.why}; {bits}")
 
 
 def _count(number: int, what: str) -> str:

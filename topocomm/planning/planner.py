@@ -22,6 +22,7 @@ from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
 from topocomm.planning.connected import refuse_disconnected
 from topocomm.planning.cost import Cost, PortModel
+from topocomm.planning.native import with_native
 from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan
@@ -91,6 +92,7 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
         order=order,
         shards=shards,
         limits=Limits(max_trees, max_scratch_bytes),
+        native=True,
     )
 
 
@@ -111,6 +113,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
     cores: int = 0,
     launch_us: float | None = None,
     limits: Limits = NO_LIMITS,
+    native: bool = False,
 ) -> Plan:
     """The best plan for one collective on one machine.
 
@@ -135,6 +138,7 @@ def make_plan(  # noqa: PLR0913 - as `plan`
             compares candidates by what they do there (`memory_cost.py`). 0: by the links.
         launch_us: What starting a round costs; None: what the topology says of it, nothing where it does not.
         limits: What the plan may use.
+        native: Whether the plan says what a library's own collective takes, where that is in question (`native.py`).
 
     Raises:
         PlanError: An argument is out of range, no way leads from a rank to one that needs it, or every plan takes
@@ -172,7 +176,8 @@ def make_plan(  # noqa: PLR0913 - as `plan`
         (topology.launch_us or 0.0) if launch_us is None else launch_us,
     )
     with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
-        return _search(_Machine(topology), request)[0]
+        best = _search(_Machine(topology), request)[0]
+        return with_native(best, topology, operator, layout) if native else best
 
 
 def chosen_from(topology: Topology, request: Request) -> tuple[tuple[str, Cost], ...]:

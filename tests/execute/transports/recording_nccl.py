@@ -15,8 +15,20 @@ import time
 import weakref
 from collections import defaultdict, deque
 
+import ml_dtypes
 import numpy as np
 import torch
+
+DTYPES = [
+    np.dtype(name) for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+] + [np.dtype(ml_dtypes.bfloat16)]
+OPERATORS = (np.add, np.multiply, np.maximum, np.minimum)
+"""By NCCL's numbers."""
+
+
+def write(pointer, values):
+    raw = np.ascontiguousarray(values).view(np.uint8)
+    ctypes.memmove(pointer, raw.ctypes.data, raw.size)
 
 
 class NcclError(RuntimeError):
@@ -89,7 +101,9 @@ class World:
         gpus: The GPU of each rank; each its own if None.
     """
 
-    NCCL_UINT8, NCCL_FLOAT32, NCCL_SUM = 1, 7, 0
+    NCCL_INT8, NCCL_UINT8, NCCL_INT32, NCCL_UINT32, NCCL_INT64, NCCL_UINT64 = range(6)
+    NCCL_FLOAT16, NCCL_FLOAT32, NCCL_FLOAT64, NCCL_BFLOAT16 = range(6, 10)
+    NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN = range(4)
 
     def __init__(self, size, *, patience_s=30.0, stuck="raise", signed_id=False, version=22703, gpus=None):
         self.size, self.patience_s, self.on_stuck, self.version = size, patience_s, stuck, version
@@ -98,7 +112,7 @@ class World:
         self.streams, self.memories, self.log, self.waits, self.misuse = {}, defaultdict(list), [], [], []
         self.open = defaultdict(list)  # operations of the group that a thread has open, one list per level
         self.posted = defaultdict(lambda: (deque(), deque()))  # (unique id, source, target) -> sends, receives
-        self.ids, self.reduced = [], defaultdict(dict)
+        self.ids, self.collectives = [], defaultdict(dict)
         self.comms, self.failures = {}, {}  # comms by (unique id, rank in it)
         self.capturing = False
         self.graphs = {}  # the one that a thread records, weakly
@@ -275,7 +289,7 @@ class Communicator:
 
     def __init__(self, world, rank, unique_id):
         self.world, self.rank, self.unique_id = world, rank, unique_id
-        self.members, self.queue, self.state, self.reductions = [], deque(), "open", 0
+        self.members, self.queue, self.state, self.collectives = [], deque(), "open", 0
         self.graphs = weakref.WeakSet()
 
     def wait_for_graphs(self):
@@ -320,21 +334,66 @@ class Communicator:
         world.open[threading.get_ident()][-1].append(operation)
 
     def allReduce(self, send, receive, count, datatype, op, stream):
-        """Of float32 sums; waits until all ranks have called it."""
+        total = self.reduced("allReduce", (send, count, datatype, op), stream)
+        write(receive, total)
+
+    def reduceScatter(self, send, receive, count, datatype, op, stream):
+        size = len(self.members)
+        total = self.reduced("reduceScatter", (send, count * size, datatype, op), stream)
+        self.check_apart(send, receive, count * size * total.itemsize, count * total.itemsize)
+        write(receive, np.split(total, size)[self.members.index(self.rank)])
+
+    def allGather(self, send, receive, count, datatype, stream):
+        given = self.meet("allGather", (send, count, datatype, None), stream)
+        size_bytes = count * DTYPES[datatype].itemsize
+        self.check_apart(send, receive, size_bytes, size_bytes * len(given))
+        write(receive, np.concatenate(given))
+
+    def reduced(self, kind, told, stream):
+        """The fold in an order that is none of ours, from the last rank to the first."""
+        given = self.meet(kind, told, stream)[::-1]
+        total = given[0]
+        for values in given[1:]:
+            with np.errstate(over="ignore"):
+                total = OPERATORS[told[3]](total, values)
+        return total.astype(given[0].dtype)
+
+    def check_apart(self, send, receive, sent_bytes, got_bytes):
+        if send < receive + got_bytes and receive < send + sent_bytes:
+            raise self.world.wrong(f"rank {self.rank}: value and result of a collective overlap")
+
+    def meet(self, kind, told, stream):
+        """The values of all members, when all have made the same call."""
         world = self.world
+        world.no_open_group(kind)
         self.check()
-        if (datatype, op) != (world.NCCL_FLOAT32, world.NCCL_SUM) or world.streams[stream].rank != self.rank:
-            raise world.wrong(f"rank {self.rank} reduces type {datatype} by {op} on a stream of another rank, or")
-        values = np.ctypeslib.as_array((ctypes.c_float * count).from_address(send)).copy()
-        self.reductions += 1
+        found = world.streams.get(stream)
+        if found is None or found.rank != self.rank or found is not world.current.get(threading.get_ident(), found):
+            raise world.wrong(f"{kind}: rank {self.rank} is not on the stream")
+        recorded = world.graphs.get(threading.get_ident(), lambda: None)()
+        if recorded is not None:
+            self.graphs.add(recorded)
+        pointer, count, datatype, op = told
+        if not all(type(number) is int for number in (pointer, count, datatype)):
+            raise world.wrong(f"{kind} of {told}: no integers")
+        size_bytes = count * DTYPES[datatype].itemsize
+        raw = np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(pointer)).copy()
+        self.collectives += 1
         with world.wake:
-            given = world.reduced[self.unique_id, self.reductions]
-            given[self.rank] = values
+            given = world.collectives[self.unique_id, self.collectives]
+            given[self.rank] = (kind, count, datatype, op), raw.view(DTYPES[datatype])
+            if len({alike for alike, _ in given.values()}) > 1:
+                raise world.wrong(f"ranks disagree: {[alike for alike, _ in given.values()]}")
+            world.log.append((kind, self.rank, count))
             world.wake.notify_all()
             world.wake.wait_for(lambda: len(given) == len(self.members) or self.state != "open", world.patience_s)
             self.check()
-            total = sum(given[rank] for rank in self.members)
-        ctypes.memmove(receive, total.astype(np.float32).ctypes.data, 4 * count)
+            if len(given) < len(self.members):
+                if world.on_stuck == "raise":
+                    raise world.wrong(f"{kind}: rank {self.rank} waits for others")
+                self.queue.append(Group(self, found, []))
+                found.stuck.append(self.queue[-1])
+            return [given.get(rank, given[self.rank])[1] for rank in self.members]
 
     def check_async_error(self):
         self.world.no_open_group("an error is asked for")

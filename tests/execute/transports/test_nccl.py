@@ -50,7 +50,7 @@ def test_a_library_that_waits_for_a_rank_is_ended_at_the_limit(what, monkeypatch
         if comm.rank == 1:
             over.wait(20)
             return
-        library, stream = comm.way.wire.all_reduce("float32", "sum"), comm.way.device.stream()
+        library, stream = comm.way.wire.native("allreduce", "float32", "sum"), comm.way.device.stream()
         wait = {"messages": lambda: call(X), "all-reduce": lambda: library(X, torch.empty_like(X), stream)}[what]
         world.blocked = 0 if what == "messages" else None
         text = r"rank 0: NCCL still waits in messages with rank 1 after 1 s"

@@ -20,17 +20,15 @@ from topocomm.errors import DeadlineError, RankFailedError, TopocommError
 from topocomm.execute.aside import Aside
 from topocomm.execute.device import Device
 from topocomm.execute.transports.transport import Message
-from topocomm.execute.transports.wire import Wire
+from topocomm.execute.transports.wire import NativeCall, Wire
+from topocomm.planning import native
 
 END_S = 5.0
 """How long the end of a communicator is awaited."""
 Operation = tuple[Callable[..., None], int, int, int]
 """What is called with the pointer, the bytes and the peer."""
 
-
-NCCL_OPERATORS = ("sum", "prod", "max", "min")
-NCCL_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64")
-"""What NCCL reduces by itself, by names that CuPy's constants have too."""
+OPERATORS = tuple(operator.name for operator in native.OPERATORS)
 
 
 class NcclWire(Wire):
@@ -82,22 +80,26 @@ class NcclWire(Wire):
 
         return run if operations else lambda stream: None
 
-    def all_reduce(self, dtype: str, operator: str) -> Callable[[Any, Any, Any], None]:
-        """NCCL's own collective, to measure beside: a function of the value, the result, tensors both, and a stream.
-
-        Args:
-            dtype: One of `NCCL_DTYPES`.
-            operator: One of `NCCL_OPERATORS`.
-
-        Raises:
-            AttributeError: This CuPy has no such dtype.
-        """
-        kind, how = (int(getattr(self._nccl, f"NCCL_{name.upper()}")) for name in (dtype, operator))
+    def native(self, collective: str, dtype: str, operator: str) -> NativeCall | None:
+        """As `Wire.native`; None also where this CuPy has no such dtype."""
+        gathers = collective == "allgather"
+        if collective not in native.CALLS or not (gathers or (dtype in native.DTYPES and operator in OPERATORS)):
+            return None
+        kind = self._byte if gathers else getattr(self._nccl, f"NCCL_{dtype.upper()}", None)
+        if kind is None:
+            return None
+        how = () if gathers else (int(getattr(self._nccl, f"NCCL_{operator.upper()}")),)
+        name = native.CALLS[collective].removeprefix("nccl")
+        function = name[0].lower() + name[1:]
         others = [rank for rank in range(self._handle.size()) if rank != self._rank]
 
         def run(send: Any, receive: Any, stream: Any) -> None:
-            told = send.data_ptr(), receive.data_ptr(), send.numel(), kind, how
-            self._guarded(lambda where: self._handle.allReduce(*told, where), self._device.pointer(stream), others)
+            count = receive.numel() if collective == "reduce_scatter" else send.numel()
+            count *= send.element_size() if gathers else 1
+            told = send.data_ptr(), receive.data_ptr(), count, int(kind), *how
+            self._guarded(
+                lambda where: getattr(self._handle, function)(*told, where), self._device.pointer(stream), others
+            )
 
         return run
 

@@ -16,7 +16,11 @@ from topocomm.execute.device import Device
 from topocomm.execute.transports.nccl import end_aside
 from topocomm.execute.transports.torch_group import load_torch
 from topocomm.execute.transports.transport import Message
-from topocomm.execute.transports.wire import Wire
+from topocomm.execute.transports.wire import NativeCall, Wire
+from topocomm.planning import native
+
+DTYPES = tuple(dtype for dtype in native.DTYPES if dtype not in ("uint32", "uint64"))
+REDUCE_OPS = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN"}
 
 
 def device_backend(group: Any) -> str | None:
@@ -81,6 +85,27 @@ class TorchWire(Wire):
 
         return run
 
+    def native(self, collective: str, dtype: str, operator: str) -> NativeCall | None:
+        """As `Wire.native`; the stream is the current one. Torch has NCCL reduce no uint32 and no uint64."""
+        dist, group = self._dist, self._group
+        if collective == "allgather":
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
+            return lambda send, receive, stream: gather(_raw(receive), _raw(send), group=group)
+        if dtype not in DTYPES or operator not in REDUCE_OPS or collective not in native.CALLS:
+            return None
+        how = getattr(dist.ReduceOp, REDUCE_OPS[operator])
+        if collective == "reduce_scatter":
+            scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+            return lambda send, receive, stream: scatter(receive.view(-1), send.view(-1), op=how, group=group)
+
+        def reduce(send: Any, receive: Any, stream: Any) -> None:
+            del stream
+            if send.data_ptr() != receive.data_ptr():
+                receive.copy_(send)
+            dist.all_reduce(receive, op=how, group=group)
+
+        return reduce
+
     def check(self, peers: Sequence[int] = ()) -> None:
         """Nothing: torch's watchdog does."""
 
@@ -96,3 +121,8 @@ class TorchWire(Wire):
         if self._open:
             self._open = False
             end_aside(lambda: self._dist.destroy_process_group(self._group), self._rank, self._timeout_s)
+
+
+def _raw(tensor: Any) -> Any:
+    """The bytes of a contiguous tensor."""
+    return tensor.view(-1).view(load_torch().uint8)

@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 
 from topocomm.execute.transports.transport import Message
 
+NativeCall = Callable[[Any, Any, Any], None]
+"""A library's own collective, put on a stream: a function of a value and its result, contiguous tensors, and the stream."""
+
 
 class Wire(ABC):
     """Device memory between the ranks of one communicator."""
@@ -31,6 +34,17 @@ class Wire(ABC):
         Returns:
             What puts the group on a stream, which is one of torch's.
         """
+
+    def native(self, collective: str, dtype: str, operator: str) -> NativeCall | None:
+        """The library's own collective, if it has it; the same on all ranks.
+
+        Args:
+            collective: allreduce, reduce_scatter or allgather, in parts of one length.
+            dtype: Name of the array's dtype; an all-gather takes any.
+            operator: sum, prod, max or min; of an all-gather anything.
+        """
+        del collective, dtype, operator
+        return None
 
     @abstractmethod
     def check(self, peers: Sequence[int] = ()) -> None:

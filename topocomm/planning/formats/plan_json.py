@@ -32,7 +32,7 @@ from topocomm.planning.formats.checked import (
     wholes,
 )
 from topocomm.planning.formats.schedule_json import MOST_ROWS, read_schedule, schedule_document
-from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Plan, PlanFigures
+from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Native, Plan, PlanFigures
 from topocomm.planning.schedule import Schedule
 from topocomm.planning.traffic import count_messages, rows_sent
 from topocomm.planning.verify import Proof, verify
@@ -64,6 +64,7 @@ def plan_document(plan: Plan) -> dict[str, Any]:
         "proof": asdict(plan.proof),
         "certificate": _certificate(plan),
         "assumed": list(plan.assumed),
+        **({"native": asdict(plan.native)} if plan.native is not None else {}),
         "schedule": schedule_document(plan.schedule),
     }
 
@@ -186,7 +187,20 @@ def _read(document: dict[str, Json]) -> Plan:
         schedule=schedule,
         assumed=texts(entry(document, "assumed"), "assumed"),
         launch_us=a_figure(document.get("launch_us", 0.0), "launch_us"),
+        native=_read_native(document),
     )
+
+
+def _read_native(document: dict[str, Json]) -> Native | None:
+    """The library's collective beside the schedule; chosen only where it is predicted to take less."""
+    if "native" not in document:
+        return None
+    native = a_record(Native, document["native"], "native")
+    if native.chosen and not native.predicted_us < native.planned_us:
+        raise PlanError(
+            f"native.chosen is true with {native.predicted_us} us against {native.planned_us} us; expected less"
+        )
+    return native
 
 
 def _certificate(plan: Plan) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""A lane whose call is a library's own collective: no arena, no rounds and no folds of ours.
+
+The library reads the caller's tensor and writes the result to the caller's; a value is copied first only where it is not
+contiguous, or lies in part under the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from topocomm.execute.device import Device
+from topocomm.execute.device_folds import overlap
+from topocomm.execute.lanes import Work
+from topocomm.execute.stream_lane import StreamLane
+from topocomm.execute.transports.wire import Wire
+from topocomm.operators.tensors import torch_dtype
+
+
+class NativeLane(StreamLane):
+    """One call of a wire's library.
+
+    Args:
+        work: The call, of one field; its plan says which of the library's collectives was chosen.
+        device: Where it is.
+        wire: Whose library has it (`Wire.native`).
+    """
+
+    def __init__(self, work: Work, device: Device, wire: Wire) -> None:
+        super().__init__(work, device, *_sizes(work))
+        native = work.plan.native
+        assert native is not None, "chosen"
+        run = wire.native(work.plan.collective.name, native.dtype, work.plan.operator)
+        assert run is not None, "settled before the ranks agreed"
+        self._wire, self._run = wire, run
+        (field,) = work.layout.fields
+        size_bytes = work.value.rows * field.row_bytes
+        self.memory: Any = device.memory(max(size_bytes, 1))
+        held = self.memory[:size_bytes].view(torch_dtype(field.dtype)).view((*work.value.leading, *field.row_shape))
+        self.views = {field.name: held}
+        self._name, self._sent = field.name, held
+        self.takes_value = self.gives_result = True
+
+    def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
+        """Put the call on the current stream; False, as a device says later that it is through.
+
+        Args:
+            fields: As `Lane.begin`, tensors.
+            target: A contiguous tensor.
+            apart: Not asked for: the memories are looked at.
+        """
+        del apart
+        assert target is not None, "every rank gets a result"
+        stream = self._device.stream()
+        if self.follow(self.last, stream, (self.memory,)):
+            self.last = stream
+        made = target[self._name]
+        given = self._sent if fields is None else self._readable(fields[self._name], made)
+        self._run(given, made, stream)
+        return False
+
+    def check(self) -> None:
+        """As `Wire.check`."""
+        self._wire.check(self.ranks)
+
+    def _readable(self, value: Any, made: Any) -> Any:
+        """The value where the library can read it while it writes the result."""
+        in_place = self._work.plan.collective.name == "allreduce" and value.data_ptr() == made.data_ptr()
+        if value.is_contiguous() and (in_place or not overlap([_place(value)], [_place(made)])):
+            return value
+        self._sent.copy_(value)
+        return self._sent
+
+
+def _sizes(work: Work) -> tuple[dict[int, int], dict[int, int]]:
+    """Bytes of this rank's value that each other rank's result depends on, and the other way round.
+
+    Which ranks exchange messages is the library's own choice; who waits for whom is not.
+    """
+    name, parts = work.plan.collective.name, work.plan.collective.parts
+    row_bytes, rank = work.layout.row_bytes, work.rank
+    others = [peer for peer in range(work.plan.collective.ranks) if peer != rank]
+    if name == "allreduce":
+        whole = dict.fromkeys(others, work.layout.rows * row_bytes)
+        return whole, whole
+    theirs, mine = {peer: parts[peer] * row_bytes for peer in others}, dict.fromkeys(others, parts[rank] * row_bytes)
+    return (theirs, mine) if name == "reduce_scatter" else (mine, theirs)
+
+
+def _place(tensor: Any) -> tuple[int, int]:
+    """Where a contiguous tensor starts and ends."""
+    start = int(tensor.data_ptr())
+    return start, start + tensor.numel() * tensor.element_size()

@@ -1,0 +1,146 @@
+"""Whether a library's own collective is predicted to take less time than a plan's schedule.
+
+Asked of objective "auto" between GPUs, each with one rank, for what NCCL has: sums, products, maxima and minima of one
+array of its dtypes, and all-gathers of one array, in parts of one length. NCCL folds in an order of its own. So nothing
+else is in question: another operator, canonical order, AMD's GPUs, whose library has another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from topocomm.operators.builtin import MAX, MIN, PROD, SUM
+from topocomm.operators.operator import Layout, Operator
+from topocomm.planning.collectives import CARRYING
+from topocomm.planning.cost import TIME_DIGITS
+from topocomm.planning.figures import link_figures
+from topocomm.planning.nccl_model import Nvls, Ranks, times_us
+from topocomm.planning.plan import Native, Plan
+from topocomm.topology.in_network import knows
+from topocomm.topology.links import GROUP_LAUNCH_US
+from topocomm.topology.model import Topology
+
+CALLS = {"allreduce": "ncclAllReduce", "reduce_scatter": "ncclReduceScatter", "allgather": "ncclAllGather"}
+OPERATORS = (SUM, PROD, MAX, MIN)
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64")
+"""What NCCL reduces."""
+_DROPS_NAN = "NCCL's max and min of floats drop NaN, topocomm's keep it"
+
+
+def with_native(plan: Plan, topology: Topology, operator: Operator, layout: Layout) -> Plan:
+    """The plan with what the library's call would take, where that is in question; else the plan itself.
+
+    Args:
+        plan: A plan of objective "auto".
+        topology: What it was made for.
+        operator: The operator; of an all-gather any.
+        layout: Of the whole payload.
+    """
+    dtype = _dtype_of(plan, operator, layout)
+    found = None if dtype is None else native_of(plan, topology, dtype)
+    return plan if found is None else replace(plan, native=found)
+
+
+def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
+    """The same for one array of a dtype; None where no library's call is in question on this machine."""
+    where = _communicator(plan, topology, dtype)
+    if where is None:
+        return None
+    times = times_us(plan.collective.name, where, plan.payload_bytes)
+    algorithm = min(times, key=lambda name: (times[name], name))
+    # What starting a round was measured to take beyond the table's is in the way of the library's call too.
+    native_us = round(times[algorithm] + max(plan.launch_us - GROUP_LAUNCH_US, 0.0), TIME_DIGITS)
+    one_launch_us = 0.0 if plan.launch_us else GROUP_LAUNCH_US
+    planned_us = round(plan.figures.predicted_us + one_launch_us, TIME_DIGITS)
+    launch = f" with one launch of {one_launch_us:g} us" if one_launch_us else ""
+    drops_nan = plan.operator in ("max", "min") and plan.collective.name not in CARRYING and "float" in dtype
+    why = (
+        f"{algorithm} takes {native_us:.2f} us by the model of NCCL 2.30, the schedule {planned_us:.2f} us{launch}, its "
+        "copies and folds in a GPU's own memory not counted"
+    )
+    return Native(
+        library="nccl",
+        call=CALLS[plan.collective.name],
+        dtype=dtype,
+        algorithm=algorithm,
+        predicted_us=native_us,
+        planned_us=planned_us,
+        chosen=native_us < planned_us and not drops_nan,
+        why=f"{_DROPS_NAN}; {why}" if drops_nan else why,
+    )
+
+
+def _dtype_of(plan: Plan, operator: Operator, layout: Layout) -> str | None:
+    """The dtype of the one array that the library's call would take; None where it takes no such value."""
+    name, parts = plan.collective.name, plan.collective.parts
+    if plan.objective != "auto" or plan.order != "any" or not plan.payload_bytes or len(layout.fields) != 1:
+        return None
+    if name not in CALLS or len(set(parts)) > 1:
+        return None
+    dtype = str(layout.fields[0].dtype)
+    if name in CARRYING:
+        return dtype
+    return dtype if operator in OPERATORS and dtype in DTYPES else None
+
+
+def _communicator(plan: Plan, topology: Topology, dtype: str) -> Ranks | None:
+    """What NCCL's model has to know of the plan's ranks; None where they are not on NVIDIA's GPUs, one each."""
+    ends, most = plan.ranks, plan.certificate.throughput_upper_bound_gb_per_s
+    on_gpus = all(topology.by_id[end].kind == "gpu" for end in ends)
+    amd = any(link.kind.startswith("xgmi") for link in topology.links)
+    if len(set(ends)) < len(ends) or len(ends) < 2 or not on_gpus or amd or not most:
+        return None
+    fabric = [
+        (link.src, link.dst)
+        for link in topology.links
+        if link.kind == "nvlink" and all(topology.by_id[end].kind != "nic" for end in link[:2])
+    ]
+    by_fabric = _joined(fabric)
+    hosts = {end: f"host {topology.by_id[end].host}" for end in topology.endpoints}
+    by_node = _joined([*fabric, *hosts.items()])
+    nodes: dict[str, list[str]] = {}
+    for end in ends:
+        nodes.setdefault(by_node.get(end, end), []).append(end)
+    nvlink = all(len({by_fabric.get(end, end) for end in node}) == 1 for node in nodes.values())
+    sharp = plan.collective.name == "allreduce" and knows("nvls", plan.operator, [dtype])
+    nvls = _nvls(topology, list(nodes.values())) if sharp else None
+    return Ranks(len(ends), len(nodes), nvlink, most, nvls)
+
+
+def _joined(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """One name for all that edges join, by each of them."""
+    parent: dict[str, str] = {}
+
+    def top(one: str) -> str:
+        parent.setdefault(one, one)
+        while parent[one] != one:
+            parent[one] = parent[parent[one]]
+            one = parent[one]
+        return one
+
+    for one, other in edges:
+        parent[top(one)] = top(other)
+    return {one: top(one) for one in list(parent)}
+
+
+def _nvls(topology: Topology, nodes: Sequence[Sequence[str]]) -> Nvls | None:
+    """NVLink SHARP between these nodes; None where a node has no such switch that joins all its ranks."""
+    figures, _ = link_figures(topology)
+    switches = {device.id for device in topology.devices if device.in_network == "nvls"}
+    inside = []
+    for node in nodes:
+        ways = [[(end, s) for end in node] + [(s, end) for end in node] for s in switches]
+        mine = [edges for edges in ways if all(edge in figures for edge in edges)]
+        if len(node) < 2 or not mine:
+            return None
+        inside.append(min(figures[edge].gb_per_s for edge in mine[0]))
+    if len(nodes) == 1:
+        return Nvls(inside[0], 0.0)
+    node_of = {topology.by_id[end].host: number for number, node in enumerate(nodes) for end in node}
+    out = [0.0] * len(nodes)
+    for (src, dst), figure in figures.items():
+        number = node_of.get(topology.by_id[src].host)
+        if number is not None and node_of.get(topology.by_id[dst].host) != number and dst not in switches:
+            out[number] += figure.gb_per_s
+    return Nvls(min(inside), min(out)) if min(out) else None

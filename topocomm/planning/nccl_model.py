@@ -1,0 +1,145 @@
+"""What a collective of NCCL takes, by the model that NCCL itself chooses algorithms with.
+
+Source of all figures: NCCL 2.30.7, `src/graph/tuning.cc` (defaults of the tuner), `src/transport/nvls.cc` (channels of
+NVLink SHARP). Times in us; protocols in the order LL, LL128, Simple. What NCCL finds out by searching for rings is put
+in place by the bound of the machine: its rings are taken to be as good as any schedule on these links. Left out, since a
+topology does not say it: limits of a single channel and of a generation's LL, and the CPU's vendor (1 us to post to the
+network, as for Intel). PAT and CollNet are left out too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+_RING_BASE_US = (6.6, 14.0, 8.4)
+_TREE_BASE_US = (6.8, 14.0, 8.4)
+_RING_HOP_US = {"nvlink": (0.6, 1.9, 3.4), "pcie": (1.0, 2.5, 5.7), "network": (2.7, 4.0, 14.0)}
+_TREE_HOP_US = {"nvlink": (0.6, 1.25, 4.0), "pcie": (1.0, 1.9, 4.0), "network": (5.0, 8.5, 14.0)}
+_POST_US = (1.0, 1.0, 3.0)
+"""What a step of a ring over several nodes takes at least: to post to the network."""
+_RING_SHARE = (0.5, 0.92, 1.0)
+"""Of a ring's bandwidth."""
+_TREE_SHARE = 0.92
+_TREE_PATTERN = 0.85
+"""Of a tree whose node has its network card on one GPU."""
+_TREE_PROTOCOL_SHARE = {True: (1 / 3.8, 7 / 9, 1.0), False: (1 / 3.8, 120 / 128, 1.0)}
+"""By whether there is one node."""
+_TREE_CORRECTION = (
+    (1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0),
+    (1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0, 1.0),
+    (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+)
+"""Of a tree's bandwidth, by powers of two from 64 bytes on."""
+_PLATEAU = 1.4
+"""How many times as long the latency of a ring's Simple is over several nodes."""
+_NVLS_US = 25.0
+_NVLS_NETWORK_US = 20.9
+_HOPPER_GB_PER_S = 450.0
+"""A GPU's NVLinks into its switch, up to NVLink 4; above, Blackwell's figures count."""
+_NVLS_EFFICIENCY = {True: 0.85, False: 0.74}
+"""By whether it is NVLink 4."""
+_NVLS_CHANNELS = {True: 16, False: 24}
+"""The same; one of them does nothing but synchronise."""
+
+
+class Nvls(NamedTuple):
+    """NVLink SHARP between all ranks of every node.
+
+    Attributes:
+        gb_per_s: Of the NVLinks of the narrowest rank into its switch.
+        network_gb_per_s: Out of the narrowest node; 0 with one node.
+    """
+
+    gb_per_s: float
+    network_gb_per_s: float
+
+
+class Ranks(NamedTuple):
+    """What the model has to know of a communicator.
+
+    Attributes:
+        ranks: How many.
+        nodes: How many sets of them NVLink or a host joins.
+        nvlink: Whether NVLink joins all ranks of each.
+        gb_per_s: Payload bytes a second that no schedule beats: algorithm bandwidth.
+        nvls: None where switches cannot reduce the operator.
+    """
+
+    ranks: int
+    nodes: int
+    nvlink: bool
+    gb_per_s: float
+    nvls: Nvls | None
+
+
+def times_us(collective: str, where: Ranks, payload_bytes: int) -> dict[str, float]:
+    """The time of every algorithm and protocol, by name.
+
+    Args:
+        collective: allreduce, reduce_scatter or allgather.
+        where: The communicator, of 2 ranks or more.
+        payload_bytes: As a plan counts: of allgather and reduce_scatter the whole.
+    """
+    found = [*_rings(collective, where)]
+    if collective == "allreduce":
+        found += [*_trees(where, payload_bytes), *_in_switches(where)]
+    return {name: latency_us + payload_bytes / (1e3 * gb_per_s) for name, latency_us, gb_per_s in found}
+
+
+def _rings(collective: str, where: Ranks) -> Iterator[tuple[str, float, float]]:
+    """(name, latency in us, GB/s) of rings."""
+    turns = 2 if collective == "allreduce" else 1
+    across = turns * (where.nodes - 1)
+    inside = turns * (where.ranks - 1) - across
+    alone = where.ranks == where.nodes
+    for number, protocol in _protocols(where):
+        hop_us = _RING_HOP_US["nvlink" if where.nvlink else "pcie"][number]
+        far_us = (_TREE_HOP_US if alone else _RING_HOP_US)["network"][number]
+        if where.nodes > 1:
+            hop_us = max(hop_us, _POST_US[number])
+        latency_us = _RING_BASE_US[number] + inside * hop_us + across * far_us
+        if where.nodes > 1 and collective == "allreduce" and protocol == "Simple":
+            latency_us *= _PLATEAU
+        yield f"ring {protocol}", latency_us, where.gb_per_s * _RING_SHARE[number]
+
+
+def _trees(where: Ranks, payload_bytes: int) -> Iterator[tuple[str, float, float]]:
+    one_node = where.nodes == 1
+    size = min(max(payload_bytes >> 6, 1).bit_length() - 1, len(_TREE_CORRECTION[0]) - 1)
+    levels = where.nodes.bit_length() - 1
+    for number, protocol in _protocols(where):
+        hop_us = _TREE_HOP_US["nvlink" if where.nvlink else "pcie"][number]
+        hops_us = (where.ranks // where.nodes - 1) * hop_us + levels * _TREE_HOP_US["network"][number]
+        share = _TREE_SHARE * _TREE_PROTOCOL_SHARE[one_node][number] * _TREE_CORRECTION[number][size]
+        gb_per_s = _bus_gb_per_s(where) / 2 * share * (1.0 if one_node else _TREE_PATTERN)
+        yield f"tree {protocol}", _TREE_BASE_US[number] + 2 * hops_us, gb_per_s
+
+
+def _in_switches(where: Ranks) -> Iterator[tuple[str, float, float]]:
+    """NVLS inside one node, NVLS trees over several: an all-reduce goes up and down at once."""
+    if where.nvls is None:
+        return
+    hopper = where.nvls.gb_per_s <= _HOPPER_GB_PER_S
+    channels = _NVLS_CHANNELS[hopper]
+    inside = 2 * where.nvls.gb_per_s * _NVLS_EFFICIENCY[hopper] * (channels - 1) / channels
+    to_algorithm = where.ranks / (2 * (where.ranks - 1))
+    if where.nodes == 1:
+        yield "NVLS", _NVLS_US, min(inside * to_algorithm, where.nvls.gb_per_s)
+        return
+    out = where.nvls.network_gb_per_s
+    bus = min(inside, out * (2 if where.nodes == 2 else 1))
+    most = out * where.nodes / (2 * (where.nodes - 1))  # every node hears one value of all others, or sends it
+    latency_us = _NVLS_US + 2 * (where.nodes.bit_length() - 1) * _NVLS_NETWORK_US
+    yield "NVLS tree", latency_us, min(bus * to_algorithm, most, where.nvls.gb_per_s)
+
+
+def _protocols(where: Ranks) -> list[tuple[int, str]]:
+    """Number and name of the protocols in use: LL128 where NVLink joins all ranks of a node."""
+    return [(number, name) for number, name in enumerate(PROTOCOLS) if where.nvlink or name != "LL128"]
+
+
+def _bus_gb_per_s(where: Ranks) -> float:
+    """What a rank sends a second in an all-reduce by a ring."""
+    return where.gb_per_s * 2 * (where.ranks - 1) / where.ranks
