@@ -10,6 +10,7 @@ import torch
 
 from attention import LOGSUMEXP
 from tests.execute.device_jobs import fake_nccl, run_in
+from tests.execute.native_jobs import always_chosen, machine
 from tests.execute.peer_memories import EACH, peer_memory
 from tests.machines import switch
 from topocomm import SUM, TopocommError, Topology, run_local
@@ -21,6 +22,7 @@ from topocomm.execute import device
 from topocomm.execute.device_way import Way
 from topocomm.execute.transports import nccl_library
 from topocomm.execute.transports.wire import NoWire
+from topocomm.planning.native import CALLS
 
 assert interpreted
 QUICK = Pace(iterations=2, warmup=1)
@@ -42,13 +44,26 @@ def test_every_collective_has_a_row_that_is_right(collective):
     assert row.plan.launch_us > 0
     assert found["topocomm prepared"].plan.launch_us == 0
     assert not row.is_ours, "the mean bandwidth is of host memory"
-    assert ("ncclAllReduce" in found) is (collective == "allreduce")
-    if "ncclAllReduce" in found:
-        assert found["ncclAllReduce"].out_of_place.wrong == 0
-        assert found["ncclAllReduce"].plan is None
+    bare = [row for name, row in found.items() if name.startswith("nccl")]
+    assert [row.name for row in bare] == [name for asked, name in CALLS.items() if asked == collective]
+    assert all(row.out_of_place.wrong == 0 and row.plan is None for row in bare)
+    assert not [name for name in found if name.startswith("topocomm on GPUs, nccl") and name.split(", ")[1] != "nccl"]
     graph = found["topocomm on GPUs, nccl, graph"]
     assert graph.out_of_place.wrong == 0
     assert graph.plan.digest == row.plan.digest
+
+
+@pytest.mark.parametrize("collective", CALLS)
+def test_where_the_library_is_chosen_the_schedule_stands_beside_it(collective, monkeypatch):
+    always_chosen(monkeypatch)
+    with fake_nccl(2) as world:
+        found = {row.name: row for row in rows(world, collective, SUM, machine(2))}
+    native, planned = found[f"topocomm on GPUs, {CALLS[collective]}"], found["topocomm on GPUs, nccl"]
+    assert native.way == f"GPU memory, by {CALLS[collective]}"
+    assert native.predicted_us == native.plan.native.predicted_us < planned.predicted_us
+    assert planned.plan.native is None
+    assert {CALLS[collective], f"{native.name}, graph", f"{planned.name}, graph"} <= set(found)
+    assert not any(row.wrong for row in found.values())
 
 
 def test_several_fields_staged(monkeypatch):

@@ -6,10 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from tests.execute.device_jobs import fake_nccl, run_in, run_on_devices
+from tests.execute.device_jobs import call_and_wait, fake_nccl, run_in, run_on_devices
 from tests.execute.native_jobs import always_chosen, machine, run_natively
-from topocomm import ARGMAX, MAX, MIN, PROD, SUM, DeadlineError, Field, MismatchError, Operator, OperatorError, Plan
-from topocomm import RankFailedError, TopocommError
+from topocomm import (
+    ARGMAX,
+    MAX,
+    MIN,
+    PROD,
+    SUM,
+    DeadlineError,
+    Field,
+    MismatchError,
+    Operator,
+    OperatorError,
+    Plan,
+    RankFailedError,
+    TopocommError,
+)
 from topocomm.execute import device
 from topocomm.execute.device_lane import DeviceLane
 from topocomm.execute.native_lane import NativeLane
@@ -121,7 +134,7 @@ def test_ranks_that_choose_differently_are_told(monkeypatch):
     def body(comm):
         x = value(comm.rank, "float32")
         plan = comm.explain("allreduce", like=x, operator=SUM)
-        with pytest.raises(MismatchError, match="plan: rank 0: .*, rank 1: "):
+        with pytest.raises(MismatchError, match=r"plan: rank 0: .*, rank 1: "):
             comm.prepare("allreduce", like=x, operator=SUM, plan=plan if comm.rank else None)
 
     run_natively(body, 2, monkeypatch)
@@ -314,6 +327,26 @@ def test_the_planners_own_choice_is_executed():
         assert found == (["nccl", "ncclAllReduce"], [False, True])
 
 
+def test_a_call_that_one_kernel_runs_stays_with_it(monkeypatch):
+    def body(comm):
+        x = value(comm.rank, "float32")
+        assert comm.explain("allreduce", like=x, operator=SUM).native.chosen
+        comm.barrier()
+        comm.allreduce(x, SUM)  # finds the way
+        told = []
+        for plan in (object(), None):
+            comm.way.peer, comm.way.peer_plan = object(), lambda work, plan=plan: plan
+            comm.plans.clear()
+            told.append(comm.explain("allreduce", like=x, operator=SUM).native)
+        comm.way.peer = None
+        return told
+
+    results, _ = run_natively(body, 2, monkeypatch)
+    for by_kernel, long in results:
+        assert not by_kernel.chosen and by_kernel.why.startswith("one kernel runs the call; ")
+        assert long.chosen
+
+
 @pytest.mark.alone
 def test_a_library_that_waits_for_a_rank_is_ended_at_the_limit(monkeypatch):
     monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "1")
@@ -345,9 +378,7 @@ def test_an_error_of_the_library_names_the_ranks(monkeypatch):
         if comm.rank == 1:
             world.failures[1] = "NCCL_ERROR_SYSTEM_ERROR: a peer has gone"
         with pytest.raises(RankFailedError) as told:
-            for _ in range(50):
-                call(x)
-                comm.synchronize()
+            call_and_wait(comm, lambda _: call(x))
         return str(told.value)
 
     always_chosen(monkeypatch)

@@ -1,7 +1,7 @@
 """A lane whose call is a library's own collective: no arena, no rounds and no folds of ours.
 
-The library reads the caller's tensor and writes the result to the caller's; a value is copied first only where it is not
-contiguous, or lies in part under the result.
+The library reads the caller's tensor and writes the result to the caller's; a value is copied first only where it is
+not contiguous, or lies in part under the result.
 """
 
 from __future__ import annotations

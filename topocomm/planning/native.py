@@ -56,8 +56,8 @@ def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
     launch = f" with one launch of {one_launch_us:g} us" if one_launch_us else ""
     drops_nan = plan.operator in ("max", "min") and plan.collective.name not in CARRYING and "float" in dtype
     why = (
-        f"{algorithm} takes {native_us:.2f} us by the model of NCCL 2.30, the schedule {planned_us:.2f} us{launch}, its "
-        "copies and folds in a GPU's own memory not counted"
+        f"{algorithm} takes {native_us:.2f} us by the model of NCCL 2.30, the schedule {planned_us:.2f} us{launch}, "
+        "its copies and folds in a GPU's own memory not counted"
     )
     return Native(
         library="nccl",

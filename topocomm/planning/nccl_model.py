@@ -1,10 +1,10 @@
 """What a collective of NCCL takes, by the model that NCCL itself chooses algorithms with.
 
-Source of all figures: NCCL 2.30.7, `src/graph/tuning.cc` (defaults of the tuner), `src/transport/nvls.cc` (channels of
-NVLink SHARP). Times in us; protocols in the order LL, LL128, Simple. What NCCL finds out by searching for rings is put
-in place by the bound of the machine: its rings are taken to be as good as any schedule on these links. Left out, since a
-topology does not say it: limits of a single channel and of a generation's LL, and the CPU's vendor (1 us to post to the
-network, as for Intel). PAT and CollNet are left out too.
+Source of all figures: NCCL 2.30.7, `src/graph/tuning.cc` (defaults of the tuner), `src/transport/nvls.cc` (channels
+of NVLink SHARP). Times in us; protocols in the order LL, LL128, Simple. What NCCL finds out by searching for rings is
+put in place by the bound of the machine: its rings are taken to be as good as any schedule on these links. Left out,
+since a topology does not say it: limits of a single channel and of a generation's LL, and the CPU's vendor (1 us to
+post to the network, as for Intel). PAT and CollNet are left out too.
 """
 
 from __future__ import annotations

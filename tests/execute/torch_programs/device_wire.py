@@ -19,6 +19,13 @@ torch_wire.device_backend = lambda group: None if group is None else "gloo"
 with topocomm.Communicator.from_torch() as comm:
     compare(comm)
     assert comm.way.wire.name == "torch"
+    own = torch.arange(6.0).view(3, 2) + me
+    reduced, scattered, gathered = torch.empty(3, 2), torch.empty(1, 2), torch.empty(9, 2)
+    for name, target in (("allreduce", reduced), ("reduce_scatter", scattered), ("allgather", gathered)):
+        comm.way.wire.native(name, "float32", "sum")(own, target, None)
+    assert torch.equal(reduced, 3 * torch.arange(6.0).view(3, 2) + 3)
+    assert torch.equal(scattered, reduced[me : me + 1])
+    assert torch.equal(gathered[3:6], torch.arange(6.0).view(3, 2) + 1)
     part = comm.split(me % 2)
     compare(part)  # what is split off has no process group of its own
     assert part.way.wire is None or part.size == 1

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from topocomm.execute.transports.transport import Message
 
 NativeCall = Callable[[Any, Any, Any], None]
-"""A library's own collective, put on a stream: a function of a value and its result, contiguous tensors, and the stream."""
+"""A library's own collective: a function of a value and its result, contiguous tensors, and the stream to put it on."""
 
 
 class Wire(ABC):
