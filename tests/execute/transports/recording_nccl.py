@@ -335,6 +335,8 @@ class Communicator:
 
     def allReduce(self, send, receive, count, datatype, op, stream):
         total = self.reduced("allReduce", (send, count, datatype, op), stream)
+        if send != receive:
+            self.check_apart(send, receive, total.nbytes, total.nbytes)
         write(receive, total)
 
     def reduceScatter(self, send, receive, count, datatype, op, stream):
