@@ -28,7 +28,7 @@ from topocomm.execute.device_lane import DeviceLane
 from topocomm.execute.native_lane import NativeLane
 from topocomm.execute.transports import nccl_library
 
-RANKS = (2, 3, 5, 8)
+RANKS = (2, 3, 8)
 OWN_SUM = Operator("sum", (Field("value"),), lambda a, b: {"value": a["value"] + b["value"]}, {"value": 0}, True)
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WHOLE = ("int8", "uint8", "int32", "int64")
@@ -47,37 +47,33 @@ def fold(name, dtype, ranks, shape=(24, 3)):
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [(name, dtype) for name in ("sum", "prod") for dtype in FLOATS + WHOLE]
-    + [(name, dtype) for name in ("max", "min") for dtype in WHOLE],
-)
-def test_what_the_library_reduces(name, dtype, ranks, monkeypatch):
+@pytest.mark.parametrize("name", FOLDS)
+def test_what_the_library_reduces(name, ranks, monkeypatch):
     operator, rows = FOLDS[name][0], 8 * ranks
+    dtypes = WHOLE if name in ("max", "min") else FLOATS + WHOLE
 
     def body(comm):
-        x = value(comm.rank, dtype, (rows, 3))
-        before = x.clone()
-        results = comm.allreduce(x, operator), comm.reduce_scatter(x, operator), comm.allgather(x)
-        assert torch.equal(x, before)
+        results = []
+        for dtype in dtypes:
+            x = value(comm.rank, dtype, (rows, 3))
+            before = x.clone()
+            results.append((comm.allreduce(x, operator), comm.reduce_scatter(x, operator), comm.allgather(x)))
+            assert torch.equal(x, before)
         return results
 
     results, asked = run_natively(body, ranks, monkeypatch)
-    whole = fold(name, dtype, ranks, (rows, 3))
-    every = torch.cat([value(rank, dtype, (rows, 3)) for rank in range(ranks)])
-    for rank, (reduced, part, gathered) in enumerate(results):
-        assert torch.equal(reduced, whole) and reduced.dtype == whole.dtype
-        assert torch.equal(part, whole[8 * rank : 8 * rank + 8])
-        assert torch.equal(gathered, every)
-    assert sorted(asked) == sorted(
-        (function, rank, count)
-        for rank in range(ranks)
-        for function, count in (
-            ("allReduce", rows * 3),
-            ("reduceScatter", rows * 3),
-            ("allGather", rows * 3 * every.element_size()),
-        )
-    )
+    expected = []
+    for number, dtype in enumerate(dtypes):
+        whole = fold(name, dtype, ranks, (rows, 3))
+        every = torch.cat([value(rank, dtype, (rows, 3)) for rank in range(ranks)])
+        for rank in range(ranks):
+            reduced, part, gathered = results[rank][number]
+            assert torch.equal(reduced, whole) and reduced.dtype == whole.dtype
+            assert torch.equal(part, whole[8 * rank : 8 * rank + 8])
+            assert torch.equal(gathered, every)
+            expected += [("allReduce", rank, rows * 3), ("reduceScatter", rank, rows * 3)]
+            expected.append(("allGather", rank, rows * 3 * every.element_size()))
+    assert sorted(asked) == sorted(expected)
 
 
 def kept(comm, name, **wanted):
@@ -369,6 +365,28 @@ def test_a_library_that_waits_for_a_rank_is_ended_at_the_limit(monkeypatch):
     with fake_nccl(2) as world:
         run_in(world, body, topology=machine(2))
         assert ("abort", 0) in world.log
+
+
+@pytest.mark.alone
+def test_an_error_ends_a_wait(monkeypatch):
+    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "20")
+    over = threading.Event()
+
+    def body(comm):
+        x = value(comm.rank, "float32")
+        call = comm.prepare("allreduce", like=x, operator=SUM)
+        if comm.rank == 1:
+            over.wait(30)
+            return
+        handle = call.start(x)
+        world.failures[0] = "NCCL_ERROR_SYSTEM_ERROR: a peer has gone"
+        with pytest.raises(RankFailedError, match="a peer has gone in messages with rank 1;"):
+            handle.wait()
+        over.set()
+
+    always_chosen(monkeypatch)
+    with fake_nccl(2, patience_s=0.2, stuck="pend") as world:
+        run_in(world, body, topology=machine(2))
 
 
 def test_an_error_of_the_library_names_the_ranks(monkeypatch):

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.machines import switch
-from topocomm import SUM, plan
+from topocomm import SUM, catalog, plan
 from topocomm.planning.compare import ranked
 from topocomm.planning.crossover import Size, changes, crossover_document, crossover_text, human
 from topocomm.planning.formats.crossover_svg import _time, dumps
@@ -45,6 +45,15 @@ def test_document(sizes):
     document = json.loads(json.dumps(crossover_document(sizes, "box")))
     assert document["changes"] == [{"after_bytes": 4096, "from_bytes": 1 << 20, "before": "flat", "after": "direct"}]
     assert all(size["candidates"][0]["algorithm"] == size["algorithm"] for size in document["sizes"])
+
+
+def test_sizes_at_which_the_library_takes_less(sizes):
+    machine = catalog("dgx-h100")
+    plans = [plan(machine, payload_bytes=size) for size in (1 << 20, 1 << 25)]
+    made = [Size(one, ranked(one, machine, SUM)) for one in plans]
+    assert crossover_text(made, "dgx-h100").endswith("native: ncclAllReduce at 32 MiB (106.88 us)")
+    assert [one["native"]["chosen"] for one in crossover_document(made, "dgx-h100")["sizes"]] == [False, True]
+    assert "native" not in crossover_text(sizes, "switch")
 
 
 def test_picture(sizes):

@@ -8,7 +8,7 @@ import pytest
 
 import topocomm
 from attention import LOGSUMEXP
-from tests.machines import switch
+from tests.machines import hosts, switch
 from topocomm import ARGMAX, BOR, MAX, PROD, SUM, Field, Operator, PlanError, catalog
 from topocomm.planning.formats.plan_json import dumps, loads, plan_digest, plan_document
 from topocomm.planning.native import native_of
@@ -122,6 +122,7 @@ def test_what_the_model_is_told(monkeypatch):
     mixed = ["h0/GPU0", "h0/GPU1", "h1/GPU0"]
     assert seen(monkeypatch, catalog("dgx-h100", hosts=2), mixed)[:3] == (3, 2, True)
     assert seen(monkeypatch, catalog("dgx-h100", hosts=2), mixed).nvls is None, "a node with one rank"
+    assert seen(monkeypatch, hosts(2, 4))[:3] == (8, 2, True), "NVLink as far as GPUs and switches go, not their cards"
     assert seen(monkeypatch, catalog("dgx-1-v100"))[:3] == (8, 1, True), "through a GPU between"
     assert seen(monkeypatch, catalog("rtx4090-pcie-8"))[:3] == (8, 1, False)
     rack = catalog("gb200-nvl72")
