@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import torch
+
 from tests.execute.device_jobs import fake_nccl, run_in
 from tests.machines import switch
 
@@ -29,3 +31,9 @@ def run_natively(body, ranks, patch, **options):
     with fake_nccl(ranks, **options) as world:
         results = run_in(world, body, topology=machine(ranks))
     return results, [entry for entry in world.log if entry[0] in ("allReduce", "reduceScatter", "allGather")]
+
+
+def value(rank, dtype, shape=(24, 3)):
+    """Small whole numbers: every fold is exact, in any order."""
+    draw = torch.Generator().manual_seed(rank)
+    return torch.randint(1, 3, shape, generator=draw).to(getattr(torch, dtype))

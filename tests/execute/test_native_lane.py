@@ -1,26 +1,21 @@
 """Calls by a library's own collective: results, what the library is asked for, and what keeps the schedule."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
 
-from tests.execute.device_jobs import call_and_wait, fake_nccl, run_in, run_on_devices
-from tests.execute.native_jobs import always_chosen, machine, run_natively
+from tests.execute.device_jobs import fake_nccl, run_in, run_on_devices
+from tests.execute.native_jobs import always_chosen, machine, run_natively, value
 from topocomm import (
     ARGMAX,
     MAX,
     MIN,
     PROD,
     SUM,
-    DeadlineError,
     Field,
     MismatchError,
     Operator,
-    OperatorError,
     Plan,
-    RankFailedError,
     TopocommError,
 )
 from topocomm.execute import device
@@ -33,12 +28,6 @@ OWN_SUM = Operator("sum", (Field("value"),), lambda a, b: {"value": a["value"] +
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 WHOLE = ("int8", "uint8", "int32", "int64")
 FOLDS = {"sum": (SUM, torch.sum), "prod": (PROD, torch.prod), "max": (MAX, torch.amax), "min": (MIN, torch.amin)}
-
-
-def value(rank, dtype, shape=(24, 3)):
-    """Small whole numbers: every fold is exact, in any order."""
-    draw = torch.Generator().manual_seed(rank)
-    return torch.randint(1, 3, shape, generator=draw).to(getattr(torch, dtype))
 
 
 def fold(name, dtype, ranks, shape=(24, 3)):
@@ -344,81 +333,3 @@ def test_a_call_that_one_kernel_runs_stays_with_it(monkeypatch):
     for by_kernel, long in results:
         assert not by_kernel.chosen and by_kernel.why.startswith("one kernel runs the call; ")
         assert long.chosen
-
-
-@pytest.mark.alone
-def test_a_library_that_waits_for_a_rank_is_ended_at_the_limit(monkeypatch):
-    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "1")
-    over = threading.Event()
-
-    def body(comm):
-        x = value(comm.rank, "float32")
-        call = comm.prepare("allreduce", like=x, operator=SUM)
-        if comm.rank == 1:
-            over.wait(20)
-            return
-        with pytest.raises(DeadlineError, match=r"rank 0: NCCL still waits in messages with rank 1 after 1 s"):
-            call(x)
-        over.set()
-
-    always_chosen(monkeypatch)
-    with fake_nccl(2) as world:
-        run_in(world, body, topology=machine(2))
-        assert ("abort", 0) in world.log
-
-
-@pytest.mark.alone
-def test_an_error_ends_a_wait(monkeypatch):
-    monkeypatch.setenv("TOPOCOMM_TIMEOUT_S", "20")
-    over = threading.Event()
-
-    def body(comm):
-        x = value(comm.rank, "float32")
-        call = comm.prepare("allreduce", like=x, operator=SUM)
-        if comm.rank == 1:
-            over.wait(30)
-            return
-        handle = call.start(x)
-        world.failures[0] = "NCCL_ERROR_SYSTEM_ERROR: a peer has gone"
-        with pytest.raises(RankFailedError, match="a peer has gone in messages with rank 1;"):
-            handle.wait()
-        over.set()
-
-    always_chosen(monkeypatch)
-    with fake_nccl(2, patience_s=0.2, stuck="pend") as world:
-        run_in(world, body, topology=machine(2))
-
-
-def test_an_error_of_the_library_names_the_ranks(monkeypatch):
-    def body(comm):
-        x = value(comm.rank, "float32")
-        call = comm.prepare("allreduce", like=x, operator=SUM)
-        call(x)
-        comm.synchronize()
-        comm.barrier()
-        if comm.rank == 1:
-            world.failures[1] = "NCCL_ERROR_SYSTEM_ERROR: a peer has gone"
-        with pytest.raises(RankFailedError) as told:
-            call_and_wait(comm, lambda _: call(x))
-        return str(told.value)
-
-    always_chosen(monkeypatch)
-    with fake_nccl(2, patience_s=0.3, stuck="pend") as world:
-        texts = run_in(world, body, topology=machine(2))
-    assert "rank 1: NCCL reports NCCL_ERROR_SYSTEM_ERROR: a peer has gone" in texts[1]
-
-
-def test_values_that_do_not_fit_are_refused(monkeypatch):
-    def body(comm):
-        call = comm.prepare("allreduce", like=torch.ones(8), operator=SUM)
-        assert torch.equal(call(torch.ones(8)), torch.full((8,), 2.0))
-        comm.barrier()
-        if comm.rank == 0:
-            with pytest.raises(OperatorError, match="must be"):
-                call(torch.ones(9))
-            with pytest.raises(OperatorError, match="send buffer"):
-                call(torch.ones(8), out=call.input)
-
-    always_chosen(monkeypatch)
-    with fake_nccl(2) as world:
-        run_in(world, body, topology=machine(2))
