@@ -1,4 +1,4 @@
-"""Collectives of the double of NCCL: all ranks must make the same call; the fold is in an order that is none of ours."""
+"""Collectives of the double of NCCL: all ranks must make the same call, and the order of the fold is none of ours."""
 
 import ctypes
 import threading
