@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from attention.energy import attention_energy, attention_from_energy, value_covariance
     from attention.linear import linear_attention
     from attention.local.cpu import local_attention
-    from attention.local.flash import flash2_partial, flash3_partial
-    from attention.local.flashinfer import flashinfer_partial
-    from attention.local.flex import flex_partial
-    from attention.local.sdpa import sdpa_partial
     from attention.merging import merge_states
     from attention.normalise import as_partial
     from attention.reference import reference_attention
@@ -44,17 +40,12 @@ __all__ = [
     "as_partial",
     "attention_energy",
     "attention_from_energy",
-    "flash2_partial",
-    "flash3_partial",
-    "flashinfer_partial",
-    "flex_partial",
     "linear_attention",
     "local_attention",
     "merge_states",
     "reference_attention",
     "ring_attention",
     "ring_decode",
-    "sdpa_partial",
     "sequence_slices",
     "three_allreduce_decode",
     "tree_decode",
@@ -67,10 +58,6 @@ _MODULES = {
     "as_partial": "attention.normalise",
     "attention_energy": "attention.energy",
     "attention_from_energy": "attention.energy",
-    "flash2_partial": "attention.local.flash",
-    "flash3_partial": "attention.local.flash",
-    "flashinfer_partial": "attention.local.flashinfer",
-    "flex_partial": "attention.local.flex",
     "linear_attention": "attention.linear",
     "value_covariance": "attention.energy",
     "local_attention": "attention.local.cpu",
@@ -78,7 +65,6 @@ _MODULES = {
     "reference_attention": "attention.reference",
     "ring_attention": "attention.ring_prefill",
     "ring_decode": "attention.ring",
-    "sdpa_partial": "attention.local.sdpa",
     "sequence_slices": "attention.ring_layout",
     "three_allreduce_decode": "attention.allreduce",
     "tree_decode": "attention.tree",

@@ -50,6 +50,30 @@ def as_partial(
     )
 
 
+def write_partial(out: torch.Tensor, lse: torch.Tensor, convention: Convention, result: Partial) -> None:
+    """Write the result (out, lse) of a kernel, in which every row saw a key, as `as_partial` gives it.
+
+    A few launches whatever the size, and no copy on the way: x - x is 0 for a number and NaN for any other mark.
+
+    Args:
+        out: Axes as `convention.out_layout` says, floating point.
+        lse: Axes as `convention.lse_layout` says, float32.
+        convention: How the kernel returns them.
+        result: Float32 tensors out [batch, heads, q_len, d_v] and lse [batch, heads, q_len] of any strides.
+
+    Raises:
+        OperatorError: Shapes or dtypes are not those of the convention.
+    """
+    out = _arranged("out", out, convention.out_layout, "bhqd")
+    lse = _without_padding(out, _arranged("lse", lse, convention.lse_layout, "bhq"), convention)
+    if lse.dtype != torch.float32:
+        raise OperatorError(f"write_partial: lse must be float32, got {lse.dtype}")
+    natural = lse * LN2 if convention.base == 2 else lse
+    lost = natural - natural
+    torch.add(natural, lost, out=result.lse)
+    torch.add(out, lost[..., None], out=result.out)
+
+
 def _arranged(name: str, x: torch.Tensor, layout: str, axes: str) -> torch.Tensor:
     """The array with the axes `layout` as a view with the axes `axes`."""
     if not isinstance(x, torch.Tensor):

@@ -138,7 +138,7 @@ def tree_decode(  # noqa: PLR0913
     if order == "canonical":
         merged = _canonical(call, watch, shards or ShardMap(call.comm.size))
     elif wire == "bfloat16" and call.comm.size > 1:
-        merged = _sixteen_bit(call, watch)
+        merged = _sixteen_bit(call, watch, exact=verify is not False)
     elif result == "heads":
         merged = _scattered(call, watch)
     else:
@@ -223,11 +223,15 @@ def _scattered(call: ShardedCall, watch: Verification | None) -> Partial:
     return Partial(*(found[name].transpose(0, 1).contiguous() for name in (OUT, LSE)))
 
 
-def _sixteen_bit(call: ShardedCall, watch: Verification | None) -> Partial:
-    """Partials rounded to bfloat16 go to all ranks, which fold them alike: nothing is rounded twice."""
+def _sixteen_bit(call: ShardedCall, watch: Verification | None, *, exact: bool) -> Partial:
+    """Partials rounded to bfloat16 go to all ranks, which fold them alike.
+
+    So a kernel that rounds its out to bfloat16 loses nothing more, and only here other libraries attend shards:
+    wire="float32" is for partials that nothing has rounded.
+    """
     inputs = call.inputs
     mine = inputs.empty_partial()
-    attend(inputs, mine)
+    attend(inputs, mine, exact=exact)
     if watch is not None:
         watch.note(mine.lse)
     sent = {OUT: mine.out.bfloat16()[None], LSE: mine.lse[None]}

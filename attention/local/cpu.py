@@ -1,21 +1,34 @@
-"""Attention over one shard of keys: on the CPU, and by `attention.gpu` where the tensors are on a GPU."""
+"""Attention over one shard of keys, by the kernel that `attention.local.choice` has for the call and the machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from attention import gpu
-from attention.arrays import Inputs, check_inputs, check_out, to_caller
-from attention.gpu.where import on_gpu
+from attention.arrays import Inputs, check_inputs, check_out, empty_partial, to_caller
+from attention.gpu.where import current, on_gpu
 from attention.local.blocks import attend_blocks
+from attention.local.calls import call_of, call_of_inputs, well_formed
+from attention.local.choice import CUDNN, FLASH_3, FLASHINFER, ROWS, TORCH_CPU, Call, choose
+from attention.local.machine import machine_of
 from attention.local.rows import attend_rows, covers
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
 from topocomm import OperatorError
+
+LIBRARIES = {
+    FLASH_3: ("attention.local.flash", "attend"),
+    CUDNN: ("attention.local.sdpa", "attend_cudnn"),
+    FLASHINFER: ("attention.local.flashinfer", "attend"),
+    TORCH_CPU: ("attention.local.sdpa", "attend_cpu"),
+}
+"""Where the kernels of other libraries are called, each attend(q, k, v, seen, scale, result)."""
 
 
 # The arguments are those of a public interface; the sharded functions share them.
@@ -30,18 +43,17 @@ def local_attention(  # noqa: PLR0913
     kv_mask: Any = None,
     kv_lengths: Any = None,
     block_tables: Any = None,
+    exact: str | None = None,
     out: Partial | None = None,
 ) -> Partial:
     """Attention of all queries over the keys given, as a float32 Partial.
 
-    Scores, softmax and sums are float32 whatever the input dtype. K and V are never expanded over query heads: the
-    heads that share a key head are folded into the query axis. Work goes in blocks of keys with an online softmax
-    between them, so that beyond inputs and result the call needs less than 32 MiB, whatever n and q_len. Up to 16
-    queries (decoding) run in a compiled kernel that reads K and V once, if numba is installed; more, and keys whose
-    last axis is strided, as matrix products of torch.
-
-    CUDA tensors of up to 16 queries go to `attention.gpu.decode.decode_partial`, of more to
-    `attention.gpu.prefill.prefill_partial`, which rounds weights to the dtype of K and V and takes no block_tables.
+    Which kernel runs stands in a table, `attention.local.choice.TABLE`; `topocomm doctor` prints what it chooses here,
+    and why. On a GPU those of FlashAttention-3, cuDNN and FlashInfer come first where they are there and take the
+    call, then the Triton kernels of this package; on the CPU a compiled kernel for up to 16 queries, torch's for more,
+    and products block by block for what these do not take. Scores, softmax and sums are float32 whatever the input
+    dtype. K and V are never expanded over query heads, and what a call of ours needs beyond inputs and result does not
+    grow with n or q_len (on the CPU less than 32 MiB).
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16; NumPy or torch (CPU or CUDA), any strides.
@@ -57,19 +69,25 @@ def local_attention(  # noqa: PLR0913
         kv_lengths: Integers [batch]: only the first so many keys of an entry exist. None: all.
         block_tables: Integers [batch, pages of an entry]: key i of an entry is number i modulo the page size of the
             page block_tables[entry, i // page size]. What lies beyond kv_lengths, which are needed, may be anything.
+        exact: "float32": out is not rounded on its way, which leaves out the kernels of other libraries for 16-bit
+            inputs. None: it may have been rounded to q's dtype once, as other libraries return it: each element by
+            2^-8 of itself at most in bfloat16, 2^-11 in float16; a merge adds nothing to the largest such error.
+            Weights of more than 16 queries on a GPU are rounded to the dtype of K and V in either case.
         out: A Partial of arrays to write the result into; None allocates them.
 
     Returns:
         out [batch, heads, q_len, d_v] and lse [batch, heads, q_len] (natural logarithm), float32, of q's kind. Rows
         that see no key are (0, -inf). What keys hold that no query of the batch entry sees does not matter, NaN
-        neither.
+        neither. NaN and infinities among the scores give NaN.
 
     Raises:
         OperatorError: Shapes, dtypes or devices do not fit, or there are sinks.
     """
+    if exact not in (None, "float32"):
+        raise OperatorError(f'local_attention: exact must be "float32" or None, got {exact!r}')
     masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
     if on_gpu(q):
-        return gpu.local_partial("local_attention", (q, k, v), PLAIN if spec is None else spec, masking, out)
+        return _attend_there((q, k, v), PLAIN if spec is None else spec, masking, exact is not None, out)
     if spec is not None and spec.sinks is not None:
         raise OperatorError(
             "local_attention: spec.sinks are counted once, after the partials are merged; leave them out here and call "
@@ -78,27 +96,70 @@ def local_attention(  # noqa: PLR0913
     inputs = check_inputs("local_attention", q, k, v, spec=PLAIN if spec is None else spec, masking=masking)
     if out is None:
         result = inputs.empty_partial()
-        attend(inputs, result)
+        attend(inputs, result, exact=exact is not None)
         return Partial(to_caller(q, result.out), to_caller(q, result.lse))
-    shape = inputs.out_shape
-    attend(
-        inputs,
-        Partial(
-            check_out("local_attention", "out.out", out.out, shape, torch.float32, inputs.q.device),
-            check_out("local_attention", "out.lse", out.lse, shape[:3], torch.float32, inputs.q.device),
-        ),
-    )
+    attend(inputs, _checked_out(out, inputs.out_shape, inputs.q.device), exact=exact is not None)
     return out
 
 
-def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | None = None) -> None:
+def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | None = None, exact: bool = True) -> None:
     """Write the attention of checked inputs into float32 tensors (out, lse) of any strides.
 
-    `between` is called now and then on the way, so that messages move meanwhile.
+    Args:
+        inputs: Checked; sinks are not counted.
+        result: To write into.
+        between: Called now and then on the way, so that messages move meanwhile.
+        exact: As `local_attention` has it, where it is "float32".
     """
-    if on_gpu(inputs.q):
+    there = on_gpu(inputs.q)
+    if there and exact:  # what rounds nothing there is ours
         gpu.attend(inputs, result, between=between)
-    elif covers(inputs):
+        return
+    if not there and covers(inputs):  # the first line of the CPU's, asked without the table: it is for every token
         attend_rows(inputs, result, between)
+        return
+    call = call_of_inputs(inputs, exact=exact, extra=frozenset() if between is None else frozenset({"between"}))
+    name = _chosen(call, inputs.q.device)
+    if name in LIBRARIES:
+        with current(inputs.q.device):
+            _library(name)(inputs.q, inputs.k, inputs.v, call.seen, inputs.scale, result)
+    elif there:
+        gpu.attend(inputs, result, between=between)
     else:
         attend_blocks(inputs, result, between)
+
+
+def _chosen(call: Call, device: torch.device) -> str:
+    """The name of the kernel for a call on the machine of a device; of the CPU `covers` has said no already."""
+    return choose(call, machine_of(device, gpu=call.device == "cuda"), skip=frozenset({ROWS})).row.name
+
+
+def _attend_there(
+    arrays: tuple[Any, Any, Any], spec: Spec, masking: Masking, exact: bool, out: Partial | None
+) -> Partial:
+    """`local_attention` of tensors on a GPU; what does not fit is said by our kernels, which check it."""
+    q, k, v = arrays
+    if not exact and spec.sinks is None and masking.block_tables is None and well_formed(q, k, v):
+        call = call_of(arrays, spec, masking, exact=False)
+        name = _chosen(call, q.device)
+        if name in LIBRARIES:
+            shape = (*q.shape[:3], v.shape[3])
+            result = empty_partial(shape, q.device) if out is None else _checked_out(out, shape, q.device)
+            with current(q.device):
+                _library(name)(q, k, v, call.seen, spec.scale_for(q.shape[3]), result)
+            return result if out is None else out
+    return gpu.local_partial("local_attention", arrays, spec, masking, out)
+
+
+def _checked_out(out: Partial, shape: tuple[int, ...], device: torch.device) -> Partial:
+    return Partial(
+        check_out("local_attention", "out.out", out.out, shape, torch.float32, device),
+        check_out("local_attention", "out.lse", out.lse, shape[:3], torch.float32, device),
+    )
+
+
+@cache
+def _library(name: str) -> Callable[..., None]:
+    module, function = LIBRARIES[name]
+    found: Callable[..., None] = getattr(import_module(module), function)
+    return found

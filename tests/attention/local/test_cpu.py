@@ -9,6 +9,7 @@ import attention.local.cpu
 from attention import Partial, Spec, local_attention, reference_attention
 from attention.arrays import check_inputs
 from attention.local import blocks, rows
+from attention.local.choice import BLOCKS
 from attention.visibility import Masking
 from tests.attention.cases import SHAPES, arrays, assert_close
 from topocomm import OperatorError
@@ -16,11 +17,16 @@ from topocomm import OperatorError
 CAUSAL = Spec(causal=True)
 
 
+def only_blocks(monkeypatch):
+    monkeypatch.setattr(attention.local.cpu, "covers", lambda inputs: False)
+    monkeypatch.setattr(attention.local.cpu, "_chosen", lambda call, device: BLOCKS)
+
+
 @pytest.fixture(params=["kernel", "blocks", "tiny blocks"])
 def path(request, monkeypatch):
     """Every way in which shards are attended; inputs that one does not cover go another way."""
     if request.param != "kernel":
-        monkeypatch.setattr(attention.local.cpu, "covers", lambda inputs: False)
+        only_blocks(monkeypatch)
     if request.param == "tiny blocks":
         monkeypatch.setattr(blocks, "BLOCK_FLOATS", 2048)
     return request.param

@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-import attention.local.cpu
 from attention import Spec, local_attention, reference_attention
 from attention.arrays import check_inputs
 from attention.local import rows
 from attention.visibility import Masking
 from tests.attention.cases import assert_close, covered, pairwise
+from tests.attention.local.test_cpu import only_blocks
 from topocomm import OperatorError
 
 FACTORS = {
@@ -46,7 +46,7 @@ def paged(x, lengths, size, rng):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(value) for value in case.values()))
 def test_every_pair_of_features(case, monkeypatch):
     if case["path"] == "blocks":
-        monkeypatch.setattr(attention.local.cpu, "covers", lambda inputs: False)
+        only_blocks(monkeypatch)
     batch, kv_heads, group, q_len, n, d, d_v = case["shape"]
     rng = np.random.default_rng(3)
     q, k, v = (

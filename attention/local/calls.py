@@ -1,0 +1,159 @@
+"""What the choice of a kernel asks about a call, from its tensors.
+
+Shapes and places, and of positions what is on the host: no value is read back from a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from attention.arrays import Inputs
+from attention.gpu.decode import are_columns
+from attention.gpu.where import on_gpu
+from attention.local.choice import FEW_QUERIES, Call, Seen
+from attention.spec import Spec
+from attention.visibility import HIDDEN, Masking, Visibility, told
+
+ALIGNMENT_BYTES = 16
+"""Of what bulk copies and vector loads read."""
+
+
+def call_of(
+    arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    spec: Spec,
+    masking: Masking,
+    *,
+    exact: bool,
+    extra: frozenset[str] = frozenset(),
+) -> Call:
+    """Return the call for tensors whose shapes fit each other.
+
+    Args:
+        arrays: q, k and v as `local_attention` takes them.
+        spec: Which attention.
+        masking: Positions, masks and lengths as given; those on a GPU are not looked at.
+        exact: Whether out must not be rounded to q's dtype.
+        extra: Features that the tensors do not tell.
+    """
+    q, k, v = arrays
+    n = k.shape[2] if masking.block_tables is None else k.shape[2] * masking.block_tables.shape[1]
+    features = set(extra) | {name for name in ("window", "softcap", "alibi_slopes") if getattr(spec, name) is not None}
+    features |= {name for name in ("kv_mask", "kv_lengths", "block_tables") if getattr(masking, name) is not None}
+    seen = _seen(spec, masking, q.shape[2], n)
+    if seen is None:
+        features.add("positions")
+    features |= _layout(q, k, v)
+    return Call(
+        "cuda" if on_gpu(q) else "cpu",
+        (_name(q), _name(k)),
+        q.shape[0],
+        q.shape[1],
+        k.shape[1],
+        q.shape[2],
+        n,
+        q.shape[3],
+        v.shape[3],
+        seen or "all",
+        frozenset(features),
+        are_columns(v, k),
+        exact,
+    )
+
+
+def call_of_inputs(inputs: Inputs, *, exact: bool, extra: frozenset[str] = frozenset()) -> Call:
+    """The same for checked inputs, whose visibility is that of all they were given."""
+    arrays = inputs.q, inputs.k, inputs.v
+    return call_of(arrays, inputs.spec, _masking(inputs), exact=exact, extra=extra)
+
+
+def well_formed(q: Any, k: Any, v: Any) -> bool:
+    """Whether the shapes of tensors on a GPU fit each other; what is wrong with others the kernels say."""
+    if not all(isinstance(x, torch.Tensor) and x.ndim == 4 and on_gpu(x) and x.device == q.device for x in (q, k, v)):
+        return False
+    fits = k.shape[:3] == v.shape[:3] and k.shape[0] == q.shape[0] and k.shape[3] == q.shape[3] and k.dtype == v.dtype
+    return fits and k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0 and not any(x.requires_grad for x in (q, k, v))
+
+
+def _masking(inputs: Inputs) -> Masking:
+    seen: Any = inputs.visibility
+    given = getattr(seen, "given", None)
+    if seen is None:
+        found = Masking()
+    elif given is not None:
+        found = given
+    elif on_gpu(seen.keys):
+        found = Masking(q_positions=seen.queries, kv_positions=seen.keys, kv_mask=seen.keys)
+    else:
+        found = _of_visibility(seen, inputs.spec)
+    return found._replace(block_tables=inputs.pages)
+
+
+def _of_visibility(seen: Visibility, spec: Spec) -> Masking:
+    """What a visibility in host memory was made of."""
+    hidden = seen.keys == HIDDEN
+    mask = hidden if bool(hidden.any()) else None
+    return (
+        Masking(q_positions=seen.queries, kv_positions=seen.keys, kv_mask=mask)
+        if spec.causal
+        else Masking(kv_mask=mask)
+    )
+
+
+def _seen(spec: Spec, masking: Masking, q_len: int, n: int) -> Seen | None:
+    """Which query sees which key, where a word says it; None: positions do."""
+    if not spec.causal:  # a window and slopes are features of their own
+        return "all"
+    if masking.q_positions is None and masking.kv_positions is None:
+        return _at_the_end(q_len, n)
+    given = masking.q_positions, masking.kv_positions
+    if q_len <= FEW_QUERIES or any(x is None or isinstance(x, int) or on_gpu(x) for x in given):
+        return None  # for few queries the look would take longer than it saves
+    queries, keys = (told(x) for x in given)
+    if not (_fit(queries, q_len) and _fit(keys, n)):
+        return None  # the kernels say what is wrong
+    if int(queries.min()) >= int(keys.max()):
+        return "all"
+    if _run(queries) and _run(keys) and int(queries.reshape(-1)[-1]) == int(keys.reshape(-1)[-1]):
+        return _at_the_end(q_len, n)
+    return None
+
+
+def _at_the_end(q_len: int, n: int) -> Seen | None:
+    """The queries are the last of the keys; None where some would come before the first key."""
+    if q_len == 1:
+        return "all"
+    return "square" if q_len == n else "last" if q_len < n else None
+
+
+def _fit(positions: torch.Tensor, count: int) -> bool:
+    """Whether they are integers [count] or [entries, count], and there are some."""
+    whole = not positions.is_floating_point() and positions.dtype != torch.bool
+    return whole and positions.ndim in (1, 2) and positions.shape[-1] == count and positions.numel() > 0
+
+
+def _run(positions: torch.Tensor) -> bool:
+    """Whether positions are consecutive, the same for every batch entry."""
+    one = positions.ndim == 1 or positions.shape[0] == 1
+    return one and bool((positions.reshape(-1).diff() == 1).all())
+
+
+def _layout(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> set[str]:
+    found = set()
+    if any(x.stride(3) != 1 and x.shape[3] > 1 and x.numel() for x in (q, k, v)):
+        found.add("strided")
+    if not all(_aligned(x) for x in (q, k, v)):
+        found.add("unaligned")
+    if k.stride()[:3] != v.stride()[:3]:
+        found.add("apart")
+    return found
+
+
+def _aligned(x: torch.Tensor) -> bool:
+    steps = [stride for stride, size in zip(x.stride()[:3], x.shape[:3], strict=True) if size > 1]
+    return x.data_ptr() % ALIGNMENT_BYTES == 0 and all(step * x.element_size() % ALIGNMENT_BYTES == 0 for step in steps)
+
+
+def _name(x: torch.Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

@@ -1,0 +1,65 @@
+"""What the choice of a kernel asks about this machine: which GPU, and which libraries are there."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+
+from attention.local.choice import Machine
+
+FLASH_3_MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface")
+"""Where FlashAttention-3 is, by the way it was installed: built from its directory `hopper`, or packaged."""
+MODULES = {"flashinfer": ("flashinfer",), "triton": ("triton",), "numba": ("numba",)}
+
+
+@cache
+def machine_of(device: torch.device, *, gpu: bool) -> Machine:
+    """Return what the choice asks about the machine of a device; asked once a process.
+
+    Args:
+        device: Where the tensors of a call are.
+        gpu: Whether it counts as a GPU: host memory does while kernels run in Triton's interpreter.
+    """
+    missing = {name: f"{modules[0]} is not installed" for name, modules in MODULES.items() if module(modules) is None}
+    if not gpu:
+        if not has_grouped_heads():
+            missing["torch"] = "this torch's kernel has no grouped heads"
+        return Machine("cpu", "CPU", None, missing)
+    if module(FLASH_3_MODULES) is None:
+        missing["flash_attn_interface"] = "flash_attn_interface is not installed"
+    if device.type != "cuda":
+        interpreted = "kernels run in Triton's interpreter here"
+        return Machine("cuda", "Triton's interpreter", None, missing | {"cuDNN": interpreted})
+    properties = torch.cuda.get_device_properties(device)
+    if not torch.backends.cudnn.is_available():
+        missing["cuDNN"] = "this torch has no cuDNN"
+    elif not torch.backends.cuda.cudnn_sdp_enabled():
+        missing["cuDNN"] = "switched off by torch.backends.cuda.enable_cudnn_sdp(False)"
+    capability = None if torch.version.hip is not None else (properties.major, properties.minor)
+    return Machine("cuda", properties.name, capability, missing)
+
+
+@cache
+def has_grouped_heads() -> bool:
+    """Whether torch's kernel for the CPU takes fewer heads of keys than of queries.
+
+    Releases that do not read on in memory as if there were as many, without a word. So it is tried where what follows
+    are values of another head, which the right result does not hold.
+    """
+    q, keys = torch.zeros(1, 2, 1, 8), torch.zeros(1, 2, 1, 8)
+    values = torch.tensor([1.0, 2.0]).view(1, 2, 1, 1).expand(1, 2, 1, 8).contiguous()
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return bool((attention(q, keys[:, :1], values[:, :1], 0.0, False, scale=1.0)[0] == 1).all())
+
+
+def module(names: tuple[str, ...]) -> str | None:
+    """The first of these modules that is installed; none is imported, but packages around it are."""
+    for name in names:
+        try:
+            if find_spec(name) is not None:
+                return name
+        except (ImportError, ValueError):  # its package is missing or half there
+            continue
+    return None
