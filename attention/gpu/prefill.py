@@ -1,7 +1,6 @@
 """Attention of many queries on a GPU, as a float32 Partial: prompts, and the blocks of ring attention.
 
-`prefill_partial` takes padded batches and positions, `prefill_packed` sequences of any lengths one after the other.
-Both can merge onto a partial that is there, so that a hop of a ring needs no pass of its own for the merge.
+It can merge onto a partial that is there, so that a hop of a ring needs no pass of its own for the merge.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from attention.gpu.prefill_inputs import (
     placing_of_visibility,
 )
 from attention.gpu.prefill_kernel import prefill_kernel
-from attention.gpu.prefill_packing import Packing, packing_of
 from attention.gpu.prefill_table import Tile, problem_of, tile_for
 from attention.gpu.slopes import slopes_on
 from attention.gpu.visits import Visits, visits_of
@@ -112,7 +110,7 @@ def attend_arrays(
 ) -> Partial:
     """`prefill_partial` under the name of another function, and with a Partial to write into, if `out` is given."""
     q, k, v = arrays
-    check_tensors(function, q, k, v, packed=False, interpreted=INTERPRETED)
+    check_tensors(function, q, k, v, interpreted=INTERPRETED)
     check_spec(function, spec, q.shape[1])
     placing = placing_of(function, tuple(q.shape), k.shape[2], spec, masking, q.device)
     shape = (*q.shape[:3], v.shape[3])
@@ -122,57 +120,6 @@ def attend_arrays(
     else:
         result = check_result(function, "merge_into" if out is None else "out", result, shape, q.device)
     _launch(_Call(q, k, v, spec, result, placing=placing, merges=merge_into is not None))
-    return result
-
-
-def prefill_packed(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    *,
-    spec: Spec | None = None,
-    longest_q: int | None = None,
-    merge_into: Partial | None = None,
-) -> Partial:
-    """`prefill_partial` of sequences of any lengths, one after the other without padding.
-
-    The queries of a sequence are the last ones of its keys (causal attention is aligned to the bottom right); those
-    before the first key see nothing if causal.
-
-    Args:
-        q: [total_q, heads, d].
-        k: [total_k, kv_heads, d].
-        v: [total_k, kv_heads, d_v].
-        cu_seqlens_q: int32 [sequences + 1]: where the queries of each sequence begin, from 0 to total_q; sequences may
-            be empty. On the CPU it is checked; on the GPU it is trusted.
-        cu_seqlens_k: The same of the keys.
-        spec: Which attention; None: Spec().
-        longest_q: Queries of the longest sequence, or more. None: found from cu_seqlens_q, for which the call waits if
-            that is on the GPU.
-        merge_into: As in `prefill_partial`, of the shapes returned.
-
-    Returns:
-        out [total_q, heads, d_v] and lse [total_q, heads], float32. Rows of no sequence are (0, -inf), or as they were
-        in merge_into.
-
-    Raises:
-        OperatorError: Shapes, dtypes or devices do not fit, or there are sinks; the message names the argument.
-    """
-    name = "prefill_packed"
-    spec = spec or PLAIN
-    check_tensors(name, q, k, v, packed=True, interpreted=INTERPRETED)
-    check_spec(name, spec, q.shape[1])
-    packing = packing_of(name, cu_seqlens_q, cu_seqlens_k, (len(q), len(k)), longest_q, q.device)
-    shape = (*q.shape[:2], v.shape[2])
-    if merge_into is not None:
-        result = check_result(name, "merge_into", merge_into, shape, q.device)
-    else:
-        result = _empty(shape, q)
-        result.out.zero_()
-        result.lse.fill_(-torch.inf)
-    _launch(_Call(q, k, v, spec, result, placing=Placing(None), packing=packing, merges=merge_into is not None))
     return result
 
 
@@ -195,27 +142,21 @@ class _Call:
     spec: Spec
     result: Partial
     placing: Placing = field(default_factory=Placing)
-    packing: Packing | None = None
     merges: bool = False
 
     def strides(self) -> list[int]:
-        """(batch, head, row) strides of q, k, v, out and lse; a packed array has no batches."""
-        if self.packing is None:
-            return [stride for x in (self.q, self.k, self.v, *self.result) for stride in x.stride()[:3]]
-        return [stride for x in (self.q, self.k, self.v, *self.result) for stride in (0, x.stride(1), x.stride(0))]
+        """(batch, head, row) strides of q, k, v, out and lse."""
+        return [stride for x in (self.q, self.k, self.v, *self.result) for stride in x.stride()[:3]]
 
 
 def _launch(call: _Call) -> None:
-    spec, placing, packing = call.spec, call.placing, call.packing
+    spec, placing = call.spec, call.placing
     if call.result.lse.numel() == 0:
         return
     call = _dense(call)
     q, k, v = call.q, call.k, call.v
     heads, d, d_v = q.shape[1], q.shape[-1], v.shape[-1]
-    if packing is None:
-        entries, q_len, n = q.shape[0], q.shape[2], k.shape[2]
-    else:
-        entries, q_len, n = packing.sequences, packing.longest_q, len(k)
+    entries, q_len, n = q.shape[0], q.shape[2], k.shape[2]
     dot = q.dtype if q.dtype == k.dtype else torch.float32
     seen = placing.visibility if n else None
     tile = _tile(dot, max(d, d_v), q_len, _form(call, seen is not None))
@@ -233,7 +174,6 @@ def _launch(call: _Call) -> None:
             v,
             *call.result,
             placing.lengths,
-            *((None, None) if packing is None else (packing.cu_q, packing.cu_k)),
             slopes_on(q.device, spec.alibi_slopes),
             *lists,
             q_len,
@@ -244,7 +184,7 @@ def _launch(call: _Call) -> None:
             spec.softcap or 0.0,
             blocks,
             pairs,
-            _abreast(call, entries, n, heads // k.shape[1]),
+            _abreast(call, n, heads // k.shape[1]),
             0 if visits is None else visits.numbers.shape[2],
             *call.strides(),
             *list_strides,
@@ -275,14 +215,14 @@ def _steps(visits: Visits) -> list[int]:
 def _dense(call: _Call) -> _Call:
     """The call with q, k and v dense in their last axis."""
     q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
-    return _Call(q, k, v, call.spec, call.result, call.placing, call.packing, call.merges)
+    return _Call(q, k, v, call.spec, call.result, call.placing, call.merges)
 
 
 def _form(call: _Call, lists: bool) -> str:
     """Of `FORMS`."""
     spec = call.spec
     bent = any(x is not None for x in (spec.window, spec.softcap, spec.alibi_slopes, call.placing.lengths))
-    return "lists" if lists else "full" if bent or call.packing is not None or call.merges else "plain"
+    return "lists" if lists else "full" if bent or call.merges else "plain"
 
 
 def _tile(dot: torch.dtype, width: int, q_len: int, form: str) -> Tile:
@@ -294,10 +234,9 @@ def _tile(dot: torch.dtype, width: int, q_len: int, form: str) -> Tile:
     return tile_for(problem_of(arch, bits, width, q_len=q_len, form=form))
 
 
-def _abreast(call: _Call, entries: int, n: int, group: int) -> int:
+def _abreast(call: _Call, n: int, group: int) -> int:
     """How many (entry, head) pairs run side by side: whole groups of heads that share keys."""
-    keys = -(-n // entries) if call.packing is not None else n
-    per_group = max(1, keys * (call.k.shape[-1] + call.v.shape[-1]) * call.k.element_size())
+    per_group = max(1, n * (call.k.shape[-1] + call.v.shape[-1]) * call.k.element_size())
     return group * max(1, CACHE_BYTES // per_group)
 
 

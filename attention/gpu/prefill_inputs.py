@@ -35,23 +35,21 @@ class Placing:
     visibility: Visibility | None = None
 
 
-def check_tensors(function: str, q: Any, k: Any, v: Any, *, packed: bool, interpreted: bool) -> None:
+def check_tensors(function: str, q: Any, k: Any, v: Any, *, interpreted: bool) -> None:
     """Raise an OperatorError if queries, keys and values are not what the kernel takes.
 
     Args:
         function: The name that error messages start with.
-        q: [batch, heads, q_len, d]; packed [total_q, heads, d].
-        k: [batch, kv_heads, n, d]; packed [total_k, kv_heads, d].
-        v: [batch, kv_heads, n, d_v]; packed [total_k, kv_heads, d_v].
-        packed: Which of the two.
+        q: [batch, heads, q_len, d].
+        k: [batch, kv_heads, n, d].
+        v: [batch, kv_heads, n, d_v].
         interpreted: Whether the kernel runs in Triton's interpreter, which takes CPU tensors.
     """
-    axes = "[total_{}, {}heads, d]" if packed else "[batch, {1}heads, {0}, d]"
     for name, x in (("q", q), ("k", k), ("v", v)):
-        wanted = axes.format(*(("q" if packed else "q_len", "") if name == "q" else ("k" if packed else "n", "kv_")))
+        wanted = "[batch, heads, q_len, d]" if name == "q" else "[batch, kv_heads, n, d]"
         if not isinstance(x, torch.Tensor):
             raise OperatorError(f"{function}: {name} must be a torch tensor {wanted}, got {type(x).__name__}")
-        if x.ndim != (3 if packed else 4):
+        if x.ndim != 4:
             raise OperatorError(f"{function}: {name} must be {wanted}, got shape {list(x.shape)}")
         if x.dtype not in DTYPES:
             raise OperatorError(
@@ -65,17 +63,17 @@ def check_tensors(function: str, q: Any, k: Any, v: Any, *, packed: bool, interp
             )
         if x.requires_grad and torch.is_grad_enabled():
             raise OperatorError(f"{function}: {name} requires gradients; pass {name}.detach() or use torch.no_grad()")
-    fault = _misfit(q, k, v, packed)
+    fault = _misfit(q, k, v)
     if fault is not None:
         raise OperatorError(f"{function}: {fault}, got q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
 
 
-def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, packed: bool) -> str | None:
+def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
     """What does not fit between q, k and v."""
     if v.shape[:-1] != k.shape[:-1]:
-        return f"k and v must agree in {'[total_k, kv_heads]' if packed else '[batch, kv_heads, n]'}"
-    if k.shape[-1] != q.shape[-1] or not (packed or k.shape[0] == q.shape[0]):
-        return f"q and k must agree in {'' if packed else 'batch and '}head dim"
+        return "k and v must agree in [batch, kv_heads, n]"
+    if k.shape[-1] != q.shape[-1] or k.shape[0] != q.shape[0]:
+        return "q and k must agree in batch and head dim"
     if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
         return "the heads of q must be a multiple of those of k and v"
     if k.dtype != v.dtype:

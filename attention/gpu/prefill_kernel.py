@@ -86,8 +86,6 @@ def prefill_kernel(
     out,
     lse,
     lengths,
-    cu_q,
-    cu_k,
     slopes,
     low,
     high,
@@ -142,24 +140,23 @@ def prefill_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Grid (blocks x pairs): one program per block of rows of a pair (batch entry or sequence, head).
+    """Grid (blocks x pairs): one program per block of rows of a pair (batch entry, head).
 
     Pointers that are None are not there. Strides are in elements; the last axes of q, k, v and out are dense.
 
     Args:
-        q: [batch, HEADS, q_len, D]; packed [total_q, HEADS, D] with q_batch 0.
-        k: [batch, HEADS / GROUP, n, D]; packed [total_k, HEADS / GROUP, D] with k_batch 0.
+        q: [batch, HEADS, q_len, D].
+        k: [batch, HEADS / GROUP, n, D].
         v: As k, DV.
-        out: float32 [batch, HEADS, q_len, DV]; packed [total_q, HEADS, DV].
-        lse: float32 [batch, HEADS, q_len]; packed [total_q, HEADS].
+        out: float32 [batch, HEADS, q_len, DV].
+        lse: float32 [batch, HEADS, q_len].
         lengths: int32 or int64 [batch]: keys that exist, at most n; None: n.
-        cu_q, cu_k: int32 [sequences + 1]: where the sequences begin, if packed.
         slopes: float32 [HEADS], ALiBi.
         low, high, queries, keys_at: int32, as in `Visits`: a row sees a key iff low <= keys_at <= high. low_batch and
             keys_at_batch are 0 where all entries have the same. None: positions are contiguous.
         visits: int32 [batch or 1, blocks, visit_blocks]: numbers of the blocks of keys to pass, with `low`.
         counts: int32 [batch or 1, blocks, 2]: how many of them all rows see, which come first; how many some see.
-        q_len: Rows of an entry; of the longest sequence, if packed.
+        q_len: Rows of an entry.
         offset: Position of the first query less that of the first key; not used if LAST: the queries are the last.
         window: As in Spec, if WINDOW.
         scale: As in Spec; above 0 if FOLDED, which is for scores without softcap and slopes.
@@ -176,27 +173,18 @@ def prefill_kernel(
     head = pair % HEADS
     kv_head = (head // GROUP).to(tl.int64)
 
-    if cu_q is not None:
-        q_from = tl.load(cu_q + entry).to(tl.int64)
-        rows_here = (tl.load(cu_q + entry + 1) - q_from).to(tl.int32)
-        k_from = tl.load(cu_k + entry).to(tl.int64)
-        keys_here = (tl.load(cu_k + entry + 1) - k_from).to(tl.int32)
-    else:
-        q_from = tl.full((), 0, tl.int64)
-        k_from = tl.full((), 0, tl.int64)
-        rows_here = q_len
-        keys_here = n
-        if lengths is not None:
-            keys_here = tl.minimum(tl.maximum(tl.load(lengths + entry), 0), n).to(tl.int32)
+    keys_here = n
+    if lengths is not None:
+        keys_here = tl.minimum(tl.maximum(tl.load(lengths + entry), 0), n).to(tl.int32)
     if LAST:
-        offset = keys_here - rows_here
+        offset = keys_here - q_len
 
     first_row = block * BLOCK_M
-    last_row = tl.minimum(first_row + BLOCK_M, rows_here) - 1
+    last_row = tl.minimum(first_row + BLOCK_M, q_len) - 1
     lanes = tl.arange(0, BLOCK_M)
     rows = first_row + lanes
-    ok = rows < rows_here
-    q_at = q + entry * q_batch + head.to(tl.int64) * q_head + (q_from + first_row) * q_row
+    ok = rows < q_len
+    q_at = q + entry * q_batch + head.to(tl.int64) * q_head + first_row.to(tl.int64) * q_row
     q0 = _operand(load_rows(q_at, lanes * q_row, ok, D, 0, D0, True), DOT, INTERPRETED)
     if D1 > 0:
         q1 = _operand(load_rows(q_at, lanes * q_row, ok, D, D0, D1, True), DOT, INTERPRETED)
@@ -228,16 +216,14 @@ def prefill_kernel(
         after_full = tl.maximum(full_block, tl.minimum(tl.maximum(full_to, 0) // BLOCK_N, end_block))
         full_count = after_full - full_block
         some_count = (full_block - first_block) + (end_block - after_full)
-        if first_row >= rows_here:  # of a sequence that is shorter than others
-            full_count, some_count = 0, 0
 
     factor = 1.0
     if FOLDED:
         factor = scale * LOG2_E
     if slopes is not None:
         slope = tl.load(slopes + head)
-    k_at = k + entry * k_batch + kv_head * k_head + k_from * k_key
-    v_at = v + entry * v_batch + kv_head * v_head + k_from * v_key
+    k_at = k + entry * k_batch + kv_head * k_head
+    v_at = v + entry * v_batch + kv_head * v_head
     key_lanes = tl.arange(0, BLOCK_N)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
@@ -308,7 +294,7 @@ def prefill_kernel(
     empty = total == 0  # NaN is not
     share = 1.0 / tl.where(empty, 1.0, total)
     written = tl.where(empty, float("-inf"), (top + tl.log2(tl.where(empty, 1.0, total))) * LN_2)
-    lse_at = lse + entry * lse_batch + head.to(tl.int64) * lse_head + (q_from + first_row) * lse_row + lanes * lse_row
+    lse_at = lse + entry * lse_batch + head.to(tl.int64) * lse_head + first_row.to(tl.int64) * lse_row + lanes * lse_row
     weight = tl.full((BLOCK_M,), 1.0, tl.float32)
     weight_before = weight
     if MERGE:
@@ -325,7 +311,7 @@ def prefill_kernel(
         merged = tl.maximum(before, written) + tl.log2(1.0 + lighter) * LN_2
         written = tl.where(nothing_before, written, tl.where(empty, before, merged))
     tl.store(lse_at, written, mask=ok)
-    out_at = out + entry * out_batch + head.to(tl.int64) * out_head + (q_from + first_row) * out_row
+    out_at = out + entry * out_batch + head.to(tl.int64) * out_head + first_row.to(tl.int64) * out_row
     _leave(out_at, lanes, out_row, ok, acc0 * share[:, None], empty, weight, weight_before, DV, 0, DV0, MERGE)
     if DV1 > 0:
         _leave(out_at, lanes, out_row, ok, acc1 * share[:, None], empty, weight, weight_before, DV, DV0, DV1, MERGE)

@@ -59,8 +59,8 @@ class Problem(NamedTuple):
 
 
 FORMS = ("plain", "full", "lists")
-"""Causal attention by contiguous positions, or all keys; with a window, softcap, slopes, lengths, packed sequences or a
-partial to merge onto too; with lists of blocks, for positions in any order."""
+"""Causal attention by contiguous positions, or all keys; with a window, softcap, slopes, lengths or a partial to merge
+onto too; with lists of blocks, for positions in any order."""
 FEW = 64
 """Queries for which a tile of 128 rows is halved, but for lists and for wide heads."""
 WIDTHS = (64, 128, 192, 256, 512)

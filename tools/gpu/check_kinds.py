@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from check_draw import Problem, draw, latent
 from attention import Partial, Spec, bench, merge_states
 from attention.gpu import local_partial
 from attention.gpu.decode import decode_partial
-from attention.gpu.prefill import prefill_packed, prefill_partial
+from attention.gpu.prefill import prefill_partial
 from attention.kernels.gpu_states import merge_on_device
 from attention.visibility import Masking
 from topocomm import OperatorError
@@ -102,32 +101,6 @@ def _prefill(rng: np.random.Generator, card: Card) -> Found:
         return prefill_partial(problem.q, problem.k, problem.v, spec=problem.spec, **problem.where)
 
     return _compared(card, "prefill", problem, run, rounded(card, problem.v), graph=bool(rng.random() < 0.3))
-
-
-def _packed(rng: np.random.Generator, card: Card) -> Found:
-    """Sequences one after the other; the formula takes each alone."""
-    whole = draw(rng, card, decoding=False)
-    whole.where = {}
-    q, k, v = (x[0].transpose(0, 1).contiguous() for x in (whole.q, whole.k, whole.v))
-    if torch.isnan(k).any():
-        q, k, v = (torch.nan_to_num(x) for x in (q, k, v))
-    count = int(rng.integers(1, 5))
-    cuts = [np.sort(np.append(rng.integers(0, len(x) + 1, count - 1), [0, len(x)])) for x in (q, k)]
-    cu_q, cu_k = (torch.from_numpy(one.astype(np.int32)).to(card.place) for one in cuts)
-
-    def run() -> Partial:
-        return prefill_packed(q, k, v, cu_q, cu_k, spec=whole.spec, longest_q=len(q))
-
-    parts = []
-    for (q_from, q_to), (k_from, k_to) in zip(*map(pairwise, cuts), strict=True):
-        rows = slice(int(q_from), int(q_to)), slice(int(k_from), int(k_to))
-        arrays = [x[at].transpose(0, 1)[None] for x, at in ((q, rows[0]), (k, rows[1]), (v, rows[1]))]
-        parts.append(Problem(arrays[0], arrays[1], arrays[2], whole.spec, {}, (k, v)).formula())
-    exact = Partial(
-        *(np.concatenate([np.moveaxis(np.asarray(part[side])[0], 1, 0) for part in parts]) for side in (0, 1))
-    )
-    what = f"{whole.what}, {count} sequences"
-    return _judged(card, Found("packed", what), run, exact, None, _scale(v), rounded(card, v))
 
 
 def _merging(rng: np.random.Generator, card: Card) -> Found:
@@ -283,7 +256,6 @@ def _scale(v: torch.Tensor) -> float:
 KINDS: dict[str, Callable[[np.random.Generator, Card], Found]] = {
     "decode": _decode,
     "prefill": _prefill,
-    "packed": _packed,
     "merging": _merging,
     "states": _states,
     "local_attention": _seam,

@@ -14,7 +14,7 @@ from check_kinds import Found
 from results import first_line
 from workers import MOST, work_through
 
-ODDS = {"decode": 5, "prefill": 3, "packed": 1, "merging": 2, "states": 1, "local_attention": 2}
+ODDS = {"decode": 5, "prefill": 4, "merging": 2, "states": 1, "local_attention": 2}
 
 
 def one(card: Card, index: int) -> Found:

@@ -15,7 +15,6 @@ HEAD_DIMS = {
     "fp32": ((64, 64), (128, 128), (256, 256), (512, 512)),
 }
 LISTS = ("low", "high", "queries", "keys_at", "visits", "counts")
-PACKED = ("cu_q", "cu_k")
 
 
 class Case(NamedTuple):
@@ -25,8 +24,7 @@ class Case(NamedTuple):
         causal, window: As in Spec.
         bent: With softcap and slopes.
         lists: With positions in any order.
-        packed: Sequences one after the other.
-        lengths: With kv_lengths.
+        lengths: With kv_lengths, the queries at their ends.
         merge: Onto a partial that is there.
     """
 
@@ -34,20 +32,19 @@ class Case(NamedTuple):
     window: bool = False
     bent: bool = False
     lists: bool = False
-    packed: bool = False
     lengths: bool = False
     merge: bool = False
 
     @property
     def form(self) -> str:
         """To the table."""
-        full = self.window or self.bent or self.packed or self.lengths or self.merge
+        full = self.window or self.bent or self.lengths or self.merge
         return "lists" if self.lists else "full" if full else "plain"
 
 
 CASES = {
     "causal": Case(causal=True),
-    "window, packed, merged": Case(causal=True, window=True, packed=True, merge=True),
+    "window, merged": Case(causal=True, window=True, merge=True),
     "softcap, slopes, lengths, merged": Case(causal=True, bent=True, lengths=True, merge=True),
     "lists, softcap, slopes, merged": Case(lists=True, bent=True, merge=True),
 }
@@ -56,7 +53,7 @@ PLAIN = {"all keys": Case(), "causal": CASES["causal"], "lists": Case(lists=True
 
 
 def prefill_configs(arch: str) -> Iterator[Config]:
-    """The configurations for one arch: every problem of the table, plain, packed and merged, with all features."""
+    """The configurations for one arch: every problem of the table, plain and merged, with all features."""
     for dtype, dims in HEAD_DIMS.items():
         for d, d_v in dims:
             for name, case in CASES.items():
@@ -83,14 +80,14 @@ def _config(arch: str, dtype: str, dims: tuple[int, int], name: str, case: Case,
     dot = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}[dtype]
     constants: dict[str, Any] = {
         "HEADS": 32, "GROUP": 4, "D": d, "D0": d0, "D1": d1, "DV": d_v, "DV0": dv0, "DV1": dv1,
-        "CAUSAL": case.causal, "WINDOW": case.window, "SOFTCAP": case.bent, "LAST": case.packed,
+        "CAUSAL": case.causal, "WINDOW": case.window, "SOFTCAP": case.bent, "LAST": case.lengths,
         "FOLDED": not case.bent, "MERGE": case.merge, "DOT": dot, "INTERPRETED": False, "BLOCK_M": tile.rows,
         "BLOCK_N": tile.keys,
     }  # fmt: skip
     kinds = dict.fromkeys(("q", "k", "v"), f"*{dtype}") | dict.fromkeys(("out", "lse"), "*fp32")
     kinds |= dict.fromkeys(("scale", "softcap"), "fp32")
     given = {"lengths": case.lengths, "slopes": case.bent}
-    given |= dict.fromkeys(LISTS, case.lists) | dict.fromkeys(PACKED, case.packed)
+    given |= dict.fromkeys(LISTS, case.lists)
     types = {"lengths": "*i64", "slopes": "*fp32"}
     for argument, there in given.items():
         if there:

@@ -14,7 +14,8 @@ from topocomm.doctor.anonymous import anonymous
 from topocomm.doctor.checks import check_machine
 from topocomm.doctor.examine import Examined, can_join, check_alone, check_process, check_ranks, library_name
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.report import Here, findings_text, report_text, ways_section
+from topocomm.doctor.registered import registered_sections
+from topocomm.doctor.report import Here, findings_text, report_text, section_text, ways_section
 from topocomm.errors import TopocommError
 from topocomm.topology.model import Topology
 
@@ -73,11 +74,13 @@ def _here(args: argparse.Namespace) -> tuple[Examined, Topology | None]:
 
 
 def _text(args: argparse.Namespace, examined: Examined, topology: Topology | None, *, given: bool) -> str:
+    sections = [] if given else registered_sections()
     if not args.report:
-        return findings_text(examined.findings) + (ways_section(examined.ways) if examined.ways else "")
+        ways = ways_section(examined.ways) if examined.ways else ""
+        return findings_text(examined.findings) + ways + "".join(section_text(*section) for section in sections)
     names = anonymous(topology, os.environ, _inputs(args))
     here = None if given else Here(os.environ, library_name())
-    return report_text(examined.findings, topology, names, here=here, ways=examined.ways)
+    return report_text(examined.findings, topology, names, here=here, ways=examined.ways, sections=sections)
 
 
 def _inputs(args: argparse.Namespace) -> Sequence[str]:

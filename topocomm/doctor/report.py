@@ -12,6 +12,7 @@ from topocomm.bench.facts import processor, versions
 from topocomm.doctor.anonymous import OF_WHAT, Anonymous
 from topocomm.doctor.finding import Environment, Finding
 from topocomm.doctor.pair_matrix import pair_matrices
+from topocomm.doctor.registered import Section
 from topocomm.topology.draw.text import render, to_ascii
 from topocomm.topology.model import Topology
 
@@ -55,6 +56,17 @@ def ways_section(ways: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in ("", "Which transport an allreduce of float32 sums takes here", *ways))
 
 
+def section_text(title: str, lines: Sequence[str]) -> str:
+    """What a package has the doctor say: a title and its lines, cut to the width with what goes on further in."""
+    cut: list[str] = []
+    for line in lines:
+        margin = " " * (len(line) - len(line.lstrip()))
+        cut += textwrap.wrap(
+            line, WIDTH, subsequent_indent=f"{margin}    ", drop_whitespace=True, break_on_hyphens=False
+        )
+    return "".join(f"{line}\n" for line in ("", title, *cut))
+
+
 def report_text(
     findings: Sequence[Finding],
     topology: Topology | None,
@@ -62,6 +74,7 @@ def report_text(
     *,
     here: Here | None = None,
     ways: Sequence[str] = (),
+    sections: Sequence[Section] = (),
 ) -> str:
     """One block of plain text to paste into a bug report: what was found, on what, without names and addresses.
 
@@ -71,6 +84,7 @@ def report_text(
         names: What is left out.
         here: Of the process, where the report is about this machine.
         ways: Lines on transports.
+        sections: What packages say.
     """
     head = f"Anonymised: it has no {OF_WHAT}. Device names, versions and settings are left: read it before you post it."
     parts = ["topocomm doctor --report", *textwrap.wrap(head, WIDTH), "", *_versions(here, names.text)]
@@ -80,6 +94,7 @@ def report_text(
     parts += ["", "Findings", findings_text(_renamed(told, topology, names)).rstrip("\n")]
     if ways:
         parts.append(names.text(ways_section(ways)).rstrip("\n"))
+    parts += [names.text(section_text(*section)).rstrip("\n") for section in sections]
     if topology is not None:
         plain = names.topology(topology)
         screen = render(plain, next_command="").partition("\nNext:")[0]

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from attention import Partial, Spec, merge_states
-from attention.gpu.prefill import prefill_packed, prefill_partial
+from attention.gpu.prefill import prefill_partial
 from tests.attention.gpu.prefill_cases import assert_partial, expected, tensors, use_tile
 
 pytestmark = pytest.mark.long
@@ -90,15 +90,3 @@ def test_into_parts_of_larger_arrays():
     assert_partial(clone(part), expected(q, k, v, spec=CAUSAL), v)
     assert int(whole.out.isnan().sum()) == whole.out.numel() - part.out.numel()
     assert int(whole.lse.isnan().sum()) == whole.lse.numel() - part.lse.numel()
-
-
-def test_packed_sequences():
-    q, k, v = (x[0].transpose(0, 1).contiguous() for x in tensors(1, 1, 2, 45, 70, 16))
-    begins = torch.tensor([0, 0, 17, 45]), torch.tensor([0, 30, 30, 70])
-    alone = prefill_packed(q, k, v, *begins)
-    before = Partial(torch.ones_like(alone.out), torch.ones_like(alone.lse))
-    both = merge_states([before.out, alone.out], [before.lse, alone.lse])
-    got = prefill_packed(q, k, v, *begins, merge_into=before)
-    torch.testing.assert_close(got.out, both.out, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(got.lse, both.lse, rtol=3e-7, atol=1e-6)
-    assert torch.equal(got.out[:17], torch.ones_like(got.out[:17]))  # its sequence has no keys

@@ -11,8 +11,8 @@ import torch
 from attention import Partial
 from tests.tools.gpu.running import parts_of, run, table, wrong
 
-OF_EACH_KIND = ("0", "1", "8", "11", "12", "13", "24")
-KINDS = ["decode", "folds", "local_attention", "merging", "packed", "prefill", "states"]
+OF_EACH_KIND = ("0", "1", "8", "11", "13", "24")
+KINDS = ["decode", "folds", "local_attention", "merging", "prefill", "states"]
 MISSING = "numba mpi4py cupy transformers"
 
 

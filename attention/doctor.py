@@ -1,0 +1,65 @@
+"""What `topocomm doctor` says of attention: which kernel each kind of call gets on this machine, and why.
+
+Found by the entry-point group `topocomm.doctor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from attention.local.choice import Call, Choice, Machine, choose
+
+TITLE = "Which kernel attends a shard of keys here (attention.local_attention)"
+FIRST = Call("cpu", ("bfloat16", "bfloat16"), 1, 32, 8, 1, 65536, 128, 128)
+"""A token of a model with 32 heads of 128 over 8 key heads, after 64k others."""
+PROMPT = replace(FIRST, q_len=4096, n=4096, seen="square")
+CALLS: dict[str, Call] = {
+    "decode": FIRST,
+    "decode, batch of 8": replace(FIRST, batch=8),
+    'decode, exact="float32"': replace(FIRST, exact=True),
+    "decode, pages or lengths": replace(FIRST, features=frozenset({"kv_lengths", "block_tables"})),
+    "decode, latents (MLA)": replace(FIRST, heads=128, kv_heads=1, d=576, d_v=512, latents=True),
+    "prompt": PROMPT,
+    'prompt, exact="float32"': replace(PROMPT, exact=True),
+    "prompt, any positions": replace(PROMPT, features=frozenset({"positions"})),
+    "prompt, merged (ring)": replace(PROMPT, features=frozenset({"merge"})),
+}
+"""The calls shown, in bfloat16; those that are merged on the CPU are merged by a kernel of their own."""
+CPU_LEAVES_OUT = ("prompt, merged (ring)",)
+
+
+def sections() -> list[tuple[str, Sequence[str]]]:
+    """What is to be printed: a title, and lines, for the CPU and for every kind of GPU."""
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        return [(TITLE, ["torch is not installed: pip install 'topocomm[attention]'"])]
+    return [(TITLE, [line for machine in machines() for line in lines_of(machine)])]
+
+
+def machines() -> list[Machine]:
+    """The CPU, and one GPU of each kind."""
+    import torch
+
+    from attention.local.machine import machine_of
+
+    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    gpus = {there.name: there for there in (machine_of(device, gpu=True) for device in devices)}
+    return [machine_of(torch.device("cpu"), gpu=False), *gpus.values()]
+
+
+def lines_of(machine: Machine) -> list[str]:
+    """A line for each kind of call: the kernel, why it, and why not those before it."""
+    lines = [f"{machine.name}:"]
+    for name, call in CALLS.items():
+        if machine.device == "cpu" and name in CPU_LEAVES_OUT:
+            continue
+        found = choose(replace(call, device=machine.device), machine)
+        lines.append(f"  {name:25} {found.row.name:17} {found.row.reason}{_passed(found)}")
+    return lines
+
+
+def _passed(found: Choice) -> str:
+    """Why each kernel before the chosen one was not."""
+    return "".join(f"; {name}: {why}" for name, why in found.passed)
