@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from attention.local.choice import Call, Choice, Machine, choose
+from attention.local.choice import TABLE, Call, Machine, choose, unusable
 
 TITLE = "Which kernel attends a shard of keys here (attention.local_attention)"
 FIRST = Call("cpu", ("bfloat16", "bfloat16"), 1, 32, 8, 1, 65536, 128, 128)
@@ -27,6 +27,8 @@ CALLS: dict[str, Call] = {
 }
 """The calls shown, in bfloat16; those that are merged on the CPU are merged by a kernel of their own."""
 CPU_LEAVES_OUT = ("prompt, merged (ring)",)
+OTHERS = {row.name for row in TABLE if row.rounds}
+"""The kernels of other libraries."""
 
 
 def sections() -> list[tuple[str, Sequence[str]]]:
@@ -50,16 +52,15 @@ def machines() -> list[Machine]:
 
 
 def lines_of(machine: Machine) -> list[str]:
-    """A line for each kind of call: the kernel, why it, and why not those before it."""
-    lines = [f"{machine.name}:"]
+    """The kernel of each kind of call, with what kept the libraries that are here from it; then what is chosen why."""
+    absent = {row.name: why for row in TABLE if row.device == machine.device and (why := unusable(row, machine))}
+    lines, chosen = [f"{machine.name}:"], []
     for name, call in CALLS.items():
         if machine.device == "cpu" and name in CPU_LEAVES_OUT:
             continue
         found = choose(replace(call, device=machine.device), machine)
-        lines.append(f"  {name:25} {found.row.name:17} {found.row.reason}{_passed(found)}")
-    return lines
-
-
-def _passed(found: Choice) -> str:
-    """Why each kernel before the chosen one was not."""
-    return "".join(f"; {name}: {why}" for name, why in found.passed)
+        kept = [f"{other}: {why}" for other, why in found.passed if other in OTHERS and other not in absent]
+        lines.append(f"  {name:25} {found.row.name:17} {'; '.join(kept)}".rstrip())
+        chosen.append(found.row)
+    lines += [f"  {name}, never: {why}" for name, why in absent.items()]
+    return lines + [f"  {row.name}: {row.reason}" for row in dict.fromkeys(chosen)]

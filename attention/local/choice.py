@@ -24,15 +24,15 @@ FEW_QUERIES = 16
 
 FEATURES = {
     "positions": "positions other than those of queries at the end of their keys",
-    "window": "a window",
+    "window": "window",
     "softcap": "softcap",
     "alibi_slopes": "slopes",
     "kv_mask": "kv_mask",
     "kv_lengths": "kv_lengths: what lies beyond them may be NaN, which it would spread",
     "block_tables": "pages",
-    "merge": "a merge onto another partial in the same launch",
+    "merge": "partial to merge onto",
     "between": "messages that move meanwhile",
-    "strided": "a last axis with gaps",
+    "strided": "last axis with gaps",
     "unaligned": "memory that does not begin every row at a multiple of 16 bytes",
     "apart": "keys and values of different strides",
 }
@@ -276,6 +276,11 @@ def choose(call: Call, machine: Machine, *, skip: frozenset[str] = frozenset()) 
 def refusal(row: Row, call: Call, machine: Machine) -> str | None:
     """Why a kernel does not take a call on a machine; None: it does."""
     return next(chain(_of_the_machine(row, machine), _of_the_sizes(row, call), _of_the_call(row, call)), None)
+
+
+def unusable(row: Row, machine: Machine) -> str | None:
+    """Why a kernel takes no call at all on a machine; None: it takes some."""
+    return next(_of_the_machine(row, machine), None)
 
 
 def _of_the_machine(row: Row, machine: Machine) -> Iterator[str]:

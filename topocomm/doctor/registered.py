@@ -22,6 +22,6 @@ def registered_sections() -> list[Section]:
     for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
         try:
             found += entry.load().sections()
-        except (ImportError, AttributeError) as error:
-            found.append((entry.name, [f"cannot load {entry.value}: {error}"]))
+        except (ImportError, AttributeError, OSError, RuntimeError) as error:  # what broken drivers raise, too
+            found.append((entry.name, [f"{entry.value} has nothing to say: {type(error).__name__}: {error}"]))
     return found

@@ -1,0 +1,87 @@
+"""What `topocomm doctor` says of attention."""
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from attention import doctor
+from attention.doctor import lines_of, sections
+from attention.local.choice import Machine
+from topocomm.doctor.registered import GROUP
+from topocomm.doctor.report import WIDTH, section_text
+
+H100 = Machine("cuda", "NVIDIA H100", (9, 0), {"flashinfer": "flashinfer is not installed"})
+
+
+def kernels(lines):
+    """By kind of call, the kernel and what is said of others."""
+    return {
+        line[2:27].strip(): (line[28:45].strip(), line[46:]) for line in lines if line[2:27].strip() in doctor.CALLS
+    }
+
+
+def test_a_card_with_flash_attention_3():
+    found = kernels(lines_of(H100))
+    assert list(found) == list(doctor.CALLS)
+    assert {name: kernel for name, (kernel, _) in found.items()} == {
+        "decode": "FlashAttention-3",
+        "decode, batch of 8": "FlashAttention-3",
+        'decode, exact="float32"': "decode kernel",
+        "decode, pages or lengths": "decode kernel",
+        "decode, latents (MLA)": "FlashAttention-3",
+        "prompt": "FlashAttention-3",
+        'prompt, exact="float32"': "prefill kernel",
+        "prompt, any positions": "prefill kernel",
+        "prompt, merged (ring)": "prefill kernel",
+    }
+    rounded = "FlashAttention-3: rounds out to bfloat16; cuDNN: rounds out to bfloat16"
+    assert found['prompt, exact="float32"'][1] == rounded
+    assert "  FlashInfer, never: flashinfer is not installed" in lines_of(H100)
+
+
+def test_a_card_with_torch_alone():
+    missing = {name: f"{name} is not installed" for name in ("flash_attn_interface", "flashinfer")}
+    lines = lines_of(Machine("cuda", "NVIDIA A100", (8, 0), missing))
+    found = kernels(lines)
+    assert found["prompt"][0] == "cuDNN"
+    assert found["decode"] == ("decode kernel", "cuDNN: is for 17 queries and more")
+    assert "  FlashAttention-3, never: flash_attn_interface is not installed" in lines
+    assert any(line.startswith("  cuDNN: comes with torch") for line in lines)
+
+
+def test_this_machine():
+    ((title, lines),) = sections()
+    assert "attention.local_attention" in title
+    assert lines[0] == "CPU:" and kernels(lines)["prompt"][0] == "torch flash, CPU"
+    text = section_text(title, lines)
+    assert all(len(line) <= WIDTH for line in text.splitlines()) and text.isascii()
+
+
+def test_without_torch(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert sections()[0][1] == ["torch is not installed: pip install 'topocomm[attention]'"]
+
+
+def test_one_gpu_of_each_kind(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    names = {0: "H100", 1: "H100", 2: "A100"}
+    monkeypatch.setattr(
+        "attention.local.machine.machine_of",
+        lambda device, *, gpu: Machine("cuda", names[device.index]) if gpu else Machine("cpu", "CPU"),
+    )
+    assert [machine.name for machine in doctor.machines()] == ["CPU", "H100", "A100"]
+
+
+def test_it_is_registered():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    (module,) = project["entry-points"][GROUP].values()
+    assert import_module(module) is doctor
+
+
+@pytest.mark.parametrize("name", doctor.CALLS)
+def test_calls_on_the_cpu(name):
+    found = kernels(lines_of(Machine("cpu", "CPU")))
+    assert (name in found) == (name not in doctor.CPU_LEAVES_OUT)
