@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -33,9 +34,10 @@ def machine_of(device: torch.device, *, gpu: bool) -> Machine:
         interpreted = "kernels run in Triton's interpreter here"
         return Machine("cuda", "Triton's interpreter", None, missing | {"cuDNN": interpreted})
     properties = torch.cuda.get_device_properties(device)
-    if not torch.backends.cudnn.is_available():
+    backends: Any = torch.backends
+    if torch.version.hip is not None or not backends.cudnn.is_available():
         missing["cuDNN"] = "this torch has no cuDNN"
-    elif not torch.backends.cuda.cudnn_sdp_enabled():
+    elif not backends.cuda.cudnn_sdp_enabled():
         missing["cuDNN"] = "switched off by torch.backends.cuda.enable_cudnn_sdp(False)"
     capability = None if torch.version.hip is not None else (properties.major, properties.minor)
     return Machine("cuda", properties.name, capability, missing)

@@ -1,0 +1,61 @@
+"""What is asked of a machine, with torch's answers of one that is not here."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attention.local import machine
+from attention.local.choice import CUDNN, FLASH_3, PREFILL, Call, choose
+
+PROMPT = Call("cuda", ("bfloat16",) * 2, 1, 32, 8, 512, 512, 128, 128, "square")
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """A GPU of this name and capability, with these modules installed."""
+
+    def put(name, capability, *, modules=(), hip=None, cudnn=True, enabled=True):
+        properties = SimpleNamespace(name=name, major=capability[0], minor=capability[1])
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: cudnn)
+        monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: enabled)
+        monkeypatch.setattr(machine, "find_spec", lambda module: True if module in modules else None)
+        return machine.machine_of.__wrapped__(GPU, gpu=True)
+
+    return put
+
+
+def test_a_card_with_everything(card):
+    here = card("H100", (9, 0), modules=("flash_attn_interface", "flashinfer", "triton", "numba"))
+    assert (here.device, here.name, here.capability, dict(here.missing)) == ("cuda", "H100", (9, 0), {})
+    assert choose(PROMPT, here).row.name == FLASH_3
+
+
+@pytest.mark.parametrize(
+    ("options", "chosen", "why"),
+    [
+        ({}, CUDNN, None),
+        ({"enabled": False}, PREFILL, "switched off by torch.backends.cuda.enable_cudnn_sdp(False)"),
+        ({"cudnn": False}, PREFILL, "this torch has no cuDNN"),
+        ({"hip": "6.4"}, PREFILL, "this torch has no cuDNN"),
+    ],
+    ids=str,
+)
+def test_what_is_missing_has_a_reason(card, options, chosen, why):
+    here = card("GPU", (9, 0), modules=("triton",), **options)
+    assert here.missing.get("cuDNN") == why
+    assert here.missing["flashinfer"] == "flashinfer is not installed"
+    assert here.missing["flash_attn_interface"] == "flash_attn_interface is not installed"
+    assert here.capability == (None if "hip" in options else (9, 0))
+    assert choose(PROMPT, here).row.name == chosen
+
+
+def test_host_memory():
+    here = machine.machine_of(torch.device("cpu"), gpu=False)
+    assert (here.device, here.capability) == ("cpu", None) and "torch" not in here.missing
+    played = machine.machine_of(torch.device("cpu"), gpu=True)  # kernels in Triton's interpreter
+    assert played.device == "cuda" and played.capability is None
+    assert choose(PROMPT, played).row.name == PREFILL
