@@ -80,8 +80,9 @@ def tree_decode(  # noqa: PLR0913
             ShardMap(comm.size), which deals blocks of 16 tokens to 64 virtual shards in turn.
         result: "all": every rank gets all heads. "heads": rank r gets the heads from r heads // P to
             (r + 1) heads // P, by a reduce-scatter that sends half as much; for a next step that is sharded by heads.
-        wire: "float32"; or "bfloat16": `out` is rounded once on its way, and sent to all ranks in one step that every
-            rank folds in float32; lse is float32 always.
+        wire: "float32": partials are those of `local_attention(exact="float32")`, and nothing rounds them on their
+            way. "bfloat16": `out` is rounded once, and sent to all ranks in one step that every rank folds in float32;
+            so any kernel may attend the shards. lse is float32 always.
         verify: True: in one call of 64 one head, another each time, is computed again in float64, and what must hold
             of all heads is checked, see `attention.verifying`; an integer: in one call of so many.
         return_lse: Return Partial(out, lse) instead of out.
