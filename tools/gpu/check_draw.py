@@ -72,7 +72,7 @@ class Problem:
             if isinstance(where.get(name), int):
                 where[name] = where[name] + torch.arange(count)
         q, k, v = (x.cpu().to(self.k.dtype) for x in (self.q, self.k, self.v))
-        return local_attention(q, k, v, spec=self.spec, **where)
+        return local_attention(q, k, v, spec=self.spec, exact="float32", **where)
 
 
 def draw(rng: np.random.Generator, card: Card, *, decoding: bool) -> Problem:
