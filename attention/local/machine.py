@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +17,9 @@ from attention.local.choice import Machine
 
 FLASH_3_MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface")
 """Where FlashAttention-3 is, by the way it was installed: built from its directory `hopper`, or packaged."""
+FLASH_3_CALL = ("flash_attn_func", ("softmax_scale", "causal", "qv", "num_splits", "return_attn_probs"))
+"""What is called, and with what: return_attn_probs came in September 2025, before lse was always returned."""
+FLASHINFER_CALL = ("single_prefill_with_kv_cache", ("causal", "kv_layout", "sm_scale", "backend", "return_lse"))
 MODULES = {"flashinfer": ("flashinfer",), "triton": ("triton",), "numba": ("numba",)}
 
 
@@ -28,7 +36,8 @@ def machine_of(device: torch.device, *, gpu: bool) -> Machine:
         if not has_grouped_heads():
             missing["torch"] = "this torch's kernel has no grouped heads"
         return Machine("cpu", "CPU", None, missing)
-    if module(FLASH_3_MODULES) is None:
+    flash3 = module(FLASH_3_MODULES)
+    if flash3 is None:
         missing["flash_attn_interface"] = "flash_attn_interface is not installed"
     if device.type != "cuda":
         interpreted = "kernels run in Triton's interpreter here"
@@ -39,8 +48,35 @@ def machine_of(device: torch.device, *, gpu: bool) -> Machine:
         missing["cuDNN"] = "this torch has no cuDNN"
     elif not backends.cuda.cudnn_sdp_enabled():
         missing["cuDNN"] = "switched off by torch.backends.cuda.enable_cudnn_sdp(False)"
-    capability = None if torch.version.hip is not None else (properties.major, properties.minor)
-    return Machine("cuda", properties.name, capability, missing)
+    if torch.version.hip is not None:
+        return Machine("cuda", properties.name, None, missing)
+    faults = {"flash_attn_interface": None if flash3 is None else fault_of(flash3, *FLASH_3_CALL)}
+    if "flashinfer" not in missing:
+        faults["flashinfer"] = fault_of("flashinfer", *FLASHINFER_CALL) or _cannot_compile()
+    missing |= {name: fault for name, fault in faults.items() if fault is not None}
+    return Machine("cuda", properties.name, (properties.major, properties.minor), missing)
+
+
+def fault_of(name: str, function: str, arguments: tuple[str, ...]) -> str | None:
+    """Why a library that is installed cannot be called as it is here; None: it can. It is imported.
+
+    A build for another torch is found here, and not in the first call that chooses it.
+    """
+    try:
+        called = getattr(import_module(name), function)
+    except (ImportError, AttributeError, OSError, RuntimeError) as error:
+        said = str(error).partition("\n")[0]
+        return f"{name} is installed but cannot be loaded: {said}"
+    lacking = [argument for argument in arguments if argument not in signature(called).parameters]
+    return f"{name} is another release: its {function} has no {', '.join(lacking)}" if lacking else None
+
+
+def _cannot_compile() -> str | None:
+    """FlashInfer compiles its kernels at their first call, unless they were brought along compiled."""
+    found = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or shutil.which("nvcc")
+    if found or Path("/usr/local/cuda/bin/nvcc").exists() or module(("flashinfer_jit_cache",)) is not None:
+        return None
+    return "flashinfer has neither compiled kernels (flashinfer-jit-cache) nor an nvcc to compile them"
 
 
 @cache

@@ -12,7 +12,6 @@ import torch
 import attention.local.cpu
 from attention import Spec, gpu, reference_attention
 from attention.gpu import where
-from attention.local import machine
 from attention.local.choice import Machine
 
 H100 = Machine("cuda", "NVIDIA H100", (9, 0))
@@ -174,6 +173,3 @@ class OursError(Exception):
 
 def _ours(*arguments, **options):
     raise OursError
-
-
-assert machine.FLASH_3_MODULES[0] == "flash_attn_interface"
