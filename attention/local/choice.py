@@ -101,6 +101,8 @@ class HeadDims(NamedTuple):
     equal: bool = False
     latents: bool = False
     """The values must be the first columns of the keys."""
+    sixteen_bits: bool = False
+    """The queries must be in 16 bits."""
 
     def take(self, call: Call) -> bool:
         """Whether a call has such widths."""
@@ -108,7 +110,8 @@ class HeadDims(NamedTuple):
             low <= size <= high and size % self.of == 0
             for size, (low, high) in ((call.d, self.d), (call.d_v, self.d_v))
         )
-        return fits and (call.d == call.d_v or not self.equal) and (call.latents or not self.latents)
+        narrow = call.dtypes[0] in SIXTEEN_BITS or not self.sixteen_bits
+        return fits and narrow and (call.d == call.d_v or not self.equal) and (call.latents or not self.latents)
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,7 @@ TABLE: tuple[Row, ...] = (
         "float32 partials; pages, lengths and positions as they are; one launch that writes into the send buffer",
         library="triton",
         queries=(1, FEW_QUERIES),
-        head_dims=(HeadDims((1, 576), (1, 576)),),  # of float32 256: attention.gpu says so
+        head_dims=(HeadDims((1, 256), (1, 256)), HeadDims((1, 576), (1, 576), sixteen_bits=True)),
         features=ANYTHING - {"merge", "strided"},
     ),
     Row(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attention import Spec
+from attention import Spec, gpu
 from attention.arrays import check_inputs
 from attention.local.calls import call_of, call_of_inputs, well_formed
 from attention.local.choice import (
@@ -116,7 +116,7 @@ def takes(name, call, machine):
         if "triton" in machine.missing:
             return False
         if name == DECODE:
-            few = 1 <= call.q_len <= 16 and max(call.d, call.d_v) <= 576
+            few = 1 <= call.q_len <= 16 and max(call.d, call.d_v) <= (576 if sixteen else 256)
             return few and one_dtype and not asked & {"merge", "strided"}
         return max(call.d, call.d_v) <= 512 and "block_tables" not in asked
     if name == ROWS:
@@ -182,6 +182,17 @@ def test_every_row_can_be_chosen():
     """A kernel that no call on any machine gets has no place in the table."""
     chosen = {choose(call, here).row.name for here in MACHINES for call in calls(here)}
     assert chosen == {row.name for row in TABLE}
+
+
+def test_the_widest_heads_of_our_kernels():
+    widest = {
+        dtype: max(dims.d[1] for dims in row.head_dims if dtype == 2 or not dims.sixteen_bits)
+        for dtype in (2, 4)
+        for row in TABLE
+        if row.name == DECODE
+    }
+    assert widest == gpu.DECODE_WIDEST
+    assert next(row for row in TABLE if row.name == DECODE).queries == (1, gpu.DECODE_QUERIES)
 
 
 def arrays(q_len=3, n=40, d=64, d_v=64, dtype=torch.bfloat16):
