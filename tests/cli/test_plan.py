@@ -225,6 +225,18 @@ def test_other_formats_are_one_document(capsys, form):
     assert run(capsys, *SMALL, "--format", form)[1] == out
 
 
+def test_the_runtime_of_a_program_can_be_named(capsys):
+    words = (*H100, "--collective", "reduce_scatter", "--bytes", "4096", "--format", "msccl-xml")
+    spelled = {
+        name: ElementTree.fromstring(run(capsys, *words, "--runtime", name)[1]).get("coll")
+        for name in ("rccl", "azure", "msccl")
+    }
+    assert spelled == {"rccl": "reducescatter", "azure": "reducescatter", "msccl": "reduce_scatter"}
+    assert run(capsys, *words)[1] == run(capsys, *words, "--runtime", "azure")[1]
+    said = refused(capsys, *H100, "--bytes", "4096", "--runtime", "rccl")
+    assert "--runtime rccl goes with --format msccl-xml only" in said
+
+
 @pytest.mark.parametrize("form", ["msccl-xml", "mscclpp-json"])
 def test_programs_for_gpu_runtimes_are_for_sums(capsys, form):
     words = (*H100, "--bytes", "5160", "--operator", "attention.logsumexp", "--format", form)

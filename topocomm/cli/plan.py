@@ -24,6 +24,7 @@ from topocomm.planning.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
 from topocomm.planning.compare import defect, ranked
 from topocomm.planning.crossover import Size, crossover_document, crossover_text
+from topocomm.planning.formats.msccl_runtimes import RUNTIMES
 from topocomm.planning.in_network import in_network_notes
 from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
@@ -77,6 +78,12 @@ def add_parser(subparsers: Any) -> None:
         default="text",
         help="default text; msccl-xml and mscclpp-json are programs for those runtimes (sums on GPUs), svg a picture",
     )
+    parser.add_argument(
+        "--runtime",
+        choices=tuple(RUNTIMES),
+        help="what reads the msccl-xml: RCCL (default where xGMI joins the GPUs), Azure/msccl-executor-nccl (default "
+        "elsewhere) or microsoft/msccl",
+    )
     parser.set_defaults(run=run)
 
 
@@ -98,6 +105,8 @@ def _rare_collection() -> Iterator[None]:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.runtime is not None and args.format != "msccl-xml":
+        raise PlanError(f"--runtime {args.runtime} goes with --format msccl-xml only: no other format is for a runtime")
     whole = _with_launches(read_job(args), args.launch_us)
     if not speaks():
         return 0
@@ -114,7 +123,7 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     if cost:
         print(cost, file=sys.stderr)
-    write_result(_written(args.format, chosen, topology), None)
+    write_result(_written(args.format, chosen, topology, args.runtime), None)
     return 0
 
 
@@ -145,12 +154,12 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
     return operator, f"a row of this plan has {own:g} B, one of {operator.name} as it is planned here {row_bytes} B"
 
 
-def _written(form: str, plan: Plan, topology: Topology) -> str:
+def _written(form: str, plan: Plan, topology: Topology, runtime: str | None) -> str:
     """The plan in a format other than text, ending in a newline."""
     if form == "msccl-xml":
         from topocomm.planning.formats.msccl_xml import dumps as msccl_xml
 
-        return msccl_xml(plan, topology)
+        return msccl_xml(plan, topology, runtime)
     if form == "mscclpp-json":
         from topocomm.planning.formats.mscclpp_json import dumps as mscclpp_json
 

@@ -11,7 +11,6 @@ from tests.planning.schedules import plans
 from topocomm import MAX, PlanError, plan
 from topocomm.planning.algorithms.flat import flat_allreduce
 from topocomm.planning.collectives import Collective
-from topocomm.planning.formats import msccl_xml
 from topocomm.planning.formats.gpu_program import KNOWN
 from topocomm.planning.formats.msccl_xml import dumps
 from topocomm.planning.schedule import Repeat
@@ -20,7 +19,7 @@ from topocomm.planning.schedule import Repeat
 def computes(text, root=0, seeds=(0,)):
     """Whether every run gives what the collective says; machine.Wrong where one cannot go on."""
     algo = ET.fromstring(text)
-    name, ranks, units = algo.get("coll"), int(algo.get("ngpus")), int(algo.get("nchunksperloop"))
+    name, ranks, units = machine.collective_of(algo), int(algo.get("ngpus")), int(algo.get("nchunksperloop"))
     machine.ROOT[0] = root
     wanted = machine.expected(name, ranks, units, root)
     return all(
@@ -133,7 +132,8 @@ def test_the_head_says_what_the_runtimes_ask_for():
     assert (head["coll"], head["ngpus"], head["inplace"], head["outofplace"]) == ("allreduce", "4", "1", "1")
     assert (head["proto"], head["nchannels"], head["minBytes"]) == ("LL", "1", "0")
     assert len(head["name"]) < 64
-    assert ET.fromstring(dumps(flat("allgather"), switch(4))).get("inplace") == "0"
+    assert ET.fromstring(dumps(flat("allgather"), switch(4))).get("inplace") == "1"
+    assert ET.fromstring(dumps(flat("allgather"), switch(4), "msccl")).get("inplace") == "0"
     long = plan(switch(4), payload_bytes=1 << 20)
     assert ET.fromstring(dumps(long, switch(4))).get("proto") == "Simple"
 
@@ -159,16 +159,6 @@ def test_many_peers():
     text = dumps(made, topology)
     assert ET.fromstring(text).get("nchannels") == "2"
     assert machine.run(text, in_place=True) == machine.expected("allreduce", 36, 1, 0)
-
-
-def test_limits_of_the_runtime_are_kept(monkeypatch):
-    made = flat(algorithm="ring", ranks=9)
-    monkeypatch.setattr(msccl_xml, "MOST_STEPS", 8)
-    with pytest.raises(PlanError, match="msccl-xml: 16 steps in a thread block: expected at most 8"):
-        dumps(made, switch(9))
-    monkeypatch.setattr(msccl_xml, "MOST_BLOCKS", 1)
-    with pytest.raises(PlanError, match="thread blocks on rank 0: expected at most 1"):
-        dumps(made, switch(9))
 
 
 def test_unequal_chunks_become_equal_units():

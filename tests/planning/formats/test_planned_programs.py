@@ -75,7 +75,8 @@ def test_chunks_that_vanish_are_left_out(coarse):
     schedule, units = equal_units(made.collective, made.schedule, "test")
     assert 1 < len(schedule.chunks) == len(units.count) < len(made.schedule.chunks)
     assert min(units.count) >= 1
-    assert not any(step.get("cnt") == "0" for step in ET.fromstring(msccl_xml.dumps(made, topology)).iter("step"))
+    steps = ET.fromstring(msccl_xml.dumps(made, topology)).iter("step")
+    assert not any(step.get("cnt") == "0" for step in steps if step.get("type") != "nop")
 
 
 def test_a_pipeline_that_is_too_long_is_written_without_its_slices(monkeypatch):
