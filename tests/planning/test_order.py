@@ -1,14 +1,13 @@
 """Orders of ranks: never worse than the given one, found where a good one is known, and the same every time."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
 from tests.machines import hosts, line, switch
 from topocomm import PROD, PlanError, catalog, plan
 from topocomm.planning.compare import figure_of
-from topocomm.planning.formats.rank_order import devicemesh, map_by, rankfile
+from topocomm.planning.formats.rank_order import devicemesh, map_by
 from topocomm.planning.order import Order, best_order, candidate_orders
 
 
@@ -88,37 +87,6 @@ def test_two_ranks_on_one_endpoint_are_refused():
 def ordered(topology, ranks, given=None):
     made = plan(topology, payload_bytes=0)
     return Order(tuple(ranks), tuple(given or topology.endpoints), "as given", made, made)
-
-
-def test_a_rankfile_places_every_rank_on_a_core_of_its_own():
-    topology = catalog("cpu-2-socket")
-    ends = ["cpu9", "cpu0", "cpu15"]
-    assert rankfile(ordered(topology, ends), topology) == (
-        "rank 0=host0 slot=9\nrank 1=host0 slot=0\nrank 2=host0 slot=15\n"
-    )
-    box = catalog("dgx-h100", hosts=2)
-    text = rankfile(ordered(box, ["h1/GPU0", "h1/GPU1", "h0/GPU1", "h0/GPU0"]), box)
-    assert text.splitlines() == [
-        "# h0: CUDA_VISIBLE_DEVICES=1,0",
-        "rank 0=h1 slot=0",
-        "rank 1=h1 slot=1",
-        "rank 2=h0 slot=0",
-        "rank 3=h0 slot=1",
-    ]
-
-
-def test_gpus_get_cores_near_them():
-    box = catalog("dgx-h100")
-    near = replace(
-        box,
-        devices=tuple(
-            d._replace(cpu_affinity="0-1,8" if d.id in ("GPU0", "GPU1") else "junk" if d.id == "GPU2" else None)
-            for d in box.devices
-        ),
-    )
-    slots = [line.split("slot=")[1] for line in rankfile(ordered(near, box.endpoints), near).splitlines()]
-    assert slots[:2] == ["0", "1"]
-    assert len(set(slots)) == 8
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,21 @@ import argparse
 import sys
 from typing import Any
 
+from topocomm.cli.host_names import check_host_names, take_host_names
 from topocomm.cli.job import speaks
 from topocomm.cli.output import write_result
 from topocomm.cli.ranks import parse_ranks
 from topocomm.cli.sizes import parse_bytes
 from topocomm.cli.sources import add_sources, read_job
+from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.formats.rank_order import devicemesh, map_by, rankfile
+from topocomm.planning.formats.rank_order import devicemesh, map_by
+from topocomm.planning.formats.rankfile import rankfile
 from topocomm.planning.order import best_order
 from topocomm.planning.plan import OBJECTIVES
 
-FORMATS = {"rankfile": rankfile, "map-by": map_by, "devicemesh": devicemesh}
+FORMATS = ("rankfile", "map-by", "devicemesh")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -28,7 +31,7 @@ def add_parser(subparsers: Any) -> None:
         description="Order the ranks of a communicator so that the best plan on a topology is as cheap as can be. The "
         "gain over the present order goes to stderr.",
     )
-    add_sources(parser)
+    add_sources(parser, named_hosts=True)
     parser.add_argument("--collective", choices=COLLECTIVES, default="allreduce", help="default allreduce")
     parser.add_argument("--bytes", metavar="N", default="1MiB", help="bytes of one rank's value (default 1MiB)")
     parser.add_argument("--operator", metavar="NAME", default="sum", help="default sum")
@@ -40,7 +43,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=tuple(FORMATS),
+        choices=FORMATS,
         default="rankfile",
         help="rankfile of Open MPI (default), its --map-by where that says the same, or a list for torch's DeviceMesh",
     )
@@ -49,9 +52,15 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the order, and what it gains on stderr; returns the exit status."""
+    path = args.hosts
+    names = take_host_names(args)
+    if names is not None and args.format != "rankfile":
+        raise PlanError(f"--hosts {path} goes with --format rankfile only: {args.format} names no hosts")
     topology = read_job(args)
     if not speaks():
         return 0
+    if names is not None:
+        check_host_names(names, topology, path)
     found = best_order(
         topology,
         args.collective,
@@ -60,7 +69,10 @@ def run(args: argparse.Namespace) -> int:
         objective=args.objective,
         ranks=parse_ranks(args.ranks, topology),
     )
-    text = FORMATS[args.format](found, topology)
+    if args.format == "rankfile":
+        text = rankfile(found, topology, names)
+    else:
+        text = map_by(found, topology) if args.format == "map-by" else devicemesh(found, topology)
     print(found.gain(), file=sys.stderr)
     write_result(text, None)
     return 0

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from topocomm.cli.host_names import count_or_file
 from topocomm.cli.job import join, launched_as
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Topology
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Adds `--input FILE ... | --system NAME [--hosts N]`; without them this machine or job is meant."""
+def add_sources(parser: argparse.ArgumentParser, *, named_hosts: bool = False) -> None:
+    """Adds `--input FILE ... | --system NAME [--hosts N]`; without them this machine or job is meant.
+
+    Args:
+        parser: Of the command.
+        named_hosts: Whether `--hosts` also takes a file of host names (`host_names.take_host_names`).
+    """
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--input",
@@ -23,7 +29,16 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         "topograph YAML among them says how switches join the hosts",
     )
     source.add_argument("--system", metavar="NAME", help="a catalogue system, such as dgx-h100")
-    parser.add_argument("--hosts", type=int, metavar="N", help="how many of the catalogue system (default 1)")
+    if named_hosts:
+        parser.add_argument(
+            "--hosts",
+            type=count_or_file,
+            metavar="N|FILE",
+            help="how many of the catalogue system (default 1), or a file with the names of the topology's hosts as "
+            "mpirun knows them, one a line, in their order",
+        )
+    else:
+        parser.add_argument("--hosts", type=int, metavar="N", help="how many of the catalogue system (default 1)")
 
 
 def read_sources(args: argparse.Namespace) -> Topology:

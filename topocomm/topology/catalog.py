@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, groupby
+from typing import Any
 
 from topocomm.errors import TopologyError
 from topocomm.topology import catalog_amd as amd
 from topocomm.topology import catalog_nvidia as nvidia
 from topocomm.topology.catalog_cpu import cpu_host_of
 from topocomm.topology.catalog_parts import Host
+from topocomm.topology.core_order import core_facts
 from topocomm.topology.links import FABRIC_HOP_US, both_ways
 from topocomm.topology.merge import NETWORK, prefixed
 from topocomm.topology.model import Device, Link, Pair, Topology
+from topocomm.topology.sysfs import cpus_of
 
 
 def catalog(name: str, *, hosts: int = 1) -> Topology:
@@ -41,7 +44,7 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
         raise TopologyError(f"system {name}: hosts must be at least 1, got {hosts}")
     host = SYSTEMS[name]()
     links = host.links if hosts == 1 else (*host.links, *host.uplinks)
-    one = Topology(name, "catalogue", host.devices, links, host.pairs)
+    one = Topology(name, "catalogue", host.devices, links, host.pairs, facts=_core_facts(host.devices))
     if hosts == host.trays == 1:
         return one
     racks = [
@@ -58,7 +61,15 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
         devices=(*own, *shared, *rails),
         links=(*(link for each in many for link in each.links), *ways),
         pairs=(*(pair for each in many for pair in each.pairs), *(pair for rack in racks for pair in _between(rack))),
+        facts={each.name: dict(each.facts) for each in many if each.facts},
     )
+
+
+def _core_facts(devices: Sequence[Device]) -> dict[str, Any]:
+    """The cores of a machine without GPUs, whose sockets are one NUMA node each."""
+    cores = [device for device in devices if device.kind == "cpu"]
+    packages = [list(own) for _, own in groupby(cores, key=lambda core: core.numa)]
+    return core_facts([[cpus_of(core.cpu_affinity) for core in own] for own in packages]) if cores else {}
 
 
 def _rails(many: Sequence[Topology], host: Host) -> tuple[list[Device], list[Link]]:

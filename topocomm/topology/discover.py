@@ -8,8 +8,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from topocomm.errors import TopologyError
+from topocomm.topology.core_order import core_facts, sysfs_cores
 from topocomm.topology.gpu_host import Found, gpu_host, pci_gpus
 from topocomm.topology.gpu_tools import AMD_TOOLS, amd_tool, nvidia_tool
 from topocomm.topology.merge import NETWORK, merge_hosts
@@ -41,6 +43,7 @@ def discover(
     """
     host = os.uname().nodename if hasattr(os, "uname") else "localhost"
     bus = PciBus(sysfs)
+    cpus = _usable_cpus() if usable is None else usable
     troubles: list[str] = []
     for look in _ways(bus, sysfs, proc, dev, host):
         try:
@@ -50,9 +53,15 @@ def discover(
             continue
         if found is not None:
             own = tuple(d if d.host == NETWORK.host else d._replace(host=host) for d in found.devices)
-            return replace(found, name=host, devices=own, warnings=(*troubles, *found.warnings))
-    cores = cpu_host(sysfs, host=host, usable=_usable_cpus() if usable is None else usable)
-    return replace(cores, warnings=(_no_gpu(troubles, bus, proc), *cores.warnings))
+            facts = {**found.facts, **_core_facts(sysfs, cpus)}
+            return replace(found, name=host, devices=own, warnings=(*troubles, *found.warnings), facts=facts)
+    cores = cpu_host(sysfs, host=host, usable=cpus)
+    return replace(cores, warnings=(_no_gpu(troubles, bus, proc), *cores.warnings), facts=_core_facts(sysfs, cpus))
+
+
+def _core_facts(sysfs: Path, usable: Collection[int]) -> dict[str, Any]:
+    packages = sysfs_cores(sysfs, usable)
+    return core_facts(packages) if packages else {}
 
 
 def _ways(bus: PciBus, sysfs: Path, proc: Path, dev: Path, host: str) -> Iterator[Callable[[], Topology | None]]:

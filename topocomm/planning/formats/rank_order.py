@@ -6,27 +6,9 @@ rank. So an order within a host that is not that of its GPUs needs `CUDA_VISIBLE
 
 from __future__ import annotations
 
-import re
-
 from topocomm.errors import PlanError
 from topocomm.planning.order import Order
 from topocomm.topology.model import Topology
-
-
-def rankfile(order: Order, topology: Topology) -> str:
-    """A rankfile of Open MPI: every rank on its host, on a core of its own near its endpoint.
-
-    `mpirun --map-by rankfile:file=FILE` takes it. Comments say which GPUs the local ranks of a host stand for, where
-    that is not 0, 1, 2, ...
-    """
-    lines = []
-    for host, gpus in _visible(order.ranks, topology).items():
-        if gpus != sorted(gpus):
-            lines.append(f"# {host}: CUDA_VISIBLE_DEVICES={','.join(map(str, gpus))}")
-    cores = _cores(order.ranks, topology)
-    for rank, end in enumerate(order.ranks):
-        lines.append(f"rank {rank}={topology.by_id[end].host} slot={cores[end]}")
-    return "\n".join(lines) + "\n"
 
 
 def map_by(order: Order, topology: Topology) -> str:
@@ -60,7 +42,7 @@ def devicemesh(order: Order, topology: Topology) -> str:
     return f"{[present[end] for end in order.ranks]}\n"
 
 
-def _visible(ranks: tuple[str, ...], topology: Topology) -> dict[str, list[int]]:
+def visible_gpus(ranks: tuple[str, ...], topology: Topology) -> dict[str, list[int]]:
     """The GPUs of each host by their number there, in the order of its ranks."""
     place: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -72,31 +54,4 @@ def _visible(ranks: tuple[str, ...], topology: Topology) -> dict[str, list[int]]
     for end in ranks:
         if topology.by_id[end].kind == "gpu":
             found.setdefault(topology.by_id[end].host, []).append(place[end])
-    return found
-
-
-def _cores(ranks: tuple[str, ...], topology: Topology) -> dict[str, str]:
-    """A core of its own for every rank: the first free one of those that its endpoint names, else of all."""
-    cores = {}
-    taken: dict[str, set[int]] = {}
-    for end in ranks:
-        device = topology.by_id[end]
-        own = taken.setdefault(device.host, set())
-        near = _cpu_list(device.cpu_affinity)
-        free = next((core for core in near if core not in own), None)
-        if free is None:
-            free = next(core for core in range(len(own) + 1) if core not in own)
-        own.add(free)
-        cores[end] = str(free)
-    return cores
-
-
-def _cpu_list(text: str | None) -> list[int]:
-    """The numbers of `0-3,8`; none where the text is no such list."""
-    if text is None or not re.fullmatch(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*", text):
-        return []
-    found: list[int] = []
-    for part in text.split(","):
-        low, _, high = part.partition("-")
-        found += range(int(low), int(high or low) + 1)
     return found

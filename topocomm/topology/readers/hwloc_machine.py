@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from topocomm.errors import TopologyError
+from topocomm.topology.core_order import core_facts
 from topocomm.topology.host_tree import group_words
 from topocomm.topology.links import both_ways
 from topocomm.topology.merge import NETWORK
@@ -25,6 +26,7 @@ from topocomm.topology.readers.hwloc_objects import (
     find_places,
     home,
 )
+from topocomm.topology.sysfs import cpus_of
 
 MAX_CORES = 4096
 
@@ -155,7 +157,7 @@ class _Machine:
         return tuple(forwarding), cores, tuple(links)
 
     def _facts(self, nics: Sequence[Leaf]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = self._core_facts()
         if self.places[0].numa is not None:
             found["numa_nodes"] = len(self.places)
         kinds = {tuple(_pattern(d.name or "") for d in gpu.os_devices) for gpu in self.gpus}
@@ -174,6 +176,16 @@ class _Machine:
             size = len(latency.objects)
             found["numa_latency"] = [list(latency.values[i * size : (i + 1) * size]) for i in range(size)]
         return found
+
+    def _core_facts(self) -> dict[str, Any]:
+        """The cores by package, where the source has each core in one; in its order, which is hwloc's logical one."""
+        packages = [
+            [o.cpuset for o in top.walk() if o.type == "Core"] for top in self.root.walk() if top.type == "Package"
+        ]
+        count = sum(map(len, packages))
+        if not self.numbered or not packages or not all(map(len, packages)) or count != len(self.cores):
+            return {}
+        return core_facts([[cpus_of(cpu_numbers(core)) for core in own] for own in packages])
 
 
 def _numa_devices(places: Sequence[Place], numbered: bool) -> list[Device]:

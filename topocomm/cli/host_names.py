@@ -1,0 +1,85 @@
+"""`--hosts FILE`: what a launcher calls the hosts of a topology, one name a line, in the topology's order."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from topocomm.errors import PlanError, TopologyError
+from topocomm.topology.model import Topology
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+|[A-Za-z][A-Za-z0-9_.-]*|([0-9]{1,3}\.){3}[0-9]{1,3}")
+"""A host name or IPv4 address that PRRTE's rankfile can hold (src/mca/rmaps/rank_file/rmaps_rank_file_lex.l)."""
+_WORDS = ("rank", "slot", "slots", "username", "user-name", "user_name")
+"""Words of a rankfile, which it cannot hold as names."""
+_OF_A_HOSTFILE = re.compile(r"(max[_-])?slots=\d+")
+
+
+def count_or_file(text: str) -> int | str:
+    """The type of `--hosts N|FILE`: a number, else a file."""
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+
+
+def take_host_names(args: argparse.Namespace) -> list[str] | None:
+    """The names where `--hosts` names a file; then `args.hosts` becomes the number of catalogue systems, or None.
+
+    Raises:
+        PlanError: A line is no host name, or names one again; or there is no name.
+        TopologyError: The catalogue's system does not come in so many hosts.
+    """
+    if not isinstance(args.hosts, str):
+        return None
+    path, args.hosts = args.hosts, None
+    names = read_host_names(path)
+    if args.system is not None:
+        from topocomm.topology.catalog import catalog
+
+        each = len(catalog(args.system).hosts)
+        if len(names) % each:
+            raise TopologyError(f"{path}: {len(names)} host names; a system {args.system} has {each}, expected so many")
+        args.hosts = len(names) // each
+    return names
+
+
+def read_host_names(path: str) -> list[str]:
+    """The names in a file: one a line, as in a hostfile of mpirun, whose `slots=N` is passed over; `#` starts comments.
+
+    Raises:
+        PlanError: The file cannot be read; a line is no host name, or names one again; or there is no name.
+    """
+    try:
+        text = Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise PlanError(
+            f"{path}: cannot be read: {error.strerror}; expected a file of host names, one a line"
+        ) from None
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        name, others = words[0], [word for word in words[1:] if not _OF_A_HOSTFILE.fullmatch(word)]
+        if others or not _NAME.fullmatch(name) or name in _WORDS:
+            raise PlanError(f"{path}:{number}: expected one host name, got {line.strip()[:60]!r}")
+        if name in lines:
+            raise PlanError(f"{path}:{number}: host {name!r} again, as in line {lines[name]}; expected each host once")
+        lines[name] = number
+    if not lines:
+        raise PlanError(f"{path}: no host name; expected one a line")
+    return list(lines)
+
+
+def check_host_names(names: list[str], topology: Topology, path: str) -> None:
+    """Refuse more or fewer names than the topology has hosts.
+
+    Raises:
+        PlanError: The message names the hosts.
+    """
+    hosts = topology.hosts
+    if len(names) != len(hosts):
+        shown = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
+        raise PlanError(
+            f"{path}: {len(names)} host names; topology {topology.name!r} has {len(hosts)} hosts ({shown}), expected a "
+            "name for each, in this order"
+        )
