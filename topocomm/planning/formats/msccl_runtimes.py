@@ -94,8 +94,8 @@ RUNTIMES: Mapping[str, Runtime] = {
 
 
 def runtime_for(topology: Topology) -> Runtime:
-    """The runtime that is maintained for the machine's GPUs: RCCL where xGMI joins them, else Azure's executor.
+    """The runtime for the machine's GPUs: RCCL where xGMI joins them, else Azure's executor.
 
-    What fits Azure's limits fits those of microsoft/msccl too.
+    Of the two for NVIDIA's GPUs it is the newer one, and what fits its limits fits those of microsoft/msccl too.
     """
     return RUNTIMES["rccl" if any(link.kind.startswith("xgmi") for link in topology.links) else "azure"]
