@@ -48,6 +48,17 @@ def gathered(ranks):
     return replace(made_of(builder.build(), switch(ranks)), collective=Collective("reduce", ranks))
 
 
+def alternating(ranks):
+    """The plan of a broadcast in which the root sends six chunks to all, in six rounds."""
+    chunks = tuple((2 * chunk, 2) for chunk in range(6))
+    builder = ScheduleBuilder(ranks, chunks)
+    for chunk in range(6):
+        builder.output(0, 0, chunk=chunk)
+        for rank in range(1, ranks):
+            builder.output(rank, builder.send(chunk, 0, 0, rank, chunk=chunk), chunk=chunk)
+    return replace(made_of(builder.build(), switch(ranks)), collective=Collective("broadcast", ranks))
+
+
 def named(algorithm, name, ranks):
     return next(p for p in plans((1, ranks), name, 2 * ranks) if p.algorithm == algorithm)
 
@@ -96,6 +107,15 @@ def test_many_peers_share_thread_blocks():
     assert any(tb.get("send") != "-1" != tb.get("recv") for tb in ET.fromstring(cut).iter("tb"))
     parsers.check(cut, "rccl")
     assert computes(cut)
+
+
+def test_parts_of_many_peers_have_channels_of_their_own(monkeypatch):
+    small = replace(RUNTIMES["msccl"], steps=Limit(4, "a test"), blocks=Limit(127, "a test"))
+    monkeypatch.setitem(RUNTIMES, "msccl", small)
+    text = dumps(alternating(35), switch(35), "msccl")
+    assert (sizes(text)[0], sizes(text)[2]) == (3, 4)
+    parsers.check(text, "msccl")
+    assert computes(text)
 
 
 def test_a_long_fold_goes_on_in_another_thread_block():

@@ -201,7 +201,8 @@ class Program:
         home = ("o", self.units.output_offset(self.name, rank, piece[1]))
         steps = self._local(rank, "cpy", self._places[rank][piece], home, piece[1])
         self._reads(rank, [piece], steps)
-        self._wait_for_readers(rank, piece[1], steps)
+        if piece not in self._uses[rank].inputs:  # in place the own value is copied onto itself
+            self._wait_for_readers(rank, piece[1], steps)
 
     def _local(self, rank: int, kind: str, src: Place, dst: Place, chunk: int) -> list[Step]:
         """Steps for all units of a chunk that the rank does by itself."""
