@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.topology.hwloc_xml.machines import Xml
 from topocomm.cli.main import main
 
 CLUSTER = ("--system", "dgx-h100", "--hosts", "2")
@@ -124,3 +125,34 @@ def test_where_names_do_not_go(capsys, tmp_path):
     assert (status, "2 host names; a system gb200-nvl72 has 18, expected so many" in err) == (2, True)
     status, _, err = run(capsys, "--system", "dgx-h100", "--hosts", str(tmp_path / "nowhere"))
     assert (status, "nowhere" in err) == (2, True)
+
+
+MATRIX = """\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tSYS\t0,2,4,6\t0
+GPU1\tSYS\t X \t1,3,5,7\t1
+"""
+
+
+def test_cores_come_from_lstopo_beside_nvidia_smi(capsys, tmp_path):
+    """Two sockets whose CPUs Linux numbers in turn: by its numbers, both ranks would be on the first one."""
+    xml = Xml()
+    xml.begin("Machine", os_index=0, cpuset="0x000000ff")
+    for socket, address in ((0, "0000:18:00.0"), (1, "0000:af:00.0")):
+        own = {"cpuset": f"0x{0x55 << socket:08x}"}
+        xml.begin("Package", os_index=socket, **own)
+        xml.single("NUMANode", os_index=socket, nodeset=f"0x{1 << socket:08x}", **own)
+        for core in range(2):
+            xml.single("Core", os_index=core, cpuset=f"0x{0x11 << socket + 2 * core:08x}")
+        xml.host_bridge(f"0000:[{address[5:7]}-{address[5:7]}]")
+        xml.gpu(address, f"cuda{socket}", f"nvml{socket}")
+        xml.end(2)
+    xml.end()
+    matrix, machine = tmp_path / "topo.txt", tmp_path / "topo.xml"
+    matrix.write_text(MATRIX)
+    machine.write_text(xml.text())
+    words = ("--bytes", "64KiB", "--hosts", names_file(tmp_path, "node\n"))
+    alone = run(capsys, "--input", str(matrix), *words)[1].splitlines()
+    assert alone[1:] == ["rank 0=node", "rank 1=node"]
+    assert alone[0].endswith("give what `lstopo topo.xml` writes there beside the other files: --input FILE topo.xml")
+    both = run(capsys, "--input", str(matrix), str(machine), *words)[1].splitlines()
+    assert both == ["rank 0=node slot=0:0", "rank 1=node slot=1:0"]
