@@ -67,7 +67,7 @@ RUNTIMES: Mapping[str, Runtime] = {
         "ROCm/rccl",
         Limit(64, "MSCCL_MAX_NUM_STEPS in src/include/msccl/msccl_struct.h"),
         Limit(64, "MSCCL_MAX_NUM_THREAD_BLOCKS in src/include/msccl/msccl_struct.h"),
-        Limit(64, "the channels that src/graph/connect.cc makes at most for several nodes"),
+        Limit(64, "what src/graph/connect.cc lets NCCL_MIN_NCHANNELS ask for on several nodes"),
         {"reduce_scatter": "reducescatter"},
         says_out_of_place=True,
     ),
