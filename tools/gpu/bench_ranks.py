@@ -20,8 +20,8 @@ from typing import Any
 
 from bench_kernels import Goal
 from card import Card, the_card
-from carried_nccl import library_in
-from results import UNMEASURED, Results, program
+from carried_nccl import libraries_in
+from results import UNMEASURED, Results, first_line, program
 from turns import Limit, Times
 
 ENVIRONMENT = {
@@ -34,6 +34,8 @@ ENVIRONMENT = {
 that waits for room, or behind another's in a queue, is awaited forever."""
 HALF_S = 13.0
 """What a process may take for what it has begun: the half of a payload, eager or in graphs, or its own start."""
+CHECK_S = 60.0
+"""What two ranks may take for one small collective, the start of their process included."""
 OVERTIME_S = 5.0
 """Of it so much beyond a process's share, which the program's limit allows for."""
 THREE = "3 all-reduces + rescale"
@@ -58,16 +60,50 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
 
 
 def _preloaded(results: Results, scratch: Path) -> dict[str, str]:
-    """The environment in which the NCCL that was brought along comes before all others."""
+    """Return the environment in which an NCCL that was brought along, and works here, comes before all others.
+
+    A packed library has the code of one architecture: whether it works is seen before anything is measured with it, and
+    the wheel comes next where it lies there too.
+    """
     folder = os.environ.get("NCCL_DIR")
     if not folder:
         return {}
-    before = os.environ.get("LD_PRELOAD")
-    found: dict[str, str] = {}
+    said: list[str] = []
     with results.guarded("NCCL_DIR"):
-        library = str(library_in(Path(folder), scratch))
-        found["LD_PRELOAD"] = f"{library}:{before}" if before else library
-    return found
+        for what, library in libraries_in(Path(folder), scratch):
+            preloaded = {"LD_PRELOAD": ":".join(filter(None, (str(library), os.environ.get("LD_PRELOAD"))))}
+            version, fault = _tried(preloaded)
+            if fault is None:
+                results.note(
+                    f"NCCL {version} of NCCL_DIR, {what}, works between two ranks on this card. {' '.join(said)}"
+                )
+                return preloaded
+            said.append(f"NCCL_DIR, {what}: {fault}.")
+        results.check("NCCL_DIR", f"no library in it works. {' '.join(said)}")
+    return {}
+
+
+def _tried(preloaded: Mapping[str, str]) -> tuple[str, str | None]:
+    """(version, why it does not work or None) of a library, in a process of its own."""
+    python = os.environ.get("PYTHON", sys.executable).split()
+    command = [*python, str(Path(__file__).with_name("nccl_check.py"))]
+    environment = {**os.environ, **ENVIRONMENT, **preloaded}
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"two ranks did not end within {CHECK_S:g} s"
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        return "", first_line(RuntimeError(lines[-1]))
+    return done.stdout.split()[-1], None
 
 
 def _ranks(results: Results, card: Card, ranks: int, seconds: float, environment: Mapping[str, str]) -> list[Goal]:

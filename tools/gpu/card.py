@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from raw_nccl import Library
+    from raw_nccl import RawNccl
 
     from topocomm import Communicator
 
@@ -131,7 +131,7 @@ class Card:
 
         return replay
 
-    def library(self, comm: Communicator) -> Library:
+    def library(self, comm: Communicator) -> RawNccl:
         """NCCL between the ranks of a communicator, to compare with; all of them call it."""
         from raw_nccl import RawNccl
 

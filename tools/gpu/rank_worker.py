@@ -65,7 +65,7 @@ def rank_job(comm: Communicator, card: Card, limit: Limit) -> None:
                 break
             told["graph"], told["graph wrong"] = _in_graphs(comm, card, stream, x, ways)
             _tell(comm, told)
-        if library is not None and hasattr(library, "close"):
+        if library is not None:
             card.synchronize()
             library.close()
 

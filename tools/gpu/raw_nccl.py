@@ -52,6 +52,11 @@ class RawNccl:
         with torch.cuda.device(card.place):
             self._made = make_communicator(self._nccl, comm.size, unique_id.tobytes(), comm.rank)
 
+    @property
+    def version(self) -> str:
+        """Version of the library, as "2.30.7"."""
+        return version_text(int(self._nccl.get_version()))
+
     def all_reduce(self, x: torch.Tensor, op: str) -> None:
         """As `Library`."""
         which = {"sum": self._nccl.NCCL_SUM, "max": self._nccl.NCCL_MAX}[op]

@@ -16,7 +16,8 @@ from tests.tools.gpu.running import TOOLS
 PROGRAMS = ("check_kernels", "bench_kernels", "bench_ranks", "bench_generate", "tune", "facts")
 HELPERS = (
     "results", "turns", "workers", "check_worker", "check_kinds", "check_folds", "check_draw", "bench_problems",
-    "rank_ways", "rank_worker", "small_model", "tune_worker", "tune_targets", "carried_nccl",
+    "rank_ways", "rank_worker", "small_model", "tune_worker", "tune_targets", "carried_nccl", "fatbin", "slim_nccl",
+    "nccl_check",
 )  # fmt: skip
 
 

@@ -1,12 +1,10 @@
 """The programs that time, whole, on a stand-in for the card: their tables, and what they say of what is missing."""
 
 import json
-import shutil
 import subprocess
 import sys
 import threading
 import time
-import zipfile
 from types import SimpleNamespace
 
 import numpy as np
@@ -359,36 +357,6 @@ def test_transformers_only_where_there_is_time(tools, tmp_path, monkeypatch, lef
         tools.bench_generate._by_transformers(results, tools.card, tools.turns.Limit(left_s))
     notes = parts_of(tmp_path)["bench_generate"]["blocks"]
     assert len(notes) == 1 and f"transformers was {words}" in notes[0]["text"]
-
-
-def _empty(folder):
-    folder.mkdir()
-    return folder
-
-
-@pytest.mark.parametrize("form", ["library", "wheel", "parts"])
-def test_an_nccl_that_was_brought_along(tools, tmp_path, form):
-    folder, scratch = tmp_path / "carried", tmp_path / "scratch"
-    library = folder / "nvidia/nccl/lib/libnccl.so.2"
-    library.parent.mkdir(parents=True)
-    scratch.mkdir()
-    library.write_bytes(bytes(range(256)) * 100)
-    if form != "library":
-        wheel = folder / "nvidia_nccl_cu13-2.30.7-py3-none-any.whl"
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.write(library, "nvidia/nccl/lib/libnccl.so.2")
-        shutil.rmtree(folder / "nvidia")
-    if form == "parts":
-        whole = wheel.read_bytes()
-        for place, name in enumerate(("aa", "ab", "ac")):
-            (folder / f"nccl.whl.{name}").write_bytes(whole[place * 10_000 : (place + 1) * 10_000])
-        wheel.unlink()
-    find = tools.carried_nccl.library_in
-    assert find(folder, scratch).read_bytes() == bytes(range(256)) * 100
-    with pytest.raises(FileNotFoundError, match=r"expected libnccl.so.2, or a wheel \*.whl, or its parts"):
-        find(_empty(tmp_path / "none"), scratch)
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        find(tmp_path / "nowhere", scratch)
 
 
 def test_turns(tools, monkeypatch):
