@@ -1,9 +1,9 @@
 """Device code inside a shared library: the fat binaries of CUDA, listed and cut down to one architecture.
 
 A fat binary is a header (magic, version, header bytes, bytes of all entries) and entries one after the other, each a
-header and a payload: PTX or a cubin (an ELF file) for one architecture. Layout: what `fatbinary --help`, `cuobjdump` and
-the published studies of the format agree on; checked here against libraries of nvcc and of NCCL. A library refers to a
-fat binary by its beginning alone, so that entries may move within it.
+header and a payload: PTX or a cubin (an ELF file) for one architecture. NVIDIA does not document the layout; the fields
+here are those that public studies of the format agree on, and tests compare them with libraries of nvcc. A library
+refers to a fat binary by its beginning alone, so that entries may move within it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ MAGIC = 0xBA55ED50
 CONTAINER = struct.Struct("<IHHQ")
 """Magic, version, bytes of this header, bytes of the entries."""
 ENTRY = struct.Struct("<HHIQIIHHI")
-"""Kind, version, bytes of this header, bytes of the payload with padding and without, offset of options, minor and major
-version of the format, architecture (90 for sm_90)."""
+"""Kind, version, bytes of this header, bytes of the payload with padding and without, offset of options, minor and
+major version of the format, architecture (90 for sm_90)."""
 PTX, CUBIN = 1, 2
 SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 """Where libraries have them: linked device code, and relocatable code beside it."""

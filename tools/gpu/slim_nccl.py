@@ -3,8 +3,8 @@
 python tools/gpu/slim_nccl.py WHEEL OUT [--arch sm_90]
 
 In OUT is then libnccl.so.2.xz, cut into parts .00, .01, ... where it is larger than 60 MiB: a folder for NCCL_DIR. The
-library is the wheel's, but for device code of other architectures (left out) and sections for debuggers (zeros); code of
-the host, symbols and addresses are as they were. Ends by listing what is left. The wheel is nvidia-nccl-cu13 of PyPI.
+library is that of the wheel (nvidia-nccl-cu13 of PyPI), but for device code of other architectures (left out) and
+sections for debuggers (zeros); code of the host, symbols and addresses are as they were. It lists what is left.
 """
 
 from __future__ import annotations
