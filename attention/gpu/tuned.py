@@ -1,5 +1,7 @@
 """Configurations that a card chose by time, in a JSON file beside the table whose rules they come before.
 
+TOPOCOMM_TUNED_DIR names another directory for these files: they are read there, and nowhere else.
+
 The file holds `{arch: {key: configuration}}`: arch as `sm_90` or `gfx942`, key as the table names a problem, and the
 fields of its configuration in order as a list of integers:
 
@@ -19,13 +21,22 @@ A table (`decode_table`, `prefill_table`) has four things for a tuner, and nothi
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from topocomm import TopocommError
+
+VARIABLE = "TOPOCOMM_TUNED_DIR"
+
 
 class Tuned:
-    """The file of one table, read at the first look; absent is empty."""
+    """The file of one table, read at the first look; absent is empty.
+
+    Args:
+        path: The file, or one of its name in the directory that TOPOCOMM_TUNED_DIR names at that look.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,8 +50,17 @@ class Tuned:
         return self.known().get(arch, {}).get(key)
 
     def known(self) -> dict[str, dict[str, list[int]]]:
-        """All of the file."""
+        """All of the file.
+
+        Raises:
+            TopocommError: TOPOCOMM_TUNED_DIR names no directory.
+        """
         if self._known is None:
+            directory = os.environ.get(VARIABLE)
+            if directory:
+                if not Path(directory).is_dir():
+                    raise TopocommError(f"{VARIABLE}={directory}: expected a directory with tables of tools/gpu/tune.py")
+                self.path = Path(directory) / self.path.name
             self._known = json.loads(self.path.read_text()) if self.path.exists() else {}
         return self._known
 

@@ -12,7 +12,7 @@ from topocomm.errors import TopocommError
 from topocomm.execute.settings import Settings
 from topocomm.topology.model import Topology
 
-SETTINGS = ("CHECK", "TIMEOUT_S", "LOG", "CACHE_DIR", "RECORD_DIR")
+SETTINGS = ("CHECK", "TIMEOUT_S", "LOG", "CACHE_DIR", "RECORD_DIR", "TUNED_DIR")
 COARSEST_CLOCK_S = 1e-6
 SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies")
 SHOWN_WARNINGS = 12

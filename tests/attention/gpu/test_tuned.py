@@ -6,6 +6,7 @@ import pytest
 
 from attention.gpu import decode_table, prefill_table
 from attention.gpu.tuned import Tuned
+from topocomm import TopocommError
 
 DECODE = decode_table.problem_of("sm_90", 2, 128, 4)
 PREFILL = prefill_table.problem_of("gfx942", 16, 128)
@@ -40,6 +41,28 @@ def test_what_is_tried_comes_before_all(table):
     with module.TUNED.trying(second):
         assert choose(problem) == choose(problem._replace(arch="sm_80")) == second
     assert choose(problem) == first != rule
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_another_directory_takes_the_place_of_the_packages(table, monkeypatch, tmp_path, there):
+    """Also where it has no such file: then the rules hold."""
+    module, problem, choose = table
+    rule, own, other = list(module.candidates(problem))[:3]
+    module.TUNED.record(problem.arch, {problem.key: own})
+    (tmp_path / "other").mkdir()
+    if there:
+        Tuned(tmp_path / "other/table.json").record(problem.arch, {problem.key: other})
+    monkeypatch.setenv("TOPOCOMM_TUNED_DIR", str(tmp_path / "other"))
+    monkeypatch.setattr(module, "TUNED", Tuned(module.TUNED.path))
+    assert choose(problem) == (other if there else rule)
+
+
+def test_a_directory_that_is_not_there(table, monkeypatch, tmp_path):
+    module, problem, choose = table
+    monkeypatch.setattr(module, "TUNED", Tuned(module.TUNED.path))
+    monkeypatch.setenv("TOPOCOMM_TUNED_DIR", str(tmp_path / "none"))
+    with pytest.raises(TopocommError, match="TOPOCOMM_TUNED_DIR=.*none: expected a directory"):
+        choose(problem)
 
 
 def test_candidates_are_each_listed_once(table):
