@@ -1,6 +1,6 @@
 """How fast the kernels are beside what the card can read and multiply, and beside other libraries, in one run.
 
-python tools/gpu/bench_kernels.py [OUT] [--seconds S]
+python tools/gpu/bench_kernels.py [OUT] [--seconds S] [--tables rules|tuned]
 
 Each call reads other keys than the one before, so that they come from memory and not from the card's cache.
 """
@@ -8,60 +8,82 @@ Each call reads other keys than the one before, so that they come from memory an
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
-from bench_problems import Shape, decode_shapes, merges, prefill_shapes
+from bench_problems import Shape, TooLarge, merges, shapes
 from card import Card, the_card
 from ceilings import copier, multiplier, reader, summer
-from results import UNMEASURED, Results, first_line, program
-from rivals import RIVALS
+from results import Results, age_s, first_line, program
+from rivals import RIVALS, Attend
+from targets import MERGE_US, READ_SHARE, RIVAL_RATIO, UNMEASURED, Goal
 from turns import Limit, Times, Way, in_turns
 
 OURS, IN_GRAPH = "ours", "ours, graph"
 READ, SUM, COPY, PRODUCT = "read (Triton)", "read (torch.sum)", "copy", "matrix product"
 OFF = 2.0**-6
 """How far others, which round their results to 16 bits, may be from ours, relative to the largest |out|."""
-GOAL_READ = {1: 0.80, 8: 0.85}
-"""Share of the read ceiling from 65,536 tokens on, by batch."""
-GOAL_RIVAL, GOAL_MERGE_US = 1.0, 4.0
 Rows = list[tuple[object, ...]]
 
 
-class Goal(NamedTuple):
-    """What is to be reached, and what was."""
+class LostError(Exception):
+    """The card does nothing more for this process, after a call of another library."""
 
-    what: str
-    target: str
-    reached: str
-    met: str
+    def __init__(self, rival: str, why: str) -> None:
+        super().__init__(f"the card was lost by {rival}: {why}")
+        self.rival = rival
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
-    """Every problem, the most telling first; what does not fit in the time is named."""
-    del args
+    """Every problem, the most telling first; what does not fit in the time or on the card is named."""
     card = the_card()
     if not torch.cuda.is_available():
         results.note("Not on a GPU: the times below are those of an interpreter, and say nothing.")
-    goals: list[Goal] = []
-    with results.guarded("merge"):
-        goals.append(_merge(results, card, Limit(min(10.0, limit.left_s))))
-    decode, prefill = list(decode_shapes(card)), list(prefill_shapes(card))
-    waiting = [*decode[:2], *prefill[:1], *decode[2:], *prefill[1:]]
+    if args.tables == "tuned" and not list(args.out.glob("*_table.json")):
+        results.note(f"Nothing was tuned: with tables {UNMEASURED}.")
+        return
+    goals = results.goals_so_far()
+    rivals = {name: attend for name, attend in RIVALS.items() if name not in args.without}
+    waiting = shapes(card)[args.first :]
+    if not args.first and not args.without:
+        with results.guarded("merge"):
+            goals.append(_merge(results, card, Limit(min(10.0, limit.left_s))))
+            results.goals(goals)
     while waiting:
         shape = waiting.pop(0)
         if limit.over:
             left = [one.name for one in (shape, *waiting)]
             results.note(f"No time was left for: {'; '.join(left)}: {UNMEASURED}.")
             break
-        with results.guarded(shape.name):
-            share = Limit(limit.left_s / (len(waiting) + 1))
-            goals += (
-                _decode(results, card, shape, share) if shape.causal is None else _prefill(results, card, shape, share)
-            )
-    results.table("What was to be reached", ["what", "target", "reached", "met"], goals)
+        share = Limit(limit.left_s / (len(waiting) + 1))
+        try:
+            with results.guarded(shape.name, (TooLarge, LostError)):
+                measure = _decode if shape.causal is None else _prefill
+                goals += measure(results, card, shape, share, rivals)
+                results.goals(goals)
+        except TooLarge as error:
+            results.note(f"{shape.name}: {error}: {UNMEASURED}.")
+        except LostError as error:
+            results.check(f"{shape.name}, {error.rival}", str(error))
+            _again(args, limit, len(shapes(card)) - len(waiting) - 1, [*args.without, error.rival])
+        if not card.answers():
+            results.note(f"The card was lost by {shape.name}; what comes after it was measured in another process.")
+            _again(args, limit, len(shapes(card)) - len(waiting), args.without)
+    results.goals(goals, said=True)
+
+
+def _again(args: argparse.Namespace, limit: Limit, first: int, without: Sequence[str]) -> None:
+    """Go on from this problem in a new process in this one's place, since the card does nothing more for this one."""
+    python = os.environ.get("PYTHON", sys.executable).split()
+    words = [str(Path(__file__)), str(args.out), "--seconds", f"{limit.left_s + age_s():.0f}", "--goes-on"]
+    words += ["--first", str(first), *(f"--without={name}" for name in without)]
+    words += ["--tables", args.tables] if args.tables else []
+    sys.stdout.flush()
+    os.execvp(python[0], [*python, *words])
 
 
 def _merge(results: Results, card: Card, limit: Limit) -> Goal:
@@ -71,17 +93,17 @@ def _merge(results: Results, card: Card, limit: Limit) -> Goal:
     results.table(title, ["way", "us: median (quartiles)"], [(name, one) for name, one in times.items()])
     results.data("merge", {name: one.us for name, one in times.items()})
     best = min(one.median_us for name, one in times.items() if "graph" in name)
-    met = "yes" if best < GOAL_MERGE_US else "no"
-    return Goal(title.lower() + ", in a graph", f"< {GOAL_MERGE_US:g} us", f"{best:.2f} us", _meant(card, met))
+    met = "yes" if best < MERGE_US else "no"
+    return Goal(title.lower() + ", in a graph", f"< {MERGE_US:g} us", f"{best:.2f} us", _meant(card, met), "merge")
 
 
-def _decode(results: Results, card: Card, shape: Shape, limit: Limit) -> list[Goal]:
+def _decode(results: Results, card: Card, shape: Shape, limit: Limit, rivals: Mapping[str, Attend]) -> list[Goal]:
     """Ways in turns, each over all sets; a table by GB/s of keys and values."""
     sets = shape.sets(card)
     buffers = [x for one in sets for x in one.dense]
     ways: dict[str, Way] = {name: Way(run, len(sets)) for name, run in shape.ours(sets).items()}
     ways[IN_GRAPH] = Way(card.graph(ways[OURS].run), len(sets))
-    refused = _add_rivals(card, ways, shape, sets, graphs=True)
+    refused = _add_rivals(card, ways, shape, sets, rivals if shape.rivals else {}, graphs=True)
     for name, run in ((READ, reader(card, buffers)), (SUM, summer(buffers)), (COPY, copier(buffers))):
         ways[name] = Way(run, len(sets))
     times = in_turns(card, ways, limit)
@@ -101,19 +123,20 @@ def _decode(results: Results, card: Card, shape: Shape, limit: Limit) -> list[Go
     results.data(shape.name, {"us": {name: one.us for name, one in times.items()}, "gb_per_s": gb, "refused": refused})
     best = max(gb[OURS], gb[IN_GRAPH])
     goals = []
-    if shape.batch in GOAL_READ and shape.goal:
-        wanted = GOAL_READ[shape.batch]
+    if shape.batch in READ_SHARE and shape.goal:
+        wanted = READ_SHARE[shape.batch]
         met = "yes" if best / ceiling >= wanted else "no"
         said = f"{best / ceiling:.1%} ({best:,.0f} of {ceiling:,.0f} GB/s)"
-        goals.append(Goal(shape.name, f">= {wanted:.0%} of read", said, _meant(card, met)))
+        key = f"read {shape.batch}" if shape.target else ""
+        goals.append(Goal(shape.name, f">= {wanted:.0%} of read", said, _meant(card, met), key))
     return goals + _beside_rivals(card, shape, times)
 
 
-def _prefill(results: Results, card: Card, shape: Shape, limit: Limit) -> list[Goal]:
+def _prefill(results: Results, card: Card, shape: Shape, limit: Limit, rivals: Mapping[str, Attend]) -> list[Goal]:
     """Ways in turns; a table by TFLOP/s."""
     sets = shape.sets(card)[:1]
     ways: dict[str, Way] = {name: Way(run) for name, run in shape.ours(sets).items()}
-    refused = _add_rivals(card, ways, shape, sets, graphs=False)
+    refused = _add_rivals(card, ways, shape, sets, rivals, graphs=False)
     multiply, operations = multiplier(card, 8192 if not card.interpreted else 32)
     ways[PRODUCT] = Way(multiply)
     times = in_turns(card, ways, limit)
@@ -128,22 +151,26 @@ def _prefill(results: Results, card: Card, shape: Shape, limit: Limit) -> list[G
     return _beside_rivals(card, shape, times)
 
 
-def _add_rivals(card: Card, ways: dict[str, Way], shape: Shape, sets: list[Any], *, graphs: bool) -> dict[str, str]:
-    """Adds those that run and agree with ours, also in graphs where one holds them; why others do not.
+def _add_rivals(
+    card: Card, ways: dict[str, Way], shape: Shape, sets: list[Any], rivals: Mapping[str, Attend], *, graphs: bool
+) -> dict[str, str]:
+    """Add those that run and agree with ours, also in graphs where one holds them; return why others do not.
 
     Raises:
         ValueError: One gives something else than ours, and others do not agree with it.
+        LostError: The card does nothing more since one of them ran.
     """
     wanted = shape.result(sets[0]).float()
     largest = float(wanted.abs().max())
     refused: dict[str, str] = {}
-    for name, attend in RIVALS.items() if shape.rivals else ():
+    for name, attend in rivals.items():
         try:
             q, k, v = sets[0].arrays
             found = attend(q, k, v, bool(shape.causal)).float()
             card.synchronize()
         except Exception as error:  # noqa: BLE001 - libraries refuse in many ways, by importing none for one
             refused[name] = first_line(error, 70)
+            _held(card, name, error)
             continue
         off = float((found - wanted).abs().max()) / largest
         if not off <= OFF:
@@ -160,10 +187,17 @@ def _add_rivals(card: Card, ways: dict[str, Way], shape: Shape, sets: list[Any],
                 ways[f"{name}, graph"] = Way(card.graph(run), len(sets))
         except Exception as error:  # noqa: BLE001 - as above
             refused[f"{name}, graph"] = first_line(error, 70)
+            _held(card, name, error)
     differing = [words for words in refused.values() if words.startswith("differs")]
     if differing and not any(name in RIVALS for name in ways):
         raise ValueError(f"no library agrees with ours: {refused}")
     return refused
+
+
+def _held(card: Card, rival: str, error: Exception) -> None:
+    """See that the card still works after a library refused."""
+    if not card.answers():
+        raise LostError(rival, first_line(error)) from error
 
 
 def _absent(refused: Mapping[str, str]) -> str:
@@ -187,9 +221,10 @@ def _beside_rivals(card: Card, shape: Shape, times: Mapping[str, Times]) -> list
     fastest = min(best, key=lambda name: best[name])
     ratio = best[fastest] / times[IN_GRAPH].median_us
     where = "in graphs" if f"{fastest}, graph" in times else "ours in a graph, it in none"
-    met = "yes" if ratio >= GOAL_RIVAL else "no"
+    met = "yes" if ratio >= RIVAL_RATIO else "no"
     said = f"{ratio:.2f} x {fastest} ({where}; eager {plainly})"
-    return [Goal(shape.name, f">= {GOAL_RIVAL:.1f} x the fastest", said, _meant(card, met))]
+    key = f"rival {shape.batch}" if shape.target else ""
+    return [Goal(shape.name, f">= {RIVAL_RATIO:.1f} x the fastest", said, _meant(card, met), key)]
 
 
 def _meant(card: Card, met: str) -> str:
@@ -197,4 +232,6 @@ def _meant(card: Card, met: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(program("bench_kernels", "How fast the kernels are", work))
+    first = {"type": int, "default": 0, "help": "begin with the problem of this number"}
+    without = {"action": "append", "default": [], "metavar": "NAME", "help": "leave out this library"}
+    sys.exit(program("bench_kernels", "How fast the kernels are", work, first=first, without=without))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,8 +17,12 @@ from attention.gpu.prefill import prefill_partial
 from topocomm import bind_device_folds
 
 MOST_SETS = 32
-MEMORY_SHARE = 0.4
-"""Of the free memory: the rest is for results, and copies that others make."""
+MEMORY_SHARE = 0.9
+"""Of the free memory: the rest is for results, scratch memory, and what others allocate."""
+
+
+class TooLarge(Exception):
+    """A problem that does not fit the card, in words."""
 
 
 class Set(NamedTuple):
@@ -46,6 +50,7 @@ class Shape:
         causal: Of prefill; None: decoding.
         latent: Whether the values are the first columns of the keys.
         goal: Whether a share of the read ceiling is to be reached.
+        target: Whether the figures are those of the table of targets.
     """
 
     name: str
@@ -58,7 +63,8 @@ class Shape:
     dtype: torch.dtype = torch.bfloat16
     causal: bool | None = None
     latent: bool = False
-    goal: bool = True
+    goal: bool = False
+    target: bool = False
 
     @property
     def rivals(self) -> bool:
@@ -75,15 +81,31 @@ class Shape:
         """What a call must read of keys and values."""
         return sum(x.nbytes for x in one.dense)
 
-    def sets(self, card: Card) -> list[Set]:
-        """As many inputs as it takes to read so much that none is in the cache when its turn comes."""
+    @property
+    def set_bytes(self) -> int:
+        """Keys and values of one set."""
         width = self.dim if self.latent else self.dim + self.dim_v
-        size = self.batch * self.kv_heads * self.n * width * self.dtype.itemsize
-        room = int(card.free_bytes() * MEMORY_SHARE) // size
-        if room < 1:
-            raise ValueError(f"{self.name}: {size / 1e9:.1f} GB of keys and values do not fit this card")
-        wanted = 1 if self.causal is not None else -(-card.sizes.cold_bytes // size)
-        return [self._set(card, seed) for seed in range(max(1, min(wanted, room, MOST_SETS)))]
+        return self.batch * self.kv_heads * self.n * width * self.dtype.itemsize
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory for one set: keys and values, the copy of the larger, queries, and results by two ways in float32."""
+        rows = self.batch * self.heads * (1 if self.causal is None else self.n)
+        copied = self.set_bytes * max(self.dim, self.dim_v) // (self.dim if self.latent else self.dim + self.dim_v)
+        return self.set_bytes + copied + rows * (2 * self.dim + 2 * 4 * self.dim_v)
+
+    def sets(self, card: Card) -> list[Set]:
+        """As many inputs as it takes to read so much that none is in the cache when its turn comes.
+
+        Raises:
+            TooLarge: Not even one fits.
+        """
+        room = int(card.free_bytes() * MEMORY_SHARE) - self.needed_bytes
+        if room < 0:
+            free = room + self.needed_bytes
+            raise TooLarge(f"needs {self.needed_bytes / 1e9:,.1f} GB, this card has {free / 1e9:,.1f} GB for it")
+        wanted = 1 if self.causal is not None else -(-card.sizes.cold_bytes // self.set_bytes)
+        return [self._set(card, seed) for seed in range(max(1, min(wanted, 1 + room // self.set_bytes, MOST_SETS)))]
 
     def _set(self, card: Card, seed: int) -> Set:
         q_len = 1 if self.causal is None else self.n
@@ -122,33 +144,59 @@ class Shape:
         return decode_partial(q, k, v, out=into, **given)
 
 
-def decode_shapes(card: Card) -> Iterator[Shape]:
-    """Decoding, the shapes of the goals first."""
+def shapes(card: Card) -> list[Shape]:
+    """All problems in order of worth: the figures of the table of targets, a prompt, then kind by kind and context."""
+    prompts, first, *later = prefill_shapes(card), *(decode_shapes(card, n) for n in card.sizes.tokens)
+    batches = len(card.sizes.batches)
+    return [
+        *first[:batches],
+        *prompts[:1],
+        *first[batches:],
+        *prompts[1:],
+        *(shape for some in later for shape in some),
+    ]
+
+
+def decode_shapes(card: Card, n: int) -> list[Shape]:
+    """Decoding over so many keys: grouped heads, MLA, heads without groups, 8 bits; every batch of each."""
     sizes = card.sizes
-    heads, kv_heads, dim = sizes.heads
-    label = f"{heads}/{kv_heads} heads x {dim}"
-    for n in sizes.tokens:
-        for batch in sizes.batches:
-            name = f"Decode, bf16, {label}, batch {batch}, {n:,} tokens"
-            yield Shape(name, batch, heads, kv_heads, dim, dim, n)
-    wide, few, dim_k, dim_v = sizes.latent
-    for batch in sizes.batches:
-        n = sizes.tokens[0]
-        name = f"Decode, bf16, MLA {wide}/{few} heads x {dim_k} ({dim_v} of values), batch {batch}, {n:,} tokens"
-        yield Shape(name, batch, wide, few, dim_k, dim_v, n, latent=True, goal=False)
-    for n in sorted({sizes.tokens[len(sizes.tokens) // 2], sizes.tokens[-1]}):
-        for batch in sizes.batches:
-            name = f"Decode, fp8 e4m3, {label}, batch {batch}, {n:,} tokens"
-            yield Shape(name, batch, heads, kv_heads, dim, dim, n, torch.float8_e4m3fn, goal=False)
+    (heads, kv_heads, dim), (even, even_kv, even_dim), (wide, few, dim_k, dim_v) = (
+        sizes.heads, sizes.even_heads, sizes.latent,
+    )  # fmt: skip
+    grouped = f"{heads}/{kv_heads} heads x {dim}"
+    mla = f"MLA {wide}/{few} heads x {dim_k} ({dim_v} of values)"
+    target, goal = n == sizes.tokens[0], n >= sizes.tokens[0]
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        (f"bf16, {grouped}", _sized(heads, kv_heads, dim, dim) | {"goal": goal, "target": target}),
+        (f"bf16, {mla}", _sized(wide, few, dim_k, dim_v) | {"latent": True}),
+        (f"bf16, {even}/{even_kv} heads x {even_dim}", _sized(even, even_kv, even_dim, even_dim)),
+        (f"fp8 e4m3, {grouped}", _sized(heads, kv_heads, dim, dim) | {"dtype": torch.float8_e4m3fn}),
+    ]
+    return [
+        Shape(name=f"Decode, {kind}, batch {batch}, {n:,} tokens", batch=batch, n=n, **given)
+        for kind, given in kinds
+        for batch in sizes.batches
+    ]
 
 
-def prefill_shapes(card: Card) -> Iterator[Shape]:
+def prefill_shapes(card: Card) -> list[Shape]:
     """Prompts."""
     heads, kv_heads, dim = card.sizes.heads
-    for n in card.sizes.prompts:
-        for causal in (True, False):
-            name = f"Prefill, bf16, {heads}/{kv_heads} heads x {dim}, {n:,} tokens{', causal' if causal else ''}"
-            yield Shape(name, 1, heads, kv_heads, dim, dim, n, causal=causal, goal=False)
+    return [
+        Shape(
+            name=f"Prefill, bf16, {heads}/{kv_heads} heads x {dim}, {n:,} tokens{', causal' if causal else ''}",
+            batch=1,
+            n=n,
+            causal=causal,
+            **_sized(heads, kv_heads, dim, dim),
+        )
+        for n in card.sizes.prompts
+        for causal in (True, False)
+    ]
+
+
+def _sized(heads: int, kv_heads: int, dim: int, dim_v: int) -> dict[str, Any]:
+    return {"heads": heads, "kv_heads": kv_heads, "dim": dim, "dim_v": dim_v}
 
 
 def merges(card: Card) -> dict[str, Way]:

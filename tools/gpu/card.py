@@ -5,6 +5,7 @@ The programs ask nothing of a device but through `the_card()`, so that tests run
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
@@ -25,8 +26,9 @@ class Sizes(NamedTuple):
 
     Attributes:
         heads: (query heads, key heads, head dim) of most problems.
+        even_heads: The same of decoding without groups.
         latent: The same of keys that hold the values too, and the head dim of values (MLA).
-        tokens: Contexts of decoding.
+        tokens: Contexts of decoding, in order of worth; at the first figures are to be reached.
         batches: Batches of decoding.
         prompts: Queries and keys of prefill.
         cold_bytes: What is read before the same is read again, so that it comes from memory.
@@ -46,8 +48,9 @@ class Sizes(NamedTuple):
     """
 
     heads: tuple[int, int, int] = (32, 8, 128)
+    even_heads: tuple[int, int, int] = (32, 32, 128)
     latent: tuple[int, int, int, int] = (128, 1, 576, 512)
-    tokens: tuple[int, ...] = (65_536, 131_072, 262_144, 524_288)
+    tokens: tuple[int, ...] = (65_536, 8_192, 524_288, 131_072, 262_144)
     batches: tuple[int, ...] = (1, 8)
     prompts: tuple[int, ...] = (4096, 16_384)
     cold_bytes: int = 1 << 30
@@ -96,6 +99,14 @@ class Card:
         """Wait until it is through with everything; raises what went wrong on it before."""
         torch.cuda.synchronize(self.place)
 
+    def answers(self) -> bool:
+        """Whether it still works for this process: after an illegal access it does nothing more."""
+        try:
+            self.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
     def stopwatch(self) -> Stopwatch:
         """A clock on the current stream."""
         return Stopwatch()
@@ -138,7 +149,8 @@ class Card:
         return RawNccl(comm, self)
 
     def free_bytes(self) -> int:
-        """What can be allocated."""
+        """What can be allocated; graphs that nobody holds any more give back theirs first."""
+        gc.collect()
         torch.cuda.empty_cache()
         return int(torch.cuda.mem_get_info(self.place)[0])
 

@@ -17,6 +17,7 @@ from card import the_card
 from check_kinds import Found
 from check_worker import ODDS, one
 from results import Results, program
+from targets import UNMEASURED, Goal
 from turns import Limit
 from workers import Failed, Unfinished, shared_out, usual
 
@@ -91,6 +92,10 @@ class Kept:
         if self._unfinished:
             note += f" Not finished when the time was over: {', '.join(map(str, sorted(self._unfinished)))}."
         self._results.table("Random problems", head, self._rows(), note, said=said)
+        right = sum(case.wrong is None for _, case in self.found)
+        met = UNMEASURED if the_card().interpreted else "yes" if right == len(self.found) else "no"
+        reached = f"{right:,} of {len(self.found):,}"
+        self._results.data("goals", [list(Goal("random problems", "all right", reached, met, "checks"))])
         self._results.data("cases", [[index, case.record()] for index, case in self.found])
 
     def _rows(self) -> list[tuple[object, ...]]:

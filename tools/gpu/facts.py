@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from card import the_card
-from results import Results, first_line, program
+from results import CALL, Results, first_line, program
 from turns import Limit
 
 PACKAGES = (
@@ -88,4 +88,7 @@ def nccl_words() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(program("facts", "What the figures were measured with", work))
+    call = os.environ.get(CALL)
+    sys.exit(
+        program(f"facts{call or ''}", f"What the figures{f' of call {call}' if call else ''} were measured with", work)
+    )

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from card import Card, Run, the_card
-from results import UNMEASURED, Results, program
+from results import Results, program
+from targets import UNMEASURED
 from tune_targets import Call, Target, pieces, targets
 from tune_worker import tried
 from turns import Limit, Way, in_turns

@@ -18,14 +18,14 @@ def run(out, *words, timeout=280, **environment):
     return finished(command, timeout, environment)
 
 
-def run_all(out, parts, timeout=280, python=PYTHON, **environment):
-    """(status, what it printed) of run.sh; with all parts where none are given."""
+def run_all(out, parts, call="1", timeout=280, python=PYTHON, **environment):
+    """(status, what it printed) of a call of run.sh; with its own parts where none are given."""
     environment = {"PYTHON": python, **({"PARTS": parts} if parts else {}), **environment}
-    return finished(["bash", str(TOOLS / "run.sh"), str(out)], timeout, environment)
+    return finished(["bash", str(TOOLS / "run.sh"), str(out), call], timeout, environment)
 
 
 def finished(command, timeout, more):
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON", "OUT", "NCCL"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON", "NCCL", "RUN_CALL"))}
     environment = {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT
@@ -34,8 +34,10 @@ def finished(command, timeout, more):
 
 
 def parts_of(out):
-    """What results.json holds."""
-    return json.loads((out / "results.json").read_text())
+    """What the files of results hold."""
+    return {
+        name: part for file in sorted(out.glob("results*.json")) for name, part in json.loads(file.read_text()).items()
+    }
 
 
 def wrong(part):

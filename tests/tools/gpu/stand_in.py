@@ -84,7 +84,8 @@ def stand_in():
         interpreted = True
         name, cores = "stand-in", 8
         sizes = card.Sizes(
-            heads=(2, 1, 16), latent=(2, 1, 48, 32), tokens=(48,), batches=(1,), prompts=(20,), cold_bytes=1 << 14,
+            heads=(2, 1, 16), even_heads=(2, 2, 16), latent=(2, 1, 48, 32),
+            tokens=(48,), batches=(1,), prompts=(20,), cold_bytes=1 << 14,
             block_us=1.0, rounds=1, merged=3, ranks=(2,), payload_batches=(1,), layers=1, vocabulary=64,
             prompt=17, new_tokens=2, new_of_transformers=2, most_keys=40, in_graph=2, candidates=2, key_heads=(1, 2),
             groups=(1, 2), fold_rows=(1, 7, 129, 301),
@@ -92,6 +93,9 @@ def stand_in():
 
         def synchronize(self):
             pass
+
+        def answers(self):
+            return True
 
         def stopwatch(self):
             return Stopwatch()

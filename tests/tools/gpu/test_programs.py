@@ -24,9 +24,7 @@ MEDIAN = "us: median (quartiles)"
 @pytest.fixture
 def one_problem(tools, monkeypatch):
     """Of decoding and of prefill the first."""
-    for name in ("decode_shapes", "prefill_shapes"):
-        made = getattr(tools.bench_problems, name)
-        monkeypatch.setattr(tools.bench_kernels, name, lambda card, made=made: list(made(card))[:1])
+    monkeypatch.setattr(tools.bench_kernels, "shapes", lambda card: tools.bench_problems.shapes(card)[:2])
 
 
 def test_kernels_beside_ceilings_and_others(part):
@@ -42,7 +40,12 @@ def test_kernels_beside_ceilings_and_others(part):
     assert {row["way"] for row in table(found, "Merge of 3 partials")} >= {"merge_states, graph"}
     product = table(found, "Prefill, bf16, 2/1 heads x 16, 20 tokens, causal")[-1]
     assert (product["way"], product["/ ours"]) == ("matrix product", "-")  # another problem
-    for title in ("Decode, bf16, MLA", "Decode, fp8", "Prefill, bf16, 2/1 heads x 16, 20 tokens, causal"):
+    for title in (
+        "Decode, bf16, MLA",
+        "Decode, bf16, 2/2",
+        "Decode, fp8",
+        "Prefill, bf16, 2/1 heads x 16, 20 tokens, causal",
+    ):
         assert number(table(found, title)[0][MEDIAN]) > 0
     goals = table(found, "What was to be reached")
     assert {row["target"] for row in goals} == {"< 4 us", ">= 80% of read", ">= 1.0 x the fastest", "-"}
@@ -77,6 +80,93 @@ def test_without_time_what_is_left_is_named(part, one_problem):
     )
 
 
+class Large:
+    """A card of full size that allocates nothing."""
+
+    sizes, interpreted = None, False
+
+    def __init__(self, tools, free_bytes):
+        self.sizes, self.free = sys.modules["card"].Sizes(), free_bytes
+
+    def free_bytes(self):
+        return self.free
+
+
+@pytest.mark.parametrize(("free_gib", "left_out"), [(78, 1), (139, 0)])
+def test_what_fits_a_card(tools, monkeypatch, free_gib, left_out):
+    """Memory of an H100 and of an H200: what all sets of a problem take stays within it; what does not fit is named."""
+    card, refused = Large(tools, free_gib << 30), []
+    monkeypatch.setattr(tools.bench_problems.Shape, "_set", lambda self, card, seed: seed)
+    listed = tools.bench_problems.shapes(card)
+    for shape in listed:
+        try:
+            count = len(shape.sets(card))
+        except tools.bench_problems.TooLarge as error:
+            refused.append((shape.name, str(error)))
+            continue
+        assert count * shape.set_bytes + (shape.needed_bytes - shape.set_bytes) <= 0.9 * card.free
+        assert shape.causal is not None or count * shape.set_bytes >= min(1 << 30, 32 * shape.set_bytes)
+    assert len(refused) == left_out
+    assert all(name == "Decode, bf16, 32/32 heads x 128, batch 8, 524,288 tokens" for name, _ in refused)
+    assert all(words == "needs 103.1 GB, this card has 75.4 GB for it" for _, words in refused)
+    names = [shape.name for shape in listed]
+    assert names[:3] == [
+        "Decode, bf16, 32/8 heads x 128, batch 1, 65,536 tokens",
+        "Decode, bf16, 32/8 heads x 128, batch 8, 65,536 tokens",
+        "Prefill, bf16, 32/8 heads x 128, 4,096 tokens, causal",
+    ]
+    assert len(set(names)) == len(names)
+    for kind in ("bf16, 32/8 heads", "bf16, 32/32 heads", "bf16, MLA 128/1 heads"):
+        for n in ("8,192", "65,536", "524,288"):
+            assert sum(name.startswith(f"Decode, {kind}") and name.endswith(f" {n} tokens") for name in names) == 2
+
+
+def test_what_does_not_fit_is_named(tools, part, monkeypatch, one_problem):
+    monkeypatch.setattr(tools.bench_problems, "MEMORY_SHARE", 1e-4)
+    found, status = part("bench_kernels")
+    assert status == 0 and not wrong(found)
+    notes = [block["text"] for block in found["blocks"] if "GB, this card has" in block["text"]]
+    assert notes[0].startswith("Decode, bf16, 2/1 heads x 16, batch 1, 48 tokens: needs 0.0 GB, this card has 0.0 GB")
+    assert notes[0].endswith(f": {UNMEASURED}.") and len(notes) == 2
+
+
+@pytest.mark.parametrize("lost_by", ["SDPA flash", "ours"])
+def test_a_card_that_is_lost_ends_nothing_but_its_problem(tools, part, monkeypatch, one_problem, lost_by):
+    """An illegal access ends all that a process may do: another goes on, without the library that made it."""
+    lost, begun = [], []
+
+    def breaks(*_, **__):
+        lost.append(True)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def again(file, words):
+        begun.append(words)
+        lost.clear()
+        raise SystemExit(0)
+
+    if lost_by == "ours":
+        monkeypatch.setattr(tools.bench_problems, "decode_partial", breaks)
+    else:
+        monkeypatch.setattr(tools.bench_kernels, "RIVALS", {"SDPA flash": breaks})
+    monkeypatch.setattr(type(tools.card), "answers", lambda self: not lost)
+    monkeypatch.setattr(tools.bench_kernels.os, "execvp", again)
+    monkeypatch.setattr(tools.bench_kernels, "merges", lambda card: 1 / 0)
+    with pytest.raises(SystemExit):
+        part("bench_kernels", tables="rules")
+    (words,) = begun
+    given = " ".join(words[words.index("--goes-on") :])
+    assert (
+        given
+        == {
+            "SDPA flash": "--goes-on --first 0 --without=SDPA flash --tables rules",
+            "ours": "--goes-on --first 1 --tables rules",
+        }[lost_by]
+    )
+    assert words[1].endswith("bench_kernels.py") and float(words[words.index("--seconds") + 1]) > 100
+    found, _ = part("bench_kernels", first=1, without=["SDPA flash"])
+    assert [block["title"] for block in found["blocks"] if "Prefill" in block.get("title", "")]
+
+
 def test_goals(tools):
     """What counts as reached, from times that are known."""
 
@@ -86,21 +176,21 @@ def test_goals(tools):
     times = {"ours": 30.0, "ours, graph": 10.0, "SDPA flash": 15.0, "SDPA flash, graph": 9.0, "FlashInfer": 12.0}
     times = {name: tools.turns.Times([us]) for name, us in {**times, "copy": 1.0}.items()}
     problems = tools.bench_problems
-    shape, prompt = next(problems.decode_shapes(tools.card)), next(problems.prefill_shapes(tools.card))
+    shape, prompt = problems.decode_shapes(tools.card, 48)[0], problems.prefill_shapes(tools.card)[0]
     beside = tools.bench_kernels._beside_rivals
-    assert beside(Gpu(), shape, times)[0][2:] == ("0.90 x SDPA flash (in graphs; eager 0.40 x FlashInfer)", "no")
-    assert beside(Gpu(), prompt, times)[0][1:] == ("-", "0.40 x FlashInfer", "-")
+    assert beside(Gpu(), shape, times)[0][2:4] == ("0.90 x SDPA flash (in graphs; eager 0.40 x FlashInfer)", "no")
+    assert beside(Gpu(), prompt, times)[0][1:4] == ("-", "0.40 x FlashInfer", "-")
     times["ours, graph"] = tools.turns.Times([8.0, 9.0, 9.0])
-    assert beside(Gpu(), shape, times)[0][2:] == ("1.00 x SDPA flash (in graphs; eager 0.40 x FlashInfer)", "yes")
+    assert beside(Gpu(), shape, times)[0][2:4] == ("1.00 x SDPA flash (in graphs; eager 0.40 x FlashInfer)", "yes")
     times["FlashInfer"] = tools.turns.Times([6.0])
     said = "0.67 x FlashInfer (ours in a graph, it in none; eager 0.20 x FlashInfer)"
-    assert beside(Gpu(), shape, times)[0][2:] == (said, "no")
+    assert beside(Gpu(), shape, times)[0][2:4] == (said, "no")
     told = {"ranks": 2, "batch": 1, "bytes": 8, "raw": None, "wrong": [], "eager": {"topocomm: x": [1.0]}}
     told["graph"] = {"topocomm: x": [2.0], tools.bench_ranks.THREE: [5.0]}
     results = Nothing()
-    assert tools.bench_ranks._table(results, Gpu(), told)[0][2:] == ("2.50 x", "no")
+    assert tools.bench_ranks._table(results, Gpu(), told)[0][2:4] == ("2.50 x", "no")
     told["graph"]["topocomm: x"] = [1.0]
-    assert tools.bench_ranks._table(results, Gpu(), told)[0][2:] == ("5.00 x", "yes")
+    assert tools.bench_ranks._table(results, Gpu(), told)[0][2:4] == ("5.00 x", "yes")
 
 
 def test_ranks_on_one_card(part, monkeypatch):

@@ -1,5 +1,6 @@
-"""run.sh: all parts in one document, a status that tells, and nothing lost where a part hangs."""
+"""run.sh: its four calls, all parts in one document, a status that tells, and nothing lost where a part hangs."""
 
+import json
 import re
 import sys
 
@@ -26,16 +27,16 @@ if sys.argv[0].endswith("check_kernels.py"):
     assert status == 1, said
     assert "check_kernels: status 1" in said and "from the formula" in said.splitlines()[-1]
     parts = parts_of(out)
-    assert list(parts) == ["facts", "check_kernels"] and all(part["ended"] for part in parts.values())
+    assert list(parts) == ["facts1", "check_kernels"] and all(part["ended"] for part in parts.values())
     document = (out / "results.md").read_text()
     assert re.match(r"# Figures of one stand-in, \d{4}-\d\d-\d\d\n\n2 checks, 1 failed.\n", document)
     assert "- check_kernels, --only 11, decode" in document
-    assert "## What the figures were measured with" in document and "| torch | " in document
-    assert "== facts, 60 s" in (out / "log.txt").read_text()
+    assert "## What the figures of call 1 were measured with" in document and "| torch | " in document
+    assert "== call 1: facts, 60 s" in (out / "log.txt").read_text()
 
 
 PROGRAMS = """
-import sys, time
+import os, sys, time
 sys.path.insert(0, TOOLS)
 from results import Results, main
 name = sys.argv[1].rsplit("/")[-1].removesuffix(".py")
@@ -43,15 +44,30 @@ if name == "results":
     sys.argv[:] = sys.argv[1:]
     sys.exit(main())
 from pathlib import Path
-results = Results(Path(sys.argv[2]), name, name.title())
+tables = sys.argv[sys.argv.index("--tables") + 1] if "--tables" in sys.argv else ""
+part = f"{name} {tables}".strip() if name != "facts" else "facts" + os.environ["RUN_CALL"]
+results = Results(Path(sys.argv[2]), part, part.title())
 results.table("Numbers", ["a", "b"], [(1, 2.5)])
+results.data("tuned in", os.environ.get("TOPOCOMM_TUNED_DIR"))
+results.data("seconds", int(sys.argv[sys.argv.index("--seconds") + 1]))
 if name == "hangs":
     time.sleep(1000)
 if name == "dies":
     sys.exit(7)
+if name == "tune":
+    for kernel in ("decode", "prefill"):
+        Path(sys.argv[2], f"{kernel}_table.json").write_text("{}")
 results.check("a check", "it is wrong" if name == "wrong" else None)
 sys.exit(results.end())
 """
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A Python in which every program of run.sh is one that needs no card."""
+    script = tmp_path / "programs.py"
+    script.write_text(PROGRAMS.replace("TOOLS", repr(str(TOOLS))))
+    return f"{sys.executable} {script}"
 
 
 @pytest.mark.parametrize(
@@ -63,13 +79,11 @@ sys.exit(results.end())
         ("dies right", ["dies: did not come to its end"]),
     ],
 )
-def test_parts(tmp_path, names, failed):
-    """With programs that need no card, and that hang or die."""
-    script = tmp_path / "programs.py"
-    script.write_text(PROGRAMS.replace("TOOLS", repr(str(TOOLS))))
-    out, python = tmp_path / "out", f"{sys.executable} {script}"
+def test_parts(tmp_path, programs, names, failed):
+    """With programs that hang or die."""
+    out = tmp_path / "out"
     listed = " ".join(f"{name}:{6 if name == 'hangs' else 60}" for name in names.split())
-    status, said = run_all(out, listed, python=python)
+    status, said = run_all(out, listed, python=programs)
     assert status == bool(failed)
     assert said.splitlines()[-len(failed) - 1 :] == [f"{len(failed)} failures; {out}/results.md", *failed]
     parts, document = parts_of(out), (out / "results.md").read_text()
@@ -78,10 +92,63 @@ def test_parts(tmp_path, names, failed):
     assert document.count("This part did not come to its end.") == len(set(parts) & {"hangs", "dies"})
 
 
-def test_no_time_and_no_card(tmp_path):
-    script = tmp_path / "programs.py"
-    script.write_text(PROGRAMS.replace("TOOLS", repr(str(TOOLS))))
-    status, said = run_all(tmp_path / "late", "right:60", python=f"{sys.executable} {script}", TOTAL_S="4")
+CALLS = {
+    "1": ["facts1", "check_kernels"],
+    "2": ["facts2", "bench_kernels rules", "tune", "bench_kernels tuned"],
+    "3": ["facts3", "bench_ranks"],
+    "4": ["facts4", "bench_generate"],
+}
+
+
+def test_four_calls_one_by_one(tmp_path, programs):
+    """Each has a file of results and less than ten minutes; ranks and generation take what was tuned, checks do not."""
+    out, names = tmp_path / "out", ("correctness", "2", "ranks", "4")
+    for call, name in zip(CALLS, names, strict=True):
+        status, said = run_all(out, "", call=name, python=programs)
+        assert status == 0, said
+        assert list(json.loads((out / f"results-{call}.json").read_text())) == CALLS[call]
+    parts = parts_of(out)
+    assert all(sum(int(parts[name]["data"]["seconds"]) for name in names) < 500 for names in CALLS.values())
+    for name, part in parts.items():
+        own = name in ("bench_ranks", "bench_generate") or name in ("facts3", "facts4")
+        assert part["data"]["tuned in"] == (str(out) if own else None), name
+    assert (out / "results.md").read_text().count("### Numbers") == len(parts)
+    assert (out / "log.txt").read_text().count("== call ") == len(parts)
+    assert len(list(out.iterdir())) <= 8  # as many as such a machine gives back
+
+
+def test_what_earlier_calls_left_is_carried_over(tmp_path, programs):
+    """Another machine begins with nothing."""
+    earlier, out = tmp_path / "earlier", tmp_path / "out"
+    assert run_all(earlier, "", call="2", python=programs)[0] == 0
+    status, said = run_all(out, "", call="4", python=programs, EARLIER=str(earlier))
+    assert status == 0, said
+    assert parts_of(out)["bench_generate"]["data"]["tuned in"] == str(out)
+    assert "## Bench_Kernels Tuned" in (out / "results.md").read_text()
+
+
+def test_a_call_that_is_made_again_replaces_its_results_alone(tmp_path, programs):
+    out = tmp_path / "out"
+    assert run_all(out, "wrong:60", call="1", python=programs)[0] == 1
+    status, said = run_all(out, "right:60", call="2", python=programs)
+    assert status == 0 and said.splitlines()[-1].startswith("0 failures")  # of its own parts
+    assert "- wrong, a check: it is wrong" in (out / "results.md").read_text()
+    assert run_all(out, "right2:60", call="1", python=programs)[0] == 0
+    assert list(parts_of(out)) == ["right2", "right"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [([], "usage: tools/gpu/run.sh OUT"), (["out", "5"], "CALL=5: expected 1, 2")]
+)
+def test_wrong_arguments(tmp_path, words, said):
+    status, printed = finished(
+        ["bash", str(TOOLS / "run.sh"), *(str(tmp_path / x) if x == "out" else x for x in words)], 60, {}
+    )
+    assert status != 0 and said in printed and not list(tmp_path.iterdir())
+
+
+def test_no_time_and_no_card(tmp_path, programs):
+    status, said = run_all(tmp_path / "late", "right:60", python=programs, TOTAL_S="4")
     assert status == 1 and "right: no time left" in said and said.splitlines()[-1] == "right: did not begin"
     status, said = finished([sys.executable, str(TOOLS / "facts.py"), str(tmp_path)], 100, {"CUDA_VISIBLE_DEVICES": ""})
     assert status == 1 and "no GPU: torch.cuda.is_available() is False" in said
@@ -105,16 +172,18 @@ sys.exit(program("slow", "Slow", work))
 @pytest.mark.long
 def test_all_of_it(tmp_path):
     """As it runs on a card, but for the card, and in a quarter of the time."""
-    usual = re.search(r"\{PARTS:-([^}]+)\}", (TOOLS / "run.sh").read_text())[1]
-    listed = [(name, int(seconds)) for name, seconds in (one.split(":") for one in usual.split())]
-    assert sum(seconds for _, seconds in listed) <= 570  # what all of it may take
-    status, said = run_all(tmp_path, " ".join(f"{name}:{max(30, seconds // 4)}" for name, seconds in listed))
-    parts = parts_of(tmp_path)
-    assert list(parts) == [name for name, _ in listed]
-    assert list(parts) == ["facts", "check_kernels", "bench_kernels", "bench_ranks", "bench_generate", "tune"]
-    assert all(part["ended"] for part in parts.values()), said[-3000:]
-    failed = [line for line in said.splitlines() if line.startswith("FAILED")]
+    text = (TOOLS / "run.sh").read_text()
+    failed = []
+    for call, names in CALLS.items():
+        listed = [one.split(":") for one in re.search(rf'\[{call}\]="([^"]+)"', text)[1].split()]
+        assert sum(int(one[1]) for one in listed) <= 550  # of the ten minutes
+        short = " ".join(":".join([one[0], str(max(40, int(one[1]) // 4)), *one[2:]]) for one in listed)
+        status, said = run_all(tmp_path, short, call=call)
+        found = [line for line in said.splitlines() if line.startswith("FAILED")]
+        assert status == bool(found), said[-3000:]
+        failed += found
+        assert list(json.loads((tmp_path / f"results-{call}.json").read_text())) == names
+    assert all(part["ended"] for part in parts_of(tmp_path).values())
     slow = "no problem was tried", "did not end"  # what a busy machine does not come to
     assert not [line for line in failed if not any(words in line for words in slow)], failed
-    assert status == bool(failed)
     assert len(list(tmp_path.iterdir())) <= 8

@@ -1,0 +1,93 @@
+"""What is to be reached on a card, and what of it was: the rows of docs/results/on-a-gpu.md, out of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+UNMEASURED = "not yet measured"
+HEAD = ("what", "target", "reached", "")
+PASS, MISS = "pass", "MISS"
+READ_SHARE = {1: 0.80, 8: 0.85}
+"""Share of the measured read bandwidth that decoding is to reach, by batch."""
+RIVAL_RATIO = 1.0
+"""How fast decoding is to be, beside the fastest other library."""
+MERGE_US = 4.0
+"""What a merge of 8 partials in a CUDA graph is to take less than, in microseconds."""
+ALLREDUCES = 3.0
+"""How much faster than three all-reduces of NCCL a whole exchange is to be."""
+DECODE = "decode, bf16, 32/8 heads x 128, 65,536 tokens, batch"
+
+
+class Goal(NamedTuple):
+    """What is to be reached, and what was.
+
+    Attributes:
+        what: The problem.
+        target: What is to be reached; "-": nothing.
+        reached: What was.
+        met: "yes", "no", "-" or `UNMEASURED`.
+        key: Of the row of `TARGETS` that it fills; empty: of none.
+    """
+
+    what: str
+    target: str
+    reached: str
+    met: str
+    key: str = ""
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Its cells in a table of a part."""
+        return self[:4]
+
+
+class Target(NamedTuple):
+    """A row: the key of the goals that fill it, what it is about, and what is to be reached."""
+
+    key: str
+    what: str
+    target: str
+
+
+IN_GRAPHS = "in graphs beside SDPA, flash_attn, FlashInfer"
+EXCHANGE = "whole exchange of partials, in graphs, ranks on the one card:"
+TARGETS = (
+    Target("checks", "every kernel on random problems, beside the float64 formula and the CPU", "all in their limits"),
+    *(Target(f"read {batch}", f"{DECODE} {batch}", f">= {share:.0%} of read") for batch, share in READ_SHARE.items()),
+    *(
+        Target(f"rival {batch}", f"{DECODE} {batch}, {IN_GRAPHS}", f">= {RIVAL_RATIO:.1f} x the fastest")
+        for batch in READ_SHARE
+    ),
+    Target("merge", "merge of 8 partials, 32 rows x 128, in a graph", f"< {MERGE_US:g} us"),
+    *(
+        Target(f"ranks {count}", f"{EXCHANGE} {count}", f">= {ALLREDUCES:g} x 3 all-reduces of NCCL")
+        for count in (2, 4, 8)
+    ),
+    Target("tokens", "greedy tokens of a small model in float32, beside SDPA", "equal"),
+)
+
+
+def rows(parts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Return the table's rows: what, target, reached, and whether that passes.
+
+    Args:
+        parts: Results as `results.read` has them. Where kernels were timed by the rules and with tuned tables both
+            figures stand in a row, and the later one decides.
+    """
+    found: list[tuple[str, str, str, str]] = []
+    for target in TARGETS:
+        goals = [
+            (part.get("tables"), goal) for part in parts.values() for goal in _goals(part) if goal.key == target.key
+        ]
+        measured = [(tables, goal) for tables, goal in goals if goal.met != UNMEASURED]
+        if not measured:
+            found.append((target.what, target.target, UNMEASURED, ""))
+            continue
+        said = [f"{tables}: {goal.reached}" if tables else goal.reached for tables, goal in measured]
+        found.append((target.what, target.target, "; ".join(said), PASS if measured[-1][1].met == "yes" else MISS))
+    return found
+
+
+def _goals(part: Mapping[str, Any]) -> Sequence[Goal]:
+    return [Goal(*cells) for cells in part["data"].get("goals", ())]
