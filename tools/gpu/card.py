@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
     rounds: int = 15
     merged: int = 8
     in_graph: int = 20
-    candidates: int = 48
+    candidates: int = 32
     ranks: tuple[int, ...] = (2, 4, 8)
     payload_batches: tuple[int, ...] = (1, 8, 64)
     layers: int = 30

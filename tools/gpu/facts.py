@@ -28,6 +28,8 @@ ASKED = (
     "ecc.mode.current",
 )  # fmt: skip
 """Columns of `nvidia-smi --query-gpu`; nothing is set."""
+VARIABLES = ("CUDA_", "NCCL_", "TRITON_", "PYTORCH_", "TOPOCOMM_")
+"""Beginnings of names of variables that change what is measured."""
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
@@ -43,9 +45,11 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
             ("L2 MiB", getattr(told, "L2_cache_size", 0) >> 20),
         ]
         rows += [("memory GiB", f"{told.total_memory / 2**30:.1f}"), ("CUDA of torch", torch.version.cuda)]
+        rows += [("memory that is free GiB", f"{card.free_bytes() / 2**30:.1f}")]
         results.data("memory_clock_mhz", getattr(told, "memory_clock_rate", 0) / 1e3)
     rows += [("NCCL", nccl_words())]
     rows += [(name, words) for name, words in smi().items()]
+    rows += [(name, value) for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)]
     rows += [("system", platform.platform()), ("cores that may run this", len(os.sched_getaffinity(0)))]
     rows += [("python", platform.python_version())]
     rows += [(package, words) for package in PACKAGES if (words := installed(package))]

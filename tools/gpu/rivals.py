@@ -1,7 +1,8 @@
 """Other libraries' attention on the same tensors: torch's SDPA by each of its backends, flash_attn, FlashInfer.
 
 None copies keys or values. SDPA's efficient backend has no grouped heads, so it is there where one query's heads can be
-rows, for decoding, and not for prompts.
+rows, for decoding, and not for prompts. FlashInfer takes the entries of a batch one by one: its calls for batches want
+pages.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ def _flash_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool)
 def _flash_attn_3(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
     rows = [x.transpose(1, 2) for x in (q, k, v)]
     library: Any = import_module("flash_attn_interface")
-    made: Any = library.flash_attn_func(*rows, causal=causal)
+    if q.shape[2] == 1:  # its flash_attn_func does not split keys, which is what makes decoding fast
+        made: Any = library.flash_attn_with_kvcache(*rows)
+    else:
+        made = library.flash_attn_func(*rows, causal=causal)
     out: torch.Tensor = made[0] if isinstance(made, tuple) else made
     return out.transpose(1, 2)
 

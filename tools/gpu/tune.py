@@ -22,7 +22,7 @@ from tune_worker import tried
 from turns import Limit, Way, in_turns
 from workers import Unfinished, shared_out, usual
 
-COMPILING = 0.6
+COMPILING = 0.7
 """Share of the time."""
 FINALISTS = 5
 CALLS = 4
@@ -80,7 +80,7 @@ def _best(
     results: Results, card: Card, target: Target, usable: Sequence[Any], limit: Limit
 ) -> tuple[object, object, object]:
     """Time once, then those that did best in turns; record the best and say what it is."""
-    calls = target.calls()
+    calls = [make() for make in target.calls]
     rule = target.table.by_rule(target.problem)
     once = {one: _us(card, target, one, calls) for one in usable if not limit.over or one == rule}
     finalists = sorted(once, key=lambda one: once[one])[:FINALISTS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,13 @@ class Target:
         table: The module `decode_table` or `prefill_table`.
         kernel: Whose launches are watched.
         problem: Of the table.
-        calls: Makes calls that meet the problem, on tensors of the card.
+        calls: What makes each call that meets the problem, on tensors of the card; the first takes the least memory.
     """
 
     table: Any
     kernel: Any
     problem: Any
-    calls: Callable[[], Sequence[Call]]
+    calls: Sequence[Callable[[], Call]]
 
     @property
     def name(self) -> str:
@@ -78,13 +78,8 @@ def _of_decode(card: Card, sizes: Sizes, dtype: torch.dtype, form: str) -> Targe
     wide, few, d, d_v = sizes
     arch, itemsize = decode.machine_of(card.place)[0], 4 if dtype == torch.float32 else 2
     problem = decode_table.problem_of(arch, itemsize, d, wide // few, form=form, shared=d_v < d)
-    batches = card.sizes.batches
-    return Target(
-        decode_table,
-        decode._kernel(),
-        problem,
-        lambda: [_decode_call(card, batch, sizes, dtype, form) for batch in batches],
-    )
+    calls = [partial(_decode_call, card, batch, sizes, dtype, form) for batch in sorted(card.sizes.batches)]
+    return Target(decode_table, decode._kernel(), problem, calls)
 
 
 def _decode_call(card: Card, batch: int, sizes: Sizes, dtype: torch.dtype, form: str) -> Call:
@@ -108,7 +103,7 @@ def _of_prefill(card: Card, d: int, q_len: int, form: str) -> Target:
     n = card.sizes.prompts[0]
     problem = prefill_table.problem_of(_arch(card), 16, d, q_len=q_len, form=form)
 
-    def calls() -> list[Call]:
+    def call() -> Call:
         shapes = ((1, heads, q_len, d), (1, kv_heads, n, d), (1, kv_heads, n, d))
         q, k, v = (randn(card, *shape, seed=seed) for seed, shape in enumerate(shapes))
         where: dict[str, Any] = {}
@@ -116,9 +111,9 @@ def _of_prefill(card: Card, d: int, q_len: int, form: str) -> Target:
             order = torch.arange(n, device=card.place)
             where = {"q_positions": order[n - q_len :], "kv_positions": order}
         spec = Spec(causal=True, window=n if form == "full" else None)
-        return [lambda: prefill.prefill_partial(q, k, v, spec=spec, **where)]
+        return lambda: prefill.prefill_partial(q, k, v, spec=spec, **where)
 
-    return Target(prefill_table, prefill_kernel, problem, calls)
+    return Target(prefill_table, prefill_kernel, problem, [call])
 
 
 def _arch(card: Card) -> str:

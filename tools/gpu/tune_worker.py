@@ -6,7 +6,7 @@ Compiles candidates into Triton's cache on the disk, runs each once, and says wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,9 @@ from results import first_line
 from tune_targets import Call, Target, pieces
 from workers import work_through
 
-_ready: dict[str, tuple[Sequence[Call], Any]] = {}
-"""Of the target at hand its calls and the rules' result."""
+_ready: dict[str, tuple[Call, Any]] = {}
+"""Of the target at hand its first call and the rules' result: tensors of all calls, in every worker, are more than a
+card holds."""
 AGREE = 2.0**-7
 """How far results of candidates may be apart, relative to the largest |out|: they cut the keys in other places."""
 
@@ -36,14 +37,14 @@ def tried(card: Card, number: int) -> list[Any] | None:
 def _fault(card: Card, target: Target, candidate: Any) -> str | None:
     if target.name not in _ready:
         _ready.clear()  # the tensors of one target are enough
-        calls = target.calls()
+        call = target.calls[0]()
         with _asking(target.table.TUNED) as asked:
-            _ready[target.name] = calls, calls[0]()
+            _ready[target.name] = call, call()
         if asked != [(target.problem.arch, target.problem.key)] and not card.interpreted:
             return f"wrong: the call asks for {asked}, not for {target.problem.arch}, {target.problem.key}"
-    calls, wanted = _ready[target.name]
+    call, wanted = _ready[target.name]
     with launches(target.kernel) as seen, target.table.TUNED.trying(candidate):
-        got = calls[0]()
+        got = call()
         card.synchronize()
     spills = sum(getattr(kernel, "n_spills", 0) or 0 for kernel in seen)
     if spills:

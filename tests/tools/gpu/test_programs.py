@@ -80,6 +80,24 @@ def test_without_time_what_is_left_is_named(part, one_problem):
     )
 
 
+def test_decoding_by_flash_attn_3_splits_keys(tools, monkeypatch):
+    """Its plain function does not, and would be an easy rival."""
+    rivals, called = sys.modules["rivals"], []
+
+    class Library:
+        def __getattr__(self, name):
+            return lambda q, k, v, **_: called.append((name, list(q.shape), list(k.shape))) or (q, None)
+
+    monkeypatch.setattr(rivals, "import_module", lambda name: Library())
+    for q_len in (1, 5):
+        q, k = torch.ones(2, 4, q_len, 8), torch.ones(2, 2, 5, 8)
+        assert rivals.RIVALS["flash_attn 3"](q, k, k, False).shape == q.shape
+    assert called == [
+        ("flash_attn_with_kvcache", [2, 1, 4, 8], [2, 5, 2, 8]),
+        ("flash_attn_func", [2, 5, 4, 8], [2, 5, 2, 8]),
+    ]
+
+
 class Large:
     """A card of full size that allocates nothing."""
 

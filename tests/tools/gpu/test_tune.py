@@ -55,6 +55,19 @@ def test_a_candidate_that_is_wrong_is_not_taken(tools, part, own_tables, monkeyp
     assert not (tmp_path / "out/decode_table.json").exists()
 
 
+def test_workers_hold_the_tensors_of_one_call(tools, own_tables, monkeypatch):
+    """All calls of a target, in each of a dozen processes, are more than a card of 80 GB has."""
+    monkeypatch.setattr(type(tools.card), "sizes", tools.card.sizes._replace(batches=(8, 1)))
+    monkeypatch.setattr(tools.tune_worker, "_ready", {})
+    target = next(iter(tools.tune_targets.targets.__wrapped__(tools.card)))
+    made = []
+    watched = [lambda make=make: made.append(make) or make() for make in target.calls]
+    one = dataclasses.replace(target, calls=watched)
+    monkeypatch.setattr(tools.tune_worker, "pieces", lambda card: [(one, rule) for rule in one.candidates(2)])
+    assert [tools.tune_worker.tried(tools.card, number) for number in range(3)] == [[None], [None], None]
+    assert made == [target.calls[0]] and target.calls[0].args[1] == 1 and len(target.calls) == 2  # of batch 1
+
+
 def test_the_fastest_candidate_is_recorded(tools, own_tables, monkeypatch, tmp_path):
     first = tools.tune_targets.targets(tools.card)[0]
     usable = first.candidates(8)
@@ -87,7 +100,7 @@ def test_candidates_are_timed_in_graphs(tools, own_tables, monkeypatch):
 
     made = []
     monkeypatch.setattr(type(tools.card), "graph", graph)
-    target = dataclasses.replace(first, calls=lambda: [call, call])
+    target = dataclasses.replace(first, calls=[lambda: call] * 2)
     tools.tune._best(Nothing(), tools.card, target, usable, tools.turns.Limit(9))
     assert recorded[:2] == usable and len(recorded) == 2 + 2 * 2  # alone once each, then for turns, batch by batch
     assert len(made) == (2 * 2 + 2 * 2) * tools.tune.CALLS and len(replayed) > 2 * 3
