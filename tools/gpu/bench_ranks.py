@@ -14,8 +14,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 from card import Card, the_card
@@ -23,6 +25,7 @@ from carried_nccl import libraries_in
 from results import Results, first_line, program
 from targets import ALLREDUCES, UNMEASURED, Goal
 from turns import Limit, Times
+from workers import kill
 
 ENVIRONMENT = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
@@ -110,29 +113,53 @@ def _ranks(results: Results, card: Card, ranks: int, seconds: float, environment
     last = seconds + OVERTIME_S
     until_s = Limit(last - HALF_S).until_s
     command = [*python, str(Path(__file__).with_name("rank_worker.py")), str(ranks), str(until_s)]
-    hung = False
+    told: dict[int, Any] = {}
+    goals: dict[int, list[Goal]] = {}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     try:
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=last, check=False)
-        said, status = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as error:
-        given = error.stdout or b""
-        said, status, hung = given.decode() if isinstance(given, bytes) else given, -1, True
-    told = {one["batch"]: one for one in map(json.loads, said.splitlines())}  # the last word on each payload
-    results.data(f"{ranks} ranks", list(told.values()))
-    results.check(
-        f"{ranks} ranks",
-        f"did not end within {last:.0f} s" if hung else f"status {status}" if status else None,
-    )
-    results.check(f"{ranks} ranks, payloads", None if told else "none was measured")
-    goals: list[Goal] = []
+        for line in _lines(process, Limit(last)):
+            one = json.loads(line)
+            told[one["batch"]], goals[one["batch"]] = one, _table(results, card, one)  # the last word on a payload
+            results.data(f"{ranks} ranks", list(told.values()))
+        status = process.wait(HALF_S)
+        results.check(f"{ranks} ranks", f"status {status}" if status else None)
+    except TimeoutError:
+        results.check(f"{ranks} ranks", f"did not end within {last:.0f} s")
+    finally:
+        kill(process)
     for one in told.values():
-        goals += _table(results, card, one)
-    return goals
+        _checked(results, _title(card, one), one)
+    results.check(f"{ranks} ranks, payloads", None if told else "none was measured")
+    return [goal for some in goals.values() for goal in some]
+
+
+def _lines(process: subprocess.Popen[str], limit: Limit) -> Iterator[str]:
+    """Yield what a process prints, line by line as it comes.
+
+    Raises:
+        TimeoutError: It goes on beyond the limit.
+    """
+    lines: Queue[str | None] = Queue()
+
+    def listen() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=limit.left_s)
+        except Empty:
+            raise TimeoutError from None
+        if line is None:
+            return
+        yield line
 
 
 def _table(results: Results, card: Card, told: Mapping[str, Any]) -> list[Goal]:
-    heads, _, dim = card.sizes.heads
-    title = f"{told['ranks']} ranks, {told['batch']} x {heads} heads x {dim} float32, {told['bytes']:,} bytes a rank"
+    title = _title(card, told)
     eager = {name: Times(us) for name, us in told["eager"].items()}
     graph = {name: Times(us) for name, us in told.get("graph", {}).items()}
     rows = [(name, one, graph.get(name, "-")) for name, one in eager.items()]
@@ -140,9 +167,6 @@ def _table(results: Results, card: Card, told: Mapping[str, Any]) -> list[Goal]:
     if told["raw"]:
         note += f" NCCL alone was not measured: {told['raw']}."
     results.table(title, ["way", "eager", "in a graph"], rows, note)
-    for words in (*told["wrong"], *told.get("graph wrong", ())):
-        results.check(title, words)
-    results.check(f"{title}: bits", None if not told["wrong"] else "see above")
     best = min((one.median_us for name, one in graph.items() if name.startswith("topocomm")), default=None)
     target = f">= {ALLREDUCES:g} x {THREE}"
     key = f"ranks {told['ranks']}" if told["batch"] == card.sizes.payload_batches[0] else ""
@@ -151,6 +175,18 @@ def _table(results: Results, card: Card, told: Mapping[str, Any]) -> list[Goal]:
     ratio = graph[THREE].median_us / best
     met = UNMEASURED if card.interpreted else "yes" if ratio >= ALLREDUCES else "no"
     return [Goal(f"{title}, in graphs", target, f"{ratio:.2f} x", met, key)]
+
+
+def _title(card: Card, told: Mapping[str, Any]) -> str:
+    heads, _, dim = card.sizes.heads
+    return f"{told['ranks']} ranks, {told['batch']} x {heads} heads x {dim} float32, {told['bytes']:,} bytes a rank"
+
+
+def _checked(results: Results, title: str, told: Mapping[str, Any]) -> None:
+    """What is wrong with a payload's results, once."""
+    wrong = [*told["wrong"], *told.get("graph wrong", ())]
+    results.checks([(title, words) for words in wrong])
+    results.check(f"{title}: bits", None if not told["wrong"] else "see above")
 
 
 if __name__ == "__main__":

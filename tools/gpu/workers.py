@@ -87,7 +87,7 @@ def shared_out(script: str, workers: int, limit: Limit) -> Iterator[list[Any] | 
                 yield from crew.heard(*said)
     finally:
         for worker in crew.running.values():
-            _killed(worker.process)
+            kill(worker.process)
 
 
 class _Crew:
@@ -119,7 +119,7 @@ class _Crew:
             hangs = now >= worker.since_s + HANGS_S
             if hangs or ends:
                 del self.running[name]
-                _killed(worker.process)
+                kill(worker.process)
                 why = f"did not end within {HANGS_S:g} s; its process was killed"
                 yield Failed(worker.piece, why) if hangs else Unfinished(worker.piece)
                 self._again(worker.piece + self._step)
@@ -148,7 +148,8 @@ class _Crew:
             self.start(first)
 
 
-def _killed(process: subprocess.Popen[str]) -> None:
+def kill(process: subprocess.Popen[str]) -> None:
+    """End a process, and wait a little for its end."""
     process.kill()
     with suppress(subprocess.TimeoutExpired):  # one that a driver holds ends when the driver lets it
         process.wait(2)

@@ -1,7 +1,6 @@
 """The programs that time, whole, on a stand-in for the card: their tables, and what they say of what is missing."""
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -392,7 +391,14 @@ def test_ranks_leave_out_what_there_is_no_time_for(tools, monkeypatch, capsys):
     assert told["batch"] == 1 and told["eager"] and "graph" not in told
 
 
-def test_without_nccl_ours_is_measured_alone(tools, monkeypatch, capsys, part):
+def worker_that(monkeypatch, tmp_path, does):
+    """A script in the place of every worker."""
+    script = tmp_path / "worker.py"
+    script.write_text(f"import json, sys, time\n{does}\n")
+    monkeypatch.setenv("PYTHON", f"{sys.executable} {script}")
+
+
+def test_without_nccl_ours_is_measured_alone(tools, monkeypatch, capsys, part, tmp_path):
     def library(self, comm):
         if comm.rank == 1:
             raise RuntimeError("NCCL 2.28.9 takes one rank a GPU")
@@ -401,29 +407,42 @@ def test_without_nccl_ours_is_measured_alone(tools, monkeypatch, capsys, part):
     monkeypatch.setattr(type(tools.card), "library", library)
     told = told_by_ranks(tools, capsys)
     assert len(told["eager"]) == 1 and not told["wrong"]
-    monkeypatch.setattr(
-        tools.bench_ranks.subprocess,
-        "run",
-        lambda *_, **__: subprocess.CompletedProcess([], 0, json.dumps({**told, "raw": "NCCL is 2.28.9"}) + "\n"),
-    )
+    worker_that(monkeypatch, tmp_path, f"print({json.dumps({**told, 'raw': 'NCCL is 2.28.9'})!r})")
     found, status = part("bench_ranks")
     assert status == 0
     assert "NCCL alone was not measured: NCCL is 2.28.9." in json.dumps(found["blocks"])
     assert table(found, "What was to be reached")[0]["reached"] == UNMEASURED
 
 
-def test_ranks_that_hang_leave_what_they_had(tools, part, monkeypatch):
-    told = {"ranks": 2, "batch": 1, "bytes": 8, "raw": None, "wrong": [], "eager": {"topocomm: x": [1.0, 2.0, 3.0]}}
+HANGS = """
+one = {"ranks": 2, "batch": 1, "bytes": 8, "raw": None, "wrong": ["a"], "eager": {"topocomm: x": [1.0, 2.0, 3.0]}}
+one["left"] = float(sys.argv[-1]) - time.monotonic()
+print(json.dumps(one), flush=True)
+print('{"half a li', end="", flush=True)
+time.sleep(1000)
+"""
 
-    def hang(command, timeout, **_):
-        left_s = float(command[-1]) - time.monotonic()
-        assert 54 < timeout < 56 and timeout - 20 < left_s < timeout - 12  # what was begun then comes to its end
-        raise subprocess.TimeoutExpired(command, timeout, output=(json.dumps(told) + "\n").encode())
 
-    monkeypatch.setattr(tools.bench_ranks.subprocess, "run", hang)
-    found, status = part("bench_ranks", seconds=50.0)
-    assert status == 1 and wrong(found) == ["2 ranks: did not end within 55 s"]
+def test_ranks_that_hang_leave_what_they_had(tools, part, monkeypatch, tmp_path):
+    """It is written as it comes, before the part ends."""
+    monkeypatch.setattr(tools.bench_ranks, "OVERTIME_S", -36.0)
+    worker_that(monkeypatch, tmp_path, HANGS)
+    seen, wait = [], tools.bench_ranks.Limit.left_s.fget
+
+    def left_s(self):
+        seen.append(json.loads((tmp_path / "out/results.json").read_text())["bench_ranks"]["blocks"])
+        return wait(self)
+
+    monkeypatch.setattr(tools.bench_ranks.Limit, "left_s", property(left_s))
+    found, status = part("bench_ranks", seconds=40.0)
+    assert status == 1 and [words.rsplit(": ")[-1] for words in wrong(found)] == [
+        "did not end within 4 s",
+        "a",
+        "see above",
+    ]
     assert table(found, "2 ranks")[0] == {"way": "topocomm: x", "eager": "2.00 (1.50 to 2.50)", "in a graph": "-"}
+    assert any(block.get("title", "").startswith("2 ranks") for block in seen[-1])
+    assert -11 < found["data"]["2 ranks"][0]["left"] < -8  # nothing new is begun so long before the end
 
 
 def test_generation(part):
