@@ -1,6 +1,6 @@
 """How fast the kernels are beside what the card can read and multiply, and beside other libraries, in one run.
 
-python tools/gpu/bench_kernels.py [OUT] [--seconds S] [--tables rules|tuned]
+python tools/gpu/bench_kernels.py [OUT] [--seconds S] [--tables rules|tuned] [--workers N]
 
 Each call reads other keys than the one before, so that they come from memory and not from the card's cache.
 """
@@ -22,11 +22,14 @@ from results import Results, age_s, first_line, program
 from rivals import RIVALS, Attend
 from targets import MERGE_US, READ_SHARE, RIVAL_RATIO, UNMEASURED, Goal
 from turns import Limit, Times, Way, in_turns
+from workers import shared_out, usual
 
 OURS, IN_GRAPH = "ours", "ours, graph"
 READ, SUM, COPY, PRODUCT = "read (Triton)", "read (torch.sum)", "copy", "matrix product"
 OFF = 2.0**-6
 """How far others, which round their results to 16 bits, may be from ours, relative to the largest |out|."""
+WARMING_S = 45.0
+"""What several processes may take to compile the kernels of the first problems."""
 Rows = list[tuple[object, ...]]
 
 
@@ -49,7 +52,11 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
     goals = results.goals_so_far()
     rivals = {name: attend for name, attend in RIVALS.items() if name not in args.without}
     waiting = shapes(card)[args.first :]
-    if not args.first and not args.without:
+    if not args.goes_on:
+        if args.workers:
+            began_s = limit.left_s
+            list(shared_out("warm_worker.py", args.workers, Limit(min(WARMING_S, limit.left_s / 3))))
+            results.note(f"Compiled by {args.workers} processes in {began_s - limit.left_s:.0f} s.")
         with results.guarded("merge"):
             goals.append(_merge(results, card, Limit(min(10.0, limit.left_s))))
             results.goals(goals)
@@ -234,4 +241,6 @@ def _meant(card: Card, met: str) -> str:
 if __name__ == "__main__":
     first = {"type": int, "default": 0, "help": "begin with the problem of this number"}
     without = {"action": "append", "default": [], "metavar": "NAME", "help": "leave out this library"}
-    sys.exit(program("bench_kernels", "How fast the kernels are", work, first=first, without=without))
+    workers = {"type": int, "default": usual(), "help": "processes that compile first (0: none)"}
+    more = {"first": first, "without": without, "workers": workers}
+    sys.exit(program("bench_kernels", "How fast the kernels are", work, **more))

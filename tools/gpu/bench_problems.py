@@ -105,9 +105,10 @@ class Shape:
             free = room + self.needed_bytes
             raise TooLarge(f"needs {self.needed_bytes / 1e9:,.1f} GB, this card has {free / 1e9:,.1f} GB for it")
         wanted = 1 if self.causal is not None else -(-card.sizes.cold_bytes // self.set_bytes)
-        return [self._set(card, seed) for seed in range(max(1, min(wanted, 1 + room // self.set_bytes, MOST_SETS)))]
+        return [self.one_set(card, seed) for seed in range(max(1, min(wanted, 1 + room // self.set_bytes, MOST_SETS)))]
 
-    def _set(self, card: Card, seed: int) -> Set:
+    def one_set(self, card: Card, seed: int = 0) -> Set:
+        """Inputs of random values."""
         q_len = 1 if self.causal is None else self.n
         q = randn(card, self.batch, self.heads, q_len, self.dim, seed=seed)
         k = randn(card, self.batch, self.kv_heads, self.n, self.dim, dtype=self.dtype, seed=1000 + seed)

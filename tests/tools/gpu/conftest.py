@@ -17,7 +17,7 @@ PROGRAMS = ("check_kernels", "bench_kernels", "bench_ranks", "bench_generate", "
 HELPERS = (
     "results", "turns", "workers", "check_worker", "check_kinds", "check_folds", "check_draw", "bench_problems",
     "rank_ways", "rank_worker", "small_model", "tune_worker", "tune_targets", "carried_nccl", "fatbin", "slim_nccl",
-    "nccl_check", "targets",
+    "nccl_check", "targets", "warm_worker",
 )  # fmt: skip
 
 
@@ -41,7 +41,16 @@ def tools():
 @pytest.fixture
 def part(tools, tmp_path):
     """part(program, **arguments) runs one and gives its part of the results, and its status."""
-    usual = {"bench_kernels": {"out": tmp_path / "out", "tables": None, "first": 0, "without": []}}
+    usual = {
+        "bench_kernels": {
+            "out": tmp_path / "out",
+            "tables": None,
+            "goes_on": False,
+            "first": 0,
+            "without": [],
+            "workers": 0,
+        }
+    }
 
     def run(program, seconds=200.0, **arguments):
         results = tools.results.Results(tmp_path / "out", program, program)

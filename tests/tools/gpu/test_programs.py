@@ -51,6 +51,29 @@ def test_kernels_beside_ceilings_and_others(part):
     assert {row["met"] for row in goals} == {UNMEASURED, "-"}  # an interpreter's times reach nothing
 
 
+def test_kernels_are_compiled_by_several_processes_first(tools, part, monkeypatch, one_problem):
+    """Prompts and all kinds of decoding; what fails there is met again where it is timed."""
+    begun, worker = [], tools.warm_worker
+    listed = worker.problems(tools.card)
+    assert {shape.name.split(",")[0] for shape in listed} == {"Decode", "Prefill"} and len(listed) == 6
+
+    def shared_out(script, workers, limit):
+        begun.append((script, workers, limit.left_s < 60))
+        return iter([[0, None], [1, "OutOfResources: too much"]])
+
+    monkeypatch.setattr(tools.bench_kernels, "shared_out", shared_out)
+    _, status = part("bench_kernels", workers=3)
+    assert status == 0 and begun == [("warm_worker.py", 3, True)]
+    ran = []
+    monkeypatch.setattr(tools.bench_problems.Shape, "result", lambda self, one: ran.append(self) or 1 / len(ran[1:]))
+    assert [worker.compiled(tools.card, number) for number in (0, 1, 6)] == [
+        ["ZeroDivisionError: division by zero"],
+        [None],
+        None,
+    ]
+    assert ran == listed[:2]
+
+
 def test_a_kernel_that_fails_stops_no_other_table(tools, part, monkeypatch, one_problem):
     plain = tools.bench_problems.decode_partial
 
@@ -113,7 +136,7 @@ class Large:
 def test_what_fits_a_card(tools, monkeypatch, free_gib, left_out):
     """Memory of an H100 and of an H200: what all sets of a problem take stays within it; what does not fit is named."""
     card, refused = Large(tools, free_gib << 30), []
-    monkeypatch.setattr(tools.bench_problems.Shape, "_set", lambda self, card, seed: seed)
+    monkeypatch.setattr(tools.bench_problems.Shape, "one_set", lambda self, card, seed: seed)
     listed = tools.bench_problems.shapes(card)
     for shape in listed:
         try:
@@ -180,7 +203,7 @@ def test_a_card_that_is_lost_ends_nothing_but_its_problem(tools, part, monkeypat
         }[lost_by]
     )
     assert words[1].endswith("bench_kernels.py") and float(words[words.index("--seconds") + 1]) > 100
-    found, _ = part("bench_kernels", first=1, without=["SDPA flash"])
+    found, _ = part("bench_kernels", first=1, without=["SDPA flash"], goes_on=True)
     assert [block["title"] for block in found["blocks"] if "Prefill" in block.get("title", "")]
 
 
