@@ -40,6 +40,8 @@ def version_that_works(comm: Communicator, card: Card) -> str:
         summed = torch.full((COUNT,), float(comm.rank + 1), device=card.place)
         gathered = torch.zeros(RANKS * 8, dtype=torch.uint8, device=card.place)
         own = torch.full((8,), comm.rank + 1, dtype=torch.uint8, device=card.place)
+        card.synchronize()
+        comm.barrier()  # torch's kernels are loaded before a rank waits on the card for another
         library.all_reduce(summed, "sum")
         library.all_gather(own, gathered)
         card.synchronize()
