@@ -59,7 +59,7 @@ class Tuned:
             directory = os.environ.get(VARIABLE)
             if directory:
                 if not Path(directory).is_dir():
-                    raise TopocommError(f"{VARIABLE}={directory}: expected a directory with tables of tools/gpu/tune.py")
+                    raise TopocommError(f"{VARIABLE}={directory}: expected a directory for tables of tune.py")
                 self.path = Path(directory) / self.path.name
             self._known = json.loads(self.path.read_text()) if self.path.exists() else {}
         return self._known

@@ -134,7 +134,7 @@ def _ranks(results: Results, card: Card, ranks: int, seconds: float, environment
 
 
 def _lines(process: subprocess.Popen[str], limit: Limit) -> Iterator[str]:
-    """Yield what a process prints, line by line as it comes.
+    """Yield the lines of JSON that a process prints, as they come; others go to the log.
 
     Raises:
         TimeoutError: It goes on beyond the limit.
@@ -155,7 +155,10 @@ def _lines(process: subprocess.Popen[str], limit: Limit) -> Iterator[str]:
             raise TimeoutError from None
         if line is None:
             return
-        yield line
+        if line.startswith("{") and line.endswith("\n"):
+            yield line
+        else:  # NCCL says what it has to say there too
+            print(line.rstrip(), flush=True)
 
 
 def _table(results: Results, card: Card, told: Mapping[str, Any]) -> list[Goal]:

@@ -2,8 +2,8 @@
 
 python tools/gpu/tune.py [OUT] [--seconds S] [--workers N]
 
-decode_table.json and prefill_table.json in OUT go to attention/gpu/. What was there stays, but for the problems that
-were timed.
+decode_table.json and prefill_table.json in OUT go to attention/gpu/. What was there, or else in the tables of the
+package, stays but for the problems that were timed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
     """Compile as many candidates as there is time for, in order of worth, then time those that are of use."""
     card = the_card()
     for table in {target.table for target in targets(card)}:
+        own = results.folder / table.TUNED.path.name
+        if own.exists():  # of an earlier call, which came to other problems
+            table.TUNED.path = own
         table.TUNED.known()
-        table.TUNED.path = results.folder / table.TUNED.path.name
+        table.TUNED.path = own
     faults = _compiled(card, Limit(limit.left_s * COMPILING), args.workers)
     wrong = {number: why for number, why in faults.items() if why and why.startswith("wrong")}
     for number, why in wrong.items():

@@ -129,6 +129,9 @@ class _Crew:
         worker = self.running.get(name)
         if worker is None:  # killed
             return
+        if line is not None and not (line.startswith("[") and line.endswith("]\n")):
+            print(line.rstrip(), flush=True)  # of a library
+            return
         if line is not None:
             found = json.loads(line)
             worker.piece, worker.since_s = found[0] + self._step, time.monotonic()

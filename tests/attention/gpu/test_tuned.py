@@ -61,7 +61,7 @@ def test_a_directory_that_is_not_there(table, monkeypatch, tmp_path):
     module, problem, choose = table
     monkeypatch.setattr(module, "TUNED", Tuned(module.TUNED.path))
     monkeypatch.setenv("TOPOCOMM_TUNED_DIR", str(tmp_path / "none"))
-    with pytest.raises(TopocommError, match="TOPOCOMM_TUNED_DIR=.*none: expected a directory"):
+    with pytest.raises(TopocommError, match=r"TOPOCOMM_TUNED_DIR=.*none: expected a directory"):
         choose(problem)
 
 

@@ -440,6 +440,7 @@ def test_without_nccl_ours_is_measured_alone(tools, monkeypatch, capsys, part, t
 HANGS = """
 one = {"ranks": 2, "batch": 1, "bytes": 8, "raw": None, "wrong": ["a"], "eager": {"topocomm: x": [1.0, 2.0, 3.0]}}
 one["left"] = float(sys.argv[-1]) - time.monotonic()
+print("NCCL version 2.31.2+cuda13.3")
 print(json.dumps(one), flush=True)
 print('{"half a li', end="", flush=True)
 time.sleep(1000)

@@ -23,6 +23,8 @@ def test_tuning(part, own_tables, tmp_path):
     """The tables are written where it is told, not where they were read."""
     decode_table.TUNED.record("sm_80", {"kept": [16, 4, 2, 2]})
     before = decode_table.TUNED.path.read_text()
+    (tmp_path / "out").mkdir()
+    Tuned(tmp_path / "out/prefill_table.json").record("sm_80", {"earlier": [64, 64, 4, 2]})
     found, status = part("tune", workers=0)
     assert status == 0, wrong(found)
     rows = table(found, "Configurations")
@@ -31,7 +33,8 @@ def test_tuning(part, own_tables, tmp_path):
     assert made["sm_80"] == {"kept": [16, 4, 2, 2]}
     assert all(len(cut) == 4 for cut in made["interpreter"].values())
     assert "16 bit, 64 wide, 16 rows, plain, shared" in made["interpreter"]
-    assert (tmp_path / "out/prefill_table.json").exists()
+    tiles = json.loads((tmp_path / "out/prefill_table.json").read_text())
+    assert tiles["sm_80"] == {"earlier": [64, 64, 4, 2]} and tiles["interpreter"]
     assert (tmp_path / "decode_table.json").read_text() == before
 
 
