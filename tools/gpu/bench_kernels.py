@@ -46,9 +46,6 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
     card = the_card()
     if not torch.cuda.is_available():
         results.note("Not on a GPU: the times below are those of an interpreter, and say nothing.")
-    if args.tables == "tuned" and not list(args.out.glob("*_table.json")):
-        results.note(f"Nothing was tuned: with tables {UNMEASURED}.")
-        return
     goals = results.goals_so_far()
     rivals = {name: attend for name, attend in RIVALS.items() if name not in args.without}
     waiting = shapes(card)[args.first :]

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from targets import HEAD, Goal, rows
+from targets import HEAD, UNMEASURED, Goal, rows
 from turns import Limit
 
 MARKDOWN = "results.md"
@@ -218,6 +218,9 @@ def program(part: str, title: str, work: Callable[[Results, Limit, argparse.Name
     args = parser.parse_args()
     suffix, words = (f" {args.tables}", f", {TABLES[args.tables]}") if args.tables else ("", "")
     results = Results(args.out, part + suffix, title + words, tables=TABLES.get(args.tables), goes_on=args.goes_on)
+    if args.tables == "tuned" and not list(args.out.glob("*_table.json")):
+        results.note(f"No table of tuned configurations is in {args.out}: {UNMEASURED}.")
+        return results.end()
     with results.guarded(part), tempfile.TemporaryDirectory() as empty:
         if args.tables:
             os.environ[TUNED_DIR] = str(args.out if args.tables == "tuned" else empty)

@@ -4,7 +4,7 @@
 #   1 correctness   card and versions; every kernel against the formula
 #   2 kernels       timed by the rules, tuned, timed again with the tables just tuned
 #   3 ranks         several on the one card, beside NCCL
-#   4 generation    a small model, beside SDPA
+#   4 generation    every kernel against the formula with the tuned tables; a small model, beside SDPA
 #
 # Without CALL all four. Nothing is installed and no setting of the card is touched. In OUT (8 files at most) are
 # results-CALL.json, results.md of all calls, ready for docs/results, log.txt, and the tuned tables, which later calls
@@ -33,7 +33,7 @@ parts_of_call=(
 	[1]="facts:45 check_kernels:450"
 	[2]="facts:30 bench_kernels:190:rules tune:140 bench_kernels:180:tuned"
 	[3]="facts:30 bench_ranks:480"
-	[4]="facts:30 bench_generate:330"
+	[4]="facts:30 check_kernels:150:tuned bench_generate:330"
 )
 
 mkdir -p "$out"

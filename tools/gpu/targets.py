@@ -43,17 +43,30 @@ class Goal(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A row: the key of the goals that fill it, what it is about, and what is to be reached."""
+    """A row.
+
+    Attributes:
+        key: Of the goals that fill it.
+        what: What it is about.
+        target: What is to be reached.
+        every: Whether every goal must be met; else the last one decides, of which only tables are better.
+    """
 
     key: str
     what: str
     target: str
+    every: bool = False
 
 
 IN_GRAPHS = "in graphs beside SDPA, flash_attn, FlashInfer"
 EXCHANGE = "whole exchange of partials, in graphs, ranks on the one card:"
 TARGETS = (
-    Target("checks", "every kernel on random problems, beside the float64 formula and the CPU", "all in their limits"),
+    Target(
+        "checks",
+        "every kernel on random problems, beside the float64 formula and the CPU",
+        "all in their limits",
+        every=True,
+    ),
     *(Target(f"read {batch}", f"{DECODE} {batch}", f">= {share:.0%} of read") for batch, share in READ_SHARE.items()),
     *(
         Target(f"rival {batch}", f"{DECODE} {batch}, {IN_GRAPHS}", f">= {RIVAL_RATIO:.1f} x the fastest")
@@ -73,7 +86,7 @@ def rows(parts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 
     Args:
         parts: Results as `results.read` has them. Where kernels were timed by the rules and with tuned tables both
-            figures stand in a row, and the later one decides.
+            figures stand in a row, and the later one decides; but right results both must give.
     """
     found: list[tuple[str, str, str, str]] = []
     for target in TARGETS:
@@ -85,7 +98,8 @@ def rows(parts: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
             found.append((target.what, target.target, UNMEASURED, ""))
             continue
         said = [f"{tables}: {goal.reached}" if tables else goal.reached for tables, goal in measured]
-        found.append((target.what, target.target, "; ".join(said), PASS if measured[-1][1].met == "yes" else MISS))
+        met = all(goal.met == "yes" for _, goal in (measured if target.every else measured[-1:]))
+        found.append((target.what, target.target, "; ".join(said), PASS if met else MISS))
     return found
 
 

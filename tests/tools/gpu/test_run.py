@@ -96,7 +96,7 @@ CALLS = {
     "1": ["facts1", "check_kernels"],
     "2": ["facts2", "bench_kernels rules", "tune", "bench_kernels tuned"],
     "3": ["facts3", "bench_ranks"],
-    "4": ["facts4", "bench_generate"],
+    "4": ["facts4", "check_kernels tuned", "bench_generate"],
 }
 
 
@@ -110,7 +110,7 @@ def test_four_calls_one_by_one(tmp_path, programs):
     parts = parts_of(out)
     assert all(sum(int(parts[name]["data"]["seconds"]) for name in names) < 500 for names in CALLS.values())
     for name, part in parts.items():
-        own = name in ("bench_ranks", "bench_generate") or name in ("facts3", "facts4")
+        own = name in (*CALLS["3"], *CALLS["4"])
         assert part["data"]["tuned in"] == (str(out) if own else None), name
     assert (out / "results.md").read_text().count("### Numbers") == len(parts)
     assert (out / "log.txt").read_text().count("== call ") == len(parts)
@@ -167,6 +167,9 @@ sys.exit(program("slow", "Slow", work))
 """)
     assert finished([sys.executable, str(script), str(tmp_path), "--seconds", "50"], 60, {})[0] == 0
     assert 30 < parts_of(tmp_path)["slow"]["data"]["left"] <= 49.5
+    status, said = finished([sys.executable, str(script), str(tmp_path), "--tables", "tuned"], 60, {})
+    assert status == 0 and "No table of tuned configurations is in" in said
+    assert parts_of(tmp_path)["slow tuned"]["data"] == {}
 
 
 @pytest.mark.long

@@ -44,3 +44,11 @@ def test_rules_and_tuned_tables_share_a_row(tools, rules, tuned, reached, mark):
     if tuned is not None:
         parts["b"] = part(("x", ">= 80%", "81%", tuned, "read 1"), tables="with the tables just tuned")
     assert [row[2:] for row in tools.targets.rows(parts) if row[2] != UNMEASURED] == [(reached, mark)]
+
+
+@pytest.mark.parametrize(
+    ("rules", "tuned", "mark"), [("yes", "yes", "pass"), ("no", "yes", "MISS"), ("yes", "no", "MISS")]
+)
+def test_results_are_right_by_both(tools, rules, tuned, mark):
+    parts = {name: part(("x", "all", "1 of 2", met, "checks")) for name, met in (("a", rules), ("b", tuned))}
+    assert [row[3] for row in tools.targets.rows(parts) if row[2] != UNMEASURED] == [mark]
