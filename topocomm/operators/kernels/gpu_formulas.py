@@ -83,9 +83,18 @@ def maximum(left, right):
 
 
 @triton.jit
+def least_zero(x, y):
+    """The lesser of two zeros: -0 where either is. Triton 3.6 compiles -x as 0 - x, which has no -0: so factors."""
+    made = x
+    if x.dtype.is_floating():
+        made = (x * -1.0 - y) * -1.0
+    return made
+
+
+@triton.jit
 def minimum(left, right):
     x, y = computed(left[0]), computed(right[0])
-    same = tl.where(x == 0, -(-x - y), x)
+    same = tl.where(x == 0, least_zero(x, y), x)
     return (tl.where(x != x, x, tl.where(x == y, same, tl.where(x < y, x, y))),)
 
 
@@ -104,7 +113,7 @@ def first_least(left, right):
     same = (x == y) | ((x != x) & (y != y))
     ahead = (x < y) | ((x != x) & (y == y)) | (same & (left[1] < right[1]))
     twin = (x == 0) & (y == 0) & (left[1] == right[1])
-    return tl.where(twin, -(-x - y), tl.where(ahead, x, y)), tl.where(ahead, left[1], right[1])
+    return tl.where(twin, least_zero(x, y), tl.where(ahead, x, y)), tl.where(ahead, left[1], right[1])
 
 
 @triton.jit
