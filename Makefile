@@ -18,7 +18,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # not of all that is installed.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-long test-mpich lint style types bench soak soak-inputs soak-ranks clean setup env
+.PHONY: demo test test-long test-mpich test-oldest test-oldest-kernels test-oldest-numpy lint style types bench soak soak-inputs soak-ranks clean setup env
 
 setup: $(VENV)/ready
 
@@ -69,6 +69,42 @@ $(VENV_MPICH)/ready: pyproject.toml tools/constraints.txt tools/constraints-mpic
 		--editable '.[mpi,attention]' mpich pytest pytest-timeout hypothesis
 	touch $@
 
+# What the image of a GPU has: the oldest Triton and the other lower bounds of pyproject.toml, for the kernels; then
+# Python 3.12 with a newer NumPy than numba's users have, for all that needs no torch.
+VENV_OLDEST ?= .venv-oldest
+VENV_NUMPY ?= .venv-python312
+test-oldest: test-oldest-kernels test-oldest-numpy
+
+KERNEL_TESTS := tests/attention/kernels/test_gpu_merge.py tests/operators/kernels tests/execute/test_peer_program.py \
+	tests/execute/test_peer_lane.py $(addprefix tests/attention/gpu/test_,decode.py decode_wide.py prefill.py \
+	prefill_errors.py prefill_packed.py arrivals.py capped_kernel.py compile_keys.py visits.py tuned.py)
+test-oldest-kernels: $(VENV_OLDEST)/ready
+	$(VENV_OLDEST)/bin/python tools/gpu/compile_report.py --arch sm_90 --output $(VENV_OLDEST)/compile-report.md
+	sed -n '/^| GPU | kernel | cases/,/^$$/p' $(VENV_OLDEST)/compile-report.md
+	$(VENV_OLDEST)/bin/python -m pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal $(KERNEL_TESTS)
+
+NUMPY_TESTS := tests/operators tests/topology tests/doctor tests/cli tests/planning tests/execute
+test-oldest-numpy: $(VENV_NUMPY)/ready
+	$(VENV_NUMPY)/bin/python -m pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal $(NUMPY_TESTS)
+
+$(VENV_OLDEST)/ready: pyproject.toml tools/constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV_OLDEST)
+	$(VENV_OLDEST)/bin/pip install --quiet --disable-pip-version-check \
+		--constraint tools/constraints-oldest.txt --editable '.[attention]' pytest pytest-timeout pytest-xdist hypothesis
+	touch $@
+
+# The first Python 3.12 that runs: python3.12 may be a name that pyenv answers without having one chosen.
+PYTHON312 ?= $(shell for python in python3.12 "$$(pyenv root 2>/dev/null)"/versions/3.12*/bin/python3.12; do \
+	"$$python" -c 'import ensurepip' 2>/dev/null && echo "$$python" && break; done)
+
+$(VENV_NUMPY)/ready: pyproject.toml tools/constraints-python312.txt
+	@test -n "$(PYTHON312)" || { echo "make test-oldest needs Python 3.12 with venv, and found none:" \
+		"install it, or name it, as in make test-oldest PYTHON312=/opt/python3.12/bin/python3.12" >&2; exit 1; }
+	$(PYTHON312) -m venv $(VENV_NUMPY)
+	$(VENV_NUMPY)/bin/pip install --quiet --disable-pip-version-check \
+		--constraint tools/constraints-python312.txt --editable . numba pytest pytest-timeout pytest-xdist hypothesis
+	touch $@
+
 # Random plans for half of SOAK_S, collectives for a sixth; as it is 100,000 damaged inputs for each reader and calls in a row, every way to
 # disagree, 1,000 kills and 1,000 stops: two hours in all. `make test` runs one percent.
 SOAK_S ?= 1800
@@ -99,4 +135,4 @@ bench: setup
 	mpirun -n 4 topocomm bench --bits --operator attention.logsumexp --sizes 516:1MiB:32
 
 clean:
-	rm -rf $(VENV) $(VENV_MPICH) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_MPICH) $(VENV_OLDEST) $(VENV_NUMPY) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -85,10 +85,11 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last `-tokens_to_remove` tokens of the sequence (a negative number, as in transformers)."""
-        if tokens_to_remove > 0:
-            raise ValueError(f"ShardedLayer.crop: tokens_to_remove must be 0 or negative, got {tokens_to_remove}")
+        tokens = int(tokens_to_remove)  # transformers 5.17 gives a tensor
+        if tokens > 0:
+            raise ValueError(f"ShardedLayer.crop: tokens_to_remove must be 0 or negative, got {tokens}")
         if self.is_initialized:
-            self.store.truncate(max(0, self.store.length + tokens_to_remove))
+            self.store.truncate(max(0, self.store.length + tokens))
             self.show()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:

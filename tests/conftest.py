@@ -3,8 +3,30 @@
 import gc
 import os
 import sys
+from importlib.util import find_spec
 
 import pytest
+
+ABSENT = [name for name in ("torch", "triton") if find_spec(name) is None]
+
+
+class _Module(pytest.Module):
+    """A file of tests; one that imports torch or Triton is skipped where they are not installed."""
+
+    def collect(self):
+        try:
+            return super().collect()
+        except self.CollectError as error:
+            cause = error
+            while cause := cause.__cause__:
+                if isinstance(cause, ModuleNotFoundError) and cause.name in ABSENT:
+                    pytest.skip(f"needs {cause.name}", allow_module_level=True)
+            raise
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    """Files of tests are collected by the class above."""
+    return _Module.from_parent(parent, path=module_path)
 
 
 @pytest.hookimpl(wrapper=True)

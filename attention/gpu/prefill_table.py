@@ -1,7 +1,8 @@
 """Tiles of the prefill kernel by GPU, dtype and head dim.
 
-Chosen so that shared memory fits and registers do not spill, both known from compiling. How fast they are has not yet
-been measured; what a tuner finds on a card comes before them, from `prefill_table.json` (see `attention.gpu.tuned`).
+Chosen so that shared memory fits and registers do not spill, both known from compiling by Triton 3.6 and 3.9. How fast
+they are has not yet been measured; what a tuner finds on a card comes before them, from `prefill_table.json` (see
+`attention.gpu.tuned`).
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ _TABLE = {
         (Tile(128, 128, 8, 3), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 64, 8, 2)),
         (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(64, 32, 8, 2)),
         _SINGLE,
-        (Tile(32, 32, 8, 2), *_SINGLE[1:]),
+        (Tile(32, 32, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2)),
     ),
     "sm_100": _Row(
         (Tile(128, 128, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
@@ -118,6 +119,7 @@ _TABLE = {
 
 _FULL = {
     ("sm_80", 16, 192): Tile(32, 32, 4, 2),
+    ("sm_80", 16, 256): Tile(64, 32, 8, 2),
     ("sm_89", 16, 192): Tile(32, 32, 4, 2),
     ("sm_89", 32, 128): Tile(16, 32, 8, 2),
     ("sm_100", 16, 64): Tile(128, 64, 8, 3),
@@ -157,14 +159,16 @@ def by_rule(problem: Problem) -> Tile:
         tile = tiles[-1]
         if problem.bits == 32:
             if problem.arch.startswith("sm_"):
-                return Tile(16, 16, 16 if generation_of(problem.arch) == "sm_89" else 8, 2)
+                eight = generation_of(problem.arch) == "sm_80" and problem.form == "full"
+                return Tile(16, 16, 8 if eight else 16, 2)
             return Tile(16, 16, tile.warps, 1)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]
     if problem.form == "full":
         tile = _FULL.get((generation_of(problem.arch), problem.bits, problem.width), tile)
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
-        tile = Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
+        full_64 = generation_of(problem.arch) == "sm_80" and (problem.form, problem.width) == ("full", 64)
+        tile = Tile(64, min(64, tile.keys), tile.warps // 2, 2 if full_64 else tile.stages)
     return tile
 
 
