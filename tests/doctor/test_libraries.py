@@ -31,11 +31,21 @@ def test_numba():
 
 def test_a_missing_optional_library_is_info():
     nothing = libraries.check_optional(versions())
-    assert [finding.check for finding in nothing] == ["torch", "triton", "cupy", "nccl"]
+    assert [finding.check for finding in nothing] == ["torch", "cupy", "nccl"]
     for finding in nothing:
         found(finding, "info", "not installed", "pip install 'topocomm[")
-    everything = versions(torch="2", triton="3", cupy_cuda13x="14", nvidia_nccl_cu13="2.28")
+    everything = versions(torch="2", cupy_cuda13x="14", nvidia_nccl_cu13="2.28")
     assert {finding.level for finding in libraries.check_optional(everything)} == {"ok"}
+
+
+def test_triton_needs_a_c_compiler_and_the_headers_of_python(tmp_path):
+    there, nothing = versions(triton="3.6.0"), {}.get
+    found(libraries.check_triton(versions()), "info", "not installed", "pip install 'topocomm[attention]'")
+    found(libraries.check_triton(there, {}, nothing, tmp_path), "warn", "3.6.0", "no C compiler", "set CC")
+    for environment, programs in (({"CC": "cc"}, {}), ({}, {"gcc": "/bin/gcc"}), ({}, {"clang": "/bin/clang"})):
+        found(libraries.check_triton(there, environment, programs.get, tmp_path), "warn", "Python.h", "python3-dev")
+    (tmp_path / "Python.h").touch()
+    found(libraries.check_triton(there, {"CC": "cc"}, nothing, tmp_path), "ok", "3.6.0")
 
 
 def test_mpi4py():

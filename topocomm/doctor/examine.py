@@ -18,6 +18,7 @@ from topocomm.doctor.libraries import (
     check_numpy,
     check_optional,
     check_python,
+    check_triton,
 )
 from topocomm.doctor.machine import check_clock, check_settings, check_topology, check_visible_gpus
 from topocomm.doctor.memory import check_dev_shm, check_process_watch, check_shared_memory
@@ -74,6 +75,7 @@ def check_process(
         check_mpi4py(by_mpi, library=mpi_library),
         check_launcher(launched, library_name() if by_mpi else None, environment),
         *check_optional(),
+        check_triton(environment=environment),
         check_shared_memory(),
         check_process_watch(),
         check_dev_shm(),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 
 from topocomm.doctor.finding import Environment, Finding, FindVersion, installed
 from topocomm.doctor.mpi_library import MpiLibrary, ask_mpi_library
@@ -13,6 +16,7 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_NUMPY = 2
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+INSTALL_KERNELS = "pip install 'topocomm[attention]'"
 INSTALL_GPU = "pip install 'topocomm[nccl-cu12]', or for CUDA 13: pip install 'topocomm[nccl-cu13]'"
 
 
@@ -66,17 +70,43 @@ def check_kernels(
 
 
 def check_optional(find: FindVersion = installed) -> list[Finding]:
-    """The optional libraries; a missing one is no fault."""
-    torch, triton = find("torch"), find("triton")
+    """The optional libraries but Triton; a missing one is no fault."""
+    torch = find("torch")
     cupy = next((f"{name} {got}" for name in CUPY if (got := find(name))), None)
     nccl = next((f"{name} {got}" for name in NCCL if (got := find(name))), None)
-    remedy = "pip install 'topocomm[attention]'"
     return [
-        _optional("torch", torch, "no tensors, no torchrun", remedy),
-        _optional("triton", triton, "no fused GPU kernels", remedy),
+        _optional("torch", torch, "no tensors, no torchrun", INSTALL_KERNELS),
         _optional("cupy", cupy, "no NCCL from Python", INSTALL_GPU),
         _optional("nccl", nccl, "no GPU transport", INSTALL_GPU),
     ]
+
+
+def check_triton(
+    find: FindVersion = installed,
+    environment: Environment = os.environ,
+    which: Callable[[str], str | None] = shutil.which,
+    headers: Path | None = None,
+) -> Finding:
+    """Whether Triton is there, with what it compiles its launchers in C by, at the first call of a kernel.
+
+    Args:
+        find: Finds versions.
+        environment: The environment.
+        which: Finds programs.
+        headers: The folder of Python.h; this Python's own if None.
+    """
+    got = find("triton")
+    if got is None:
+        return _optional("triton", None, "no fused GPU kernels", INSTALL_KERNELS)
+    if not (environment.get("CC") or which("gcc") or which("clang")):
+        return Finding(
+            "warn", "triton", f"{got}, but no C compiler: no kernel can be launched", "install gcc, or set CC"
+        )
+    folder = headers or Path(sysconfig.get_paths(scheme="posix_prefix")["include"])
+    if not (folder / "Python.h").exists():
+        text = f"{got}, but no {folder / 'Python.h'}: no kernel can be launched"
+        return Finding("warn", "triton", text, "install Python's headers, such as the package python3-dev")
+    return Finding("ok", "triton", got)
 
 
 def check_mpi4py(
