@@ -104,7 +104,7 @@ _TABLE = {
         (Tile(128, 128, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
         (Tile(128, 32, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(128, 32, 8, 2)),
         _SINGLE,
-        (Tile(32, 32, 8, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2)),
+        (Tile(32, 32, 4, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2)),
     ),
     "gfx9": _Row(
         (Tile(128, 64, 4, 2), Tile(128, 32, 4, 2), Tile(128, 32, 4, 2), Tile(64, 32, 4, 2)),
@@ -166,8 +166,8 @@ def by_rule(problem: Problem) -> Tile:
     if problem.form == "full":
         tile = _FULL.get((generation_of(problem.arch), problem.bits, problem.width), tile)
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
-        full_64 = generation_of(problem.arch) == "sm_80" and (problem.form, problem.width) == ("full", 64)
-        tile = Tile(64, min(64, tile.keys), tile.warps // 2, 2 if full_64 else tile.stages)
+        two = generation_of(problem.arch) in ("sm_80", "sm_100") and (problem.form, problem.width) == ("full", 64)
+        tile = Tile(64, min(64, tile.keys), tile.warps // 2, 2 if two else tile.stages)
     return tile
 
 
