@@ -151,7 +151,8 @@ def tile_for(problem: Problem) -> Tile:
 
 def by_rule(problem: Problem) -> Tile:
     """A tile without spills, never tried for speed."""
-    row = _TABLE[generation_of(problem.arch)]
+    generation = generation_of(problem.arch)
+    row = _TABLE[generation]
     lists = problem.form == "lists"
     tiles = row[(0 if problem.bits == 16 else 2) + lists]
     place = WIDTHS.index(problem.width)
@@ -159,14 +160,15 @@ def by_rule(problem: Problem) -> Tile:
         tile = tiles[-1]
         if problem.bits == 32:
             if problem.arch.startswith("sm_"):
-                return Tile(32 if generation_of(problem.arch) == "sm_80" else 16, 16, 16, 2)
+                warps = 32 if generation == "sm_89" and problem.form == "full" else 16
+                return Tile(32 if generation == "sm_80" else 16, 16, warps, 2)
             return Tile(16, 16, tile.warps, 1)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
     tile = tiles[place]
     if problem.form == "full":
-        tile = _FULL.get((generation_of(problem.arch), problem.bits, problem.width), tile)
+        tile = _FULL.get((generation, problem.bits, problem.width), tile)
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
-        two = generation_of(problem.arch) in ("sm_80", "sm_100") and (problem.form, problem.width) == ("full", 64)
+        two = generation in ("sm_80", "sm_100") and (problem.form, problem.width) == ("full", 64)
         tile = Tile(64, min(64, tile.keys), tile.warps // 2, 2 if two else tile.stages)
     return tile
 
