@@ -36,10 +36,13 @@ def arrivals(device: torch.device, count: int) -> torch.Tensor:
     known = _of_streams.get(key)
     if known is None or known.numel() < count:
         known = _of_streams[key] = _zeros(device, max(count, COUNTERS))
-    if device not in _reserves or _reserves[device].numel() < RESERVE // 2:
-        with _lock:
-            _restock(device)
+    if _is_low(device):
+        _restock(device)
     return known
+
+
+def _is_low(device: torch.device) -> bool:
+    return device not in _reserves or _reserves[device].numel() < RESERVE // 2
 
 
 def _taken(device: torch.device, count: int) -> torch.Tensor:
@@ -52,11 +55,15 @@ def _taken(device: torch.device, count: int) -> torch.Tensor:
 
 
 def _restock(device: torch.device) -> None:
+    """Make a new reserve. The lock is free meanwhile: what this stream is to do first may wait for another rank, whose
+    thread may need the lock before it gets to that."""
     made = _zeros(device, RESERVE)
     if device.type == "cuda":  # graphs are replayed on other streams
         torch.cuda.current_stream(device).synchronize()
-    _kept.append(made)
-    _reserves[device] = made
+    with _lock:
+        if _is_low(device):  # else another thread was quicker
+            _kept.append(made)
+            _reserves[device] = made
 
 
 def _zeros(device: torch.device, count: int) -> torch.Tensor:

@@ -90,9 +90,13 @@ class Device:
         tensor.record_stream(stream)
 
     def graph(self, run: Callable[[], object]) -> Callable[[], object]:
-        """Record what a function puts on the current stream; returns what puts all of it there again."""
+        """Record what a function puts on the current stream; returns what puts all of it there again.
+
+        Ranks may be threads of one process: in CUDA's "global" mode what another thread asks of the driver meanwhile,
+        memory say, would make the graph invalid, and torch's own stream for captures is one for all threads.
+        """
         graph = self._torch.cuda.CUDAGraph()
-        with self._torch.cuda.graph(graph):
+        with self._torch.cuda.graph(graph, stream=self.new_stream(), capture_error_mode="thread_local"):
             run()
         replay: Callable[[], object] = graph.replay
         return replay

@@ -1,5 +1,7 @@
 """Counters of arrivals: shared by the calls of a stream, taken for ever by those of graphs."""
 
+import threading
+
 import pytest
 import torch
 
@@ -63,3 +65,40 @@ def test_a_graph_before_any_call_fills_its_own(capturing):
     capturing.append(True)
     assert arrivals(CPU, 40).numel() == 40
     assert not counters._kept
+
+
+def test_no_thread_waits_for_the_stream_of_another(capturing, monkeypatch):
+    """A stream may wait for another rank, whose thread records a graph before it gets to what is waited for."""
+    card = torch.device("cuda", 0)
+    made = torch.zeros(RESERVE, dtype=torch.int32)
+    monkeypatch.setattr(counters, "_zeros", lambda device, count: made[:count])
+    taken, synchronised = threading.Event(), []
+    recorder = threading.Thread(target=lambda: (arrivals(card, 8), taken.set()), daemon=True)
+
+    class Stream:
+        cuda_stream = 7
+
+        def synchronize(self):
+            recorder.start()
+            synchronised.append(taken.wait(10))
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    monkeypatch.setattr(counters, "capturing", lambda device: threading.current_thread() is recorder)
+    arrivals(card, 8)
+    assert synchronised == [True]
+
+
+def test_one_reserve_is_kept_of_those_that_two_threads_make(capturing, monkeypatch):
+    zeros = counters._zeros
+
+    def as_another_does(device, count):
+        if count == RESERVE and not counters._kept:
+            monkeypatch.setattr(counters, "_zeros", zeros)
+            other = threading.Thread(target=lambda: arrivals(device, 8), daemon=True)
+            other.start()
+            other.join(10)
+        return zeros(device, count)
+
+    monkeypatch.setattr(counters, "_zeros", as_another_does)
+    arrivals(CPU, 8)
+    assert len(counters._kept) == 1
