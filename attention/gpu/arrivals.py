@@ -55,8 +55,11 @@ def _taken(device: torch.device, count: int) -> torch.Tensor:
 
 
 def _restock(device: torch.device) -> None:
-    """Make a new reserve. The lock is free meanwhile: what this stream is to do first may wait for another rank, whose
-    thread may need the lock before it gets to that."""
+    """Make a new reserve.
+
+    The lock is free meanwhile: what this stream is to do first may wait for another rank, whose thread may need the
+    lock before it gets to that.
+    """
     made = _zeros(device, RESERVE)
     if device.type == "cuda":  # graphs are replayed on other streams
         torch.cuda.current_stream(device).synchronize()

@@ -17,6 +17,7 @@ from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from topocomm import MissingExtraError
+from topocomm.extend import launcher
 
 INTERPRETED_CORES = 8
 """Multiprocessors that Triton's interpreter is taken to have."""
@@ -110,7 +111,7 @@ def _launch(
     splits = splits_for(n, batch * kv_heads * tiles, cores * cut.programs)
     scratch, state = _scratch(q.device, batch * kv_heads * tiles * splits * rows, d_v) if splits > 1 else (None, None)
     (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
-    _kernel()[(tiles, splits, batch * kv_heads)](
+    launcher(_kernel(), (tiles, splits, batch * kv_heads))(
         q, k, v, out.out, out.lse, scratch, state,
         arrivals(q.device, batch * kv_heads * tiles) if splits > 1 else None,
         seen.kv_lengths, seen.block_tables, seen.q_positions, seen.kv_positions,

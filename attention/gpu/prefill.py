@@ -31,6 +31,7 @@ from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
+from topocomm.extend import launcher
 
 INTERPRETED = not isinstance(prefill_kernel, triton.runtime.JITFunction)
 """Whether kernels run in Triton's interpreter (TRITON_INTERPRET=1): CPU tensors, slow, for tests."""
@@ -168,7 +169,7 @@ def _launch(call: _Call) -> None:
     if blocks * pairs == 0:
         return
     with current(q.device):
-        prefill_kernel[(blocks * pairs,)](
+        launcher(prefill_kernel, (blocks * pairs,))(
             q,
             k,
             v,

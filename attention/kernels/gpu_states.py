@@ -8,6 +8,7 @@ import torch
 
 from attention.gpu.where import current
 from attention.kernels.gpu_merge import states_kernel
+from topocomm.extend import launcher
 
 MOST_STATES = 16
 """States of one launch; more are folded 16 first, then 15 at a time."""
@@ -44,7 +45,7 @@ def merge_on_device(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) 
 def _launch(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor], out: torch.Tensor, lse: torch.Tensor) -> None:
     rows, dim = lse.numel(), out.shape[-1]
     width, tile_rows, warps = tiles(rows, dim)
-    states_kernel[(-(-rows // tile_rows),)](
+    launcher(states_kernel, (-(-rows // tile_rows),))(
         tuple(outs),
         tuple(lses),
         out,

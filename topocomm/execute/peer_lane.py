@@ -153,8 +153,9 @@ class PeerLane(StreamLane):
         import torch
 
         from topocomm.operators.kernels.gpu_peer import peer_kernel
+        from topocomm.operators.kernels.launcher import load_kernel
 
-        peer, options = self._peer, plan.options
+        peer = self._peer
         words = torch.from_numpy(plan.program.words).to(self._device.place)
         grid = (min(plan.items, peer.programs), 1, 1)
 
@@ -176,14 +177,9 @@ class PeerLane(StreamLane):
                 peer.limit,
             )
 
-        launch = peer_kernel[grid]
-        compiled = launch(*told(self._sent, self._made, 0), **options)
-        if compiled is None:  # the interpreter
-            return lambda given, made: launch(*told(given, made), **options)
-        # What the kernel is compiled for does not change: no need to have Triton find that out at every call.
-        run = compiled[grid]
-        constants = [options[name] for name in peer_kernel.arg_names if name in options]
-        return lambda given, made: run(*told(given, made), *constants)
+        launch = load_kernel(peer_kernel, told(self._sent, self._made, 0), plan.options)
+        launch(grid, *told(self._sent, self._made, 0))
+        return lambda given, made: launch(grid, *told(given, made))
 
 
 def _fields(work: Work, span: Span, device: Device) -> tuple[Any, dict[str, Any]]:

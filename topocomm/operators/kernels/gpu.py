@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind
+from topocomm.operators.kernels.launcher import launcher, load_kernel, on_device
 from topocomm.operators.operator import BoundField, Layout, Operator, TritonCombine
 from topocomm.operators.tensors import as_array, device_fold, device_views
 
@@ -59,7 +60,8 @@ def bind_device_fold(
     """As `Operator.bind_fold`, in the memory of a GPU.
 
     With a Triton combine a call launches one kernel on the current stream and allocates nothing, so that a CUDA graph
-    can hold it; the first one compiles the kernel, so let one go before a graph is captured. Products and sums are not
+    can hold it. The kernel is compiled and loaded here, which may wait for the GPU; for targets at addresses that 16
+    does not divide at the first call with such, so let one go before a graph is captured. Products and sums are not
     fused, so the built-in operators have the bits of the CPU (only which NaN a NaN is may differ).
 
     Args:
@@ -242,37 +244,39 @@ def tile_options(combine: TritonCombine | None, layout: Layout, rows: int, backe
     }
 
 
-def _launcher(
-    combine: TritonCombine, layout: Layout, buffer: torch.Tensor, work: Sequence[Work]
-) -> Callable[[tuple[Any, ...]], None]:
-    """A function that launches the kernel; it takes, for every field, the memory that results go to."""
-    import torch
-
-    from topocomm.operators.kernels.gpu_kernel import fold_kernel
-
-    options = launch_options(combine, layout, work, backend_of(buffer.device.type))
-    table = torch.from_numpy(fold_table(layout, work)).to(buffer.device)
+def _fold_grid(work: Sequence[Work], options: Mapping[str, Any]) -> tuple[int, int]:
+    """(programs of all folds, programs of one)."""
     tiles = -(-max(one.rows for one in work) // options["ROWS"])
-    launch, stride = fold_kernel[(len(work) * tiles,)], table.shape[1]
-    return lambda targets: launch(buffer, targets, table, stride, tiles, **options)
+    return len(work) * tiles, tiles
 
 
 def _launch_into(
     combine: TritonCombine, layout: Layout, buffer: torch.Tensor, rows: int, offsets: Sequence[int]
 ) -> DeviceFold:
+    import torch
     import triton
     import triton.language as tl
 
+    from topocomm.operators.kernels.gpu_kernel import fold_kernel
+
+    expected = device_views(layout, buffer, offsets[0], rows)
     launch = None
     if layout.packed_bytes(rows):
-        launch = _launcher(combine, layout, buffer, [Work(rows, offsets)])
-    expected = device_views(layout, buffer, offsets[0], rows)
+        work = [Work(rows, offsets)]
+        options = launch_options(combine, layout, work, backend_of(buffer.device.type))
+        table = torch.from_numpy(fold_table(layout, work)).to(buffer.device)
+        programs, tiles = _fold_grid(work, options)
+        launch = launcher(fold_kernel, (programs,))
+        aligned = (triton.reinterpret(buffer, tl.uint8),) * len(expected)
+        with on_device(buffer):
+            load_kernel(fold_kernel, (buffer, aligned, table, table.shape[1], tiles), options)
 
     def fold(target: Mapping[str, Any]) -> None:
         for name, like in expected.items():
             _check_target(name, target, like)
         if launch is not None:
-            launch(tuple(triton.reinterpret(target[name], tl.uint8) for name in expected))
+            targets = tuple(triton.reinterpret(target[name], tl.uint8) for name in expected)
+            launch(buffer, targets, table, table.shape[1], tiles, **options)
 
     return fold
 
@@ -280,12 +284,20 @@ def _launch_into(
 def _launch_all(
     combine: TritonCombine, layout: Layout, buffer: torch.Tensor, work: Sequence[Work]
 ) -> Callable[[], None]:
+    import torch
+
+    from topocomm.operators.kernels.gpu_kernel import fold_kernel
+
     some = [one for one in work if layout.packed_bytes(one.rows)]
     if not some:
         return lambda: None
-    launch = _launcher(combine, layout, buffer, some)
-    targets = (buffer,) * len(layout.fields)
-    return lambda: launch(targets)
+    options = launch_options(combine, layout, some, backend_of(buffer.device.type))
+    table = torch.from_numpy(fold_table(layout, some)).to(buffer.device)
+    programs, tiles = _fold_grid(some, options)
+    args = (buffer, (buffer,) * len(layout.fields), table, table.shape[1], tiles)
+    with on_device(buffer):
+        launch = load_kernel(fold_kernel, args, options)
+    return lambda: launch((programs,), *args)
 
 
 def _check_target(name: str, target: Mapping[str, Any], like: torch.Tensor) -> None:

@@ -1,0 +1,8 @@
+"""For authors of operators and kernels: what runs on a GPU beside our own kernels.
+
+Importing it needs neither torch nor triton.
+"""
+
+from topocomm.operators.kernels.launcher import launcher, load_kernel
+
+__all__ = ["launcher", "load_kernel"]

@@ -1,0 +1,142 @@
+"""Triton kernels compiled and loaded by one thread at a time, and launched as they were compiled.
+
+Ranks may be threads of one process. Triton gives a kernel that another thread is loading away before its function is
+there (triton-lang/triton#11518), and with Triton 3.9 the second of two that were compiled alike replaces the first,
+whose module is unloaded while it may be running. So compiling and loading is under one lock of the process. No launch
+is: a launch may wait for room in a queue of the GPU, and so for another rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from threading import Lock
+from typing import Any
+
+Grid = tuple[int, ...]
+Launch = Callable[..., None]
+
+DIVISOR = 16
+"""By which Triton asks whether integers and addresses can be divided; those that are compile to wider loads."""
+INT32_END, INT64_END = 1 << 31, 1 << 63
+"""Integers from here on are wider: of 64 bits, of 64 bits without a sign."""
+_loading = Lock()
+_loaded: dict[Any, Launch] = {}
+"""By what a launch was compiled for."""
+_known: dict[int, tuple[tuple[bool, ...], Any]] = {}
+"""By the id of a kernel: of every parameter whether it is compiled for an integer's width alone; and the kernel, which
+is kept so that the id stays its own."""
+
+
+def launcher(kernel: Any, grid: Grid) -> Launch:
+    """What launches a Triton kernel on the current device and stream, as `kernel[grid]` does.
+
+    The first launch for arguments of a kind compiles and loads; the others ask Triton nothing.
+
+    Args:
+        kernel: A `@triton.jit` function; anything else is launched by `kernel[grid]`, as Triton's interpreter is.
+        grid: One to three numbers of programs.
+
+    Returns:
+        A function of the kernel's arguments: the first ones by position, constants and options (num_warps) by name.
+    """
+    return partial(_launch, kernel, grid) if _is_compiled(kernel) else kernel[grid]
+
+
+def load_kernel(kernel: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Launch:
+    """Compile and load a Triton kernel for the current device, without a launch.
+
+    Loading may wait until the device is through with everything: let no kernel there wait for another rank meanwhile.
+
+    Args:
+        kernel: As `launcher`.
+        args: The first arguments of a launch.
+        options: The others, and options, by name.
+
+    Returns:
+        launch(grid, *args), for arguments like these: integers and addresses are 1, divisible by 16 or neither as here.
+    """
+    if not _is_compiled(kernel):
+        return lambda grid, *told: kernel[grid](*told, **options)
+    with _loading:
+        compiled = kernel.warmup(*args, grid=(1,), **options)
+        if compiled is None:  # a hook of the program has compiled it elsewhere
+            return lambda grid, *told: kernel[grid](*told, **options)
+        compiled[1, 1, 1]  # loads it
+    constants = tuple(options[name] for name in kernel.arg_names[len(args) :])
+
+    def launch(grid: Grid, *told: Any) -> None:
+        compiled[(*grid, 1, 1)[:3]](*told, *constants)
+
+    return launch
+
+
+def on_device(x: Any) -> AbstractContextManager[Any]:
+    """Make the GPU of a torch tensor the current one of this thread; nothing for host memory."""
+    import torch
+
+    return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()
+
+
+def _launch(kernel: Any, grid: Grid, *args: Any, **options: Any) -> None:
+    """Launch for arguments of a kind that may be new."""
+    number = id(kernel)
+    width_only, _ = _known.get(number) or _ask(kernel)
+    kinds = map(_kind, args, width_only)
+    key = (number, _driver().active.get_current_device(), tuple(options), *options.values(), *kinds)
+    launch = _loaded.get(key)
+    if launch is None:
+        launch = _loaded.setdefault(key, load_kernel(kernel, args, options))
+    launch(grid, *args)
+
+
+def _kind(x: Any, width_only: bool) -> Any:
+    """What Triton compiles for: no two arguments are of one kind that need two kernels."""
+    kind = type(x)
+    if kind is int:
+        width = (-INT32_END <= x < INT32_END) + (x < INT64_END)
+        return width if width_only else (width, x == 1, x % DIVISOR == 0)
+    if kind is float or kind is bool or x is None:
+        return kind
+    if kind is tuple:
+        return tuple([_kind(one, width_only) for one in x])
+    if hasattr(x, "data_ptr"):
+        return x.dtype, x.data_ptr() % DIVISOR == 0, _on_amd() and _is_near(x)
+    return x
+
+
+def _is_near(x: Any) -> bool:
+    """Whether 32 bits reach all of a tensor's memory, which Triton asks for AMD's GPUs."""
+    storage = getattr(x, "untyped_storage", None)
+    return storage is not None and storage().nbytes() < INT32_END
+
+
+@cache
+def _on_amd() -> bool:
+    import torch
+
+    return torch.version.hip is not None
+
+
+def _ask(kernel: Any) -> tuple[tuple[bool, ...], Any]:
+    told = _known[id(kernel)] = tuple(bool(one.do_not_specialize) for one in kernel.params), kernel
+    return told
+
+
+@cache
+def _driver() -> Any:
+    from triton.runtime import driver
+
+    return driver
+
+
+def _is_compiled(kernel: Any) -> bool:
+    return isinstance(kernel, _compiled_type())
+
+
+@cache
+def _compiled_type() -> Any:
+    from triton.runtime import JITFunction
+
+    return JITFunction
