@@ -11,8 +11,8 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute.agreement import gather_notes
 from topocomm.execute.device_lane import DeviceLane
+from topocomm.execute.device_loading import load_together
 from topocomm.execute.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
 from topocomm.execute.device_way import Way
 from topocomm.execute.executor import PreparedCall
@@ -22,7 +22,6 @@ from topocomm.execute.native_lane import NativeLane
 from topocomm.execute.peer_lane import PeerLane, PeerPlan
 from topocomm.execute.stream_lane import StreamLane
 from topocomm.execute.structure import Structure
-from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.execute.waiting import UnderWay
 from topocomm.operators.operator import Layout
 from topocomm.operators.tensors import torch_dtype
@@ -106,9 +105,7 @@ class DeviceCall(PreparedCall):
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
         self._taken = DeviceValues(structure, work.layout, value, work.result)
         with way.device.current():
-            self._lane = _lane(work, way, peer, shards)
-        if peer is not None and comm.transport.in_process:  # one rank's kernel must not wait while another's is loaded
-            gather_notes(comm.waiting, b"1", tag=GATHER_TAG, what="the set-up of a kernel")
+            load_together(comm, lambda: self._make_lane(work, way, peer, shards))
         self._lanes = [self._lane]
         views = self._lane.views
         self._input = None if views is None else structure.give(views)
@@ -119,6 +116,10 @@ class DeviceCall(PreparedCall):
         self._handle: Handle | None = None
         self._freed = False
         self.quick = None
+
+    def _make_lane(self, work: Work, way: Way, peer: PeerPlan | None, shards: Sequence[int] | None) -> None:
+        self._lane = _lane(work, way, peer, shards)
+        self._lane.load()
 
     @property
     def moved_by(self) -> str:

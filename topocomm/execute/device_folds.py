@@ -66,6 +66,22 @@ def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[
     return run
 
 
+def load_folds(work: Work, arena: Any, folds: Sequence[DeviceFold], run: Callable[[], None]) -> None:
+    """Have the device load what the folds run, whose chunks hold identities afterwards, or folds of some.
+
+    Args:
+        work: As `bind_folds`.
+        arena: As there.
+        folds: As there.
+        run: What that gave for them.
+    """
+    values = {name: value.to(arena.device) for name, value in identity_tensors(work.operator, work.layout).items()}
+    for at, rows in sorted({(at, fold.rows) for fold in folds for at in fold.offsets}):
+        for name, view in tensor_views(work.layout, arena, at, rows).items():
+            view.copy_(values[name])
+    run()
+
+
 def independent(layout: Layout, folds: Sequence[DeviceFold]) -> list[list[DeviceFold]]:
     """The folds in order, cut where one needs what another of its part writes, or writes what another reads."""
     parts: list[list[DeviceFold]] = [[]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from topocomm.execute.device import ALIGNMENT_BYTES, Device
-from topocomm.execute.device_folds import DeviceFold, bind_folds
+from topocomm.execute.device_folds import DeviceFold, bind_folds, load_folds
 from topocomm.execute.device_nodes import DeviceNodes
 from topocomm.execute.device_values import tensor_views
 from topocomm.execute.lanes import Span, Work
@@ -53,7 +53,16 @@ class DeviceLane(StreamLane):
         self._outputs = self._parts(program.output_pieces, work.result)
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         self.views: Any = None if self._nodes is not None else self._views(program.input_pieces)
+        self._folds: list[tuple[list[DeviceFold], Callable[[], None]]] = []
         self._steps = [step for stage in program.stages for step in self._bind(stage)]
+
+    def load(self) -> None:
+        """As `StreamLane.load`."""
+        super().load()
+        if self._nodes is not None:
+            self._nodes.load()
+        for folds, run in self._folds:
+            load_folds(self._work, self.memory, folds, run)
 
     def begin(self, fields: Mapping[str, Any] | None, target: Mapping[str, Any] | None, apart: bool) -> bool:
         """Put the call on the current stream; False, as a device says later that it is through.
@@ -120,6 +129,7 @@ class DeviceLane(StreamLane):
         folds = [fold for fold in folds if fold.rows and fold.offsets != (fold.target,)]
         if folds:
             run = bind_folds(self._work, self.memory, folds)
+            self._folds.append((folds, run))
             steps.append(lambda stream: run())
         return steps
 

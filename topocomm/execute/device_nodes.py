@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topocomm.execute.device import Device
-from topocomm.execute.device_folds import DeviceFold, bind_folds
+from topocomm.execute.device_folds import DeviceFold, bind_folds, load_folds
 from topocomm.execute.device_values import tensor_views
 from topocomm.execute.lanes import Work
 from topocomm.operators.operator import ALIGNMENT_BYTES
@@ -35,14 +35,20 @@ class DeviceNodes:
         stack = device.memory(max(1, layout.packed_bytes(self._stack_rows)))
         self._stacked = tensor_views(layout, stack, 0, self._stack_rows)
         self.memories = (memory, stack)
-        folds: list[DeviceFold] = []
+        self._folds: list[DeviceFold] = []
         for node in self._nodes:
-            self._fold(node, folds)
-        self._run = bind_folds(work, memory, folds) if folds and layout.rows else None
+            self._fold(node, self._folds)
+        self._run = bind_folds(work, memory, self._folds) if self._folds and layout.rows else None
+        self._work = work
 
     @property
     def _stack_rows(self) -> int:
         return len(self._nodes) * self._rows
+
+    def load(self) -> None:
+        """As `StreamLane.load`."""
+        if self._run is not None:
+            load_folds(self._work, self.memories[0], self._folds, self._run)
 
     def fold(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The values of the nodes, [nodes * rows, *dims]; overwritten by the next call.

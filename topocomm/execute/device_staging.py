@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.device import Device
 from topocomm.execute.device_call import DeviceValues, TensorShapes
+from topocomm.execute.device_loading import load_copies, load_together
 from topocomm.execute.device_values import Tensors
 from topocomm.execute.events import await_event
 from topocomm.execute.executor import PreparedCall
@@ -47,6 +48,10 @@ class StagedCall(PreparedCall):
         """Whether a result's copy was begun, of which `_up` tells the end."""
         assert names == host.names
         self.quick = None
+        with self._device.current():
+            load_together(
+                comm, lambda: load_copies(structure.device, (dtype for _, dtype in self._taken.value.values()))
+            )
 
     @property
     def input(self) -> Any:

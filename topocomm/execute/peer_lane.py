@@ -120,6 +120,12 @@ class PeerLane(StreamLane):
                     tensor.copy_(source[name])
         return False
 
+    def load(self) -> None:
+        """As `StreamLane.load`; the peer kernel itself was loaded when it was bound."""
+        super().load()
+        if self._nodes is not None:
+            self._nodes.load()
+
     def check(self) -> None:
         """Raise DeadlineError where a kernel has waited its time."""
         self._peer.check()

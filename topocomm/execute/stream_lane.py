@@ -9,9 +9,11 @@ from typing import Any
 from topocomm.execute.awaited import Awaited
 from topocomm.execute.device import Device
 from topocomm.execute.device_folds import identity_tensors
+from topocomm.execute.device_loading import load_copies
 from topocomm.execute.events import reached
 from topocomm.execute.lanes import Lane, Work
 from topocomm.execute.transports.transport import Message
+from topocomm.operators.tensors import torch_dtype
 
 
 class StreamLane(Lane):
@@ -44,6 +46,10 @@ class StreamLane(Lane):
     @abstractmethod
     def check(self) -> None:
         """Raise where it is known that the call does not come through; asks nothing of the device."""
+
+    def load(self) -> None:
+        """Have the device load all kernels that a call runs; see `device_loading`."""
+        load_copies(self._device, (torch_dtype(field.dtype) for field in self._work.layout.fields))
 
     def mark(self) -> None:
         """From now on `advance` tells of the calls that were begun so far."""

@@ -1,4 +1,4 @@
-"""A double of Triton's driver: kernels are compiled for a GPU that is not there, loaded as slowly as one likes, not run.
+"""A double of Triton's driver: kernels are compiled for a GPU that is not there, loaded slowly, not run.
 
 Use it in a process without Triton's interpreter: `with fake_driver() as driver`. All is Triton's own but the GPU: its
 compiler, its caches, and the kernels that it hands out.
@@ -95,7 +95,7 @@ def at_once(*runs, limit_s=60.0):
         start.wait(limit_s)
         try:
             run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
 
     threads = [threading.Thread(target=body, args=(run,), name=f"rank{i}", daemon=True) for i, run in enumerate(runs)]
