@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.bench import operators
 from tests.mpi import mpirun
 from topocomm.cli import bench
 from topocomm.cli.main import main
+from topocomm.execute.cuda_environment import FOR_THREADS
 
 ROOT = str(Path(__file__).parents[2])
 ROW_KEYS = {"size", "count", "type", "redop", "root", "out_of_place", "in_place", "implementation", "plan_digest"}
@@ -63,6 +65,18 @@ def test_alone_it_runs_on_threads(capsys):
     assert all((fields[8], fields[12]) == ("0", "0") for fields in body)
     assert lines[-2] == "# Out of bounds values : 0 OK"
     assert lines[-1].startswith("# Avg bus bandwidth    : ")
+
+
+@pytest.mark.parametrize("launcher", [None, "mpirun"])
+def test_threads_have_the_environment_that_cuda_starts_with(monkeypatch, launcher):
+    for name in FOR_THREADS:
+        monkeypatch.setenv(name, "as before")  # which is restored
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(bench, "launched_as", lambda: launcher and (launcher, 0, 2))
+    seen = []
+    monkeypatch.setattr(bench, "run_on_ranks", lambda *told: seen.append(dict(os.environ)) or 0)
+    main(["bench", "--sizes", "8"])
+    assert (FOR_THREADS.items() <= seen[0].items()) == (launcher is None)
 
 
 def test_json_is_one_document_with_the_keys_of_nccl_tests(capsys):

@@ -31,10 +31,12 @@ ENVIRONMENT = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",
     "NCCL_MAX_CTAS": "2",
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    "CUDA_MODULE_LOADING": "EAGER",
     "TOPOCOMM_TIMEOUT_S": "20",
 }
 """Few CTAs and many queues to the card, 8 if nothing is said, so that the kernels of all ranks are there at once: one
-that waits for room, or behind another's in a queue, is awaited forever."""
+that waits for room, or behind another's in a queue, is awaited forever. Kernels of libraries are loaded before, since
+loading one waits for those that run."""
 HALF_S = 13.0
 """What a process may take for what it has begun: the half of a payload, eager or in graphs, or its own start."""
 CHECK_S = 60.0

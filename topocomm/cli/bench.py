@@ -23,6 +23,7 @@ from topocomm.cli.job import launched_as, run_on_ranks, speaks
 from topocomm.cli.sizes import parse_sizes
 from topocomm.errors import PlanError, TopocommError
 from topocomm.execute.communicator import Communicator
+from topocomm.execute.cuda_environment import prepare_for_threads
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
 
@@ -62,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         if speaks():
             raise
         return OK  # rank 0 says it; a launcher ends the other ranks at the first status that is not 0
+    if launched_as() is None:
+        prepare_for_threads()  # which no CUDA has been started for yet
     work = _bits if args.bits else _measure
     return run_on_ranks(lambda comm: work(comm, wanted, args), THREADS if args.ranks is None else args.ranks)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from topocomm.doctor.checks import check_here, check_parts
+from topocomm.doctor.cuda import check_cuda
 from topocomm.doctor.finding import Environment, Finding, installed, usable_cores
 from topocomm.doctor.job import Started, check_local_ranks
 from topocomm.doctor.launch import Placed, check_cores, check_faults, check_launcher, check_world
@@ -82,6 +83,7 @@ def check_process(
         *check_topology(topology),
         *([] if isinstance(topology, TopocommError) else check_here(topology)),
         *check_visible_gpus(environment),
+        *check_cuda(environment),
         check_clock(),
         *check_settings(environment),
     ]

@@ -13,6 +13,7 @@ import torch
 from attention import LOGSUMEXP, Partial
 from tests.tools.gpu.running import PYTHON, number, parts_of, table, wrong
 from topocomm import run_local
+from topocomm.execute.cuda_environment import FOR_THREADS
 from topocomm.planning.planner import make_plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the interpreter computes with NumPy
@@ -144,6 +145,7 @@ def test_kernels_are_loaded_before_a_rank_waits_for_another(tools, monkeypatch, 
     assert ran[:4] == [True] * 4 and not any(ran[4:])  # two ways on two ranks
     most = max(sys.modules["card"].Sizes().ranks)
     assert int(tools.bench_ranks.ENVIRONMENT["CUDA_DEVICE_MAX_CONNECTIONS"]) > 2 * most
+    assert FOR_THREADS.items() <= tools.bench_ranks.ENVIRONMENT.items()
 
 
 def test_ranks_leave_out_what_there_is_no_time_for(tools, monkeypatch, capsys):
