@@ -8,6 +8,7 @@ import torch
 
 from attention.agreeing import agree_once
 from attention.communicators import prepared_allreduce
+from attention.gpu.loading import load_once
 from attention.local.cpu import attend
 from attention.sharded import Options, ShardedCall
 from attention.spec import Spec
@@ -40,6 +41,7 @@ def three_allreduce_decode(  # noqa: PLR0913
     options = Options(spec, masking, return_lse, out)
     call = ShardedCall.begin("three_allreduce_decode", q, (k_shard, v_shard), comm, options)
     agree_once("three_allreduce_decode", call)
+    load_once("three_allreduce_decode", call)
     merged = call.empty()
     numerator, lse = merged
     attend(call.inputs, merged)

@@ -17,6 +17,7 @@ import torch
 from attention.agreeing import agree_once
 from attention.arrays import DTYPES, Inputs
 from attention.communicators import state_of, turns_of
+from attention.gpu.loading import load_once
 from attention.gpu.ring_memory import PartialsThere, Slots
 from attention.gpu.where import capturing, on_gpu
 from attention.local.cpu import attend
@@ -68,6 +69,7 @@ def ring_decode(  # noqa: PLR0913
     options = Options(spec, masking, return_lse, out)
     call = ShardedCall.begin("ring_decode", q, (k_shard, v_shard), comm, options)
     agree_once("ring_decode", call)
+    load_once("ring_decode", call, folds=call.comm.size)
     state = state_of(call.comm)
     if "ring" not in state:
         state["ring"] = _Ring(call.comm)

@@ -12,6 +12,7 @@ from attention import gpu
 from attention.arrays import Inputs
 from attention.backward import backward_block
 from attention.communicators import turns_of
+from attention.gpu.loading import load_together
 from attention.gpu.ring_memory import Slots
 from attention.gpu.where import on_gpu
 from attention.local.cpu import attend
@@ -68,6 +69,8 @@ class Trips:
         No row is left out: a query sees its own key.
         """
         rank, size = self.comm.rank, self.comm.size
+        kind = ("ring_attention", inputs.q.shape[:2], *parts.sizes, inputs.q.dtype, inputs.spec)
+        load_together(self.comm, kind, inputs, lambda: self._load(inputs, parts))
         whole, shards = inputs.empty_partial(), self._in_turn(inputs, parts)
         begun: set[int] = set()
         for hop, shard in enumerate(shards):
@@ -84,6 +87,20 @@ class Trips:
             if shift is not None:
                 shift.wait()
         return whole if inputs.spec.sinks is None else add_sinks(whole, inputs.spec.sinks)
+
+    def _load(self, inputs: Inputs, parts: Parts) -> None:
+        """Run the kernel once for every form of block, on this rank's keys in place of those of a shard as long."""
+        rank, shard, forms = self.comm.rank, Shard(inputs.k, inputs.v, None), set()
+        whole = inputs.empty_partial()
+        alike = [other for other, n in enumerate(parts.sizes) if n == parts.sizes[rank]]
+        for rows, part, seen in (block for other in alike for block in parts.blocks(other)):
+            form = rows.stop - rows.start, seen is None
+            if form in forms:
+                continue
+            forms.add(form)
+            running = Partial(*(x[:, :, rows] for x in whole))
+            for first in (True, False):
+                gpu.attend_onto(_block(inputs, shard, rows, part, seen), running, first=first)
 
     def backward(
         self, inputs: Inputs, parts: Parts, result: Partial, arriving: Partial

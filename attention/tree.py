@@ -14,6 +14,7 @@ from attention.arrays import empty_partial
 from attention.canonical import canonical_partials
 from attention.communicators import kept, prepared, state_of, turns_of
 from attention.gpu.canonical import canonical_there
+from attention.gpu.loading import load_once
 from attention.gpu.where import on_gpu
 from attention.local.cpu import attend
 from attention.merge import LOGSUMEXP, LSE, OUT
@@ -133,6 +134,7 @@ def tree_decode(  # noqa: PLR0913
     options = Options(spec, masking, return_lse, out, result)
     call = ShardedCall.begin("tree_decode", q, (k_shard, v_shard), comm, options)
     agree_once("tree_decode", call, (("order", order), ("result", result), ("wire", wire)))
+    load_once("tree_decode", call, folds=0 if wire == "float32" else call.comm.size)
     watch = None
     if verify is not False and due(call.comm, verify, call.inputs.q.device) and call.inputs.q.numel():
         watch = Verification(call, wire)

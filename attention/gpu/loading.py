@@ -17,8 +17,8 @@ from attention.gpu.where import capturing, on_gpu
 from attention.sharded import ShardedCall
 from topocomm import Communicator
 
-MANY_KEYS = 1 << 16
-"""A shard of so many is cut into parts for several programs, whatever the GPU."""
+MANY_KEYS = 2048
+"""A shard of so many is cut into parts for several programs, if ever one is for these queries."""
 
 
 def load_once(function: str, call: ShardedCall, *, folds: int = 0) -> None:
@@ -58,10 +58,13 @@ def _run(inputs: Inputs, folds: int) -> None:
     partial = inputs.empty_partial()
     gpu.attend(inputs, partial)
     plain = inputs.visibility is None and inputs.pages is None
-    if plain and inputs.k.shape[2] and gpu.decodes(inputs):  # as the context grows, there are more splits than one
-        for n in (1, MANY_KEYS):
-            k, v = (x[:, :, :1].expand(-1, -1, n, -1) for x in (inputs.k, inputs.v))
+    if plain and gpu.decodes(
+        inputs
+    ):  # kernels differ by whether there are keys, and whether several programs share them
+        some = (x if x.shape[2] else x.new_zeros((*x.shape[:2], 1, x.shape[3])) for x in (inputs.k, inputs.v))
+        ones = [x[:, :, :1] for x in some]
+        for n in (0, 1, MANY_KEYS):
+            k, v = (x.expand(-1, -1, n, -1) if n else x[:, :, :0] for x in ones)
             gpu.attend(replace(inputs, k=k, v=v), partial)
     if folds:
         gpu.fold([partial.out] * folds, [partial.lse] * folds)
-
