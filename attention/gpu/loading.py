@@ -1,7 +1,7 @@
 """Kernels of attention are on the GPU before ranks wait for each other there; as topocomm's own calls have it.
 
-Loading a kernel may wait until the GPU is through with everything. Where ranks are threads of one process, that wait may
-keep the others from what a kernel of theirs waits for.
+Loading a kernel may wait until the GPU is through with everything. Where ranks are threads of one process, that wait
+may keep the others from what a kernel of theirs waits for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from attention.gpu.where import capturing, on_gpu
 from attention.sharded import ShardedCall
 from topocomm import Communicator
 
-MANY_KEYS = 2048
-"""A shard of so many is cut into parts for several programs, if ever one is for these queries."""
+MANY_KEYS = 512
+"""A shard of so many is cut into two parts, each with programs of its own, where half of the GPU has none."""
 
 
 def load_once(function: str, call: ShardedCall, *, folds: int = 0) -> None:

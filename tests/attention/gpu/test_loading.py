@@ -23,7 +23,7 @@ def pieces(launch):
 
 
 def loads_of(body):
-    """What ranks load in `body(comm, seal)` after `seal()`, and the world, whose log has loads and messages in order."""
+    """What ranks load in `body(comm, seal)` after `seal()`; and the world, with loads and messages in its log."""
     late, loaded = [], set()
     with playing(RANKS) as world, pytest.MonkeyPatch.context() as patch:
         run, sealed = interpreted.run, set()
