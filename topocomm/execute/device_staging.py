@@ -49,9 +49,7 @@ class StagedCall(PreparedCall):
         assert names == host.names
         self.quick = None
         with self._device.current():
-            load_together(
-                comm, lambda: load_copies(structure.device, (dtype for _, dtype in self._taken.value.values()))
-            )
+            load_together(comm, lambda: load_copies(self._device, (dtype for _, dtype in self._taken.value.values())))
 
     @property
     def input(self) -> Any:
