@@ -76,9 +76,10 @@ VENV_NUMPY ?= .venv-python312
 REPORT_EVERY ?= 1
 test-oldest: test-oldest-kernels test-oldest-numpy
 
-KERNEL_TESTS := tests/attention/kernels/test_gpu_merge.py tests/operators/kernels tests/execute/test_peer_program.py \
-	tests/execute/test_peer_lane.py $(addprefix tests/attention/gpu/test_,decode.py decode_wide.py prefill.py \
-	prefill_errors.py prefill_packed.py arrivals.py capped_kernel.py compile_keys.py visits.py tuned.py)
+KERNEL_TESTS := tests/attention/kernels/test_gpu_merge.py tests/operators/kernels tests/attention/gpu/test_tuned.py \
+	$(addprefix tests/execute/test_peer_,program.py lane.py kernel.py) $(addprefix tests/attention/gpu/test_,decode.py \
+	decode_wide.py occupancy.py schedule_kernel.py prefill.py prefill_errors.py arrivals.py capped_kernel.py \
+	compile_keys.py visits.py)
 test-oldest-kernels: $(VENV_OLDEST)/ready
 	$(VENV_OLDEST)/bin/python tools/gpu/compile_report.py --arch sm_90 --every $(REPORT_EVERY) --output $(VENV_OLDEST)/compile-report.md
 	sed -n '/^| GPU | kernel | cases/,/^$$/p' $(VENV_OLDEST)/compile-report.md

@@ -162,7 +162,7 @@ def _rank_nics(topology: Topology, ranks: Sequence[RankPlace]) -> list[Finding]:
             if one.device in near and one.nic in by_name and by_name[one.nic] not in near[one.device]
         ]
         if far:
-            remedy = "UCX_NET_DEVICES per rank, by the pairs of the `GPU-NIC pairs` check; NCCL_IB_HCA alike on all ranks"
+            remedy = "UCX_NET_DEVICES per rank, by the pairs of the `GPU-NIC pairs` check; NCCL_IB_HCA alike everywhere"
             findings.append(host.finding("warn", ORDER, f"far NICs: {some(far)}", remedy))
     return findings
 
