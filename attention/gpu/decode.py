@@ -59,7 +59,8 @@ def decode_partial(  # noqa: PLR0913
         q_positions: int64 [q_len] or [batch, q_len]. As there.
         kv_positions: int64 [n] or [batch, n].
         kv_mask: bool [n] or [batch, n].
-        kv_lengths: Integers [batch]; values beyond n are not looked for.
+        kv_lengths: Integers [batch]. They are not looked at here: the kernel takes those below 0 as 0, and those beyond
+            the cache's capacity (n, or with block_tables pages of an entry x page size) as the capacity.
         block_tables: Integers [batch, pages of an entry]; needs kv_lengths.
         k_scales: float32 [kv_heads]: what k is multiplied by.
         v_scales: float32 [kv_heads]: what v is multiplied by.

@@ -119,7 +119,7 @@ def decode_kernel(
         scratch: float32 [batch x KV_HEADS, tiles, splits, BLOCK_M, DV]; used if splits > 1.
         scratch_state: float32 [batch x KV_HEADS, tiles, splits, 2, BLOCK_M]: maximum (log2) and sum.
         arrivals: int32 [batch x KV_HEADS, tiles], 0 before and after.
-        lengths: int32 or int64 [batch]: keys that exist; None: n.
+        lengths: int32 or int64 [batch]: keys that exist, taken as 0 below 0 and as n beyond n; None: n.
         tables: int32 or int64 [batch, pages of an entry].
         q_positions, kv_positions: int64, batch stride 0 where all entries have the same. None: key i is at i, the
             queries are the last ones.
@@ -152,7 +152,7 @@ def decode_kernel(
 
     keys_here = n
     if lengths is not None:
-        keys_here = tl.load(lengths + entry).to(tl.int32)
+        keys_here = tl.minimum(tl.maximum(tl.load(lengths + entry), 0), n).to(tl.int32)
     POSITIONS: tl.constexpr = CAUSAL or WINDOW or slopes is not None
     # whether some key between the first and the last that rows see is seen by none
     GAPS: tl.constexpr = WINDOW and q_positions is not None and Q_LEN > 1

@@ -63,7 +63,7 @@ class DeviceVisibility(Visibility):
         if there.q_positions is not None:
             queries, keys = there.q_positions, there.kv_positions
         elif spec.needs_positions:  # the queries are the last
-            ends = n if there.kv_lengths is None else there.kv_lengths[:, None].to(torch.int64)
+            ends = n if there.kv_lengths is None else there.kv_lengths.clamp(0, n)[:, None].to(torch.int64)
             queries, keys = rows + (ends - q_len), columns
         if there.kv_mask is not None:
             keys = torch.where(there.kv_mask, keys, HIDDEN)

@@ -119,6 +119,26 @@ def test_lengths_masks_and_pages(dtype, splits):
         check(q, k, v, Spec(causal=True, window=30), kv=kv, kv_lengths=lengths, block_tables=tables)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("spec", [PLAIN, Spec(causal=True), Spec(causal=True, window=9)], ids=str)
+@pytest.mark.parametrize("pages", [False, True])
+def test_lengths_beyond_the_cache_and_below_0(dtype, spec, pages, splits):
+    """As the capacity and as 0, bit for bit, with NaN behind the cache, and pages of NaN behind the tables."""
+    splits(2)
+    q, k, v = made(16, 3, 4, 2, 2, 48, 32, 32)
+    kv, where = (k, v), {}
+    if pages:
+        *kv, tables = paged(np.random.default_rng(16), k, v, 16)
+        unused = min(set(range(len(kv[0]))) - set(tables.flatten().tolist()))
+        where["block_tables"] = torch.nn.functional.pad(tables, (0, 40), value=unused)[:, : tables.shape[1]]
+    else:
+        kv = [torch.cat([x, torch.full((3, 2, 640, 32), math.nan, device=DEVICE)], 2)[:, :, :48] for x in kv]
+    within, beyond = torch.tensor([48, 0, 48]), torch.tensor([49, -5, 2**31 - 1 if dtype == torch.int32 else 2**40])
+    wanted = check(q, k, v, spec, kv=kv, kv_lengths=within.to(dtype).to(DEVICE), **where)
+    found = decode_partial(q, *kv, spec=spec, kv_lengths=beyond.to(dtype).to(DEVICE), **where)
+    assert torch.equal(found.out, wanted.out) and torch.equal(found.lse, wanted.lse)
+
+
 def test_many_random_calls(splits):
     """Everything that can be given together, shapes of all kinds, strided arrays."""
     random = np.random.default_rng(7)
