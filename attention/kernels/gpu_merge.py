@@ -99,14 +99,15 @@ def states_kernel(
     exists = first + row < rows
     there = exists & (column < DIM)
     at = first * DIM + (row * DIM + column)
-    merged_lse = tl.load(lses[0] + first + row, mask=exists, other=0.0)
-    merged_out = tl.load(outs[0] + at, mask=there, other=0.0).to(tl.float32)
+    its_lses, its_outs = (), ()
+    for state in tl.static_range(COUNT):  # all loads are under way before the first is needed
+        its_lses = its_lses + (tl.load(lses[state] + first + row, mask=exists, other=0.0),)  # noqa: RUF005
+        its_outs = its_outs + (tl.load(outs[state] + at, mask=there, other=0.0),)  # noqa: RUF005
+    merged_out, merged_lse = its_outs[0].to(tl.float32), its_lses[0]
     if COUNT == 1:
         merged_out = tl.where(merged_lse == float("-inf"), 0.0, merged_out)
     for state in tl.static_range(1, COUNT):
-        its_lse = tl.load(lses[state] + first + row, mask=exists, other=0.0)
-        its_out = tl.load(outs[state] + at, mask=there, other=0.0).to(tl.float32)
-        merged_out, merged_lse = merge((merged_out, merged_lse), (its_out, its_lse))
+        merged_out, merged_lse = merge((merged_out, merged_lse), (its_outs[state].to(tl.float32), its_lses[state]))
     tl.debug_barrier()  # several warps read one lse, which the result may replace
     tl.store(out + at, merged_out, mask=there)
     tl.store(lse + first + row, merged_lse, mask=exists)
