@@ -3,6 +3,6 @@
 Importing it needs neither torch nor triton.
 """
 
-from topocomm.operators.kernels.launcher import launcher, load_kernel
+from topocomm.operators.kernels.launcher import compile_kernel, launcher, load_kernel
 
-__all__ = ["launcher", "load_kernel"]
+__all__ = ["compile_kernel", "launcher", "load_kernel"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -10,17 +10,31 @@ import torch
 from attention.gpu.archs import arch_of
 from attention.gpu.arrivals import arrivals
 from attention.gpu.decode_inputs import Seen, check_inputs, check_out
-from attention.gpu.decode_table import cut_for, problem_of, splits_for
+from attention.gpu.decode_table import (
+    KEYS_PER_SPLIT,
+    ahead_for,
+    cut_for,
+    fewest_blocks,
+    flat_programs,
+    is_worth_ranges,
+    problem_of,
+    splits_for,
+)
+from attention.gpu.occupancy import Multiprocessor, multiprocessor_of, programs_held
 from attention.gpu.slopes import slopes_on
 from attention.gpu.where import current
 from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from topocomm import MissingExtraError
-from topocomm.extend import launcher
+from topocomm.extend import compile_kernel, launcher
 
 INTERPRETED_CORES = 8
 """Multiprocessors that Triton's interpreter is taken to have."""
+STRIDES = 13
+"""Arguments of the kernel that are strides."""
+PROGRAMS = 2
+"""Programs that a multiprocessor is taken to hold where its facts are not known, and where nothing is compiled."""
 
 
 # The arguments are those of `local_attention`, and scales.
@@ -44,10 +58,14 @@ def decode_partial(  # noqa: PLR0913
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
     in float32, for head dims beyond 128, and with windows, softcap, slopes, masks or positions; with these beyond 256
     16). Values that are the first columns of the keys (`v = k[..., :512]`, as the latents of multi-head latent
-    attention are) are not read on their own. The result has float32 accuracy for 16-bit inputs too.
+    attention are) are not read on their own. The result has float32 accuracy for 16-bit and 8-bit keys too, but that
+    weights have 16 digits beside bfloat16 values and 22 beside float16 and 8-bit ones.
 
-    Nothing is read back to the host, so a call can be captured in a CUDA graph once it has run on its stream; the
-    result's bits depend on shapes and the kind of GPU alone.
+    Nothing is read back to the host, so a call can be captured in a CUDA graph once it has run on its stream. Equal
+    calls give equal bits on GPUs of one kind, whatever memory holds beyond the keys. An entry's bits depend on shapes,
+    on features of the call, and with `kv_lengths` of several entries and more than 256 keys also on the lengths of the
+    others: programs share the keys of all entries evenly, so where an entry is cut depends on what is before it. For
+    bits that do not depend on others give entries in calls of their own, or all entries the same keys and a `kv_mask`.
 
     Args:
         q: [batch, heads, q_len, d], float32, float16 or bfloat16, q_len 1 to 16, d to 576 (float32: 256), last axis
@@ -104,30 +122,72 @@ def _launch(
         page_size, n = max(n, 1), n * seen.block_tables.shape[1]
     group = heads // kv_heads
     itemsize = 4 if q.dtype == torch.float32 else 2
-    arch, cores = machine_of(q.device)
+    arch, _ = machine_of(q.device)
     shared = are_columns(v, k)
     problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, form=_form(spec, seen, scales), shared=shared)
     cut, rows = cut_for(problem), problem.rows
     tiles = -(-group * q_len // rows)
-    splits = splits_for(n, batch * kv_heads * tiles, cores * cut.programs)
-    scratch, state = _scratch(q.device, batch * kv_heads * tiles * splits * rows, d_v) if splits > 1 else (None, None)
     (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
-    launcher(_kernel(), (tiles, splits, batch * kv_heads))(
-        q, k, v, out.out, out.lse, scratch, state,
-        arrivals(q.device, batch * kv_heads * tiles) if splits > 1 else None,
+    pointers = (
         seen.kv_lengths, seen.block_tables, seen.q_positions, seen.kv_positions,
         None if seen.kv_mask is None else seen.kv_mask.view(torch.int8),
         slopes_on(q.device, spec.alibi_slopes), *scales,
-        n, splits, spec.scale_for(d), spec.softcap or 0.0, min(spec.window or 0, 1 << 29),
+    )  # fmt: skip
+    constants = {
+        "GROUP": group, "Q_LEN": q_len, "PAGE": page_size, "KV_HEADS": kv_heads,
+        "D": d, "D0": d0, "D1": d1, "DV": d_v, "DV0": dv0, "DV1": dv1,
+        "CAUSAL": spec.causal, "WINDOW": spec.window is not None, "SOFTCAP": spec.softcap is not None,
+        "DOT": dot_dtype(q.dtype, k.dtype), "INTERPRETED": interpreted(), "FEWEST": fewest_blocks(cut),
+        "AHEAD": ahead_for(problem, cut, dv0 + dv1), "SHARED": shared, "BLOCK_M": rows, "BLOCK_N": cut.block_n,
+        "num_warps": cut.num_warps, "num_stages": cut.num_stages,
+    }  # fmt: skip
+    one_part = batch * kv_heads * tiles
+    flat = seen.kv_lengths is not None and batch > 1 and is_worth_ranges(n, one_part, cut)
+    slots = 1
+    if n > KEYS_PER_SPLIT:
+        types = q.dtype, k.dtype, *(x if x is None else x.dtype for x in pointers)
+        slots = slots_of(q.device, types, FLAT=flat, **constants)
+    if flat:
+        splits, grid = 1, (flat_programs(n, one_part, slots), 1, 1)
+        states = 2 * grid[0]
+    else:
+        splits = splits_for(n, one_part, slots)
+        grid, states = (tiles, splits, batch * kv_heads), one_part * splits
+    many = flat or splits > 1
+    launcher(_kernel(), grid)(
+        q, k, v, out.out, out.lse, *(_scratch(q.device, states * rows, d_v) if many else (None, None)),
+        arrivals(q.device, one_part) if many else None, *pointers,
+        n, batch, splits, spec.scale_for(d), spec.softcap or 0.0, min(spec.window or 0, 1 << 29),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
         0 if seen.block_tables is None else seen.block_tables.stride(0),
         *(_entry_stride(x) for x in (seen.q_positions, seen.kv_positions, seen.kv_mask)),
-        GROUP=group, Q_LEN=q_len, PAGE=page_size, KV_HEADS=kv_heads,
-        D=d, D0=d0, D1=d1, DV=d_v, DV0=dv0, DV1=dv1,
-        CAUSAL=spec.causal, WINDOW=spec.window is not None, SOFTCAP=spec.softcap is not None,
-        DOT=dot_dtype(q.dtype), SPLIT_WEIGHTS=itemsize == 2 and not interpreted(), MANY=splits > 1, SHARED=shared,
-        BLOCK_M=rows, BLOCK_N=cut.block_n, num_warps=cut.num_warps, num_stages=cut.num_stages,
+        MANY=many, FLAT=flat, **constants,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=4096)  # a step of decoding asks for few different ones, in every layer
+def slots_of(device: torch.device, types: tuple[torch.dtype | None, ...], **constants: Any) -> int:
+    """How many programs of the kernel a device runs at once, from the registers and shared memory of what is compiled.
+
+    It is the kernel for aligned arrays, so that bits do not depend on how arrays lie; the launch of such ones finds it
+    compiled.
+
+    Args:
+        device: The current one.
+        types: Dtypes of q, of k, and of the pointers from lengths to v_scales; None: not there.
+        constants: Those of the kernel but for MANY, num_warps and num_stages.
+    """
+    cores = machine_of(device)[1]
+    there = _multiprocessor_of(device)
+    if there is None:
+        return cores * PROGRAMS
+    q, k, *pointers = types
+    single = [torch.float32] * 4
+    arguments = q, k, k, *single, torch.int32, *pointers, 1, 1, 1, 1.0, 1.0, 1, *[16] * STRIDES
+    compiled = compile_kernel(_kernel(), arguments, {"MANY": True, **constants})
+    if compiled is None:
+        return cores * PROGRAMS
+    return cores * programs_held(there, compiled.n_regs, compiled.metadata.shared, constants["num_warps"])
 
 
 def _form(spec: Spec, seen: Seen, scales: tuple[torch.Tensor | None, torch.Tensor | None]) -> str:
@@ -163,13 +223,16 @@ def interpreted() -> bool:
     return not isinstance(kernel, JITFunction)
 
 
-def dot_dtype(dtype: torch.dtype) -> Any:
-    """In which dtype the kernel multiplies; the interpreter has no product of 16-bit matrices."""
+def dot_dtype(dtype: torch.dtype, stored: torch.dtype) -> Any:
+    """In which dtype the kernel multiplies, for the dtypes of q and of k: float16 holds 8 bits of either kind exactly.
+
+    The interpreter multiplies in float32 what it rounds to float16; it does not round to bfloat16, but cuts off.
+    """
     import triton.language as tl
 
-    if interpreted() or dtype == torch.float32:
-        return tl.float32
-    return tl.bfloat16 if dtype == torch.bfloat16 else tl.float16
+    if dtype == stored == torch.bfloat16 and not interpreted():
+        return tl.bfloat16
+    return tl.float32 if dtype == torch.float32 or stored == torch.bfloat16 else tl.float16
 
 
 @cache
@@ -181,6 +244,14 @@ def machine_of(device: torch.device) -> tuple[str, int]:
     if torch.version.hip is not None:
         return arch_of("hip", properties.gcnArchName), properties.multi_processor_count
     return arch_of("cuda", properties.major * 10 + properties.minor), properties.multi_processor_count
+
+
+@cache
+def _multiprocessor_of(device: torch.device) -> Multiprocessor | None:
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    return multiprocessor_of(machine_of(device)[0], properties, hip=torch.version.hip is not None)
 
 
 def _scratch(device: torch.device, rows: int, d_v: int) -> tuple[torch.Tensor, torch.Tensor]:

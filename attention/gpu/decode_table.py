@@ -18,7 +18,7 @@ from attention.gpu.tuned import Tuned
 
 TUNED = Tuned(Path(__file__).with_name("decode_table.json"))
 """`Cut`s that a card chose."""
-WIDTHS = (64, 128, 192, 256, 576)
+WIDTHS = (64, 96, 128, 192, 256, 576)
 """A problem has the first of these widths that holds its head dims."""
 FORMS = ("plain", "usual", "paged", "full")
 """Which features a call has: none, every query sees every key; lengths and causal attention of the last queries; pages
@@ -31,6 +31,10 @@ FEWEST_ROWS = 16
 """What matrix units take at least."""
 KEYS_PER_SPLIT = 256
 """Fewer keys than this are not worth a program of their own."""
+REGISTERS_AHEAD, MOST_AHEAD = 64, 8
+"""Registers of a thread for states that a merge loads, if that is two states at least, and how many at most."""
+MOST_BLOCKS = 1 << 30
+"""Key blocks that the programs' ranges can number."""
 MOST_WAVES = 8
 """Programs come in so many waves at most, if splits are what makes them many."""
 ALL_BUT_FULL, LITTLE = 0.8, 1.1
@@ -44,13 +48,11 @@ class Cut(NamedTuple):
         block_n: Keys of one step.
         num_warps: Warps of a program (of 32 threads, on AMD of 64).
         num_stages: Depth of the software pipeline that loads K and V.
-        programs: How many programs a multiprocessor gets where there are keys enough.
     """
 
     block_n: int
     num_warps: int
     num_stages: int
-    programs: int
 
 
 class Problem(NamedTuple):
@@ -107,9 +109,9 @@ def candidates(problem: Problem) -> Iterator[Cut]:
     yield by_rule(problem)
     room = SHARED_KIB[generation_of(problem.arch)] << 10
     item = problem.width * problem.itemsize * (1 if problem.shared else 2)
-    for keys, warps, stages, programs in product((16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5), (1, 2, 3, 4)):
-        cut = Cut(keys, warps, stages, programs)
-        if cut != by_rule(problem) and keys * item * max(1, stages - 1) * programs <= room:
+    for keys, warps, stages in product((16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5)):
+        cut = Cut(keys, warps, stages)
+        if cut != by_rule(problem) and keys * item * max(1, stages - 1) <= room:
             yield cut
 
 
@@ -118,36 +120,43 @@ def by_rule(problem: Problem) -> Cut:
     few = problem.rows == FEWEST_ROWS
     generation = generation_of(problem.arch)
     if problem.itemsize == 4:
-        return Cut(16, 4 if few and generation != "sm_89" else 8, 2, 2)
+        return Cut(16, 4 if few and generation != "sm_89" else 8, 2)
     if generation in ("gfx9", "other"):
         return _by_rule_for_little(problem)
     roomy = generation in ("sm_90", "sm_100")
     plain, paged, full = (problem.form == form for form in ("plain", "paged", "full"))
     if problem.width > 256:
         if generation == "sm_100" and problem.shared and few and not full:
-            return Cut(16, 8, 5, 2) if plain else Cut(32, 8, 3, 2)
+            return Cut(16, 8, 5) if plain else Cut(32, 8, 3)
         keys = 32 if problem.shared and (few or generation != "sm_89") else 16
         ahead = not paged and not full and (problem.shared or generation != "sm_89")
-        return Cut(keys, 8, 3 if ahead else 2, 2 if roomy else 1)
+        return Cut(keys, 8, 3 if ahead else 2)
     # What lies by pages is loaded when its page is known: half of the stages go into finding it.
     stages = 5 if paged else 4 if full else 3
     if problem.width > 128:
-        return Cut(32, 8 if not few and (full or not roomy) else 4, stages if roomy else 2, 2)
+        few_stages = not roomy or (problem.width == 192 and few and problem.form == "usual")  # else Triton 3.6 spills
+        return Cut(32, 8 if not few and (full or not roomy) else 4, 2 if few_stages else stages)
     if full:
-        return Cut(32, 4 if few else 8, stages, 2)
-    keys = 64 if plain or (roomy and problem.rows < 64) else 32
-    return Cut(keys, 4 if problem.rows < 64 else 8, stages, 2)
+        return Cut(16 if problem.width == 96 else 32, 4 if few and generation != "sm_80" else 8, stages)
+    keys = 64 if plain or (roomy and (few or (paged and problem.rows < 64))) else 32
+    return Cut(keys, 4 if problem.rows < 64 else 8, stages)
 
 
 def _by_rule_for_little(problem: Problem) -> Cut:
     """For GPUs with 64 KiB of shared memory or less, whose loads go through registers."""
     if problem.width > 256:
-        return Cut(16, 4 if problem.form == "full" else 8, 2, 1)
+        return Cut(16, 4 if problem.form == "full" else 8, 2)
     if problem.form == "full":
-        return Cut(16, 8, 2, 2)
+        return Cut(16, 8, 2)
     if problem.width > 128 or problem.form != "plain":
-        return Cut(32, 8, 2, 2)
-    return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2, 2)
+        return Cut(32, 8, 2)
+    return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2)
+
+
+def ahead_for(problem: Problem, cut: Cut, columns: int) -> int:
+    """How many states of so many columns a merge loads before it folds them: what registers hold beside the sums."""
+    threads = cut.num_warps * (32 if problem.arch.startswith("sm_") else 64)
+    return max(2, min(MOST_AHEAD, REGISTERS_AHEAD * threads // (problem.rows * columns)))
 
 
 def rows_of_program(rows: int, itemsize: int, width: int, form: str) -> int:
@@ -168,10 +177,31 @@ def splits_for(n: int, programs: int, slots: int) -> int:
     Args:
         n: Keys.
         programs: Programs of one part.
-        slots: Programs that the GPU runs at once: its multiprocessors times `Cut.programs`.
+        slots: Programs that the GPU runs at once.
     """
     programs = max(programs, 1)
     return _balanced(max(1, min(-(-n // KEYS_PER_SPLIT), -(-MOST_WAVES * slots // programs))), programs, slots)
+
+
+def is_worth_ranges(n: int, programs: int, cut: Cut) -> bool:
+    """Whether entries with lengths of their own are cut by ranges of programs (`schedule_kernel`).
+
+    Args:
+        n: Keys of an entry at most.
+        programs: Tiles of all entries.
+        cut: Of the kernel.
+    """
+    return n > KEYS_PER_SPLIT and programs * -(-n // cut.block_n) < MOST_BLOCKS
+
+
+def flat_programs(n: int, programs: int, slots: int) -> int:
+    """How many programs share the keys of all entries: one wave, or fewer where n is small. Arguments as above."""
+    return min(slots, programs * -(-n // KEYS_PER_SPLIT))
+
+
+def fewest_blocks(cut: Cut) -> int:
+    """Key blocks that a range has at least."""
+    return max(1, KEYS_PER_SPLIT // cut.block_n)
 
 
 @lru_cache(maxsize=4096)  # a step of decoding asks for few different ones, in every layer

@@ -17,19 +17,11 @@ import triton.language as tl
 
 from attention.gpu.capped_kernel import capped
 from attention.gpu.rows_kernel import load_rows
+from attention.gpu.rows_kernel import operand as _operand
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 NEVER = tl.constexpr(2147483647)  # attention.gpu.visits.NEVER: a key here is seen by no query
-
-
-@triton.jit
-def _operand(x, DOT: tl.constexpr, INTERPRETED: tl.constexpr):
-    """An operand of tl.dot in its dtype; the interpreter multiplies in float32 what is rounded to it."""
-    x = x.to(DOT)
-    if INTERPRETED:
-        x = x.to(tl.float32)
-    return x
 
 
 @triton.jit

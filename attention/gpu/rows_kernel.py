@@ -8,6 +8,15 @@ import triton.language as tl
 
 
 @triton.jit
+def operand(x, DOT: tl.constexpr, INTERPRETED: tl.constexpr):
+    """An operand of tl.dot in its dtype; the interpreter multiplies in float32 what is rounded to it."""
+    x = x.to(DOT)
+    if INTERPRETED:
+        x = x.to(tl.float32)
+    return x
+
+
+@triton.jit
 def load_rows(
     base, offsets, ok, WIDTH: tl.constexpr, FROM: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr = True
 ):

@@ -5,7 +5,7 @@ TOPOCOMM_TUNED_DIR names another directory for these files: they are read there,
 The file holds `{arch: {key: configuration}}`: arch as `sm_90` or `gfx942`, key as the table names a problem, and the
 fields of its configuration in order as a list of integers:
 
-    {"sm_90": {"16 bit, 128 wide, 16 rows, plain": [64, 4, 3, 2]}}
+    {"sm_90": {"16 bit, 128 wide, 16 rows, plain": [64, 4, 3]}}
 
 A table (`decode_table`, `prefill_table`) has four things for a tuner, and nothing is tuned but by one:
 

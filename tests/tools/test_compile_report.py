@@ -91,6 +91,9 @@ def test_keys_and_values_are_copied_ahead_by_16_bytes():
         # two steps before the loop and one in it; values in the memory of the keys are not copied on their own
         assert len(copies) == 3 * steps * row_bytes // (threads * 16)
         assert "cp.async.wait_group" in ptx
+    # of 4 states the merge has asked for all, 16 rows of 512 bytes each, before it folds the first
+    merge = apart[apart.index("atom.") :]
+    assert len(re.findall(r"ld\.global\S*\.v4", merge[: merge.index("ex2.")])) == 4 * 16 * 512 // (128 * 16)
 
 
 def test_an_unknown_gpu_or_kernel_is_bad_usage():

@@ -33,11 +33,12 @@ WIDE = 1 / 8
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 """What the prefill kernel adds by rounding weights to the dtype of V, of the weighted mean of |v|: half a unit in the
 last of 8 and of 11 digits."""
-SPLIT = {torch.float32: (0.0, 0.0), torch.bfloat16: (2.0**-17, 0.0), torch.float16: (2.0**-23, 2.0**-25)}
-"""What the decode kernel adds, by the dtype of Q: it multiplies a weight in two parts, the second the rounded rest of
-the first. Of a weight in [1, 2) the rest is 2^-8 at most in bfloat16, and rounding it to 8 digits errs by 2^-17 at
-most; in float16 2^-11 and 2^-23. These are shares of the weighted mean of |v|. Weights below the normal numbers of
-float16 err by as much as 2^-25 each, beside a largest weight of 1: that is a share for every key."""
+SPLIT = {torch.float32: (0.0, 0.0), torch.bfloat16: (2.0**-17, 0.0), torch.float16: (2.0**-23, 2.0**-40)}
+"""What the decode kernel adds, by the dtype in which it multiplies (float16 for 8-bit keys and values): it multiplies
+a weight in two parts, the second the rounded rest of the first. Of a weight in [1, 2) the rest is 2^-8 at most in
+bfloat16, and rounding it to 8 digits errs by 2^-17 at most; in float16 2^-11 and 2^-23. These are shares of the
+weighted mean of |v|. Weights of float16 are multiplied by 2^15 before; those still below its normal numbers err by
+as much as 2^-40 each, beside a largest weight of 1: that is a share for every key."""
 Calls = Callable[[], Partial]
 
 
@@ -173,8 +174,9 @@ def rounded(card: Card, v: torch.Tensor) -> float:
 
 
 def split(card: Card, problem: Problem) -> float:
-    """What the decode kernel's weights add; none in the interpreter, which multiplies in float32."""
-    whole, each = SPLIT[problem.q.dtype]
+    """What the decode kernel's weights add; nothing to speak of in the interpreter, which multiplies in float32."""
+    eight = problem.stored[0].element_size() == 1 and problem.q.element_size() == 2
+    whole, each = SPLIT[torch.float16 if eight else problem.q.dtype]
     return 0.0 if card.interpreted else whole + each * problem.k.shape[2]
 
 

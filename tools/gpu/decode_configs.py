@@ -8,7 +8,7 @@ from typing import Any
 from resources import Config
 
 from attention.gpu.decode import value_pieces
-from attention.gpu.decode_table import cut_for, problem_of, rows_of_program
+from attention.gpu.decode_table import ahead_for, cut_for, fewest_blocks, problem_of, rows_of_program
 from attention.gpu.widths import pieces
 
 COMMON, UNEVEN = (128, 128, False), (80, 80, False)
@@ -67,8 +67,8 @@ def _config(
     problem = problem_of(arch, TYPES[dtype], max(d, d_v), group * q_len, form=form, shared=shared)
     cut, rows = cut_for(problem), problem.rows
     (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
-    dot = {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}[dtype]
-    full = form == "full"
+    dot = tl.float16 if stored else {"fp32": tl.float32, "fp16": tl.float16, "bf16": tl.bfloat16}[dtype]
+    full, flat = form == "full", form != "plain"  # batches with lengths: one program meets several tiles
     kinds: dict[str, str] = {}
     absent: list[str] = []
     forms = list(POINTERS)
@@ -80,14 +80,15 @@ def _config(
     constants: dict[str, Any] = {
         "GROUP": group, "Q_LEN": q_len, "PAGE": 16 if "tables" in kinds else 1, "KV_HEADS": 8,
         "D": d, "D0": d0, "D1": d1, "DV": d_v, "DV0": dv0, "DV1": dv1,
-        "CAUSAL": form != "plain", "WINDOW": full, "SOFTCAP": full, "DOT": dot, "SPLIT_WEIGHTS": dtype != "fp32",
-        "MANY": True, "SHARED": shared, "BLOCK_M": rows, "BLOCK_N": cut.block_n,
+        "CAUSAL": form != "plain", "WINDOW": full, "SOFTCAP": full, "DOT": dot, "INTERPRETED": False,
+        "MANY": True, "FLAT": flat, "FEWEST": fewest_blocks(cut), "AHEAD": ahead_for(problem, cut, dv0 + dv1),
+        "SHARED": shared, "BLOCK_M": rows, "BLOCK_N": cut.block_n,
     }  # fmt: skip
     constants |= dict.fromkeys(absent)
     kinds |= dict.fromkeys(FLOATS, "*fp32") | {"arrivals": "*i32", "scale": "fp32", "softcap": "fp32", "q": f"*{dtype}"}
     kinds |= dict.fromkeys(("k", "v"), f"*{stored or dtype}")
     signature = {name: "constexpr" if name in constants else kinds.get(name, "i32") for name in decode_kernel.arg_names}
     what = f"{dtype}{f', keys {stored}' if stored else ''}, {d} x {d_v}, group {group}, q_len {q_len}"
-    what += f"{', v in k' if shared else ''}, {form}: {tuple(cut[:3])}"
+    what += f"{', v in k' if shared else ''}, {form}: {tuple(cut)}"
     options = {"num_warps": cut.num_warps, "num_stages": cut.num_stages}
     return Config("decode", what, decode_kernel, signature, constants, options)

@@ -10,11 +10,12 @@ import pytest
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
-from triton.runtime.jit import JITFunction, create_function_from_signature
+from triton.runtime.jit import JITFunction, MockTensor, create_function_from_signature
 
 from attention import Spec
 from attention.gpu import decode, prefill
 from attention.gpu.decode import decode_partial
+from attention.gpu.occupancy import Multiprocessor
 from attention.gpu.prefill import prefill_partial
 from tests.attention.gpu.inputs import made
 
@@ -32,14 +33,27 @@ def keys_of(kernel, launches):
 @pytest.fixture
 def launched(monkeypatch):
     """The launches of either kernel, none of which runs."""
-    found = SimpleNamespace(decode=[], prefill=[])
+    found = SimpleNamespace(decode=[], prefill=[], asked=[], grids=[])
 
     class Recorder:
         def __init__(self, launches):
             self.launches = launches
 
         def __getitem__(self, grid):
+            found.grids.append(grid)
             return lambda *args, **more: self.launches.append((args, more))
+
+        def warmup(self, *args, grid, **more):
+            """As Triton's, which compiles, and loads at the first look at `run`."""
+            found.asked.append((tuple(MockTensor.wrap_dtype(x) for x in args), more))
+            return Compiled()
+
+    class Compiled:
+        metadata = SimpleNamespace(shared=72 << 10)
+
+        @property
+        def run(self):
+            self.n_regs = 160
 
     found.kernels = decode._kernel(), prefill.prefill_kernel
     decode.interpreted()
@@ -62,6 +76,35 @@ def test_a_step_of_decoding(launched, given, grows):
             where |= {"q_positions": torch.tensor([n]), "kv_positions": torch.arange(n).expand(2, n).contiguous()}
         decode_partial(q, k, v, spec=FULL if given == "full" else None, **where)
     assert len(launched.decode) == 6 and len(keys_of(launched.kernels[0], launched.decode)) == 1
+
+
+@pytest.mark.parametrize("given", ["plain", "lengths", "paged", "full"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_the_kernel_that_is_asked_is_the_one_that_is_launched(launched, monkeypatch, given, dtype):
+    """Once, for all lengths; and programs fill whole waves of what its registers and shared memory leave room for."""
+    monkeypatch.setattr(decode, "_multiprocessor_of", lambda device: Multiprocessor(512, 16, 228 << 10, 1024))
+    monkeypatch.setattr(decode, "machine_of", lambda device: ("sm_90", 132))
+    decode.slots_of.cache_clear()
+    for n in (8192, 8208, 16384):
+        q, k, v = (torch.empty(8, heads, rows, 64, dtype=dtype) for heads, rows in ((32, 1), (8, n), (8, n)))
+        where = {}
+        if given in ("lengths", "paged"):
+            where["kv_lengths"] = torch.full((8,), n, dtype=torch.int32)
+        if given == "paged":
+            k, v = (x.view(8 * n // 16, 8, 16, 64) for x in (k, v))
+            where["block_tables"] = torch.zeros(8, n // 16, dtype=torch.int32)
+        if given == "full":
+            where = {"kv_mask": torch.ones(8, n, dtype=torch.bool)}
+            where |= {"q_positions": torch.tensor([n]), "kv_positions": torch.arange(n)}
+        spec = Spec(causal=True, window=n) if given == "full" else None
+        decode_partial(q, k, v, spec=spec, **where)
+    decode.slots_of.cache_clear()
+    assert len(launched.asked) == 1
+    keys = keys_of(launched.kernels[0], launched.decode)
+    assert len(launched.decode) == 3 and keys == keys_of(launched.kernels[0], launched.asked)
+    slots = 132 * (3 if launched.asked[0][1]["num_warps"] == 4 else 1)
+    grids = set(launched.grids)
+    assert grids == ({(slots, 1, 1)} if given in ("lengths", "paged") else {(1, slots // 64, 64)}), grids
 
 
 def test_pages_that_come(launched):

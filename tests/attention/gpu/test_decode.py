@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from triton.runtime.interpreter import interpreter_builder
 
 from attention import Spec
-from attention.gpu import arrivals, decode, decode_inputs
+from attention.gpu import arrivals, decode, decode_inputs, decode_table
 from attention.gpu.decode import decode_partial
 from attention.gpu.widths import pieces
 from attention.partial import Partial
@@ -139,6 +140,65 @@ def test_lengths_beyond_the_cache_and_below_0(dtype, spec, pages, splits):
     assert torch.equal(found.out, wanted.out) and torch.equal(found.lse, wanted.lse)
 
 
+@pytest.fixture
+def ranges(monkeypatch):
+    """Says how many programs share the keys of entries with lengths, 16 keys a range at least."""
+    for module in (decode, decode_table):
+        monkeypatch.setattr(module, "KEYS_PER_SPLIT", 16)
+    monkeypatch.setattr(decode, "cut_for", lambda problem: decode_table.Cut(16, 4, 2))
+
+    def fix(programs):
+        monkeypatch.setattr(decode, "slots_of", lambda *told, **more: programs)
+
+    return fix
+
+
+@pytest.mark.parametrize("programs", [1, 2, 3, 7, 40])
+def test_entries_of_different_lengths(programs, ranges):
+    """One long entry among short ones, none, all; ranges end in tiles, at their ends, and hold several."""
+    ranges(programs)
+    random = np.random.default_rng(programs)
+    q, k, v = made(programs, 5, 6, 2, 1, 150, 32, 48)
+    for lengths in ([150, 1, 0, 16, 17], [0] * 5, [150] * 5, random.integers(0, 151, 5).tolist()):
+        check(q, k, v, kv_lengths=torch.tensor(lengths, device=DEVICE))
+        assert all((x == 0).all() for x in arrivals._of_streams.values())
+
+
+@pytest.mark.parametrize("spec", [Spec(causal=True), Spec(causal=True, window=9), Spec(softcap=3.0)], ids=str)
+@pytest.mark.parametrize("pages", [False, True])
+def test_ranges_with_features(spec, pages, ranges):
+    """Two tiles of rows, pages, windows and what is beyond them, which is NaN here."""
+    ranges(5)
+    q, k, v = made(20, 4, 8, 1, 3, 90, 32, 32)
+    lengths = torch.tensor([90, 3, 0, 50], device=DEVICE)
+    where = {}
+    kv = [x.clone() for x in (k, v)]
+    for entry, length in enumerate(lengths.tolist()):
+        for x in kv:
+            x[entry, :, length:] = math.nan
+            if spec.window is not None:
+                x[entry, :, : max(0, length - 2 - spec.window)] = math.nan
+    if pages:
+        *kv, where["block_tables"] = paged(np.random.default_rng(20), *kv, 16)
+    check(q, k, v, spec, kv=kv, kv_lengths=lengths, **where)
+
+
+def test_random_ranges(ranges):
+    random = np.random.default_rng(21)
+    for seed in range(12):
+        ranges(int(random.choice([1, 3, 6, 16])))
+        batch, n = int(random.choice([2, 3, 8])), int(random.choice([17, 64, 200]))
+        group, q_len = int(random.choice([1, 4, 9])), int(random.choice([1, 2]))
+        q, k, v = made(seed, batch, 2 * group, 2, q_len, n, 16, 80, DTYPES[seed % 3])
+        given = random.choice([-2, 0, 1, n, n + 9, *random.integers(0, n + 1, 3)], batch)
+        found = Partial(*poisoned(q, v))
+        lengths = torch.from_numpy(given).to(DEVICE)
+        decode_partial(q, k, v, spec=Spec(causal=bool(seed % 2)), kv_lengths=lengths, out=found)
+        assert_close(found, formula(q, k, v, Spec(causal=bool(seed % 2)), kv_lengths=lengths.clamp(0, n)))
+        again = decode_partial(q, k, v, spec=Spec(causal=bool(seed % 2)), kv_lengths=lengths)
+        assert torch.equal(found.out, again.out) and torch.equal(found.lse, again.lse)
+
+
 def test_many_random_calls(splits):
     """Everything that can be given together, shapes of all kinds, strided arrays."""
     random = np.random.default_rng(7)
@@ -211,13 +271,53 @@ def test_eight_bit_keys_with_scales(kind, dtype):
     assert_close(found, formula(q, *wide, PLAIN))
 
 
-def test_the_merge_of_splits_does_not_depend_on_who_comes_last(splits):
-    """The interpreter runs programs in order; in another order the same bits come out, and the counters are 0."""
+@pytest.mark.parametrize("kind", [torch.float16, *decode_inputs.BYTES], ids=str)
+def test_many_small_weights_beside_a_great_one_count(kind):
+    """Weights of 2^-26 would be 0 in float16, and 4,000 of them are 6e-5 of the great one."""
+    n = 4001
+    q = torch.zeros(1, 1, 1, 16, dtype=torch.float16)
+    q[..., 0] = 1.0
+    k, v = torch.zeros(1, 1, n, 16), torch.full((1, 1, n, 16), 16.0)
+    k[0, 0, 0, 0], v[0, 0, 0] = 16.0, 0.0
+    spec = Spec(scale=26 * math.log(2) / 16)
+    wide = [x.to(kind) for x in (k, v)]
+    found = decode_partial(q, *wide, spec=spec)
+    wanted = formula(q, *(x.double() for x in wide), spec)
+    assert wanted.out.min() > 9e-4
+    assert np.abs(found.out.numpy() / wanted.out - 1).max() <= 3e-6
+
+
+@pytest.mark.parametrize("kind", decode_inputs.BYTES, ids=str)
+@pytest.mark.parametrize("great", [2.0**-110, 1e-30, 1.0, 7e4, 1e30])
+def test_queries_that_float16_does_not_hold(kind, great):
+    """bfloat16 rows of any size beside each other, items 2^20 apart in one row."""
+    q, k, v = made(23, 1, 4, 1, 1, 40, 80, 64, torch.bfloat16)
+    q = q * torch.tensor([1.0, great, 2.0**-20, 0.0]).view(1, 4, 1, 1).to(q.dtype)
+    q[..., ::3] *= 2.0**-20
+    small_k, small_v = ((x.float() * 4).to(kind) for x in (k, v))
+    spec = Spec(scale=0.1 / max(great, 1.0))
+    found = decode_partial(q, small_k, small_v, spec=spec)
+    assert_close(found, formula(q, small_k.double(), small_v.double(), spec))
+
+
+@pytest.mark.parametrize("lengths", [None, [200, 9], [70, 200]])
+def test_the_merge_of_splits_does_not_depend_on_who_comes_last(splits, ranges, monkeypatch, lengths):
+    """The interpreter runs programs in order; in the other order the same bits come out, and the counters are 0."""
     splits(4)
+    ranges(5)
     q, k, v = made(12, 2, 4, 2, 1, 200, 64, 64)
-    first = decode_partial(q, k, v)
+    where = {} if lengths is None else {"kv_lengths": torch.tensor(lengths, device=DEVICE)}
+    first = decode_partial(q, k, v, **where)
     assert all((x == 0).all() for x in arrivals._of_streams.values())
-    again = decode_partial(q, k, v)
+    grid, place, programs = [], interpreter_builder.set_grid_idx, interpreter_builder.set_grid_dim
+    monkeypatch.setattr(interpreter_builder, "set_grid_dim", lambda *sizes: grid.append(sizes) or programs(*sizes))
+
+    def from_the_end(*at):
+        place(*(size - 1 - x for size, x in zip(grid[-1], at, strict=True)))
+
+    monkeypatch.setattr(interpreter_builder, "set_grid_idx", from_the_end)
+    again = decode_partial(q, k, v, **where)
+    assert grid == [(5, 1, 1) if lengths else (1, 4, 4)]
     assert torch.equal(first.out, again.out) and torch.equal(first.lse, again.lse)
     assert all((x == 0).all() for x in arrivals._of_streams.values())
 

@@ -79,7 +79,7 @@ def test_few_keys_are_not_split():
 )
 def test_the_form_of_a_call(monkeypatch, spec, where, form):
     asked = []
-    monkeypatch.setattr(decode, "cut_for", lambda problem: asked.append(problem.form) or Cut(16, 4, 1, 1))
+    monkeypatch.setattr(decode, "cut_for", lambda problem: asked.append(problem.form) or Cut(16, 4, 1))
     given = {name: torch.tensor(values) for name, values in where.items()}
     q, k, v = made(1, 1, 1, 1, 1, 4, 16, 16)
     decode.decode_partial(q, k, v, spec=spec, **given)

@@ -125,7 +125,7 @@ def test_float32_is_not_so_wide():
 
 def test_the_cut_of_latents_is_of_its_own(monkeypatch):
     asked = []
-    monkeypatch.setattr(decode, "cut_for", lambda problem: asked.append(problem) or Cut(16, 4, 1, 1))
+    monkeypatch.setattr(decode, "cut_for", lambda problem: asked.append(problem) or Cut(16, 4, 1))
     check(*latents(9, 1, 128, 1, 20))
     assert asked == [problem_of("interpreter", 2, 576, 128, shared=True)]
     assert asked[0].rows == 32

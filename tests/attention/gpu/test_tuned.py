@@ -72,7 +72,7 @@ def test_candidates_are_each_listed_once(table):
 
 
 def test_problems_of_near_widths_share_a_key():
-    few = decode_table.problem_of("sm_90", 2, 80, 1)
+    few = decode_table.problem_of("sm_90", 2, 112, 1)
     assert few.key == DECODE.key == "16 bit, 128 wide, 16 rows, plain"
     assert decode_table.problem_of("sm_90", 2, 576, 128, form="full", shared=True).key == (
         "16 bit, 576 wide, 16 rows, full, shared"

@@ -236,18 +236,22 @@ def test_weights_in_two_parts(tools):
     class Gpu(type(tools.card)):
         interpreted = False
 
-    def split(dtype, keys, card):
-        q, k = torch.zeros(1, 1, 1, 1, dtype=dtype), torch.zeros(1, 1, keys, 1)
+    def split(dtype, keys, card, stored=None):
+        q, k = torch.zeros(1, 1, 1, 1, dtype=dtype), torch.zeros(1, 1, keys, 1, dtype=stored or dtype)
         return tools.check_kinds.split(card, tools.check_draw.Problem(q, k, k, None, {}, (k, k)))
 
+    for stored in (torch.float8_e4m3fn, torch.float8_e5m2):
+        assert split(torch.bfloat16, 9, Gpu(), stored) == split(torch.float16, 9, Gpu())
+        assert split(torch.float32, 9, Gpu(), stored) == 0.0
     for dtype, digits in ((torch.bfloat16, 8), (torch.float16, 11)):
-        rest = weights - weights.to(dtype).float()
-        off = (rest - rest.to(dtype).float()).abs()
+        lift = 2.0**15 if dtype == torch.float16 else 1.0
+        rest = weights * lift - (weights * lift).to(dtype).float()
+        off = (rest - rest.to(dtype).float()).abs() / lift
         whole, each = split(dtype, 0, Gpu()), split(dtype, 1, Gpu()) - split(dtype, 0, Gpu())
         assert (off <= whole * weights + each).all()
         assert (off / weights)[weights > 0.25].max() > whole / 2 and off[weights < 0.25].max() > each / 2
         assert split(dtype, 9, tools.card) == split(torch.float32, 9, Gpu()) == 0.0  # the stand-in has no parts
-        plain = (rest.abs() / weights)[weights > 2**-14].max()
+        plain = ((weights - weights.to(dtype).float()).abs() / weights)[weights > 2**-14].max()
         assert 2.0**-digits > plain > 0.95 * tools.check_kinds.rounded(Gpu(), torch.zeros(1, dtype=dtype))
         assert tools.check_kinds.rounded(Gpu(), torch.zeros(1, dtype=dtype)) == 2.0**-digits
 

@@ -21,7 +21,7 @@ def own_tables(tools, monkeypatch, tmp_path):
 
 def test_tuning(part, own_tables, tmp_path):
     """The tables are written where it is told, not where they were read."""
-    decode_table.TUNED.record("sm_80", {"kept": [16, 4, 2, 2]})
+    decode_table.TUNED.record("sm_80", {"kept": [16, 4, 2]})
     before = decode_table.TUNED.path.read_text()
     (tmp_path / "out").mkdir()
     Tuned(tmp_path / "out/prefill_table.json").record("sm_80", {"earlier": [64, 64, 4, 2]})
@@ -30,8 +30,8 @@ def test_tuning(part, own_tables, tmp_path):
     rows = table(found, "Configurations")
     assert len(rows) == 13 and all(row["compiled"] == "2 of 2" for row in rows)
     made = json.loads((tmp_path / "out/decode_table.json").read_text())
-    assert made["sm_80"] == {"kept": [16, 4, 2, 2]}
-    assert all(len(cut) == 4 for cut in made["interpreter"].values())
+    assert made["sm_80"] == {"kept": [16, 4, 2]}
+    assert all(len(cut) == 3 for cut in made["interpreter"].values())
     assert "16 bit, 64 wide, 16 rows, plain, shared" in made["interpreter"]
     tiles = json.loads((tmp_path / "out/prefill_table.json").read_text())
     assert tiles["sm_80"] == {"earlier": [64, 64, 4, 2]} and tiles["interpreter"]

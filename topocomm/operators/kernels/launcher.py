@@ -59,17 +59,35 @@ def load_kernel(kernel: Any, args: Sequence[Any], options: Mapping[str, Any]) ->
     """
     if not _is_compiled(kernel):
         return lambda grid, *told: kernel[grid](*told, **options)
-    with _loading:
-        compiled = kernel.warmup(*args, grid=(1,), **options)
-        if compiled is None:  # a hook of the program has compiled it elsewhere
-            return lambda grid, *told: kernel[grid](*told, **options)
-        compiled[1, 1, 1]  # loads it
+    compiled = compile_kernel(kernel, args, options)
+    if compiled is None:
+        return lambda grid, *told: kernel[grid](*told, **options)
     constants = tuple(options[name] for name in kernel.arg_names[len(args) :])
 
     def launch(grid: Grid, *told: Any) -> None:
         compiled[(*grid, 1, 1)[:3]](*told, *constants)
 
     return launch
+
+
+def compile_kernel(kernel: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Compile and load a Triton kernel for the current device, and return Triton's `CompiledKernel`.
+
+    Once it is loaded it says what it takes: `n_regs` registers a thread, `metadata.shared` bytes of shared memory.
+
+    Args:
+        kernel: A `@triton.jit` function.
+        args: The first arguments of a launch; dtypes of torch stand for aligned tensors.
+        options: The others, and options, by name.
+
+    Returns:
+        The kernel; None where a hook of the program (`JITFunction.cache_hook`) has compiled it elsewhere.
+    """
+    with _loading:
+        compiled = kernel.warmup(*args, grid=(1,), **options)
+        if compiled is not None:
+            compiled[1, 1, 1]  # loads it
+        return compiled
 
 
 def on_device(x: Any) -> AbstractContextManager[Any]:
