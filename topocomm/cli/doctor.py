@@ -14,7 +14,7 @@ from topocomm.doctor.anonymous import anonymous
 from topocomm.doctor.checks import check_machine
 from topocomm.doctor.examine import Examined, can_join, check_alone, check_process, check_ranks, library_name
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.registered import registered_sections
+from topocomm.doctor.registered import Section, registered_sections
 from topocomm.doctor.report import Here, findings_text, report_text, section_text, ways_section
 from topocomm.errors import TopocommError
 from topocomm.topology.model import Topology
@@ -46,9 +46,12 @@ def run(args: argparse.Namespace) -> int:
     """
     given = bool(args.input or args.system)
     examined, topology = _given(args) if given else _here(args)
+    failed = any(finding.level == "FAIL" for finding in examined.findings)
     if speaks():
-        sys.stdout.write(_text(args, examined, topology, given=given))
-    return FAILED if any(finding.level == "FAIL" for finding in examined.findings) else OK
+        # A launcher ends the whole job when one rank ends with a failure: then there is no time for more.
+        sections = [] if given or (failed and launched_as() is not None) else registered_sections()
+        sys.stdout.write(_text(args, examined, topology, sections, given=given))
+    return FAILED if failed else OK
 
 
 def _given(args: argparse.Namespace) -> tuple[Examined, Topology]:
@@ -73,8 +76,14 @@ def _here(args: argparse.Namespace) -> tuple[Examined, Topology | None]:
         return Examined([*own, Finding("FAIL", "communicator", str(error), "see the other findings")]), topology
 
 
-def _text(args: argparse.Namespace, examined: Examined, topology: Topology | None, *, given: bool) -> str:
-    sections = [] if given else registered_sections()
+def _text(
+    args: argparse.Namespace,
+    examined: Examined,
+    topology: Topology | None,
+    sections: Sequence[Section],
+    *,
+    given: bool,
+) -> str:
     if not args.report:
         ways = ways_section(examined.ways) if examined.ways else ""
         return findings_text(examined.findings) + ways + "".join(section_text(*section) for section in sections)

@@ -81,7 +81,7 @@ def compile_kernel(kernel: Any, args: Sequence[Any], options: Mapping[str, Any])
         options: The others, and options, by name.
 
     Returns:
-        The kernel; None where a hook of the program (`JITFunction.cache_hook`) has compiled it elsewhere.
+        The kernel; None where a hook of the program (`triton.knobs.runtime.jit_cache_hook`) has compiled it elsewhere.
     """
     with _loading:
         compiled = kernel.warmup(*args, grid=(1,), **options)
