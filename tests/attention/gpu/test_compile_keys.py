@@ -44,15 +44,14 @@ def launched(monkeypatch):
             return lambda *args, **more: self.launches.append((args, more))
 
         def warmup(self, *args, grid, **more):
-            """As Triton's, which compiles, and loads at the first look at `run`."""
+            """As Triton's, which compiles, and loads when what launches it is asked for."""
             found.asked.append((tuple(MockTensor.wrap_dtype(x) for x in args), more))
             return Compiled()
 
     class Compiled:
         metadata = SimpleNamespace(shared=72 << 10)
 
-        @property
-        def run(self):
+        def __getitem__(self, grid):
             self.n_regs = 160
 
     found.kernels = decode._kernel(), prefill.prefill_kernel

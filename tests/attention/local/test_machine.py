@@ -80,7 +80,7 @@ def older(q, k, v, softmax_scale=None, causal=False, qv=None, num_splits=1):
         ({"flashinfer": SimpleNamespace()}, "flashinfer", "flashinfer is installed but cannot be loaded"),
         ({"nvcc": None}, "flashinfer", "flashinfer has neither compiled kernels (flashinfer-jit-cache) nor an nvcc"),
     ],
-    ids=str,
+    ids=["halted", "another release", "empty", "not compiled"],
 )
 def test_a_library_that_cannot_be_called(card, monkeypatch, options, library, why):
     """It is passed over with its reason: the first call would fail."""
