@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_problems import Shape, TooLarge, merges, shapes
+from bench_problems import Shape, TooLarge, lengths, merges, shapes
 from card import Card, the_card
 from ceilings import copier, multiplier, reader, summer
 from results import Results, age_s, first_line, program
@@ -57,6 +57,8 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
         with results.guarded("merge"):
             goals.append(_merge(results, card, Limit(min(10.0, limit.left_s))))
             results.goals(goals)
+        with results.guarded("lengths"):
+            _lengths(results, card, Limit(min(10.0, limit.left_s)))
     while waiting:
         shape = waiting.pop(0)
         if limit.over:
@@ -99,6 +101,19 @@ def _merge(results: Results, card: Card, limit: Limit) -> Goal:
     best = min(one.median_us for name, one in times.items() if "graph" in name)
     met = "yes" if best < MERGE_US else "no"
     return Goal(title.lower() + ", in a graph", f"< {MERGE_US:g} us", f"{best:.2f} us", _meant(card, met), "merge")
+
+
+def _lengths(results: Results, card: Card, limit: Limit) -> None:
+    """What ranges of programs over the lengths of a batch cost where these are equal, and what they leave idle."""
+    try:
+        read_bytes, made = lengths(card)
+    except TooLarge as error:
+        results.note(f"Lengths: {error}: {UNMEASURED}.")
+        return
+    times = in_turns(card, made, limit)
+    rows: Rows = [(name, one, f"{read_bytes / one.median_us / 1e3:,.0f}") for name, one in times.items()]
+    results.table("Decode, lengths on the card, in graphs", ["keys", "us: median (quartiles)", "GB/s"], rows)
+    results.data("lengths", {name: one.us for name, one in times.items()})
 
 
 def _decode(results: Results, card: Card, shape: Shape, limit: Limit, rivals: Mapping[str, Attend]) -> list[Goal]:

@@ -19,6 +19,8 @@ from topocomm import bind_device_folds
 MOST_SETS = 32
 MEMORY_SHARE = 0.9
 """Of the free memory: the rest is for results, scratch memory, and what others allocate."""
+ENTRIES = 8
+"""Of a batch with lengths of its own."""
 
 
 class TooLarge(Exception):
@@ -198,6 +200,32 @@ def prefill_shapes(card: Card) -> list[Shape]:
 
 def _sized(heads: int, kv_heads: int, dim: int, dim_v: int) -> dict[str, Any]:
     return {"heads": heads, "kv_heads": kv_heads, "dim": dim, "dim_v": dim_v}
+
+
+def lengths(card: Card) -> tuple[int, dict[str, Way]]:
+    """Bytes of a call, and calls that read as many keys: cut in equal parts, or by ranges over lengths on the card."""
+    heads, kv_heads, dim = card.sizes.heads
+    batch, longest = ENTRIES, card.sizes.tokens[0]
+    short = max(1, longest // 32)
+    even = (longest + (batch - 1) * short) // batch
+    shape = Shape("", batch, heads, kv_heads, dim, dim, longest)
+    if shape.needed_bytes > card.free_bytes() * MEMORY_SHARE:
+        raise TooLarge(f"needs {shape.needed_bytes / 1e9:,.1f} GB")
+    q, k, v = shape.one_set(card).arrays
+    into = Partial(*(torch.empty(x, dtype=torch.float32, device=q.device) for x in (q.shape, q.shape[:3])))
+    equal, unequal = (torch.tensor(one, device=q.device) for one in ([even] * batch, [longest] + [short] * (batch - 1)))
+
+    def ranges(kv_lengths: torch.Tensor) -> Run:
+        return card.graph(lambda: decode_partial(q, k, v, out=into, kv_lengths=kv_lengths))
+
+    ways = {
+        f"{batch} x {even:,} keys, equal parts": Way(
+            card.graph(lambda: decode_partial(q, k[:, :, :even], v[:, :, :even], out=into))
+        ),
+        f"{batch} x {even:,} keys, ranges": Way(ranges(equal)),
+        f"1 x {longest:,} and {batch - 1} x {short:,} keys, ranges": Way(ranges(unequal)),
+    }
+    return 2 * batch * even * kv_heads * dim * k.element_size(), ways
 
 
 def merges(card: Card) -> dict[str, Way]:

@@ -29,6 +29,13 @@ def test_kernels_beside_ceilings_and_others(part):
     assert note.startswith("6 sets of 0.00 MB of keys and values in turns.")  # 3,072 bytes each, 16 KiB in all
     assert "Not there: flash_attn (No module named 'flash_attn')." in note
     assert {row["way"] for row in table(found, "Merge of 3 partials")} >= {"merge_states, graph"}
+    cut = table(found, "Decode, lengths on the card, in graphs")
+    assert [row["keys"] for row in cut] == [
+        "8 x 6 keys, equal parts",
+        "8 x 6 keys, ranges",
+        "1 x 48 and 7 x 1 keys, ranges",
+    ]
+    assert all(number(row[MEDIAN]) > 0 for row in cut)
     product = table(found, "Prefill, bf16, 2/1 heads x 16, 20 tokens, causal")[-1]
     assert (product["way"], product["/ ours"]) == ("matrix product", "-")  # another problem
     for title in (
