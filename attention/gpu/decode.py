@@ -56,10 +56,10 @@ def decode_partial(  # noqa: PLR0913
     """Attention of up to 16 queries over the keys given, as a float32 Partial; one kernel launch.
 
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
-    in float32, for head dims beyond 128, and with windows, softcap, slopes, masks or positions; with these beyond 256
-    16). Values that are the first columns of the keys (`v = k[..., :512]`, as the latents of multi-head latent
-    attention are) are not read on their own. The result has float32 accuracy for 16-bit and 8-bit keys too, but that
-    weights have 16 digits beside bfloat16 values and 22 beside float16 and 8-bit ones.
+    in float32, for head dims beyond 128, and with windows, softcap, slopes, masks or positions; with these beyond 256,
+    in float32 beyond 128, 16). Values that are the first columns of the keys (`v = k[..., :512]`, as the latents of
+    multi-head latent attention are) are not read on their own. The result has float32 accuracy for 16-bit and 8-bit
+    keys too, but that weights have 16 digits beside bfloat16 values and 22 beside float16 and 8-bit ones.
 
     Nothing is read back to the host, so a call can be captured in a CUDA graph once it has run on its stream. Equal
     calls give equal bits on GPUs of one kind, whatever memory holds beyond the keys. An entry's bits depend on shapes,

@@ -26,7 +26,8 @@ and scales too; or windows, softcap, slopes, masks or positions of their own."""
 MOST_ROWS = {2: 64, 4: 32}
 """Query rows of one program, by bytes of an item: what registers hold."""
 WIDE, MOST_ROWS_WIDE = 128, 32
-"""Beyond this width, and with every feature, a program has no more rows than that; with both beyond 256, the fewest."""
+"""Beyond this width, and with every feature, a program has no more rows than that; with every feature beyond 256, in
+float32 beyond 128, the fewest."""
 FEWEST_ROWS = 16
 """What matrix units take at least."""
 KEYS_PER_SPLIT = 256
@@ -117,8 +118,12 @@ def candidates(problem: Problem) -> Iterator[Cut]:
 
 def by_rule(problem: Problem) -> Cut:
     """A cut without spills, never tried for speed."""
-    few = problem.rows == FEWEST_ROWS
     generation = generation_of(problem.arch)
+    return EXCEPTIONS.get((generation, problem.key)) or _by_rule(problem, generation)
+
+
+def _by_rule(problem: Problem, generation: str) -> Cut:
+    few = problem.rows == FEWEST_ROWS
     if problem.itemsize == 4:
         return Cut(16, 4 if few and generation != "sm_89" else 8, 2)
     if generation in ("gfx9", "other"):
@@ -153,6 +158,35 @@ def _by_rule_for_little(problem: Problem) -> Cut:
     return Cut(64, 4 if problem.rows == FEWEST_ROWS else 8, 2)
 
 
+EXCEPTIONS = {
+    ("sm_80", "16 bit, 128 wide, 16 rows, paged"): Cut(32, 8, 5),
+    ("sm_80", "16 bit, 192 wide, 32 rows, usual"): Cut(32, 16, 2),
+    ("sm_80", "16 bit, 256 wide, 16 rows, paged"): Cut(32, 8, 2),
+    ("sm_80", "32 bit, 128 wide, 32 rows, full"): Cut(16, 16, 2),
+    ("sm_80", "32 bit, 256 wide, 16 rows, full"): Cut(16, 8, 2),
+    ("sm_89", "16 bit, 64 wide, 16 rows, paged"): Cut(32, 8, 5),
+    ("sm_89", "16 bit, 64 wide, 64 rows, plain"): Cut(64, 8, 2),
+    ("sm_89", "16 bit, 128 wide, 32 rows, usual"): Cut(32, 8, 3),
+    ("sm_89", "16 bit, 128 wide, 64 rows, usual"): Cut(32, 8, 2),
+    ("sm_89", "16 bit, 128 wide, 64 rows, paged"): Cut(32, 16, 5),
+    ("sm_89", "16 bit, 192 wide, 16 rows, paged"): Cut(32, 8, 2),
+    ("sm_89", "16 bit, 192 wide, 32 rows, usual"): Cut(32, 16, 2),
+    ("sm_89", "16 bit, 256 wide, 16 rows, full"): Cut(32, 8, 2),
+    ("sm_89", "16 bit, 256 wide, 32 rows, usual"): Cut(32, 16, 2),
+    ("sm_89", "16 bit, 576 wide, 16 rows, full"): Cut(16, 8, 3),
+    ("sm_89", "16 bit, 576 wide, 16 rows, paged, shared"): Cut(32, 16, 2),
+    ("sm_89", "32 bit, 256 wide, 16 rows, plain"): Cut(16, 16, 2),
+    ("sm_89", "32 bit, 256 wide, 16 rows, full"): Cut(16, 16, 2),
+    ("sm_100", "16 bit, 64 wide, 16 rows, paged"): Cut(64, 8, 5),
+    ("sm_100", "16 bit, 96 wide, 32 rows, full"): Cut(16, 8, 5),
+    ("sm_100", "16 bit, 128 wide, 16 rows, plain"): Cut(64, 8, 3),
+    ("sm_100", "16 bit, 192 wide, 16 rows, full"): Cut(32, 8, 4),
+    ("sm_100", "32 bit, 256 wide, 16 rows, full"): Cut(16, 8, 2),
+    ("gfx9", "16 bit, 256 wide, 32 rows, usual"): Cut(16, 8, 2),
+}
+"""Where the rules below spill with Triton 3.6 or 3.9, mostly a few bytes: the same tile by more warps if that helps."""
+
+
 def ahead_for(problem: Problem, cut: Cut, columns: int) -> int:
     """How many states of so many columns a merge loads before it folds them: what registers hold beside the sums."""
     threads = cut.num_warps * (32 if problem.arch.startswith("sm_") else 64)
@@ -163,7 +197,7 @@ def rows_of_program(rows: int, itemsize: int, width: int, form: str) -> int:
     """Rows of a program, for this many query rows that share a key head."""
     full = form == "full"
     most = MOST_ROWS[itemsize] if width <= WIDE and not full else MOST_ROWS_WIDE
-    if width > 256 and full:
+    if full and width > (256 if itemsize == 2 else WIDE):
         most = FEWEST_ROWS
     return min(most, max(FEWEST_ROWS, 1 << (rows - 1).bit_length()))
 
