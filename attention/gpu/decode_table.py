@@ -125,7 +125,8 @@ def by_rule(problem: Problem) -> Cut:
 def _by_rule(problem: Problem, generation: str) -> Cut:
     few = problem.rows == FEWEST_ROWS
     if problem.itemsize == 4:
-        return Cut(16, 4 if few and generation != "sm_89" else 8, 2)
+        much = problem.form == "full" and problem.width > WIDE and generation.startswith("sm_")
+        return Cut(16, 4 if few and not much and generation != "sm_89" else 8, 2)
     if generation in ("gfx9", "other"):
         return _by_rule_for_little(problem)
     roomy = generation in ("sm_90", "sm_100")
@@ -163,7 +164,6 @@ EXCEPTIONS = {
     ("sm_80", "16 bit, 192 wide, 32 rows, usual"): Cut(32, 16, 2),
     ("sm_80", "16 bit, 256 wide, 16 rows, paged"): Cut(32, 8, 2),
     ("sm_80", "32 bit, 128 wide, 32 rows, full"): Cut(16, 16, 2),
-    ("sm_80", "32 bit, 256 wide, 16 rows, full"): Cut(16, 8, 2),
     ("sm_89", "16 bit, 64 wide, 16 rows, paged"): Cut(32, 8, 5),
     ("sm_89", "16 bit, 64 wide, 64 rows, plain"): Cut(64, 8, 2),
     ("sm_89", "16 bit, 128 wide, 32 rows, usual"): Cut(32, 8, 3),
@@ -181,7 +181,6 @@ EXCEPTIONS = {
     ("sm_100", "16 bit, 96 wide, 32 rows, full"): Cut(16, 8, 5),
     ("sm_100", "16 bit, 128 wide, 16 rows, plain"): Cut(64, 8, 3),
     ("sm_100", "16 bit, 192 wide, 16 rows, full"): Cut(32, 8, 4),
-    ("sm_100", "32 bit, 256 wide, 16 rows, full"): Cut(16, 8, 2),
     ("gfx9", "16 bit, 256 wide, 32 rows, usual"): Cut(16, 8, 2),
 }
 """Where the rules below spill with Triton 3.6 or 3.9, mostly a few bytes: the same tile by more warps if that helps."""
