@@ -182,6 +182,7 @@ EXCEPTIONS = {
     ("sm_100", "16 bit, 128 wide, 16 rows, plain"): Cut(64, 8, 3),
     ("sm_100", "16 bit, 192 wide, 16 rows, full"): Cut(32, 8, 4),
     ("gfx9", "16 bit, 256 wide, 32 rows, usual"): Cut(16, 8, 2),
+    ("gfx9", "16 bit, 576 wide, 16 rows, paged, shared"): Cut(16, 4, 2),
 }
 """Where the rules below spill with Triton 3.6 or 3.9, mostly a few bytes: the same tile by more warps if that helps."""
 
