@@ -101,7 +101,7 @@ _TABLE = {
         (Tile(32, 32, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2)),
     ),
     "sm_100": _Row(
-        (Tile(128, 128, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
+        (Tile(128, 128, 8, 3), Tile(128, 32, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
         (Tile(128, 32, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(128, 32, 8, 2)),
         _SINGLE,
         (Tile(32, 32, 4, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2)),
@@ -123,6 +123,7 @@ _FULL = {
     ("sm_89", 16, 192): Tile(32, 32, 4, 2),
     ("sm_89", 32, 128): Tile(16, 32, 8, 2),
     ("sm_100", 16, 64): Tile(128, 64, 8, 3),
+    ("sm_100", 32, 128): Tile(32, 16, 16, 2),
     ("sm_100", 16, 192): Tile(128, 32, 8, 2),
     ("sm_100", 16, 256): Tile(64, 64, 8, 2),
 }
@@ -160,7 +161,7 @@ def by_rule(problem: Problem) -> Tile:
         tile = tiles[-1]
         if problem.bits == 32:
             if problem.arch.startswith("sm_"):
-                warps = 32 if generation == "sm_89" and problem.form == "full" else 16
+                warps = 32 if generation in ("sm_89", "sm_100") and problem.form == "full" else 16
                 return Tile(32 if generation == "sm_80" else 16, 16, warps, 2)
             return Tile(16, 16, tile.warps, 1)
         return Tile(min(32, tile.rows), 16, tile.warps, 1)
