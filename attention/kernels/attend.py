@@ -13,9 +13,9 @@ import math
 import numpy as np
 from numba import carray, njit  # type: ignore[attr-defined]
 
-from attention.kernels.lanes import HALVES, KEYS, LANES, ROWS
-from attention.kernels.memory import floats, from_bits, pointer
+from attention.kernels.addresses import floats, from_bits, pointer
 from attention.kernels.simd import add, exp, finite, fma, greater, greatest, load, mul, spread, store, sub, tanh
+from attention.kernels.simd_lanes import HALVES, KEYS, LANES, ROWS
 from attention.kernels.tiles import add_weighted, prefetch, products
 
 __all__ = ["HALVES", "LANES", "ROWS", "TILE_ROWS", "attend_items"]

@@ -13,7 +13,18 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from attention.kernels.lanes import INTS, LANES, LANES_TYPE, ROWS, VECTOR, call, constant, element, repeated, widened
+from attention.kernels.simd_lanes import (
+    INTS,
+    LANES,
+    LANES_TYPE,
+    ROWS,
+    VECTOR,
+    call,
+    constant,
+    element,
+    repeated,
+    widened,
+)
 
 
 @intrinsic

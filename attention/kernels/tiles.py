@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from attention.kernels.lanes import (
+from attention.kernels.simd_lanes import (
     INT,
     INTS,
     KEYS,
