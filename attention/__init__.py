@@ -6,33 +6,33 @@ Importing this package needs NumPy alone; what computes attention imports torch 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from attention.conventions import CONVENTIONS, Convention
-from attention.linear_state import GATED_STATE
-from attention.merge import LOGSUMEXP
+from attention.local.conventions import CONVENTIONS, Convention
+from attention.merge.logsumexp import LOGSUMEXP
 from attention.partial import Partial, add_sinks
 from attention.spec import Spec
 
 if TYPE_CHECKING:
-    from attention.allreduce import three_allreduce_decode
-    from attention.cache import ShardedKVCache
+    from attention.cache.kv_cache import ShardedKVCache
+    from attention.cache.shards import ShardMap
+    from attention.decode.prepared import DecodeOptions, PreparedDecode, prepare_decode
+    from attention.decode.three_allreduce import three_allreduce_decode
+    from attention.decode.tree_decode import tree_decode
     from attention.energy import attention_energy, attention_from_energy, value_covariance
-    from attention.linear import linear_attention
-    from attention.local.cpu import local_attention
-    from attention.merging import merge_states
-    from attention.normalise import as_partial
+    from attention.local.dispatch import local_attention
+    from attention.local.normalise import as_partial
+    from attention.merge.merge_states import merge_states
     from attention.reference import reference_attention
-    from attention.ring import ring_decode
-    from attention.ring_layout import sequence_slices
-    from attention.ring_prefill import ring_attention
-    from attention.shards import ShardMap
-    from attention.tree import tree_decode
+    from attention.ring.ring_decode import ring_decode
+    from attention.ring.ring_layout import sequence_slices
+    from attention.ring.ring_prefill import ring_attention
 
 __all__ = [
     "CONVENTIONS",
-    "GATED_STATE",
     "LOGSUMEXP",
     "Convention",
+    "DecodeOptions",
     "Partial",
+    "PreparedDecode",
     "ShardMap",
     "ShardedKVCache",
     "Spec",
@@ -40,9 +40,9 @@ __all__ = [
     "as_partial",
     "attention_energy",
     "attention_from_energy",
-    "linear_attention",
     "local_attention",
     "merge_states",
+    "prepare_decode",
     "reference_attention",
     "ring_attention",
     "ring_decode",
@@ -53,21 +53,23 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ShardMap": "attention.shards",
-    "ShardedKVCache": "attention.cache",
-    "as_partial": "attention.normalise",
+    "DecodeOptions": "attention.decode.prepared",
+    "PreparedDecode": "attention.decode.prepared",
+    "ShardMap": "attention.cache.shards",
+    "ShardedKVCache": "attention.cache.kv_cache",
+    "as_partial": "attention.local.normalise",
     "attention_energy": "attention.energy",
     "attention_from_energy": "attention.energy",
-    "linear_attention": "attention.linear",
     "value_covariance": "attention.energy",
-    "local_attention": "attention.local.cpu",
-    "merge_states": "attention.merging",
+    "local_attention": "attention.local.dispatch",
+    "merge_states": "attention.merge.merge_states",
+    "prepare_decode": "attention.decode.prepared",
     "reference_attention": "attention.reference",
-    "ring_attention": "attention.ring_prefill",
-    "ring_decode": "attention.ring",
-    "sequence_slices": "attention.ring_layout",
-    "three_allreduce_decode": "attention.allreduce",
-    "tree_decode": "attention.tree",
+    "ring_attention": "attention.ring.ring_prefill",
+    "ring_decode": "attention.ring.ring_decode",
+    "sequence_slices": "attention.ring.ring_layout",
+    "three_allreduce_decode": "attention.decode.three_allreduce",
+    "tree_decode": "attention.decode.tree_decode",
 }
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from attention.jobs.launch import OK, WORK_FAILED, JobParser, launched_as, run
+from attention.jobs.job_launch import OK, WORK_FAILED, JobParser, launched_as, run
 from attention.jobs.models import say
 from attention.jobs.shadowed import why_shadowed
 from topocomm import MissingExtraError
@@ -20,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if speaks:
             say(f"python -m attention: error: {problem}")
         return WORK_FAILED if speaks else OK
-    from attention.jobs import decode, generate
+    from attention.jobs import decode_job as decode
+    from attention.jobs import generate_job as generate
 
     parser = JobParser(prog="python -m attention", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="{generate,decode}")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention.gpu.seen import moved, visibility_there
-from attention.gpu.where import on_gpu
+from attention.gpu.masks import moved, visibility_there
+from attention.gpu.placement import on_gpu
 from attention.partial import Partial
 from attention.spec import Spec
 from attention.visibility import Masking, Visibility, told, visibility_of

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attention.merge import LSE, OUT
+from attention.merge.logsumexp import LSE, OUT
 
 Arrays = Mapping[str, NDArray[Any]]
 Call = Callable[[], object]

@@ -44,7 +44,7 @@ def machines() -> list[Machine]:
     """The CPU, and one GPU of each kind."""
     import torch
 
-    from attention.local.machine import machine_of
+    from attention.local.local_machine import machine_of
 
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     gpus = {there.name: there for there in (machine_of(device, gpu=True) for device in devices)}

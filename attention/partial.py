@@ -38,8 +38,8 @@ def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
     if not isinstance(partial.lse, np.ndarray):
         import torch
 
+        from attention.gpu.placement import on_gpu
         from attention.gpu.sinks import add_sinks_there
-        from attention.gpu.where import on_gpu
 
         if on_gpu(partial.lse):
             return Partial(*add_sinks_there(partial.out.detach(), partial.lse.detach(), sinks))

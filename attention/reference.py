@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attention.partial import Partial
 from attention.spec import Spec
+from topocomm import OperatorError
 
 
 def reference_attention(
@@ -47,7 +48,7 @@ def reference_attention(
     apart = np.zeros((1, q_len, n), np.int64)
     if spec.needs_positions:
         if q_positions is None or kv_positions is None:
-            raise ValueError("reference_attention: this attention needs q_positions and kv_positions")
+            raise OperatorError("reference_attention: this attention needs q_positions and kv_positions")
         apart = np.atleast_2d(q_positions)[:, :, None] - np.atleast_2d(kv_positions)[:, None, :]
     apart = np.broadcast_to(apart, visible.shape)
     if spec.causal:

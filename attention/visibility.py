@@ -67,6 +67,10 @@ class Masking(NamedTuple):
     block_tables: Any = None
 
 
+UNMASKED = Masking()
+"""Nothing is said."""
+
+
 def visibility_of(function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking) -> Visibility | None:
     """Which of the queries of a q of this shape sees which of n keys; None: all see all.
 

@@ -10,12 +10,11 @@ from topocomm.errors import (
     TopocommError,
     TopologyError,
 )
-from topocomm.execute.bootstrap import discover, run_local
+from topocomm.execute.calls.handle import Handle
+from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.executor import PreparedCall
-from topocomm.execute.handle import Handle
-from topocomm.execute.launch import init
-from topocomm.execute.ping_pong import measure
+from topocomm.execute.measure.ping_pong import measure
+from topocomm.execute.start import discover, init, run_local
 from topocomm.operators.builtin import (
     AFFINE,
     AFFINE_MATRIX,
@@ -35,12 +34,13 @@ from topocomm.operators.builtin import (
 )
 from topocomm.operators.kernels.gpu import bind_device_fold, bind_device_folds
 from topocomm.operators.laws import LawReport, check_laws
-from topocomm.operators.operator import Field, Kernel, Layout, Operator, TritonCombine
+from topocomm.operators.layout import Field, Layout
+from topocomm.operators.operator import Kernel, Operator, TritonCombine
 from topocomm.operators.row_kernels import row_kernel
-from topocomm.planning.check_certificate import check_certificate
+from topocomm.planning.certificate_checker.check_certificate import check_certificate
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import plan
-from topocomm.topology.catalog import catalog
+from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.model import Device, Link, Pair, Topology
 from topocomm.topology.recognise import load
 

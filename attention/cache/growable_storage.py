@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attention.shards import Positions
+from attention.cache.shards import Positions
+from topocomm import OperatorError
 
 SPARE = 4
 """Storage for more than so many times the rows left after some are dropped is given back."""
@@ -39,7 +40,9 @@ class Growing:
     def view(self) -> torch.Tensor:
         """The rows so far, valid until the next change."""
         if self._storage is None:
-            raise ValueError(f"ShardedKVCache.{self.name}: the cache is empty, so its shape is not known; append first")
+            raise OperatorError(
+                f"ShardedKVCache.{self.name}: the cache is empty, so its shape is not known; append first"
+            )
         return self._storage.narrow(2, 0, self.rows)
 
     @property
@@ -71,7 +74,7 @@ class Growing:
             return
         want, got = ((t.shape[0], t.shape[1], t.shape[3], t.dtype, t.device) for t in (self._storage, part))
         if want != got:
-            raise ValueError(
+            raise OperatorError(
                 f"ShardedKVCache: {self.name} must continue [batch, kv_heads, d], dtype and device of the tokens "
                 f"before, {list(want)}; got {list(got)}"
             )

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attention.growing import TokenRows, on_device, rows_of
-from attention.loss import ABSENT, COPY, OWN, Loss, describe, ranges_of
-from attention.shards import Positions, ShardMap
-from topocomm import Communicator
+from attention.cache.growable_storage import TokenRows, on_device, rows_of
+from attention.cache.loss import ABSENT, COPY, OWN, Loss, describe, ranges_of
+from attention.cache.recovery import Recovery
+from attention.cache.shards import Positions, ShardMap
+from topocomm import Communicator, OperatorError
 
 Recompute = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """Positions [n], int64, ascending, to their keys [batch, kv_heads, n, d] and values [batch, kv_heads, n, d_v]."""
@@ -44,10 +45,10 @@ class ShardedKVCache:
         """An empty part; `replicas` overrides that of the map.
 
         Raises:
-            ValueError: The map has no such rank, or the window is less than 1.
+            OperatorError: The map has no such rank, or the window is less than 1.
         """
         if window is not None and window < 1:
-            raise ValueError(f"ShardedKVCache: window must be at least 1, got {window}; None: no window")
+            raise OperatorError(f"ShardedKVCache: window must be at least 1, got {window}; None: no window")
         self.shards = shards if replicas is None else replace(shards, replicas=replicas)
         self.shards.owned(rank, 0, 0)  # refuses a rank that does not exist
         self.rank = rank
@@ -109,7 +110,7 @@ class ShardedKVCache:
             v: Values [batch, kv_heads, n, d_v].
 
         Raises:
-            ValueError: Shapes, dtype or device do not fit each other or the tokens before, the tokens lie beyond
+            OperatorError: Shapes, dtype or device do not fit each other or the tokens before, the tokens lie beyond
                 the capacity, gradients are wanted, or positions before are lost.
         """
         tokens = self._tokens_in(k, v)
@@ -125,7 +126,7 @@ class ShardedKVCache:
             tokens: Tokens by which the whole sequence grows; the same on every rank.
 
         Raises:
-            ValueError: As for `append`, or `k` does not hold exactly those tokens.
+            OperatorError: As for `append`, or `k` does not hold exactly those tokens.
         """
         start, stop = self.length, self.length + tokens
         mine = self.shards.owned(self.rank, start, stop)
@@ -134,7 +135,7 @@ class ShardedKVCache:
         given = self._tokens_in(k, v)
         if given != len(mine):
             verb = "owns" if self.shards.replicas == 1 else "holds"
-            raise ValueError(
+            raise OperatorError(
                 f"ShardedKVCache: rank {self.rank} {verb} {len(mine)} of the tokens {start} to {stop - 1}, "
                 f"but k and v hold {given}"
             )
@@ -144,13 +145,13 @@ class ShardedKVCache:
         """Forget all tokens from position `length` on.
 
         Raises:
-            ValueError: `length` is negative or more than the tokens there are, or the next token would see tokens
+            OperatorError: `length` is negative or more than the tokens there are, or the next token would see tokens
                 that were dropped.
         """
         if not 0 <= length <= self.length:
-            raise ValueError(f"ShardedKVCache.truncate: length must be 0 to {self.length}, got {length}")
+            raise OperatorError(f"ShardedKVCache.truncate: length must be 0 to {self.length}, got {length}")
         if length and self.first > self.first_seen(length):
-            raise ValueError(
+            raise OperatorError(
                 f"ShardedKVCache.truncate: token {length} sees the window of {self.window} before it, but those before "
                 f"{self.first} were dropped; block_size = {self.shards.block_size} tokens can be undone, and the last "
                 "append: give a map with a larger block_size, or reset() and begin again"
@@ -186,7 +187,7 @@ class ShardedKVCache:
         self._copies.clear()
 
     def lost(self, survivors: Iterable[int]) -> Loss:
-        """What the cache loses if only these ranks of it are left, as `comm.shrink().survivors` names them."""
+        """What the cache loses if only these ranks of it are left, as `comm.shrink().parent_ranks` names them."""
         return Loss.of(self.shards, survivors, self.length).since(self.first)
 
     def recover(self, comm: Communicator, *, recompute: Recompute | None = None) -> Loss:
@@ -201,14 +202,12 @@ class ShardedKVCache:
             recompute: Keys and values of positions, in full, called on every rank alike; needed where no copy is left.
 
         Raises:
-            ValueError: Positions are lost and `recompute` is None; nothing has changed then.
+            OperatorError: Positions are lost and `recompute` is None; nothing has changed then.
             RankFailedError, DeadlineError: Another rank was lost.
         """
-        from attention.recovery import Recovery
-
         recovery = Recovery.agree([self], comm)
         if len(recovery.missing) and recompute is None:
-            raise ValueError(
+            raise OperatorError(
                 f"ShardedKVCache.recover: {recovery.loss}; give recompute= to compute them again (or keep replicas=2)"
             )
         recovery.move()
@@ -226,10 +225,10 @@ class ShardedKVCache:
             positions: Their positions [n], int64, ascending.
 
         Raises:
-            ValueError: Shapes, dtype or device do not fit.
+            OperatorError: Shapes, dtype or device do not fit.
         """
         if self._tokens_in(k, v) != len(positions):
-            raise ValueError(
+            raise OperatorError(
                 f"ShardedKVCache.restore: {len(positions)} positions, but k and v hold {k.shape[2]} tokens"
             )
         self._own.check(k, v)
@@ -296,7 +295,7 @@ class ShardedKVCache:
     def _keep(self, k: torch.Tensor, v: torch.Tensor, given: Positions | None, tokens: int) -> None:
         """Take from k and v, which hold the positions `given` (None: all new ones), what belongs to this rank."""
         if len(self.missing):
-            raise ValueError(
+            raise OperatorError(
                 f"ShardedKVCache: {describe(ranges_of(self.missing))} were lost and are not restored yet; call "
                 "recover() or restore() before tokens are added"
             )
@@ -313,12 +312,12 @@ class ShardedKVCache:
 
     def _tokens_in(self, k: torch.Tensor, v: torch.Tensor) -> int:
         if k.ndim != 4 or v.ndim != 4 or k.shape[:3] != v.shape[:3]:
-            raise ValueError(
+            raise OperatorError(
                 "ShardedKVCache: k and v must be [batch, kv_heads, tokens, d] with the same first three sizes, "
                 f"got {list(k.shape)} and {list(v.shape)}"
             )
         if k.requires_grad or v.requires_grad:
-            raise ValueError(
+            raise OperatorError(
                 "ShardedKVCache: k and v require gradients, which a cache cannot keep; use torch.no_grad()"
             )
         return k.shape[2]

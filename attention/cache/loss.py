@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from attention.shards import Positions, ShardMap
+from attention.cache.shards import Positions, ShardMap
+from topocomm import OperatorError
 
 ABSENT, COPY, OWN = 0, 1, 2
 """What a rank has of a virtual shard: nothing or not all of it, a copy, or the owner's rows."""
@@ -35,7 +36,7 @@ class Loss:
         """What of the first `length` tokens is lost if only `survivors` are left."""
         left = set(survivors)
         if not left or not left <= set(range(shards.ranks)):
-            raise ValueError(f"survivors must be ranks from 0 to {shards.ranks - 1}, got {sorted(left)}")
+            raise OperatorError(f"survivors must be ranks from 0 to {shards.ranks - 1}, got {sorted(left)}")
         gone = [rank for rank in range(shards.ranks) if rank not in left]
         positions = np.arange(length, dtype=np.int64)
         held = np.asarray(np.isin(shards.table, sorted(left)).any(1))[shards.virtual_shard_of(positions)]

@@ -7,21 +7,49 @@ that table, on all ranks alike. So a recovery in which yet another rank is lost 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attention.loss import ABSENT, Loss, deal, ranges_of
-from attention.shards import Positions, ShardMap
+from attention.cache.loss import ABSENT, Loss, deal, ranges_of
+from attention.cache.shards import Positions, ShardMap
 from topocomm import Communicator
-
-if TYPE_CHECKING:
-    from attention.cache import ShardedKVCache
 
 PIECE_BYTES = 64 << 20
 """Rows of one layer travel in pieces of about this size in all, which every rank receives."""
+
+
+class Store(Protocol):
+    """The cache of one layer, as a recovery sees it: a `ShardedKVCache`."""
+
+    rank: int
+    shards: ShardMap
+    first: int
+
+    @property
+    def length(self) -> int:
+        """Tokens that it has."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of the keys and values of a token."""
+
+    def first_seen(self, position: int) -> int:
+        """The first position that a token at `position` attends."""
+
+    def standing(self) -> NDArray[np.uint8]:
+        """What this rank has of every virtual shard, [virtual_shards]."""
+
+    def adopt(self, shards: ShardMap, rank: int, first: int, length: int, missing: Positions) -> None:
+        """Follow another map, with these positions missing."""
+
+    def rows_at(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]:
+        """Keys, values and their positions."""
+
+    def restore(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
+        """Put back tokens that are missing."""
 
 
 class Recovery:
@@ -33,7 +61,7 @@ class Recovery:
         missing: The positions of which nothing is left, int64, ascending.
     """
 
-    def __init__(self, stores: Sequence[ShardedKVCache], comm: Communicator, standings: NDArray[np.uint8]) -> None:
+    def __init__(self, stores: Sequence[Store], comm: Communicator, standings: NDArray[np.uint8]) -> None:
         self._stores = stores
         self._comm = comm
         self._standing = standings
@@ -44,7 +72,7 @@ class Recovery:
         """For every store, the first position that all ranks still have."""
 
     @classmethod
-    def agree(cls, stores: Sequence[ShardedKVCache], comm: Communicator) -> Recovery:
+    def agree(cls, stores: Sequence[Store], comm: Communicator) -> Recovery:
         """Find out what is left; changes nothing. Collective.
 
         Args:
@@ -118,7 +146,7 @@ class Recovery:
             yield [positions[part][source[part] == rank] for rank in range(self._comm.size)]
 
 
-def _exchange(store: ShardedKVCache, comm: Communicator, rows: list[Positions]) -> None:
+def _exchange(store: Store, comm: Communicator, rows: list[Positions]) -> None:
     """Give all ranks these rows of one layer; each keeps those that it holds by the map."""
     k, v, _ = store.rows_at(rows[comm.rank])
     sent = [_as_bytes(x) for x in (k, v)]

@@ -20,6 +20,8 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm import OperatorError
+
 Positions = NDArray[np.int64]
 
 VIRTUAL_SHARDS = 64
@@ -42,7 +44,7 @@ class ShardMap:
             per rank, 0 for a rank that owns nothing (it may hold copies). None: equal parts, or as `holders` says.
 
     Raises:
-        ValueError: A figure is less than 1, there are more ranks than virtual shards, more replicas than ranks, or
+        OperatorError: A figure is less than 1, there are more ranks than virtual shards, more replicas than ranks, or
             weights that are not one integer per rank.
     """
 
@@ -58,14 +60,14 @@ class ShardMap:
         for name in ("ranks", "virtual_shards", "block_size", "capacity", "replicas"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"ShardMap: {name} must be at least 1, got {value}")
+                raise OperatorError(f"ShardMap: {name} must be at least 1, got {value}")
         if self.holders is None and self.ranks > self.virtual_shards:
-            raise ValueError(
+            raise OperatorError(
                 f"ShardMap: {self.ranks} ranks cannot share {self.virtual_shards} virtual shards, "
                 f"a rank owns whole ones; give virtual_shards={self.ranks} or more"
             )
         if self.replicas > self.ranks:
-            raise ValueError(
+            raise OperatorError(
                 f"ShardMap: replicas={self.replicas} needs {self.replicas} ranks, there are {self.ranks}; "
                 "a second copy on the same rank would be lost with the first"
             )
@@ -78,11 +80,13 @@ class ShardMap:
         """The virtual shards of `rank`: first, and first of the next rank.
 
         Raises:
-            ValueError: No such rank, or shards were dealt out anew, so that a rank's are no range.
+            OperatorError: No such rank, or shards were dealt out anew, so that a rank's are no range.
         """
         self._check_rank(rank)
         if self.holders is not None:
-            raise ValueError("ShardMap.virtual_range: the shards of lost ranks were dealt out; a rank's are no range")
+            raise OperatorError(
+                "ShardMap.virtual_range: the shards of lost ranks were dealt out; a rank's are no range"
+            )
         return self._bounds[rank], self._bounds[rank + 1]
 
     def virtual_shard_of(self, positions: Positions) -> Positions:
@@ -110,7 +114,7 @@ class ShardMap:
         """The positions in [start, stop) that `rank` owns, ascending, int64; a shared array that is read-only.
 
         Raises:
-            ValueError: No such rank, or `stop` lies beyond the capacity.
+            OperatorError: No such rank, or `stop` lies beyond the capacity.
         """
         self._check_rank(rank)
         self._check_stop(stop)
@@ -136,11 +140,11 @@ class ShardMap:
 
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.ranks:
-            raise ValueError(f"ShardMap: rank must be 0 to {self.ranks - 1}, got {rank}")
+            raise OperatorError(f"ShardMap: rank must be 0 to {self.ranks - 1}, got {rank}")
 
     def _check_stop(self, stop: int) -> None:
         if self.capacity is not None and stop > self.capacity:
-            raise ValueError(
+            raise OperatorError(
                 f"ShardMap: position {stop - 1} lies beyond the capacity of {self.capacity} tokens; "
                 "build the map with a larger capacity, or without one"
             )
@@ -148,17 +152,17 @@ class ShardMap:
     def _check_weights(self, weights: tuple[int, ...]) -> None:
         whole = isinstance(weights, tuple) and all(type(weight) is int and weight >= 0 for weight in weights)
         if not whole or len(weights) != self.ranks or not sum(weights):
-            raise ValueError(
+            raise OperatorError(
                 f"ShardMap: weights must be a tuple of {self.ranks} integers, one per rank, 0 or more and not all 0, "
                 f"got {weights!r}"
             )
 
     def _check_holders(self, holders: tuple[tuple[int, ...], ...]) -> None:
         if len(holders) != self.virtual_shards:
-            raise ValueError(f"ShardMap: holders must name {self.virtual_shards} virtual shards, got {len(holders)}")
+            raise OperatorError(f"ShardMap: holders must name {self.virtual_shards} virtual shards, got {len(holders)}")
         for shard, ranks in enumerate(holders):
             if len({*ranks} & {*range(self.ranks)}) != self.replicas or len(ranks) != self.replicas:
-                raise ValueError(
+                raise OperatorError(
                     f"ShardMap: virtual shard {shard} must have {self.replicas} different holders "
                     f"from 0 to {self.ranks - 1}, got {list(ranks)}"
                 )

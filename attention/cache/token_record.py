@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from attention.growing import Growing
+from attention.cache.growable_storage import Growing
 from topocomm import Communicator
 
 IDS, PLACES, PRESENT = 0, 1, 2

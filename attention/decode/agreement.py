@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from attention.communicators import state_of
-from attention.coverage import fault, key_ranges
-from attention.gpu.where import capturing, on_gpu
-from attention.sharded import ShardedCall
+from attention.decode.communicators import state_of
+from attention.decode.coverage import fault, key_ranges
+from attention.decode.sharded import ShardedCall
+from attention.gpu.placement import capturing, on_gpu
 from topocomm import MismatchError, OperatorError
 
 RECORD_BYTES = 1024
@@ -19,7 +19,7 @@ RECORD_BYTES = 1024
 def agree_once(function: str, call: ShardedCall, choices: tuple[tuple[str, str], ...] = ()) -> None:
     """Compare heads, dims, dtypes, the spec and other choices over all ranks; collective at the first call of a kind.
 
-    Where positions are given, every key must lie on one rank, see `attention.coverage`.
+    Where positions are given, every key must lie on one rank, see `attention.decode.coverage`.
 
     Raises:
         OperatorError: A CUDA graph is being captured.

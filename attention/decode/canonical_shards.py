@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from attention.arrays import Inputs
+from attention.cache.shards import ShardMap
 from attention.local.blocks import attend_blocks
-from attention.local.rows import attend_segments, kernel_takes
+from attention.local.compiled_attention import attend_segments, kernel_takes
 from attention.partial import Partial
-from attention.shards import ShardMap
 from topocomm import Communicator, OperatorError
 
 Ints = NDArray[np.int64]

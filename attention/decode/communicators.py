@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from attention.gpu.where import Turns
+from attention.gpu.placement import Turns
 from topocomm import Communicator, Operator, OperatorError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def state_of(comm: Communicator) -> dict[str, Any]:
 
     It lies on the communicator, since it refers back to it: as values of a weak dictionary it would live for ever.
     """
-    state: dict[str, Any] = vars(comm).setdefault("_attention", {})
+    state: dict[str, Any] = comm.attributes.setdefault("attention", {})
     return state
 
 
@@ -84,14 +84,31 @@ def prepared(
     return kept(comm, key, lambda: comm.prepare(collective, like=dict(like), operator=operator, **options))
 
 
+class KeptCalls(OrderedDict[Hashable, "PreparedCall"]):
+    """The prepared calls of a communicator, from the one unused for longest on.
+
+    Attributes:
+        dropped: How many were given back so far: as long as it stays, every call is still there.
+    """
+
+    dropped = 0
+
+
+def calls_of(comm: Communicator) -> KeptCalls:
+    """The prepared calls of a communicator."""
+    calls: KeptCalls = state_of(comm).setdefault("calls", KeptCalls())
+    return calls
+
+
 def kept(comm: Communicator, key: Hashable, make: Callable[[], PreparedCall]) -> PreparedCall:
     """The prepared call that is kept under this key, made at its first use."""
-    calls: OrderedDict[Hashable, PreparedCall] = state_of(comm).setdefault("calls", OrderedDict())
+    calls = calls_of(comm)
     call = calls.get(key)
     if call is None:
         call = calls[key] = make()
         if len(calls) > PREPARED_LIMIT:
             calls.popitem(last=False)[1].free()
+            calls.dropped += 1
     calls.move_to_end(key)
     return call
 

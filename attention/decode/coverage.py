@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attention.arrays import Inputs
-from attention.gpu.where import on_host
+from attention.gpu.placement import on_host
 from attention.visibility import Masking, positions_of, present_keys
 from topocomm import Communicator
 

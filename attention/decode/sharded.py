@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from attention.arrays import Inputs, check_inputs, check_out, to_caller
-from attention.communicators import as_communicator
+from attention.decode.communicators import as_communicator
 from attention.partial import Partial, add_sinks
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking

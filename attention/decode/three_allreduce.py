@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from attention.agreeing import agree_once
-from attention.communicators import prepared_allreduce
+from attention.decode.agreement import agree_once
+from attention.decode.communicators import prepared_allreduce
+from attention.decode.sharded import Options, ShardedCall
 from attention.gpu.loading import load_once
-from attention.local.cpu import attend
-from attention.sharded import Options, ShardedCall
+from attention.local.dispatch import attend
 from attention.spec import Spec
 from attention.visibility import Masking
 from topocomm import MAX, SUM

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from attention import gpu
-from attention.communicators import state_of
-from attention.coverage import fault, key_ranges
-from attention.gpu.where import capturing, on_gpu
+from attention.decode.communicators import state_of
+from attention.decode.coverage import fault, key_ranges
+from attention.decode.sharded import ShardedCall
+from attention.gpu.placement import capturing, on_gpu
 from attention.partial import Partial
-from attention.sharded import ShardedCall
 from topocomm import Communicator, MismatchError, OperatorError
 
 EVERY = 64

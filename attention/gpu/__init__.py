@@ -44,6 +44,19 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
         between()
 
 
+def load(inputs: Inputs, result: Partial) -> None:
+    """Load what `attend` launches for inputs of these forms, whatever number of keys they have, unless it refuses them.
+
+    Args:
+        inputs: On the GPU, with strides as those of calls; one key at least, or one page.
+        result: As `attend`; contiguous, and written.
+    """
+    if decodes(inputs):
+        _decode_inputs(inputs, result, loads=True)
+    elif inputs.pages is None:
+        _prefill_inputs(inputs, result)
+
+
 def attend_onto(inputs: Inputs, running: Partial, *, first: bool) -> None:
     """Merge the attention of checked inputs without pages, of any number of queries, onto a float32 partial there.
 
@@ -64,7 +77,7 @@ def fold(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> Partial:
     from attention.partial import Partial
 
     try:
-        from attention.kernels.gpu_states import merge_on_device
+        from attention.gpu.merge.gpu_states import merge_on_device
     except ModuleNotFoundError as error:
         raise _no_triton("merge_states") from error
     return Partial(*merge_on_device(tuple(outs), tuple(lses)))
@@ -85,14 +98,15 @@ def _without_sinks(spec: Spec) -> Spec:
     return replace(spec, sinks=None)
 
 
-def _decode_inputs(inputs: Inputs, result: Partial) -> None:
-    from attention.gpu.decode import decode_partial
-    from attention.gpu.seen import masking_of
+def _decode_inputs(inputs: Inputs, result: Partial, *, loads: bool = False) -> None:
+    from attention.gpu.decode.decode import decode_partial, load_decode
+    from attention.gpu.masks import masking_of
 
     seen = masking_of(inputs.visibility, inputs.spec, inputs.q.device)._replace(block_tables=inputs.pages)
     dense = result if all(x.is_contiguous() for x in result) else inputs.empty_partial()
     spec = without_sinks(inputs.spec)
-    decode_partial(inputs.q, inputs.k, inputs.v, spec=spec, out=dense, **seen._asdict())
+    run = load_decode if loads else decode_partial
+    run(inputs.q, inputs.k, inputs.v, spec=spec, out=dense, **seen._asdict())
     if dense is not result:
         for target, found in zip(result, dense, strict=True):
             target.copy_(found)
@@ -100,7 +114,7 @@ def _decode_inputs(inputs: Inputs, result: Partial) -> None:
 
 def _prefill_inputs(inputs: Inputs, result: Partial) -> None:
     """As the caller gave them, positions in host memory may be contiguous, which is the fast way."""
-    from attention.gpu.seen import DeviceVisibility
+    from attention.gpu.masks import DeviceVisibility
 
     kernels, seen = _prefill("attend"), inputs.visibility
     if isinstance(seen, DeviceVisibility):
@@ -140,7 +154,7 @@ def _decodes(arrays: tuple[Any, Any, Any], out: Partial | None) -> bool:
 def _decoded(function: str, arrays: tuple[Any, Any, Any], spec: Spec, masking: Masking, out: Partial | None) -> Partial:
     import torch
 
-    from attention.gpu.decode import decode_partial
+    from attention.gpu.decode.decode import decode_partial
     from topocomm import OperatorError
 
     device = arrays[0].device
@@ -168,7 +182,7 @@ def _check_no_pages(function: str, pages: Any) -> None:
 
 def _prefill(function: str) -> Any:
     try:
-        from attention.gpu import prefill
+        from attention.gpu.prefill import prefill
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise

@@ -17,12 +17,12 @@ import torch
 
 from attention import gpu
 from attention.arrays import Inputs, empty_partial
-from attention.canonical import keys_by_shard
-from attention.communicators import state_of
-from attention.gpu.seen import moved
-from attention.gpu.where import capturing, on_host
+from attention.cache.shards import ShardMap
+from attention.decode.canonical_shards import keys_by_shard
+from attention.decode.communicators import state_of
+from attention.gpu.masks import moved
+from attention.gpu.placement import capturing, on_host
 from attention.partial import Partial
-from attention.shards import ShardMap
 from topocomm import Communicator, OperatorError
 
 KEPT = 8

@@ -1,39 +1,57 @@
 """Kernels of attention are on the GPU before ranks wait for each other there; as topocomm's own calls have it.
 
 Loading a kernel may wait until the GPU is through with everything. Where ranks are threads of one process, that wait
-may keep the others from what a kernel of theirs waits for.
+may keep the others from what a kernel of theirs waits for. So the first call of a kind loads every kernel that later
+calls of the kind may launch. Which ones these are differs by masks, lengths and pages, which ranks need not have alike;
+so whether ranks meet depends on none of them. Where ranks are processes, only what the call itself launches is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
 
 from attention import gpu
 from attention.arrays import Inputs
-from attention.communicators import state_of
-from attention.gpu.where import capturing, on_gpu
-from attention.sharded import ShardedCall
+from attention.decode.communicators import state_of
+from attention.decode.sharded import ShardedCall
+from attention.gpu.decode.decode import interpreted
+from attention.gpu.decode.decode_inputs import are_columns
+from attention.gpu.masks import WHOLE, masking_of, visibility_there
+from attention.gpu.placement import capturing, on_gpu
+from attention.visibility import Masking, Visibility
 from topocomm import Communicator
 
-MANY_KEYS = 512
-"""A shard of so many is cut into two parts, each with programs of its own, where half of the GPU has none."""
+DIVISOR = 16
+"""Strides that this divides compile to wider loads than others."""
 
 
-def load_once(function: str, call: ShardedCall, *, folds: int = 0) -> None:
+class Folds(NamedTuple):
+    """Partials that a call folds at once: how many, and the dtype of their values."""
+
+    states: int
+    dtype: torch.dtype
+
+
+def load_once(function: str, call: ShardedCall, *, moved: bool = False, folds: Folds | None = None) -> None:
     """Have the GPU load what a sharded call runs on this rank; collective at the first call of a kind.
 
     Args:
         function: Whose call it is.
         call: On every rank of the same kind: queries, heads, dims, dtypes and spec.
-        folds: Partials that are folded at once; 0: none.
+        moved: Keys are brought elsewhere before they are attended, without pages, their visibility with them.
+        folds: What it folds; None: nothing.
     """
-    inputs = call.inputs
+    inputs, comm = call.inputs, call.comm
     shapes = (inputs.q.shape, inputs.k.shape[1], inputs.v.shape[3])
-    kind = (function, *shapes, inputs.q.dtype, inputs.k.dtype, inputs.spec, folds)
+    kind = (function, *shapes, inputs.q.dtype, inputs.k.dtype, inputs.spec, moved, folds)
     if on_gpu(inputs.q):
-        load_together(call.comm, kind, inputs, lambda: _run(inputs, folds))
+        load_together(comm, kind, inputs, lambda: _load(comm, inputs, moved, folds))
 
 
 def load_together(comm: Communicator, kind: Any, inputs: Inputs, run: Callable[[], object]) -> None:
@@ -43,7 +61,7 @@ def load_together(comm: Communicator, kind: Any, inputs: Inputs, run: Callable[[
         comm: The ranks.
         kind: Of the call, the same on all ranks.
         inputs: On a GPU.
-        run: Runs the kernels of a call, and waits for no other rank.
+        run: Runs the kernels of a call; on the GPU it waits for no other rank.
     """
     loaded: set[Any] = state_of(comm).setdefault("loaded", set())
     if comm.size == 1 or kind in loaded or capturing(inputs.q.device):
@@ -54,17 +72,95 @@ def load_together(comm: Communicator, kind: Any, inputs: Inputs, run: Callable[[
     loaded.add(kind)
 
 
-def _run(inputs: Inputs, folds: int) -> None:
-    partial = inputs.empty_partial()
-    gpu.attend(inputs, partial)
-    plain = inputs.visibility is None and inputs.pages is None
-    if plain and gpu.decodes(
-        inputs
-    ):  # kernels differ by whether there are keys, and whether several programs share them
-        some = (x if x.shape[2] else x.new_zeros((*x.shape[:2], 1, x.shape[3])) for x in (inputs.k, inputs.v))
-        ones = [x[:, :, :1] for x in some]
-        for n in (0, 1, MANY_KEYS):
-            k, v = (x.expand(-1, -1, n, -1) if n else x[:, :, :0] for x in ones)
-            gpu.attend(replace(inputs, k=k, v=v), partial)
-    if folds:
-        gpu.fold([partial.out] * folds, [partial.lse] * folds)
+class _Form(NamedTuple):
+    """What chooses a kernel beside the kind of a call and the number of keys.
+
+    Attributes:
+        mask: Whether there is one.
+        lengths: Their dtype; None: there are none.
+        page: Keys of a page; 0: there are no pages.
+    """
+
+    mask: bool
+    lengths: torch.dtype | None
+    page: int
+
+
+def _load(comm: Communicator, inputs: Inputs, moved: bool, folds: Folds | None) -> None:
+    """Run every kernel once, on few keys."""
+    partial, every = inputs.empty_partial(), _may_hold_up(comm)
+    if 0 not in inputs.out_shape:
+        for form in _forms(comm, inputs, moved) if every else [_form_of(inputs, moved)]:
+            keys = _few_keys(inputs, form.page, moved)
+            for k, v in keys if every else itertools.islice(keys, 1):
+                gpu.load(_inputs_of(form, replace(inputs, k=k, v=v), moved), partial)
+    if folds is not None:
+        outs = partial.out.new_zeros((folds.states, *partial.out.shape), dtype=folds.dtype)
+        lses = partial.lse.new_zeros((folds.states, *partial.lse.shape))
+        gpu.fold(outs.unbind(0), lses.unbind(0))  # as calls have them: in one array, where not all are aligned
+
+
+def _may_hold_up(comm: Communicator) -> bool:
+    """Whether this rank holds up others while it loads: threads of one process; Triton's interpreter loads nothing."""
+    return comm.in_process and not interpreted()
+
+
+def _forms(comm: Communicator, inputs: Inputs, moved: bool) -> list[_Form]:
+    """The forms that calls of this kind may have on this rank; collective. Pages are of a size that some rank has."""
+    if moved:
+        always = inputs.spec.needs_positions and gpu.decodes(inputs)  # else no keys are attended without
+        return [_Form(mask, None, 0) for mask in ((True,) if always else (False, True))]
+    own = np.array([_form_of(inputs, moved).page])
+    sizes = {int(other.view(np.int64)[0]) for other in comm.allgather_bytes(own.view(np.uint8))}
+    every = itertools.product((False, True), (None, *WHOLE), sorted({0, *sizes}))
+    return [form for form in itertools.starmap(_Form, every) if form.lengths is not None or not form.page]
+
+
+def _form_of(inputs: Inputs, moved: bool) -> _Form:
+    """The form of this call."""
+    if moved:
+        return _Form(inputs.visibility is not None, None, 0)
+    given = masking_of(inputs.visibility, inputs.spec, inputs.q.device)
+    lengths = None if given.kv_lengths is None else given.kv_lengths.dtype
+    return _Form(given.kv_mask is not None, lengths, 0 if inputs.pages is None else inputs.k.shape[2])
+
+
+def _few_keys(inputs: Inputs, page: int, moved: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Keys and values with strides as those of this call, and as those of dense arrays of any length."""
+    k, v = inputs.k, inputs.v
+    kv_heads, n, d, d_v = *k.shape[1:], v.shape[3]
+    shared = not moved and are_columns(v, k) and (d_v < d or k.numel() > 0)
+    known = set()
+    if not moved and k.numel() and page == (0 if inputs.pages is None else n):
+        known.add(_kinds_of_strides(k, v))
+        yield (k[:1], v[:1]) if page else (k[:, :, :1], v[:, :, :1])
+    lead = (1 if page else inputs.q.shape[0], kv_heads)
+    for rows in (page,) if page else range(1, DIVISOR + 1):
+        like_k = torch.empty((*lead, rows, d), dtype=k.dtype, device="meta")
+        like_v = like_k[..., :d_v] if shared else like_k.new_empty((*lead, rows, d_v))
+        kinds = _kinds_of_strides(like_k, like_v)
+        if kinds not in known:
+            known.add(kinds)
+            few = k.new_zeros(like_k.shape)
+            yield few, few[..., :d_v] if shared else v.new_zeros(like_v.shape)
+
+
+def _kinds_of_strides(*arrays: torch.Tensor) -> tuple[tuple[bool, bool], ...]:
+    """What Triton compiles for."""
+    return tuple((stride == 1, stride % DIVISOR == 0) for x in arrays for stride in x.stride()[:3])
+
+
+def _inputs_of(form: _Form, few: Inputs, moved: bool) -> Inputs:
+    """Inputs of a form: this call's with few keys, all of which exist."""
+    q_shape, n, device = few.q.shape, few.k.shape[2], few.q.device
+    given = Masking(
+        q_positions=torch.arange(q_shape[2]),
+        kv_positions=torch.arange(n),
+        kv_mask=torch.ones(n, dtype=torch.bool, device=device) if form.mask else None,
+        kv_lengths=None if form.lengths is None else torch.ones(q_shape[0], dtype=form.lengths, device=device),
+    )
+    seen: Visibility | None = visibility_there("load", q_shape, n, few.spec, given, device)
+    if moved:
+        seen = seen.with_keys(seen.keys) if form.mask and seen is not None else None
+    pages = torch.zeros((q_shape[0], 1), dtype=torch.int64, device=device) if form.page else None
+    return replace(few, visibility=seen, pages=pages)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from attention.gpu.where import capturing, on_gpu
+from attention.gpu.placement import capturing, on_gpu
 from attention.spec import Spec
 from attention.visibility import HIDDEN, Masking, Visibility, entries_of, positions_of, told
 from topocomm import OperatorError

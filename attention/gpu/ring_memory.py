@@ -9,7 +9,7 @@ import torch
 from attention import gpu
 from attention.arrays import Inputs, empty_partial
 from attention.partial import Partial
-from attention.ring_buffers import Shard
+from attention.ring.ring_buffers import Shard
 
 ALIGNMENT_BYTES = 256
 OWN, RECEIVED = 0, (1, 2)

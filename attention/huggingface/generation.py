@@ -29,18 +29,18 @@ from typing import Any, Literal, get_args
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from attention.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
-from attention.hf_layers import WITHOUT
-from attention.one_choice import OneChoice
-from attention.sharded_cache import ShardedCache
-from attention.shards import ShardMap
-from topocomm import Communicator, MissingExtraError
+from attention.cache.shards import ShardMap
+from attention.decode.broadcast_choices import OneChoice
+from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
+from attention.huggingface.hf_layers import WITHOUT
+from attention.huggingface.sharded_cache import ShardedCache
+from topocomm import Communicator, MissingExtraError, OperatorError
 
 try:
     from transformers import PreTrainedModel, QuantizedCache
     from transformers.cache_utils import Cache
 except ImportError as error:
-    raise MissingExtraError("attention.huggingface", "transformers", "demo") from error
+    raise MissingExtraError("attention.huggingface.generation", "transformers", "demo") from error
 
 Method = Literal["tree", "ring", "allreduce"]
 Order = Literal["any", "canonical"]
@@ -111,12 +111,12 @@ def enable(
         What ends it (`disable`, or the end of a `with`) and has the `cache`.
 
     Raises:
-        ValueError: The model or the method is not supported, or another model is sharded in this thread; later,
+        OperatorError: The model or the method is not supported, or another model is sharded in this thread; later,
             inside `generate`: the mask does not fit the tokens, the sequence is longer than the model's positions, or
             a feature of a layer is not covered. Every rank raises the same, before anything is sent.
     """
     if ACTIVE.get() is not None:
-        raise ValueError("enable: a model is sharded in this thread already; call disable() on what enable returned")
+        raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
     _check_ways("enable", method, order)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order, model)
     with ExitStack() as stack:
@@ -152,7 +152,7 @@ def shard_generation(
         The empty cache.
 
     Raises:
-        ValueError: As for `enable`.
+        OperatorError: As for `enable`.
     """
     _check_ways("shard_generation", method, order)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order)
@@ -166,9 +166,9 @@ def shard_generation(
 def _check_ways(function: str, method: str, order: str) -> None:
     for name, value, known in (("method", method, get_args(Method)), ("order", order, get_args(Order))):
         if value not in known:
-            raise ValueError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
+            raise OperatorError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
     if order == "canonical" and method != "tree":
-        raise ValueError(f'{function}: order="canonical" goes with method="tree", got {method!r}')
+        raise OperatorError(f'{function}: order="canonical" goes with method="tree", got {method!r}')
 
 
 def _activate(stack: ExitStack, model: PreTrainedModel, state: Active) -> None:
@@ -196,10 +196,10 @@ def _generate(
         return next((value for value in sources if value is not None), None)
 
     if setting("use_cache") is False:
-        raise ValueError("generate: use_cache=False leaves nothing to shard; leave it out, or call disable() first")
+        raise OperatorError("generate: use_cache=False leaves nothing to shard; leave it out, or call disable() first")
     kind = setting("cache_implementation")
     if kind in KEPT_OTHERWISE:
-        raise ValueError(
+        raise OperatorError(
             f"generate: cache_implementation={kind!r} cannot be sharded; leave it out (the cache is then sharded over "
             "the ranks), or call disable() first"
         )
@@ -216,22 +216,24 @@ def _take_place(state: Active, model: PreTrainedModel, given: Any) -> None:
     """Put into `state.cache` the cache of a `generate` that was given this one.
 
     Raises:
-        ValueError: The cache given is another's and has tokens, or took part before.
+        OperatorError: The cache given is another's and has tokens, or took part before.
     """
     instead = "give no past_key_values to begin afresh, or the .cache of what enable returned to go on from it"
     if isinstance(given, ShardedCache):
         if given.comm is not state.cache.comm:
-            raise ValueError(f"generate: past_key_values is a ShardedCache of another communicator; {instead}")
+            raise OperatorError(f"generate: past_key_values is a ShardedCache of another communicator; {instead}")
         state.cache = given
         return
     if isinstance(given, Cache):
         kind = type(given).__name__
         if isinstance(given, QuantizedCache):
-            raise ValueError(f"generate: a {kind} cannot be sharded; {instead}")
+            raise OperatorError(f"generate: a {kind} cannot be sharded; {instead}")
         if tokens := int(given.get_seq_length()):
-            raise ValueError(f"generate: past_key_values is a {kind} of {tokens} tokens, all on this rank; {instead}")
+            raise OperatorError(
+                f"generate: past_key_values is a {kind} of {tokens} tokens, all on this rank; {instead}"
+            )
         if given in state.replaced:
-            raise ValueError(
+            raise OperatorError(
                 f"generate: this {kind} was replaced by a sharded cache in an earlier call and is empty; {instead}"
             )
         state.replaced.add(given)
@@ -286,7 +288,7 @@ def _begin_use(model: PreTrainedModel) -> _Use:
     before = model.config._attn_implementation
     model.set_attn_implementation(IMPLEMENTATION)
     if model.config._attn_implementation != IMPLEMENTATION:
-        raise ValueError(
+        raise OperatorError(
             f"{type(model).__name__} does not use transformers' attention interface, so it cannot be sharded; {WITHOUT}"
         )
     use = _Use(before, model.register_forward_pre_hook(_note_tokens, with_kwargs=True), vars(model).get("generate"))

@@ -9,28 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
-from attention.allreduce import three_allreduce_decode
-from attention.gpu.where import on_gpu
-from attention.hf_layers import WITHOUT, ShardedLayer
-from attention.ring import ring_decode
-from attention.ring_prefill import ring_attention
-from attention.sharded_cache import ShardedCache
+from attention.decode.three_allreduce import three_allreduce_decode
+from attention.decode.tree_decode import tree_decode
+from attention.gpu.placement import on_gpu
+from attention.huggingface.hf_layers import WITHOUT, ShardedLayer
+from attention.huggingface.sharded_cache import ShardedCache
+from attention.ring.ring_decode import ring_decode
+from attention.ring.ring_prefill import ring_attention
 from attention.spec import Spec
-from attention.tree import tree_decode
-from topocomm import MissingExtraError
+from topocomm import MissingExtraError, OperatorError
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     from transformers.cache_utils import Cache
     from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 except ImportError as error:
-    raise MissingExtraError("attention.huggingface", "transformers", "demo") from error
+    raise MissingExtraError("attention.huggingface.generation", "transformers", "demo") from error
 
 METHODS: dict[str, Callable[..., torch.Tensor]] = {
     "tree": tree_decode,
@@ -117,24 +118,19 @@ def sharded_attention(
         The attention output [batch, q_len, heads, d], and None for the weights.
 
     Raises:
-        ValueError: What this layer asks for is not covered, or not by this call; the message names the layer.
+        OperatorError: What this layer asks for is not covered, or not by this call; the message names the layer.
     """
     now = active()
     layer, name = _layer_of(now.cache, module)
     if layer.keys is not key:
-        raise ValueError(
+        raise OperatorError(
             f"sharded attention: {name} got keys that are not those of the sharded cache; pass past_key_values=cache, "
             "the cache of shard_generation or enable, to every call but a generate after enable (a model that alters "
             "cached keys is not covered)"
         )
     mask = _checked_mask(attention_mask, layer, name, options.pop("sliding_window", None))
-    spec = Spec(
-        scale=options.pop("scaling", None),
-        causal=True,
-        window=mask.window,
-        softcap=options.pop("softcap", None),
-        sinks=_sinks_of(module, options.pop("s_aux", None)),
-    )
+    sinks = _sinks_of(module, options.pop("s_aux", None))
+    spec = _spec_of(options.pop("scaling", None), mask.window, options.pop("softcap", None), sinks)
     _refuse_options(options, name)
     keys, comm = layer.store.positions, now.cache.comm
     if layer.sharded_tokens is not None:
@@ -151,19 +147,24 @@ def sharded_attention(
     return out.transpose(1, 2).contiguous(), None
 
 
-_sinks: WeakKeyDictionary[torch.nn.Module, tuple[tuple[int, int], list[float]]] = WeakKeyDictionary()
+@lru_cache(maxsize=256)
+def _spec_of(scale: float | None, window: int | None, softcap: float | None, sinks: tuple[float, ...] | None) -> Spec:
+    """One Spec for all steps of a layer, by which `tree_decode` finds what it has prepared."""
+    return Spec(scale=scale, causal=True, window=window, softcap=softcap, sinks=sinks)
+
+
+_sinks: WeakKeyDictionary[torch.nn.Module, tuple[tuple[int, int], tuple[float, ...]]] = WeakKeyDictionary()
 """By layer: which tensor was read, in which version, and its numbers."""
 
 
-def _sinks_of(layer: torch.nn.Module, sinks: torch.Tensor | None) -> Any:
-    """The same; from a GPU, where a reading waits for all that was put on it, as numbers that are read once."""
-    if not on_gpu(sinks):
-        return sinks
-    assert sinks is not None
+def _sinks_of(layer: torch.nn.Module, sinks: torch.Tensor | None) -> tuple[float, ...] | None:
+    """The same as numbers; from a GPU, where a reading waits for all that was put on it, read once."""
+    if sinks is None or not on_gpu(sinks):
+        return None if sinks is None else tuple(sinks.tolist())
     which = sinks.data_ptr(), sinks._version
     known = _sinks.get(layer)
     if known is None or known[0] != which:
-        known = _sinks[layer] = which, sinks.tolist()
+        known = _sinks[layer] = which, tuple(sinks.tolist())
     return known[1]
 
 
@@ -182,25 +183,25 @@ def sharded_mask(
     """The mask function that transformers calls for every kind of mask of a forward pass: checks, and the mask.
 
     Raises:
-        ValueError: The mask does not fit, the sequence is too long for the model, or the model wants another
+        OperatorError: The mask does not fit, the sequence is too long for the model, or the model wants another
             pattern than causal, with a window or without.
     """
     active()
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and kv_length > limit:
-        raise ValueError(f"the sequence has {kv_length} tokens, the model has {limit} positions; shorten the prompt")
+        raise OperatorError(f"the sequence has {kv_length} tokens, the model has {limit} positions; shorten the prompt")
     window = None
     if mask_function is not causal_mask_function:
         window = local_size or getattr(config, "sliding_window", None)
         if window is None or not _same(mask_function, sliding_window_causal_mask_function(window)):
-            raise ValueError(
+            raise OperatorError(
                 "sharded attention covers the causal mask and the sliding window; this call adds another pattern to it "
                 f"(packed sequences, images or chunks): leave out what asks for it, or {WITHOUT}"
             )
     if attention_mask is None:
         return PositionMask(window, None)
     if attention_mask.shape != (batch_size, kv_length):
-        raise ValueError(
+        raise OperatorError(
             f"attention_mask must be [batch, tokens so far] = {[batch_size, kv_length]}, "
             f"got {list(attention_mask.shape)}; it covers the cached tokens and the new ones"
         )
@@ -215,7 +216,7 @@ AttentionMaskInterface.register(IMPLEMENTATION, sharded_mask)
 def _layer_of(cache: ShardedCache, module: torch.nn.Module) -> tuple[ShardedLayer, str]:
     index = getattr(module, "layer_idx", None)
     if not isinstance(index, int) or index >= len(cache.sharded_layers):
-        raise ValueError(f"sharded attention: {type(module).__name__} is no layer of the text decoder; {WITHOUT}")
+        raise OperatorError(f"sharded attention: {type(module).__name__} is no layer of the text decoder; {WITHOUT}")
     return cache.sharded_layers[index], f"layer {index} ({type(module).__name__})"
 
 
@@ -223,22 +224,22 @@ def _checked_mask(mask: Any, layer: ShardedLayer, name: str, sliding_window: int
     """The mask of a layer.
 
     Raises:
-        ValueError: It is another's, or does not fit what the layer says and what its cache keeps.
+        OperatorError: It is another's, or does not fit what the layer says and what its cache keeps.
     """
     if mask is None:
-        raise ValueError(
+        raise OperatorError(
             f"sharded attention: {name} got no mask, so which tokens are padding is not known; the model "
             f"must take its masks from transformers.masking_utils: {WITHOUT}"
         )
     if not isinstance(mask, PositionMask):
         shape = list(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
-        raise ValueError(
+        raise OperatorError(
             f"sharded attention takes a padding mask [batch, length], got one of shape {shape} in {name}; "
             "give the model the tokenizer's attention_mask"
         )
     kept = layer.store.window
     if mask.window != kept or sliding_window not in (None, kept):
-        raise ValueError(
+        raise OperatorError(
             f"sharded attention: {name} has a mask of window {mask.window}, asks for sliding_window={sliding_window}, "
             f"and the model's configuration for {kept}; all three must be one number: check config.layer_types and "
             "config.sliding_window"
@@ -249,13 +250,13 @@ def _checked_mask(mask: Any, layer: ShardedLayer, name: str, sliding_window: int
 def _refuse_options(options: dict[str, Any], name: str) -> None:
     """Refuse every keyword argument that may change attention and is not covered."""
     if options.pop("is_causal", None) is False:
-        raise ValueError(f"sharded attention is causal; {name} asks for is_causal=False: {WITHOUT}")
+        raise OperatorError(f"sharded attention is causal; {name} asks for is_causal=False: {WITHOUT}")
     for option, value in options.items():
         if option in HARMLESS or value is None or value is False:
             continue
         if isinstance(value, torch.Tensor) or value != 0.0:
             told = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-            raise ValueError(
+            raise OperatorError(
                 f"sharded attention: {name} does not support {option}={told}; leave it out of the call, or {WITHOUT}"
             )
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import torch
 
-from attention.cache import ShardedKVCache
-from attention.growing import on_device
-from attention.shards import Positions
-from topocomm import MissingExtraError
+from attention.cache.growable_storage import on_device
+from attention.cache.kv_cache import ShardedKVCache
+from attention.cache.shards import Positions
+from topocomm import MissingExtraError, OperatorError
 
 try:
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 except ImportError as error:
-    raise MissingExtraError("attention.huggingface", "transformers", "demo") from error
+    raise MissingExtraError("attention.huggingface.generation", "transformers", "demo") from error
 
-WITHOUT = "generate with this model on one rank, without attention.huggingface"
+WITHOUT = "generate with this model on one rank, without attention.huggingface.generation"
 """The remedy where a model is not covered."""
 
 COVERED_TYPES = frozenset({"full_attention", "sliding_attention"})
@@ -87,7 +87,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Forget the last `-tokens_to_remove` tokens of the sequence (a negative number, as in transformers)."""
         tokens = int(tokens_to_remove)  # transformers 5.17 gives a tensor
         if tokens > 0:
-            raise ValueError(f"ShardedLayer.crop: tokens_to_remove must be 0 or negative, got {tokens}")
+            raise OperatorError(f"ShardedLayer.crop: tokens_to_remove must be 0 or negative, got {tokens}")
         if self.is_initialized:
             self.store.truncate(max(0, self.store.length + tokens))
             self.show()
@@ -134,7 +134,7 @@ def layer_windows(config: Any) -> list[int | None]:
         config: The configuration of the text decoder.
 
     Raises:
-        ValueError: A layer keeps something else than keys and values of its own, or the model is no decoder of which
+        OperatorError: A layer keeps something else than keys and values of its own, or the model is no decoder of which
             every layer is causal; the message says which layer, and what to do.
     """
     refused = _unsupported_model(config)
@@ -148,7 +148,7 @@ def layer_windows(config: Any) -> list[int | None]:
                 break
             windows.append(getattr(layer, "sliding_window", None))
     if refused:
-        raise ValueError(
+        raise OperatorError(
             f"a sharded cache covers layers with causal attention over all tokens or over a sliding window; "
             f"in {config.model_type} {refused}; {WITHOUT}"
         )

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention.cache import ShardedKVCache
-from attention.hf_layers import ShardedLayer, layer_windows
-from attention.loss import Loss
-from attention.recovery import Recovery
-from attention.shards import Positions, ShardMap
-from attention.token_record import TokenRecord
-from topocomm import Communicator, MissingExtraError
+from attention.cache.kv_cache import ShardedKVCache
+from attention.cache.loss import Loss
+from attention.cache.recovery import Recovery
+from attention.cache.shards import Positions, ShardMap
+from attention.cache.token_record import TokenRecord
+from attention.huggingface.hf_layers import ShardedLayer, layer_windows
+from topocomm import Communicator, MissingExtraError, OperatorError
 
 try:
     from transformers import PreTrainedModel
     from transformers.cache_utils import Cache
 except ImportError as error:
-    raise MissingExtraError("attention.huggingface", "transformers", "demo") from error
+    raise MissingExtraError("attention.huggingface.generation", "transformers", "demo") from error
 
 RECOMPUTED_TOKENS = 1024
 """Lost tokens pass through the model in pieces of this size, which bounds the memory that this takes."""
@@ -40,7 +40,7 @@ class ShardedCache(Cache):
         comm: The ranks; `recover` puts those that are left in their place.
 
     Raises:
-        ValueError: The model has features that a sharded cache does not cover, there are more ranks than virtual
+        OperatorError: The model has features that a sharded cache does not cover, there are more ranks than virtual
             shards, or more replicas than ranks.
     """
 
@@ -51,7 +51,7 @@ class ShardedCache(Cache):
         windows = layer_windows(config)
         shards = shards or ShardMap(comm.size)
         if shards.ranks != comm.size:
-            raise ValueError(f"ShardedCache: the map is for {shards.ranks} ranks, the communicator has {comm.size}")
+            raise OperatorError(f"ShardedCache: the map is for {shards.ranks} ranks, the communicator has {comm.size}")
         if replicas is not None:
             shards = replace(shards, replicas=replicas)
         self.comm = comm
@@ -89,13 +89,15 @@ class ShardedCache(Cache):
             input_ids: The prompt, int64 [batch, tokens], without padding; the same on every rank.
 
         Raises:
-            ValueError: The cache is not empty, or keeps copies, which other ranks' tokens would have to be sent for.
+            OperatorError: The cache is not empty, or keeps copies, which other ranks' tokens would have to be sent for.
         """
         tokens = input_ids.shape[1] - 1
         if self.get_seq_length():
-            raise ValueError(f"ShardedCache.prefill: the cache has {self.get_seq_length()} tokens already; reset() it")
+            raise OperatorError(
+                f"ShardedCache.prefill: the cache has {self.get_seq_length()} tokens already; reset() it"
+            )
         if self.shards.replicas > 1:
-            raise ValueError(
+            raise OperatorError(
                 "ShardedCache.prefill: with replicas a rank keeps tokens that others pass through the model; leave "
                 "replicas out, or let generate take the prompt"
             )
@@ -130,7 +132,7 @@ class ShardedCache(Cache):
         next calls then run over `comm`; if another rank is lost meanwhile, call it again with the next communicator.
 
         Raises:
-            ValueError: Tokens are lost that the model was given as embeddings; nothing has changed then.
+            OperatorError: Tokens are lost that the model was given as embeddings; nothing has changed then.
             RankFailedError, DeadlineError: Another rank was lost.
         """
         stores = [layer.store for layer in self.sharded_layers]
@@ -140,7 +142,7 @@ class ShardedCache(Cache):
         root = max(range(comm.size), key=lambda rank: told[rank][0])
         tokens, batch = told[root]
         if tokens < recovery.length and len(recovery.missing):
-            raise ValueError(
+            raise OperatorError(
                 f"ShardedCache.recover: {recovery.loss}; {recovery.length - tokens} of {recovery.length} tokens were "
                 "given to the model as embeddings, which are not kept; use replicas=2"
             )
@@ -232,6 +234,6 @@ def refuse_unsupported_model(config: Any) -> None:
     """Check that a sharded cache covers every layer of a model.
 
     Raises:
-        ValueError: It does not; the message names the layer and the remedy.
+        OperatorError: It does not; the message names the layer and the remedy.
     """
     layer_windows(config)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from attention.jobs.errors import InputError
+from attention.jobs.job_errors import InputError
 from attention.jobs.models import KNOWN, convert, say
 from topocomm import TopocommError
 

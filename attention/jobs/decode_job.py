@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attention.jobs.devices import add_device, check_device, device_of_rank
-from attention.jobs.errors import InputError
-from attention.jobs.launch import OK, WORK_FAILED, positive
+from attention.jobs.job_devices import add_device, check_device, device_of_rank
+from attention.jobs.job_errors import InputError
+from attention.jobs.job_launch import OK, WORK_FAILED, positive
 from attention.jobs.models import say
 from topocomm import MAX, SUM, Communicator
 
@@ -71,7 +71,7 @@ def add_arguments(commands: Any) -> None:
 
 
 class DecodeJob:
-    """The job; see `attention.jobs.launch.Job`."""
+    """The job; see `attention.jobs.job_launch.Job`."""
 
     name = "attention decode"
 
@@ -89,11 +89,11 @@ class DecodeJob:
         Raises:
             InputError: The heads do not divide, there are too many ranks, or there is no GPU to run on.
         """
+        from attention.cache.shards import ShardMap
         from attention.jobs.synthetic import Sizes
-        from attention.shards import ShardMap
 
         o = self.options
-        check_device(o.device)
+        check_device(o.device, ranks)
         if o.heads % o.kv_heads:
             raise InputError(f"--heads {o.heads} must be a multiple of --kv-heads {o.kv_heads}")
         try:
@@ -106,9 +106,9 @@ class DecodeJob:
         """Decode on this rank."""
         import torch
 
+        from attention.cache.shards import ShardMap
         from attention.jobs.synthetic import queries, shard
-        from attention.local.cpu import local_attention
-        from attention.shards import ShardMap
+        from attention.local.dispatch import local_attention
 
         torch.set_num_threads(cpu_threads)
         device = device_of_rank(comm, self.options.device)
@@ -179,9 +179,9 @@ class DecodeJob:
 
 
 def _methods() -> dict[str, Callable[..., torch.Tensor]]:
-    from attention.allreduce import three_allreduce_decode
-    from attention.ring import ring_decode
-    from attention.tree import tree_decode
+    from attention.decode.three_allreduce import three_allreduce_decode
+    from attention.decode.tree_decode import tree_decode
+    from attention.ring.ring_decode import ring_decode
 
     return {"tree": tree_decode, "ring": ring_decode, "allreduce": three_allreduce_decode}
 
@@ -201,7 +201,7 @@ def _wire_bytes(method: str, sizes: Sizes, comm: Communicator) -> int:
 
 
 def _explain_merge(sizes: Sizes, comm: Communicator) -> Plan:
-    from attention.merge import LOGSUMEXP
+    from attention.merge.logsumexp import LOGSUMEXP
 
     lse, out = _step_shapes(sizes)
     like = {"out": np.zeros(out, np.float32), "lse": np.zeros(lse, np.float32)}

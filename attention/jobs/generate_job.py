@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attention.jobs.devices import add_device, check_device, device_of_rank
-from attention.jobs.errors import InputError
-from attention.jobs.launch import OK, WORK_FAILED, positive
+from attention.jobs.job_devices import add_device, check_device, device_of_rank
+from attention.jobs.job_errors import InputError
+from attention.jobs.job_launch import OK, WORK_FAILED, positive
 from attention.jobs.models import find_model, load_config, load_model, load_tokenizer, say
 from attention.jobs.progress import Meter
 from topocomm import Communicator
@@ -23,7 +23,7 @@ from topocomm import Communicator
 if TYPE_CHECKING:
     import torch
 
-    from attention.shards import ShardMap
+    from attention.cache.shards import ShardMap
 
 LOGIT_LIMIT = 1e-3
 """Largest difference of a logit from single-process transformers that `--verify` accepts, in float32."""
@@ -68,7 +68,7 @@ def add_arguments(commands: Any) -> None:
 
 
 class GenerateJob:
-    """The job; see `attention.jobs.launch.Job`."""
+    """The job; see `attention.jobs.job_launch.Job`."""
 
     name = "attention generate"
 
@@ -87,7 +87,7 @@ class GenerateJob:
             SetupError: The model is not on this machine.
         """
         text = self._prompt()
-        check_device(self.options.device)
+        check_device(self.options.device, ranks)
         path = find_model(self.options.model)
         self.tokenizer = load_tokenizer(path)
         config = load_config(path)
@@ -100,7 +100,7 @@ class GenerateJob:
         """Generate on this rank; all ranks return the same tokens."""
         import torch
 
-        from attention.huggingface import shard_generation
+        from attention.huggingface.generation import shard_generation
 
         torch.set_num_threads(cpu_threads)
         self._bring(device_of_rank(comm, self.options.device, shared=True))
@@ -220,8 +220,8 @@ def check_model(config: Any, ranks: int) -> None:
     Raises:
         InputError: With the reason.
     """
-    from attention.sharded_cache import refuse_unsupported_model
-    from attention.shards import ShardMap
+    from attention.cache.shards import ShardMap
+    from attention.huggingface.sharded_cache import refuse_unsupported_model
 
     try:
         ShardMap(ranks)
@@ -246,7 +246,7 @@ def check_length(config: Any, prompt_tokens: int, new_tokens: int) -> None:
 
 def spread(ranks: int, prompt_tokens: int) -> ShardMap:
     """A shard map by which every rank has a part of this prompt, also of one with less than 64 blocks of 16 tokens."""
-    from attention.shards import BLOCK_TOKENS, VIRTUAL_SHARDS, ShardMap
+    from attention.cache.shards import BLOCK_TOKENS, VIRTUAL_SHARDS, ShardMap
 
     return ShardMap(ranks, block_size=min(BLOCK_TOKENS, max(1, prompt_tokens // VIRTUAL_SHARDS)))
 
@@ -275,7 +275,7 @@ def describe_plan(comm: Communicator, config: Any, method: str) -> str:
     """The plan of one decode step's reduction in one line."""
     import numpy as np
 
-    from attention.merge import LOGSUMEXP
+    from attention.merge.logsumexp import LOGSUMEXP
 
     if method != "tree":
         return f"{method} attention on {comm.size} ranks"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from attention.jobs.errors import InputError
-from attention.jobs.launch import launched_as
+from attention.jobs.job_errors import InputError
+from attention.jobs.job_launch import launched_as
 from topocomm import Communicator
+from topocomm.extend import prepare_for_threads
 
 if TYPE_CHECKING:
     import torch
@@ -20,14 +21,20 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this process does not have.
+def check_device(device: str, ranks: int) -> None:
+    """Refuse a device that this process does not have, and set what CUDA needs for ranks on threads.
+
+    Args:
+        device: As `--device` says; CUDA has not been started in this process.
+        ranks: Of the job.
 
     Raises:
         InputError: torch sees no GPU.
     """
     import torch
 
+    if device == "cuda" and ranks > 1 and launched_as() is None:
+        prepare_for_threads()  # `is_available` may start CUDA, which reads it then
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: torch sees no GPU here; install torch for this machine's, or leave it out")
 

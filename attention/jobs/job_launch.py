@@ -16,7 +16,7 @@ from typing import IO, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from attention.jobs.errors import InputError, SetupError
+from attention.jobs.job_errors import InputError, SetupError
 from attention.jobs.models import say
 from topocomm import Communicator, DeadlineError, MissingExtraError, TopocommError, run_local
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attention.jobs.errors import InputError, SetupError
+from attention.jobs.job_errors import InputError, SetupError
 from topocomm import MissingExtraError
 
 

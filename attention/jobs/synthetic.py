@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from attention.shards import BLOCK_TOKENS, ShardMap
+from attention.cache.shards import BLOCK_TOKENS, ShardMap
 
 QUERY_SEED = 1 << 40  # no block has this number
 

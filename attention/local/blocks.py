@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from attention.arrays import Inputs
-from attention.gpu.where import on_gpu
+from attention.gpu.placement import on_gpu
 from attention.partial import Partial
 from attention.spec import Spec
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from attention.arrays import Inputs
-from attention.gpu.decode import are_columns
-from attention.gpu.where import on_gpu
+from attention.gpu.decode.decode_inputs import are_columns
+from attention.gpu.placement import on_gpu
 from attention.local.choice import FEW_QUERIES, Call, Seen
 from attention.spec import Spec
 from attention.visibility import HIDDEN, Masking, Visibility, told
@@ -44,6 +44,8 @@ def call_of(
     seen = _seen(spec, masking, q.shape[2], n)
     if seen is None:
         features.add("positions")
+    if masking.kv_lengths is not None and not _host_lengths(masking.kv_lengths, k.shape[0], n):
+        features.add("device_lengths")
     features |= _layout(q, k, v)
     return Call(
         "cuda" if on_gpu(q) else "cpu",
@@ -139,6 +141,15 @@ def _run(positions: torch.Tensor) -> bool:
     return one and bool((positions.reshape(-1).diff() == 1).all())
 
 
+def _host_lengths(given: Any, batch: int, n: int) -> bool:
+    """Whether the host knows the lengths, and every entry has keys; what does not fit the kernels say."""
+    if on_gpu(given):
+        return False
+    lengths = told(given)
+    whole = not lengths.is_floating_point() and lengths.dtype != torch.bool
+    return whole and lengths.shape == (batch,) and bool(((lengths >= 1) & (lengths <= n)).all())
+
+
 def _layout(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> set[str]:
     found = set()
     if any(x.stride(3) != 1 and x.shape[3] > 1 and x.numel() for x in (q, k, v)):
@@ -147,6 +158,8 @@ def _layout(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> set[str]:
         found.add("unaligned")
     if k.stride()[:3] != v.stride()[:3]:
         found.add("apart")
+    if k.shape[0] > 1 and (k.stride(2) == 0 or k.stride(0) % k.stride(2)):
+        found.add("interleaved")
     return found
 
 

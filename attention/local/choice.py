@@ -3,8 +3,14 @@
 Both are plain data, so every line of the table is tested without the machine or the library that it is about, and
 `topocomm doctor` prints what would be chosen here, and why. Nothing here needs torch.
 
-No kernel of the table plans on the host or waits for the device, so that a call can be captured in a CUDA graph once
-the same call ran: what is captured is what ran, since the choice does not ask whether a graph is being captured.
+No kernel of the table reads anything back from the device, so that a call can be captured in a CUDA graph once the same
+call ran: what is captured is what ran, since the choice does not ask whether a graph is being captured.
+
+FlashInfer plans batches and latents on the host, once for each set of lengths, which the layers of a model share. It
+gets lengths that the host knows, and no others: those on the device would be read back at every step. It gets no block
+tables: they may change while lengths stay, so that its list of pages would be made anew at every call. Its plan for
+several queries per sequence came with a late release (`q_len_per_req`), so batches are given to it with one query each.
+Latents go to it up to Hopper only: on Blackwell its wrapper warns that the kernel it has there is slow.
 """
 
 from __future__ import annotations
@@ -29,12 +35,14 @@ FEATURES = {
     "alibi_slopes": "slopes",
     "kv_mask": "kv_mask",
     "kv_lengths": "kv_lengths: what lies beyond them may be NaN, which it would spread",
+    "device_lengths": "kv_lengths that the host would have to read back, or of entries without keys",
     "block_tables": "pages",
     "merge": "partial to merge onto",
     "between": "messages that move meanwhile",
     "strided": "last axis with gaps",
     "unaligned": "memory that does not begin every row at a multiple of 16 bytes",
     "apart": "keys and values of different strides",
+    "interleaved": "entries that are no whole rows of keys apart in memory, which are no pages",
 }
 """What a call may ask for beyond scale and causality, and how a refusal names it."""
 
@@ -122,7 +130,7 @@ class Row:
         name: What it is called.
         device: Where it runs.
         reason: Why it is chosen before those below.
-        library: What it needs, a name of `Machine.missing`; None: nothing.
+        library: What it needs, a name of `Machine.missing`; of a part of a package, "package.part". None: nothing.
         capabilities: The first and the last CUDA compute capability; None: any GPU.
         dtypes: Of q; k and v have the same, unless `mixed`.
         mixed: Whether k and v may have another dtype than q.
@@ -158,6 +166,7 @@ class Choice(NamedTuple):
 
 ANYTHING = frozenset(FEATURES)
 FLASH_3, CUDNN, FLASHINFER = "FlashAttention-3", "cuDNN", "FlashInfer"
+FLASHINFER_BATCH, FLASHINFER_LATENTS = "FlashInfer, batch", "FlashInfer, MLA"
 DECODE, PREFILL = "decode kernel", "prefill kernel"
 ROWS, TORCH_CPU, BLOCKS = "rows kernel", "torch flash, CPU", "blocks"
 
@@ -176,7 +185,7 @@ TABLE: tuple[Row, ...] = (
             HeadDims((136, 192), (104, 128), of=8),
             HeadDims((576, 576), (512, 512), latents=True),
         ),
-        features=frozenset({"apart"}),
+        features=frozenset({"apart", "interleaved"}),
         rounds=True,
     ),
     Row(
@@ -190,7 +199,7 @@ TABLE: tuple[Row, ...] = (
         keys=2,  # torch: no sequence of one key
         entries=65535,
         head_dims=(HeadDims((8, 128), (8, 128), of=8),),
-        features=frozenset({"apart"}),
+        features=frozenset({"apart", "interleaved"}),
         rounds=True,
     ),
     Row(
@@ -204,6 +213,33 @@ TABLE: tuple[Row, ...] = (
         keys=1,
         entries=1,  # one launch an entry
         head_dims=tuple(HeadDims((d, d), (d, d)) for d in (64, 128, 256)),
+        features=frozenset({"interleaved"}),
+        rounds=True,
+    ),
+    Row(
+        FLASHINFER_BATCH,
+        "cuda",
+        "splits the keys of every sequence over the GPU by a plan made once a step; the cache is its pages",
+        library="flashinfer.decode",
+        capabilities=((8, 0), (12, 1)),
+        dtypes=SIXTEEN_BITS,
+        queries=(1, 1),
+        keys=1,
+        head_dims=tuple(HeadDims((d, d), (d, d)) for d in (64, 128, 256)),
+        features=frozenset({"kv_lengths"}),
+        rounds=True,
+    ),
+    Row(
+        FLASHINFER_LATENTS,
+        "cuda",
+        "reads latents once for all heads, split by a plan made once a step",
+        library="flashinfer.mla",
+        capabilities=((8, 0), (9, 0)),
+        dtypes=SIXTEEN_BITS,
+        queries=(1, 1),
+        keys=1,
+        head_dims=(HeadDims((576, 576), (512, 512), latents=True),),
+        features=frozenset({"kv_lengths", "apart", "interleaved"}),
         rounds=True,
     ),
     Row(
@@ -241,7 +277,7 @@ TABLE: tuple[Row, ...] = (
         queries=(1, None),
         keys=1,
         head_dims=(HeadDims((1, 1 << 16), (1, 1 << 16), equal=True),),
-        features=frozenset({"unaligned", "apart"}),
+        features=frozenset({"unaligned", "apart", "interleaved"}),
         rounds=True,
     ),
     Row(
@@ -255,7 +291,8 @@ TABLE: tuple[Row, ...] = (
 """The kernels of each device, the first that takes a call is chosen; the last takes what is left, or refuses it in
 words. Facts of FlashAttention-3: hopper/flash_api.cpp (head dims, dtypes, qv); of cuDNN: pytorch
 aten/src/ATen/native/transformers/cuda/sdp_utils.cpp and cudnn/MHA.cpp; of FlashInfer: csrc/single_prefill.cu (keys and
-values of the same strides) and flashinfer/prefill.py."""
+values of the same strides), flashinfer/prefill.py, decode.py and mla/_core.py; prefill.cuh, mla.cuh and mla_hopper.cuh
+fill with zeros what lies beyond the length of an entry, so that NaN there does not spread."""
 
 
 def choose(call: Call, machine: Machine, *, skip: frozenset[str] = frozenset()) -> Choice:
@@ -287,8 +324,9 @@ def unusable(row: Row, machine: Machine) -> str | None:
 
 
 def _of_the_machine(row: Row, machine: Machine) -> Iterator[str]:
-    if row.library is not None and row.library in machine.missing:
-        yield machine.missing[row.library]
+    if row.library is not None:
+        package = row.library.partition(".")[0]
+        yield from (machine.missing[name] for name in (package, row.library) if name in machine.missing)
     if row.capabilities is not None and not _within(machine.capability, row.capabilities):
         yield f"is for compute capability {_range(row.capabilities)}, this is {_said(machine.capability)}"
 

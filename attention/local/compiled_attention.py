@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from importlib import import_module
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from attention.arrays import Inputs
+from attention.merge.logsumexp import LOGSUMEXP
 from attention.partial import Partial
 from attention.visibility import Visibility
 
@@ -42,6 +43,9 @@ NONE = np.empty((1, 0), np.int64)
 
 Place = tuple[int, int]
 """Addresses of contiguous float32 out and lse."""
+
+See = Callable[[int], Visibility | None]
+"""Which query sees which of so many keys; None: all see all."""
 
 
 def covers(inputs: Inputs) -> bool:
@@ -143,30 +147,35 @@ def _run(
             between_pieces()
 
 
-class SameAgain:
-    """A call of the kernel over all keys, to be made for other tensors of its kind with any number of keys.
+class StepKernel:
+    """The kernel for decode steps of one kind, with any number of keys; no pages.
 
-    It asks nothing but whether they are of its kind, since checks and conversions cost more than a small call does.
+    It asks only whether tensors are of its kind, since checks and conversions cost more than a small call does.
     """
 
     def __init__(self, inputs: Inputs) -> None:
-        """Take the kind of checked inputs, which `covers` accepts: without visibility and pages, and not empty."""
+        """Take the kind of checked inputs, which `covers` accepts: without pages, and not empty."""
         q, k, v, spec = inputs.q, inputs.k, inputs.v, inputs.spec
-        items = _items(inputs)
+        self._items, self._bytes_per_key = _items(inputs), _bytes_per_key(inputs)
         self._kind = (q.shape, q.dtype, k.dtype, k.shape[0], k.shape[1], k.shape[3], v.shape[3])
-        self._threads = torch.get_num_threads()
-        self._most = _UNBOUNDED if items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
-        if self._threads > 1 and items > 1:
-            self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, _bytes_per_key(inputs)))
-        self._task = np.array(_task(inputs, items, (0, 0)), np.int64)
-        self._tables = (_no_rules(q.shape[2]), NONE, NONE, NONE)
+        self._threads = self._most = 0
+        self._task = np.array(_task(inputs, self._items, (0, 0)), np.int64)
+        self._plain = _no_rules(q.shape[2])
         self._bends, self._like = _bends(inputs.scale, spec.softcap, spec.alibi_slopes), LIKE[k.dtype]
         kernel = _kernel()
         self._kernel = kernel.attend_items
         self._layout, self._addresses = slice(kernel.PAGE, kernel.Q_KIND), slice(kernel.Q_AT, None)
 
-    def run(self, q: Any, k: Any, v: Any, result: Place) -> bool:
-        """Write the result to these addresses; False, and nothing done, where the tensors are of another kind."""
+    def run(self, q: Any, k: Any, v: Any, see: See | None, result: Place) -> bool:
+        """Write the result to these addresses; False, and nothing done, where the tensors are of another kind.
+
+        Args:
+            q: As the inputs have it, and k and v, with any number of keys that one thread attends in one piece.
+            k: Likewise.
+            v: Likewise.
+            see: Which query sees which of how many keys; None: all see all.
+            result: Where the partial goes.
+        """
         if not (type(q) is type(k) is type(v) is torch.Tensor and q.is_cpu and k.is_cpu and v.is_cpu):
             return False
         if k.ndim != 4 or v.ndim != 4:
@@ -177,18 +186,29 @@ class SameAgain:
             or v.shape[:3] != k.shape[:3]
             or v.dtype is not k.dtype
             or not k_strides[3] == v_strides[3] == 1
-            or n > self._most
-            or torch.get_num_threads() != self._threads
+            or n > self._most_keys()
             or q.requires_grad
             or k.requires_grad
             or v.requires_grad
         ):
             return False
+        seen = None if see is None else see(n)
+        rules, positions = (self._plain, NONE) if seen is None else (_rules(seen), seen.keys.numpy())
         task = self._task
         task[self._layout] = (n, *q.stride(), *k_strides[:3], *v_strides[:3])
         task[self._addresses] = (q.data_ptr(), k.data_ptr(), v.data_ptr(), *result)
-        self._kernel(task, (*self._tables, np.array([[0, n]])), self._bends, self._like)
+        self._kernel(task, (rules, positions, NONE, NONE, np.array([[0, n]])), self._bends, self._like)
         return True
+
+    def _most_keys(self) -> int:
+        """Up to how many keys one thread attends them in one piece."""
+        threads = torch.get_num_threads()
+        if threads != self._threads:
+            self._threads = threads
+            self._most = _UNBOUNDED if self._items > FEW_ITEMS // 2 else 2 * SEGMENT_KEYS - 1
+            if threads > 1 and self._items > 1:
+                self._most = min(self._most, (2 * BYTES_PER_THREAD - 1) // max(1, self._bytes_per_key))
+        return self._most
 
 
 _UNBOUNDED = 1 << 62
@@ -225,8 +245,10 @@ def _no_rules(q_len: int) -> NDArray[np.int64]:
 
 
 def _rules(seen: Visibility) -> NDArray[np.int64]:
-    entries = max(len(seen.low), len(seen.queries))
-    return np.stack([x.expand(entries, -1).numpy() for x in (seen.low, seen.high, seen.queries)])
+    entries, q_len = seen.queries.shape
+    rules = np.empty((3, max(len(seen.low), entries), q_len), np.int64)
+    rules[0], rules[1], rules[2] = seen.low.numpy(), seen.high.numpy(), seen.queries.numpy()
+    return rules
 
 
 @lru_cache(maxsize=256)
@@ -236,10 +258,15 @@ def _bends(scale: float, softcap: float | None, slopes: tuple[float, ...] | None
 
 def _folded(parts: Partial) -> Partial:
     """The merge of partials [segments, ...], from the first to the last; their memory is written over."""
-    from attention.kernels.cpu import bind
-
     rows = [(out.flatten(0, -2).numpy(), lse.view(-1).numpy()) for out, lse in zip(*parts, strict=True)]
-    bind(rows)({"out": rows[0][0], "lse": rows[0][1]})
+    try:
+        from attention.kernels.cpu_merge import bind
+    except ImportError:  # the compiled part is optional; without it the operator's NumPy formula runs
+        partials: list[Mapping[str, Any]] = [{"out": out, "lse": lse} for out, lse in rows]
+        merged = reduce(LOGSUMEXP.combine, partials)
+        rows[0][0][...], rows[0][1][...] = merged["out"], merged["lse"]
+    else:
+        bind(rows)({"out": rows[0][0], "lse": rows[0][1]})
     return Partial(parts.out[0], parts.lse[0])
 
 

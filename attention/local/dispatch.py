@@ -11,12 +11,22 @@ import torch
 
 from attention import gpu
 from attention.arrays import Inputs, check_inputs, check_out, empty_partial, to_caller
-from attention.gpu.where import current, on_gpu
+from attention.gpu.placement import current, on_gpu
 from attention.local.blocks import attend_blocks
 from attention.local.calls import call_of, call_of_inputs, well_formed
-from attention.local.choice import CUDNN, FLASH_3, FLASHINFER, ROWS, TORCH_CPU, Call, choose
-from attention.local.machine import machine_of
-from attention.local.rows import attend_rows, covers
+from attention.local.choice import (
+    CUDNN,
+    FLASH_3,
+    FLASHINFER,
+    FLASHINFER_BATCH,
+    FLASHINFER_LATENTS,
+    ROWS,
+    TORCH_CPU,
+    Call,
+    choose,
+)
+from attention.local.compiled_attention import attend_rows, covers
+from attention.local.local_machine import machine_of
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking
@@ -26,9 +36,12 @@ LIBRARIES = {
     FLASH_3: ("attention.local.flash", "attend"),
     CUDNN: ("attention.local.sdpa", "attend_cudnn"),
     FLASHINFER: ("attention.local.flashinfer", "attend"),
+    FLASHINFER_BATCH: ("attention.local.flashinfer", "attend_batch"),
+    FLASHINFER_LATENTS: ("attention.local.flashinfer", "attend_latents"),
     TORCH_CPU: ("attention.local.sdpa", "attend_cpu"),
 }
-"""Where the kernels of other libraries are called, each attend(q, k, v, seen, scale, result)."""
+"""Where the kernels of other libraries are called, each attend(q, k, v, seen, scale, result), with lengths=
+where the table has it take kv_lengths."""
 
 
 # The arguments are those of a public interface; the sharded functions share them.
@@ -121,8 +134,10 @@ def attend(inputs: Inputs, result: Partial, *, between: Callable[[], None] | Non
     call = call_of_inputs(inputs, exact=exact, extra=frozenset() if between is None else frozenset({"between"}))
     name = _chosen(call, inputs.q.device)
     if name in LIBRARIES:
+        given = getattr(getattr(inputs.visibility, "given", None), "kv_lengths", None)
+        lengths = {} if given is None else {"lengths": given}
         with current(inputs.q.device):
-            _library(name)(inputs.q, inputs.k, inputs.v, call.seen, inputs.scale, result)
+            _library(name)(inputs.q, inputs.k, inputs.v, call.seen, inputs.scale, result, **lengths)
     elif there:
         gpu.attend(inputs, result, between=between)
     else:
@@ -145,8 +160,9 @@ def _attend_there(
         if name in LIBRARIES:
             shape = (*q.shape[:3], v.shape[3])
             result = empty_partial(shape, q.device) if out is None else _checked_out(out, shape, q.device)
+            lengths = {} if masking.kv_lengths is None else {"lengths": masking.kv_lengths}
             with current(q.device):
-                _library(name)(q, k, v, call.seen, spec.scale_for(q.shape[3]), result)
+                _library(name)(q, k, v, call.seen, spec.scale_for(q.shape[3]), result, **lengths)
             return result if out is None else out
     return gpu.local_partial("local_attention", arrays, spec, masking, out)
 

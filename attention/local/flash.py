@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from attention.conventions import CONVENTIONS
 from attention.local.choice import FLASH_3
-from attention.local.machine import FLASH_3_MODULES, module
-from attention.normalise import write_partial
+from attention.local.conventions import CONVENTIONS
+from attention.local.local_machine import FLASH_3_MODULES, module
+from attention.local.normalise import write_partial
 from attention.partial import Partial
 
 WIDEST = 256

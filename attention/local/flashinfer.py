@@ -1,16 +1,26 @@
-"""FlashInfer: https://docs.flashinfer.ai/generated/flashinfer.prefill.single_prefill_with_kv_cache.html."""
+"""FlashInfer: one sequence, batches of sequences, and multi-head latent attention (MLA).
+
+https://docs.flashinfer.ai/api/attention.html. lse is to base 2 (cascade.cuh).
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import torch
 
-from attention.conventions import CONVENTIONS
-from attention.normalise import write_partial
+from attention.gpu.placement import capturing
+from attention.local.conventions import CONVENTIONS
+from attention.local.flashinfer_plans import planned
+from attention.local.normalise import write_partial
 from attention.partial import Partial
+from attention.visibility import told
+from topocomm import OperatorError
 
 CONVENTION = CONVENTIONS["FlashInfer"]
+PAGE_SIZE = 16
+"""Keys of a page, where entries begin at multiples of it; else 1."""
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: str, scale: float, result: Partial) -> None:
@@ -18,7 +28,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: str, scale: 
 
     Its kernel for prompts on tensor cores, which splits keys where queries are few: the same that its
     `single_decode_with_kv_cache(use_tensor_cores=True)` runs. "fa2" is asked for since its Hopper kernel does not
-    split. lse is to base 2 (cascade.cuh), causality is aligned to the bottom right.
+    split. Causality is aligned to the bottom right.
 
     Args:
         q: [1, heads, q_len, d], float16 or bfloat16.
@@ -39,3 +49,146 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: str, scale: 
         return_lse=True,
     )
     write_partial(out, lse, CONVENTION, result)
+
+
+def attend_batch(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seen: str,
+    scale: float,
+    result: Partial,
+    *,
+    lengths: Any = None,
+) -> None:
+    """Write the attention of one query per sequence of a batch, by BatchDecodeWithPagedKVCacheWrapper.
+
+    The cache is seen as pages where it lies: page i begins i pages after the first key, and an entry has the pages
+    from its own first key on.
+
+    Args:
+        q: [batch, heads, 1, d], float16 or bfloat16.
+        k: [batch, kv_heads, n, d]; entries are whole rows of keys apart.
+        v: [batch, kv_heads, n, d], of k's strides.
+        seen: "all", as it is for one query.
+        scale: Factor on q.k.
+        result: Float32 tensors to write; out has the rounding of q's dtype.
+        lengths: Integers [batch] from 1 to n in host memory: what lies beyond them is not read. None: n each.
+    """
+    assert seen == "all"
+    batch, heads, _, d = q.shape
+    counts = _counts(lengths, batch, k.shape[2], k.device)
+    apart = k.stride(0) // k.stride(2) if batch > 1 else 0
+    size = PAGE_SIZE if _fits(k, v, apart, max(counts)) else 1
+    n_pages = (apart * (batch - 1) + max(counts) + size - 1) // size
+    sizes = heads, k.shape[1], d, size
+
+    def make(workspace: torch.Tensor) -> Any:
+        wrapper = import_module("flashinfer.decode").BatchDecodeWithPagedKVCacheWrapper
+        return wrapper(workspace, "HND", use_tensor_cores=True, backend="fa2")
+
+    def plan(wrapper: Any) -> None:
+        held = torch.tensor([-(-count // size) for count in counts], dtype=torch.int32)
+        last = torch.tensor([(count - 1) % size + 1 for count in counts], dtype=torch.int32)
+        indices = _page_indices(held, apart // size, k.device)
+        wrapper.plan(_starts(held), indices, last, *sizes, q_data_type=q.dtype, kv_data_type=k.dtype, sm_scale=scale)
+
+    key = (tuple(counts), apart, *sizes, q.dtype, scale)
+    wrapper = planned("decode", q.device, key, make, plan)
+    out, lse = wrapper.run(q[:, :, 0], (_pages(k, n_pages, size), _pages(v, n_pages, size)), return_lse=True)
+    _write_rows(out, lse, result)
+
+
+def attend_latents(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    seen: str,
+    scale: float,
+    result: Partial,
+    *,
+    lengths: Any = None,
+) -> None:
+    """Write the attention of one query per sequence over latents, by BatchMLAPagedAttentionWrapper.
+
+    Every entry is one page: its kernel splits keys anywhere.
+
+    Args:
+        q: [batch, heads, 1, 576], float16 or bfloat16: 512 items for the latents, 64 rotary ones.
+        k: [batch, 1, n, 576].
+        v: [batch, 1, n, 512], the first columns of k.
+        seen: "all", as it is for one query.
+        scale: Factor on q.k.
+        result: Float32 tensors to write; out has the rounding of q's dtype.
+        lengths: Integers [batch] from 1 to n in host memory. None: n each.
+    """
+    assert seen == "all"
+    batch, heads, _, d = q.shape
+    n, latent = k.shape[2], v.shape[3]
+    counts = _counts(lengths, batch, n, k.device)
+
+    def make(workspace: torch.Tensor) -> Any:
+        return import_module("flashinfer.mla").BatchMLAPagedAttentionWrapper(workspace, backend="auto")
+
+    def plan(wrapper: Any) -> None:
+        entries = torch.arange(batch + 1, dtype=torch.int32)
+        kv_lens = torch.tensor(counts, dtype=torch.int32)
+        sizes = heads, latent, d - latent, n
+        wrapper.plan(entries, entries, entries[:batch], kv_lens, *sizes, False, scale, q.dtype, k.dtype)
+
+    key = (tuple(counts), heads, latent, d, n, q.dtype, scale)
+    wrapper = planned("latents", q.device, key, make, plan)
+    rows = q[:, :, 0]
+    out, lse = wrapper.run(
+        rows[..., :latent], rows[..., latent:], k[:, 0, :, :latent], k[:, 0, :, latent:], return_lse=True
+    )
+    _write_rows(out, lse, result)
+
+
+def _counts(lengths: Any, batch: int, n: int, device: torch.device) -> list[int]:
+    """Keys of every entry."""
+    if lengths is None:
+        return [n] * batch
+    if capturing(device):
+        raise OperatorError(
+            "local_attention: kv_lengths is in host memory while a CUDA graph is captured, which would keep its "
+            f"values; give it as a tensor on {device}, in the call before the capture too"
+        )
+    return [int(count) for count in told(lengths).tolist()]
+
+
+def _starts(counts: torch.Tensor) -> torch.Tensor:
+    """Where each entry's begin, and where the last one's end: int32 [batch + 1]."""
+    return torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(torch.int32)
+
+
+def _page_indices(held: torch.Tensor, apart: int, device: torch.device) -> torch.Tensor:
+    """The pages of all entries, int32; made on the device, since a copy of so many could wait for it."""
+    total = int(held.sum())
+    ahead = (torch.arange(len(held)) * apart - _starts(held)[:-1]).to(device, non_blocking=True)
+    shifts = torch.repeat_interleave(ahead, held.to(device, non_blocking=True), output_size=total)
+    return (torch.arange(total, device=device) + shifts).to(torch.int32)
+
+
+def _fits(k: torch.Tensor, v: torch.Tensor, apart: int, most: int) -> bool:
+    """Whether entries begin at pages of `PAGE_SIZE`, and the last page of the last one lies in the storage."""
+    beyond = -most % PAGE_SIZE
+    return apart % PAGE_SIZE == 0 and all(
+        x.storage_offset()
+        + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+        + (most - x.shape[2] + beyond) * x.stride(2)
+        < x.untyped_storage().nbytes() // x.element_size()
+        for x in (k, v)
+    )
+
+
+def _pages(x: torch.Tensor, n_pages: int, size: int) -> torch.Tensor:
+    """The rows of [batch, heads, n, d] as pages [pages, heads, page size, d] in the same memory."""
+    _, heads, _, d = x.shape
+    step = x.stride(2)
+    return x.as_strided((n_pages, heads, size, d), (size * step, x.stride(1), step, 1))
+
+
+def _write_rows(out: torch.Tensor, lse: torch.Tensor, result: Partial) -> None:
+    """Write out [batch, heads, d] and lse [batch, heads]: to the convention, entries are the queries of one batch."""
+    write_partial(out, lse, CONVENTION, Partial(result.out.transpose(0, 2), result.lse.transpose(0, 2)))

@@ -20,6 +20,11 @@ FLASH_3_MODULES = ("flash_attn_interface", "flash_attn_3.flash_attn_interface")
 FLASH_3_CALL = ("flash_attn_func", ("softmax_scale", "causal", "qv", "num_splits", "return_attn_probs"))
 """What is called, and with what: return_attn_probs came in September 2025, before lse was always returned."""
 FLASHINFER_CALL = ("single_prefill_with_kv_cache", ("causal", "kv_layout", "sm_scale", "backend", "return_lse"))
+FLASHINFER_WRAPPERS = {
+    "flashinfer.decode": ("BatchDecodeWithPagedKVCacheWrapper", ("kv_layout", "use_tensor_cores", "backend")),
+    "flashinfer.mla": ("BatchMLAPagedAttentionWrapper", ("backend",)),
+}
+"""By module: what batches and latents need, and with what it is made."""
 MODULES = {"flashinfer": ("flashinfer",), "triton": ("triton",), "numba": ("numba",)}
 
 
@@ -53,6 +58,8 @@ def machine_of(device: torch.device, *, gpu: bool) -> Machine:
     faults = {"flash_attn_interface": None if flash3 is None else fault_of(flash3, *FLASH_3_CALL)}
     if "flashinfer" not in missing:
         faults["flashinfer"] = fault_of("flashinfer", *FLASHINFER_CALL) or _cannot_compile()
+        if faults["flashinfer"] is None:
+            faults |= {name: fault_of(name, *made) for name, made in FLASHINFER_WRAPPERS.items()}
     missing |= {name: fault for name, fault in faults.items() if fault is not None}
     return Machine("cuda", properties.name, (properties.major, properties.minor), missing)
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from attention.conventions import Convention
+from attention.local.conventions import Convention
 from attention.partial import Partial
 from topocomm import OperatorError
 

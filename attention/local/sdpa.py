@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from attention.conventions import CONVENTIONS
-from attention.merging import merge_states
-from attention.normalise import write_partial
+from attention.local.conventions import CONVENTIONS
+from attention.local.normalise import write_partial
+from attention.merge.merge_states import merge_states
 from attention.partial import Partial
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], tuple[torch.Tensor, torch.Tensor]]

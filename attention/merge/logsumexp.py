@@ -19,7 +19,7 @@ import numpy as np
 from topocomm import Field, Kernel, Operator, TritonCombine
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from topocomm import Layout
 
@@ -29,7 +29,7 @@ LSE = "lse"
 
 def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(left[LSE], np.ndarray):
-        from attention.merge_tensors import combine_tensors
+        from attention.merge.logsumexp_tensors import combine_tensors
 
         return combine_tensors(left, right)
     left_empty, right_empty = left[LSE] == -np.inf, right[LSE] == -np.inf
@@ -52,15 +52,10 @@ def _combine(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any
 @cache
 def _fused() -> Kernel | None:
     try:
-        from attention.kernels.cpu import COMPILED, VERSION, bind
-    except ImportError:  # numba is optional; without it `combine` runs
+        from attention.kernels.cpu_merge import COMPILED, VERSION
+    except ImportError:  # the compiled part is optional; without it `combine` runs
         return None
-
-    def bind_layout(layout: Layout, buffer: Any, rows: int, offsets: Sequence[int]) -> Any:
-        chunks = [layout.views(buffer, offset, rows) for offset in offsets]
-        return bind([(chunk[OUT], chunk[LSE]) for chunk in chunks])
-
-    return Kernel(VERSION, bind_layout, COMPILED)
+    return Kernel(VERSION, compiled=COMPILED)
 
 
 def _kernel(layout: Layout) -> Kernel | None:
@@ -68,7 +63,7 @@ def _kernel(layout: Layout) -> Kernel | None:
 
 
 def _triton(layout: Layout) -> TritonCombine:
-    from attention.kernels.gpu_merge import merge
+    from attention.gpu.merge.gpu_merge import merge
 
     return TritonCombine("triton.logsumexp/1", merge)
 

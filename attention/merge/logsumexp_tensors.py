@@ -1,4 +1,4 @@
-"""The merge of partials on torch tensors, wherever these are: step by step as `merge.py` has it for NumPy arrays."""
+"""The merge of partials on torch tensors, wherever these are: step by step as `logsumexp.py` has it for arrays."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """merge_states: the merge of partials as a torch operation, for eager code, torch.compile and autograd.
 
-It is the left fold of `attention.merge.LOGSUMEXP`: on the CPU bit for bit, by the same kernels, and on GPUs by one
+It is the left fold of `attention.LOGSUMEXP`: on the CPU bit for bit, by the same kernels, and on GPUs by one
 kernel that rounds alike.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from attention.merge import LOGSUMEXP, LSE, OUT
+from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT
 from attention.partial import Partial
 from topocomm import OperatorError
 
@@ -135,8 +135,8 @@ _merge.register_autograd(_gradients, setup_context=_save)
 @cache
 def _bind() -> Any:
     try:
-        from attention.kernels.cpu import bind
-    except ImportError:  # numba is optional; without it the operator's NumPy formula runs
+        from attention.kernels.cpu_merge import bind
+    except ImportError:  # the compiled part is optional; without it the operator's NumPy formula runs
         return None
     return bind
 
@@ -146,7 +146,7 @@ def _gpu_fold(device_type: str, dim: int) -> GpuFold | None:
     if device_type != "cuda":
         return None
     try:
-        from attention.kernels.gpu_states import MOST_DIM, merge_on_device
+        from attention.gpu.merge.gpu_states import MOST_DIM, merge_on_device
     except ImportError:  # triton is optional; without it the formula runs
         return None
     return merge_on_device if dim <= MOST_DIM else None
@@ -184,7 +184,7 @@ def _fold_by_formula(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tupl
 def _combine(
     left_out: torch.Tensor, left_lse: torch.Tensor, right_out: torch.Tensor, right_lse: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`attention.merge._combine` in torch: the same formula, rounded at the same places."""
+    """`attention.merge.logsumexp._combine` in torch: the same formula, rounded at the same places."""
     left_empty, right_empty = left_lse == -math.inf, right_lse == -math.inf
     left, right = left_lse.double(), right_lse.double()
     lighter = (-(left - right).abs()).exp()

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from attention.arrays import Inputs
-from attention.gpu.where import on_gpu
-from attention.merge import LOGSUMEXP
+from attention.gpu.placement import on_gpu
+from attention.merge.logsumexp import LOGSUMEXP
 from attention.partial import Partial
 from topocomm import Layout
 

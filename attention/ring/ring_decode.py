@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from attention.agreeing import agree_once
 from attention.arrays import DTYPES, Inputs
-from attention.communicators import state_of, turns_of
-from attention.gpu.loading import load_once
+from attention.decode.agreement import agree_once
+from attention.decode.communicators import state_of, turns_of
+from attention.decode.sharded import Options, ShardedCall
+from attention.gpu.loading import Folds, load_once
+from attention.gpu.placement import capturing, on_gpu
 from attention.gpu.ring_memory import PartialsThere, Slots
-from attention.gpu.where import capturing, on_gpu
-from attention.local.cpu import attend
-from attention.ring_buffers import Partials, Scratch, Shard
-from attention.sharded import Options, ShardedCall
+from attention.local.dispatch import attend
+from attention.ring.ring_buffers import Partials, Scratch, Shard
 from attention.spec import Spec
 from attention.visibility import Masking, Visibility
 from topocomm import Communicator, MismatchError, OperatorError
@@ -69,7 +69,7 @@ def ring_decode(  # noqa: PLR0913
     options = Options(spec, masking, return_lse, out)
     call = ShardedCall.begin("ring_decode", q, (k_shard, v_shard), comm, options)
     agree_once("ring_decode", call)
-    load_once("ring_decode", call, folds=call.comm.size)
+    load_once("ring_decode", call, moved=True, folds=Folds(call.comm.size, torch.float32))
     state = state_of(call.comm)
     if "ring" not in state:
         state["ring"] = _Ring(call.comm)

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from attention.arrays import DTYPES, Inputs
-from attention.gpu.where import on_gpu, on_host
+from attention.gpu.placement import on_gpu, on_host
 from attention.spec import Spec
 from attention.visibility import Visibility
 from topocomm import Communicator, MismatchError, OperatorError

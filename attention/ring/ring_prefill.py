@@ -14,10 +14,10 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from attention.arrays import Inputs, as_tensor, check_inputs, to_caller
-from attention.communicators import as_communicator, state_of
+from attention.decode.communicators import as_communicator, state_of
 from attention.partial import Partial
-from attention.ring_layout import Parts, agree_on_parts
-from attention.ring_trips import Trips
+from attention.ring.ring_layout import Parts, agree_on_parts
+from attention.ring.ring_trips import Trips
 from attention.spec import Spec
 from attention.visibility import Masking
 from topocomm import OperatorError

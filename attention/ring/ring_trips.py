@@ -10,15 +10,15 @@ import torch
 
 from attention import gpu
 from attention.arrays import Inputs
-from attention.backward import backward_block
-from attention.communicators import turns_of
+from attention.decode.communicators import turns_of
 from attention.gpu.loading import load_together
+from attention.gpu.placement import on_gpu
 from attention.gpu.ring_memory import Slots
-from attention.gpu.where import on_gpu
-from attention.local.cpu import attend
+from attention.local.dispatch import attend
 from attention.partial import Partial, add_sinks
-from attention.ring_buffers import Running, Scratch, Shard
-from attention.ring_layout import Parts
+from attention.ring.backward import backward_block
+from attention.ring.ring_buffers import Running, Scratch, Shard
+from attention.ring.ring_layout import Parts
 from attention.visibility import Visibility
 from topocomm import Communicator
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from topocomm.bench.libraries import MpiLibrary
 from topocomm.bench.method import Arrays, Call, Library
 from topocomm.bench.problem import ROOT, Fields, Problem
-from topocomm.execute.staged_lane import aligned_buffer
+from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.operators.builtin import BAND, BOR, BXOR, MAX, MIN, PROD, SUM
-from topocomm.operators.operator import ALIGNMENT_BYTES, Operator
+from topocomm.operators.layout import ALIGNMENT_BYTES
+from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING
 
 LIBRARY_OPERATORS = (SUM, PROD, MAX, MIN, BAND, BOR, BXOR)

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.bench.problem import Fields, Problem
-from topocomm.bench.ways import way_of
-from topocomm.execute.bootstrap import run_local
+from topocomm.bench.report.ways import way_of
 from topocomm.execute.communicator import Communicator
+from topocomm.execute.start import run_local
 from topocomm.planning.plan import Plan
 
 REPETITIONS = 10
@@ -86,7 +86,7 @@ def prove_order_any(comm: Communicator, problem: Problem) -> Outcome:
     x = problem.given(problem.value(comm.rank))
     with_messages = comm.split(0, comm.rank)
     assert with_messages is not None
-    with_messages.transport.hosts = tuple(range(comm.size))  # as if every rank were a host of its own
+    with_messages.session.transport.hosts = tuple(range(comm.size))  # as if every rank were a host of its own
     call = comm.prepare("allreduce", like=x, operator=problem.operator)
     reference = _of_rank_0(comm, problem, _fields(problem, call(x)))
     outcome = _compare(comm, reference, "any", problem, _trials(comm, with_messages, problem, call.plan))
@@ -121,7 +121,7 @@ def _trials(comm: Communicator, with_messages: Communicator, problem: Problem, p
         for _ in range(2):
             yield way_of(call), _fields(problem, call(x))
         call.free()
-    if comm.rank == 0 and not comm.transport.in_process:
+    if comm.rank == 0 and not comm.session.transport.in_process:
 
         def on_thread(other: Communicator) -> Fields:
             value = problem.given(problem.value(other.rank))
@@ -138,7 +138,7 @@ def _canonical_trials(comm: Communicator, problem: Problem, shards: int) -> Iter
         own = (edge[comm.rank], edge[comm.rank + 1])
         x = problem.given(_stacked(problem, *own))
         made = comm.allreduce(x, problem.operator, order="canonical", shards=own)
-        yield f"{comm.size} ranks by {comm.transport.name}, shards {edge}", _fields(problem, made)
+        yield f"{comm.size} ranks by {comm.session.transport.name}, shards {edge}", _fields(problem, made)
     if comm.rank > 0:
         return
     for ranks in EMULATED_RANKS:

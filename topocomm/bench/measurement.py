@@ -12,7 +12,7 @@ from topocomm.bench.libraries import MpiLibrary, TorchLibrary
 from topocomm.bench.method import Library, Method
 from topocomm.bench.on_devices import NativeCollective, OnDevices, common_device
 from topocomm.bench.problem import Problem, make_problem
-from topocomm.bench.registered import find_module, registered_exact, registered_methods, with_values
+from topocomm.bench.registered_alternatives import find_module, registered_exact, registered_methods, with_values
 from topocomm.bench.row import Row, measure_problem
 from topocomm.bench.timing import Pace
 from topocomm.execute.communicator import Communicator
@@ -81,9 +81,9 @@ def measure_all(comm: Communicator, wanted: Wanted) -> Iterator[list[Row]]:
 
 def open_library(comm: Communicator) -> Library | None:
     """The library that the ranks were started with; collective."""
-    if comm.transport.name == "mpi" and comm.size > 1:
+    if comm.session.transport.name == "mpi" and comm.size > 1:
         mpi: Any = sys.modules["mpi4py.MPI"]
         return MpiLibrary(mpi.COMM_WORLD)
-    if comm.transport.name == "torch":
+    if comm.session.transport.name == "torch":
         return TorchLibrary()
     return None

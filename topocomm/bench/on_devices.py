@@ -11,12 +11,12 @@ import numpy as np
 from topocomm.bench.method import Arrays
 from topocomm.bench.problem import ROOT, Fields, Problem
 from topocomm.errors import DeadlineError, OperatorError
-from topocomm.execute import device as devices
+from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.device import Device
-from topocomm.execute.device_call import DeviceCall
-from topocomm.execute.device_values import Tensors
-from topocomm.execute.executor import PreparedCall
+from topocomm.execute.device import device_library as devices
+from topocomm.execute.device.device_call import DeviceCall
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_values import Tensors
 from topocomm.operators.operator import Operator
 from topocomm.operators.tensors import as_array, torch_dtype
 from topocomm.planning.collectives import CARRYING
@@ -62,7 +62,7 @@ class DeviceMethod:
             end = self._device.event()
             end.record(self._device.stream())
         self._comm.synchronize()
-        until_s = time.monotonic() + self._comm.settings.timeout_s
+        until_s = time.monotonic() + self._comm.session.settings.timeout_s
         while not end.query():
             if time.monotonic() > until_s:
                 raise DeadlineError(f"rank {self._comm.rank}: {self._device.place} is not through with its stream")
@@ -171,7 +171,7 @@ class NativeCollective(DeviceMethod):
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
         """As `Method.prepare`; False where the library of our wire lacks the collective, the operator or the dtype."""
-        problem, way = self._problem, self._comm.way
+        problem, way = self._problem, self._comm.session.way
         if way is None or way.wire is None or len(x) != 1 or problem.collective not in CALLS:
             return False
         (dtype,) = (array.dtype.name for array in x.values())

@@ -8,8 +8,8 @@ from typing import Any
 
 from topocomm.bench.method import Arrays
 from topocomm.bench.problem import ROOT, WITH_ROOT, Fields, Problem
+from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.executor import PreparedCall
 from topocomm.planning.collectives import CARRYING
 
 PLAIN = "topocomm"

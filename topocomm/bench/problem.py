@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
-from topocomm.execute.carrier import carrier
+from topocomm.execute.calls.copy_operator import carrier
 from topocomm.operators.dtypes import kind
-from topocomm.operators.operator import BoundField, Layout, Operator
+from topocomm.operators.layout import BoundField, Layout
+from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING, IN_PARTS
 
 Fields = dict[str, NDArray[Any]]

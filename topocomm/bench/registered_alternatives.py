@@ -15,8 +15,8 @@ from dataclasses import replace
 from importlib.metadata import entry_points
 from typing import Any
 
-from topocomm.bench.check import Exact
 from topocomm.bench.method import Library, Method
+from topocomm.bench.result_check import Exact
 from topocomm.errors import OperatorError
 from topocomm.operators.operator import Operator
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topocomm.bench.bandwidth import bus_factor, gb_per_s
-from topocomm.bench.check import Exact, count_wrong, expected
 from topocomm.bench.method import Method
 from topocomm.bench.on_devices import DeviceMethod, OnDevices
 from topocomm.bench.ours import PLAIN, PREPARED, Ours
 from topocomm.bench.problem import Fields, Problem
+from topocomm.bench.report.bandwidth import bus_factor, gb_per_s
+from topocomm.bench.report.ways import way_of
+from topocomm.bench.result_check import Exact, count_wrong, expected
 from topocomm.bench.timing import Pace, Timed, Times, measure
-from topocomm.bench.ways import way_of
 from topocomm.execute.communicator import Communicator
 from topocomm.operators.builtin import SUM
 from topocomm.planning.plan import Plan

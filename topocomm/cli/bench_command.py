@@ -13,17 +13,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 from topocomm.bench.bits import PROOFS, Outcome
-from topocomm.bench.document import dump_csv, dump_json
-from topocomm.bench.facts import Facts, gather_facts, kernel_words
+from topocomm.bench.measurement import Wanted, explain, measure_all
+from topocomm.bench.report.document import dump_csv, dump_json
+from topocomm.bench.report.facts import Facts, gather_facts, kernel_words
+from topocomm.bench.report.table import Table
 from topocomm.bench.row import Row
-from topocomm.bench.session import Wanted, explain, measure_all
-from topocomm.bench.table import Table
 from topocomm.bench.timing import Pace
-from topocomm.cli.job import launched_as, run_on_ranks, speaks
+from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
 from topocomm.cli.sizes import parse_sizes
 from topocomm.errors import PlanError, TopocommError
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.cuda_environment import prepare_for_threads
+from topocomm.execute.setup.cuda_environment import prepare_for_threads
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
 

@@ -6,9 +6,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from topocomm.execute.bootstrap import run_local
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.launch import init
+from topocomm.execute.start import init, run_local
 from topocomm.topology.model import Topology
 
 LAUNCHERS = (

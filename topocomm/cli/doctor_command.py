@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from topocomm.cli.job import join, launched_as, speaks
+from topocomm.cli.command_ranks import join, launched_as, speaks
 from topocomm.cli.sources import add_sources, read_sources
 from topocomm.doctor.anonymous import anonymous
-from topocomm.doctor.checks import check_machine
+from topocomm.doctor.checks.machine_checks import check_machine
 from topocomm.doctor.examine import Examined, can_join, check_alone, check_process, check_ranks, library_name
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.registered import Section, registered_sections
+from topocomm.doctor.registered_checks import Section, registered_sections
 from topocomm.doctor.report import Here, findings_text, report_text, section_text, ways_section
 from topocomm.errors import TopocommError
 from topocomm.topology.model import Topology

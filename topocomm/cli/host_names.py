@@ -33,7 +33,7 @@ def take_host_names(args: argparse.Namespace) -> list[str] | None:
     path, args.hosts = args.hosts, None
     names = read_host_names(path)
     if args.system is not None:
-        from topocomm.topology.catalog import catalog
+        from topocomm.topology.catalog.systems import catalog
 
         each = len(catalog(args.system).hosts)
         if len(names) % each:

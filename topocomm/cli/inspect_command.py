@@ -8,13 +8,13 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import PurePath
 
-from topocomm.cli.job import join, launched_as, speaks
+from topocomm.cli.command_ranks import join, launched_as, speaks
 from topocomm.cli.output import write_result
 from topocomm.cli.sources import add_sources, read_job, read_sources, source_words
 from topocomm.errors import TopologyError
-from topocomm.execute.bootstrap import run_local
+from topocomm.execute.start import run_local
 from topocomm.topology.draw import measured
-from topocomm.topology.draw.text import render, to_ascii
+from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
 
 FORMATS = {
@@ -29,13 +29,13 @@ FORMATS = {
 }
 """Name and one line of help of every format."""
 RENDERERS = {
-    "json": ("readers.topology_json", "dumps"),
-    "matrix": ("draw.matrix", "render"),
+    "json": ("readers.plain.topology_json", "dumps"),
+    "matrix": ("draw.code_matrix_text", "render"),
     "dot": ("draw.dot", "render"),
-    "svg": ("draw.machine_svg", "render"),
+    "svg": ("draw.svg.machine_svg", "render"),
     "html": ("draw.html_page", "render"),
-    "nccl-xml": ("draw.nccl_xml", "render"),
-    "env": ("draw.environment", "render"),
+    "nccl-xml": ("export.nccl_xml_writer", "render"),
+    "env": ("export.environment", "render"),
 }
 """Module and function of each format but text."""
 
@@ -106,7 +106,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _topology(args: argparse.Namespace) -> Topology:
     if args.invent_bus_ids:
-        from topocomm.topology.catalog_simulated import simulated
+        from topocomm.topology.catalog.simulated_systems import simulated
 
         return simulated(args.system)
     return _measured(args) if args.measure else read_job(args)
@@ -114,7 +114,7 @@ def _topology(args: argparse.Namespace) -> Topology:
 
 def _measured(args: argparse.Namespace) -> Topology:
     """The job's topology with measured figures; without a launcher that of threads, one on each endpoint."""
-    from topocomm.execute.ping_pong import measure
+    from topocomm.execute.measure.ping_pong import measure
 
     if launched_as() is None:
         here = read_sources(args)
@@ -133,7 +133,7 @@ def _renderer(args: argparse.Namespace) -> Callable[[Topology], str]:
 
 
 def _comparison(args: argparse.Namespace, topology: Topology) -> str:
-    from topocomm.topology.draw import compare
+    from topocomm.topology.draw import topology_diff as compare
     from topocomm.topology.recognise import load
 
     other = load(args.compare)

@@ -1,7 +1,8 @@
 """`topocomm COMMAND ...`: finds the command, runs it, and turns errors into one line and an exit status.
 
-Exit status: 0 done, 1 the work failed, 2 bad usage or bad input. A command is a module of this package with
-`add_parser(subparsers)` and `run(args) -> int`; only the chosen one is imported, so that each starts fast.
+Exit status: 0 done, 1 the work failed, 2 bad usage or bad input. A command NAME is the module
+NAME_command of this package, with `add_parser(subparsers)` and `run(args) -> int`; only the chosen one is imported, so
+that each starts fast.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from topocomm.cli.job import speaks
+from topocomm.cli.command_ranks import speaks
 from topocomm.errors import TopocommError
 
 COMMANDS = {
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = None
     for name, summary in COMMANDS.items():
         if words[:1] == [name]:
-            module = importlib.import_module(f"topocomm.cli.{name}")
+            module = importlib.import_module(f"topocomm.cli.{name}_command")
             module.add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=summary)

@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from topocomm.cli.command_ranks import speaks
 from topocomm.cli.host_names import check_host_names, take_host_names
-from topocomm.cli.job import speaks
 from topocomm.cli.output import write_result
 from topocomm.cli.ranks import parse_ranks
 from topocomm.cli.sizes import parse_bytes
@@ -15,10 +15,10 @@ from topocomm.cli.sources import add_sources, read_job
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.formats.rank_order import devicemesh, map_by
+from topocomm.planning.formats.rank_order_formats import devicemesh, map_by
 from topocomm.planning.formats.rankfile import rankfile
-from topocomm.planning.order import best_order
 from topocomm.planning.plan import OBJECTIVES
+from topocomm.planning.report.rank_order import best_order
 
 FORMATS = ("rankfile", "map-by", "devicemesh")
 

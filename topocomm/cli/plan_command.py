@@ -12,28 +12,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from topocomm.cli.job import speaks
+from topocomm.cli.command_ranks import speaks
 from topocomm.cli.output import write_result
 from topocomm.cli.ranks import parse_ranks
 from topocomm.cli.sizes import parse_bytes, parse_sizes
 from topocomm.cli.sources import add_sources, read_job
 from topocomm.errors import OperatorError, PlanError
 from topocomm.operators.find import find_operator
-from topocomm.operators.operator import ALIGNMENT_BYTES, Operator
-from topocomm.planning.check_certificate import check_certificate
+from topocomm.operators.layout import ALIGNMENT_BYTES
+from topocomm.operators.operator import Operator
+from topocomm.planning.certificate_checker.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
-from topocomm.planning.compare import defect, ranked
-from topocomm.planning.crossover import Size, crossover_document, crossover_text
 from topocomm.planning.formats.msccl_runtimes import RUNTIMES
-from topocomm.planning.in_network import in_network_notes
-from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
-from topocomm.planning.plan_text import plan_text
 from topocomm.planning.planner import plan
+from topocomm.planning.program.scratch import scratch_bytes
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.report.crossover import Size, crossover_document, crossover_text
+from topocomm.planning.report.in_network_advice import in_network_notes
+from topocomm.planning.report.plan_comparison import defect, ranked
+from topocomm.planning.report.plan_text import plan_text
 from topocomm.planning.request import Limits
-from topocomm.planning.scratch import scratch_bytes
-from topocomm.planning.verify import verify
-from topocomm.topology.degrade import without
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.topology.merge.degradation import without
 from topocomm.topology.model import Topology
 
 FORMATS = ("text", "json", "msccl-xml", "mscclpp-json", "svg")
@@ -165,7 +166,7 @@ def _written(form: str, plan: Plan, topology: Topology, runtime: str | None) -> 
 
         return mscclpp_json(plan, topology) + "\n"
     if form == "svg":
-        from topocomm.planning.formats.plan_svg import dumps as plan_svg
+        from topocomm.planning.report.plan_svg import dumps as plan_svg
 
         return plan_svg(plan, topology)
     from topocomm.planning.formats.plan_json import dumps as plan_json
@@ -190,7 +191,7 @@ def _crossover(args: argparse.Namespace, topology: Topology) -> str:
     if args.format == "json":
         return json.dumps(crossover_document(sizes, topology.name)) + "\n"
     if args.format == "svg":
-        from topocomm.planning.formats.crossover_svg import dumps as crossover_svg
+        from topocomm.planning.report.crossover_svg import dumps as crossover_svg
 
         return crossover_svg(sizes, topology.name)
     return crossover_text(sizes, topology.name) + "\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from topocomm.cli.command_ranks import join, launched_as
 from topocomm.cli.host_names import count_or_file
-from topocomm.cli.job import join, launched_as
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Topology
 
@@ -50,12 +50,12 @@ def read_sources(args: argparse.Namespace) -> Topology:
     if args.hosts is not None and args.system is None:
         raise TopologyError("--hosts goes with --system NAME only: files and this machine are the hosts they are")
     if args.system is not None:
-        from topocomm.topology.catalog import catalog
+        from topocomm.topology.catalog.systems import catalog
 
         return catalog(args.system, hosts=1 if args.hosts is None else args.hosts)
     if args.input:
         return _from_files(args.input)
-    from topocomm.topology.discover import discover
+    from topocomm.topology.discovery.local_host import discover
 
     return discover()
 
@@ -71,9 +71,9 @@ def read_job(args: argparse.Namespace) -> Topology:
 
 def _from_files(paths: list[str]) -> Topology:
     """One machine or several hosts, and the switches between these where a file names them."""
-    from topocomm.topology import fabric
-    from topocomm.topology.combine import combine, same_host
-    from topocomm.topology.merge import merge_hosts
+    from topocomm.topology.merge.captures import combine, same_host
+    from topocomm.topology.merge.cluster import merge_hosts
+    from topocomm.topology.network import switches as fabric
     from topocomm.topology.recognise import load_text, read
 
     texts = [(path, load_text(path)) for path in paths]

@@ -12,8 +12,8 @@ from functools import cached_property
 from pathlib import PurePath
 
 from topocomm.doctor.finding import Environment
-from topocomm.topology.host_tree import LEVELS
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.inference.host_tree import LEVELS
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Link, Pair, Topology
 
 OF_WHAT = (

@@ -7,24 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from topocomm.doctor.checks import check_here, check_parts
-from topocomm.doctor.cuda import check_cuda
-from topocomm.doctor.finding import Environment, Finding, installed, usable_cores
-from topocomm.doctor.job import Started, check_local_ranks
-from topocomm.doctor.launch import Placed, check_cores, check_faults, check_launcher, check_world
-from topocomm.doctor.libraries import (
+from topocomm.doctor.checks.cuda_checks import check_cuda
+from topocomm.doctor.checks.job_checks import Started, check_local_ranks
+from topocomm.doctor.checks.launch_checks import Placed, check_cores, check_faults, check_launcher, check_world
+from topocomm.doctor.checks.library_checks import (
     check_kernels,
     check_mpi4py,
+    check_native,
     check_numba,
     check_numpy,
     check_optional,
     check_python,
     check_triton,
 )
-from topocomm.doctor.machine import check_clock, check_settings, check_topology, check_visible_gpus
-from topocomm.doctor.memory import check_dev_shm, check_process_watch, check_shared_memory
-from topocomm.doctor.mpi_library import ask_mpi_library
-from topocomm.doctor.transport import check_transport, check_transport_alone, ways_by_size, ways_text
+from topocomm.doctor.checks.machine_checks import check_here, check_parts
+from topocomm.doctor.checks.memory_checks import check_dev_shm, check_process_watch, check_shared_memory
+from topocomm.doctor.checks.mpi_library import ask_mpi_library
+from topocomm.doctor.checks.system_checks import check_clock, check_settings, check_topology, check_visible_gpus
+from topocomm.doctor.checks.transport_checks import check_transport, check_transport_alone, ways_by_size, ways_text
+from topocomm.doctor.finding import Environment, Finding, installed, usable_cores
 from topocomm.doctor.union import gather_json, union
 from topocomm.errors import TopocommError
 from topocomm.execute.communicator import Communicator
@@ -71,6 +72,7 @@ def check_process(
     return [
         check_python(),
         check_numpy(),
+        check_native(),
         check_numba(environment),
         *([] if kernels is None else [kernels]),
         check_mpi4py(by_mpi, library=mpi_library),
@@ -106,7 +108,7 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
     everything += check_parts(comm.topology)
     everything.append(check_world(launched, comm.size))
     everything += check_local_ranks([Started(name, local) for name, _, local in told])
-    library = library_name() if comm.transport.name == "mpi" else None
+    library = library_name() if comm.session.transport.name == "mpi" else None
     for name, ranks in placed.items():
         host_findings = check_cores(ranks, library)
         several = len(placed) > 1
@@ -145,4 +147,4 @@ def _fine(findings: Sequence[Finding], check: str) -> bool:
 
 def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool:
     """Whether failures are told: MPI must be started so, and `mpirun --with-ft ulfm` sets this variable."""
-    return comm.transport.name != "mpi" or environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")
+    return comm.session.transport.name != "mpi" or environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")

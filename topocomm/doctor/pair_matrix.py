@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topocomm.doctor.hosts import Host, hosts_of
+from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
 

@@ -8,12 +8,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from topocomm.bench.facts import processor, versions
+from topocomm.bench.report.facts import processor, versions
 from topocomm.doctor.anonymous import OF_WHAT, Anonymous
 from topocomm.doctor.finding import Environment, Finding
 from topocomm.doctor.pair_matrix import pair_matrices
-from topocomm.doctor.registered import Section
-from topocomm.topology.draw.text import render, to_ascii
+from topocomm.doctor.registered_checks import Section
+from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
 
 WIDTH = 98

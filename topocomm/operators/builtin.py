@@ -1,10 +1,10 @@
 """The built-in operators, each from the module of its kind."""
 
-from topocomm.operators.affine import AFFINE, AFFINE_MATRIX
-from topocomm.operators.arithmetic import BAND, BOR, BXOR, PROD, SUM, VALUE
-from topocomm.operators.extremes import ARGMAX, ARGMIN, MAX, MIN
-from topocomm.operators.statistics import LOGADDEXP, WELFORD
-from topocomm.operators.topk import TOPK, topk_value
+from topocomm.operators.builtins.affine import AFFINE, AFFINE_MATRIX
+from topocomm.operators.builtins.arithmetic import BAND, BOR, BXOR, PROD, SUM, VALUE
+from topocomm.operators.builtins.extremes import ARGMAX, ARGMIN, MAX, MIN
+from topocomm.operators.builtins.statistics import LOGADDEXP, WELFORD
+from topocomm.operators.builtins.topk import TOPK, topk_value
 
 __all__ = [
     "AFFINE",

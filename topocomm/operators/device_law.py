@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator, TritonCombine
+from topocomm.operators.layout import ALIGNMENT_BYTES, Layout
+from topocomm.operators.operator import Operator, TritonCombine
 
 Values = Mapping[str, NDArray[Any]]
 

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from topocomm.errors import OperatorError
-from topocomm.operators.operator import Layout
+from topocomm.operators.layout import Layout
 from topocomm.operators.tensors import BFLOAT16
 
 INTEGERS, FLOATS = "iu", "f"

@@ -13,7 +13,8 @@ from numpy.typing import DTypeLike, NDArray
 from topocomm.operators.device_law import folded_on, trial_of
 from topocomm.operators.differences import LONGEST, differs, first_row, real, rounded, show, wide
 from topocomm.operators.dtypes import limits
-from topocomm.operators.operator import Layout, Operator, as_operator
+from topocomm.operators.layout import Layout
+from topocomm.operators.operator import Operator, as_operator
 from topocomm.operators.samples import Values, identity_value, sample_layout, samples
 
 TOLERANCE_ULP = 32.0

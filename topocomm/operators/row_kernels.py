@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 from topocomm.errors import OperatorError
-from topocomm.operators.operator import BoundField, Kernel, Layout
+from topocomm.operators.layout import BoundField, Layout
+from topocomm.operators.operator import Kernel
 
 
 def row_kernel(function: Callable[..., None]) -> Callable[[Layout], Kernel | None]:
@@ -29,7 +30,7 @@ def row_kernel(function: Callable[..., None]) -> Callable[[Layout], Kernel | Non
     @cache
     def of_fields(fields: tuple[BoundField, ...]) -> Kernel | None:
         try:
-            from topocomm.operators.kernels.rows import NumbaError, compile_row_function, covers, fingerprint
+            from topocomm.operators.kernels.row_folds import NumbaError, compile_row_function, covers, fingerprint
         except ImportError:  # numba is optional, and can be switched off
             return None
         if not covers(fields):

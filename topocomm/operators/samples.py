@@ -10,7 +10,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind, limits
-from topocomm.operators.operator import ROWS, Arrays, Layout, Operator
+from topocomm.operators.layout import ROWS, Arrays, Layout
+from topocomm.operators.operator import Operator
 
 AXIS = 3
 """Size of an axis that the call does not give, if the operator takes it; small, for counterexamples to be read."""

@@ -19,8 +19,9 @@ from topocomm.operators.results import field_of, not_its_dtype
 if TYPE_CHECKING:
     import torch
 
-    from topocomm.operators.operator import Layout, Operator
+    from topocomm.operators.layout import Layout
 
+Combine = Callable[[Any, Any], Any]
 BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -101,27 +102,26 @@ def torch_dtype(dtype: np.dtype[Any]) -> Any:
 
 
 def tensor_fold(
-    operator: Operator, operands: Sequence[Mapping[str, NDArray[Any]]]
+    name: str, combine: Combine, operands: Sequence[Mapping[str, NDArray[Any]]]
 ) -> Callable[[Mapping[str, Any]], None]:
-    """The left fold of `operands` by `combine` on CPU tensors that share their memory."""
+    """The left fold of `operands` by the `combine` of the operator `name`, on CPU tensors that share their memory."""
     try:
-        tensors = [{name: as_tensor(array) for name, array in operand.items()} for operand in operands]
+        tensors = [{part: as_tensor(array) for part, array in operand.items()} for operand in operands]
     except OperatorError as error:
-        raise OperatorError(f"operator {operator.name!r}: {error}") from None
-    fold_tensors = device_fold(operator, tensors)
+        raise OperatorError(f"operator {name!r}: {error}") from None
+    fold_tensors = device_fold(name, combine, tensors)
 
     def fold(target: Mapping[str, Any]) -> None:
-        fold_tensors({name: as_tensor(array) for name, array in target.items()})
+        fold_tensors({part: as_tensor(array) for part, array in target.items()})
 
     return fold
 
 
 def device_fold(
-    operator: Operator, operands: Sequence[Mapping[str, torch.Tensor]]
+    name: str, combine: Combine, operands: Sequence[Mapping[str, torch.Tensor]]
 ) -> Callable[[Mapping[str, torch.Tensor]], None]:
-    """The left fold of `operands` by `combine` on tensors of any device, into tensors given to it."""
+    """The left fold of `operands` by the `combine` of the operator `name`, on any device, into tensors given to it."""
     first, *rest = operands
-    combine = operator.combine
 
     def fold(target: Mapping[str, torch.Tensor]) -> None:
         acc: Mapping[str, Any] = first
@@ -130,18 +130,18 @@ def device_fold(
                 acc = combine(acc, right)
             except TypeError as error:
                 if "numpy" in str(error).lower() and next(iter(target.values())).device.type != "cpu":
-                    raise _only_arrays(operator, target) from error
+                    raise _only_arrays(name, target) from error
                 raise
-        for name, tensor in target.items():
-            _write(operator.name, name, tensor, field_of(operator.name, acc, name, tuple(tensor.shape)))
+        for part, tensor in target.items():
+            _write(name, part, tensor, field_of(name, acc, part, tuple(tensor.shape)))
 
     return fold
 
 
-def _only_arrays(operator: Operator, target: Mapping[str, torch.Tensor]) -> OperatorError:
+def _only_arrays(name: str, target: Mapping[str, torch.Tensor]) -> OperatorError:
     device = next(iter(target.values())).device
     return OperatorError(
-        f"operator {operator.name!r}: combine takes NumPy arrays only, got tensors on {device}; "
+        f"operator {name!r}: combine takes NumPy arrays only, got tensors on {device}; "
         "install triton where the operator has a Triton combine for this layout, else give it one (`triton=`)"
     )
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topocomm.operators.operator import ALIGNMENT_BYTES
+from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.planning.bounds import Bounds, certify
-from topocomm.planning.cost import TIME_DIGITS, Cost, cost_of
-from topocomm.planning.memory_cost import memory_us
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, cost_of
+from topocomm.planning.cost.memory_cost import memory_us
 from topocomm.planning.plan import Objective, Plan, PlanFigures
+from topocomm.planning.program.scratch import scratch_bytes
+from topocomm.planning.proof.verify import Proof, verify
 from topocomm.planning.request import Request
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.scratch import scratch_bytes
-from topocomm.planning.transforms import joined_rounds, split_rounds
-from topocomm.planning.verify import Proof, verify
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.transforms import joined_rounds, split_rounds
 
 
 @dataclass(frozen=True)

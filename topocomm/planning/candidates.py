@@ -8,34 +8,24 @@ from functools import cached_property, partial
 from itertools import islice
 
 from topocomm.errors import PlanError
-from topocomm.planning.algorithms import (
-    binomial,
-    canonical,
-    dissemination,
-    flat,
-    gossip,
-    halving,
-    multiport,
-    prefix,
-    ring,
-)
-from topocomm.planning.algorithms import (
-    parts as in_parts,
-)
-from topocomm.planning.algorithms.gossip import Gossip
-from topocomm.planning.algorithms.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
-from topocomm.planning.algorithms.leaders import leaders_allreduce
-from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms import binomial, dissemination, flat, halving, multiport, prefix, ring
+from topocomm.planning.algorithms import canonical_allreduce as canonical
+from topocomm.planning.algorithms import gossip_parts as in_parts
+from topocomm.planning.algorithms import gossip_schedule as gossip
+from topocomm.planning.algorithms.gossip_schedule import Gossip
+from topocomm.planning.algorithms.hosts.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
+from topocomm.planning.algorithms.hosts.host_scan import shift_scan
+from topocomm.planning.algorithms.hosts.leaders import leaders_allreduce
+from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
-from topocomm.planning.algorithms.shift import shift_scan
-from topocomm.planning.levels import Nest, nest_of
-from topocomm.planning.paths import PathFinder
 from topocomm.planning.pipelined import pipelined_builds
-from topocomm.planning.range_tree import RangeTree, aligned_tree
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.transforms import relabelled
+from topocomm.planning.routing.hierarchy import Nest, nest_of
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.transforms import relabelled
 
 MOST_FLAT_RANKS = 64
 MOST_RING_RANKS = 256

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from operator import index
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
+from topocomm.planning.schedule.schedule import split_rows
 
 Column = NDArray[np.int64]
 CollectiveName = Literal["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "scan", "exscan"]
@@ -172,6 +174,80 @@ class Collective:
                 f"shards {_few(self.shards)}: expected the first virtual shard of each of {self.ranks} ranks and the "
                 "end of the last, starting at 0, never falling, ending at 1 or more"
             )
+
+
+def collective_of(
+    name: str,
+    ranks: int,
+    rows: int,
+    *,
+    root: int = 0,
+    parts: Sequence[int] | None = None,
+    shards: Sequence[int] = (),
+) -> Collective:
+    """Return the collective with its parts filled in and checked against the rows.
+
+    Args:
+        name: One of `COLLECTIVES`.
+        ranks: How many.
+        rows: Of the payload.
+        root: Of reduce and broadcast.
+        parts: Rows that each rank gives (allgather) or gets (reduce_scatter); None: as even as possible.
+        shards: As of `Collective`.
+
+    Raises:
+        PlanError: An argument is out of range, or the parts do not add up to the rows.
+    """
+    if parts is None:
+        parts = [size for _, size in split_rows(rows, ranks)] if name in IN_PARTS else ()
+    made = Collective(
+        name, ranks, whole_number("root", root), whole_numbers("parts", parts), whole_numbers("shards", shards)
+    )
+    if made.parts and sum(made.parts) != rows:
+        raise PlanError(f"{name}: parts of {sum(made.parts)} rows in all, the payload has {rows}")
+    return made
+
+
+def shards_of(order: str, ranks: int, shards: Sequence[int] | None) -> tuple[int, ...]:
+    """Return the virtual shards of an order: empty for "any", one per rank for "canonical" unless they are given.
+
+    Raises:
+        PlanError: No such order, shards without canonical order, or no shards at all.
+    """
+    if order not in ORDERS:
+        raise PlanError(f"order {order!r}: expected one of {', '.join(ORDERS)}")
+    if order != "canonical":
+        if shards is not None:
+            raise PlanError(f"shards go with order 'canonical', the order is {order!r}")
+        return ()
+    found = whole_numbers("shards", range(ranks + 1) if shards is None else shards)
+    if not found:
+        raise PlanError(f"no shards given; expected the first of each of {ranks} ranks and the end, or None")
+    return found
+
+
+def whole_numbers(what: str, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers, one per rank, as Python integers.
+
+    Raises:
+        PlanError: They are no whole numbers.
+    """
+    try:
+        return tuple(index(number) for number in numbers)
+    except TypeError:
+        raise PlanError(f"{what} {numbers!r}: expected whole numbers, one per rank") from None
+
+
+def whole_number(what: str, number: int) -> int:
+    """Return the number as a Python integer.
+
+    Raises:
+        PlanError: It is no whole number.
+    """
+    try:
+        return index(number)
+    except TypeError:
+        raise PlanError(f"{what} {number!r}: expected a whole number") from None
 
 
 def _few(numbers: Sequence[int]) -> str:

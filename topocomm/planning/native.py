@@ -11,15 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from topocomm.operators.builtin import MAX, MIN, PROD, SUM
-from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.layout import Layout
+from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING
-from topocomm.planning.cost import TIME_DIGITS
-from topocomm.planning.figures import link_figures
-from topocomm.planning.nccl_model import Nvls, Ranks, times_us
+from topocomm.planning.cost.cost_models import TIME_DIGITS
+from topocomm.planning.cost.figures import link_figures
+from topocomm.planning.cost.nccl_model import Nvls, Ranks, times_us
 from topocomm.planning.plan import Native, Plan
-from topocomm.topology.in_network import knows
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
+from topocomm.topology.network.in_network import knows
 
 CALLS = {"allreduce": "ncclAllReduce", "reduce_scatter": "ncclReduceScatter", "allgather": "ncclAllGather"}
 OPERATORS = (SUM, PROD, MAX, MIN)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from topocomm.errors import PlanError
-from topocomm.operators.operator import Layout, Operator, as_operator
+from topocomm.operators.layout import Layout
+from topocomm.operators.operator import Operator, as_operator
 
 
 def layout_of(operator: Operator, payload_bytes: int) -> Layout:

@@ -7,11 +7,11 @@ from functools import partial
 
 from topocomm.planning.algorithms import two_tree
 from topocomm.planning.forests.forest import forest_of
-from topocomm.planning.forests.layout import STAGGER_ROUNDS
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.request import Builds, Request
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.slices import most_slices, sliced
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.slices import most_slices, sliced
 
 MOST_AUTO_FOREST_RANKS = 32
 LONG_BYTES = 8 << 10

@@ -2,150 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
 
-from topocomm.planning.collectives import Collective
-from topocomm.planning.cost import PortModel
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.verify import Proof
+from topocomm.planning.formats import plan_json
+from topocomm.planning.plan_fields import (
+    OBJECTIVES,
+    PORT_MODELS,
+    Certificate,
+    Native,
+    Objective,
+    PlanFields,
+    PlanFigures,
+)
 
-Objective = Literal["latency", "rounds", "throughput", "auto"]
-OBJECTIVES: tuple[str, ...] = get_args(Objective)
-PORT_MODELS: tuple[str, ...] = get_args(PortModel)
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """Bounds that no schedule can beat, and the plan's distance from the one of its own objective.
-
-    Attributes:
-        gap: The plan's figure of its objective over that bound (of throughput, the bound over the figure).
-        argument: Of that bound, in words.
-        witness: Of that bound, as plain JSON data that it can be derived from again (`check_certificate`). Of
-            objective "auto" the bound is that of latency or of throughput, whichever takes this payload longer;
-            `witness["bounds"]` says which.
-        other_witnesses: Of the other bounds.
-        proved_by_search: Of a plan above its bound: why no schedule is better, where an exhaustive search ended without
-            one. It is not derived again by `check_certificate`. Empty where nothing is proved but the bound.
-    """
-
-    rounds_lower_bound: int
-    alpha_lower_bound_us: float
-    throughput_upper_bound_gb_per_s: float | None
-    gap: float
-    argument: str
-    witness: dict[str, Any]
-    other_witnesses: tuple[dict[str, Any], ...]
-    proved_by_search: str = ""
-
-
-@dataclass(frozen=True)
-class PlanFigures:
-    """What a plan costs; the fields are those of the plan JSON."""
-
-    rounds: int
-    transfers: int
-    wire_bytes: int
-    scratch_bytes: int
-    alpha_us: float
-    predicted_us: float
-    algbw_gb_per_s: float | None
-    throughput_gb_per_s: float | None
-
-
-@dataclass(frozen=True)
-class Native:
-    """A library's own collective beside the schedule of a plan; the fields are those of the plan JSON.
-
-    Attributes:
-        library: "nccl".
-        call: The function that is called.
-        dtype: Of the array.
-        algorithm: The library's algorithm that its model has the time of.
-        predicted_us: That time.
-        planned_us: What the schedule takes, started by one launch where the plan counts none.
-        chosen: Whether a call that has this plan goes by the library. Its order and bits are then the library's.
-        why: In words, with what was assumed.
-    """
-
-    library: str
-    call: str
-    dtype: str
-    algorithm: str
-    predicted_us: float
-    planned_us: float
-    chosen: bool
-    why: str
+__all__ = ["OBJECTIVES", "PORT_MODELS", "Certificate", "Native", "Objective", "Plan", "PlanFields", "PlanFigures"]
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(PlanFields):
     """One collective planned for one machine. Pure data; equal inputs give equal digests.
 
-    Attributes:
-        collective: What it computes.
-        operator: Name of the operator it was planned for.
-        order: "any": operands in rank order unless the operator commutes. "canonical": one tree over virtual shards,
-            whatever the ranks (`collective.shards`).
-        objective: What was minimised.
-        topology_digest: Digest of the topology it was planned on.
-        ranks: Endpoint id of every rank.
-        payload_bytes: Bytes of one rank's value; of allgather and reduce_scatter, of the whole.
-        algorithm: Name of the algorithm chosen.
-        ports: K of the K-port model.
-        port_model: alpha or loggp.
-        figures: What it costs.
-        proof: What was proved of the schedule.
-        certificate: How far it can be from the optimum.
-        schedule: Who sends what when.
-        assumed: Figures that the topology did not know, in words.
-        launch_us: What every round costs beside its messages, counted in `predicted_us`.
-        native: The library's own collective, where that is in question. A plan that is given to a call is executed by
-            its schedule all the same.
+    The attributes are those of `PlanFields`.
     """
-
-    collective: Collective
-    operator: str
-    order: str
-    objective: Objective
-    topology_digest: str
-    ranks: tuple[str, ...]
-    payload_bytes: int
-    algorithm: str
-    ports: int
-    port_model: PortModel
-    figures: PlanFigures
-    proof: Proof
-    certificate: Certificate
-    schedule: Schedule
-    assumed: tuple[str, ...] = ()
-    launch_us: float = 0.0
-    native: Native | None = None
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: keys sorted, no spaces, without the digest itself."""
-        from topocomm.planning.formats.plan_json import plan_digest, plan_document
-
-        return plan_digest(plan_document(self))
-
-    @property
-    def native_call(self) -> str:
-        """The library's function that was chosen over the schedule; "" where none was."""
-        return self.native.call if self.native is not None and self.native.chosen else ""
-
-    @property
-    def predicted_us(self) -> float:
-        """The predicted time of what was chosen."""
-        return self.native.predicted_us if self.native is not None and self.native.chosen else self.figures.predicted_us
-
-    @property
-    def rounds(self) -> int:
-        """Rounds that have a transfer."""
-        return self.figures.rounds
+        return plan_json.plan_digest(plan_json.plan_document(self))
 
     def summary(self) -> str:
         """The plan in one line."""
@@ -163,9 +48,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan JSON (`topocomm.plan/1`)."""
-        from topocomm.planning.formats.plan_json import save
-
-        save(self, Path(path))
+        plan_json.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -174,6 +57,13 @@ class Plan:
         Raises:
             PlanError: The file is no plan, was altered, or its schedule is invalid; the message names the place.
         """
-        from topocomm.planning.formats.plan_json import load
+        return cls._of(plan_json.load(Path(path)))
 
-        return load(Path(path))
+    @classmethod
+    def loads(cls, text: str, name: str = "plan") -> Plan:
+        """A plan from JSON text; raises as `load`, with `name` standing for the file in messages."""
+        return cls._of(plan_json.loads(text, name))
+
+    @classmethod
+    def _of(cls, read: PlanFields) -> Plan:
+        return cls(**{field.name: getattr(read, field.name) for field in fields(read)})

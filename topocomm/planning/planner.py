@@ -8,34 +8,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from math import inf
-from operator import index
-from threading import Lock
 
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
-from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
+from topocomm.operators.layout import ALIGNMENT_BYTES
+from topocomm.operators.operator import Operator
 from topocomm.planning.bounds import Bounds, bounds_of
 from topocomm.planning.candidate import Candidate, candidate_of, in_order, merit_of, plan_of
 from topocomm.planning.candidates import candidate_builds
-from topocomm.planning.collectives import IN_PARTS, ORDERS, Collective
-from topocomm.planning.connected import refuse_disconnected
-from topocomm.planning.cost import Cost, PortModel
+from topocomm.planning.collectives import collective_of, shards_of, whole_number
+from topocomm.planning.cost.cost_models import Cost, PortModel
 from topocomm.planning.native import with_native
-from topocomm.planning.paths import NoRouteError, PathFinder
 from topocomm.planning.payload import layout_of
-from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective, Plan
+from topocomm.planning.plan import Objective, Plan
+from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.relayed import relayed_builds
-from topocomm.planning.request import NO_LIMITS, Builds, Limits, Request
-from topocomm.planning.schedule import split_rows
-from topocomm.planning.scratch import scratch_bytes
+from topocomm.planning.request import Builds, Limits, Request, place_ranks, port_model_of
+from topocomm.planning.routing.connectivity import refuse_disconnected
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.search.gossip import SAME_US
 from topocomm.planning.searched import Searched, searched
-from topocomm.topology.model import ENDPOINT_KINDS, Topology
+from topocomm.planning.shared_results import SharedResults
+from topocomm.topology.model import Topology
 
 
-def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-only
+def plan(  # noqa: PLR0913 - a fixed public signature: the one place that takes a request apart
     topology: Topology,
     collective: str = "allreduce",
     *,
@@ -67,8 +65,10 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
         ranks: Endpoint id of every rank; None puts one rank on every endpoint.
         root: Root rank of reduce and broadcast.
         parts: Rows that each rank gives (allgather) or gets (reduce_scatter); None: as even as possible.
-        order: "any" or "canonical", as for `make_plan`.
-        shards: Of canonical order, as for `make_plan`.
+        order: "any": operands in rank order unless the operator commutes. "canonical" (allreduce only): one tree
+            over virtual shards, the same for every rank count and layout (`canonical_allreduce.py`).
+        shards: Of canonical order, the first virtual shard of each rank and the end of the last rank's: (0, 3, 3, 8)
+            gives 3 ranks the shards 0..2, none, and 3..7. None gives every rank one shard.
         max_trees: Trees per root of packed trees; None: as many as give the most.
         max_scratch_bytes: Bytes that a plan may take beside a rank's own value; None: any.
 
@@ -77,168 +77,52 @@ def plan(  # noqa: PLR0913 - the whole request of a user, all but two keyword-on
             more scratch.
         OperatorError: It is no operator, or an axis of it has no default size.
     """
-    payload_bytes = _number("payload_bytes", payload_bytes)
-    return make_plan(
-        topology,
-        collective,
-        operator=operator,
-        layout=layout_of(operator, payload_bytes),
-        ranks=ranks,
-        root=root,
-        objective=objective,
-        ports=ports,
-        port_model=port_model,
-        parts=parts,
-        order=order,
-        shards=shards,
-        limits=Limits(max_trees, max_scratch_bytes),
-        native=True,
-    )
-
-
-def make_plan(  # noqa: PLR0913 - as `plan`
-    topology: Topology,
-    collective: str,
-    *,
-    operator: Operator,
-    layout: Layout,
-    ranks: Sequence[str] | None = None,
-    root: int = 0,
-    objective: Objective = "auto",
-    ports: int = 1,
-    port_model: PortModel | None = None,
-    parts: Sequence[int] | None = None,
-    order: str = "any",
-    shards: Sequence[int] | None = None,
-    cores: int = 0,
-    launch_us: float | None = None,
-    limits: Limits = NO_LIMITS,
-    native: bool = False,
-) -> Plan:
-    """The best plan for one collective on one machine.
-
-    Args:
-        topology: The machine.
-        collective: allreduce, reduce, broadcast, allgather, reduce_scatter, scan or exscan.
-        operator: What is reduced (ignored by broadcast and allgather, whose values move unchanged).
-        layout: Shape and bytes of one rank's value; of allgather and reduce_scatter, of the whole.
-        ranks: Endpoint id of every rank; None puts one rank on every endpoint.
-        root: Root rank of reduce and broadcast.
-        objective: What to minimise: alpha time ("latency"), rounds, time for long payloads ("throughput"), or the
-            predicted time for this payload ("auto").
-        ports: Messages that an endpoint can send, and receive, at once.
-        port_model: "alpha" or "loggp"; None takes loggp for "auto" and alpha otherwise.
-        parts: Rows that each rank gives (allgather) or gets (reduce_scatter), in rank order, zeros allowed; None
-            splits the rows as evenly as possible.
-        order: "any": operands in rank order unless the operator commutes. "canonical" (allreduce only): one tree
-            over virtual shards, the same for every rank count and layout (`canonical.py`).
-        shards: Of canonical order, the first virtual shard of each rank and the end of the last rank's: (0, 3, 3, 8)
-            gives 3 ranks the shards 0..2, none, and 3..7. None gives every rank one shard.
-        cores: Of ranks that execute the plan in one memory, the cores they have together: objective "auto" then
-            compares candidates by what they do there (`memory_cost.py`). 0: by the links.
-        launch_us: What starting a round costs; None: what the topology says of it, nothing where it does not.
-        limits: What the plan may use.
-        native: Whether the plan says what a library's own collective takes, where that is in question (`native.py`).
-
-    Raises:
-        PlanError: An argument is out of range, no way leads from a rank to one that needs it, or every plan takes
-            more scratch.
-    """
-    if not isinstance(topology, Topology):
-        raise PlanError(
-            f"topology: expected a topocomm.Topology, got {type(topology).__name__}; topocomm.load(path) reads one, "
-            "topocomm.catalog(name) has one"
-        )
-    ports, root = _number("ports", ports), _number("root", root)
-    if objective not in OBJECTIVES:
-        raise PlanError(f"objective {objective!r}: expected one of {', '.join(OBJECTIVES)}")
-    if port_model is not None and port_model not in PORT_MODELS:
-        raise PlanError(f"port model {port_model!r}: expected one of {', '.join(PORT_MODELS)}")
-    if order not in ORDERS:
-        raise PlanError(f"order {order!r}: expected one of {', '.join(ORDERS)}")
-    if shards is not None and order != "canonical":
-        raise PlanError(f"shards go with order 'canonical', the order is {order!r}")
+    layout = layout_of(operator, whole_number("payload_bytes", payload_bytes))
     endpoints = place_ranks(topology, ranks)
-    if not 1 <= ports <= max(1, len(endpoints) - 1):
-        raise PlanError(f"ports {ports}: expected 1 to {max(1, len(endpoints) - 1)} with {len(endpoints)} ranks")
-    if order == "canonical" and shards is None:
-        shards = range(len(endpoints) + 1)
+    owned = shards_of(order, len(endpoints), shards)
     request = Request(
-        _collective(collective, len(endpoints), root, layout, parts, shards),
+        collective_of(collective, len(endpoints), layout.rows, root=root, parts=parts, shards=owned),
         operator,
         layout,
         endpoints,
         objective,
-        ports,
-        port_model or ("loggp" if objective == "auto" else "alpha"),
-        cores,
-        limits,
-        (topology.launch_us or 0.0) if launch_us is None else launch_us,
+        whole_number("ports", ports),
+        port_model or port_model_of(objective),
+        limits=Limits(max_trees, max_scratch_bytes),
+        launch_us=topology.launch_us or 0.0,
+        native=True,
     )
-    with _planning:  # ranks on threads ask for the same plan at the same time; one of them makes it
-        best = _search(_Machine(topology), request)[0]
-        return with_native(best, topology, operator, layout) if native else best
+    return make_plan(topology, request)
+
+
+def make_plan(topology: Topology, request: Request) -> Plan:
+    """Return the best plan for one request on one machine.
+
+    Args:
+        topology: The machine.
+        request: What is to be planned.
+
+    Raises:
+        PlanError: A rank is on no endpoint of the machine, no way leads from a rank to one that needs it, or every
+            plan takes more scratch.
+    """
+    place_ranks(topology, request.endpoints)
+    best = _searches.get((_Machine(topology), request))[0]
+    return with_native(best, topology, request.operator, request.layout) if request.native else best
 
 
 def chosen_from(topology: Topology, request: Request) -> tuple[tuple[str, Cost], ...]:
     """Name and cost of every candidate of a request, best first: that of the plan, and its rivals."""
-    with _planning:
-        return _search(_Machine(topology), request)[1]
+    return _searches.get((_Machine(topology), request))[1]
 
 
-def every_plan(
-    topology: Topology,
-    collective: str,
-    operator: Operator,
-    layout: Layout,
-    root: int = 0,
-    *,
-    parts: Sequence[int] | None = None,
-    shards: Sequence[int] | None = None,
-) -> list[Plan]:
-    """The plans of all algorithms that fit, with one rank on every endpoint, least predicted time first.
-
-    What `make_plan` chooses from: for comparing algorithms on one machine. With `shards`, those in canonical order.
-    """
-    ends = place_ranks(topology, None)
-    made = _collective(collective, len(ends), root, layout, parts, shards)
-    request = Request(made, operator, layout, ends, "auto", 1, "loggp", launch_us=topology.launch_us or 0.0)
+def every_plan(topology: Topology, request: Request) -> list[Plan]:
+    """The plans of all algorithms that fit, the best first: what `make_plan` chooses from, without what is searched."""
     paths = PathFinder(topology)
-    refuse_disconnected(paths, made, ends)
+    refuse_disconnected(paths, request.collective, request.endpoints)
     found = in_order(_candidates(candidate_builds(request, paths), request, paths), request)
     bounds = _bounds(request, paths)
     return [plan_of(request, one, paths, bounds) for one in found]
-
-
-def _collective(
-    name: str, ranks: int, root: int, layout: Layout, parts: Sequence[int] | None, shards: Sequence[int] | None
-) -> Collective:
-    """The collective with its parts filled in and checked against the rows."""
-    if parts is None:
-        parts = [rows for _, rows in split_rows(layout.rows, ranks)] if name in IN_PARTS else ()
-    owned = () if shards is None else _whole("shards", shards)
-    if shards is not None and not owned:
-        raise PlanError(f"no shards given; expected the first of each of {ranks} ranks and the end, or None")
-    made = Collective(name, ranks, root, _whole("parts", parts), owned)
-    if parts and sum(parts) != layout.rows:
-        raise PlanError(f"{name}: parts of {sum(parts)} rows in all, the payload has {layout.rows}")
-    return made
-
-
-def _whole(what: str, numbers: Sequence[int]) -> tuple[int, ...]:
-    """The numbers as Python integers."""
-    try:
-        return tuple(index(number) for number in numbers)
-    except TypeError:
-        raise PlanError(f"{what} {numbers!r}: expected whole numbers, one per rank") from None
-
-
-def _number(what: str, number: int) -> int:
-    """The number as a Python integer."""
-    try:
-        return index(number)
-    except TypeError:
-        raise PlanError(f"{what} {number!r}: expected a whole number") from None
 
 
 @dataclass(frozen=True)
@@ -252,12 +136,9 @@ class _Machine:
         object.__setattr__(self, "digest", self.topology.digest)
 
 
-_planning = Lock()
-
-
-@lru_cache(maxsize=256)
-def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str, Cost], ...]]:
+def _search(key: tuple[_Machine, Request]) -> tuple[Plan, tuple[tuple[str, Cost], ...]]:
     """The best plan; name and cost of every candidate, best first."""
+    machine, request = key
     paths = PathFinder(machine.topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
     found = _candidates(candidate_builds(request, paths), request, paths)
@@ -275,6 +156,10 @@ def _search(machine: _Machine, request: Request) -> tuple[Plan, tuple[tuple[str,
     if by_search is not None and merit_of(found[0], request.objective) <= by_search.least + SAME_US:
         plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=by_search.proof))
     return plan, tuple((one.algorithm, one.cost) for one in found)
+
+
+_searches = SharedResults(_search, most=256)
+"""Ranks on threads ask for the same plan at the same time: one of them makes it."""
 
 
 def _within_scratch(found: list[Candidate], request: Request) -> list[Candidate]:
@@ -298,27 +183,6 @@ def _searched(
     if result is None or result.schedule is None:
         return [], result
     return [candidate_of("searched", result.schedule, request, paths)], result
-
-
-def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
-    """Endpoint ids of all ranks, checked.
-
-    Raises:
-        PlanError: The topology has no endpoint, or a rank is on something that is none.
-    """
-    if not topology.endpoints:
-        raise PlanError(f"topology {topology.name!r} has no endpoint (no gpu and no cpu): nothing to plan on")
-    if ranks is None:
-        return topology.endpoints
-    if isinstance(ranks, str):
-        raise PlanError(f"ranks {ranks!r}: expected a list of endpoint ids, one for each rank")
-    for name in ranks:
-        if name not in topology.by_id or topology.by_id[name].kind not in ENDPOINT_KINDS:
-            known = ", ".join(topology.endpoints[:8]) + (", ..." if len(topology.endpoints) > 8 else "")
-            raise PlanError(f"rank on {name!r}: not an endpoint of topology {topology.name!r}; it has {known}")
-    if not ranks:
-        raise PlanError("no ranks given; expected at least one endpoint")
-    return tuple(ranks)
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[Candidate]:

@@ -6,18 +6,20 @@ to all, of a scan from each rank to the next. That takes more time than it must,
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 
-from topocomm.planning.algorithms.canonical import relayed_canonical
-from topocomm.planning.algorithms.gossip import Gossip
+from topocomm.planning.algorithms.canonical_allreduce import relayed_canonical
+from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.algorithms.multiport import reversed_gossip
 from topocomm.planning.candidates import MOST_LISTED_RANKS, MOST_RING_RANKS
 from topocomm.planning.collectives import IN_PARTS
-from topocomm.planning.paths import PathFinder
 from topocomm.planning.request import Builds, Request
+from topocomm.planning.routing.nearest_first import nearest_first
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.searched import built
 from topocomm.topology.model import ENDPOINT_KINDS
 
@@ -102,18 +104,17 @@ class _Ways:
         """
         start = self.ends[root]
         found: dict[int, int] = {}
-        seen = set(self.closed)
-        heap = [(0.0, 0, self.number[start], start, root)]
-        while heap:
-            at_us, relays, _, device, source = heapq.heappop(heap)
-            if device in seen:
-                continue
-            seen.add(device)
+
+        def onward(label: tuple[float, int, int, str, int]) -> Iterator[tuple[float, int, int, str, int]]:
+            at_us, relays, _, device, source = label
             if device in self.on:
                 first = root if device == start else self.on[device][0]
-                found |= {first: source} if first != root else {}
-                found |= {rank: first for rank in self.on[device] if rank != first}
+                found.update({first: source} if first != root else {})
+                found.update((rank, first) for rank in self.on[device] if rank != first)
                 source, relays = first, relays + 1
             for us, after in near[device]:
-                heapq.heappush(heap, (round(at_us + us, 9), relays, self.number[after], after, source))
+                if after not in self.closed:
+                    yield round(at_us + us, 9), relays, self.number[after], after, source
+
+        nearest_first([(0.0, 0, self.number[start], start, root)], itemgetter(2), onward)
         return found

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from topocomm.errors import PlanError
-from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.layout import Layout
+from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost import PortModel
-from topocomm.planning.plan import Objective
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.cost.cost_models import PortModel
+from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.topology.model import ENDPOINT_KINDS, Topology
 
 Build = Callable[[], Schedule]
 Builds = Iterator[tuple[str, Build]]
@@ -42,7 +44,27 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be planned, beside the topology."""
+    """One collective to plan for given endpoints. Every rank makes an equal one; plans are cached by it.
+
+    Attributes:
+        collective: What is computed, with its root, parts and virtual shards.
+        operator: What is reduced; broadcast and allgather move values unchanged, whatever it is.
+        layout: Shape and bytes of one rank's value; of allgather and reduce_scatter, of the whole.
+        endpoints: Endpoint id of every rank.
+        objective: What to minimise: alpha time ("latency"), rounds, time for long payloads ("throughput"), or the
+            predicted time for this payload ("auto").
+        ports: Messages that an endpoint can send, and receive, at once.
+        port_model: "alpha" or "loggp".
+        cores: Cores that ranks in one memory have together: objective "auto" then compares candidates by what they
+            do there (`memory_cost.py`). 0: by the links.
+        limits: What the plan may use.
+        launch_us: What starting a round costs beside its messages.
+        native: Whether the plan says what a library's own collective takes, where that is in question (`native.py`).
+            The schedule does not depend on it.
+
+    Raises:
+        PlanError: A field is out of range, or fields do not fit each other.
+    """
 
     collective: Collective
     operator: Operator
@@ -52,10 +74,21 @@ class Request:
     ports: int
     port_model: PortModel
     cores: int = 0
-    """Of ranks that share one memory; 0 where links are what counts."""
     limits: Limits = NO_LIMITS
     launch_us: float = 0.0
-    """Of every round, beside its messages."""
+    native: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ranks = len(self.endpoints)
+        if self.collective.ranks != ranks:
+            raise PlanError(f"{self.collective}: expected an endpoint for each rank, got {ranks} endpoints")
+        if self.objective not in OBJECTIVES:
+            raise PlanError(f"objective {self.objective!r}: expected one of {', '.join(OBJECTIVES)}")
+        if self.port_model not in PORT_MODELS:
+            raise PlanError(f"port model {self.port_model!r}: expected one of {', '.join(PORT_MODELS)}")
+        most = max(1, ranks - 1)
+        if not 1 <= self.ports <= most:
+            raise PlanError(f"ports {self.ports}: expected 1 to {most} with {ranks} ranks")
 
     @property
     def bytes_count(self) -> bool:
@@ -66,3 +99,40 @@ class Request:
     def payload_bytes(self) -> int:
         """Bytes of one rank's value; of allgather and reduce_scatter, of the whole."""
         return self.layout.rows * self.layout.row_bytes
+
+
+def port_model_of(objective: Objective) -> PortModel:
+    """Return the port model that an objective is planned with unless another is asked for."""
+    return "loggp" if objective == "auto" else "alpha"
+
+
+def on_every_endpoint(topology: Topology, collective: Collective, operator: Operator, layout: Layout) -> Request:
+    """Return the request with one rank on every endpoint, objective "auto", one port, and the topology's launches."""
+    ends, launch_us = place_ranks(topology, None), topology.launch_us or 0.0
+    return Request(collective, operator, layout, ends, "auto", 1, port_model_of("auto"), launch_us=launch_us)
+
+
+def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the endpoint ids of all ranks, checked; of None, one rank on every endpoint.
+
+    Raises:
+        PlanError: It is no topology, it has no endpoint, or a rank is on something that is none.
+    """
+    if not isinstance(topology, Topology):
+        raise PlanError(
+            f"topology: expected a topocomm.Topology, got {type(topology).__name__}; topocomm.load(path) reads one, "
+            "topocomm.catalog(name) has one"
+        )
+    if not topology.endpoints:
+        raise PlanError(f"topology {topology.name!r} has no endpoint (no gpu and no cpu): nothing to plan on")
+    if ranks is None:
+        return topology.endpoints
+    if isinstance(ranks, str):
+        raise PlanError(f"ranks {ranks!r}: expected a list of endpoint ids, one for each rank")
+    for name in ranks:
+        if name not in topology.by_id or topology.by_id[name].kind not in ENDPOINT_KINDS:
+            known = ", ".join(topology.endpoints[:8]) + (", ..." if len(topology.endpoints) > 8 else "")
+            raise PlanError(f"rank on {name!r}: not an endpoint of topology {topology.name!r}; it has {known}")
+    if not ranks:
+        raise PlanError("no ranks given; expected at least one endpoint")
+    return tuple(ranks)

@@ -9,21 +9,21 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip import (
+from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
+from topocomm.planning.algorithms.gossip_schedule import (
     Gossip,
     gossip_allreduce,
     gossip_broadcast,
     gossip_reduce,
     gossip_scan,
 )
-from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.collectives import Collective
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.range_tree import aligned_tree
 from topocomm.planning.request import Request
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.search.find import search_gossip
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.range_tree import aligned_tree
+from topocomm.planning.schedule.schedule import Schedule
 from topocomm.planning.search.gossip import SAME_US
+from topocomm.planning.search.gossip_search import search_gossip
 
 MOST_SEARCHED_RANKS = 64
 """Beyond so many ranks a search takes tens of seconds and finds little that the patterns have not."""

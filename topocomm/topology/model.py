@@ -1,7 +1,7 @@
 """What a machine is: devices, directed links, and the pairs its tools speak of.
 
 All classes are frozen tuples of plain values, so a topology hashes, compares and pickles nowhere: it travels
-as JSON (`topocomm.topology.readers.topology_json`). Units: `us` is microseconds, `gb_per_s` is 10^9 bytes per
+as JSON (`topocomm.topology.readers.plain.topology_json`). Units: `us` is microseconds, `gb_per_s` is 10^9 bytes per
 second in one direction. A figure that no source gave is `None`, never a guess.
 """
 

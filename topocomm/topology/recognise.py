@@ -10,7 +10,7 @@ from types import ModuleType
 
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Topology
-from topocomm.topology.readers.wrapping import unwrapped
+from topocomm.topology.readers.plain.wrapping import unwrapped
 
 _ODD = re.compile(r"[\x01-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 """What no text has, or little of."""
@@ -18,21 +18,21 @@ MAX_BYTES = 64 * 2**20
 """More than any tool prints; keeps a wrong path (a device, a log, a model) from filling the memory."""
 
 _READERS = (
-    "amd_smi_json",
-    "amd_smi_xgmi",
-    "rocm_smi",
-    "topology_json",
-    "nccl_graph_xml",
-    "nccl_xml",
-    "hwloc_xml",
-    "nvidia_p2p",
-    "nvidia_smi",
-    "nvidia_nvlink_remote",
-    "nvidia_nvlink_status",
-    "amd_smi",
-    "nccl_log",
-    "lstopo",
-    "lspci",
+    "amd.amd_smi_json",
+    "amd.amd_smi_xgmi",
+    "amd.rocm_smi",
+    "plain.topology_json",
+    "nccl.xml.nccl_graph_xml",
+    "nccl.xml.nccl_xml",
+    "hwloc.hwloc_xml",
+    "nvidia.nvidia_p2p",
+    "nvidia.nvidia_smi",
+    "nvidia.nvidia_nvlink_remote",
+    "nvidia.nvidia_nvlink_status",
+    "amd.amd_smi",
+    "nccl.log.nccl_log",
+    "hwloc.lstopo",
+    "pci.lspci",
 )
 """In order: the first that knows a text reads it; the formats of some tools contain each other's words."""
 

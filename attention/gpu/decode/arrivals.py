@@ -6,7 +6,7 @@ from threading import Lock
 
 import torch
 
-from attention.gpu.where import capturing
+from attention.gpu.placement import capturing
 
 COUNTERS = 1024
 """Of a stream, at least."""

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from attention.gpu.archs import arch_of
-from attention.gpu.arrivals import arrivals
-from attention.gpu.decode_inputs import Seen, check_inputs, check_out
-from attention.gpu.decode_table import (
+from attention.gpu.decode.arrivals import arrivals
+from attention.gpu.decode.decode_inputs import Seen, are_columns, check_inputs, check_out
+from attention.gpu.decode.decode_table import (
     KEYS_PER_SPLIT,
     ahead_for,
     cut_for,
@@ -20,9 +20,9 @@ from attention.gpu.decode_table import (
     problem_of,
     splits_for,
 )
-from attention.gpu.occupancy import Multiprocessor, multiprocessor_of, programs_held
+from attention.gpu.decode.occupancy import Multiprocessor, multiprocessor_of, programs_held
+from attention.gpu.placement import current
 from attention.gpu.slopes import slopes_on
-from attention.gpu.where import current
 from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
@@ -106,6 +106,27 @@ def decode_partial(  # noqa: PLR0913
     return out
 
 
+def load_decode(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, spec: Spec, out: Partial, **given: torch.Tensor | None
+) -> None:
+    """Load what `decode_partial` launches for arguments of these forms, whatever number of keys there is.
+
+    Args:
+        q: As there.
+        k: As there, with one key or page at least, and strides as those of calls.
+        v: As there; likewise.
+        spec: As there.
+        out: As there; it is written.
+        given: Arguments from q_positions to block_tables; what is there must be there in calls, with the same dtype.
+    """
+    seen = Seen(**given)
+    check_inputs(q, k, v, spec, seen, (None, None), interpreted())
+    if out.lse.numel():
+        with current(q.device):
+            for many in (False, True):
+                _launch(q, k, v, spec, seen, (None, None), out, many=many)
+
+
 def _launch(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -114,12 +135,19 @@ def _launch(
     seen: Seen,
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
     out: Partial,
+    *,
+    many: bool | None = None,
 ) -> None:
+    """Launch the kernel; `many`: whether programs share the keys of a tile; None: as the number of keys has it."""
     batch, heads, q_len, d = q.shape
     kv_heads, n, d_v = v.shape[1:]
     page_size = 1  # a constant of the kernel, so without pages it must not be n, which grows
     if seen.block_tables is not None:
         page_size, n = max(n, 1), n * seen.block_tables.shape[1]
+    if n == 0:  # addresses and strides of no keys would compile another kernel
+        out.out.zero_()
+        out.lse.fill_(-torch.inf)
+        return
     group = heads // kv_heads
     itemsize = 4 if q.dtype == torch.float32 else 2
     arch, _ = machine_of(q.device)
@@ -142,16 +170,17 @@ def _launch(
         "num_warps": cut.num_warps, "num_stages": cut.num_stages,
     }  # fmt: skip
     one_part = batch * kv_heads * tiles
-    flat = seen.kv_lengths is not None and batch > 1 and is_worth_ranges(n, one_part, cut)
+    ranges = is_worth_ranges(n, one_part, cut) if many is None else many
+    flat = seen.kv_lengths is not None and batch > 1 and ranges
     slots = 1
-    if n > KEYS_PER_SPLIT:
+    if many or (many is None and n > KEYS_PER_SPLIT):
         types = q.dtype, k.dtype, *(x if x is None else x.dtype for x in pointers)
         slots = slots_of(q.device, types, FLAT=flat, **constants)
     if flat:
         splits, grid = 1, (flat_programs(n, one_part, slots), 1, 1)
         states = 2 * grid[0]
     else:
-        splits = splits_for(n, one_part, slots)
+        splits = splits_for(n, one_part, slots) if many is None else 1 + many
         grid, states = (tiles, splits, batch * kv_heads), one_part * splits
     many = flat or splits > 1
     launcher(_kernel(), grid)(
@@ -208,12 +237,6 @@ def value_pieces(d: int, d_v: int, shared: bool) -> tuple[int, int]:
     return first, second if d_v > first else 0
 
 
-def are_columns(v: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether the values are the first columns of the keys, in the same memory."""
-    same = v.data_ptr() == k.data_ptr() and v.stride()[:3] == k.stride()[:3]
-    return same and v.dtype == k.dtype and v.shape[3] <= k.shape[3]
-
-
 @cache
 def interpreted() -> bool:
     """Whether kernels run in Triton's interpreter, on the CPU."""
@@ -265,7 +288,7 @@ def _entry_stride(x: torch.Tensor | None) -> int:
 
 def _kernel() -> Any:
     try:
-        from attention.gpu.decode_kernel import decode_kernel
+        from attention.gpu.decode.decode_kernel import decode_kernel
     except ModuleNotFoundError as error:
         raise MissingExtraError("attention on GPUs", "triton", "triton") from error
     return decode_kernel

@@ -122,6 +122,12 @@ def check_out(q: torch.Tensor, out: Partial, shape: tuple[int, ...]) -> None:
             raise _fault(f"{name} must be contiguous float32 {list(wanted)} on {q.device}, got {_described(x)}")
 
 
+def are_columns(v: torch.Tensor, k: torch.Tensor) -> bool:
+    """Whether the values are the first columns of the keys, in the same memory."""
+    same = v.data_ptr() == k.data_ptr() and v.stride()[:3] == k.stride()[:3]
+    return same and v.dtype == k.dtype and v.shape[3] <= k.shape[3]
+
+
 def _described(x: Any) -> str:
     if not isinstance(x, torch.Tensor):
         return type(x).__name__

@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 
 from attention.gpu.capped_kernel import capped
+from attention.gpu.decode.schedule_kernel import blocks_of, first_key, keys_within, part_of_tile, range_of_program
 from attention.gpu.rows_kernel import load_rows, operand, store_rows
-from attention.gpu.schedule_kernel import blocks_of, first_key, keys_within, part_of_tile, range_of_program
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
@@ -70,7 +70,8 @@ def _near(distance):
     return tl.minimum(tl.maximum(distance, -FAR), FAR).to(tl.int32)
 
 
-# What grows from token to token compiles nothing anew, but for the step from one split to several.
+# What grows from token to token compiles nothing anew, but for the step from one split to several; nor do positions,
+# masks, lengths and lse that begin anywhere in an array: strides of any size hide their alignment anyway.
 @triton.jit(
     do_not_specialize=[
         "n",
@@ -81,7 +82,8 @@ def _near(distance):
         "q_positions_batch",
         "kv_positions_batch",
         "kv_mask_batch",
-    ]
+    ],
+    do_not_specialize_on_alignment=["lse", "lengths", "tables", "q_positions", "kv_positions", "kv_mask"],
 )
 def decode_kernel(
     q,

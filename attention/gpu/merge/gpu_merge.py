@@ -1,4 +1,4 @@
-"""The merge of partials on GPUs, in Triton: what `attention.kernels.cpu` does, step by step.
+"""The merge of partials on GPUs, in Triton: what `attention.kernels.cpu_merge` does, step by step.
 
 Weights are computed in float64 from the float32 lse and rounded once; exp and log1p are the CPU's own, in plain
 arithmetic. So with FP fusion off results are the CPU's bit for bit (only which NaN a NaN is may differ), and a fold of

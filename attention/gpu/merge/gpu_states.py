@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from attention.gpu.where import current
-from attention.kernels.gpu_merge import states_kernel
+from attention.gpu.merge.gpu_merge import states_kernel
+from attention.gpu.placement import current
 from topocomm.extend import launcher
 
 MOST_STATES = 16

@@ -14,7 +14,9 @@ import triton.language as tl
 
 from attention.arrays import Inputs
 from attention.gpu.archs import arch_of
-from attention.gpu.prefill_inputs import (
+from attention.gpu.placement import current
+from attention.gpu.prefill.block_lists import Visits, visits_of
+from attention.gpu.prefill.prefill_inputs import (
     Placing,
     check_result,
     check_spec,
@@ -22,11 +24,9 @@ from attention.gpu.prefill_inputs import (
     placing_of,
     placing_of_visibility,
 )
-from attention.gpu.prefill_kernel import prefill_kernel
-from attention.gpu.prefill_table import Tile, problem_of, tile_for
+from attention.gpu.prefill.prefill_kernel import prefill_kernel
+from attention.gpu.prefill.prefill_table import Tile, problem_of, tile_for
 from attention.gpu.slopes import slopes_on
-from attention.gpu.visits import Visits, visits_of
-from attention.gpu.where import current
 from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
@@ -86,7 +86,7 @@ def prefill_partial(
         kv_mask: Bool [n] or [batch, n]: True where a key exists. None: all exist.
         kv_lengths: Integers [batch]: only the first so many keys of an entry exist. None: all.
         merge_into: A float32 Partial of the result's shape, over other keys; this attention is merged onto it, in
-            place, by the rule of `attention.merge.LOGSUMEXP` with float32 weights. Empty rows may hold anything.
+            place, by the rule of `attention.LOGSUMEXP` with float32 weights. Empty rows may hold anything.
 
     Returns:
         out [batch, heads, q_len, d_v] and lse [batch, heads, q_len] (natural logarithm), float32; `merge_into` where

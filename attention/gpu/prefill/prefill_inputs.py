@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attention.arrays import DTYPES
-from attention.gpu.visits import FARTHEST as FARTHEST_LISTED
+from attention.gpu.prefill.block_lists import FARTHEST as FARTHEST_LISTED
 from attention.partial import Partial
 from attention.spec import Spec
 from attention.visibility import HIDDEN, Masking, Visibility, positions_of, present_keys

@@ -3,7 +3,7 @@
 One program attends BLOCK_M query rows of one head over all keys they can see, and leaves a partial or merges it onto
 the one that is there. Blocks of keys that all rows see are passed first, without masks; then those that some rows see.
 Which blocks these are follows from the arithmetic of contiguous positions, or, for positions in any order, from lists
-(`attention.gpu.visits`). Blocks that no row sees are not touched.
+(`attention.gpu.prefill.block_lists`). Blocks that no row sees are not touched.
 
 Scores are kept in units of log2, lse leaves in natural logarithms. Scores and sums are float32; weights are rounded to
 the dtype of K and V before they multiply values, as in FlashAttention (Dao 2023, arXiv 2307.08691).
@@ -21,7 +21,7 @@ from attention.gpu.rows_kernel import operand as _operand
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
-NEVER = tl.constexpr(2147483647)  # attention.gpu.visits.NEVER: a key here is seen by no query
+NEVER = tl.constexpr(2147483647)  # attention.gpu.prefill.block_lists.NEVER: a key here is seen by no query
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def _leave(
     tl.store(where, found, mask=mask)
 
 
-# What the length of a prompt decides compiles nothing anew.
+# What the length of a prompt decides compiles nothing anew, nor where lse and lengths begin in an array.
 @triton.jit(
     do_not_specialize=[
         "q_len",
@@ -69,7 +69,8 @@ def _leave(
         "low_batch",
         "keys_at_batch",
         "visits_batch",
-    ]
+    ],
+    do_not_specialize_on_alignment=["lse", "lengths"],
 )
 def prefill_kernel(
     q,

@@ -80,55 +80,73 @@ class _Row(NamedTuple):
     single_lists: tuple[Tile, ...]
 
 
-_SINGLE = (Tile(64, 32, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2))
+_HALF_WIDE = Tile(32, 16, 8, 1)
+_SINGLE_WIDE = Tile(16, 16, 16, 2)
+_SINGLE = (Tile(64, 32, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), _SINGLE_WIDE)
+_LITTLE = (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 16, 4, 1), Tile(32, 16, 8, 1))
+_LITTLE_HALF = (*_LITTLE, _HALF_WIDE)
 _TABLE = {
     "sm_80": _Row(
-        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(32, 64, 4, 2), Tile(64, 64, 8, 2)),
-        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(64, 64, 8, 2)),
-        (Tile(64, 32, 8, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2)),
-        (Tile(32, 32, 8, 2), Tile(32, 32, 8, 2), Tile(32, 16, 8, 2), Tile(16, 16, 8, 2)),
+        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(32, 64, 4, 2), Tile(64, 64, 8, 2), _HALF_WIDE),
+        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(64, 64, 8, 2), _HALF_WIDE),
+        (Tile(64, 32, 8, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2)),
+        (Tile(32, 32, 8, 2), Tile(32, 32, 8, 2), Tile(32, 16, 8, 2), Tile(16, 16, 8, 2), Tile(32, 16, 16, 2)),
     ),
     "sm_89": _Row(
-        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2)),
-        (Tile(64, 32, 8, 3), Tile(128, 32, 8, 3), Tile(32, 32, 4, 2), Tile(64, 32, 8, 2)),
+        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(64, 32, 8, 2), Tile(64, 32, 8, 2), _HALF_WIDE),
+        (Tile(64, 32, 8, 3), Tile(128, 32, 8, 3), Tile(32, 32, 4, 2), Tile(64, 32, 8, 2), _HALF_WIDE),
         (_SINGLE[0], Tile(32, 16, 16, 2), *_SINGLE[2:]),
-        (Tile(32, 32, 8, 2), Tile(16, 16, 4, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2)),
+        (Tile(32, 32, 8, 2), Tile(16, 16, 4, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), _SINGLE_WIDE),
     ),
     "sm_90": _Row(
-        (Tile(128, 128, 8, 3), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 64, 8, 2)),
-        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(64, 32, 8, 2)),
+        (Tile(128, 128, 8, 3), Tile(128, 128, 8, 2), Tile(128, 64, 8, 2), Tile(64, 64, 8, 2), _HALF_WIDE),
+        (Tile(128, 64, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(64, 32, 8, 2), _HALF_WIDE),
         _SINGLE,
-        (Tile(32, 32, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2)),
+        (Tile(32, 32, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2), _SINGLE_WIDE),
     ),
     "sm_100": _Row(
-        (Tile(128, 128, 8, 3), Tile(128, 32, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2)),
-        (Tile(128, 32, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(128, 32, 8, 2)),
+        (Tile(128, 128, 8, 3), Tile(128, 32, 8, 3), Tile(128, 64, 8, 2), Tile(128, 64, 8, 2), _HALF_WIDE),
+        (Tile(128, 32, 8, 3), Tile(128, 32, 8, 3), Tile(128, 32, 8, 2), Tile(128, 32, 8, 2), _HALF_WIDE),
         _SINGLE,
-        (Tile(32, 32, 4, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2)),
+        (Tile(32, 32, 4, 2), Tile(16, 16, 8, 2), Tile(32, 16, 8, 2), Tile(32, 16, 16, 2), _SINGLE_WIDE),
     ),
     "gfx9": _Row(
-        (Tile(128, 64, 4, 2), Tile(128, 32, 4, 2), Tile(128, 32, 4, 2), Tile(64, 32, 4, 2)),
-        (Tile(128, 64, 4, 2), Tile(128, 32, 4, 2), Tile(128, 32, 4, 2), Tile(64, 32, 4, 2)),
-        (Tile(64, 32, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2)),
-        (Tile(64, 32, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 16, 4, 2)),
+        (Tile(128, 64, 4, 2), Tile(128, 32, 4, 2), Tile(128, 32, 4, 2), Tile(64, 32, 4, 2), Tile(32, 16, 4, 1)),
+        (Tile(128, 64, 4, 2), Tile(128, 32, 4, 2), Tile(128, 32, 4, 2), Tile(64, 32, 4, 2), Tile(32, 16, 4, 1)),
+        (Tile(64, 32, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 32, 4, 2), Tile(16, 16, 4, 1)),
+        (Tile(64, 32, 4, 2), Tile(64, 32, 4, 2), Tile(32, 32, 4, 2), Tile(32, 16, 4, 2), Tile(16, 16, 4, 1)),
     ),
     # any other GPU: little of everything
-    "other": _Row(*[(Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 16, 4, 1), Tile(32, 16, 8, 1))] * 4),
+    "sm": _Row(_LITTLE_HALF, _LITTLE_HALF, (*_LITTLE, _SINGLE_WIDE), (*_LITTLE, _SINGLE_WIDE)),
+    "other": _Row(_LITTLE_HALF, _LITTLE_HALF, (*_LITTLE, Tile(16, 16, 8, 1)), (*_LITTLE, Tile(16, 16, 8, 1))),
 }
+"""By generation of GPU; "sm": other GPUs of NVIDIA."""
 
-
-_FULL = {
-    ("sm_80", 16, 192): Tile(32, 32, 4, 2),
-    ("sm_80", 16, 256): Tile(64, 32, 8, 2),
-    ("sm_89", 16, 192): Tile(32, 32, 4, 2),
-    ("sm_89", 32, 128): Tile(16, 32, 8, 2),
-    ("sm_100", 16, 64): Tile(128, 64, 8, 3),
-    ("sm_100", 32, 128): Tile(32, 16, 16, 2),
-    ("sm_100", 16, 192): Tile(128, 32, 8, 2),
-    ("sm_100", 16, 256): Tile(64, 64, 8, 2),
+EXCEPTIONS = {
+    ("sm_80", "16 bit, 64 wide, few queries, full"): Tile(64, 64, 4, 2),
+    ("sm_80", "16 bit, 192 wide, many queries, full"): Tile(32, 32, 4, 2),
+    ("sm_80", "16 bit, 192 wide, few queries, full"): Tile(32, 32, 4, 2),
+    ("sm_80", "16 bit, 256 wide, many queries, full"): Tile(64, 32, 8, 2),
+    ("sm_80", "16 bit, 256 wide, few queries, full"): Tile(64, 32, 8, 2),
+    ("sm_89", "16 bit, 192 wide, many queries, full"): Tile(32, 32, 4, 2),
+    ("sm_89", "16 bit, 192 wide, few queries, full"): Tile(32, 32, 4, 2),
+    ("sm_89", "32 bit, 128 wide, many queries, full"): Tile(16, 32, 8, 2),
+    ("sm_89", "32 bit, 128 wide, few queries, full"): Tile(16, 32, 8, 2),
+    ("sm_89", "32 bit, 512 wide, many queries, full"): Tile(16, 16, 32, 2),
+    ("sm_89", "32 bit, 512 wide, few queries, full"): Tile(16, 16, 32, 2),
+    ("sm_100", "16 bit, 64 wide, many queries, full"): Tile(128, 64, 8, 3),
+    ("sm_100", "16 bit, 64 wide, few queries, full"): Tile(64, 64, 4, 2),
+    ("sm_100", "16 bit, 192 wide, many queries, full"): Tile(128, 32, 8, 2),
+    ("sm_100", "16 bit, 192 wide, few queries, full"): Tile(128, 32, 8, 2),
+    ("sm_100", "16 bit, 256 wide, many queries, full"): Tile(64, 64, 8, 2),
+    ("sm_100", "16 bit, 256 wide, few queries, full"): Tile(64, 64, 8, 2),
+    ("sm_100", "32 bit, 128 wide, many queries, full"): Tile(32, 16, 16, 2),
+    ("sm_100", "32 bit, 128 wide, few queries, full"): Tile(32, 16, 16, 2),
+    ("sm_100", "32 bit, 512 wide, many queries, full"): Tile(16, 16, 32, 2),
+    ("sm_100", "32 bit, 512 wide, few queries, full"): Tile(16, 16, 32, 2),
 }
-"""Where masks and merges take too many registers: in the place of the tiles by contiguous positions, by GPU, bits and
-width."""
+"""Where the tile of the rules spills, by generation and key of the problem: masks and merges take more registers than
+the plain form, and blocks of 64 rows with 4 warps more than those of 128 with 8."""
 
 
 def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, form: str = "plain") -> Problem:
@@ -152,26 +170,23 @@ def tile_for(problem: Problem) -> Tile:
 
 def by_rule(problem: Problem) -> Tile:
     """A tile without spills, never tried for speed."""
-    generation = generation_of(problem.arch)
-    row = _TABLE[generation]
+    generation = _generation(problem.arch)
+    return EXCEPTIONS.get((generation, problem.key)) or _by_rule(problem, generation)
+
+
+def _by_rule(problem: Problem, generation: str) -> Tile:
+    """The tile of the table; for few queries one of 128 rows is halved, but for lists and for wide heads."""
     lists = problem.form == "lists"
-    tiles = row[(0 if problem.bits == 16 else 2) + lists]
-    place = WIDTHS.index(problem.width)
-    if place == len(tiles):  # wider than all of the table
-        tile = tiles[-1]
-        if problem.bits == 32:
-            if problem.arch.startswith("sm_"):
-                warps = 32 if generation in ("sm_89", "sm_100") and problem.form == "full" else 16
-                return Tile(32 if generation == "sm_80" else 16, 16, warps, 2)
-            return Tile(16, 16, tile.warps, 1)
-        return Tile(min(32, tile.rows), 16, tile.warps, 1)
-    tile = tiles[place]
-    if problem.form == "full":
-        tile = _FULL.get((generation, problem.bits, problem.width), tile)
+    tile = _TABLE[generation][(0 if problem.bits == 16 else 2) + lists][WIDTHS.index(problem.width)]
     if tile.rows == 128 and problem.few and problem.width <= 128 and not lists:
-        two = generation in ("sm_80", "sm_100") and (problem.form, problem.width) == ("full", 64)
-        tile = Tile(64, min(64, tile.keys), tile.warps // 2, 2 if two else tile.stages)
+        return Tile(64, min(64, tile.keys), tile.warps // 2, tile.stages)
     return tile
+
+
+def _generation(arch: str) -> str:
+    """Of `_TABLE`."""
+    generation = generation_of(arch)
+    return "sm" if generation == "other" and arch.startswith("sm_") else generation
 
 
 def candidates(problem: Problem) -> Iterator[Tile]:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from topocomm.bench.facts import Facts
+from topocomm.bench.report.facts import Facts
+from topocomm.bench.report.table import average_bus_gb_per_s
 from topocomm.bench.row import Cell, Row
-from topocomm.bench.table import average_bus_gb_per_s
 
 SCHEMA = "topocomm.bench/1"
 
@@ -67,7 +67,7 @@ def _entry(row: Row) -> dict[str, Any]:
         "rounds": None if row.plan is None else row.plan.rounds,
         "plan_digest": None if row.plan is None else row.plan.digest,
         "transport": row.way,
-        "actual_iterations": main.us.size * main.calls,
+        "actual_iterations": len(main.us) * main.calls,
     }
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from topocomm.bench.ways import pairs_by_way
+from topocomm.bench.report.ways import pairs_by_way
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.transports.mpi import library_name
-from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.layout import Layout
+from topocomm.operators.operator import Operator
 
 PACKAGES = ("topocomm", "numpy", "numba", "mpi4py", "torch", "ml_dtypes")
 
@@ -46,7 +47,7 @@ class Facts:
 
 def gather_facts(comm: Communicator) -> Facts:
     """The facts, as this rank sees them."""
-    transport = comm.transport
+    transport = comm.session.transport
     hosts = [comm.topology.by_id[place].host for place in comm.places]
     own = hosts[transport.rank]
     in_process = transport.in_process or transport.size == 1

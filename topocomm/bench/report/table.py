@@ -8,9 +8,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from topocomm.bench.bandwidth import bus_formula
-from topocomm.bench.facts import Facts
 from topocomm.bench.problem import Problem
+from topocomm.bench.report.bandwidth import bus_formula
+from topocomm.bench.report.facts import Facts
 from topocomm.bench.row import Cell, Row
 from topocomm.planning.plan import Plan
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations
 
-from topocomm.execute.executor import PreparedCall
-from topocomm.execute.sliced_lane import SlicedLane
+from topocomm.execute.calls.prepared_call import PreparedCall
+from topocomm.execute.host.sliced_engine import SlicedLane
 from topocomm.execute.transports.transport import Transport
 
 MESSAGES = {"mpi": "MPI messages", "torch": "gloo messages", "threads": "threads"}

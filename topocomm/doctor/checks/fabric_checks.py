@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from topocomm.doctor.checks.host_views import FABRICS, Host, hosts_of, some
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.hosts import FABRICS, Host, hosts_of, some
 from topocomm.topology.draw.names import plural, ranges
 from topocomm.topology.model import Topology
 

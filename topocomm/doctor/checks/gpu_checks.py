@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from topocomm.doctor.checks.host_views import Host, hosts_of, number_of, some
+from topocomm.doctor.checks.pcie_checks import NVIDIA, pci_gpus
 from topocomm.doctor.finding import Finding, Level
-from topocomm.doctor.hosts import Host, hosts_of, number_of, some
-from topocomm.doctor.pcie import NVIDIA, pci_gpus
 from topocomm.topology.draw.names import plural, ranges
 from topocomm.topology.model import Topology
 

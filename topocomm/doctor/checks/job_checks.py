@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from topocomm.doctor.checks.host_views import Host, hosts_of, natural, some
+from topocomm.doctor.checks.nic_checks import nearest
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.hosts import Host, hosts_of, natural, some
-from topocomm.doctor.nics import nearest
 from topocomm.topology.draw.names import plural, ranges
 from topocomm.topology.model import RankPlace, Topology
 

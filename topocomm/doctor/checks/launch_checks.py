@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from topocomm.doctor.finding import Environment, Finding
-from topocomm.execute.launchers import OTHER_KINDS
+from topocomm.execute.setup.launchers import OTHER_KINDS
 
 YIELD = "OMPI_MCA_mpi_yield_when_idle"
 

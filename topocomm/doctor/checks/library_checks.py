@@ -7,10 +7,11 @@ import platform
 import shutil
 import sysconfig
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
+from topocomm.doctor.checks.mpi_library import MpiLibrary, ask_mpi_library
 from topocomm.doctor.finding import Environment, Finding, FindVersion, installed
-from topocomm.doctor.mpi_library import MpiLibrary, ask_mpi_library
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_NUMPY = 2
@@ -40,15 +41,29 @@ def check_numpy(find: FindVersion = installed) -> Finding:
     return Finding("ok", "numpy", f"{got}, ml_dtypes {bfloat16}")
 
 
+def check_native(load: Callable[[], object] = lambda: import_module("topocomm.native._native")) -> Finding:
+    """Whether the compiled part was built when topocomm was installed.
+
+    Args:
+        load: Imports it.
+    """
+    try:
+        load()
+    except ImportError as error:
+        text = f"NumPy folds the built-in operators, to the same bits: {error}"
+        return Finding("warn", "native", text, "install Python's headers (python3-dev), then topocomm again")
+    return Finding("ok", "native", "built-in operators fold in C")
+
+
 def check_numba(environment: Environment = os.environ, find: FindVersion = installed) -> Finding:
-    """Whether folds are compiled; shared memory needs it too."""
+    """Whether operators of one's own are compiled; shared memory needs it too."""
     got = find("numba")
-    lost = "folds run in NumPy, and ranks of a host exchange messages instead of sharing memory"
+    lost = "operators of your own run in NumPy, and ranks of a host exchange messages instead of sharing memory"
     if got is None:
         return Finding("info", "numba", f"not installed: {lost}", "pip install 'topocomm[mpi]'")
     if environment.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return Finding("warn", "numba", f"{got}, told not to compile: {lost}", "unset NUMBA_DISABLE_JIT")
-    return Finding("ok", "numba", f"{got}: folds are compiled")
+    return Finding("ok", "numba", f"{got}: operators of your own are compiled")
 
 
 def check_kernels(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from topocomm.doctor.fabric import check_channels, check_fabric
+from topocomm.doctor.checks.fabric_checks import check_channels, check_fabric
+from topocomm.doctor.checks.gpu_checks import check_hidden_gpus, check_p2p, check_pci_gpus
+from topocomm.doctor.checks.job_checks import check_hosts, check_rank_order
+from topocomm.doctor.checks.nic_checks import check_nic_places, check_pairs
+from topocomm.doctor.checks.pcie_checks import check_flat_tree, check_pcie, check_slots
+from topocomm.doctor.checks.system_checks import check_topology
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.gpus import check_hidden_gpus, check_p2p, check_pci_gpus
-from topocomm.doctor.job import check_hosts, check_rank_order
-from topocomm.doctor.machine import check_topology
-from topocomm.doctor.nics import check_nic_places, check_pairs
-from topocomm.doctor.pcie import check_flat_tree, check_pcie, check_slots
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Topology
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from topocomm.doctor.checks.host_views import Host, hosts_of, natural, some
+from topocomm.doctor.checks.pcie_checks import family
 from topocomm.doctor.finding import Finding, Level
-from topocomm.doctor.hosts import Host, hosts_of, natural, some
-from topocomm.doctor.pcie import family
 from topocomm.topology.draw.names import plural, ranges
-from topocomm.topology.host_tree import LEVELS, NODE
+from topocomm.topology.inference.host_tree import LEVELS, NODE
 from topocomm.topology.model import Device, Topology
 
 PAIRS, PLACE = "GPU-NIC pairs", "NIC NUMA nodes"

@@ -8,9 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+from topocomm.doctor.checks.host_views import Host, hosts_of, some
 from topocomm.doctor.finding import Finding
-from topocomm.doctor.hosts import Host, hosts_of, some
-from topocomm.topology.host_tree import LEVELS
+from topocomm.topology.inference.host_tree import LEVELS
 from topocomm.topology.model import Device, Link, Topology
 
 CHECK = "PCIe links"

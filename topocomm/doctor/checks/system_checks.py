@@ -9,7 +9,7 @@ from pathlib import Path
 
 from topocomm.doctor.finding import Environment, Finding
 from topocomm.errors import TopocommError
-from topocomm.execute.settings import Settings
+from topocomm.execute.setup.settings import Settings
 from topocomm.topology.model import Topology
 
 SETTINGS = ("CHECK", "TIMEOUT_S", "LOG", "CACHE_DIR", "RECORD_DIR", "TUNED_DIR")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.bench.ways import MESSAGES, way_of
+from topocomm.bench.report.ways import MESSAGES, way_of
 from topocomm.doctor.finding import Finding
 from topocomm.execute.communicator import Communicator
 from topocomm.operators.builtin import SUM
@@ -53,7 +53,7 @@ def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -
         kernels: Whether compiled code runs on every rank.
         shared_memory: Whether every rank can map memory files.
     """
-    transport = comm.transport
+    transport = comm.session.transport
     messages = MESSAGES.get(transport.name, f"{transport.name} messages")
     if transport.size == 1:
         return Finding("ok", "transport", "one rank: nothing moves")

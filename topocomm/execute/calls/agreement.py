@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping
 
 from topocomm.errors import MismatchError
+from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.transport import AGREEMENT_TAG, GATHER_TAG
-from topocomm.execute.waiting import Waiting
 
 DIGEST_BYTES = 16
 CLAIM_BYTES = 1024

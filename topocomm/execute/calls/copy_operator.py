@@ -6,8 +6,9 @@ from functools import lru_cache
 from typing import Any
 
 from topocomm.errors import OperatorError
-from topocomm.execute.structure import parts_of, shapes_of
-from topocomm.operators.operator import ROWS, Arrays, Field, Operator
+from topocomm.execute.calls.structure import parts_of, shapes_of
+from topocomm.operators.layout import ROWS, Arrays, Field
+from topocomm.operators.operator import Operator
 
 
 def carrier(x: Any, *, by_rows: bool) -> Operator:

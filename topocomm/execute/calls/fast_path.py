@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from topocomm.execute.compiled_lane import CompiledLane
-from topocomm.execute.compiled_run import ALL_LOOKS
-from topocomm.execute.kernels.builtin import DONE_AND_SWEEP, make_builtin, result_words
-from topocomm.execute.lanes import BUSY, NOTHING
-from topocomm.execute.recorder import MASK, SWEEP_MASK
-from topocomm.execute.result_memory import LEAST_BYTES
-from topocomm.execute.waiting import UnderWay
+from topocomm.execute.calls.result_memory import LEAST_BYTES
+from topocomm.execute.host.call_engine import NOTHING
+from topocomm.execute.host.compiled_engine import CompiledLane
+from topocomm.execute.host.compiled_run import ALL_LOOKS
+from topocomm.execute.host.kernels.builtin_function import DONE_AND_SWEEP, make_builtin, result_words
+from topocomm.execute.liveness.recorder import MASK, SWEEP_MASK
+from topocomm.execute.liveness.waiting import UnderWay
+from topocomm.execute.session import BUSY, Session
 from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
-
-if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
 
 Quick = Callable[[Any, Any], Any]
 
@@ -39,23 +37,23 @@ class Results(NamedTuple):
     given: bool
 
 
-def quick_arrays(comm: Communicator, lanes: Sequence[CompiledLane], results: Results, tag: int, *, bare: bool) -> Quick:
+def quick_arrays(session: Session, lanes: Sequence[CompiledLane], results: Results, tag: int, *, bare: bool) -> Quick:
     """For dicts of NumPy arrays, or for bare ones."""
-    make, call = _maker(comm, results, bare=bare), _builtin(comm, lanes, results, tag, bare=bare)
+    make, call = _maker(session, results, bare=bare), _builtin(session, lanes, results, tag, bare=bare)
 
     def quick(x: Any, out: Any) -> Any:
-        if comm.refusal is not None:
+        if session.refusal is not None:
             return None
         try:
-            comm.refusal = BUSY
+            session.refusal = BUSY
             if make is not None and out is None:
                 out = make()
             made = call(x, out)
             if type(made) is tuple:
-                made = _goes_on(comm, lanes, tag, *made)
-            comm.refusal = None
+                made = _goes_on(session, lanes, tag, *made)
+            session.refusal = None
         except BaseException as error:  # an interrupt comes after the compiled code
-            comm.fail_with(error)
+            session.fail_with(error)
             raise
         return made
 
@@ -88,11 +86,11 @@ def quick_tensors(quick: Quick, dtypes: Collection[np.dtype[Any]], *, bare: bool
     return tensors
 
 
-def _maker(comm: Communicator, results: Results, *, bare: bool) -> Callable[[], Any] | None:
+def _maker(session: Session, results: Results, *, bare: bool) -> Callable[[], Any] | None:
     """What makes large results; None where the compiled code makes them."""
     if not results.given or sum(prod(shape) * dtype.itemsize for _, shape, dtype in results.shapes) < LEAST_BYTES:
         return None
-    empty, shapes = comm.results.empty, results.shapes
+    empty, shapes = session.results.empty, results.shapes
     if bare:
         ((_, shape, dtype),) = shapes
         return lambda: empty(shape, dtype)
@@ -100,22 +98,22 @@ def _maker(comm: Communicator, results: Results, *, bare: bool) -> Callable[[], 
 
 
 def _builtin(
-    comm: Communicator, lanes: Sequence[CompiledLane], results: Results, tag: int, *, bare: bool
+    session: Session, lanes: Sequence[CompiledLane], results: Results, tag: int, *, bare: bool
 ) -> Callable[[Any, Any], Any]:
     """What makes a whole call."""
-    words, shared, recorder = [lane.compiled.words for lane in lanes], lanes[0].compiled.shared, comm.recorder
+    words, shared, recorder = [lane.compiled.words for lane in lanes], lanes[0].compiled.shared, session.recorder
     places = [*(one.ctypes.data for one in words), words[0].size]
     places += [one.buffer_info()[0] for one in (shared.calls, recorder.count, recorder.tags, recorder.times_ns)]
     told = result_words(results.shapes, NOTHING, bare=bare, gives=results.given)
     return make_builtin(np.array([*places, MASK, SWEEP_MASK, tag, ALL_LOOKS, *told], np.int64), results)
 
 
-def _goes_on(comm: Communicator, lanes: Sequence[CompiledLane], tag: int, at: int, result: Any, *arrays: Any) -> Any:
+def _goes_on(session: Session, lanes: Sequence[CompiledLane], tag: int, at: int, result: Any, *arrays: Any) -> Any:
     """The result of a call that stands at `at`, brought to its end."""
     if at == DONE_AND_SWEEP:
-        comm.recorder.sweep()
+        session.recorder.sweep()
         return result
     lane = lanes[lanes[0].compiled.shared.epoch & 1]
     lane.stand_at(at, arrays)
-    comm.waiting.for_call(UnderWay(lane, tag, comm.recorder.calls))
+    session.waiting.for_call(UnderWay(lane, tag, session.recorder.calls))
     return result

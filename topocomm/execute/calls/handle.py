@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import DeadlineError, TopocommError
-from topocomm.execute.waiting import Look, UnderWay
+from topocomm.execute.liveness.waiting import Look, UnderWay
 
 if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
+    from topocomm.execute.session import Session
 
 
 class Handle:
@@ -20,8 +20,8 @@ class Handle:
         done: Whether the call is through.
     """
 
-    def __init__(self, comm: Communicator, call: UnderWay, finish: Callable[[], Any]) -> None:
-        self._comm, self._call, self._finish = comm, call, finish
+    def __init__(self, session: Session, call: UnderWay, finish: Callable[[], Any]) -> None:
+        self._session, self._call, self._finish = session, call, finish
         self._result: Any = None
         self._look: Look | None = None
         self.done = False
@@ -48,18 +48,18 @@ class Handle:
             DeadlineError, MismatchError, RankFailedError: As for any call.
         """
         if not self.done:
-            limit_s = self._comm.settings.timeout_s
+            limit_s = self._session.settings.timeout_s
             if timeout_s is not None and timeout_s < limit_s:
                 self._wait_shortly(timeout_s)
             else:
-                self._move(lambda: self._comm.waiting.for_call(self._call))
+                self._move(lambda: self._session.waiting.for_call(self._call))
                 self.through()
         return self._result
 
     def through(self) -> None:
         """Take the result of a call that is through."""
         if not self.done:
-            under_way = self._comm.waiting.under_way
+            under_way = self._session.waiting.under_way
             if self._call in under_way:
                 under_way.remove(self._call)
             self._result = self._finish()
@@ -70,32 +70,32 @@ class Handle:
         while not self.test():
             if time.monotonic() >= until_s:
                 raise DeadlineError(
-                    f"rank {self._comm.rank}: call {self._call.number} is not through after {timeout_s:g} s; "
+                    f"rank {self._session.rank}: call {self._call.number} is not through after {timeout_s:g} s; "
                     "it is still under way: wait again"
                 )
-            self._comm.transport.pause()
+            self._session.transport.pause()
 
     def _once(self) -> None:
         """Let calls move on; now and then look whether this one can still come through."""
-        waiting = self._comm.waiting
+        waiting = self._session.waiting
         for call in list(waiting.under_way):
             if call.lane is not None and call.lane.advance(0.0) and call is self._call:
                 self.through()
                 return
         if self._look is None:
-            self._look = Look(waiting, self._call, self._comm.settings.timeout_s)
+            self._look = Look(waiting, self._call, self._session.settings.timeout_s)
         if self._call.lane is not None:
             self._look.at_times(self._call.lane.awaited)
 
     def _move(self, step: Callable[[], None]) -> None:
-        comm = self._comm
-        if comm.refusal is not None:
+        session = self._session
+        if session.refusal is not None:
             raise TopocommError(
-                f"rank {comm.rank}: call {self._call.number} cannot come through: the communicator takes no call now: "
-                f"{comm.refusal}"
+                f"rank {session.rank}: call {self._call.number} cannot come through: the communicator takes no call "
+                f"now: {session.refusal}"
             )
         try:
             step()
         except BaseException as error:
-            comm.fail_with(error)
+            session.fail_with(error)
             raise

@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute.handle import Handle
-from topocomm.execute.lanes import BUSY, Lane, Span, Work
-from topocomm.execute.local_nodes import LocalNodes
-from topocomm.execute.make_lanes import make_lanes
-from topocomm.execute.structure import Fields, Structure, take
+from topocomm.execute.calls.handle import Handle
+from topocomm.execute.calls.structure import Fields, Structure, take
+from topocomm.execute.host.call_engine import Lane, Span, Work
+from topocomm.execute.host.canonical_nodes import LocalNodes
+from topocomm.execute.host.engine_choice import make_lanes, shared_by
+from topocomm.execute.liveness.waiting import UnderWay
+from topocomm.execute.session import BUSY, Session
 from topocomm.execute.transports.transport import Transport
-from topocomm.execute.waiting import UnderWay
-from topocomm.operators.operator import Layout
-
-if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
+from topocomm.operators.layout import Layout
 
 Shapes = list[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
@@ -36,13 +34,13 @@ class PreparedCall:
         plan: What is executed.
     """
 
-    def __init__(self, comm: Communicator, work: Work, structure: Structure, local: LocalNodes | None = None) -> None:
+    def __init__(self, session: Session, work: Work, structure: Structure, local: LocalNodes | None = None) -> None:
         self.plan = work.plan
         self.tag = work.tag
-        self._comm = comm
+        self._session = session
         self._layout = work.layout
         self._structure = structure
-        self._lanes = make_lanes(work, comm.waiting)
+        self._lanes = make_lanes(work, session.waiting)
         views = [lane.views if local is None else None for lane in self._lanes]
         self._inputs = [None if held is None else structure.give(dict(held)) for held in views]
         self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
@@ -69,9 +67,16 @@ class PreparedCall:
         return self._lanes
 
     @property
+    def memory(self) -> tuple[int, int]:
+        """(number, bytes) of the memory that it lies in, the same on all ranks: a shared segment, or its own."""
+        shared = shared_by(self._lanes[0])
+        figures = self.plan.figures
+        return (-self.tag, self.plan.payload_bytes + figures.scratch_bytes) if shared is None else shared.segment
+
+    @property
     def transport(self) -> Transport:
         """The wire between its ranks."""
-        return self._comm.transport
+        return self._session.transport
 
     @property
     def input(self) -> Any:
@@ -121,22 +126,22 @@ class PreparedCall:
             OperatorError: x or out does not fit.
         """
         fields, given = self._fit(x, out)
-        comm = self._comm
+        session = self._session
         lane, number = self._enter()
         try:
             target = self._target(fields, given) if self._gives else None
             through = lane.begin(fields, target, target is not given or _apart(fields, given))
         except BaseException as error:
-            comm.fail_with(error)
+            session.fail_with(error)
             raise
-        comm.refusal = None
+        session.refusal = None
         call = UnderWay(lane, self.tag, number)
-        handle = Handle(comm, call, lambda: self._finish(target, given, out))
+        handle = Handle(session, call, lambda: self._finish(target, given, out))
         if through:
             handle.through()
         else:
             self._handle = handle
-            comm.waiting.under_way.append(call)
+            session.waiting.under_way.append(call)
         return handle
 
     def _may_be_sent(self, x: Any) -> bool:
@@ -149,13 +154,13 @@ class PreparedCall:
         structure = self._structure
         if self._shared is None or self._local is not None or self._identity is not None:
             return None
-        from topocomm.execute.compiled_lane import CompiledLane
-        from topocomm.execute.quick import Results, quick_arrays, quick_tensors
+        from topocomm.execute.calls.fast_path import Results, quick_arrays, quick_tensors
+        from topocomm.execute.host.compiled_engine import CompiledLane
 
         lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
         if not lanes or not (structure.bare or structure.rebuild is None):
             return None
-        way = quick_arrays(self._comm, lanes, Results(self._results, self._gives), self.tag, bare=structure.bare)
+        way = quick_arrays(self._session, lanes, Results(self._results, self._gives), self.tag, bare=structure.bare)
         dtypes = [dtype for _, _, dtype in self._values]
         return quick_tensors(way, dtypes, bare=structure.bare) if structure.is_torch else way
 
@@ -165,32 +170,36 @@ class PreparedCall:
         for lane in self._lanes:
             lane.free()
 
+    def let_go(self) -> None:
+        """Give back what can be, when only the communicator knows the call."""
+        self.free()
+
     def _enter(self) -> tuple[Lane, int]:
         """Begin a call: its lane and its number."""
-        comm = self._comm
-        if comm.refusal is not None:
-            comm.enter()  # raises, and says why
+        session = self._session
+        if session.refusal is not None:
+            session.enter()  # raises, and says why
         if self._freed:
             raise TopocommError("this prepared call was freed; prepare another one")
         if self._handle is not None:
             if not self._handle.done:
                 raise TopocommError("this prepared call is under way; wait for its handle before you begin it again")
             self._handle = None
-        comm.refusal = BUSY
-        return self._lanes[self._turn], comm.recorder.begin(self.tag)
+        session.refusal = BUSY
+        return self._lanes[self._turn], session.recorder.begin(self.tag)
 
     def _run(self, fields: Fields | None, given: Fields | None) -> Any:
-        comm = self._comm
+        session = self._session
         lane, number = self._enter()
         try:
             target = self._target(fields, given) if self._gives else None
             if not lane.begin(fields, target, target is not given or _apart(fields, given)):
-                comm.waiting.for_call(UnderWay(lane, self.tag, number))
+                session.waiting.for_call(UnderWay(lane, self.tag, number))
             result = self._finish(target, given, None)
         except BaseException as error:
-            comm.fail_with(error)
+            session.fail_with(error)
             raise
-        comm.refusal = None
+        session.refusal = None
         return result
 
     def _finish(self, target: Fields | None, given: Fields | None, out: Any) -> Any:
@@ -212,7 +221,7 @@ class PreparedCall:
         try:
             return self._value(x), None if out is None or not self._gives else self._place(out)
         except OperatorError as error:
-            self._comm.refuse(self.tag, error)
+            self._session.refuse(self.tag, error)
             raise
 
     def _value(self, x: Any) -> Fields | None:
@@ -267,7 +276,7 @@ class PreparedCall:
         plain = given is not None and all(array.flags.c_contiguous for array in given.values())
         if given is not None and plain and (_apart(fields, given) or _in_place(fields or {}, given)):
             return given
-        return {name: self._comm.results.empty(shape, dtype) for name, shape, dtype in self._results}
+        return {name: self._session.results.empty(shape, dtype) for name, shape, dtype in self._results}
 
 
 def _shapes(layout: Layout, span: Span) -> Shapes:

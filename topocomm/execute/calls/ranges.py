@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.errors import MismatchError, OperatorError
-from topocomm.execute.structure import parts_of
+from topocomm.errors import MismatchError, OperatorError, TopocommError
+from topocomm.execute.calls.structure import parts_of
 
 NO_ROWS = -1
 """Told instead of a number of rows where a value is no array with rows."""
@@ -52,6 +52,27 @@ def split_record(color: Any, key: Any) -> NDArray[np.int64]:
         told = 0 if color is None else 1, 0 if color is None else index(color), index(key)
         record = told if all(WORD.min <= number <= WORD.max for number in told) else NO_COLOR
     return np.array(record, np.int64)
+
+
+def split_members(rank: int, told: Sequence[Sequence[int]], color: int | None) -> list[int]:
+    """The ranks that give this color, in the order of their keys.
+
+    Args:
+        rank: This rank.
+        told: `split_record` of every rank.
+        color: Of this rank; None has no members.
+
+    Raises:
+        TopocommError: A color or key of some rank is no whole number.
+    """
+    wrong = [str(peer) for peer, one in enumerate(told) if tuple(one) == NO_COLOR]
+    if wrong:
+        raise TopocommError(
+            f"rank {rank}: split: expected whole numbers as color and key, or color None to join no group; "
+            f"not so on rank {', '.join(wrong)}"
+        )
+    same = [peer for peer, one in enumerate(told) if list(one[:2]) == [1, color]]
+    return sorted(same, key=lambda peer: (told[peer][2], peer))
 
 
 def shard_edges(told: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.operators.operator import Buffer
+from topocomm.operators.layout import Buffer
 
 LEAST_BYTES = 1 << 20
 """Smaller results are NumPy's own: the C library keeps memory of that size itself."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import OperatorError
-from topocomm.execute import device as devices
-from topocomm.execute.device_values import is_cupy, to_cupy, to_tensor
+from topocomm.execute.device import device_library as devices
+from topocomm.execute.device.device_values import is_cupy, to_cupy, to_tensor
 from topocomm.operators.operator import Operator
 from topocomm.operators.tensors import as_array, as_tensor, numpy_dtype
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topocomm.execute.device import Device
-from topocomm.execute.device_folds import DeviceFold, bind_folds, load_folds
-from topocomm.execute.device_values import tensor_views
-from topocomm.execute.lanes import Work
-from topocomm.operators.operator import ALIGNMENT_BYTES
-from topocomm.planning.canonical import Node, canonical_nodes, canonical_split
+from topocomm.execute.device.device_folds import DeviceFold, bind_folds, load_folds
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_values import tensor_views
+from topocomm.execute.host.call_engine import Work
+from topocomm.operators.layout import ALIGNMENT_BYTES
+from topocomm.planning.schedule.canonical_tree import Node, canonical_nodes, canonical_split
 
 
 class DeviceNodes:

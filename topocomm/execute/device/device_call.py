@@ -11,23 +11,23 @@ from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute.device_lane import DeviceLane
-from topocomm.execute.device_loading import load_together
-from topocomm.execute.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
-from topocomm.execute.device_way import Way
-from topocomm.execute.executor import PreparedCall
-from topocomm.execute.handle import Handle
-from topocomm.execute.lanes import Span, Work
-from topocomm.execute.native_lane import NativeLane
-from topocomm.execute.peer_lane import PeerLane, PeerPlan
-from topocomm.execute.stream_lane import StreamLane
-from topocomm.execute.structure import Structure
-from topocomm.execute.waiting import UnderWay
-from topocomm.operators.operator import Layout
+from topocomm.execute.calls.handle import Handle
+from topocomm.execute.calls.prepared_call import PreparedCall
+from topocomm.execute.calls.structure import Structure
+from topocomm.execute.device.device_engine import DeviceLane
+from topocomm.execute.device.device_loading import load_together
+from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
+from topocomm.execute.device.native_engine import NativeLane
+from topocomm.execute.device.peer.peer_engine import PeerLane, PeerPlan
+from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.liveness.waiting import UnderWay
+from topocomm.operators.layout import Layout
 from topocomm.operators.tensors import torch_dtype
 
 if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
+    from topocomm.execute.session import Session
 
 TensorShapes = Mapping[str, tuple[tuple[int, ...], Any]]
 
@@ -79,7 +79,7 @@ class DeviceCall(PreparedCall):
     """A collective made ready for values of one structure on one device; made by `Communicator.prepare`.
 
     Args:
-        comm: The communicator.
+        session: The communicator.
         work: The call.
         structure: How the user gives values.
         way: With a wire, unless one kernel runs the call.
@@ -89,7 +89,7 @@ class DeviceCall(PreparedCall):
 
     def __init__(
         self,
-        comm: Communicator,
+        session: Session,
         work: Work,
         structure: Structure,
         way: Way,
@@ -98,14 +98,14 @@ class DeviceCall(PreparedCall):
     ) -> None:
         assert way.flights is not None, "made where values are not staged"
         self.plan, self.tag = work.plan, work.tag
-        self._comm, self._device, self._flights = comm, way.device, way.flights
+        self._session, self._device, self._flights = session, way.device, way.flights
         self._wire = way.wire if peer is None else None
         self._structure = structure
         own = 0 if shards is None else shards[work.rank + 1] - shards[work.rank]
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
         self._taken = DeviceValues(structure, work.layout, value, work.result)
         with way.device.current():
-            load_together(comm, lambda: self._make_lane(work, way, peer, shards))
+            load_together(session, lambda: self._make_lane(work, way, peer, shards))
         self._lanes = [self._lane]
         views = self._lane.views
         self._input = None if views is None else structure.give(views)
@@ -152,7 +152,7 @@ class DeviceCall(PreparedCall):
         """
         fields, given = self._fit_tensors(x, out)
         lane, number = self._enter()
-        comm = self._comm
+        session = self._session
         try:
             with self._device.current():
                 capturing = self._device.capturing()
@@ -166,10 +166,13 @@ class DeviceCall(PreparedCall):
                 else:
                     self._flights.add(self._lane, self.tag, number)
         except BaseException as error:
-            comm.fail_with(error)
+            session.fail_with(error)
             raise
-        comm.refusal = None
+        session.refusal = None
         return result
+
+    def let_go(self) -> None:
+        """Nothing: calls that the device is not through with, and graphs, hold the lane; it goes with the last."""
 
     def start(self, x: Any = None, *, out: Any = None) -> Handle:
         """Begin the collective on a stream of its own, beside what is put on the current one later.
@@ -183,10 +186,10 @@ class DeviceCall(PreparedCall):
             OperatorError: x or out does not fit.
             TopocommError: A graph is being captured: put the call itself on the stream.
         """
-        device, comm = self._device, self._comm
+        device, session = self._device, self._session
         if device.capturing():
             raise TopocommError(
-                f"rank {comm.rank}: start() cannot be captured in a graph, since handles wait on the host; call it"
+                f"rank {session.rank}: start() cannot be captured in a graph, since handles wait on the host; call it"
             )
         fields, given = self._fit_tensors(x, out)
         lane, number = self._enter()
@@ -205,19 +208,19 @@ class DeviceCall(PreparedCall):
                     device.keep(tensor, self._side)
                 self._lane.mark()
         except BaseException as error:
-            comm.fail_with(error)
+            session.fail_with(error)
             raise
-        comm.refusal = None
+        session.refusal = None
         call = UnderWay(lane, self.tag, number)
-        self._handle = Handle(comm, call, lambda: result)
-        comm.waiting.under_way.append(call)
+        self._handle = Handle(session, call, lambda: result)
+        session.waiting.under_way.append(call)
         return self._handle
 
     def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
         """The tensors of x and out; where they do not fit, the other ranks are told, who may wait for them."""
         if not self.in_graphs and self._device.capturing():
             raise TopocommError(
-                f"rank {self._comm.rank}: this call's messages go by {self.moved_by}, and the host waits for them: "
+                f"rank {self._session.rank}: this call's messages go by {self.moved_by}, and the host waits for them: "
                 "no graph records that"
             )
         try:
@@ -225,7 +228,7 @@ class DeviceCall(PreparedCall):
             self._check_apart(given or {})
             return self._value_tensors(x), given
         except OperatorError as error:
-            self._comm.refuse(self.tag, error)
+            self._session.refuse(self.tag, error)
             raise
 
     def _value_tensors(self, x: Any) -> Tensors | None:

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from topocomm.execute.device import ALIGNMENT_BYTES, Device
-from topocomm.execute.device_folds import DeviceFold, bind_folds, load_folds
-from topocomm.execute.device_nodes import DeviceNodes
-from topocomm.execute.device_values import tensor_views
-from topocomm.execute.lanes import Span, Work
-from topocomm.execute.stream_lane import StreamLane
+from topocomm.execute.device.canonical_nodes import DeviceNodes
+from topocomm.execute.device.device_folds import DeviceFold, bind_folds, load_folds
+from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device
+from topocomm.execute.device.device_values import tensor_views
+from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.transports.device.device_transport import Wire
 from topocomm.execute.transports.transport import Message
-from topocomm.execute.transports.wire import Wire
-from topocomm.planning.buffers import Piece, RankProgram, Stage, common_cuts, rank_program
+from topocomm.planning.program.slot_memory import Piece, RankProgram, Stage, common_cuts, rank_program
 
 Step = Callable[[Any], None]
 

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topocomm.errors import OperatorError
-from topocomm.execute.device import Device
-from topocomm.execute.device_values import Tensors, tensor_views
-from topocomm.execute.lanes import Work
-from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_values import Tensors, tensor_views
+from topocomm.execute.host.call_engine import Work
+from topocomm.operators.layout import ALIGNMENT_BYTES, Layout
+from topocomm.operators.operator import Operator
 from topocomm.operators.results import field_of, not_its_dtype
 from topocomm.operators.tensors import torch_dtype
 

@@ -7,12 +7,12 @@ Everything else takes a `Device`, so that tests run the same code on host memory
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-from topocomm.topology.pci_sysfs import short_bus_id
+from topocomm.topology.discovery.pci_sysfs import short_bus_id
 
 ALIGNMENT_BYTES = 256
 """Pieces in a device's memory start where the widest loads of a warp may."""
@@ -139,3 +139,12 @@ def visible_devices() -> list[Device]:
     except ImportError:
         return []
     return [_device(index) for index in range(torch.cuda.device_count())]
+
+
+def load_copies(device: Device, dtypes: Iterable[Any]) -> None:
+    """Load what copies tensors of torch dtypes that are not dense; dense ones are copied without a kernel."""
+    import torch
+
+    for dtype in dict.fromkeys(dtypes):
+        dense, turned = (torch.empty((2, 3), dtype=dtype, device=device.place) for _ in range(2))
+        dense.view(3, 2).copy_(turned.t())

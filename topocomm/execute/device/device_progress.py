@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device import Device
-from topocomm.execute.events import reached
-from topocomm.execute.peer_memory import PeerMemory
-from topocomm.execute.stream_lane import StreamLane
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.events import reached
+from topocomm.execute.device.peer.peer_memory import PeerMemory
+from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.waiting import Look, UnderWay, Waiting
+from topocomm.execute.transports.device.device_transport import Wire
 from topocomm.execute.transports.transport import GATHER_TAG
-from topocomm.execute.transports.wire import Wire
-from topocomm.execute.waiting import Look, UnderWay, Waiting
 
 
 class Flight(NamedTuple):

@@ -11,32 +11,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute.device import Device
-from topocomm.execute.device_call import DeviceValues, TensorShapes
-from topocomm.execute.device_loading import load_copies, load_together
-from topocomm.execute.device_values import Tensors
-from topocomm.execute.events import await_event
-from topocomm.execute.executor import PreparedCall
-from topocomm.execute.handle import Handle
-from topocomm.execute.lanes import Span, Work
-from topocomm.execute.local_nodes import LocalNodes
-from topocomm.execute.structure import Structure
-from topocomm.operators.operator import ALIGNMENT_BYTES
+from topocomm.execute.calls.handle import Handle
+from topocomm.execute.calls.prepared_call import PreparedCall
+from topocomm.execute.calls.structure import Structure
+from topocomm.execute.device.device_call import DeviceValues, TensorShapes
+from topocomm.execute.device.device_library import Device, load_copies
+from topocomm.execute.device.device_loading import load_together
+from topocomm.execute.device.device_values import Tensors
+from topocomm.execute.device.events import await_event
+from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.host.canonical_nodes import LocalNodes
+from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.operators.tensors import as_array
 
 if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
+    from topocomm.execute.session import Session
 
 
 class StagedCall(PreparedCall):
     """A collective made ready for values of one structure on one device, by way of pinned host memory."""
 
-    def __init__(self, comm: Communicator, work: Work, structure: Structure, local: LocalNodes | None) -> None:
+    def __init__(self, session: Session, work: Work, structure: Structure, local: LocalNodes | None) -> None:
         assert structure.device is not None, "made for values on devices"
         self._device = structure.device
         names = structure.names
         host = replace(structure, device=None, is_torch=False, is_cupy=False, rebuild=_identity, bare=False)
-        super().__init__(comm, work, host, local)
+        super().__init__(session, work, host, local)
         given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
         self._given = structure
         self._taken = DeviceValues(structure, work.layout, given, work.result)
@@ -49,7 +49,9 @@ class StagedCall(PreparedCall):
         assert names == host.names
         self.quick = None
         with self._device.current():
-            load_together(comm, lambda: load_copies(self._device, (dtype for _, dtype in self._taken.value.values())))
+            load_together(
+                session, lambda: load_copies(self._device, (dtype for _, dtype in self._taken.value.values()))
+            )
 
     @property
     def input(self) -> Any:
@@ -71,9 +73,9 @@ class StagedCall(PreparedCall):
         return StagedHandle(handle, lambda made: None if made is None else self._hand_over(given, out))
 
     def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
-        comm = self._comm
+        session = self._session
         if self._device.capturing():
-            raise TopocommError(f"rank {comm.rank}: this call goes through host memory, where no graph records it")
+            raise TopocommError(f"rank {session.rank}: this call goes through host memory, where no graph records it")
         try:
             given = None if out is None or not self._gives else self._taken.given(out)
             if x is None:
@@ -82,14 +84,14 @@ class StagedCall(PreparedCall):
                 return None, given
             return self._taken.read("x", x, self._taken.value), given
         except OperatorError as error:
-            comm.refuse(self.tag, error)
+            session.refuse(self.tag, error)
             raise
 
     def _fetch(self, fields: Tensors | None) -> None:
         """Bring the value to host memory; and wait until the result of the call before has left it."""
-        comm = self._comm
-        if comm.refusal is not None:
-            comm.enter()  # raises, and says why
+        session = self._session
+        if session.refusal is not None:
+            session.enter()  # raises, and says why
         if self._handle is not None and not self._handle.done:
             return  # the call itself refuses
         try:
@@ -103,11 +105,11 @@ class StagedCall(PreparedCall):
                 self._down.record(self._device.stream())
             self._await(self._down)
         except BaseException as error:
-            comm.fail_with(error)
+            session.fail_with(error)
             raise
 
     def _await(self, event: Any) -> None:
-        await_event(event, self._comm.settings.timeout_s, self._device, self._comm.rank, "this call")
+        await_event(event, self._session.settings.timeout_s, self._device, self._session.rank, "this call")
 
     def _hand_over(self, given: Tensors | None, out: Any) -> Any:
         """The result on the device."""

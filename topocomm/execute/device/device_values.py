@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from topocomm.errors import OperatorError
-from topocomm.execute import device as devices
-from topocomm.operators.operator import Layout
+from topocomm.execute.device import device_library as devices
+from topocomm.operators.layout import Layout
 from topocomm.operators.tensors import torch_dtype
 
 Tensors = dict[str, Any]

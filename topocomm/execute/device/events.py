@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from topocomm.errors import DeadlineError
-from topocomm.execute.device import Device
+from topocomm.execute.device.device_library import Device
 
 POLL_S = 0.0001
 """Between two questions, beside which something else may happen."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from topocomm.execute.device import Device
-from topocomm.execute.device_folds import overlap
-from topocomm.execute.lanes import Work
-from topocomm.execute.stream_lane import StreamLane
-from topocomm.execute.transports.wire import Wire
+from topocomm.execute.device.device_folds import overlap
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.host.call_engine import Work
+from topocomm.execute.transports.device.device_transport import Wire
 from topocomm.operators.tensors import torch_dtype
 
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topocomm.errors import TopocommError
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device import Device
-from topocomm.execute.device_way import Way
-from topocomm.execute.events import await_event, reached
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.events import await_event, reached
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.transports.device.device_transport import Wire
 from topocomm.execute.transports.transport import Message
-from topocomm.execute.transports.wire import Wire
-from topocomm.operators.operator import ALIGNMENT_BYTES, Buffer
+from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
 from topocomm.operators.tensors import as_array
 
 if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
+    from topocomm.execute.session import Session
 
 GROUPS_KEPT = 16
 """Groups of messages kept for calls with the same tensors: a ring takes turns with few."""
@@ -48,7 +48,7 @@ class DeviceShift:
     memory of its own and out of it.
 
     Args:
-        comm: The communicator.
+        session: The communicator.
         way: Its way, with a wire.
         tag: The first tag of the shift.
 
@@ -56,16 +56,16 @@ class DeviceShift:
         ranks: With whom messages are exchanged.
     """
 
-    def __init__(self, comm: Communicator, way: Way, tag: int) -> None:
+    def __init__(self, session: Session, way: Way, tag: int) -> None:
         assert way.wire is not None, "made where there is one"
         assert way.flights is not None
         self._device: Device = way.device
         self._wire: Wire = way.wire
         self._flights: Any = way.flights  # which takes whatever has the methods of a lane
         self._tag = tag
-        self._after, self._before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        self._after, self._before = (session.rank + 1) % session.size, (session.rank - 1) % session.size
         self.ranks = tuple(sorted({self._after, self._before}))
-        self._alone = comm.size == 1
+        self._alone = session.size == 1
         self._exchanges: OrderedDict[Any, Exchange] = OrderedDict()
         self._arena: Any = None
         self._held: tuple[int, ...] = ()

@@ -6,12 +6,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device import Device
-from topocomm.execute.device_folds import identity_tensors
-from topocomm.execute.device_loading import load_copies
-from topocomm.execute.events import reached
-from topocomm.execute.lanes import Lane, Work
+from topocomm.execute.device.device_folds import identity_tensors
+from topocomm.execute.device.device_library import Device, load_copies
+from topocomm.execute.device.events import reached
+from topocomm.execute.host.call_engine import Lane, Work
+from topocomm.execute.liveness.pollable import Awaited
 from topocomm.execute.transports.transport import Message
 from topocomm.operators.tensors import torch_dtype
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.structure import Fields
-from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.operators.operator import Buffer, Layout, Operator
-from topocomm.planning.buffers import Piece
+from topocomm.execute.calls.structure import Fields
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.transports.shared_memory import SharedArena, SharedMemory
+from topocomm.operators.layout import Buffer, Layout
+from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.program.slot_memory import Piece
+from topocomm.planning.schedule.schedule import Schedule
 
-BUSY = "another call is running; one at a time"
 NOTHING = object()
 """What a rank gets that gets no result, where None says otherwise."""
 
@@ -58,8 +58,9 @@ class Work:
         rank: This rank.
         value: What this rank's value holds.
         result: What this rank's result holds.
-        chunks: (first row, rows) of every chunk; None takes the schedule's.
         tensors: Whether the operator's combine is given tensors.
+        chunks: (first row, rows) of every chunk; None takes the schedule's.
+        arena: Where its shared memory is taken from.
     """
 
     plan: Plan
@@ -72,6 +73,7 @@ class Work:
     result: Span
     tensors: bool = False
     chunks: tuple[tuple[int, int], ...] | None = None
+    arena: SharedArena = field(default_factory=SharedArena, compare=False, repr=False)
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:

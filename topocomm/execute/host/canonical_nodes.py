@@ -10,10 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from topocomm.execute.staged_lane import aligned_buffer
-from topocomm.execute.structure import Fields
-from topocomm.operators.operator import ALIGNMENT_BYTES, Layout, Operator
-from topocomm.planning.canonical import Node, canonical_nodes, canonical_split
+from topocomm.execute.calls.structure import Fields
+from topocomm.execute.host.staged_engine import aligned_buffer
+from topocomm.operators.layout import ALIGNMENT_BYTES, Layout
+from topocomm.operators.operator import Operator
+from topocomm.planning.schedule.canonical_tree import Node, canonical_nodes, canonical_split
 
 
 class LocalNodes:

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.compiled_run import CompiledRun, Sizes, free_memory, lane_head, stage_words, wait_words
-from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.lanes import Lane, Span, Work
-from topocomm.execute.structure import Fields
+from topocomm.execute.calls.structure import Fields
+from topocomm.execute.host.call_engine import Lane, Span, Work
+from topocomm.execute.host.compiled_run import CompiledRun, Sizes, free_memory, lane_head, stage_words, wait_words
+from topocomm.execute.host.kernels import shared_memory_call as word
+from topocomm.execute.liveness.pollable import Awaited
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.operators.operator import Buffer, Fold, fold_task
-from topocomm.planning.buffers import Piece
-from topocomm.planning.schedule import Combine
-from topocomm.planning.shared_memory import SharedProgram
+from topocomm.operators.layout import Buffer, Fold
+from topocomm.operators.operator import fold_task
+from topocomm.planning.program.shared_memory_layout import SharedProgram
+from topocomm.planning.program.slot_memory import Piece
+from topocomm.planning.schedule.schedule import Combine
 
 Words = list[int]
 

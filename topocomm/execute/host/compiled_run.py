@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.execute.kernels import shared_memory as word
+from topocomm.execute.host.kernels import shared_memory_call as word
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, LOOKS, SharedMemory
 from topocomm.execute.transports.transport import Batch, Message
 

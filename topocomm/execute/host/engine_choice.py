@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from topocomm.execute.credits import Credits
-from topocomm.execute.lanes import Lane, Work
-from topocomm.execute.sliced_lane import SlicedLane, slices_of
-from topocomm.execute.staged_lane import Coordination, StagedLane, aligned_buffer
-from topocomm.execute.together import Together
+from topocomm.execute.host.call_engine import Lane, Work
+from topocomm.execute.host.credits import Credits
+from topocomm.execute.host.sliced_engine import SlicedLane, slices_of
+from topocomm.execute.host.staged_engine import Coordination, StagedLane, aligned_buffer
+from topocomm.execute.liveness.composite_wait import Together
+from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
 from topocomm.execute.transports.transport import Batch, Message, Transport
-from topocomm.execute.waiting import Waiting
-from topocomm.operators.operator import ALIGNMENT_BYTES, Buffer
-from topocomm.planning.buffers import Piece, Stage, rank_program
-from topocomm.planning.shared_memory import SharedProgram, shared_program
+from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
+from topocomm.planning.program.shared_memory_layout import SharedProgram, shared_program
+from topocomm.planning.program.slot_memory import Piece, Stage, rank_program
 
 Moves = Mapping[tuple[int, int, int], Sequence[Piece]]
 
@@ -35,8 +35,8 @@ def make_lanes(work: Work, waiting: Waiting) -> Sequence[Lane]:
     if len(set(hosts)) == transport.size:
         return [_message_lane(work, transport)]
     slices = slices_of(work)
-    program = _shared_program(slices, hosts)
-    shared = open_shared(waiting, program.total_bytes, hosts)
+    program = _shared_program(slices, hosts, work.rank)
+    shared = open_shared(work.arena, waiting, _most_bytes(slices, hosts, program), hosts)
     if shared is None:
         return [_message_lane(work, transport)]
     if len(slices) == 1:
@@ -45,8 +45,21 @@ def make_lanes(work: Work, waiting: Waiting) -> Sequence[Lane]:
     return [SlicedLane([_shared_lane(s, program, shared, transport, i & 1) for i, s in enumerate(slices, first)])]
 
 
-def _shared_program(slices: Sequence[Work], hosts: Sequence[int]) -> SharedProgram:
-    """One program for all slices, with room for the longest.
+def shared_by(lane: Lane) -> SharedMemory | None:
+    """The shared memory that a lane lies in; None where it has none."""
+    return lane.lanes[0].shared if isinstance(lane, SlicedLane) else lane.shared
+
+
+def _most_bytes(slices: Sequence[Work], hosts: Sequence[int], program: SharedProgram) -> int:
+    """Bytes of one memory on the host that needs most: all take that many, so that all open segments together."""
+    first_ranks = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
+    rank = slices[0].rank
+    others = [first for host, first in first_ranks.items() if host != hosts[rank]]
+    return max(program.total_bytes, *(_shared_program(slices, hosts, peer).total_bytes for peer in others), 0)
+
+
+def _shared_program(slices: Sequence[Work], hosts: Sequence[int], rank: int) -> SharedProgram:
+    """One rank's program for all slices, with room for the longest.
 
     A rank that is ahead waits for the readers of its own range only, so ranges must not move from slice to slice.
     """
@@ -55,13 +68,13 @@ def _shared_program(slices: Sequence[Work], hosts: Sequence[int]) -> SharedProgr
     def most_bytes(chunk: int) -> int:
         return max(part.chunk_bytes(chunk) for part in slices)
 
-    return shared_program(work.schedule, work.rank, most_bytes, ALIGNMENT_BYTES, hosts)
+    return shared_program(work.schedule, rank, most_bytes, ALIGNMENT_BYTES, hosts)
 
 
 def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, transport: Transport, number: int) -> Lane:
-    from topocomm.execute import compiled_lane  # needs numba
-    from topocomm.execute.compiled_run import free_memory, shared_stage
-    from topocomm.execute.kernels.shared_memory import FINISHED
+    from topocomm.execute.host import compiled_engine as compiled_lane
+    from topocomm.execute.host.compiled_run import free_memory, shared_stage
+    from topocomm.execute.host.kernels.shared_memory_call import FINISHED
 
     one_host = len(set(transport.hosts)) == 1
     if one_host and compiled_lane.covers(work):

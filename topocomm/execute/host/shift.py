@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
-from topocomm.execute import device as devices
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device_shift import DeviceShift, PinnedShift
-from topocomm.execute.device_way import find_way
+from topocomm.execute.device import device_library as devices
+from topocomm.execute.device.path_choice import find_way
+from topocomm.execute.device.shift import DeviceShift, PinnedShift
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.transports.transport import Batch, Message
-from topocomm.execute.waiting import UnderWay
-from topocomm.operators.operator import Buffer
+from topocomm.operators.layout import Buffer
 
 if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
-    from topocomm.execute.device import Device
+    from topocomm.execute.device.device_library import Device
+    from topocomm.execute.session import Session
 
 
 Place = tuple[int, int]
@@ -39,8 +39,8 @@ class _Messages:
 class Shift:
     """Send buffers to rank + 1 while others are filled by rank - 1; made by `Communicator.prepare_shift`."""
 
-    def __init__(self, comm: Communicator, tags: Sequence[int]) -> None:
-        self._comm = comm
+    def __init__(self, session: Session, tags: Sequence[int]) -> None:
+        self._session = session
         self._tags = tags
         self._number = 0
         self._buffers: tuple[Place, ...] = ()
@@ -69,12 +69,12 @@ class Shift:
         """
         if not len(sends) == len(receives) == len(self._tags):
             raise TopocommError(
-                f"rank {self._comm.rank}: this shift was prepared for {len(self._tags)} messages each way, got "
+                f"rank {self._session.rank}: this shift was prepared for {len(self._tags)} messages each way, got "
                 f"{len(sends)} to send and {len(receives)} to receive"
             )
-        device = _device_of(self._comm.rank, (*sends, *receives))
-        self._comm.enter()
-        self._number = self._comm.recorder.begin(self._tags[0])
+        device = _device_of(self._session.rank, (*sends, *receives))
+        self._session.enter()
+        self._number = self._session.recorder.begin(self._tags[0])
         self._device = device
         try:
             if device is not None and self._start_there(device, sends, receives):
@@ -85,7 +85,7 @@ class Shift:
             for batch in self._batches:
                 batch.start()
         except BaseException as error:
-            self._comm.fail_with(error)
+            self._session.fail_with(error)
             raise
 
     def advance(self) -> None:
@@ -109,14 +109,14 @@ class Shift:
                 self._there.wait()
                 return
             for batch in self._batches:
-                self._comm.waiting.for_call(UnderWay(_Messages(batch), self._tags[0], self._number))
+                self._session.waiting.for_call(UnderWay(_Messages(batch), self._tags[0], self._number))
             if self._device is not None and self._pinned is not None:
                 self._pinned.wait()
         except BaseException as error:
-            self._comm.fail_with(error)
+            self._session.fail_with(error)
             raise
         finally:
-            self._comm.leave()
+            self._session.leave()
 
     def free(self) -> None:
         """Give back the requests."""
@@ -132,14 +132,14 @@ class Shift:
 
     def _start_there(self, device: Device, sends: Sequence[Any], receives: Sequence[Any]) -> bool:
         """Begin by the communicator's wire; False where there is none, and host memory has to do."""
-        comm = self._comm
-        if comm.way is None:
-            comm.way = find_way(comm, device)
-        comm.way.check(device)
-        if comm.way.wire is None:
-            self._pinned = self._pinned or PinnedShift(device, comm.settings.timeout_s, comm.rank)
+        session = self._session
+        if session.way is None:
+            session.way = find_way(session, device)
+        session.way.check(device)
+        if session.way.wire is None:
+            self._pinned = self._pinned or PinnedShift(device, session.settings.timeout_s, session.rank)
             return False
-        self._there = self._there or DeviceShift(comm, comm.way, self._tags[0])
+        self._there = self._there or DeviceShift(session, session.way, self._tags[0])
         self._there.start(sends, receives, self._number)
         return True
 
@@ -149,9 +149,9 @@ class Shift:
         if self._batches and buffers == self._buffers:
             return
         self.free()
-        comm = self._comm
-        after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-        batch = comm.transport.batch
+        session = self._session
+        after, before = (session.rank + 1) % session.size, (session.rank - 1) % session.size
+        batch = session.transport.batch
         self._batches = [  # receives first, so that no message comes unexpected
             batch(buffer, [], [Message(before, ((0, buffer.size),))], tag)
             for buffer, tag in zip(receives, self._tags, strict=True)

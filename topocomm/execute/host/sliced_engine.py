@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.lanes import Lane, Work
-from topocomm.execute.structure import Fields
+from topocomm.execute.calls.structure import Fields
+from topocomm.execute.host.call_engine import Lane, Work
+from topocomm.execute.liveness.pollable import Awaited
 
 SLICE_BYTES = 1 << 19
 """Payload of a slice: what ranks write and read in one turn fits the second-level cache of a core."""

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.credits import Credits
-from topocomm.execute.lanes import Lane, Span, Work
-from topocomm.execute.structure import Fields
+from topocomm.execute.calls.structure import Fields
+from topocomm.execute.host.call_engine import Lane, Span, Work
+from topocomm.execute.host.credits import Credits
+from topocomm.execute.liveness.pollable import Awaited
 from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.execute.transports.transport import Batch
-from topocomm.operators.operator import ALIGNMENT_BYTES, Buffer, Fold
-from topocomm.planning.buffers import Piece, RankProgram, Stage
-from topocomm.planning.schedule import Combine
-from topocomm.planning.shared_memory import SharedProgram
+from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer, Fold
+from topocomm.planning.program.shared_memory_layout import SharedProgram
+from topocomm.planning.program.slot_memory import Piece, RankProgram, Stage
+from topocomm.planning.schedule.schedule import Combine
 
 
 class BoundStage(NamedTuple):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from topocomm.execute.awaited import Awaited
+from topocomm.execute.liveness.pollable import Awaited
 
 
 class Aside:

@@ -14,31 +14,33 @@ from topocomm.errors import DeadlineError, RankFailedError, TopocommError
 from topocomm.execute.transports.transport import SHRINK_TAG, Transport
 
 if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
+    from topocomm.execute.session import Session
 
 
-def survivors(comm: Communicator) -> list[int]:
+def survivors(session: Session) -> list[int]:
     """The ranks that go on, the same on each of them; collective over them.
 
     Raises:
         TopocommError: The communicator has not failed because of a rank that is gone.
         DeadlineError: A rank that is not known to be gone does not call `shrink`.
     """
-    if not comm.failed:
-        raise TopocommError(f"rank {comm.rank}: shrink() follows a RankFailedError; this communicator has not failed")
-    meeting = _Meeting(comm.transport, set(comm.gone))
-    limit_s = comm.settings.timeout_s
+    if not session.failed:
+        raise TopocommError(
+            f"rank {session.rank}: shrink() follows a RankFailedError; this communicator has not failed"
+        )
+    meeting = _Meeting(session.transport, set(session.gone))
+    limit_s = session.settings.timeout_s
     until_s = time.monotonic() + limit_s
     while not meeting.complete():
         if time.monotonic() > until_s:
             raise DeadlineError(
-                f"rank {comm.rank}: shrink() is collective over the ranks that are left; still waiting for "
+                f"rank {session.rank}: shrink() is collective over the ranks that are left; still waiting for "
                 f"rank {', '.join(map(str, meeting.awaited()))} after {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
             )
-        comm.transport.pause()
-    members = [rank for rank in range(comm.size) if rank not in meeting.gone]
-    if len(members) == comm.size:
-        raise RankFailedError(f"rank {comm.rank}: shrink(): no rank is gone; make a new communicator instead")
+        session.transport.pause()
+    members = [rank for rank in range(session.size) if rank not in meeting.gone]
+    if len(members) == session.size:
+        raise RankFailedError(f"rank {session.rank}: shrink(): no rank is gone; make a new communicator instead")
     return members
 
 

@@ -13,21 +13,44 @@ import sys
 from contextlib import suppress
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
 from topocomm.errors import RankFailedError, TopocommError
 
 if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
     from topocomm.execute.transports.transport import Transport
+
+
+class Leaving(Protocol):
+    """One rank's part of a group, as the end of a process sees it: a `Session`."""
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it was neither closed nor has failed."""
+
+    @property
+    def transport(self) -> Transport:
+        """Between the ranks."""
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks that this one has failed."""
+
 
 PATIENCE_S = 1.0
 """How long an open communicator waits for others to leave too before it tells them."""
 FAILED_PATIENCE_S = 5.0
 """How long one that has failed waits before its process ends without the others."""
 
-_alive: WeakSet[Communicator] = WeakSet()
+_alive: WeakSet[Leaving] = WeakSet()
 _unclosed: dict[int, Transport] = {}
 """Transports of communicators that were not closed, by the order in which they were made: the same on all ranks,
 whatever has become of the communicators."""
@@ -38,11 +61,11 @@ _bereaved: list[Transport] = []
 _numbers = count()
 
 
-def watch_departure(comm: Communicator) -> None:
-    """Have the other ranks told when this process ends before `comm` is closed."""
-    if comm.size > 1 and not comm.transport.in_process:
-        _alive.add(comm)
-        _unclosed[next(_numbers)] = comm.transport
+def watch_departure(session: Leaving) -> None:
+    """Have the other ranks told when this process ends before `session` is closed."""
+    if session.size > 1 and not session.transport.in_process:
+        _alive.add(session)
+        _unclosed[next(_numbers)] = session.transport
         _at_exit()
 
 
@@ -78,10 +101,10 @@ def _depart() -> None:
 def _leave_alone() -> None:
     """The other ranks do not leave: tell those that may wait for this one, or end without MPI_Finalize."""
     failed = list(_failed)
-    for comm in list(_alive):
-        if comm.open:
+    for session in list(_alive):
+        if session.open:
             with suppress(TopocommError):
-                comm.fail(RankFailedError(f"rank {comm.rank} has left: its process ends"))
+                session.fail(RankFailedError(f"rank {session.rank} has left: its process ends"))
     if failed:
         sys.stderr.write(
             f"rank {failed[0].rank}: the other ranks do not come to the end of the job; "

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
-from topocomm.execute.recorder import Recorder
+from topocomm.execute.liveness.recorder import Recorder
 
 MOST_PASSED_ON = 64
 """Ranks of which a note tells beside its sender."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
-from topocomm.execute.awaited import Awaited, Moving
-from topocomm.execute.recorder import Recorder
-from topocomm.execute.standing import Heard, Standing, blame, difference, passed_on
+from topocomm.execute.liveness.pollable import Awaited, Moving
+from topocomm.execute.liveness.recorder import Recorder
+from topocomm.execute.liveness.wait_report import Heard, Standing, blame, difference, passed_on
 from topocomm.execute.transports.transport import FAILURE_TAG, REFUSED_TAG, STANDING_TAG, Message, Transport
 
 SPIN_S = 0.001

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topocomm.errors import TopologyError
-from topocomm.execute import device as devices
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device import Device
-from topocomm.execute.device_way import Way
-from topocomm.execute.events import reached
-from topocomm.execute.preparing import settle
+from topocomm.execute.calls.binding import settle
+from topocomm.execute.device import device_library as devices
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.events import reached
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.waiting import UnderWay
+from topocomm.execute.transports.device.device_transport import Wire
 from topocomm.execute.transports.transport import GATHER_TAG, Message
-from topocomm.execute.transports.wire import Wire
-from topocomm.execute.waiting import UnderWay
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator
@@ -57,9 +57,9 @@ def way_of(comm: Communicator, device: Device) -> str:
     everyone = comm.split(0)
     assert everyone is not None
     with everyone:
-        settle(everyone, device)
-        assert everyone.way is not None
-        return STAGED if everyone.way.wire is None else everyone.way.wire.name
+        settle(everyone.session, device)
+        assert everyone.session.way is not None
+        return STAGED if everyone.session.way.wire is None else everyone.session.way.wire.name
 
 
 class DevicePair:
@@ -75,11 +75,11 @@ class DevicePair:
     def __init__(self, two: Communicator, device: Device, way: str, size_bytes: int) -> None:
         self._two, self._device = two, device
         if way == STAGED:
-            two.way = Way(two, device, None, "")
+            two.session.way = Way(two.session.waiting, device, None, "")
         else:
-            settle(two, device)
-        assert two.way is not None
-        self._wire = two.way.wire
+            settle(two.session, device)
+        assert two.session.way is not None
+        self._wire = two.session.way.wire
         self._memory = device.memory(size_bytes)
 
     def trips(self, size_bytes: int) -> Callable[[int], float]:
@@ -102,7 +102,7 @@ class DevicePair:
         return wire.group(self._memory, message if sends else [], [] if sends else message)
 
     def _timed(self, groups: list[Callable[[Any], None]], count: int) -> float:
-        two = self._two
+        two = self._two.session
         two.enter()
         try:
             with self._device.current():
@@ -111,7 +111,7 @@ class DevicePair:
                 for _ in range(count):
                     for group in groups:
                         group(stream)
-                end = _End(two, self._device, stream)
+                end = _End(self._two, self._device, stream)
             number = two.recorder.begin(GATHER_TAG)
             two.waiting.for_call(UnderWay(end, GATHER_TAG, number, WHAT))
         except BaseException as error:
@@ -139,9 +139,9 @@ class _End:
     """The end of what was put on a stream, as something to wait for."""
 
     def __init__(self, two: Communicator, device: Device, stream: Any) -> None:
-        assert two.way is not None
-        assert two.way.wire is not None
-        self._wire, self._peers = two.way.wire, [Message(1 - two.rank, ())]
+        assert two.session.way is not None
+        assert two.session.way.wire is not None
+        self._wire, self._peers = two.session.way.wire, [Message(1 - two.rank, ())]
         self._event = device.event()
         self._event.record(stream)
 

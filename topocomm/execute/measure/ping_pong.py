@@ -18,12 +18,12 @@ import numpy as np
 
 from topocomm.errors import TopologyError
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.device import Device
-from topocomm.execute.device_ping_pong import STAGED, DevicePair, own_device, way_of
-from topocomm.planning.figures import Edge
-from topocomm.planning.fit import SMALL_US, PairFigures, with_measured
-from topocomm.planning.paths import NoRouteError, PathFinder
-from topocomm.topology import nccl_paths
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.measure.device_ping_pong import STAGED, DevicePair, own_device, way_of
+from topocomm.planning.cost.figures import Edge
+from topocomm.planning.cost.fit import SMALL_US, PairFigures, with_measured
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.topology.inference import nccl_paths
 from topocomm.topology.model import FigureSource, Link, RankPlace, Topology
 
 LATENCY_BYTES = 8
@@ -73,7 +73,7 @@ def measure(comm: Communicator) -> Topology:
     """The communicator's topology with latencies and bandwidths measured between its ranks; collective.
 
     Latency is half the trip there and back of 8 bytes, bandwidth is of 8 MiB, medians of 21 blocks. Pairs of devices
-    get the best of their ranks' pairs; links get figures that agree with the pairs (`topocomm.planning.fit`).
+    get the best of their ranks' pairs; links get figures that agree with the pairs (`topocomm.planning.cost.fit`).
     `facts["ping_pong"]` has every pair of ranks with quartiles, beside the figures that the topology had.
 
     Ranks on GPUs measure as their values travel: by NCCL, or staged through host memory. Where messages start in
@@ -229,7 +229,7 @@ def _facts(
     for link in comm.topology.links:
         sources.setdefault(link[:2], []).append(link)
     return {
-        "transport": comm.transport.name if way is None else f"{way} between devices",
+        "transport": comm.session.transport.name if way is None else f"{way} between devices",
         "ranks": comm.size,
         "latency_bytes": LATENCY_BYTES,
         "bandwidth_bytes": RATE_BYTES,

@@ -16,6 +16,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 """Queues from a process to a GPU. Streams beyond them share queues: there a kernel waits for the one before it, also if
 that is of another stream and waits for another rank (CUDA Programming Guide, "CUDA Environment Variables")."""
 FEWEST_CONNECTIONS, DEFAULT_CONNECTIONS, MOST_CONNECTIONS = 1, 8, 32
+"""What CUDA takes there; the default is that without MPS (CUDA Programming Guide, 5.2.3.2, of December 2025)."""
 FOR_THREADS = {MODULE_LOADING: "EAGER", CONNECTIONS: str(MOST_CONNECTIONS)}
 
 

@@ -7,11 +7,11 @@ import os
 from collections.abc import Sequence
 
 from topocomm.errors import MismatchError
-from topocomm.execute.agreement import gather_texts
-from topocomm.execute.process_space import process_space
+from topocomm.execute.calls.agreement import gather_texts
+from topocomm.execute.liveness.waiting import Waiting
+from topocomm.execute.setup.process_space import process_space
 from topocomm.execute.transports.shared_memory import kernels_available
 from topocomm.execute.transports.watch import Watch
-from topocomm.execute.waiting import Waiting
 
 
 def meet(waiting: Waiting, hosts: Sequence[str], check: str) -> None:

@@ -8,17 +8,17 @@ import json
 import os
 from collections.abc import Sequence
 
-from topocomm.execute.agreement import gather_notes, gather_texts
-from topocomm.execute.process_space import process_space
-from topocomm.execute.rank_devices import Claim, own_claim, place_ranks_of_host, spread
+from topocomm.execute.calls.agreement import gather_notes, gather_texts
+from topocomm.execute.liveness.waiting import Waiting
+from topocomm.execute.setup.process_space import process_space
+from topocomm.execute.setup.rank_placement import Claim, own_claim, place_ranks_of_host, spread
 from topocomm.execute.transports.transport import GATHER_TAG
-from topocomm.execute.waiting import Waiting
-from topocomm.topology.discover import discover
-from topocomm.topology.fabric import addressed_fabric, with_fabric
-from topocomm.topology.merge import merge_hosts
+from topocomm.topology.discovery.local_host import discover
+from topocomm.topology.inference.cpu_lists import cpus_of
+from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import RankPlace, Topology
-from topocomm.topology.readers.topology_json import from_document, to_document
-from topocomm.topology.sysfs import cpus_of
+from topocomm.topology.network.switches import addressed_fabric, with_fabric
+from topocomm.topology.readers.plain.topology_json import from_document, to_document
 
 __all__ = ["discover_job", "hosts_of_ranks", "spread"]
 

@@ -1,4 +1,4 @@
-"""`topocomm.init`: the communicator of all ranks that a launcher started, whichever launcher it was."""
+"""The session of a job, whichever launcher started its ranks."""
 
 from __future__ import annotations
 
@@ -6,47 +6,18 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from topocomm.errors import DeadlineError, TopocommError
-from topocomm.execute.bootstrap import from_mpi, from_torch, on_one_thread
-from topocomm.execute.communicator import Communicator
-from topocomm.execute.launchers import Launch, check_world, launched
-from topocomm.execute.settings import Settings
+from topocomm.errors import DeadlineError
+from topocomm.execute.session import Session
+from topocomm.execute.setup.bootstrap import from_mpi, from_torch, on_one_thread
+from topocomm.execute.setup.launchers import Launch, check_world, launched
+from topocomm.execute.setup.settings import Settings
 from topocomm.execute.transports.mpi import load_mpi
 from topocomm.execute.transports.torch_group import load_torch
 from topocomm.topology.model import Topology
 
-_made: list[Communicator] = []
-"""The communicator of the last `init`, or nothing."""
 
-
-def init(topology: Topology | None = None) -> Communicator:
-    """The communicator of all ranks of this job; collective.
-
-    What counts, in this order: an MPI with several ranks or a torch.distributed that the program has set up itself;
-    torchrun; mpirun or mpiexec; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; srun; else this process is alone
-    and the communicator has one rank. Under torchrun the default process group is initialised with gloo where the
-    program has not done it. A process that a rank started as a helper is alone.
-
-    A second call returns the same communicator, or, if that one is closed, a new one.
-
-    Args:
-        topology: The machine; None discovers every host of the job. The same on all ranks.
-
-    Raises:
-        MissingExtraError: The launcher needs mpi4py or torch, which is missing.
-        DeadlineError: Not all ranks came in time (TOPOCOMM_TIMEOUT_S).
-        TopocommError: MPI does not see the launcher's ranks, or the default process group cannot be used.
-    """
-    if _made and _made[0].open:
-        known = _made[0].topology
-        if topology is not None and (topology.digest, topology.launch_us) != (known.digest, known.launch_us):
-            raise TopocommError("topocomm.init was called before with another topology; close that communicator first")
-        return _made[0]
-    _made[:] = [_make(topology)]
-    return _made[0]
-
-
-def _make(topology: Topology | None) -> Communicator:
+def session_of_job(topology: Topology | None) -> Session:
+    """The session of this process in its job; `topocomm.init` says how the job is found. Collective."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
         return from_mpi(mpi.COMM_WORLD, topology)

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from topocomm.topology.host_tree import LEVELS
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.discovery.pci_sysfs import short_bus_id
+from topocomm.topology.inference.cpu_lists import cpu_ranges, cpus_of
+from topocomm.topology.inference.host_tree import LEVELS
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Topology
-from topocomm.topology.pci_sysfs import short_bus_id
-from topocomm.topology.sysfs import cpu_ranges, cpus_of
 
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 """Where torchrun, Open MPI, MPICH and Intel MPI, and srun tell a rank its number on the host."""

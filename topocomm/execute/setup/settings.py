@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Literal, cast
 
 from topocomm.errors import TopocommError
-from topocomm.execute.log import LEVELS
-from topocomm.execute.recorder import default_directory
+from topocomm.execute.liveness.log import LEVELS
+from topocomm.execute.liveness.recorder import default_directory
 
 Check = Literal["first", "always", "never"]
 

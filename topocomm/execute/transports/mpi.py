@@ -17,7 +17,7 @@ import numpy as np
 
 from topocomm.errors import MissingExtraError, RankFailedError, TopocommError
 from topocomm.execute.transports.transport import Batch, Message, Transport
-from topocomm.operators.operator import Buffer
+from topocomm.operators.layout import Buffer
 
 if TYPE_CHECKING:
     from mpi4py import MPI

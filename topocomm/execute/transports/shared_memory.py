@@ -3,6 +3,13 @@
 The memory is a nameless file that all ranks map: nothing is left behind, however a job ends. An allreduce uses two
 lanes in turn. When a rank begins its call n + 2 it has finished call n + 1, which took every rank's contribution to it,
 so every rank has finished call n and nobody reads its lane any more: no acknowledgement is needed.
+
+That rule holds within one call. Memory of one call is never given to another one: a `SharedArena` hands out each byte
+of a segment once. So no rank can read, as a part of an old call, what another rank writes in a new one, and progress
+counters start at zero without a barrier, however far apart the ranks are and whenever each of them lets a call go. A
+segment is unmapped on a rank when the last call in it is gone there; the system frees its pages when the last rank has
+unmapped it. Every rank takes the same sizes in the same order, so all place a call alike; which calls are still there
+plays no part in that, and may differ between ranks.
 """
 
 from __future__ import annotations
@@ -12,17 +19,24 @@ import os
 from array import array
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.execute.agreement import gather_notes
+from topocomm.execute.calls.agreement import gather_notes
+from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.transport import GATHER_TAG
-from topocomm.execute.waiting import Waiting
-from topocomm.operators.operator import Buffer
+from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
 
 NOTE_BYTES = 64
 COUNTER_BYTES = 64
 """A counter has a cache line of its own."""
+BLOCK_BYTES = 256
+"""Memory of calls is a multiple of this: no two calls have lines that a core fetches as one pair."""
+FIRST_SEGMENT_BYTES = 256 << 10
+"""Of an arena's first segment: room for hundreds of small calls, reserved in a tenth of a millisecond."""
+MOST_SEGMENT_BYTES = 16 << 20
+"""A larger segment is opened for a call only that needs it: what one long-lived call keeps of others is bounded."""
 LOOKS = 2000
 """Looks at a counter, about a nanosecond each, before the core is given away after every look: another process may
 need it to come to the point that is awaited. Where ranks share cores it is given away at once."""
@@ -52,7 +66,7 @@ def kernels_available() -> bool:
     probe = np.empty((3, 5), np.float32)
     head = [probe.ctypes.data, id(np.ndarray), id(probe.dtype), 2, 3]
     try:
-        from topocomm.execute.kernels.shared_memory import matches
+        from topocomm.execute.host.kernels.shared_memory_call import matches
 
         seen = [matches(np.array([*head, size], np.int64), id(probe)) for size in (5, 6)]
     except (ImportError, NotImplementedError):  # no numba, or one that is told not to compile
@@ -60,10 +74,23 @@ def kernels_available() -> bool:
     return seen == [True, False] and hasattr(os, "memfd_create")
 
 
+class Segment(NamedTuple):
+    """Memory that was opened in one piece.
+
+    Attributes:
+        number: Tells it from the others of its arena.
+        size_bytes: Of all of it.
+    """
+
+    number: int
+    size_bytes: int
+
+
 class SharedMemory:
     """Two memories that ranks of a host map, used in turn, and what coordinates them.
 
     Attributes:
+        segment: Where they lie.
         ranks: The ranks that map it, ascending.
         position: This rank's place among them.
         counters: int64, one progress counter per rank on a cache line each, by position.
@@ -72,9 +99,12 @@ class SharedMemory:
         looks: Looks at a counter before the core is given away after every look.
     """
 
-    def __init__(self, region: Buffer, rank: int, ranks: Sequence[int], cores: int) -> None:
+    def __init__(
+        self, region: Buffer, rank: int, ranks: Sequence[int], cores: int, segment: Segment | None = None
+    ) -> None:
         head = len(ranks) * COUNTER_BYTES
-        half = (region.size - head) // 2
+        half = (region.size - head) // 2 // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        self.segment = segment or Segment(0, region.size)
         self.ranks = tuple(ranks)
         self.position = self.ranks.index(rank)
         self.counters = region[:head].view(np.int64)
@@ -92,20 +122,66 @@ class SharedMemory:
         self.calls[0] = number
 
 
-def open_shared(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> SharedMemory | None:
+class SharedArena:
+    """Shared memory for many calls: segments that all ranks of a host map, each byte handed out once.
+
+    A segment has one file descriptor, and opening it is collective. So it is made larger than its first call needs: as
+    large as all before it together, up to `MOST_SEGMENT_BYTES`.
+    """
+
+    def __init__(self) -> None:
+        self._segment = Segment(0, 0)
+        self._left: Buffer | None = None
+        """What of the segment was not handed out."""
+        self._total_bytes = 0
+        """Of all segments that were opened."""
+
+    def take(self, waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> tuple[Buffer, Segment] | None:
+        """The next bytes of this arena, zeroed, and their segment; all ranks take the same sizes in turn.
+
+        Args:
+            waiting: The communicator's way to wait; where the segment is full all ranks open another one.
+            size_bytes: The same on all ranks.
+            hosts: The host of every rank, by number.
+
+        Returns:
+            None, on every rank, where a host gives no memory.
+        """
+        size_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        if self._left is None or self._left.size < size_bytes:
+            wanted = max(size_bytes, min(max(self._total_bytes, FIRST_SEGMENT_BYTES), MOST_SEGMENT_BYTES))
+            self._left = open_region(waiting, wanted, hosts)
+            if self._left is None and wanted > size_bytes:  # a host has no more than that
+                wanted = size_bytes
+                self._left = open_region(waiting, wanted, hosts)
+            if self._left is None:
+                return None
+            self._total_bytes += wanted
+            self._segment = Segment(self._segment.number + 1, wanted)
+        memory, self._left = self._left[:size_bytes], self._left[size_bytes:]
+        return memory, self._segment
+
+    def close(self) -> None:
+        """Let the memory go; calls keep their segments."""
+        self._left = None
+
+
+def open_shared(arena: SharedArena, waiting: Waiting, size_bytes: int, hosts: tuple[int, ...]) -> SharedMemory | None:
     """Two memories of this many bytes, a multiple of a cache line, on every host.
 
     None, on every rank, where a host gives none. Collective over all ranks.
 
     Args:
+        arena: Where they are taken from.
         waiting: The communicator's way to wait.
-        size_bytes: Of one memory on this rank's host.
+        size_bytes: Of one memory, on the host that needs most.
         hosts: The host of every rank, by number.
     """
     rank = waiting.transport.rank
     ranks = [peer for peer, host in enumerate(hosts) if host == hosts[rank]]
-    region = open_region(waiting, len(ranks) * COUNTER_BYTES + 2 * size_bytes, hosts)
-    return None if region is None else SharedMemory(region, rank, ranks, waiting.transport.cores)
+    most_ranks = max(map(hosts.count, hosts))
+    found = arena.take(waiting, most_ranks * COUNTER_BYTES + 2 * size_bytes, hosts)
+    return None if found is None else SharedMemory(found[0], rank, ranks, waiting.transport.cores, found[1])
 
 
 def _create(size_bytes: int) -> int | None:

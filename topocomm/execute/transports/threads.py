@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from topocomm.execute.transports.transport import Batch, Message, Transport
-from topocomm.operators.operator import Buffer
+from topocomm.operators.layout import Buffer
 
 TURN_S = 0.0005
 

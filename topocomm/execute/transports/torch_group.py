@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topocomm.errors import DeadlineError, MissingExtraError, TopocommError
-from topocomm.execute.transports.torch_flights import Flight, Helpers, depart
+from topocomm.execute.transports.torch_in_flight import Flight, Helpers, depart
 from topocomm.execute.transports.torch_notes import BREAK_TAG, Notes
 from topocomm.execute.transports.transport import Batch, Message, Transport
-from topocomm.operators.operator import Buffer
+from topocomm.operators.layout import Buffer
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from topocomm.execute.transports.torch_flights import NEVER, Flight, Helpers, depart
+from topocomm.execute.transports.torch_in_flight import NEVER, Flight, Helpers, depart
 from topocomm.execute.transports.transport import FAILURE_TAG, Message
 
 CLOSED_TAG = -1

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from topocomm.execute.transports.watch import Watch
-from topocomm.operators.operator import Buffer
+from topocomm.operators.layout import Buffer
 
 FAILURE_TAG = 1
 AGREEMENT_TAG = 2

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.operators.builtins.elementwise import elementwise
+from topocomm.operators.builtins.formula import Formula
 from topocomm.operators.dtypes import computed, kind, only, whole
-from topocomm.operators.elementwise import Formula, elementwise
-from topocomm.operators.operator import Arrays, Field, Layout, Operator, TritonCombine
-from topocomm.operators.row_kernels import row_kernel
+from topocomm.operators.kernels.cpu import compiled_kernel
+from topocomm.operators.layout import Arrays, Field, Layout
+from topocomm.operators.operator import Kernel, Operator, TritonCombine
 
 A, B = "a", "b"
 MOST_ON_GPU = 16
@@ -104,17 +106,5 @@ def _compose_matrices(left: Arrays, right: Arrays) -> dict[str, NDArray[Any]]:
         return {A: a.astype(dtype), B: (b + right_b).astype(dtype)}
 
 
-def _compose_row(left_a: Any, left_b: Any, right_a: Any, right_b: Any, out_a: Any, out_b: Any) -> None:
-    size = left_b.size
-    for row in range(size):
-        total = right_a[row, 0] * left_b[0]
-        for column in range(size):
-            out_a[row, column] = right_a[row, 0] * left_a[0, column]
-        for at in range(1, size):
-            total = total + right_a[row, at] * left_b[at]
-            for column in range(size):
-                out_a[row, column] += right_a[row, at] * left_a[at, column]
-        out_b[row] = total + right_b[row]
-
-
-_kernel = row_kernel(_compose_row)
+def _kernel(layout: Layout) -> Kernel | None:
+    return compiled_kernel("affine_matrix", 1, [f.dtype for f in layout.fields])

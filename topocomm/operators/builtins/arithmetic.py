@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from topocomm.operators.builtins.elementwise import elementwise
+from topocomm.operators.builtins.formula import Dtypes, Formula
 from topocomm.operators.dtypes import kind, only
-from topocomm.operators.elementwise import Dtypes, Formula, elementwise
-from topocomm.operators.operator import Field, Operator
+from topocomm.operators.layout import Field
+from topocomm.operators.operator import Operator
 
 VALUE = "value"
 NO_BOOL = "use BOR or BAND for bool"

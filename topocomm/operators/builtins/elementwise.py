@@ -1,8 +1,8 @@
-"""Operators that combine element by element, from one formula that NumPy and the compiled kernel share.
+"""Operators that combine element by element, by one formula in NumPy and in the compiled kernel.
 
 A formula is a function of plain arithmetic, `formula(*left, *right)`, that returns the combined value: of NumPy arrays
-here, of scalars in `kernels/cpu.py`. Every step of it rounds by IEEE 754 and none is a call into a math library, so
-both give the same bits on every machine (only which NaN a NaN is may differ).
+here, of scalars in `native/elementwise_folds.c`. Every step of it rounds by IEEE 754 and none is a call into a math
+library, so both give the same bits on every machine (only which NaN a NaN is may differ).
 
 A value's *parts* are what a formula takes: one per field, and two, real and imaginary, per complex field. Floats of 16
 bits are computed with in float32, those of a `wide` formula all in float64; the result rounds to the stored dtype once
@@ -12,50 +12,21 @@ bits are computed with in float32, those of a `wide` formula all in float64; the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.operators.builtins.formula import Dtypes, Formula
 from topocomm.operators.dtypes import computed, kind
-from topocomm.operators.operator import Arrays, Buffer, Field, Fold, Kernel, Layout, Operator, TritonCombine
+from topocomm.operators.kernels.cpu import compiled_kernel
+from topocomm.operators.layout import Arrays, Buffer, Field, Fold, Layout
+from topocomm.operators.operator import Kernel, Operator, TritonCombine
 from topocomm.operators.tensors import is_tensor
 
-Dtypes = tuple[np.dtype[Any], ...]
 BLOCK_ROWS = 16384
 """Rows that NumPy folds at once, so that what it makes on the way stays in a core's cache."""
-
-
-@dataclass(frozen=True)
-class Formula:
-    """How the values of some dtypes are combined.
-
-    Attributes:
-        name: With `version`, what tells its results from those of another formula.
-        function: The formula, of parts.
-        version: Counts changes of what it computes.
-        wide: Whether floats are computed with in float64.
-        ufunc: NumPy's own function that does the same to arrays of one field.
-        tiles: The name in `kernels/gpu_formulas.py` of the function that does the same to tiles.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    version: int = 1
-    wide: bool = False
-    ufunc: np.ufunc | None = None
-    tiles: str | None = None
-
-
-def select(condition: Any, left: Any, right: Any) -> Any:
-    """`left` where the condition holds, `right` elsewhere; compiled, a choice without a branch."""
-    if is_tensor(condition):
-        from topocomm.operators.elementwise_tensors import where
-
-        return where(condition, left, right)
-    return np.where(condition, left, right)
 
 
 def elementwise(
@@ -73,7 +44,7 @@ def elementwise(
 
     def combine(left: Arrays, right: Arrays) -> Arrays:
         if is_tensor(left[names[0]]):
-            from topocomm.operators.elementwise_tensors import combine_tensors
+            from topocomm.operators.builtins.elementwise_tensors import combine_tensors
 
             return combine_tensors(choose, names, left, right)
         dtypes = tuple(np.asarray(left[field]).dtype for field in names)
@@ -101,12 +72,8 @@ def elementwise(
 
 @cache
 def _kernel(formula: Formula, names: tuple[str, ...], dtypes: Dtypes) -> Kernel:
-    try:
-        from topocomm.operators.kernels.cpu import compile_formula
-    except ImportError:  # numba is optional, and can be switched off
-        return Kernel(f"numpy.{formula.name}/{formula.version}", _numpy_bind(formula, names, dtypes))
-    compiled = compile_formula(formula, dtypes)
-    return Kernel(f"numba.{formula.name}/{formula.version}", compiled=compiled)
+    kernel = compiled_kernel(formula.name, formula.version, dtypes)
+    return kernel or Kernel(f"numpy.{formula.name}/{formula.version}", _numpy_bind(formula, names, dtypes))
 
 
 def _triton(formula: Formula) -> TritonCombine | None:

@@ -16,13 +16,8 @@ from topocomm.operators.dtypes import computed, kind
 from topocomm.operators.tensors import numpy_dtype, torch_dtype
 
 if TYPE_CHECKING:
-    from topocomm.operators.elementwise import Dtypes, Formula
-    from topocomm.operators.operator import Arrays
-
-
-def where(condition: Any, left: Any, right: Any) -> Any:
-    """`left` where the condition holds, `right` elsewhere."""
-    return torch.where(condition, left, right)
+    from topocomm.operators.builtins.formula import Dtypes, Formula
+    from topocomm.operators.layout import Arrays
 
 
 def combine_tensors(

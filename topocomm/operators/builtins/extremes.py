@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from topocomm.operators.arithmetic import VALUE
+from topocomm.operators.builtins.arithmetic import VALUE
+from topocomm.operators.builtins.elementwise import elementwise
+from topocomm.operators.builtins.formula import Formula, select
 from topocomm.operators.dtypes import highest, kind, lowest, only
-from topocomm.operators.elementwise import Formula, elementwise, select
-from topocomm.operators.operator import Field, Operator
+from topocomm.operators.layout import Field
+from topocomm.operators.operator import Operator
 
 INDEX = "index"
 NOWHERE = np.iinfo(np.int64).max

@@ -6,26 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topocomm.operators.arithmetic import VALUE
+from topocomm.operators.builtins.arithmetic import VALUE
+from topocomm.operators.builtins.elementwise import elementwise
+from topocomm.operators.builtins.formula import Formula, select
+from topocomm.operators.builtins.series import EXPONENTIAL, INVERSE_TANH, LEAST, LN2_HIGH, LN2_LOW, LOG2_E, ROUNDING
 from topocomm.operators.dtypes import kind, only
-from topocomm.operators.elementwise import Formula, elementwise, select
-from topocomm.operators.operator import Field
+from topocomm.operators.layout import Field
 
 if TYPE_CHECKING:
-    from topocomm.operators.operator import Arrays, Layout
-
-LOG2_E = 1.4426950408889634
-LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-"""ln 2 in two parts; the high one has 21 trailing zero bits, so its product with a small integer is exact (fdlibm)."""
-ROUNDING = 1.5 * 2.0**52
-"""Adding it rounds to an integer, found in the low bits of the sum."""
-LEAST = -708.0
-"""exp of anything below, under 2^-1021, is taken for 0."""
-FACTORIALS = (479001600, 39916800, 3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2, 1, 1)
-EXPONENTIAL = tuple(1.0 / number for number in (6227020800, *FACTORIALS))
-"""The Taylor series of e^x to x^13, highest power first: 1e-17 for |x| <= ln(2)/2."""
-INVERSE_TANH = tuple(1.0 / number for number in range(33, 0, -2))
-"""artanh(x)/x in x^2, highest power first: 2e-18 for |x| <= 1/3."""
+    from topocomm.operators.layout import Arrays, Layout
 
 
 def _logaddexp(left: Any, right: Any) -> Any:
@@ -40,7 +29,7 @@ def _logaddexp(left: Any, right: Any) -> Any:
     for coefficient in EXPONENTIAL[1:-1]:
         series = (series + coefficient) * rest
     series = series + EXPONENTIAL[-1]
-    exponents = np.int64(np.float64(shifted).view(np.int64) + 1023 << 52)  # numba takes a view of a cast only
+    exponents = np.int64(np.float64(shifted).view(np.int64) + 1023 << 52)
     scale = exponents.view(np.float64)
     lighter = select(apart < LEAST, 0.0, series * scale)
     ratio = lighter / (2.0 + lighter)  # ln(1 + x) = 2 artanh(x / (2 + x))

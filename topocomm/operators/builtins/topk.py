@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind, lowest, only, whole
-from topocomm.operators.operator import Arrays, Field, Layout, Operator, TritonCombine
-from topocomm.operators.row_kernels import row_kernel
+from topocomm.operators.kernels.cpu import compiled_kernel
+from topocomm.operators.layout import Arrays, Field, Layout
+from topocomm.operators.operator import Kernel, Operator, TritonCombine
 
 VALUES, PAYLOAD = "values", "payload"
 EMPTY = -1
@@ -118,25 +119,8 @@ def _combine(left: Arrays, right: Arrays) -> Arrays:
     return _best(values, np.concatenate([left[PAYLOAD], right[PAYLOAD]], axis=-1), left[VALUES].shape[-1])
 
 
-def _merge_row(
-    left_values: Any, left_payload: Any, right_values: Any, right_payload: Any, out_values: Any, out_payload: Any
-) -> None:
-    """Merge two sorted rows, as long as there is room."""
-    left = right = 0
-    for at in range(out_values.size):
-        a, b = left_values[left], right_values[right]
-        a_payload, b_payload = left_payload[left], right_payload[right]
-        same = a == b or (a != a and b != b)
-        before = np.uint64(a_payload) <= np.uint64(b_payload)  # -1 is last as unsigned
-        if (same and before) or a > b or (a != a and b == b):
-            out_values[at], out_payload[at] = a + 0, a_payload
-            left += 1
-        else:
-            out_values[at], out_payload[at] = b + 0, b_payload
-            right += 1
-
-
-_kernel = row_kernel(_merge_row)
+def _kernel(layout: Layout) -> Kernel | None:
+    return compiled_kernel("topk", 1, [f.dtype for f in layout.fields])
 
 
 def _identity(dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Compiled folds: numba at work, imported only where it is there."""
+"""Kernels: folds of built-in operators in C, of users' operators by numba, and on GPUs by Triton."""

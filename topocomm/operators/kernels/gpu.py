@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from topocomm.errors import OperatorError
 from topocomm.operators.dtypes import kind
 from topocomm.operators.kernels.launcher import launcher, load_kernel, on_device
-from topocomm.operators.operator import BoundField, Layout, Operator, TritonCombine
+from topocomm.operators.layout import BoundField, Layout
+from topocomm.operators.operator import Operator, TritonCombine
 from topocomm.operators.tensors import as_array, device_fold, device_views
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ def bind_device_fold(
         return _launch_into(combine, layout, buffer, rows, offsets)
     if buffer.device.type == "cpu":
         return _host_fold(operator, layout, buffer, rows, offsets)
-    return device_fold(operator, [device_views(layout, buffer, offset, rows) for offset in offsets])
+    return device_fold(
+        operator.name, operator.combine, [device_views(layout, buffer, offset, rows) for offset in offsets]
+    )
 
 
 def bind_device_folds(

@@ -11,14 +11,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from topocomm.operators import statistics
+from topocomm.operators.builtins import series
 from topocomm.operators.kernels.gpu_floats import computed, wide
 
-LOG2_E = tl.constexpr(statistics.LOG2_E)
-LN2_HIGH, LN2_LOW = tl.constexpr(statistics.LN2_HIGH), tl.constexpr(statistics.LN2_LOW)
-ROUNDING, LEAST = tl.constexpr(statistics.ROUNDING), tl.constexpr(statistics.LEAST)
-EXPONENTIAL, INVERSE_TANH = tl.constexpr(statistics.EXPONENTIAL), tl.constexpr(statistics.INVERSE_TANH)
-LAST_POWER, LAST_TERM = tl.constexpr(len(statistics.EXPONENTIAL) - 1), tl.constexpr(len(statistics.INVERSE_TANH) - 1)
+LOG2_E = tl.constexpr(series.LOG2_E)
+LN2_HIGH, LN2_LOW = tl.constexpr(series.LN2_HIGH), tl.constexpr(series.LN2_LOW)
+ROUNDING, LEAST = tl.constexpr(series.ROUNDING), tl.constexpr(series.LEAST)
+EXPONENTIAL, INVERSE_TANH = tl.constexpr(series.EXPONENTIAL), tl.constexpr(series.INVERSE_TANH)
+LAST_POWER, LAST_TERM = tl.constexpr(len(series.EXPONENTIAL) - 1), tl.constexpr(len(series.INVERSE_TANH) - 1)
 
 
 @triton.jit

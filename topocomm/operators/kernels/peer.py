@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from topocomm.operators.kernels.gpu import MOST_UNROLLED, power_of_two, power_that_divides, takes, tile_options, usable
-from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.layout import Layout
+from topocomm.operators.operator import Operator
 
 MOST_UNROLLED_ITEMS = 8192
 """Items of a tile beyond which its operands are loaded one after the other: registers would not hold them all."""

@@ -20,7 +20,7 @@ from numba.np.arrayobj import make_array, populate_array
 
 from topocomm.operators.dtypes import kind
 from topocomm.operators.kernels.fingerprint import fingerprint
-from topocomm.operators.operator import ALIGNMENT_BYTES, BoundField
+from topocomm.operators.layout import ALIGNMENT_BYTES, BoundField
 
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("numba is switched off by NUMBA_DISABLE_JIT")

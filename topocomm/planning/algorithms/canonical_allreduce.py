@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.planning.algorithms.binomial import spread
-from topocomm.planning.algorithms.gossip import Gossip
-from topocomm.planning.canonical import Node, canonical_nodes, canonical_split
-from topocomm.planning.schedule import Schedule, split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.algorithms.gossip_schedule import Gossip
+from topocomm.planning.schedule.canonical_tree import Node, canonical_nodes, canonical_split
+from topocomm.planning.schedule.schedule import Schedule, split_rows
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 Held = dict[Node, int]
 """The slots of one rank and chunk, by the node that they hold."""

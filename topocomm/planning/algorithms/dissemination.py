@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.algorithms.gossip import Gossip
-from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
+from topocomm.planning.algorithms.gossip_schedule import Gossip
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def dissemination_allgather(parts: Sequence[int]) -> Schedule:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.schedule import Schedule, part_chunks, split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.schedule import Schedule, part_chunks, split_rows
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def flat_allreduce(ranks: int, rows: int) -> Schedule:

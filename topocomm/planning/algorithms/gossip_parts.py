@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip import Gossip, Traders
-from topocomm.planning.range_tree import RangeTree
-from topocomm.planning.schedule import NO_PATH, IntTable, Schedule, part_chunks, row_keys
-from topocomm.planning.schedule_builder import ScheduleBuilder, schedule_of_columns
+from topocomm.planning.algorithms.gossip_schedule import Gossip, Traders
+from topocomm.planning.schedule.range_tree import RangeTree
+from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule, part_chunks, row_keys
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 Ints = NDArray[np.int64]
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from topocomm.errors import PlanError
-from topocomm.planning.range_tree import RangeTree
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.range_tree import RangeTree
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 Message = tuple[int, int]
 """(source rank, destination rank)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.schedule import Schedule, part_chunks, split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.schedule import Schedule, part_chunks, split_rows
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def halving_reduce_scatter(parts: Sequence[int]) -> Schedule:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.algorithms.gossip import Gossip, gossip_allreduce, gossip_broadcast, gossip_reduce
-from topocomm.planning.range_tree import aligned_tree
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.algorithms.gossip_schedule import Gossip, gossip_allreduce, gossip_broadcast, gossip_reduce
+from topocomm.planning.schedule.range_tree import aligned_tree
+from topocomm.planning.schedule.schedule import Schedule
 
 
 def multiport_allreduce(ranks: int, rows: int, ports: int) -> Schedule:

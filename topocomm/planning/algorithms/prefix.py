@@ -11,8 +11,8 @@ ceil(log2(P-1) + log2(4/3)) rounds, with fewer folds than `doubling`.
 
 from __future__ import annotations
 
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def doubling_scan(ranks: int, rows: int, ports: int = 1) -> Schedule:

@@ -7,8 +7,8 @@ same order, so all ranks evaluate one expression tree.
 
 from __future__ import annotations
 
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def recursive_doubling_allreduce(ranks: int, rows: int) -> Schedule:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topocomm.planning.schedule import NO_PATH, Schedule, part_chunks, split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder, schedule_of_columns
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule, part_chunks, split_rows
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 
 def ring_allreduce(ranks: int, rows: int) -> Schedule:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from topocomm.planning.algorithms.dissemination import disseminate
 from topocomm.planning.algorithms.ring import spread_around
-from topocomm.planning.schedule import Schedule, split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.schedule import Schedule, split_rows
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def scatter_ring_broadcast(ranks: int, rows: int, root: int) -> Schedule:

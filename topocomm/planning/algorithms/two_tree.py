@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.schedule import Schedule, split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder
-from topocomm.planning.slices import sliced
+from topocomm.planning.schedule.schedule import Schedule, split_rows
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.slices import sliced
 
 LEVEL_ROUNDS = 2
 

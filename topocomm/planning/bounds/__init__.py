@@ -7,6 +7,6 @@ that they can do for an operator of one's own.
 from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.bounds import Bounds, bounds_of
 from topocomm.planning.bounds.certificate import certify
-from topocomm.planning.bounds.rounds import least_rounds
+from topocomm.planning.bounds.rounds_bound import least_rounds
 
 __all__ = ["Bound", "Bounds", "bounds_of", "certify", "least_rounds"]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.demand import demand_of
-from topocomm.planning.bounds.latency import latency_bound
-from topocomm.planning.bounds.machine import Machine
-from topocomm.planning.bounds.rounds import rounds_bound
-from topocomm.planning.bounds.throughput import throughput_bound
+from topocomm.planning.bounds.latency_bound import latency_bound
+from topocomm.planning.bounds.machine_columns import Machine
+from topocomm.planning.bounds.rounds_bound import rounds_bound
+from topocomm.planning.bounds.throughput_bound import throughput_bound
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost import TIME_DIGITS, PortModel
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.cost.cost_models import TIME_DIGITS, PortModel
+from topocomm.planning.routing.paths import PathFinder
 
 
 @dataclass(frozen=True)

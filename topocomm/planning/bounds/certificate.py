@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.bounds import Bounds
-from topocomm.planning.cost import TIME_DIGITS
+from topocomm.planning.cost.cost_models import TIME_DIGITS
 from topocomm.planning.plan import Certificate, Objective, PlanFigures
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from topocomm.errors import PlanError
 from topocomm.planning.bounds.demand import Demand
-from topocomm.planning.bounds.machine import Floats, Ints, Machine
+from topocomm.planning.bounds.machine_columns import Floats, Ints, Machine
 
 MOST_SOURCES = 256
 """Up to so many ranks every one is tried as a source; beyond, a few that the ones before were farthest from."""

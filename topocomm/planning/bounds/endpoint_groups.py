@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from topocomm.planning.bounds.machine import NOBODY, Floats, Ints, Machine
+from topocomm.planning.bounds.machine_columns import NOBODY, Floats, Ints, Machine
 
 MOST_CLUSTERED = 4096
 """Endpoints up to which clusters by bandwidth are tried beside single endpoints and hosts."""

@@ -9,7 +9,7 @@ _SMALL = 1e-12
 """Of the greatest capacity: less than that left on an arc is nothing."""
 
 
-class Network:
+class FlowNetwork:
     """Nodes 0..n-1 with directed arcs; per call a source in front of some nodes and a sink behind others."""
 
     def __init__(self, nodes: int, arcs: Sequence[tuple[int, int, float]]) -> None:

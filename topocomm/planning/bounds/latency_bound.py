@@ -14,9 +14,9 @@ import numpy as np
 from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.distances import SAME, farthest
-from topocomm.planning.bounds.levels import Levels, least_time_us
-from topocomm.planning.bounds.machine import NOBODY, Ints, Machine
-from topocomm.planning.cost import PortModel
+from topocomm.planning.bounds.hierarchy_bound import Levels, least_time_us
+from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
+from topocomm.planning.cost.cost_models import PortModel
 
 MOST_CLUSTERED = 256
 """Endpoints up to which groups are also sought by latency; beyond, only hosts are tried."""

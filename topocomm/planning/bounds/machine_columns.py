@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.model import ENDPOINT_KINDS
 
 Ints = NDArray[np.int64]

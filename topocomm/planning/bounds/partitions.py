@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topocomm.planning.bounds.flows import UNLIMITED, Network
-from topocomm.planning.bounds.machine import Flags, Floats, Ints
+from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
+from topocomm.planning.bounds.machine_columns import Flags, Floats, Ints
 
 LESS = 1 - 1e-12
 """A rate counts as lower only below this share of another: sums in another order."""
@@ -74,7 +74,7 @@ def _violating(family: Family, rate: float) -> list[tuple[int, int]]:
 
 
 def best_partition(
-    network: Network, atoms: Sequence[int], border: Callable[[set[int]], float], rate: float
+    network: FlowNetwork, atoms: Sequence[int], border: Callable[[set[int]], float], rate: float
 ) -> tuple[float, list[set[int]]] | None:
     """The partition of all atoms that bounds the rate most, if below `rate`, where every group gives.
 
@@ -102,7 +102,7 @@ def best_partition(
 
 
 def _least_partition(
-    network: Network, atoms: Sequence[int], border: Callable[[set[int]], float], each: float
+    network: FlowNetwork, atoms: Sequence[int], border: Callable[[set[int]], float], each: float
 ) -> list[set[int]]:
     """Groups that make the sum of border(S) - each least over all partitions.
 

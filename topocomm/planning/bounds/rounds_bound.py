@@ -9,7 +9,7 @@ import numpy as np
 from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.distances import farthest
-from topocomm.planning.bounds.machine import Machine
+from topocomm.planning.bounds.machine_columns import Machine
 
 
 def least_rounds(ranks: int, ports: int) -> int:

@@ -24,9 +24,9 @@ import numpy as np
 
 from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.demand import Demand
-from topocomm.planning.bounds.flows import UNLIMITED, Network
-from topocomm.planning.bounds.groups import Level, families
-from topocomm.planning.bounds.machine import Flags, Ints, Machine
+from topocomm.planning.bounds.endpoint_groups import Level, families
+from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
+from topocomm.planning.bounds.machine_columns import Flags, Ints, Machine
 from topocomm.planning.bounds.partitions import LESS, Family, best_of_family, best_partition
 from topocomm.planning.collectives import IN_PARTS
 
@@ -117,14 +117,14 @@ def _exact(demand: Demand, machine: Machine, node: Ints, best: _Found) -> _Found
     """The least bound over all cuts and partitions that keep the devices of each node together."""
     nodes = int(node.max()) + 1
     arcs = list(zip(node[machine.src].tolist(), node[machine.dst].tolist(), machine.gb_per_s.tolist(), strict=True))
-    network = Network(nodes, arcs)
+    network = FlowNetwork(nodes, arcs)
     of_rank = node[machine.place]
     for into, out_of, scaled in _terminals(demand, of_rank, nodes):
         best = _least_cut(demand, machine, node, network, (into, out_of, scaled), best)
     if demand.name == "allreduce" and demand.gives.all():
         atoms = sorted(set(of_rank.tolist()))
         back = [(b, a, rate) for a, b, rate in arcs]
-        ways = [("out", network)] + [("in", Network(nodes, back))] * (sorted(arcs) != sorted(back))
+        ways = [("out", network)] + [("in", FlowNetwork(nodes, back))] * (sorted(arcs) != sorted(back))
         for direction, net in ways:
 
             def border(side: set[int], out: bool = direction == "out") -> float:
@@ -168,7 +168,7 @@ def _least_cut(
     demand: Demand,
     machine: Machine,
     node: Ints,
-    network: Network,
+    network: FlowNetwork,
     terminals: tuple[dict[int, float], dict[int, float], bool],
     best: _Found,
 ) -> _Found:

@@ -8,11 +8,11 @@ the checks need of the topology is a few searches and one pass over its links, a
 from __future__ import annotations
 
 from topocomm.errors import PlanError
-from topocomm.planning.cost import TIME_DIGITS, cost_of
+from topocomm.planning.certificate_checker.witnesses import SAME, Recount, same
+from topocomm.planning.cost.cost_models import TIME_DIGITS, cost_of
 from topocomm.planning.native import native_of
-from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import Plan
-from topocomm.planning.recount.witnesses import SAME, Recount, same
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.model import Topology
 
 

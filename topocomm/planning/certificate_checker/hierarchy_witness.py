@@ -1,4 +1,4 @@
-"""The bound of a levels witness, counted with plain lists: what `planning/bounds/levels.py` proves, computed apart.
+"""The bound of a levels witness, counted with plain lists: what `bounds/hierarchy_bound.py` proves, computed apart.
 
 In a state, `most[own]` is the most foreign values that a rank can know beside `own` values of its group.
 """

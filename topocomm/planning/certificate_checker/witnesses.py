@@ -8,10 +8,10 @@ from itertools import chain
 from typing import Any
 
 from topocomm.errors import PlanError
+from topocomm.planning.certificate_checker.hierarchy_witness import least_levels_us
+from topocomm.planning.certificate_checker.needs import Needs
+from topocomm.planning.certificate_checker.witness_graph import WitnessGraph
 from topocomm.planning.plan import Plan
-from topocomm.planning.recount.graph import WitnessGraph
-from topocomm.planning.recount.levels import least_levels_us
-from topocomm.planning.recount.needs import Needs
 from topocomm.topology.model import Topology
 
 SAME = 1e-9

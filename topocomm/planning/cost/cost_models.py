@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from topocomm.planning.fluid import FluidModel, fluid_time_us
-from topocomm.planning.messages import Messages, Place, chunk_bytes, messages_of, routes_of, steps_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.port_time import PortRules, port_time_us
-from topocomm.planning.routes import Ints, Routes
-from topocomm.planning.schedule import Schedule, input_table
-from topocomm.planning.transforms import unrolled
+from topocomm.planning.cost.fluid import FluidModel, fluid_time_us
+from topocomm.planning.cost.messages import Messages, Place, chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.cost.port_time import PortRules, port_time_us
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.routes import Ints, Routes
+from topocomm.planning.schedule.schedule import Schedule, input_table
+from topocomm.planning.schedule.transforms import unrolled
 
 PortModel = Literal["alpha", "loggp"]
 TIME_DIGITS = 9

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topocomm.planning.buffers import output_pieces, stages_of
-from topocomm.planning.schedule import Schedule, input_pieces
+from topocomm.planning.program.slot_memory import output_pieces, stages_of
+from topocomm.planning.schedule.schedule import Schedule, input_pieces
 
 CACHED_BYTES = 1 << 20
 CACHED_BYTES_PER_US = 16_000.0

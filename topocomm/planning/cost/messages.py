@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topocomm.planning.paths import PathFinder, Route
-from topocomm.planning.routes import Ints, Routes, joined
-from topocomm.planning.schedule import NO_PATH, Combine, Schedule, row_keys
+from topocomm.planning.routing.paths import PathFinder, Route
+from topocomm.planning.routing.routes import Ints, Routes, joined
+from topocomm.planning.schedule.schedule import NO_PATH, Combine, Schedule, row_keys
 
 Place = tuple[int, int, int]
 """(rank, slot, chunk)."""

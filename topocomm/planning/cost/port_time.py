@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.messages import Messages
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.routes import Floats, Ints, Routes, spans
-from topocomm.planning.schedule import Schedule, row_keys
+from topocomm.planning.cost.messages import Messages
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.routes import Floats, Ints, Routes, spans
+from topocomm.planning.schedule.schedule import Schedule, row_keys
 
 MOST_WAVES = 12
 """Messages of one round that wait for each other in a longer row are served one after the other."""

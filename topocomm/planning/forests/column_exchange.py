@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from topocomm.planning.forests.network import Floats
-from topocomm.planning.forests.packing import Column, Pricer, priced
+from topocomm.planning.forests.linear_program.integer_network import Floats
+from topocomm.planning.forests.linear_program.packing import Column, Pricer, priced
 
 Parts = tuple[tuple[float, Column], ...]
 

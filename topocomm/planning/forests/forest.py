@@ -7,22 +7,43 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from topocomm.planning.collectives import Collective
-from topocomm.planning.forests.few import LOW, SMALL, Rates, few_pairs, few_trees
-from topocomm.planning.forests.hanging import hung, hung_in_order, keeps_order
+from topocomm.planning.forests.height_reduction import lowered
 from topocomm.planning.forests.interval import IntervalPlan
-from topocomm.planning.forests.layout import Chunk, schedule_of
-from topocomm.planning.forests.lowering import lowered
-from topocomm.planning.forests.network import Floats, Ints, Network, network_of
-from topocomm.planning.forests.packing import FIRST_TURNS, MANY_ROWS, Column, Packing, Pricer, pack, repack
+from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network, network_of
+from topocomm.planning.forests.linear_program.packing import (
+    FIRST_TURNS,
+    MANY_ROWS,
+    Column,
+    Packing,
+    Pricer,
+    pack,
+    repack,
+)
+from topocomm.planning.forests.linear_program.partition_witness import Partition, partition_of
+from topocomm.planning.forests.linear_program.pricers import (
+    DirectedPairs,
+    Gathers,
+    OrderedPairs,
+    OutTrees,
+    UndirectedTrees,
+)
+from topocomm.planning.forests.linear_program.symmetry import (
+    Symmetry,
+    host_ranges,
+    host_turns,
+    no_symmetry,
+    symmetry_at,
+    symmetry_of,
+)
 from topocomm.planning.forests.pairs import Pair
-from topocomm.planning.forests.pricers import DirectedPairs, Gathers, OrderedPairs, OutTrees, UndirectedTrees
+from topocomm.planning.forests.pruning import Parts, thinned
+from topocomm.planning.forests.root_selection import hung, hung_in_order, keeps_order
 from topocomm.planning.forests.shares import whole_rows
-from topocomm.planning.forests.symmetry import Symmetry, host_ranges, host_turns, no_symmetry, symmetry_at, symmetry_of
-from topocomm.planning.forests.thinning import Parts, thinned
 from topocomm.planning.forests.tree import Edge, Tree
-from topocomm.planning.forests.witness import Partition, partition_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.forests.tree_schedule import Chunk, schedule_of
+from topocomm.planning.forests.units.bounded_tree_count import LOW, SMALL, Rates, few_pairs, few_trees
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Schedule
 
 Ways = frozenset[Edge] | IntervalPlan | None
 

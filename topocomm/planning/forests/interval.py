@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.forests.network import Floats
+from topocomm.planning.forests.linear_program.integer_network import Floats
 from topocomm.planning.forests.tree import Way
 
 

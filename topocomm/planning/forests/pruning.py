@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from topocomm.planning.forests.packing import Column, Pricer, repack
+from topocomm.planning.forests.linear_program.packing import Column, Pricer, repack
+from topocomm.planning.forests.linear_program.symmetry import Symmetry
 from topocomm.planning.forests.pairs import Pair
-from topocomm.planning.forests.symmetry import Symmetry
 
 Parts = tuple[tuple[float, Column], ...]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.forests.network import Ints, Network
+from topocomm.planning.forests.linear_program.integer_network import Ints, Network
 
 Way = tuple[int, ...]
 """Device numbers from one endpoint to another; what lies between forwards."""

@@ -14,10 +14,10 @@ import numpy as np
 
 from topocomm.planning.collectives import Collective
 from topocomm.planning.forests.interval import IntervalPlan
-from topocomm.planning.forests.network import Network
+from topocomm.planning.forests.linear_program.integer_network import Network
 from topocomm.planning.forests.tree import Edge, Tree, Way
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import NO_PATH, IntTable, Schedule
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule
 
 STAGGER_ROUNDS = 1
 """Between the slices of a pipelined schedule of trees."""

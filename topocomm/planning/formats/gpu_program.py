@@ -17,7 +17,7 @@ from typing import NoReturn
 from topocomm.errors import PlanError
 from topocomm.planning.collectives import CARRYING, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces, make_schedule
+from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, input_pieces, make_schedule
 from topocomm.topology.model import Topology
 
 KNOWN = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from topocomm.planning.formats.gpu_program import Piece, Units, uses_of
 from topocomm.planning.formats.msccl_runtimes import MOST_COUNT, MOST_FUSED
-from topocomm.planning.schedule import Combine, Schedule, Transfer
+from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer
 
 Place = tuple[str, int]
 """(buffer i, o or s; unit)."""

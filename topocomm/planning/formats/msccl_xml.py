@@ -27,7 +27,7 @@ from topocomm.planning.formats.msccl_runtimes import (
 )
 from topocomm.planning.formats.msccl_steps import Program
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.schedule.schedule import Schedule
 from topocomm.topology.model import Topology
 
 FORM = "msccl-xml"

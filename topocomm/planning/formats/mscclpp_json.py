@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from topocomm.errors import PlanError
-from topocomm.planning.buffers import stages_of
 from topocomm.planning.formats.gpu_program import (
     Piece,
     Units,
@@ -28,8 +27,9 @@ from topocomm.planning.formats.gpu_program import (
     uses_of,
 )
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule import Combine, Schedule, Transfer
-from topocomm.planning.transforms import unrolled
+from topocomm.planning.program.slot_memory import stages_of
+from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer
+from topocomm.planning.schedule.transforms import unrolled
 from topocomm.topology.model import Topology
 
 FORM = "mscclpp-json"

@@ -32,16 +32,16 @@ from topocomm.planning.formats.checked import (
     wholes,
 )
 from topocomm.planning.formats.schedule_json import MOST_ROWS, read_schedule, schedule_document
-from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Certificate, Native, Plan, PlanFigures
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.traffic import count_messages, rows_sent
-from topocomm.planning.verify import Proof, verify
-from topocomm.topology.readers import strict_json
+from topocomm.planning.plan_fields import OBJECTIVES, PORT_MODELS, Certificate, Native, PlanFields, PlanFigures
+from topocomm.planning.proof.verify import Proof, verify
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.traffic import count_messages, rows_sent
+from topocomm.topology.readers.plain import strict_json
 
 SCHEMA = "topocomm.plan/1"
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
+def plan_document(plan: PlanFields) -> dict[str, Any]:
     """The plan as plain data, in the order of the format, with its digest missing."""
     collective = plan.collective
     return {
@@ -74,7 +74,7 @@ def plan_digest(document: dict[str, Any]) -> str:
     return _digest(_entries(document))
 
 
-def dumps(plan: Plan) -> str:
+def dumps(plan: PlanFields) -> str:
     """The plan as one JSON document."""
     with _no_collection():
         entries = _entries(plan_document(plan))
@@ -82,7 +82,7 @@ def dumps(plan: Plan) -> str:
     return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in texts.items()) + "}"
 
 
-def save(plan: Plan, path: Path) -> None:
+def save(plan: PlanFields, path: Path) -> None:
     """Write the plan; a reader never sees half of it."""
     part = path.with_name(f"{path.name}.part{os.getpid()}")
     try:
@@ -93,7 +93,7 @@ def save(plan: Plan, path: Path) -> None:
         raise OSError(error.errno, f"cannot save the plan: {error.strerror}", str(path)) from None
 
 
-def load(path: Path) -> Plan:
+def load(path: Path) -> PlanFields:
     """Read, check and prove a plan file."""
     try:
         text = path.read_text()
@@ -103,7 +103,7 @@ def load(path: Path) -> Plan:
     return loads(text, str(path))
 
 
-def loads(text: str, name: str = "plan") -> Plan:
+def loads(text: str, name: str = "plan") -> PlanFields:
     """A plan from JSON text; `name` stands for the file in messages.
 
     Raises:
@@ -113,7 +113,7 @@ def loads(text: str, name: str = "plan") -> Plan:
         return _loads(text, name)
 
 
-def _loads(text: str, name: str) -> Plan:
+def _loads(text: str, name: str) -> PlanFields:
     try:
         document = strict_json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -155,7 +155,7 @@ def _digest(entries: dict[str, str]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _read(document: dict[str, Json]) -> Plan:
+def _read(document: dict[str, Json]) -> PlanFields:
     ranks = texts(entry(document, "ranks"), "ranks")
     collective = _read_collective(document, len(ranks))
     ports = a_whole(entry(document, "ports"), Whole("a number of ports", max(len(ranks) - 1, 1), 1), "ports")
@@ -170,7 +170,7 @@ def _read(document: dict[str, Json]) -> Plan:
     figures = a_record(PlanFigures, document, "", others=True)
     payload_bytes = a_whole(entry(document, "payload_bytes"), Whole("bytes", MOST_ROWS), "payload_bytes")
     _check_figures(figures, schedule, payload_bytes)
-    return Plan(
+    return PlanFields(
         collective=collective,
         operator=a_text(entry(document, "operator"), "operator"),
         order=collective.order,
@@ -203,7 +203,7 @@ def _read_native(document: dict[str, Json]) -> Native | None:
     return native
 
 
-def _certificate(plan: Plan) -> dict[str, Any]:
+def _certificate(plan: PlanFields) -> dict[str, Any]:
     """The certificate; what a search proved only where one did."""
     found = asdict(plan.certificate)
     if not plan.certificate.proved_by_search:

@@ -7,7 +7,7 @@ rank. So an order within a host that is not that of its GPUs needs `CUDA_VISIBLE
 from __future__ import annotations
 
 from topocomm.errors import PlanError
-from topocomm.planning.order import Order
+from topocomm.planning.report.rank_order import Order
 from topocomm.topology.model import Topology
 
 

@@ -13,11 +13,11 @@ import re
 from collections.abc import Sequence
 
 from topocomm.errors import PlanError
-from topocomm.planning.formats.rank_order import visible_gpus
-from topocomm.planning.order import Order
-from topocomm.topology.core_order import Core, read_cores
+from topocomm.planning.formats.rank_order_formats import visible_gpus
+from topocomm.planning.report.rank_order import Order
+from topocomm.topology.inference.core_order import Core, read_cores
+from topocomm.topology.inference.cpu_lists import cpus_of
 from topocomm.topology.model import Topology
-from topocomm.topology.sysfs import cpus_of
 
 _OF_A_CAPTURE = re.compile(r"h(ost)?[0-9]+")
 """Names that readers and the catalogue give hosts of which no name is known."""

@@ -26,7 +26,7 @@ from topocomm.planning.formats.checked import (
     table,
     texts,
 )
-from topocomm.planning.schedule import NO_PATH, IntTable, Repeat, Rows, Schedule
+from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Repeat, Rows, Schedule
 
 RoundLists = list[dict[str, list[Any]]]
 MOST_ROWS = (1 << 53) - 1

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.buffers import rank_program
-from topocomm.planning.routes import Ints
-from topocomm.planning.schedule import Schedule, dense_keys, input_table
-from topocomm.planning.transforms import unrolled
+from topocomm.planning.program.slot_memory import rank_program
+from topocomm.planning.routing.routes import Ints
+from topocomm.planning.schedule.schedule import Schedule, dense_keys, input_table
+from topocomm.planning.schedule.transforms import unrolled
 
 
 def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: int) -> int:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from topocomm.planning.buffers import Piece, Stage, output_pieces, stages_of
-from topocomm.planning.schedule import Schedule, input_pieces
+from topocomm.planning.program.slot_memory import Piece, Stage, output_pieces, stages_of
+from topocomm.planning.schedule.schedule import Schedule, input_pieces
 
 Place = tuple[int, int, int]
 

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from topocomm.planning.schedule import Combine, Schedule, Transfer, input_pieces
+from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, input_pieces
 
 Piece = tuple[int, int]
 """(slot, chunk) of one rank."""

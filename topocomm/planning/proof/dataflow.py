@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topocomm.errors import PlanError
-from topocomm.planning.schedule import IntTable, Rows, Schedule, dense_keys, input_table
+from topocomm.planning.schedule.schedule import IntTable, Rows, Schedule, dense_keys, input_table
 
 NOTHING = -1
 """Value number of what nothing wrote."""

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.canonical import canonical_split
 from topocomm.planning.collectives import Column
-from topocomm.planning.schedule import IntTable, Rows
+from topocomm.planning.schedule.canonical_tree import canonical_split
+from topocomm.planning.schedule.schedule import IntTable, Rows
 
 SHORT_RUN = 256
 """Folds that do not wait for each other and are fewer are dealt with one after the other."""

@@ -16,13 +16,13 @@ from typing import NoReturn
 import numpy as np
 
 from topocomm.errors import PlanError
-from topocomm.planning.canonical import canonical_nodes
 from topocomm.planning.collectives import Collective, Column
-from topocomm.planning.dataflow import NOTHING, dataflow
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import NO_PATH, Schedule, row_keys
-from topocomm.planning.traffic import busiest_port
-from topocomm.planning.trees import CountedTwiceError, Trees
+from topocomm.planning.proof.dataflow import NOTHING, dataflow
+from topocomm.planning.proof.expressions import CountedTwiceError, Trees
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.canonical_tree import canonical_nodes
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys
+from topocomm.planning.schedule.traffic import busiest_port
 
 
 @dataclass(frozen=True)

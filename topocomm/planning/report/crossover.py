@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from textwrap import wrap
 
-from topocomm.planning.compare import Rival, behind
 from topocomm.planning.plan import Plan
+from topocomm.planning.report.plan_comparison import Rival, behind
 
 WIDTH = 80
 _KEPT = "\N{NO-BREAK SPACE}"

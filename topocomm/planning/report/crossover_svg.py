@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, floor, log10
 
-from topocomm.planning.crossover import Size, changes, human
-from topocomm.topology.draw.svg_page import KIND_COLOURS, Page, fitted
+from topocomm.planning.report.crossover import Size, changes, human
+from topocomm.topology.draw.svg.svg_page import KIND_COLOURS, Page, fitted
 
 WIDTH, HEIGHT = 860.0, 520.0
 LEFT, RIGHT, TOP, BOTTOM = 80.0, 200.0, 70.0, 60.0

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from topocomm.operators.operator import Operator
-from topocomm.planning.figures import Edge, link_figures
+from topocomm.planning.cost.figures import Edge, link_figures
 from topocomm.planning.plan import Plan
 from topocomm.topology.draw.names import ranges
-from topocomm.topology.in_network import IN_NETWORK, knows
 from topocomm.topology.model import Device, Topology
+from topocomm.topology.network.in_network import IN_NETWORK, knows
 
 REDUCING = ("allreduce", "reduce", "reduce_scatter")
 """Collectives that such switches know; of the others only those that fold are told of."""

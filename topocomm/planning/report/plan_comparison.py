@@ -9,12 +9,12 @@ from math import inf
 import numpy as np
 
 from topocomm.operators.operator import Operator
-from topocomm.planning.cost import Cost
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import chosen_from
 from topocomm.planning.request import NO_LIMITS, Limits, Request
-from topocomm.planning.schedule import Schedule
+from topocomm.planning.schedule.schedule import Schedule
 from topocomm.topology.model import Topology
 
 SAME = 5e-4

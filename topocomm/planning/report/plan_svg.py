@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from math import cos, hypot, pi, sin
 from textwrap import wrap
 
-from topocomm.planning.paths import PathFinder, Route
 from topocomm.planning.plan import Plan
-from topocomm.planning.plan_text import placed, round_times
-from topocomm.planning.schedule import NO_PATH, Transfer
-from topocomm.topology.draw.host_svg import draw_host
+from topocomm.planning.report.plan_text import placed, round_times
+from topocomm.planning.routing.paths import PathFinder, Route
+from topocomm.planning.schedule.schedule import NO_PATH, Transfer
 from topocomm.topology.draw.names import plural, ranges
-from topocomm.topology.draw.svg_page import Page, Point, fitted, kind_class
+from topocomm.topology.draw.svg.host_svg import draw_host
+from topocomm.topology.draw.svg.svg_page import Page, Point, fitted, kind_class
 from topocomm.topology.model import Topology
 
 WIDTH = 1180.0

@@ -13,14 +13,14 @@ from textwrap import wrap
 
 import numpy as np
 
-from topocomm.planning.compare import AS_GOOD, Rival, behind, figure_of, times
-from topocomm.planning.cost import FLUID_LIMIT_MESSAGES
-from topocomm.planning.fluid import FluidModel, ready_times_us
-from topocomm.planning.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.cost.cost_models import FLUID_LIMIT_MESSAGES
+from topocomm.planning.cost.fluid import FluidModel, ready_times_us
+from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
 from topocomm.planning.plan import Plan
-from topocomm.planning.routes import Ints, Routes
-from topocomm.planning.schedule import Schedule, input_pieces, split_rows
+from topocomm.planning.report.plan_comparison import AS_GOOD, Rival, behind, figure_of, times
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.routes import Ints, Routes
+from topocomm.planning.schedule.schedule import Schedule, input_pieces, split_rows
 from topocomm.topology.model import Topology
 
 WIDTH = 80

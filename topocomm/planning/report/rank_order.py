@@ -19,10 +19,13 @@ from itertools import combinations, permutations
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.operator import Operator
-from topocomm.planning.compare import figure_of
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.collectives import collective_of
+from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import Objective, Plan
-from topocomm.planning.planner import place_ranks, plan
+from topocomm.planning.planner import make_plan
+from topocomm.planning.report.plan_comparison import figure_of
+from topocomm.planning.request import Request, place_ranks, port_model_of
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.model import Topology
 
 MOST_SWAPPED = 12
@@ -93,13 +96,24 @@ def best_order(
         PlanError: As of `plan`, for the given order; or two ranks are on one endpoint.
     """
     given = place_ranks(topology, ranks)
+    layout = layout_of(operator, payload_bytes)
     if len(set(given)) < len(given):
         raise PlanError("order: two ranks on one endpoint; expected each endpoint once")
 
+    request = Request(
+        collective_of(collective, len(given), layout.rows),
+        operator,
+        layout,
+        given,
+        objective,
+        1,
+        port_model_of(objective),
+        launch_us=topology.launch_us or 0.0,
+        native=True,
+    )
+
     def planned(order: tuple[str, ...]) -> Plan:
-        return plan(
-            topology, collective, payload_bytes=payload_bytes, operator=operator, objective=objective, ranks=order
-        )
+        return make_plan(topology, replace(request, endpoints=order))
 
     before = planned(given)
     best = Order(given, given, "as given", before, before)

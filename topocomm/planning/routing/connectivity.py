@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
 from topocomm.planning.collectives import IN_PARTS, Collective
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.routes import Ints
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.routing.routes import Ints
 from topocomm.topology.draw.names import ranges
 
 _SHOWN = 4

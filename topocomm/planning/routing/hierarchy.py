@@ -17,13 +17,13 @@ from math import inf, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip import gossip_of
-from topocomm.planning.algorithms.groups import Groups, Inside
-from topocomm.planning.algorithms.hearing import rail_sets
+from topocomm.planning.algorithms.gossip_schedule import gossip_of
+from topocomm.planning.algorithms.hosts.rail_assignment import rail_sets
+from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
-from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.range_tree import aligned_tree
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.range_tree import aligned_tree
 
 SAME_US = 1e-9
 """Latencies that differ by less are equal: sums in another order."""

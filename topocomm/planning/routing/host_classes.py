@@ -18,7 +18,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.figures import Edge, Figures
+from topocomm.planning.cost.figures import Edge, Figures
 from topocomm.topology.model import ENDPOINT_KINDS, Topology
 
 Ints = NDArray[np.int64]

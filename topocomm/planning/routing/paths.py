@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
-from topocomm.planning.figures import Edge, Figures, link_figures
-from topocomm.planning.host_classes import NETWORK, HostClasses, host_classes
-from topocomm.planning.route_search import (
+from topocomm.planning.cost.figures import Edge, Figures, link_figures
+from topocomm.planning.routing.host_classes import NETWORK, HostClasses, host_classes
+from topocomm.planning.routing.route_search import (
     ELSEWHERE,
     Label,
     Neighbours,
@@ -29,7 +29,7 @@ from topocomm.planning.route_search import (
     spread,
     start_at,
 )
-from topocomm.planning.routes import Floats, Ints, Routes, spans
+from topocomm.planning.routing.routes import Floats, Ints, Routes, spans
 from topocomm.topology.model import Topology
 
 _NO_ROUTE = Template(np.inf, 0.0, 0.0, (), ())

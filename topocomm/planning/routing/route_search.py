@@ -9,16 +9,16 @@ hosts of one class the same routes hold with other ids, since what ids decide is
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from topocomm.planning.figures import Edge, Figures
-from topocomm.planning.host_classes import NETWORK, HostClasses
+from topocomm.planning.cost.figures import Edge, Figures
+from topocomm.planning.routing.host_classes import NETWORK, HostClasses
+from topocomm.planning.routing.nearest_first import nearest_first
 
 Label = tuple[float, float, tuple[str, ...]]
 Neighbours = Mapping[str, Sequence[tuple[str, Figures]]]
@@ -36,21 +36,19 @@ def start_at(source: str) -> list[Label]:
 
 def spread(heap: list[Label], after: Neighbours, ends: Container[str]) -> dict[str, Label]:
     """The least label of every device reached, from the labels given, passing through no device of `ends`."""
-    heapq.heapify(heap)
     found: dict[str, Label] = {}
-    while heap:
-        label = heapq.heappop(heap)
+
+    def onward(label: Label) -> Iterator[Label]:
         latency, width, path = label
         device = path[-1]
-        if device in found:
-            continue
         found[device] = label
         if device in ends and len(path) > 1:
-            continue
+            return
         for following, edge in after.get(device, ()):
             if following not in found:
-                wider = max(width, -edge.gb_per_s)
-                heapq.heappush(heap, (latency + edge.latency_us, wider, (*path, following)))
+                yield latency + edge.latency_us, max(width, -edge.gb_per_s), (*path, following)
+
+    nearest_first(heap, lambda label: label[2][-1], onward)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.schedule import Combine, Schedule, Transfer, make_schedule
+from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, make_schedule
 
 
 def schedule_of_columns(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from topocomm.planning.schedule import Repeat, Schedule
+from topocomm.planning.schedule.schedule import Repeat, Schedule
 
 
 def sliced(schedule: Schedule, slices: int, stagger_rounds: int) -> Schedule:

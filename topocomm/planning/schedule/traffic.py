@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from topocomm.planning.schedule import IntTable, Repeat, Rows, Schedule, row_keys
+from topocomm.planning.schedule.schedule import IntTable, Repeat, Rows, Schedule, row_keys
 
 
 def busiest_port(schedule: Schedule, endpoints: Sequence[str] = ()) -> int:

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from topocomm.planning.schedule import Combine, IntTable, Repeat, Rows, Schedule, Transfer, make_schedule
-from topocomm.planning.traffic import busiest_port
+from topocomm.planning.schedule.schedule import Combine, IntTable, Repeat, Rows, Schedule, Transfer, make_schedule
+from topocomm.planning.schedule.traffic import busiest_port
 
 
 def unrolled(schedule: Schedule) -> Schedule:

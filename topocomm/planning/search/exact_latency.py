@@ -17,10 +17,10 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.planning.search.dissemination_bound import Growth, clusters
 from topocomm.planning.search.exact_rounds import OutOfNodesError
 from topocomm.planning.search.gossip import SAME_US, Timed
-from topocomm.planning.search.growth import Growth, clusters
-from topocomm.planning.search.polish import Machine
+from topocomm.planning.search.local_search import Machine
 
 REFUSALS = 8
 """So many schedules that are not accepted end the search."""

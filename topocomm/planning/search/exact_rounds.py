@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from topocomm.planning.algorithms.gossip import Gossip, Message
+from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
 
 
 class OutOfNodesError(Exception):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip import Gossip, Message
+from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
 
 Distance = tuple[int, int, int]
 """(i, j, d): the round of message j is at least that of message i, plus d."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from topocomm.planning.algorithms.gossip import Gossip, Message
+from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
 from topocomm.planning.search.gossip import SAME_US, Replay, Sent, replay
 
 MEMORY = 60

@@ -11,7 +11,7 @@ from itertools import islice, permutations
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip import Gossip, Message
+from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
 from topocomm.planning.algorithms.multiport import circulant_gossip, exchange_gossip
 
 ROUND_ORDERS = 24

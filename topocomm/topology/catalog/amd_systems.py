@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from topocomm.topology.catalog_parts import (
+from topocomm.topology.catalog.system_parts import (
     Host,
     all_pairs,
     coded,
@@ -14,7 +14,7 @@ from topocomm.topology.catalog_parts import (
     gpus_on_sockets,
     uplinks,
 )
-from topocomm.topology.host_tree import host_tree
+from topocomm.topology.inference.host_tree import host_tree
 from topocomm.topology.model import Device
 
 _MI250X_LINKS = {

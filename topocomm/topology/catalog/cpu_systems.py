@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topocomm.topology.catalog_parts import Host, nics_on_sockets
+from topocomm.topology.catalog.system_parts import Host, nics_on_sockets
 from topocomm.topology.links import PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, Link
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from topocomm.topology.catalog_parts import (
+from topocomm.topology.catalog.system_parts import (
     SOCKETS,
     Host,
     all_pairs,
@@ -18,8 +18,8 @@ from topocomm.topology.catalog_parts import (
     nvswitch,
     uplinks,
 )
-from topocomm.topology.host_tree import PairKey, host_tree
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.inference.host_tree import PairKey, host_tree
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, InNetworkKind
 
 _P100_MESH = {**all_pairs(4), **{(a + 4, b + 4): 1 for a, b in all_pairs(4)}, **{(i, i + 4): 1 for i in range(4)}}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog import SYSTEMS
-from topocomm.topology.catalog_parts import Host
-from topocomm.topology.host_tree import LEVELS, host_tree
+from topocomm.topology.catalog.system_parts import Host
+from topocomm.topology.catalog.systems import SYSTEMS
+from topocomm.topology.inference.host_tree import LEVELS, host_tree
 from topocomm.topology.links import KINDS
 from topocomm.topology.model import Device, Link, Topology
 
@@ -54,7 +54,7 @@ _GCN = {"mi100-8": ("gfx908", 120), "mi250x": ("gfx90a", 110), "mi300x-8": ("gfx
 
 
 def simulated(name: str) -> Topology:
-    """One host of a catalogue system with bus ids, as `draw.nccl_xml` writes it.
+    """One host of a catalogue system with bus ids, as `export.nccl_xml_writer` writes it.
 
     Args:
         name: One of `catalog.SYSTEMS`, with GPUs.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from topocomm.topology.host_tree import PairKey
+from topocomm.topology.inference.host_tree import PairKey
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
 

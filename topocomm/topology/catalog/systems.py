@@ -13,15 +13,15 @@ from itertools import combinations, groupby
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology import catalog_amd as amd
-from topocomm.topology import catalog_nvidia as nvidia
-from topocomm.topology.catalog_cpu import cpu_host_of
-from topocomm.topology.catalog_parts import Host
-from topocomm.topology.core_order import core_facts
+from topocomm.topology.catalog import amd_systems as amd
+from topocomm.topology.catalog import nvidia_systems as nvidia
+from topocomm.topology.catalog.cpu_systems import cpu_host_of
+from topocomm.topology.catalog.system_parts import Host
+from topocomm.topology.inference.core_order import core_facts
+from topocomm.topology.inference.cpu_lists import cpus_of
 from topocomm.topology.links import FABRIC_HOP_US, both_ways
-from topocomm.topology.merge import NETWORK, prefixed
+from topocomm.topology.merge.cluster import NETWORK, prefixed
 from topocomm.topology.model import Device, Link, Pair, Topology
-from topocomm.topology.sysfs import cpus_of
 
 
 def catalog(name: str, *, hosts: int = 1) -> Topology:

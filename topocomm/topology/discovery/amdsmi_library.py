@@ -12,13 +12,13 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from topocomm.errors import TopologyError
-from topocomm.topology.gpu_host import Found
-from topocomm.topology.host_tree import PairKey
+from topocomm.topology.discovery.gpu_host import Found
+from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
+from topocomm.topology.inference.host_tree import PairKey
+from topocomm.topology.inference.nvlink import NVLinks
+from topocomm.topology.inference.xgmi import joined_by_tables, xgmi_links
 from topocomm.topology.links import KINDS
 from topocomm.topology.model import Device
-from topocomm.topology.nvlink import NVLinks
-from topocomm.topology.pci_sysfs import PciBus, short_bus_id
-from topocomm.topology.xgmi import joined_by_tables, xgmi_links
 
 SOURCE = "amdsmi"
 MAX_GPUS = 256

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topocomm.errors import TopologyError
-from topocomm.topology.host_tree import LEVELS, host_tree
+from topocomm.topology.discovery.pci_sysfs import PciBus
+from topocomm.topology.discovery.sysfs import Nic, find_nics, nodes_of_cpus
+from topocomm.topology.inference.host_tree import LEVELS, host_tree
+from topocomm.topology.inference.nvlink import NVLinks
+from topocomm.topology.inference.pci_tree import Leaf, check_size, pci_graph, pci_pairs
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Link, Pair, Topology
-from topocomm.topology.nvlink import NVLinks
-from topocomm.topology.pci_sysfs import PciBus
-from topocomm.topology.pci_tree import Leaf, check_size, pci_graph, pci_pairs
-from topocomm.topology.sysfs import Nic, find_nics, nodes_of_cpus
 
 NO_FABRIC = NVLinks((), (), {}, ())
 PORTS = "port_gb_per_s"

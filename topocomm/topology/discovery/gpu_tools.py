@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.gpu_host import slot_facts
+from topocomm.topology.discovery.gpu_host import slot_facts
+from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
+from topocomm.topology.discovery.sysfs import find_nics
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.pci_sysfs import PciBus, short_bus_id
-from topocomm.topology.readers import nvidia_smi
-from topocomm.topology.sysfs import find_nics
+from topocomm.topology.readers.nvidia import nvidia_smi
 
 TOOL_TIMEOUT_S = 20.0
 """`nvidia-smi` takes seconds on large machines whose driver is not kept loaded, and for ever on broken ones."""
@@ -61,7 +61,7 @@ def amd_tool(name: str, tool: str, bus: PciBus, sysfs: Path) -> Topology:
     """
     words = AMD_TOOLS[name]
     text = run_tool([tool, *words])
-    reader: Any = import_module(f"topocomm.topology.readers.{name.replace('-', '_')}")
+    reader: Any = import_module(f"topocomm.topology.readers.amd.{name.replace('-', '_')}")
     found: Topology = reader.read(text, " ".join((name, *words)))
     if not found.endpoints:
         raise TopologyError(f"`{' '.join((name, *words))}` shows no GPU")

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.core_order import core_facts, sysfs_cores
-from topocomm.topology.gpu_host import Found, gpu_host, pci_gpus
-from topocomm.topology.gpu_tools import AMD_TOOLS, amd_tool, nvidia_tool
-from topocomm.topology.merge import NETWORK, merge_hosts
+from topocomm.topology.discovery.gpu_host import Found, gpu_host, pci_gpus
+from topocomm.topology.discovery.gpu_tools import AMD_TOOLS, amd_tool, nvidia_tool
+from topocomm.topology.discovery.pci_sysfs import PciBus
+from topocomm.topology.discovery.sysfs import cpu_host
+from topocomm.topology.discovery.sysfs_cores import sysfs_cores
+from topocomm.topology.discovery.sysfs_files import entries, text_in
+from topocomm.topology.inference.core_order import core_facts
+from topocomm.topology.merge.cluster import NETWORK, merge_hosts
 from topocomm.topology.model import Topology
-from topocomm.topology.pci_sysfs import PciBus
-from topocomm.topology.sysfs import cpu_host, entries, text_in
 
 __all__ = ["discover", "merge_hosts"]
 
@@ -78,7 +80,7 @@ def _ways(bus: PciBus, sysfs: Path, proc: Path, dev: Path, host: str) -> Iterato
 
 
 def _nvml(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
-    from topocomm.topology.nvml import find_nvml, read_nvml
+    from topocomm.topology.discovery.nvml import find_nvml, read_nvml
 
     module = find_nvml()
     found = read_nvml(module, bus, host) if module else None
@@ -88,7 +90,7 @@ def _nvml(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
 def _amdsmi(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
     if not any(gpu.gpu_vendor == "AMD" for gpu in bus.gpus()):
         return None  # the module takes its time, and complains where there is no driver
-    from topocomm.topology.amdsmi_library import find_amdsmi, read_amdsmi
+    from topocomm.topology.discovery.amdsmi_library import find_amdsmi, read_amdsmi
 
     module = find_amdsmi()
     found = read_amdsmi(module, bus, host) if module else None

@@ -12,12 +12,12 @@ from itertools import combinations
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.gpu_host import Found
+from topocomm.topology.discovery.gpu_host import Found
+from topocomm.topology.discovery.pci_sysfs import NVSWITCH_CLASS, PciBus, short_bus_id
+from topocomm.topology.inference.cpu_lists import cpu_ranges
+from topocomm.topology.inference.nvlink import NVLinks
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
-from topocomm.topology.nvlink import NVLinks
-from topocomm.topology.pci_sysfs import NVSWITCH_CLASS, PciBus, short_bus_id
-from topocomm.topology.sysfs import cpu_ranges
 
 SOURCE = "NVML"
 MAX_GPUS = 256

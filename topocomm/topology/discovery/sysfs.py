@@ -13,8 +13,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+from topocomm.topology.discovery.sysfs_files import entries, number_in, numbers_in
+from topocomm.topology.inference.cpu_lists import cpu_ranges
 from topocomm.topology.links import both_ways
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
 
 LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5}
@@ -135,57 +137,3 @@ def nodes_of_cpus(sysfs: Path) -> dict[int, int]:
             for cpu in numbers_in(folder / "cpulist"):
                 found[cpu] = int(folder.name[4:])
     return found
-
-
-def cpu_ranges(cpus: Collection[int]) -> str:
-    """A CPU list in the kernel's form: [0, 1, 2, 8] is `0-2,8`."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def numbers_in(path: Path) -> set[int]:
-    """The CPU list in a file; empty where the file is absent or no list."""
-    return cpus_of(text_in(path))
-
-
-def cpus_of(text: str | None) -> set[int]:
-    """The CPUs of a list in the kernel's form, `0-2,8`; empty where it is none."""
-    found: set[int] = set()
-    for part in (text or "").split(","):
-        ends = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
-        if ends:
-            found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
-    return found
-
-
-def number_in(path: Path) -> float | None:
-    """The number that a file starts with: `16.0 GT/s PCIe` is 16; None where the file is absent or says no number."""
-    match = re.match(r"-?\d+(?:\.\d+)?", text_in(path))
-    return float(match.group()) if match else None
-
-
-def text_in(path: Path) -> str:
-    """What a file holds, stripped; empty where it cannot be read."""
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:  # absent, or the driver answers EINVAL
-        return ""
-
-
-def entries(folder: Path) -> list[Path]:
-    """What is in a folder, `mlx5_2` before `mlx5_10`."""
-
-    def natural(path: Path) -> list[tuple[bool, int, str]]:
-        return [
-            (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.findall(r"\d+|\D+", path.name)
-        ]
-
-    try:
-        return sorted(folder.iterdir(), key=natural)
-    except OSError:
-        return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from topocomm.topology.draw.forest import FABRICS
+from topocomm.topology.draw.device_tree import FABRICS
 from topocomm.topology.model import Device, Link, Topology
 
 

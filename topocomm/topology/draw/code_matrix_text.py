@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from topocomm.errors import TopologyError
-from topocomm.topology.draw.hosts import Host, local, split_hosts
+from topocomm.topology.draw.alike_hosts import Host, local, split_hosts
 from topocomm.topology.model import Device, DeviceKind, Pair, Topology
 
 _LEGEND = """
@@ -103,7 +103,7 @@ def _codes(host: Host, pairs: Sequence[Pair], devices: Sequence[Device]) -> dict
 
 
 def _derived(host: Host) -> dict[tuple[str, str], str]:
-    from topocomm.topology import nccl_paths
+    from topocomm.topology.inference import nccl_paths
 
     swapped: dict[str, DeviceKind] = {"gpu": "nic", "nic": "gpu"}
     found: dict[tuple[str, str], str] = {}

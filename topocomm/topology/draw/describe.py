@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.topology.draw.names import label
-from topocomm.topology.in_network import IN_NETWORK
 from topocomm.topology.links import KINDS, assume
 from topocomm.topology.model import Device, FigureSource, Link
+from topocomm.topology.network.in_network import IN_NETWORK
 
 _KINDS = {
     "nvlink": "NVLink",

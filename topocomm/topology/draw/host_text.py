@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from topocomm.topology.draw.forest import FABRICS, Node, fabric_links, forest, loose_nodes, walk
-from topocomm.topology.draw.hosts import Host
+from topocomm.topology.draw.alike_hosts import Host
+from topocomm.topology.draw.device_tree import FABRICS, Node, fabric_links, forest, loose_nodes, walk
 from topocomm.topology.draw.names import figure, label, listed, named, ranges
 from topocomm.topology.model import Device, Link, Topology
 

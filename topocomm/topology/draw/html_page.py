@@ -9,7 +9,7 @@ import re
 from html import escape
 from importlib import resources
 
-from topocomm.topology.draw.machine_svg import picture
+from topocomm.topology.draw.svg.machine_svg import picture
 from topocomm.topology.model import Topology
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from topocomm.topology.inference.nccl_paths import is_port
 from topocomm.topology.model import Device, Link
-from topocomm.topology.nccl_paths import is_port
 
 _TYPES = {
     "nvlink": "NVL",

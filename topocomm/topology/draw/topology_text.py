@@ -5,13 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from topocomm.topology.draw.alike_hosts import alike, split_hosts
 from topocomm.topology.draw.counts import counts
-from topocomm.topology.draw.host import host_lines
-from topocomm.topology.draw.hosts import alike, split_hosts
+from topocomm.topology.draw.host_text import host_lines
 from topocomm.topology.draw.names import figure, label, plural, ranges
-from topocomm.topology.in_network import IN_NETWORK
 from topocomm.topology.links import assume
 from topocomm.topology.model import Device, Topology
+from topocomm.topology.network.in_network import IN_NETWORK
 
 WIDTH = 80
 HEIGHT = 40

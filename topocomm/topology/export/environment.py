@@ -11,9 +11,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from topocomm.topology.draw.hosts import Host, alike, split_hosts
+from topocomm.topology.draw.alike_hosts import Host, alike, split_hosts
 from topocomm.topology.draw.names import plural, ranges
-from topocomm.topology.draw.nearest import Place, places
+from topocomm.topology.export.nearest import Place, places
 from topocomm.topology.model import Device, Pair, Topology
 
 _VERBS = re.compile(r"(?:mlx\d|rocep|ibp|bnxt_re|irdma|hfi1_|rdmap|efa|erdma|hns_|qedr|rxe|siw)\w*")

@@ -21,15 +21,15 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog_simulated import SIMULATED
-from topocomm.topology.draw.nccl_xml_rules import IDS, LINK, Element, complete
-from topocomm.topology.gpu_vendor import is_amd
-from topocomm.topology.host_tree import group_words
+from topocomm.topology.catalog.simulated_systems import SIMULATED
+from topocomm.topology.export.nccl_xml_rules import IDS, LINK, Element, complete
+from topocomm.topology.inference.gpu_vendor import is_amd
+from topocomm.topology.inference.host_tree import group_words
+from topocomm.topology.inference.nccl_paths import ADAPTER, PORT, is_port
 from topocomm.topology.links import KINDS
 from topocomm.topology.model import Device, Link, Topology
-from topocomm.topology.nccl_paths import ADAPTER, PORT, is_port
-from topocomm.topology.readers.nccl_xml_fabric import HIDDEN, NPU_CLASS, NVSWITCH_CLASS, RATE, kind_of
-from topocomm.topology.readers.nccl_xml_values import bus_key, cpu_mask, pcie_attributes
+from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import HIDDEN, NPU_CLASS, NVSWITCH_CLASS, RATE, kind_of
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import bus_key, cpu_mask, pcie_attributes
 
 MAX_ELEMENTS = 256
 """NCCL_TOPO_XML_MAX_NODES: NCCL refuses a longer file."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from topocomm.topology.draw.hosts import Host
+from topocomm.topology.draw.alike_hosts import Host
 from topocomm.topology.model import Device, Pair, Topology
 
 _ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
@@ -33,7 +33,7 @@ def places(host: Host, stated: Mapping[tuple[str, str], Pair]) -> list[Place]:
     kind = "gpu" if any(d.kind == "gpu" for d in host.devices) else "cpu"
     codes = {key: pair.code for key, pair in stated.items() if pair.code}
     if kind == "gpu" and nics and host.links:
-        from topocomm.topology import nccl_paths
+        from topocomm.topology.inference import nccl_paths
 
         part = Topology(host.name, "", host.devices, host.links)
         for pair in nccl_paths.pairs(part, wording="nvidia-smi"):

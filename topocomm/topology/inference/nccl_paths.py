@@ -18,7 +18,7 @@ from itertools import chain, combinations, count
 from math import inf
 from typing import Literal, NamedTuple
 
-from topocomm.topology.host_tree import NODE, PHB, PIX, PXB, SYS
+from topocomm.topology.inference.host_tree import NODE, PHB, PIX, PXB, SYS
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, FigureSource, Link, Pair, Topology
 

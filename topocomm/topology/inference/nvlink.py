@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from topocomm.topology.host_tree import Group, PairKey, merge_groups
+from topocomm.topology.inference.host_tree import Group, PairKey, merge_groups
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, FigureSource, InNetworkKind, Link, Pair
 

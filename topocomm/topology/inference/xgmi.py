@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from topocomm.topology.host_tree import PairKey, group_words, merge_groups
+from topocomm.topology.inference.host_tree import PairKey, group_words, merge_groups
 from topocomm.topology.links import KINDS, both_ways
 from topocomm.topology.model import Link, Pair
 

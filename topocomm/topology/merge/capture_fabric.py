@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from topocomm.topology.combine_sources import RANK, SWITCH, Clashes, LinkSource, better_figures, between
-from topocomm.topology.host_tree import PairKey, group_words
-from topocomm.topology.join import bus_key, label
+from topocomm.topology.inference.host_tree import PairKey, group_words
+from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU
 from topocomm.topology.links import NVSWITCH_HOP_US, both_ways
+from topocomm.topology.merge.capture_sources import RANK, SWITCH, Clashes, LinkSource, better_figures, between
+from topocomm.topology.merge.device_matching import bus_key, label
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
-from topocomm.topology.nvlink import MAX_LINKS_PER_GPU
 
 _REMOTE = "nvidia-smi nvlink -R"
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from topocomm.topology.join import label
+from topocomm.topology.merge.device_matching import label
 from topocomm.topology.model import Topology
 
 Facts = dict[str, Any]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from topocomm.topology.combine_fabric import FabricJoiner
-from topocomm.topology.combine_numa import with_numa_nodes
-from topocomm.topology.combine_sources import Clashes, LinkSource, better_figures
-from topocomm.topology.host_tree import PairKey, group_words
-from topocomm.topology.join import label
+from topocomm.topology.inference.host_tree import PairKey, group_words
+from topocomm.topology.merge.capture_fabric import FabricJoiner
+from topocomm.topology.merge.capture_numa import with_numa_nodes
+from topocomm.topology.merge.capture_sources import Clashes, LinkSource, better_figures
+from topocomm.topology.merge.device_matching import label
 from topocomm.topology.model import Device, Link, Pair
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from topocomm.topology.inference.pci_tree import NODE_US, SYS_US
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Link
-from topocomm.topology.pci_tree import NODE_US, SYS_US
 
 Tree = tuple[tuple[Device, ...], list[Link]]
 """Forwarding devices and links, each connection in both directions."""

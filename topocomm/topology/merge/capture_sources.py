@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
-from topocomm.topology.combine_facts import agree, renamed
-from topocomm.topology.host_tree import PairKey, group_words
-from topocomm.topology.join import label
+from topocomm.topology.inference.host_tree import PairKey, group_words
+from topocomm.topology.merge.capture_facts import agree, renamed
+from topocomm.topology.merge.device_matching import label
 from topocomm.topology.model import FigureSource, Link, Pair, Topology
 
 SWITCH = "*switch"

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.combine_facts import merge_facts, renamed
-from topocomm.topology.combine_links import join_links
-from topocomm.topology.combine_sources import Clashes, LinkSource, better_figures
-from topocomm.topology.host_tree import PairKey
-from topocomm.topology.join import UNNAMED_HOST, host_name, join_devices, label, same_host
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.inference.host_tree import PairKey
+from topocomm.topology.merge.capture_facts import merge_facts, renamed
+from topocomm.topology.merge.capture_links import join_links
+from topocomm.topology.merge.capture_sources import Clashes, LinkSource, better_figures
+from topocomm.topology.merge.cluster import NETWORK
+from topocomm.topology.merge.device_matching import UNNAMED_HOST, host_name, join_devices, label, same_host
 from topocomm.topology.model import Device, Pair, Topology
 
 __all__ = ["combine", "same_host"]

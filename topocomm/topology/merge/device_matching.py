@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from topocomm.errors import TopologyError
-from topocomm.topology.host_tree import group_words
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.inference.host_tree import group_words
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Topology
 
 UNNAMED_HOST = "host0"

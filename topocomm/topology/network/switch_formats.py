@@ -9,10 +9,9 @@ from pathlib import PurePath
 from typing import Any, NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology import plain_yaml
-from topocomm.topology.fabric_model import Fabric
-from topocomm.topology.host_lists import MAX_NAMES, expand
-from topocomm.topology.readers import strict_json
+from topocomm.topology.network.host_lists import MAX_NAMES, expand
+from topocomm.topology.network.switch_model import Fabric
+from topocomm.topology.readers.plain import plain_yaml, strict_json
 
 _WORD = re.compile(r"(\w++)\s*+=\s*+(\S++)\s*+")
 _KEYS = ("switchname", "switches", "nodes", "linkspeed")
@@ -153,7 +152,7 @@ def _load(text: str, name: str) -> Any:
     try:
         return plain_yaml.loads(text)
     except plain_yaml.PlainYamlError as error:
-        raise TopologyError(f"{name}:{error.line}: {error}; write it as JSON if it is more than plain YAML") from None
+        raise TopologyError(f"{name}:{error.line}: {error}") from None
 
 
 def _read_slurm(build: _Builder, document: list[Any]) -> None:

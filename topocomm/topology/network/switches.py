@@ -13,16 +13,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 from topocomm.errors import TopologyError
-from topocomm.topology.fabric_formats import read_conf, read_document
-from topocomm.topology.fabric_model import Fabric, checked
-from topocomm.topology.host_tree import group_words
+from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.links import FABRIC_HOP_US, both_ways
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
+from topocomm.topology.network.switch_formats import read_conf, read_document
+from topocomm.topology.network.switch_model import Fabric, checked
 
 __all__ = ["Fabric", "addressed_fabric", "matches", "read", "with_fabric"]
 
-_SWITCHES_KEY = re.compile(r"""^[ \t{]*["']?(?:switches|capacity_blocks)["']?[ \t]*:""", re.MULTILINE)
 _MODEL_KEY = re.compile(r"""^[ \t]*(?:-[ \t]+)?["']?(?:switches|capacity_blocks)["']?[ \t]*:""", re.MULTILINE)
 _CONF_LINE = re.compile(r"^[ \t]*(?:SwitchName|BlockName)[ \t]*=", re.IGNORECASE | re.MULTILINE)
 

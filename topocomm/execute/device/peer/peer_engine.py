@@ -11,13 +11,13 @@ from math import prod
 from typing import Any
 
 from topocomm.errors import TopocommError
-from topocomm.execute.device import ALIGNMENT_BYTES, Device
-from topocomm.execute.device_folds import overlap
-from topocomm.execute.device_nodes import DeviceNodes
-from topocomm.execute.lanes import Span, Work
-from topocomm.execute.peer_memory import PeerMemory
-from topocomm.execute.peer_program import PeerProgram, peer_program
-from topocomm.execute.stream_lane import StreamLane
+from topocomm.execute.device.canonical_nodes import DeviceNodes
+from topocomm.execute.device.device_folds import overlap
+from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device
+from topocomm.execute.device.peer.peer_memory import PeerMemory
+from topocomm.execute.device.peer.peer_program import PeerProgram, peer_program
+from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.host.call_engine import Span, Work
 from topocomm.operators.tensors import torch_dtype
 
 MOST_BYTES = 256 << 10

@@ -7,17 +7,13 @@ time on a rank, on whatever stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from topocomm.errors import DeadlineError
-from topocomm.execute.device import Device
-from topocomm.execute.transports import peer_mapping
-from topocomm.execute.transports.peer_mapping import Mapping
-
-if TYPE_CHECKING:
-    from topocomm.execute.communicator import Communicator
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.transports.device.peer_mapping import Mapping
 
 MOST_RANKS = 64
 FLAGS_AT_BYTES = 8 * (32 + MOST_RANKS)
@@ -135,38 +131,3 @@ class PeerMemory:
         mapping, self._mapping = self._mapping, None
         if mapping is not None:
             mapping.free()
-
-
-def find_peers(comm: Communicator, device: Device) -> tuple[PeerMemory | None, str]:
-    """The memory of a communicator whose ranks are on one host; None, on all ranks, where there is none, and why.
-
-    Collective.
-
-    Raises:
-        DeadlineError, RankFailedError: Not all ranks come, or one fails.
-    """
-    group = comm.transport.device_group
-    facts = peer_mapping.gather_peer_facts(comm.waiting, peer_mapping.peer_facts(device, group))
-    reason = peer_mapping.peer_refusal(facts, MOST_RANKS)
-    if reason is not None:
-        return None, reason
-    programs = peer_mapping.programs_of(facts)
-    if not programs:
-        return None, "a GPU has fewer than two multiprocessors for each rank on it"
-    mapped = peer_mapping.map_memory(comm.waiting, device, group, facts, PLENTY.total_bytes)
-    if isinstance(mapped, str):
-        return None, mapped
-    mapping, addresses = mapped
-    from topocomm.operators.kernels.gpu import backend_of
-
-    made = PeerMemory(
-        device,
-        comm.rank,
-        addresses,
-        programs=programs,
-        backend=backend_of(device.place.type),
-        timeout_s=comm.settings.timeout_s,
-        crowded=len({fact.gpu for fact in facts}) < len(facts),
-        mapping=mapping,
-    )
-    return made, ""

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.execute.device import ALIGNMENT_BYTES
-from topocomm.execute.lanes import Work
-from topocomm.planning.buffers import Piece, common_cuts, output_pieces
-from topocomm.planning.schedule import Combine, Transfer, input_pieces
+from topocomm.execute.device.device_library import ALIGNMENT_BYTES
+from topocomm.execute.host.call_engine import Work
+from topocomm.planning.program.slot_memory import Piece, common_cuts, output_pieces
+from topocomm.planning.schedule.schedule import Combine, Transfer, input_pieces
 
 INPUT, ARENA, OUTPUT = range(3)
 """As the kernel has them."""

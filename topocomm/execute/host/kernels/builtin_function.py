@@ -19,7 +19,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from topocomm.execute.kernels.interpreter import (
+from topocomm.execute.host.kernels.atomics import load_word, monotonic_ns, store_word
+from topocomm.execute.host.kernels.interpreter import (
     NEW_FROM_DESCR,
     fill,
     hold,
@@ -35,8 +36,7 @@ from topocomm.execute.kernels.interpreter import (
     same_text,
     take_interpreter,
 )
-from topocomm.execute.kernels.memory import load_word, monotonic_ns, store_word
-from topocomm.execute.kernels.shared_memory import (
+from topocomm.execute.host.kernels.shared_memory_call import (
     CHECKED,
     DATA_AT,
     DIRECT,

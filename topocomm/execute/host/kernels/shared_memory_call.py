@@ -38,7 +38,7 @@ from typing import Any
 from numba import njit, types
 from numba.extending import intrinsic
 
-from topocomm.execute.kernels.memory import (
+from topocomm.execute.host.kernels.atomics import (
     call,
     copy,
     cycles,

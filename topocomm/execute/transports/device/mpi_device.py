@@ -12,13 +12,13 @@ from typing import Any
 from weakref import WeakSet
 
 from topocomm.errors import DeadlineError, TopocommError
-from topocomm.execute.agreement import gather_texts
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device import Device
+from topocomm.execute.calls.agreement import gather_texts
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.waiting import UnderWay, Waiting
+from topocomm.execute.transports.device.device_transport import Wire
 from topocomm.execute.transports.mpi import MpiBatch, MpiTransport, load_mpi
 from topocomm.execute.transports.transport import DEVICE_TAG, Message
-from topocomm.execute.transports.wire import Wire
-from topocomm.execute.waiting import UnderWay, Waiting
 
 POLL_S = 0.00002
 PROOF_BYTES = (8, 1 << 16)

@@ -17,10 +17,10 @@ from typing import Any
 from weakref import WeakSet
 
 from topocomm.errors import DeadlineError, RankFailedError, TopocommError
-from topocomm.execute.aside import Aside
-from topocomm.execute.device import Device
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.liveness.background_call import Aside
+from topocomm.execute.transports.device.device_transport import NativeCall, Wire
 from topocomm.execute.transports.transport import Message
-from topocomm.execute.transports.wire import NativeCall, Wire
 from topocomm.planning import native
 
 END_S = 5.0

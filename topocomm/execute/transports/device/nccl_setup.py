@@ -11,16 +11,16 @@ import json
 from typing import Any
 
 from topocomm.errors import TopocommError
-from topocomm.execute.agreement import gather_texts
-from topocomm.execute.aside import Aside
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device import Device
-from topocomm.execute.process_space import process_space
-from topocomm.execute.transports import nccl_library
-from topocomm.execute.transports.nccl import NcclWire
-from topocomm.execute.transports.nccl_library import Facts
+from topocomm.execute.calls.agreement import gather_texts
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.liveness.background_call import Aside
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.waiting import UnderWay, Waiting
+from topocomm.execute.setup.process_space import process_space
+from topocomm.execute.transports.device import nccl_library
+from topocomm.execute.transports.device.nccl import NcclWire
+from topocomm.execute.transports.device.nccl_library import Facts
 from topocomm.execute.transports.transport import GATHER_TAG, Message
-from topocomm.execute.waiting import UnderWay, Waiting
 
 WHAT = "the set-up of NCCL"
 

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from topocomm.errors import TopocommError
-from topocomm.execute.agreement import gather_texts
-from topocomm.execute.aside import Aside
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device import Device, visible_devices
-from topocomm.execute.process_space import process_space
-from topocomm.execute.transports.torch_wire import device_backend
+from topocomm.execute.calls.agreement import gather_texts
+from topocomm.execute.device.device_library import Device, visible_devices
+from topocomm.execute.liveness.background_call import Aside
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.waiting import UnderWay, Waiting
+from topocomm.execute.setup.process_space import process_space
+from topocomm.execute.transports.device.torch_device import device_backend
 from topocomm.execute.transports.transport import GATHER_TAG, Message
-from topocomm.execute.waiting import UnderWay, Waiting
 
 WHAT = "the set-up of memory inside the host"
 THREADS, TORCH, CUPY = "threads", "torch's symmetric memory", "CuPy's handles"

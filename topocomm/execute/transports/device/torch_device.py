@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any
 
 from topocomm.errors import TopocommError
-from topocomm.execute.device import Device
-from topocomm.execute.transports.nccl import end_aside
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.transports.device.device_transport import NativeCall, Wire
+from topocomm.execute.transports.device.nccl import end_aside
 from topocomm.execute.transports.torch_group import load_torch
 from topocomm.execute.transports.transport import Message
-from topocomm.execute.transports.wire import NativeCall, Wire
 from topocomm.planning import native
 
 DTYPES = tuple(dtype for dtype in native.DTYPES if dtype not in ("uint32", "uint64"))

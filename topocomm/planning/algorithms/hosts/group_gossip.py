@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from topocomm.planning.algorithms.gossip import Gossip
-from topocomm.planning.algorithms.groups import Groups
-from topocomm.planning.algorithms.hearing import Wish, deal, rail_sets, told_inside
+from topocomm.planning.algorithms.gossip_schedule import Gossip
+from topocomm.planning.algorithms.hosts.rail_assignment import Wish, deal, rail_sets, told_inside
+from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.algorithms.multiport import gather_gossip
-from topocomm.planning.range_tree import RangeTree, nested_tree
+from topocomm.planning.schedule.range_tree import RangeTree, nested_tree
 
 
 def cyclic_tree(groups: Groups) -> RangeTree:

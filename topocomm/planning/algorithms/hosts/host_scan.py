@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip import Gossip, Traders, told_in_order
-from topocomm.planning.algorithms.groups import Groups, Inside
-from topocomm.planning.algorithms.hearing import rail_sets, told_inside
-from topocomm.planning.range_tree import aligned_tree
-from topocomm.planning.schedule import NO_PATH, Schedule
-from topocomm.planning.schedule_builder import ScheduleBuilder, schedule_of_columns
+from topocomm.planning.algorithms.gossip_schedule import Gossip, Traders, told_in_order
+from topocomm.planning.algorithms.hosts.rail_assignment import rail_sets, told_inside
+from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
+from topocomm.planning.schedule.range_tree import aligned_tree
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 Ints = NDArray[np.int64]
 Heard = tuple[tuple[int, ...], ...]

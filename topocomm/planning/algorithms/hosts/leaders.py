@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from topocomm.planning.algorithms.binomial import reduce_ranges, spread
 from topocomm.planning.algorithms.recursive_doubling import double
-from topocomm.planning.schedule import Schedule
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def leaders_allreduce(groups: list[list[int]], rows: int) -> Schedule:

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from topocomm.planning.algorithms.gossip import Gossip
-from topocomm.planning.algorithms.groups import Rails
+from topocomm.planning.algorithms.gossip_schedule import Gossip
+from topocomm.planning.algorithms.hosts.rank_groups import Rails
 from topocomm.planning.algorithms.multiport import spread_gossip
 
 DEPTH, TRIES = 1, 4_000

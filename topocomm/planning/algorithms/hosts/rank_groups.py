@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from topocomm.planning.range_tree import RangeTree
+from topocomm.planning.schedule.range_tree import RangeTree
 
 Rails = Sequence[tuple[int, ...]]
 """For each group the member on each rail, -1 for none."""

@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from topocomm.planning.forests.network import Floats, Ints, Network
+from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
 from topocomm.planning.forests.tree import Way
 
 

@@ -6,16 +6,17 @@ than two neighbours.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.routing.nearest_first import nearest_first
+from topocomm.planning.routing.paths import PathFinder
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -76,17 +77,14 @@ class Network:
     def hops_from(self, root: int) -> list[float]:
         """Least latency from an endpoint to every device in us, relays allowed, infinite where no way leads."""
         far = [inf] * len(self.devices)
-        far[root] = 0.0
-        heap = [(0.0, root)]
-        while heap:
-            at, device = heapq.heappop(heap)
-            if at > far[device]:
-                continue
-            for after, link in self.neighbours[device]:
-                there = at + float(self.latency_us[link])
-                if there < far[after]:
-                    far[after] = there
-                    heapq.heappush(heap, (there, after))
+        latency_us = self.latency_us.tolist()
+
+        def onward(label: tuple[float, int]) -> list[tuple[float, int]]:
+            at, device = label
+            far[device] = at
+            return [(at + latency_us[link], after) for after, link in self.neighbours[device] if far[after] == inf]
+
+        nearest_first([(0.0, root)], itemgetter(1), onward)
         return far
 
 

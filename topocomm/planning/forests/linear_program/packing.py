@@ -15,9 +15,9 @@ from typing import Protocol
 
 import numpy as np
 
-from topocomm.planning.forests.network import Floats, Ints
+from topocomm.planning.forests.linear_program.integer_network import Floats, Ints
+from topocomm.planning.forests.linear_program.simplex import Simplex
 from topocomm.planning.forests.pairs import Pair
-from topocomm.planning.forests.simplex import Simplex
 
 FLOOR = 1e-7
 """Least price of a row, as a part of the mean: of ways that cost nothing the shorter one is taken."""

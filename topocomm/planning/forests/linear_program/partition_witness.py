@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from topocomm.planning.forests.network import Floats, Network
+from topocomm.planning.forests.linear_program.integer_network import Floats, Network
 
 SAME = 1e-6
 """Prices that differ by a smaller part of the greatest are one level."""

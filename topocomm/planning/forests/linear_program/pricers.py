@@ -11,14 +11,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from topocomm.planning.forests.arborescence import cheapest_arborescence, cheapest_costs
-from topocomm.planning.forests.closure import Closure
 from topocomm.planning.forests.interval import IntervalPlan, IntervalTable, Step
-from topocomm.planning.forests.network import Floats, Ints, Network
-from topocomm.planning.forests.packing import MANY_ROWS, Column
+from topocomm.planning.forests.linear_program.arborescence import cheapest_arborescence, cheapest_costs
+from topocomm.planning.forests.linear_program.closure import Closure
+from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
+from topocomm.planning.forests.linear_program.packing import MANY_ROWS, Column
+from topocomm.planning.forests.linear_program.spanning import Spanner
+from topocomm.planning.forests.linear_program.symmetry import Symmetry
 from topocomm.planning.forests.pairs import Pair
-from topocomm.planning.forests.spanning import Spanner
-from topocomm.planning.forests.symmetry import Symmetry
 from topocomm.planning.forests.tree import Edge, Tree, Way
 
 DEPTH_PRICES = (0.3, 0.1, 0.03, 0.01, 1e-3, 0.0)

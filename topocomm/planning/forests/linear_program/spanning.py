@@ -8,10 +8,13 @@ links between the regions of two endpoints hold a least spanning tree (Mehlhorn 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from math import inf
+from operator import itemgetter
 
-from topocomm.planning.forests.network import Floats, Network
+from topocomm.planning.forests.linear_program.integer_network import Floats, Network
 from topocomm.planning.forests.tree import Edge, Tree, Way
+from topocomm.planning.routing.nearest_first import nearest_first
 
 
 class Spanner:
@@ -67,21 +70,19 @@ class _Regions:
         self.cost = [0.0] * ends + [inf] * (size - ends)
         self.owner = [*range(ends), *[-1] * (size - ends)]
         self.before = list(range(size))
-        heap = [(0.0, preference[end], end) for end in range(ends)]
-        heapq.heapify(heap)
-        done = [False] * size
-        while heap:
-            at, rank, device = heapq.heappop(heap)
-            if done[device]:
-                continue
-            done[device] = True
-            for after, link in network.neighbours[device]:
+        neighbours, cost = network.neighbours, self.cost
+
+        def onward(label: tuple[float, tuple[float, int], int]) -> Iterator[tuple[float, tuple[float, int], int]]:
+            at, rank, device = label
+            for after, link in neighbours[device]:
                 there = at + prices[link]
-                if after >= ends and there < self.cost[after]:
-                    self.cost[after] = there
+                if after >= ends and there < cost[after]:
+                    cost[after] = there
                     self.owner[after] = self.owner[device]
                     self.before[after] = device
-                    heapq.heappush(heap, (there, rank, after))
+                    yield there, rank, after
+
+        nearest_first([(0.0, preference[end], end) for end in range(ends)], itemgetter(2), onward)
 
     def edges(self) -> list[list[tuple[int, float, tuple[int, int]]]]:
         """By endpoint: (other endpoint, cost, the link where the two regions meet)."""

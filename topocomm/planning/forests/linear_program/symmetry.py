@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.forests.network import Ints, Network
+from topocomm.planning.forests.linear_program.integer_network import Ints, Network
 
 Permutation = NDArray[np.int64]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from topocomm.planning.forests.splitting import Split
 from topocomm.planning.forests.tree import Edge, Tree, Way
-from topocomm.planning.forests.units import Units, bits
+from topocomm.planning.forests.units.splitting import Split
+from topocomm.planning.forests.units.unit_graph import Units, bits
 
 
 def disjoint_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree] | None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.forests.disjoint import disjoint_trees
-from topocomm.planning.forests.network import Network
-from topocomm.planning.forests.splitting import Split
+from topocomm.planning.forests.linear_program.integer_network import Network
 from topocomm.planning.forests.tree import Tree
+from topocomm.planning.forests.units.disjoint import disjoint_trees
+from topocomm.planning.forests.units.splitting import Split
 
 LEAST = 1 / 32
 """Least weight that is tried, as a part of what the bound leaves for each tree."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from topocomm.planning.forests.network import Network
+from topocomm.planning.forests.linear_program.integer_network import Network
 from topocomm.planning.forests.tree import Way, simple
-from topocomm.planning.forests.units import Units, bits
+from topocomm.planning.forests.units.unit_graph import Units, bits
 
 EXACT = 1e-9
 """Part of a unit that may be missing from a whole one."""

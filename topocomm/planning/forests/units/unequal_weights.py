@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from topocomm.planning.forests.splitting import Split
 from topocomm.planning.forests.tree import Edge, Tree, Way
-from topocomm.planning.forests.units import Units
+from topocomm.planning.forests.units.splitting import Split
+from topocomm.planning.forests.units.unit_graph import Units
 
 
 def unlike_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree] | None:

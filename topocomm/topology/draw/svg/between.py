@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.topology.draw.fabric import Pair
-from topocomm.topology.draw.plot import BAR_HEIGHT, THIN, TRACK, Box, Plot
-from topocomm.topology.draw.svg_page import Point
-from topocomm.topology.draw.tracks import track_levels
+from topocomm.topology.draw.svg.gpu_fabric import Pair
+from topocomm.topology.draw.svg.plot import BAR_HEIGHT, THIN, TRACK, Box, Plot
+from topocomm.topology.draw.svg.svg_page import Point
+from topocomm.topology.draw.svg.tracks import track_levels
 from topocomm.topology.model import Link
 
 

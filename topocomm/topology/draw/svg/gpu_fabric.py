@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from topocomm.topology.draw.forest import FABRICS
+from topocomm.topology.draw.device_tree import FABRICS
 from topocomm.topology.draw.names import label, ranges
 from topocomm.topology.model import Device, Link
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.topology.draw.between import draw_rest
-from topocomm.topology.draw.blocks import GAP, INSET, Block, HostBlocks, gaps, nic_width, walk
-from topocomm.topology.draw.fabric import Hub, Pair, sum_rate
 from topocomm.topology.draw.names import label, listed, named
-from topocomm.topology.draw.order import ABOVE, BELOW, STRAIGHT
-from topocomm.topology.draw.plot import (
+from topocomm.topology.draw.svg.between import draw_rest
+from topocomm.topology.draw.svg.endpoint_order import ABOVE, BELOW, STRAIGHT
+from topocomm.topology.draw.svg.gpu_fabric import Hub, Pair, sum_rate
+from topocomm.topology.draw.svg.host_blocks import GAP, INSET, Block, HostBlocks, gaps, nic_width, walk
+from topocomm.topology.draw.svg.plot import (
     BAR_HEIGHT,
     BOLD,
     END_HEIGHT,
@@ -29,8 +29,8 @@ from topocomm.topology.draw.plot import (
     Region,
     Wire,
 )
-from topocomm.topology.draw.svg_page import Point
-from topocomm.topology.draw.tracks import lanes, track_levels
+from topocomm.topology.draw.svg.svg_page import Point
+from topocomm.topology.draw.svg.tracks import lanes, track_levels
 from topocomm.topology.model import Link
 
 

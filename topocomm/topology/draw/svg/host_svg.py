@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from topocomm.topology.draw.blocks import build
+from topocomm.topology.draw.alike_hosts import Host, split_hosts
 from topocomm.topology.draw.describe import devices_words, links_words
-from topocomm.topology.draw.hosts import Host, split_hosts
-from topocomm.topology.draw.layout import lay_out
-from topocomm.topology.draw.plot import HEADER, STRIP, Box, Plot, Wire
-from topocomm.topology.draw.svg_page import BOLD_LETTER, LETTER, NAME_LETTER, Page, Point, fitted, kind_class
+from topocomm.topology.draw.svg.host_blocks import build
+from topocomm.topology.draw.svg.host_layout import lay_out
+from topocomm.topology.draw.svg.plot import HEADER, STRIP, Box, Plot, Wire
+from topocomm.topology.draw.svg.svg_page import BOLD_LETTER, LETTER, NAME_LETTER, Page, Point, fitted, kind_class
 from topocomm.topology.model import Link, Topology
 
 MOST_ENDS = 16

@@ -8,16 +8,16 @@ from __future__ import annotations
 from textwrap import wrap
 from typing import NamedTuple
 
+from topocomm.topology.draw.alike_hosts import Host, alike, split_hosts
 from topocomm.topology.draw.counts import counts
 from topocomm.topology.draw.describe import kind_words
-from topocomm.topology.draw.fabric import rate
-from topocomm.topology.draw.forest import FABRICS
-from topocomm.topology.draw.host_svg import Cable, paint_host, plot_host
-from topocomm.topology.draw.hosts import Host, alike, split_hosts
+from topocomm.topology.draw.device_tree import FABRICS
 from topocomm.topology.draw.names import plural, ranges
-from topocomm.topology.draw.network_svg import draw_network
-from topocomm.topology.draw.plot import Plot
-from topocomm.topology.draw.svg_page import LETTER, Page, fitted, kind_class
+from topocomm.topology.draw.svg.gpu_fabric import rate
+from topocomm.topology.draw.svg.host_svg import Cable, paint_host, plot_host
+from topocomm.topology.draw.svg.network_svg import draw_network
+from topocomm.topology.draw.svg.plot import Plot
+from topocomm.topology.draw.svg.svg_page import LETTER, Page, fitted, kind_class
 from topocomm.topology.model import Link, Topology
 
 EDGE = 20.0

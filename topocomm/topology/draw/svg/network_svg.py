@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.topology.draw.describe import device_words, links_words
-from topocomm.topology.draw.forest import FABRICS
-from topocomm.topology.draw.host_svg import SIZE, Cable
-from topocomm.topology.draw.svg_page import LETTER, Page, Point, fitted
-from topocomm.topology.draw.text import network_lines
+from topocomm.topology.draw.device_tree import FABRICS
+from topocomm.topology.draw.svg.host_svg import SIZE, Cable
+from topocomm.topology.draw.svg.svg_page import LETTER, Page, Point, fitted
+from topocomm.topology.draw.topology_text import network_lines
 from topocomm.topology.model import Device, Link, Topology
 
 PITCH = 17.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from topocomm.topology.draw.svg_page import Point
+from topocomm.topology.draw.svg.svg_page import Point
 from topocomm.topology.model import Device, Link
 
 HEADER = 30.0

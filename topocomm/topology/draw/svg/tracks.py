@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from topocomm.topology.draw.svg_page import Point
+from topocomm.topology.draw.svg.svg_page import Point
 
 _Key = TypeVar("_Key")
 

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from topocomm.topology.readers import strict_json
-from topocomm.topology.readers.amd_tables import fail
+from topocomm.topology.readers.amd.amd_tables import fail
+from topocomm.topology.readers.plain import strict_json
 
 _START = re.compile(r"^[ \t]*([\[{])", re.MULTILINE)
 _STOP = re.compile(r"([\]}])[ \t\r]*$", re.MULTILINE)

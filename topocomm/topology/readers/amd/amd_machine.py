@@ -7,11 +7,11 @@ from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
-from topocomm.topology.host_tree import HostTree, PairKey, host_tree
+from topocomm.topology.inference.host_tree import HostTree, PairKey, host_tree
+from topocomm.topology.inference.xgmi import XgmiLinks, joined_by_tables, xgmi_links
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Pair, Topology
-from topocomm.topology.readers.amd_tables import Cell, Table, pair_cells
-from topocomm.topology.xgmi import XgmiLinks, joined_by_tables, xgmi_links
+from topocomm.topology.readers.amd.amd_tables import Cell, Table, pair_cells
 
 SAME_CPU_WEIGHT = 40
 """The driver's weight of a PCIe way through one CPU: 20 from each GPU. Every greater one crosses NUMA nodes."""

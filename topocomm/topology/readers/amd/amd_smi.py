@@ -10,9 +10,9 @@ import re
 from pathlib import PurePath
 
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.amd_machine import machine
-from topocomm.topology.readers.amd_tables import fail, find_tables
-from topocomm.topology.readers.paste import plain_lines
+from topocomm.topology.readers.amd.amd_machine import machine
+from topocomm.topology.readers.amd.amd_tables import fail, find_tables
+from topocomm.topology.readers.plain.paste import plain_lines
 
 SOURCE = "amd-smi topology"
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.amd_json import document_in, starts_with
-from topocomm.topology.readers.amd_machine import machine
-from topocomm.topology.readers.amd_smi import BUS_ID
-from topocomm.topology.readers.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail
+from topocomm.topology.readers.amd.amd_json import document_in, starts_with
+from topocomm.topology.readers.amd.amd_machine import machine
+from topocomm.topology.readers.amd.amd_smi import BUS_ID
+from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail
 
 SOURCE = "amd-smi topology --json"
 

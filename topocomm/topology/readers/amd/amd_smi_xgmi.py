@@ -11,14 +11,14 @@ from itertools import combinations
 from pathlib import PurePath
 from typing import Any
 
-from topocomm.topology.host_tree import PairKey, group_words
+from topocomm.topology.inference.host_tree import PairKey, group_words
+from topocomm.topology.inference.xgmi import Joined, xgmi_links
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.amd_machine import assemble
-from topocomm.topology.readers.amd_smi_xgmi_json import is_json, parse_json
-from topocomm.topology.readers.amd_smi_xgmi_text import is_text, parse_text
-from topocomm.topology.readers.amd_tables import LINK_TYPES, NOT_AVAILABLE
-from topocomm.topology.readers.xgmi_listing import Listing
-from topocomm.topology.xgmi import Joined, xgmi_links
+from topocomm.topology.readers.amd.amd_machine import assemble
+from topocomm.topology.readers.amd.amd_smi_xgmi_json import is_json, parse_json
+from topocomm.topology.readers.amd.amd_smi_xgmi_text import is_text, parse_text
+from topocomm.topology.readers.amd.amd_tables import LINK_TYPES, NOT_AVAILABLE
+from topocomm.topology.readers.amd.xgmi_listing import Listing
 
 SOURCE = "amd-smi xgmi"
 

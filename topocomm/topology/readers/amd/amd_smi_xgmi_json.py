@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from topocomm.topology.readers.amd_json import document_in, starts_with
-from topocomm.topology.readers.amd_smi_json import bus_id, gpu_number, objects
-from topocomm.topology.readers.amd_tables import MAX_GPUS, NOT_AVAILABLE, fail
-from topocomm.topology.readers.xgmi_listing import Listing, Metrics, figure
+from topocomm.topology.readers.amd.amd_json import document_in, starts_with
+from topocomm.topology.readers.amd.amd_smi_json import bus_id, gpu_number, objects
+from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, NOT_AVAILABLE, fail
+from topocomm.topology.readers.amd.xgmi_listing import Listing, Metrics, figure
 
 _KEYS = ("xgmi_metric", "source_status", "link_status")
 _MARK = re.compile(r'"(?:link_metrics|xgmi_metric)"\s{0,9}:')

@@ -10,11 +10,11 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from topocomm.topology.host_tree import group_words
-from topocomm.topology.readers.amd_smi import BUS_ID
-from topocomm.topology.readers.amd_tables import MAX_GPUS, fail
-from topocomm.topology.readers.paste import plain_lines
-from topocomm.topology.readers.xgmi_listing import Listing, Metrics, figure
+from topocomm.topology.inference.host_tree import group_words
+from topocomm.topology.readers.amd.amd_smi import BUS_ID
+from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, fail
+from topocomm.topology.readers.amd.xgmi_listing import Listing, Metrics, figure
+from topocomm.topology.readers.plain.paste import plain_lines
 
 _TITLES = {
     "LINK METRIC TABLE": "metrics",

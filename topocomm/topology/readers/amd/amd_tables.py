@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology.host_tree import PairKey, group_words
+from topocomm.topology.inference.host_tree import PairKey, group_words
 
 MAX_GPUS = 128
 """Twice what the largest partitioned host shows (8 GPUs in 8 parts each)."""

@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-from topocomm.topology.host_tree import group_words
+from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.amd_json import document_in
-from topocomm.topology.readers.amd_machine import machine
-from topocomm.topology.readers.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail, find_tables
-from topocomm.topology.readers.paste import plain_lines
+from topocomm.topology.readers.amd.amd_json import document_in
+from topocomm.topology.readers.amd.amd_machine import machine
+from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail, find_tables
+from topocomm.topology.readers.plain.paste import plain_lines
 
 SOURCE = "rocm-smi --showtopo"
 

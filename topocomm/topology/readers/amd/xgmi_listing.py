@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from topocomm.topology.host_tree import PairKey
+from topocomm.topology.inference.host_tree import PairKey
 
 SENTINELS = {65535, 4294967295, 2**64 - 1}
 """All bits set: what the tool prints of a figure that the hardware does not have."""

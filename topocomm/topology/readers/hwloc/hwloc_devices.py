@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from topocomm.topology.pci_tree import bus_key
-from topocomm.topology.readers.hwloc_objects import HwlocObject
+from topocomm.topology.inference.pci_tree import bus_key
+from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject
 
 NVIDIA, AMD = 0x10DE, 0x1002
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from topocomm.topology.gpu_vendor import VENDOR
-from topocomm.topology.readers.hwloc_devices import AMD, Gpu, family, number
-from topocomm.topology.readers.hwloc_objects import HwlocObject, Place
-from topocomm.topology.readers.nccl_xml_facts import BRIDGE_IDS, IDS
+from topocomm.topology.inference.gpu_vendor import VENDOR
+from topocomm.topology.readers.hwloc.hwloc_devices import AMD, Gpu, family, number
+from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject, Place
+from topocomm.topology.readers.nccl.xml.nccl_xml_facts import BRIDGE_IDS, IDS
 
 _ARCH = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64", "ppc64": "ppc64"}
 _ARCH |= {"ppc64le": "ppc64"}

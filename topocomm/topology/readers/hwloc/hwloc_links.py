@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from topocomm.topology.host_tree import merge_groups
+from topocomm.topology.inference.host_tree import merge_groups
+from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
-from topocomm.topology.nvlink import MAX_LINKS_PER_GPU
-from topocomm.topology.readers.hwloc_devices import Gpu
-from topocomm.topology.readers.hwloc_objects import HwlocObject
+from topocomm.topology.readers.hwloc.hwloc_devices import Gpu
+from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject
 
 MAX_SWITCHES = 64
 

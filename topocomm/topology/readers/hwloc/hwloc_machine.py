@@ -9,16 +9,17 @@ from pathlib import PurePath
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.core_order import core_facts
-from topocomm.topology.host_tree import group_words
+from topocomm.topology.inference.core_order import core_facts
+from topocomm.topology.inference.cpu_lists import cpus_of
+from topocomm.topology.inference.host_tree import group_words
+from topocomm.topology.inference.pci_tree import Bridge, Leaf, check_size, pci_graph, pci_pairs
 from topocomm.topology.links import both_ways
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
-from topocomm.topology.pci_tree import Bridge, Leaf, check_size, pci_graph, pci_pairs
-from topocomm.topology.readers.hwloc_devices import Nic, family, find_gpus, find_nics, natural
-from topocomm.topology.readers.hwloc_hardware import hardware
-from topocomm.topology.readers.hwloc_links import Matrix, read_matrices
-from topocomm.topology.readers.hwloc_objects import (
+from topocomm.topology.readers.hwloc.hwloc_devices import Nic, family, find_gpus, find_nics, natural
+from topocomm.topology.readers.hwloc.hwloc_hardware import hardware
+from topocomm.topology.readers.hwloc.hwloc_links import Matrix, read_matrices
+from topocomm.topology.readers.hwloc.hwloc_objects import (
     HwlocObject,
     Place,
     bridges_above,
@@ -26,7 +27,6 @@ from topocomm.topology.readers.hwloc_objects import (
     find_places,
     home,
 )
-from topocomm.topology.sysfs import cpus_of
 
 MAX_CORES = 4096
 

@@ -6,13 +6,13 @@ import re
 from typing import NoReturn
 
 from topocomm.errors import TopologyError
+from topocomm.topology.inference.pci_tree import MAX_BRIDGES
 from topocomm.topology.model import Topology
-from topocomm.topology.pci_tree import MAX_BRIDGES
-from topocomm.topology.readers import safe_xml
-from topocomm.topology.readers.hwloc_links import Matrix
-from topocomm.topology.readers.hwloc_machine import machine
-from topocomm.topology.readers.hwloc_objects import HwlocObject, bit_mask
-from topocomm.topology.readers.safe_xml import Element
+from topocomm.topology.readers.hwloc.hwloc_links import Matrix
+from topocomm.topology.readers.hwloc.hwloc_machine import machine
+from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject, bit_mask
+from topocomm.topology.readers.plain import safe_xml
+from topocomm.topology.readers.plain.safe_xml import Element
 
 SOURCE = "hwloc XML"
 

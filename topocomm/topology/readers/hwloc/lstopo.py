@@ -8,11 +8,11 @@ from pathlib import PurePath
 from typing import NoReturn
 
 from topocomm.errors import TopologyError
+from topocomm.topology.inference.pci_tree import MAX_BRIDGES, with_domain
 from topocomm.topology.model import Topology
-from topocomm.topology.pci_tree import MAX_BRIDGES, with_domain
-from topocomm.topology.readers.hwloc_machine import machine
-from topocomm.topology.readers.hwloc_objects import BRIDGES, IO_TYPES, HwlocObject
-from topocomm.topology.readers.paste import plain_lines
+from topocomm.topology.readers.hwloc.hwloc_machine import machine
+from topocomm.topology.readers.hwloc.hwloc_objects import BRIDGES, IO_TYPES, HwlocObject
+from topocomm.topology.readers.plain.paste import plain_lines
 
 SOURCE = "lstopo"
 

@@ -15,9 +15,9 @@ from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology.host_tree import PairKey, group_words
-from topocomm.topology.readers.affinity import BY_TAB, CPU, SLACK, UNALIGNED, split_tail
-from topocomm.topology.readers.matrix_header import (
+from topocomm.topology.inference.host_tree import PairKey, group_words
+from topocomm.topology.readers.nvidia.affinity import BY_TAB, CPU, SLACK, UNALIGNED, split_tail
+from topocomm.topology.readers.nvidia.matrix_header import (
     CODE,
     CODES,
     ELISIONS,

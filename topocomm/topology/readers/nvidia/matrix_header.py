@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from topocomm.topology.readers.affinity import Tail, find_tails
+from topocomm.topology.readers.nvidia.affinity import Tail, find_tails
 
 CODE = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
 CODES = re.compile(rf"(?:{CODE.pattern})+")

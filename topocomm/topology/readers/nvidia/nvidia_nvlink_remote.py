@@ -12,10 +12,10 @@ from pathlib import PurePath
 from typing import Any, NoReturn
 
 from topocomm.errors import TopologyError
+from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, Link, Pair, Topology
-from topocomm.topology.nvlink import MAX_LINKS_PER_GPU
-from topocomm.topology.readers.nvlink_listing import (
+from topocomm.topology.readers.nvidia.nvlink_listing import (
     INACTIVE,
     RATE,
     REMOTE,
@@ -25,7 +25,7 @@ from topocomm.topology.readers.nvlink_listing import (
     listing_lines,
     parse_listing,
 )
-from topocomm.topology.readers.remote_ends import (
+from topocomm.topology.readers.nvidia.remote_ends import (
     HIDDEN,
     LinkEnd,
     gpu_addresses,

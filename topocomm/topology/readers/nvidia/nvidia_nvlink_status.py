@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.nvlink_listing import (
+from topocomm.topology.readers.nvidia.nvlink_listing import (
     INACTIVE,
     RATE,
     REMOTE,

@@ -12,10 +12,10 @@ from pathlib import PurePath
 from typing import NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology.host_tree import group_words
+from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.log_prefix import MATRIX_ROW, without_prefix
-from topocomm.topology.readers.paste import plain_lines
+from topocomm.topology.readers.plain.log_prefix import MATRIX_ROW, without_prefix
+from topocomm.topology.readers.plain.paste import plain_lines
 
 SOURCE = "nvidia-smi topo -p2p"
 MAX_GPUS = 1024

@@ -6,15 +6,15 @@ from collections import Counter
 from itertools import combinations
 from pathlib import PurePath
 
-from topocomm.topology.host_tree import LEVELS, HostTree, host_tree
+from topocomm.topology.inference.host_tree import LEVELS, HostTree, host_tree
+from topocomm.topology.inference.nvlink import nvlinks
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Pair, Topology
-from topocomm.topology.nvlink import nvlinks
-from topocomm.topology.readers.affinity import CPU, NUMA, cpu_list, numa_node
-from topocomm.topology.readers.code_matrix import NOT_AVAILABLE, Matrix, Row, is_matrix, parse_matrix
-from topocomm.topology.readers.log_prefix import MATRIX_ROW, without_prefix
-from topocomm.topology.readers.nvlink_listing import listing_kind
-from topocomm.topology.readers.paste import markup_line, plain_lines
+from topocomm.topology.readers.nvidia.affinity import CPU, NUMA, cpu_list, numa_node
+from topocomm.topology.readers.nvidia.code_matrix import NOT_AVAILABLE, Matrix, Row, is_matrix, parse_matrix
+from topocomm.topology.readers.nvidia.nvlink_listing import listing_kind
+from topocomm.topology.readers.plain.log_prefix import MATRIX_ROW, without_prefix
+from topocomm.topology.readers.plain.paste import markup_line, plain_lines
 
 SOURCE = "nvidia-smi topo -m"
 

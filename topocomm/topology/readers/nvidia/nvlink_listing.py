@@ -13,9 +13,9 @@ from pathlib import PurePath
 from typing import Literal, NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology.host_tree import group_words
-from topocomm.topology.readers.log_prefix import LISTED_GPU, without_prefix
-from topocomm.topology.readers.paste import plain_lines
+from topocomm.topology.inference.host_tree import group_words
+from topocomm.topology.readers.plain.log_prefix import LISTED_GPU, without_prefix
+from topocomm.topology.readers.plain.paste import plain_lines
 
 MAX_GPUS = 1024
 """More than one host has; a larger number is damage."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from topocomm.topology.nvlink import MAX_LINKS_PER_GPU
+from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU
 
 
 class LinkEnd(NamedTuple):

@@ -12,11 +12,11 @@ from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
+from topocomm.topology.inference.pci_tree import MAX_BRIDGES, Bridge, Leaf, bus_key, check_size, pci_graph, pci_pairs
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.pci_tree import MAX_BRIDGES, Bridge, Leaf, bus_key, check_size, pci_graph, pci_pairs
-from topocomm.topology.readers.log_prefix import without_prefix
-from topocomm.topology.readers.paste import plain_lines
-from topocomm.topology.readers.pci_names import cpu_vendor, is_gpu, is_inside_cpu, is_nic, nic_model, plain_name
+from topocomm.topology.readers.pci.pci_names import cpu_vendor, is_gpu, is_inside_cpu, is_nic, nic_model, plain_name
+from topocomm.topology.readers.plain.log_prefix import without_prefix
+from topocomm.topology.readers.plain.paste import plain_lines
 
 SOURCE = "lspci -tv"
 CPU_VENDOR = "cpu_vendor"

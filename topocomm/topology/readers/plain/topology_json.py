@@ -19,7 +19,7 @@ from topocomm.topology.model import (
     RankPlace,
     Topology,
 )
-from topocomm.topology.readers import strict_json
+from topocomm.topology.readers.plain import strict_json
 
 SCHEMA = "topocomm.topology/1"
 

@@ -18,16 +18,16 @@ from typing import Any
 
 from topocomm.errors import TopologyError
 from topocomm.topology.links import both_ways
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, RankPlace, Topology
-from topocomm.topology.readers import nccl_log_facts as facts_of
-from topocomm.topology.readers.nccl_log_channels import Channels, channels
-from topocomm.topology.readers.nccl_log_comms import Communicator, communicator
-from topocomm.topology.readers.nccl_log_fabric import MAX_PAIRED, Fabric, address, fabric
-from topocomm.topology.readers.nccl_log_figures import figures
-from topocomm.topology.readers.nccl_log_hardware import hardware
-from topocomm.topology.readers.nccl_log_lines import Part, is_log, parts
-from topocomm.topology.readers.nccl_log_machines import Machine, machines
+from topocomm.topology.readers.nccl.log import nccl_log_facts as facts_of
+from topocomm.topology.readers.nccl.log.nccl_log_channels import Channels, channels
+from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, communicator
+from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, address, fabric
+from topocomm.topology.readers.nccl.log.nccl_log_figures import figures
+from topocomm.topology.readers.nccl.log.nccl_log_hardware import hardware
+from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, is_log, parts
+from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine, machines
 
 SOURCE = "NCCL_DEBUG log"
 

@@ -18,8 +18,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from topocomm.topology.readers.nccl_log_comms import GOES_ON, MOST_PRINTED, Communicator, Session
-from topocomm.topology.readers.nccl_log_lines import Part
+from topocomm.topology.readers.nccl.log.nccl_log_comms import GOES_ON, MOST_PRINTED, Communicator, Session
+from topocomm.topology.readers.nccl.log.nccl_log_lines import Part
 
 _ORDER = re.compile(r"(?:Channel|Ring) (\d{1,4})(?:/(\d{1,4}))? ?:((?: +\d{1,6})+)(\.{1,3})?$")
 _RING = re.compile(r"Ring (\d{1,4}) : (-?\d{1,6}) -> (\d{1,6}) -> (-?\d{1,6})(?= (?!->)|$)")

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from topocomm.topology.readers.nccl_log_lines import Part, Thread
+from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, Thread
 
 _COMM = re.compile(r"\bcomm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)(?=\s|$)")
 _FIELD = re.compile(r"\b(nNodes|localRanks|cudaDev|nvmlDev|busId|commId) (-?[0-9a-fA-FxX]+)(?=\s|$)")

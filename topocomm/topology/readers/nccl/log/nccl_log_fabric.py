@@ -10,13 +10,13 @@ from collections import Counter
 from itertools import combinations
 from typing import NamedTuple
 
-from topocomm.topology.host_tree import LEVELS, host_tree
+from topocomm.topology.inference.host_tree import LEVELS, host_tree
+from topocomm.topology.inference.nccl_paths import ADAPTER
 from topocomm.topology.links import NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link, Pair
-from topocomm.topology.nccl_paths import ADAPTER
-from topocomm.topology.readers.nccl_log_machines import Machine
-from topocomm.topology.readers.nccl_log_system import Branch, Key
-from topocomm.topology.readers.nccl_log_tree import NO_LIMIT, Tree
+from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
+from topocomm.topology.readers.nccl.log.nccl_log_system import Branch, Key
+from topocomm.topology.readers.nccl.log.nccl_log_tree import NO_LIMIT, Tree
 
 MAX_PAIRED = 300
 """Devices of one machine up to which every pair is worked out."""

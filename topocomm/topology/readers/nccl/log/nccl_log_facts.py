@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from topocomm.topology.readers.nccl_graph_xml import PATTERN_NAMES
-from topocomm.topology.readers.nccl_log_comms import Communicator, Session
-from topocomm.topology.readers.nccl_log_lines import Part
-from topocomm.topology.readers.nccl_log_machines import Machine
-from topocomm.topology.readers.nccl_log_system import Search, key, searches
+from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, Session
+from topocomm.topology.readers.nccl.log.nccl_log_lines import Part
+from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
+from topocomm.topology.readers.nccl.log.nccl_log_system import Search, key, searches
+from topocomm.topology.readers.nccl.xml.nccl_graph_xml import PATTERN_NAMES
 
 _VERSION = re.compile(r"\b([RN]CCL) version *:? *(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)(?![\d.])(\+hip)?")
 _CONNECTION = re.compile(

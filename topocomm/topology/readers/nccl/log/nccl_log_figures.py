@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from topocomm.topology.readers.nccl_log_machines import Machine
-from topocomm.topology.readers.nccl_log_system import Key
-from topocomm.topology.readers.nccl_log_tree import FAST, NO_LIMIT, Tree
+from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
+from topocomm.topology.readers.nccl.log.nccl_log_system import Key
+from topocomm.topology.readers.nccl.log.nccl_log_tree import FAST, NO_LIMIT, Tree
 
 Figure = float | dict[str, float]
 """One number where the log has all devices and they have the same, else by device."""

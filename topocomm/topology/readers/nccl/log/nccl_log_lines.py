@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from typing import NamedTuple
 
-from topocomm.topology.readers.paste import plain_lines
+from topocomm.topology.readers.plain.paste import plain_lines
 
 Thread = tuple[str, str, str, str]
 """Host, process id, thread id and CUDA device, as printed; empty where a copy lost them."""

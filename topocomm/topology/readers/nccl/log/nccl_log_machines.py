@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from topocomm.topology.readers.nccl_log_comms import Communicator, Session
-from topocomm.topology.readers.nccl_log_system import Key, Path, System, key, paths, system
+from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, Session
+from topocomm.topology.readers.nccl.log.nccl_log_system import Key, Path, System, key, paths, system
 
 PathKey = tuple[Key, Key]
 

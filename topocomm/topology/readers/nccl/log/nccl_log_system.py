@@ -23,8 +23,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from topocomm.topology.readers.nccl_log_comms import Session
-from topocomm.topology.readers.nccl_log_lines import Part
+from topocomm.topology.readers.nccl.log.nccl_log_comms import Session
+from topocomm.topology.readers.nccl.log.nccl_log_lines import Part
 
 _ID = r"([A-Z]{2,5})/([0-9A-Fa-f]{1,16}(?:-[0-9A-Fa-f]{1,16}){0,2})"
 _TITLE = re.compile(

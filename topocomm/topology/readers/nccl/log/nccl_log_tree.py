@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from topocomm.topology.readers.nccl_log_system import Branch, Key, System
+from topocomm.topology.readers.nccl.log.nccl_log_system import Branch, Key, System
 
 FAST = ("NVL", "XGMI")
 HANGS = ("PCI", "LOC")

@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers import safe_xml
-from topocomm.topology.readers.safe_xml import Element
+from topocomm.topology.readers.plain import safe_xml
+from topocomm.topology.readers.plain.safe_xml import Element
 
 SOURCE = "NCCL graph XML"
 

@@ -10,14 +10,14 @@ import re
 from dataclasses import replace
 from pathlib import PurePath
 
-from topocomm.topology import nccl_paths
+from topocomm.topology.inference import nccl_paths
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Pair, Topology
-from topocomm.topology.readers import safe_xml
-from topocomm.topology.readers.nccl_xml_devices import Notes, read_system
-from topocomm.topology.readers.nccl_xml_fabric import fabric
-from topocomm.topology.readers.nccl_xml_facts import facts
-from topocomm.topology.readers.nccl_xml_graph import Graph
+from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Notes, read_system
+from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import fabric
+from topocomm.topology.readers.nccl.xml.nccl_xml_facts import facts
+from topocomm.topology.readers.nccl.xml.nccl_xml_graph import Graph
+from topocomm.topology.readers.plain import safe_xml
 
 SOURCE = "NCCL topology XML"
 

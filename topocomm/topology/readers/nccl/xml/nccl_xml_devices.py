@@ -8,9 +8,9 @@ from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology.host_tree import group_words
-from topocomm.topology.readers.nccl_xml_values import bus_key, is_bus_id, mask_words, whole
-from topocomm.topology.readers.safe_xml import Element
+from topocomm.topology.inference.host_tree import group_words
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import bus_key, is_bus_id, mask_words, whole
+from topocomm.topology.readers.plain.safe_xml import Element
 
 VERSIONS = (1, 2)
 """NCCL writes 1, RCCL 2."""

@@ -10,9 +10,9 @@ from typing import NamedTuple
 from topocomm.errors import TopologyError
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, Link
-from topocomm.topology.readers.nccl_xml_devices import Cpu, Gpu, Notes, System
-from topocomm.topology.readers.nccl_xml_values import bus_key, is_hidden, whole
-from topocomm.topology.readers.safe_xml import Element
+from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Gpu, Notes, System
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import bus_key, is_hidden, whole
+from topocomm.topology.readers.plain.safe_xml import Element
 
 NVSWITCH_CLASS, NPU_CLASS = "0x0680", "0x068001"
 """PCI classes of link targets: an NVSwitch; POWER9's own NVLink port, which stands for the processor."""

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from topocomm.topology.host_tree import merge_groups
+from topocomm.topology.inference.host_tree import merge_groups
 from topocomm.topology.model import Pair
-from topocomm.topology.readers.nccl_xml_devices import Cpu, Gpu, System
-from topocomm.topology.readers.nccl_xml_fabric import Fabric, gcn_of
-from topocomm.topology.readers.nccl_xml_values import cpu_words, mask_words
+from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Gpu, System
+from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import Fabric, gcn_of
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import cpu_words, mask_words
 
 Facts = dict[str, Any]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from topocomm.topology.inference.nccl_paths import ADAPTER, PORT
 from topocomm.topology.links import PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link
-from topocomm.topology.nccl_paths import ADAPTER, PORT
-from topocomm.topology.readers.nccl_xml_devices import Cpu, Notes, Pci, System
-from topocomm.topology.readers.nccl_xml_values import Rate, cpu_list, gt_per_s, pcie_rate, smp_kind, whole
-from topocomm.topology.readers.safe_xml import Element
+from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Notes, Pci, System
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import Rate, cpu_list, gt_per_s, pcie_rate, smp_kind, whole
+from topocomm.topology.readers.plain.safe_xml import Element
 
 _PIX_US, _PXB_US, _PHB_US, _SYS_US = (PATH_LATENCY_US[code] / 2 for code in ("PIX", "PXB", "PHB", "SYS"))
 
@@ -18,8 +18,6 @@ _SLOW_GT_PER_S, _FAST_GT_PER_S = 5.0, 16.0
 
 _MBPS_MOST = 3_200_000
 """No port is as fast as 3.2 Tb/s; some plugins write kb/s."""
-_MBPS_DEFAULT = 10_000
-"""What NCCL takes for 0 and -1."""
 
 
 def net_gb_per_s(net: Element, file: str, notes: Notes) -> float | None:

@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from topocomm.errors import TopologyError
-from topocomm.topology.readers.safe_xml import Element
+from topocomm.topology.readers.plain.safe_xml import Element
 
 PCIE_LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0: 7.5, 128.0: 15.0}
 """Nominal GB/s of one lane by GT/s, as `links.KINDS` has them for 16 lanes."""

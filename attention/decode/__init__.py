@@ -1,0 +1,1 @@
+"""Tree attention: the partial of a shard, then one planned reduction."""

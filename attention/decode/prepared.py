@@ -1,0 +1,298 @@
+"""Prepared decode steps: what does not change between steps is done once, and a step runs kernel, plan and division."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from attention.cache.shards import ShardMap
+from attention.decode.agreement import agree_once
+from attention.decode.gradients import decode_with_gradients, wants_gradients
+from attention.decode.local_kernels import local_kernel
+from attention.decode.reductions import (
+    AllReduce,
+    CanonicalReduce,
+    ReduceScatter,
+    Reduction,
+    SixteenBitGather,
+    as_tensors,
+)
+from attention.decode.sharded import Options, ShardedCall
+from attention.decode.verification import Verification, due
+from attention.gpu.loading import Folds, load_once
+from attention.partial import Partial, add_sinks
+from attention.spec import Spec
+from attention.visibility import UNMASKED, Masking
+from topocomm import Communicator, OperatorError
+
+WIRES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """How a decode step merges its partials; each as `tree_decode` has it.
+
+    Attributes:
+        order: "any": the plan's own tree. "canonical": one tree over virtual shards.
+        shards: Of canonical order; None: ShardMap(comm.size).
+        result: "all": every rank gets all heads. "heads": rank r gets its share of the heads.
+        wire: "float32", or "bfloat16": `out` is rounded once on its way.
+        verify: False, True (one step of 64 is verified) or in one step of how many.
+    """
+
+    order: str = "any"
+    shards: ShardMap | None = None
+    result: str = "all"
+    wire: str = "float32"
+    verify: bool | int = False
+
+    def check(self, function: str) -> None:
+        """Check that the choices go together.
+
+        Raises:
+            OperatorError: They do not; the message begins with the function's name.
+        """
+        if self.order not in ("any", "canonical"):
+            raise OperatorError(f'{function}: order must be "any" or "canonical", got {self.order!r}')
+        if self.wire not in WIRES:
+            raise OperatorError(f"{function}: wire must be one of {', '.join(WIRES)}, got {self.wire!r}")
+        if self.order == "canonical" and self.wire != "float32":
+            raise OperatorError(
+                f'{function}: canonical order needs wire="float32": what is rounded on the wire depends on the layout'
+            )
+        if self.order == "any" and self.shards is not None:
+            raise OperatorError(f'{function}: shards belong to order="canonical"')
+
+
+def prepare_decode(
+    comm: Any,
+    like_q: Any,
+    spec: Spec | None = None,
+    *,
+    like_kv: tuple[Any, Any],
+    like_positions: tuple[Any, Any] | None = None,
+    options: DecodeOptions | None = None,
+) -> PreparedDecode:
+    """Make decode steps of one kind ready: checks, agreement of the ranks, plan, buffers, kernels; collective.
+
+    `tree_decode` is this, kept on the communicator, and `PreparedDecode.step`.
+
+    Args:
+        comm: As `tree_decode`: a topocomm.Communicator, an mpi4py communicator, a torch ProcessGroup or a 1-D
+            DeviceMesh.
+        like_q: Queries as those of the steps, [batch, heads, q_len, d]; only shape, dtype and device matter. On a GPU
+            on all ranks, or in host memory on all.
+        spec: Which attention; None: Spec().
+        like_kv: Keys [batch, kv_heads, n_local, d] and values [batch, kv_heads, n_local, d_v] as those of the steps,
+            with any number of keys, which may be 0. For steps with block_tables: dense keys of the same heads.
+        like_positions: (q_positions, kv_positions) of these, as `tree_decode` takes them, where steps give
+            kv_positions; the ranks check that each key is on one rank. None: steps give none.
+        options: Order, result, wire, verify; None: DecodeOptions().
+
+    Returns:
+        The prepared step, which lives as long as it is referred to; its buffers belong to the communicator.
+
+    Collective: every rank calls it, in the same order relative to its other calls, with the same heads, dims, dtypes,
+    spec and options; the number of keys may differ.
+
+    Raises:
+        OperatorError: This rank's arguments do not fit, or positions are missing.
+        MismatchError: Ranks differ in what they must have alike, or a key is on two ranks or on none; on every rank.
+        DeadlineError, RankFailedError: Another rank did not come, or failed.
+    """
+    q_positions, kv_positions = (None, None) if like_positions is None else like_positions
+    arrays = like_q, *like_kv
+    return prepared_step(
+        "prepare_decode", arrays, comm, spec, Masking(q_positions, kv_positions), options or DecodeOptions()
+    )
+
+
+def prepared_step(
+    function: str, arrays: tuple[Any, Any, Any], comm: Any, spec: Spec | None, masking: Masking, options: DecodeOptions
+) -> PreparedDecode:
+    """`prepare_decode` for steps like this one, whose errors begin with the function's name; collective."""
+    options.check(function)
+    q, k, v = (x.detach() if isinstance(x, torch.Tensor) else x for x in arrays)
+    call = ShardedCall.begin(function, q, (k, v), comm, Options(spec, masking, False, None, options.result))
+    agree_once(function, call, (("order", options.order), ("result", options.result), ("wire", options.wire)))
+    folds = None if options.wire == "float32" else Folds(call.comm.size, torch.bfloat16)
+    load_once("tree_decode", call, moved=options.order == "canonical", folds=folds)
+    return PreparedDecode("PreparedDecode.step" if function == "prepare_decode" else function, call, options)
+
+
+class PreparedDecode:
+    """A decode step made ready by `prepare_decode`, for arrays of one kind with any number of keys.
+
+    Attributes:
+        comm: The ranks.
+        spec: Which attention.
+        options: Order, result, wire, verify.
+    """
+
+    def __init__(self, function: str, call: ShardedCall, options: DecodeOptions) -> None:
+        """Plan for a call that is checked and agreed; collective. `prepare_decode` makes them."""
+        self.comm: Communicator = call.comm
+        self.spec: Spec = call.inputs.spec
+        self.options = options
+        self._function, self._kind = function, _kind_of(call)
+        self._device = call.inputs.q.device
+        self._has_positions = call.options.masking.kv_positions is not None
+        self._sharded = self.comm.size > 1
+        self._verifies = options.verify is not False
+        self._reduction = _reduction_of(call, options)
+        self._local = local_kernel(function, call.inputs, self.comm) if type(self._reduction) is AllReduce else None
+
+    # The arguments are those of `tree_decode`.
+    def step(  # noqa: PLR0913
+        self,
+        q: Any,
+        k_shard: Any,
+        v_shard: Any,
+        *,
+        q_positions: Any = None,
+        kv_positions: Any = None,
+        kv_mask: Any = None,
+        kv_lengths: Any = None,
+        block_tables: Any = None,
+        return_lse: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """One step: attend this rank's keys, reduce, and return the merged result; collective.
+
+        The shortest way is taken by torch tensors of up to 16 queries without block_tables and `out`, in steps that
+        are not verified, with order="any", result="all", wire="float32" and no gradients: the local kernel writes into
+        the send buffer, the plan runs, the merged partial is normalised. Everything else goes the general way, with
+        the same bits.
+
+        Args:
+            q: Queries [batch, heads, q_len, d] of the shape, dtype and device of `like_q`; the same on all ranks.
+            k_shard: This rank's keys [batch, kv_heads, n_local, d], n_local from 0; with block_tables
+                [pages, kv_heads, page size, d].
+            v_shard: This rank's values [batch, kv_heads, n_local, d_v]; likewise.
+            q_positions: Global positions of the queries, integers [q_len] or [batch, q_len].
+            kv_positions: Those of this rank's keys, [n_local] or [batch, n_local]; given in every step, or in none, as
+                to `prepare_decode`. They are not compared with other ranks' again, unless the step is verified.
+            kv_mask: Bool [n_local] or [batch, n_local], True where a key exists; None: all exist.
+            kv_lengths: Integers [batch]: only the first so many local keys exist; None: all.
+            block_tables: Integers [batch, pages of an entry], as in `local_attention`; needs kv_lengths.
+            return_lse: Return Partial(out, lse) instead of out.
+            out: Array of q's kind and dtype for the result; may be q.
+
+        Returns:
+            As `tree_decode`: out [batch, heads, q_len, d_v] of q's kind and dtype, or a Partial with lse float32; the
+            caller's own.
+
+        Raises:
+            OperatorError: Arguments do not fit, or are of another kind than was prepared.
+            MismatchError: Verification found a wrong result; on every rank.
+            DeadlineError, RankFailedError: Another rank did not come, or failed.
+        """
+        masking = UNMASKED
+        if not (q_positions is kv_positions is kv_mask is kv_lengths is block_tables is None):
+            masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
+        return self.run((q, k_shard, v_shard), masking, return_lse, out)
+
+    def run(self, arrays: tuple[Any, Any, Any], masking: Masking, return_lse: bool, out: Any) -> Any:
+        """As `step`, for (q, k_shard, v_shard); `UNMASKED` where nothing is said of positions, masks and lengths."""
+        verified = self._verifies and due(self.comm, self.options.verify, self._device)
+        if self._local is not None and not verified and out is None and masking.block_tables is None:
+            merged = self._quick(*arrays, masking)
+            if merged is not None:
+                return merged if return_lse else merged.out
+        if wants_gradients(*arrays):
+            self._check_differentiable(arrays, out, masking.block_tables)
+            merged = decode_with_gradients(self, arrays, masking, verified)
+            return merged if return_lse else merged.out
+        given = Options(self.spec, masking, return_lse, out, self.options.result)
+        return self.general(arrays, given, verified=verified)
+
+    def general(self, arrays: tuple[Any, Any, Any], given: Options, *, verified: bool) -> Any:
+        """A step with every check, of arrays that ask for no gradients; collective.
+
+        Args:
+            arrays: q, k_shard, v_shard.
+            given: The other arguments of the step.
+            verified: Whether this step is one of those that are verified.
+        """
+        q, k, v = arrays
+        call = ShardedCall.begin(self._function, q, (k, v), self.comm, given)
+        self._check_kind(call)
+        watch = Verification(call, self.options.wire) if verified and call.inputs.q.numel() else None
+        merged = self._reduction.merge(call, watch)
+        if watch is not None:
+            watch.check(merged)
+        return call.finish(merged)
+
+    def _quick(self, q: Any, k: Any, v: Any, masking: Masking) -> Partial | None:
+        """The merged partial in q's dtype, lse float32; None, and nothing done, where the kernel does not take it."""
+        if (masking.kv_positions is not None) is not self._has_positions and self._sharded:
+            return None
+        assert self._local is not None
+        assert isinstance(self._reduction, AllReduce)
+        reduction = self._reduction.call()
+        mine = self._local.run(q, k, v, masking, reduction)
+        if mine is None:
+            return None
+        merged = as_tensors(reduction(mine))
+        if self.spec.sinks is not None:
+            merged = add_sinks(merged, self.spec.sinks)
+        return merged if q.dtype is torch.float32 else Partial(merged.out.to(q.dtype), merged.lse)
+
+    def _check_kind(self, call: ShardedCall) -> None:
+        """Refuse a step of another kind.
+
+        Raises:
+            OperatorError: It is.
+        """
+        kind = _kind_of(call)
+        if kind != self._kind:
+            name, was, got = next((name, was, kind[name]) for name, was in self._kind.items() if kind[name] != was)
+            raise OperatorError(
+                f"{self._function}: prepared for {name} {was}, got {got}; call prepare_decode for each kind of step"
+            )
+        if (call.options.masking.kv_positions is not None) is not self._has_positions and self._sharded:
+            was = "with" if self._has_positions else "without"
+            raise OperatorError(
+                f"{self._function}: prepared for steps {was} kv_positions; give them in every step, or in none, as to "
+                "prepare_decode"
+            )
+
+    def _check_differentiable(self, arrays: tuple[Any, Any, Any], out: Any, block_tables: Any) -> None:
+        if (
+            type(self._reduction) is not AllReduce
+            or self.options.wire != "float32"
+            or not (out is block_tables is None)
+        ):
+            raise OperatorError(
+                f'{self._function}: gradients are there for order="any", result="all" and wire="float32", without out '
+                "and block_tables; call it under torch.no_grad() or pass detached tensors"
+            )
+        if not all(isinstance(x, torch.Tensor) for x in arrays):
+            raise OperatorError(
+                f"{self._function}: where gradients are wanted, q, k_shard and v_shard must all be torch tensors"
+            )
+
+
+def _kind_of(call: ShardedCall) -> dict[str, Any]:
+    """What all steps of a prepared one have alike, by name."""
+    q, k, v = call.inputs.q, call.inputs.k, call.inputs.v
+    return {
+        "q": list(q.shape),
+        "kv_heads": k.shape[1],
+        "d_v": v.shape[3],
+        "dtype of q": q.dtype,
+        "dtype of k and v": k.dtype,
+        "device": q.device,
+    }
+
+
+def _reduction_of(call: ShardedCall, options: DecodeOptions) -> Reduction:
+    """The collective for these options; planned, which is collective at the first use of a shape."""
+    comm, inputs = call.comm, call.inputs
+    if options.order == "canonical":
+        return CanonicalReduce(comm, inputs, options.shards or ShardMap(comm.size))
+    if options.wire == "bfloat16" and comm.size > 1:
+        return SixteenBitGather(comm, inputs, exact=options.verify is not False)
+    return ReduceScatter(comm, inputs) if options.result == "heads" else AllReduce(comm, inputs)

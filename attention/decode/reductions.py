@@ -1,0 +1,200 @@
+"""The collectives that merge the ranks' partials: one class per kind, planned once, used by every step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+
+from attention import gpu
+from attention.arrays import Inputs, empty_partial
+from attention.cache.shards import ShardMap
+from attention.decode.canonical_shards import canonical_partials
+from attention.decode.communicators import calls_of, kept, prepared, state_of, turns_of
+from attention.decode.sharded import ShardedCall, head_range
+from attention.decode.verification import Verification
+from attention.gpu.canonical_shards import canonical_there
+from attention.gpu.placement import on_gpu
+from attention.local.dispatch import attend
+from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT
+from attention.partial import Partial
+from attention.ring.ring_buffers import Partials
+from topocomm import Communicator, OperatorError, PreparedCall
+
+
+class Reduction(ABC):
+    """How the partials of one kind of step are merged; making one is collective at the first use of a shape.
+
+    Attributes:
+        comm: The ranks.
+        shape: Of all heads: [batch, heads, q_len, d_v].
+        device: Where q is.
+        on_gpu: Whether that is a GPU.
+    """
+
+    def __init__(self, comm: Communicator, inputs: Inputs) -> None:
+        """Plan for inputs of this kind, with any number of keys."""
+        self.comm, self.shape, self.device = comm, inputs.out_shape, inputs.q.device
+        self.on_gpu = on_gpu(inputs.q)
+
+    @abstractmethod
+    def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
+        """Attend this rank's keys and merge; float32, this rank's heads. Collective."""
+
+
+class AllReduce(Reduction):
+    """All heads by one all-reduce with LOGSUMEXP."""
+
+    def __init__(self, comm: Communicator, inputs: Inputs) -> None:
+        """As `Reduction`."""
+        super().__init__(comm, inputs)
+        self._key = (self.shape, self.device if self.on_gpu else None)
+        self._calls = calls_of(comm)
+        self._call, self._dropped = kept(comm, self._key, self._prepare), self._calls.dropped
+
+    def call(self) -> PreparedCall:
+        """The prepared all-reduce; planned again, on all ranks alike, where `PREPARED_LIMIT` others took its place."""
+        if self._calls.dropped != self._dropped:
+            self._call, self._dropped = kept(self.comm, self._key, self._prepare), self._calls.dropped
+        return self._call
+
+    def _prepare(self) -> PreparedCall:
+        return self.comm.prepare("allreduce", like=self.empty(), operator=LOGSUMEXP)
+
+    def empty(self) -> dict[str, Any]:
+        """Uninitialised out and lse; of NumPy in host memory, since so the compiled reduction is entered at once."""
+        if self.on_gpu:
+            return empty_partial(self.shape, self.device)._asdict()
+        return {OUT: np.empty(self.shape, np.float32), LSE: np.empty(self.shape[:3], np.float32)}
+
+    def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
+        """As `Reduction.merge`; the partial is written into the send buffer where the payload is sent whole."""
+        reduction = self.call()
+        mine = reduction.input
+        mine = self.empty() if mine is None else mine
+        partial = as_tensors(mine)
+        if self.on_gpu:
+            turns_of(self.comm).take(self.device, reduction)
+        attend(call.inputs, partial)
+        if watch is not None:
+            watch.note(partial.lse)
+        place = None if call.target is None else call.empty()._asdict()
+        if place is not None and not self.on_gpu:
+            place = {name: x.numpy() for name, x in place.items()}
+        return as_tensors(reduction(mine, out=place))
+
+
+class ReduceScatter(Reduction):
+    """This rank's heads by one reduce-scatter, whose rows are heads."""
+
+    def __init__(self, comm: Communicator, inputs: Inputs) -> None:
+        """As `Reduction`."""
+        super().__init__(comm, inputs)
+        parts = [head_range(self.shape[1], comm.size, rank) for rank in range(comm.size)]
+        self._rows = tuple(part.stop - part.start for part in parts)
+        self._call(self._empty())
+
+    def _empty(self) -> dict[str, torch.Tensor]:
+        batch, heads, q_len, d_v = self.shape
+        return empty_partial((heads, batch, q_len, d_v), self.device)._asdict()
+
+    def _call(self, by_heads: dict[str, torch.Tensor]) -> PreparedCall:
+        return prepared(self.comm, "reduce_scatter", by_heads, LOGSUMEXP, rows=self._rows)
+
+    def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
+        """As `Reduction.merge`."""
+        by_heads = self._empty()
+        reduction = self._call(by_heads)
+        if self.on_gpu:
+            turns_of(self.comm).take(self.device, reduction)
+            by_heads = by_heads if reduction.input is None else reduction.input
+        attend(call.inputs, Partial(*(by_heads[name].transpose(0, 1) for name in (OUT, LSE))))
+        if watch is not None:
+            watch.note(by_heads[LSE].transpose(0, 1))
+        merged = reduction(by_heads)
+        return Partial(*(merged[name].transpose(0, 1).contiguous() for name in (OUT, LSE)))
+
+
+class SixteenBitGather(Reduction):
+    """Partials rounded to bfloat16 go to all ranks, which fold them alike.
+
+    So a kernel that rounds its out to bfloat16 loses nothing more, and only here other libraries attend shards:
+    wire="float32" is for partials that nothing has rounded.
+    """
+
+    def __init__(self, comm: Communicator, inputs: Inputs, *, exact: bool) -> None:
+        """As `Reduction`; `exact` as `local.dispatch.attend`."""
+        super().__init__(comm, inputs)
+        self._exact = exact
+        self._call(_rounded(inputs.empty_partial()))
+
+    def _call(self, sent: dict[str, torch.Tensor]) -> PreparedCall:
+        return prepared(self.comm, "allgather", sent)
+
+    def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
+        """As `Reduction.merge`."""
+        mine = call.inputs.empty_partial()
+        attend(call.inputs, mine, exact=self._exact)
+        if watch is not None:
+            watch.note(mine.lse)
+        sent = _rounded(mine)
+        gather = self._call(sent)
+        if self.on_gpu:
+            turns_of(self.comm).take(self.device, gather)
+        gathered = gather(sent)
+        if self.on_gpu:
+            return _own_heads(call, gpu.fold(gathered[OUT], gathered[LSE]))
+        state, size = state_of(self.comm), self.comm.size
+        partials = state.get("partials")
+        if partials is None or partials.shape != self.shape:
+            partials = state["partials"] = Partials(self.shape, size)
+        for rank in range(size):
+            partials.of(rank).out.copy_(gathered[OUT][rank])
+            partials.of(rank).lse.copy_(gathered[LSE][rank])
+        whole = call.inputs.empty_partial()
+        partials.fold(whole)
+        return _own_heads(call, whole)
+
+
+class CanonicalReduce(Reduction):
+    """One partial per virtual shard, merged by the tree over all virtual shards."""
+
+    def __init__(self, comm: Communicator, inputs: Inputs, shards: ShardMap) -> None:
+        """As `Reduction`.
+
+        Raises:
+            OperatorError: The map is for another number of ranks.
+        """
+        super().__init__(comm, inputs)
+        if shards.ranks != comm.size:
+            raise OperatorError(f"tree_decode: shards are for {shards.ranks} ranks, the communicator has {comm.size}")
+        self._shards, self._range = shards, shards.virtual_range(comm.rank)
+        first, stop = self._range
+        self._call(empty_partial((stop - first, *self.shape), self.device)._asdict())
+
+    def _call(self, parts: dict[str, torch.Tensor]) -> PreparedCall:
+        return prepared(self.comm, "allreduce", parts, LOGSUMEXP, order="canonical", shards=self._range)
+
+    def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
+        """As `Reduction.merge`."""
+        make = canonical_there if self.on_gpu else canonical_partials
+        parts = make(call.inputs, self.comm, self._shards, call.options.masking.kv_positions)._asdict()
+        if watch is not None:
+            watch.note(torch.logsumexp(parts[LSE], 0))
+        return _own_heads(call, Partial(**self._call(parts)(parts)))
+
+
+def as_tensors(partial: dict[str, Any]) -> Partial:
+    """A partial of NumPy or torch arrays as tensors on the same memory."""
+    out, lse = partial[OUT], partial[LSE]
+    return Partial(torch.from_numpy(out), torch.from_numpy(lse)) if isinstance(out, np.ndarray) else Partial(out, lse)
+
+
+def _rounded(partial: Partial) -> dict[str, torch.Tensor]:
+    return {OUT: partial.out.bfloat16()[None], LSE: partial.lse[None]}
+
+
+def _own_heads(call: ShardedCall, whole: Partial) -> Partial:
+    return Partial(*(x[:, call.heads].contiguous() for x in whole))

@@ -1,0 +1,1 @@
+"""Merging partials on a GPU, in Triton."""

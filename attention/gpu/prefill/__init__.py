@@ -1,0 +1,1 @@
+"""Attention of many queries on a GPU, by the Triton prefill kernel."""

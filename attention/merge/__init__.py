@@ -1,0 +1,1 @@
+"""LOGSUMEXP, the merge of attention partials, per device."""

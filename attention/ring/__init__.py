@@ -1,0 +1,1 @@
+"""Ring attention: keys and values travel around the ranks."""

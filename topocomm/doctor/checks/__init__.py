@@ -1,0 +1,1 @@
+"""The checks of `topocomm doctor`, one subject a module."""

@@ -1,0 +1,1 @@
+"""From a request to a prepared call: binding, planning, agreement, structure of values."""

@@ -1,0 +1,272 @@
+"""From a request to a prepared call: bind and plan, agree with all ranks, and only then set up.
+
+A rank whose arguments are wrong takes part in the agreement all the same, so that every rank gets an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
+from topocomm.execute.calls.agreement import disagreement
+from topocomm.execute.calls.call_plans import launch_us_of, plan_for
+from topocomm.execute.calls.call_request import Bound, Request, Shapes
+from topocomm.execute.calls.copy_operator import carrier
+from topocomm.execute.calls.prepared_call import PreparedCall
+from topocomm.execute.calls.structure import Structure, describe, shapes_of
+from topocomm.execute.device.device_folds import NONE, fold_version
+from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.path_choice import find_way
+from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.host.canonical_nodes import LocalNodes
+from topocomm.execute.liveness.log import say
+from topocomm.execute.transports.shared_memory import SharedArena
+from topocomm.execute.transports.transport import AGREEMENT_TAG
+from topocomm.operators.operator import Operator, as_operator
+from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
+from topocomm.planning.plan import Plan
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.schedule.schedule import split_rows
+from topocomm.planning.schedule.transforms import unrolled
+
+if TYPE_CHECKING:
+    from topocomm.execute.session import Session
+
+
+def bind_here(session: Session, request: Request) -> Bound:
+    """The request with this rank's arrays.
+
+    Raises:
+        OperatorError: They do not fit the operator or the collective.
+        PlanError: There is no such collective.
+    """
+    name = request.collective
+    if name not in COLLECTIVES:
+        raise PlanError(f"unknown collective {name!r}; expected one of {', '.join(COLLECTIVES)}")
+    operator = request.operator
+    if operator is None and name in CARRYING:
+        operator = carrier(request.like, by_rows=name == "allgather")
+    operator = as_operator(operator)
+    if not isinstance(request.root, (int, np.integer)):
+        raise PlanError(f"root {request.root!r}: expected the number of a rank, 0 to {session.size - 1}")
+    structure = describe(operator, request.like)
+    shapes = shapes_of(request.like, structure.names)
+    if request.shards is not None:
+        return _bind_shards(session, request.shards, operator, structure, shapes)
+    layout = operator.layout(shapes)
+    for field, (_, dtype) in shapes.items():
+        if dtype.hasobject:
+            raise OperatorError(f"field {field!r} holds Python objects ({dtype}); give numbers")
+    whole = Span(0, layout.leading)
+    bound = Bound(operator, structure, layout, whole, whole)
+    return _bind_parts(session, request, bound) if name in IN_PARTS else bound
+
+
+def _bind_shards(
+    session: Session, shards: tuple[int, ...], operator: Operator, structure: Structure, shapes: Shapes
+) -> Bound:
+    """Values that have their virtual shards along a first axis of their own."""
+    own = shards[session.rank + 1] - shards[session.rank]
+    for name, (shape, _) in shapes.items():
+        if shape[:1] != (own,):
+            raise OperatorError(
+                f"canonical order: field {name!r} has shape {list(shape)}; expected its first axis to be the "
+                f"{own} virtual shards {shards[session.rank]} to {shards[session.rank + 1]} of this rank"
+            )
+    layout = operator.layout({name: (shape[1:], dtype) for name, (shape, dtype) in shapes.items()})
+    local = LocalNodes(operator, layout, shards, session.rank, tensors=structure.gives_tensors)
+    return Bound(operator, structure, layout, Span(0, local.leading), Span(0, layout.leading), local=local)
+
+
+def _bind_parts(session: Session, request: Request, bound: Bound) -> Bound:
+    leading, counts = bound.layout.leading, request.rows
+    if not leading:
+        raise OperatorError(
+            f"{request.collective} cuts values along axis 0, which operator {bound.operator.name!r} or "
+            "the value does not have; give arrays with rows"
+        )
+    if request.collective == "allgather":
+        counts = (leading[0],) * session.size if counts is None else counts
+        total = sum(counts)
+    else:
+        total = leading[0]
+        counts = tuple(rows for _, rows in split_rows(total, session.size)) if counts is None else counts
+    whole_numbers = all(isinstance(count, (int, np.integer)) for count in counts)
+    if not whole_numbers or len(counts) != session.size or min(counts) < 0 or sum(counts) != total:
+        raise OperatorError(
+            f"rows {list(counts)}: expected {session.size} counts, whole and none below 0, that add up to {total}, "
+            "the length of axis 0"
+        )
+    item = prod(leading[1:])
+    layout = replace(bound.layout, leading=(total, *leading[1:]))
+    first = list(accumulate(counts, initial=0))[session.rank]
+    own, whole = Span(first * item, (counts[session.rank], *leading[1:])), Span(0, layout.leading)
+    value, result = (own, whole) if request.collective == "allgather" else (whole, own)
+    return bound._replace(layout=layout, value=value, result=result, parts=tuple(count * item for count in counts))
+
+
+def _named(operator: Any) -> str:
+    """The name of an operator, the same on all ranks for what is none."""
+    if operator is None or isinstance(operator, Operator):
+        return getattr(operator, "name", "None")
+    return type(operator).__name__
+
+
+def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedCall:
+    """Bind and plan, agree with all ranks, and only then set up. A local error is agreed upon too.
+
+    Args:
+        session: The communicator.
+        request: What is asked for.
+        arena: Where the call's shared memory is taken from; the same one of `Session.arenas` on all ranks.
+    """
+    claim = {"collective": str(request.collective), "operator": _named(request.operator)}
+    session.recorder.begin(AGREEMENT_TAG)
+    try:
+        bound = bind_here(session, request)
+        claim["memory"] = "host" if bound.structure.device is None else "device"
+        claim["arrays"] = str(bound.layout)
+        claim["root"], claim["order"] = str(request.root), request.order
+    except TopocommError as error:
+        _give_up(session, claim, error)
+    if bound.structure.device is not None and session.way is None:  # what moves the bytes is what a plan is made for
+        _agree_on(session, claim)
+        settle(session, bound.structure.device)
+        session.recorder.begin(AGREEMENT_TAG)
+    try:
+        folds, no_folds = _device_folds(session, request, bound)
+        plan = request.plan or plan_for(session, request, bound, launch_us_of(session, bound, folded=folds != NONE))
+        _check_plan(session, plan, request, bound)
+        if request.plan is not None and plan.native is not None:  # what is given is executed by its schedule
+            plan = replace(plan, native=None)
+        claim["plan"] = plan.digest[:16]
+        tensors = bound.structure.gives_tensors
+        claim["kernel"] = bound.operator.fold_version(bound.layout, tensors=tensors)
+        if folds is not None:
+            claim["device kernel"] = folds
+    except TopocommError as error:
+        _give_up(session, claim, error)
+    name = _agree_on(session, claim)
+    tag = session.next_tag(name)
+    say(session.rank, f"{name}: {plan.summary()}")
+    schedule = unrolled(plan.schedule)
+    work = Work(plan, schedule, bound.operator, bound.layout, tag, session.rank, bound.value, bound.result, tensors)
+    work = replace(work, arena=arena)
+    try:
+        if bound.structure.device is None:
+            return PreparedCall(session, work, bound.structure, bound.local)
+        return _prepare_on_device(session, work, request, bound, no_folds)
+    except BaseException as error:
+        session.fail_with(error)
+        raise
+
+
+def explained(session: Session, request: Request) -> Plan:
+    """The plan of a request, without agreement."""
+    bound = bind_here(session, request)
+    folds, _ = _device_folds(session, request, bound)
+    return plan_for(session, request, bound, launch_us_of(session, bound, folded=folds != NONE))
+
+
+def _agree_on(session: Session, claim: Mapping[str, str]) -> str:
+    """Agree with all ranks on a call, if that is wanted; returns the call in words."""
+    name = f"{claim['collective']} {claim['operator']}, {claim.get('arrays', 'no arrays')}"
+    if session.settings.check != "never":
+        agree(session, claim, f"the first use of {name}")
+    return name
+
+
+def _give_up(session: Session, claim: dict[str, str], problem: TopocommError) -> NoReturn:
+    """Raise what is wrong here, or what all ranks find wrong."""
+    _agree_on(session, {**claim, "error": str(problem)})
+    if session.settings.check == "never":
+        session.fail(problem)  # the others do not know yet
+    raise problem
+
+
+def settle(session: Session, device: Device) -> None:
+    """Find out how values on devices travel, where that is not known; collective."""
+    try:
+        session.way = find_way(session, device)
+    except BaseException as error:
+        session.fail_with(error)
+        raise
+
+
+def _device_folds(session: Session, request: Request, bound: Bound) -> tuple[str | None, str]:
+    """Which folds there are on this rank's device, and why there are none; None for values in host memory."""
+    device = bound.structure.device
+    if device is None or session.way is None:
+        return None, ""
+    session.way.check(device)
+    if request.collective in CARRYING:
+        return "carries", ""
+    return fold_version(bound.operator, bound.layout, device)
+
+
+def _prepare_on_device(session: Session, work: Work, request: Request, bound: Bound, no_folds: str) -> PreparedCall:
+    """A call on values that all ranks have on devices; `no_folds` is why nothing folds them there, if so."""
+    from topocomm.execute.device.device_call import DeviceCall
+    from topocomm.execute.device.device_staging import StagedCall
+
+    assert session.way is not None, "found out before the plan was made"
+    peer = None if work.plan.native_call else session.way.peer_plan(work)
+    if peer is None and (session.way.wire is None or no_folds):
+        if no_folds:
+            say(session.rank, f"{work.operator.name} is reduced in host memory: {no_folds}")
+        return StagedCall(session, work, bound.structure, bound.local)
+    shards = None if bound.local is None else request.shards
+    return DeviceCall(session, work, bound.structure, session.way, peer, shards)
+
+
+def agree(session: Session, claim: Mapping[str, str], what: str) -> None:
+    """Close, and raise, where ranks claim different things. Every rank finds out, so nobody has to be told."""
+    try:
+        differ = disagreement(session.waiting, claim, what=what)
+    except BaseException as error:
+        session.fail_with(error)
+        raise
+    if differ is not None:
+        mismatch = MismatchError(f"rank {session.rank}: {differ}")
+        session.fail(mismatch, tell=False)
+        raise mismatch
+
+
+def _check_plan(session: Session, plan: Plan, request: Request, bound: Bound) -> None:
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"plan: expected a topocomm.Plan, got {type(plan).__name__}; topocomm.Plan.load(path) reads a saved one"
+        )
+    layout, operator = bound.layout, bound.operator
+    shards = request.shards or ((tuple(range(session.size + 1))) if request.order == "canonical" else ())
+    wanted = Collective(request.collective, session.size, request.root, bound.parts or (), shards)
+    if plan.collective != wanted:
+        raise PlanError(
+            f"the plan is for {plan.collective}, the call is {wanted}; plan for this one, with ranks=comm.places, or "
+            "take comm.explain(...)"
+        )
+    if plan.topology_digest != session.topology.digest:
+        raise PlanError(
+            f"the plan is for another topology (digest {plan.topology_digest[:12]}, this machine has "
+            f"{session.topology.digest[:12]}); plan for this one"
+        )
+    if plan.payload_bytes != layout.rows * layout.row_bytes or plan.schedule.rows != layout.rows:
+        raise PlanError(
+            f"the plan is for {plan.payload_bytes} bytes in {plan.schedule.rows} rows, the value has "
+            f"{layout.rows * layout.row_bytes} bytes in {layout.rows} rows; comm.explain(...) plans for a value at hand"
+        )
+    if plan.operator != operator.name:
+        raise PlanError(f"the plan is for operator {plan.operator!r}, the call's is {operator.name!r}")
+    if plan.ranks != session.places:
+        raise PlanError(
+            f"the plan has its ranks on {', '.join(plan.ranks[:8])}, this communicator on "
+            f"{', '.join(session.places[:8])}; plan with ranks={list(session.places[:8])}"
+        )
+    if request.plan is not None:
+        verify(plan.schedule, wanted, endpoints=plan.ranks, keep_order=not operator.commutative)

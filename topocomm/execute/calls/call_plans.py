@@ -1,0 +1,124 @@
+"""The plan of a call, made for what moves its bytes.
+
+Between devices every group of messages is the launch of a kernel, and takes messages to many peers at once. So those
+plans count launches, and give a rank as many ports as it has peers on its host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from topocomm.execute.host.call_engine import Work
+from topocomm.planning import request as planning_request
+from topocomm.planning.collectives import collective_of, shards_of
+from topocomm.planning.plan import Plan
+from topocomm.planning.planner import make_plan
+from topocomm.planning.request import port_model_of
+from topocomm.planning.schedule.transforms import unrolled
+from topocomm.topology.links import GROUP_LAUNCH_US
+
+if TYPE_CHECKING:
+    from topocomm.execute.calls.call_request import Bound, Request
+    from topocomm.execute.session import Session
+
+GROUP_PEERS = 7
+"""Peers that one group serves where hosts have fewer GPUs: as on a host of eight. More messages at once share NICs."""
+
+MOST_PLANS = 1024
+"""Plans that a communicator keeps, tens of KB each: twice the calls, so that one made again is not planned again."""
+
+
+def plan_for(session: Session, request: Request, bound: Bound, launch_us: float | None) -> Plan:
+    """The plan of a request; made once, unless it was out of use for long.
+
+    Args:
+        session: The communicator.
+        request: What is asked for.
+        bound: The same with its sizes.
+        launch_us: What starting a group of messages between devices costs; None: the values move in host memory.
+    """
+    layout, operator = bound.layout, bound.operator
+    which = (request.collective, request.root, bound.parts, request.order, request.shards)
+    values = (layout.rows, layout.row_bytes, layout.splittable, tuple(str(field.dtype) for field in layout.fields))
+    key = (*which, operator, *values, launch_us, session.way is None)
+    plan = session.plans.pop(key, None) or _make(session, request, bound, launch_us)
+    session.plans[key] = plan
+    if len(session.plans) > MOST_PLANS:
+        del session.plans[next(iter(session.plans))]
+    return plan
+
+
+def _make(session: Session, request: Request, bound: Bound, launch_us: float | None) -> Plan:
+    asked = _asked(session, request, bound)
+    if launch_us is None:
+        return make_plan(session.topology, replace(asked, cores=_cores(session)))
+    every = sorted({1, _group_ports(session)})  # with several ports fewer rounds, with one often fewer bytes
+    launched = replace(asked, launch_us=launch_us, native=True)
+    made = [make_plan(session.topology, replace(launched, ports=ports)) for ports in every]
+    best = min(made, key=lambda plan: (plan.figures.predicted_us, plan.rounds))
+    return settled(session, best, bound)
+
+
+def _asked(session: Session, request: Request, bound: Bound) -> planning_request.Request:
+    """What the planner is asked for, on one port, with rounds that cost nothing to start."""
+    ranks, layout = len(session.places), bound.layout
+    shards = shards_of(request.order, ranks, request.shards)
+    collective = collective_of(
+        request.collective, ranks, layout.rows, root=request.root, parts=bound.parts, shards=shards
+    )
+    ends = tuple(session.places)
+    return planning_request.Request(collective, bound.operator, layout, ends, "auto", 1, port_model_of("auto"))
+
+
+def settled(session: Session, plan: Plan, bound: Bound) -> Plan:
+    """The plan without a library's collective that this communicator's way does not have, or does not choose.
+
+    Where one kernel runs the whole call, that is one launch for all rounds: the library's collective is not chosen.
+    Before the first call with values on devices has found the way, the plan is as the planner has it.
+    """
+    way = session.way
+    if plan.native is None or way is None:
+        return plan
+    name, dtype = plan.collective.name, plan.native.dtype
+    if way.wire is None or way.wire.native(name, dtype, plan.operator) is None:
+        return replace(plan, native=None)
+    if not plan.native.chosen or way.peer is None:
+        return plan
+    tensors = bound.structure.gives_tensors
+    schedule = unrolled(plan.schedule)
+    work = Work(plan, schedule, bound.operator, bound.layout, 0, session.rank, bound.value, bound.result, tensors)
+    if way.peer_plan(work) is None:
+        return plan
+    return replace(plan, native=replace(plan.native, chosen=False, why=f"one kernel runs the call; {plan.native.why}"))
+
+
+def launch_us_of(session: Session, bound: Bound, *, folded: bool = True) -> float | None:
+    """What starting a group of messages costs a call; None where its values move in host memory.
+
+    The same for everything that moves device memory, so that plans, and with them bits, do not depend on what does.
+    Before the first call with values on devices has found that out, as if something did.
+
+    Args:
+        session: The communicator.
+        bound: The call.
+        folded: Whether anything folds its values on the device.
+    """
+    staged = session.way is not None and session.way.flights is None
+    if bound.structure.device is None or staged or not folded:
+        return None
+    known = session.topology.launch_us
+    return GROUP_LAUNCH_US if known is None else known
+
+
+def _group_ports(session: Session) -> int:
+    by_id = session.topology.by_id
+    most = max(Counter(by_id[place].host for place in session.places).values())
+    return max(1, min(session.size - 1, max(most - 1, GROUP_PEERS)))
+
+
+def _cores(session: Session) -> int:
+    """Cores of the ranks together, if they share one memory."""
+    transport = session.transport
+    return transport.cores if transport.size > 1 and len(set(transport.hosts)) == 1 else 0

@@ -1,0 +1,1 @@
+"""The engine inside a host that is one kernel, writing to the memory of its peers."""

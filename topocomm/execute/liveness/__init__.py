@@ -1,0 +1,1 @@
+"""Waiting with limits, reports of who waits for whom, failure and shutdown."""

@@ -1,0 +1,1 @@
+"""Ping-pong between ranks, in host and in device memory."""

@@ -1,0 +1,190 @@
+"""What the ranks of a communicator share: transport, machine, places, recorder, waiting, failure, settings.
+
+Everything below the facade takes a Session. It knows no call and no engine: a call begins with `enter` and a sequence
+number of the recorder, ends with `leave`, and reports an error by `fail_with`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
+
+from topocomm.errors import OperatorError, TopocommError
+from topocomm.execute.calls.result_memory import ResultMemory
+from topocomm.execute.liveness.failure import gone_with, write_record
+from topocomm.execute.liveness.log import say, show
+from topocomm.execute.liveness.recorder import KEPT, Recorder
+from topocomm.execute.liveness.shutdown import note_failure, watch_departure
+from topocomm.execute.liveness.waiting import Waiting, failure_note, rank_failed, refusal_note
+from topocomm.execute.setup.handshake import meet
+from topocomm.execute.setup.settings import Settings
+from topocomm.execute.transports.shared_memory import SharedArena
+from topocomm.execute.transports.transport import (
+    AGREEMENT_TAG,
+    CLOSING_TAG,
+    FAILURE_TAG,
+    FIRST_CALL_TAG,
+    GATHER_TAG,
+    REFUSED_TAG,
+    Transport,
+)
+from topocomm.planning.plan import Plan
+from topocomm.topology.model import Topology
+
+if TYPE_CHECKING:
+    from topocomm.execute.device.device_path import Way
+
+BUSY = "another call is running; one at a time"
+"""The refusal while a call runs."""
+FindPlaces = Callable[[Transport], tuple[Topology, tuple[str, ...]]]
+"""Discovers the machine of a transport's ranks, and the endpoint of each; collective."""
+TAGS_PER_CALL = 2
+"""Tags of a prepared call: one for its messages, one for its credits."""
+NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of records", CLOSING_TAG: "close"}
+
+
+class Session:
+    """One rank's part of a group of ranks; made together by all of them.
+
+    Args:
+        transport: Between the ranks.
+        topology: The machine.
+        places: Endpoint of every rank, by rank.
+        find_places: Discovers machine and places again after ranks are lost; None: they stay as given.
+
+    Attributes:
+        plans: Plans that calls were made from, by what tells calls apart; the longest unused first.
+        arenas: Shared memory for calls that the caller holds, and for those that the communicator keeps: what lives for
+            different times lies in different segments.
+        refusal: Why no call can begin now, or None.
+        gone: Ranks known to be gone.
+        way: How values on devices travel; None before the first call with such values.
+        failed: Whether an error has closed the session.
+
+    Raises:
+        MismatchError: Ranks have different settings or versions.
+        DeadlineError, RankFailedError: Not all ranks come, or one fails.
+    """
+
+    def __init__(
+        self, transport: Transport, topology: Topology, places: tuple[str, ...], find_places: FindPlaces | None = None
+    ) -> None:
+        self.transport, self.topology, self.places = transport, topology, places
+        self.find_places = find_places
+        self.settings = Settings.from_environment()
+        self.recorder = Recorder()
+        self.results = ResultMemory()
+        self.waiting = Waiting(transport, self.settings.timeout_s, self.describe_tag, self.recorder)
+        self.recorder.sweep = self.waiting.sweep
+        self.plans: dict[Hashable, Plan] = {}
+        self.arenas = SharedArena(), SharedArena()
+        self.refusal: str | None = None
+        self.gone: set[int] = set()
+        self.way: Way | None = None
+        self.failed = False
+        self._names: dict[int, str] = {}
+        self._forgotten: deque[int] = deque()
+        self._tag = FIRST_CALL_TAG
+        self._subsets = 0
+        meet(self.waiting, [topology.by_id[place].host for place in places], self.settings.check)
+        watch_departure(self)
+        show(self.settings.log)
+        say(self.rank, f"{self.size} ranks by {transport.name} on {topology.name}: {', '.join(places)}")
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank."""
+        return self.transport.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.transport.size
+
+    @property
+    def open(self) -> bool:
+        """Whether it was neither closed nor has failed."""
+        return self.refusal is None or self.refusal is BUSY
+
+    def enter(self) -> None:
+        """Begin a call.
+
+        Raises:
+            TopocommError: The communicator is closed, or another call is running.
+        """
+        if self.refusal is not None:
+            raise TopocommError(f"rank {self.rank}: this communicator takes no call now: {self.refusal}")
+        self.refusal = BUSY
+
+    def leave(self) -> None:
+        """End a call."""
+        if self.refusal is BUSY:
+            self.refusal = None
+
+    def fail_with(self, error: BaseException) -> None:
+        """`fail`; raises RankFailedError instead if the transport's error means that ranks are gone."""
+        if not isinstance(error, TopocommError):
+            gone = self.transport.blamed(error)
+            if gone:
+                failure = rank_failed(self.rank, gone)
+                self.fail(failure)
+                raise failure from error
+        self.fail(error)
+
+    def fail(self, error: BaseException, *, tell: bool = True) -> None:
+        """Close after an error, write the record, and tell the other ranks, so that nobody waits for this one."""
+        if self.failed:
+            return
+        self.failed = True
+        self.results.close()
+        self.gone |= gone_with(self.transport, error)
+        note_failure(self.transport, gone=bool(self.gone))
+        self.refusal = f"it was closed by {type(error).__name__}: {error}"
+        write_record(self.waiting, self.settings.record_dir, error)
+        try:
+            if tell:
+                self._tell(FAILURE_TAG, failure_note(self.rank, error))
+        finally:
+            if self.way is not None:  # last, since it may take long: what a device waits for does not come
+                self.way.abort()
+
+    def refuse(self, tag: int, error: OperatorError) -> None:
+        """Tell the other ranks that this one does not make the call with a tag, which counts as begun all the same."""
+        if self.refusal is not None:
+            return
+        self._tell(REFUSED_TAG, refusal_note(self.recorder.begin(tag), error))
+
+    def next_tag(self, name: str = "") -> int:
+        """The tag of the next call; the same on all ranks, since they prepare in the same order."""
+        tag = self._tag
+        if tag + TAGS_PER_CALL > self.transport.most_tag:
+            raise TopocommError(f"rank {self.rank}: more than {tag // TAGS_PER_CALL} prepared calls; reuse them")
+        self._tag += TAGS_PER_CALL
+        if name:
+            self._names[tag] = name
+        return tag
+
+    @property
+    def tags_taken(self) -> int:
+        """Tags given out so far, plus a constant; the same on all ranks."""
+        return self._tag
+
+    def describe_tag(self, tag: int) -> str:
+        """The call with a tag, in words."""
+        return NOTES.get(tag) or self._names.get(tag, "a call not known here")
+
+    def forget_tag(self, tag: int) -> None:
+        """Forget the words for a call that is gone, when the record of calls does not know it any more."""
+        self._forgotten.append(tag)
+        if len(self._forgotten) > KEPT:
+            self._names.pop(self._forgotten.popleft(), None)
+
+    def next_subset(self) -> int:
+        """Number of the next group made of these ranks; the same on all of them."""
+        number, self._subsets = self._subsets, self._subsets + 1
+        return number
+
+    def _tell(self, tag: int, note: bytes) -> None:
+        for peer in set(range(self.size)) - self.gone - {self.rank}:
+            self.transport.post(peer, tag, note)

@@ -1,0 +1,1 @@
+"""How a communicator is made: launchers, bootstrap, handshake, job topology, rank placement."""

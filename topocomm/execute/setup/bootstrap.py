@@ -1,0 +1,129 @@
+"""How a session is made: from MPI, from a torch process group, or on one thread."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
+
+from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError, TopologyError
+from topocomm.execute.liveness.exception_hook import end_on_uncaught
+from topocomm.execute.liveness.recorder import Recorder
+from topocomm.execute.liveness.waiting import Waiting, failure_note
+from topocomm.execute.session import Session
+from topocomm.execute.setup.job_topology import discover_job, hosts_of_ranks, spread
+from topocomm.execute.setup.launchers import check_world
+from topocomm.execute.setup.settings import Settings
+from topocomm.execute.setup.torch_groups import process_group
+from topocomm.execute.transports.mpi import MpiTransport, load_mpi
+from topocomm.execute.transports.threads import World
+from topocomm.execute.transports.torch_group import TorchGroupTransport
+from topocomm.execute.transports.transport import FAILURE_TAG, Transport
+from topocomm.planning.request import place_ranks
+from topocomm.topology.model import Topology
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Result = TypeVar("Result")
+LOCAL_RANKS_LIMIT = 1024
+LAST_WORDS_S = 1.0
+
+_over_torch: WeakSet[Session] = WeakSet()
+"""Sessions whose ranks no launcher ends together."""
+
+
+def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Session:
+    """The body of `Communicator.from_mpi`."""
+    mpi = load_mpi()
+    if not isinstance(comm, mpi.Intracomm):
+        raise TopocommError(
+            f"Communicator.from_mpi: expected an mpi4py intracommunicator, such as MPI.COMM_WORLD, "
+            f"got {type(comm).__name__}"
+        )
+    if comm.size == 1 and mpi.Comm.Compare(comm, mpi.COMM_WORLD) == mpi.IDENT:
+        check_world(mpi)
+    if comm.size > 1:
+        end_on_uncaught(mpi.COMM_WORLD.rank, mpi.COMM_WORLD.size, _abort)
+    _await_all(comm)
+    return _assemble(MpiTransport(comm), topology)
+
+
+def from_torch(group: Any, topology: Topology | None) -> Session:
+    """The body of `Communicator.from_torch`."""
+    group = process_group(group)
+    if group.size() == 1:
+        return _assemble(World(1).transports()[0], topology)
+    transport = TorchGroupTransport.of_group(group, Settings.from_environment().timeout_s)
+    made = _assemble(transport, topology)
+    _over_torch.add(made)
+    end_on_uncaught(transport.rank, transport.size, _fail)
+    return made
+
+
+def on_one_thread(topology: Topology | None) -> Session:
+    """The session of one rank alone."""
+    return _assemble(World(1).transports()[0], topology)
+
+
+def _assemble(transport: Transport, topology: Topology | None) -> Session:
+    """A session on a transport, with the topology of the whole job; collective."""
+    try:
+        if topology is not None:
+            if not isinstance(topology, Topology):
+                raise TopologyError(
+                    f"topology: expected a topocomm.Topology, got {type(topology).__name__}; topocomm.load(path) "
+                    "and topocomm.catalog(name) make one"
+                )
+            return Session(transport, topology, places_of(topology, transport.size))
+        return Session(transport, *find_places(transport), find_places)
+    except BaseException as error:
+        for peer in range(transport.size):
+            if peer != transport.rank:
+                transport.post(peer, FAILURE_TAG, failure_note(transport.rank, error))
+        raise
+
+
+def find_places(transport: Transport) -> tuple[Topology, tuple[str, ...]]:
+    """The topology of the whole job and every rank's endpoint; collective."""
+    waiting = Waiting(transport, Settings.from_environment().timeout_s, lambda tag: f"call {tag}", Recorder())
+    topology = discover_job(waiting, hosts_of_ranks(waiting))
+    return topology, places_of(topology, transport.size)
+
+
+def _abort(error: BaseException) -> None:
+    """End the whole job; where the other ranks find out on their own, not before they have said what they know."""
+    if isinstance(error, (DeadlineError, MismatchError, RankFailedError)):
+        time.sleep(LAST_WORDS_S)
+    mpi = load_mpi()
+    if not mpi.Is_finalized():
+        mpi.COMM_WORLD.Abort(1)
+
+
+def _fail(error: BaseException) -> None:
+    for session in list(_over_torch):
+        session.fail(error)
+
+
+def _await_all(comm: MPI.Comm) -> None:
+    """Return when all ranks have come: what follows blocks in MPI, but on ranks that are there."""
+    limit_s = Settings.from_environment().timeout_s
+    request = comm.Ibarrier()
+    until_s = time.monotonic() + limit_s
+    while not request.Test():
+        if time.monotonic() > until_s:
+            raise DeadlineError(
+                f"rank {comm.rank}: Communicator.from_mpi is collective, and not all of {comm.size} ranks have called "
+                f"it within {limit_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+            )
+        os.sched_yield()
+
+
+def places_of(topology: Topology, size: int) -> tuple[str, ...]:
+    """Endpoint of every rank: where the topology says, else spread over the endpoints in order."""
+    if len(topology.ranks) == size:
+        ordered = sorted(topology.ranks, key=lambda place: place.rank)
+        return place_ranks(topology, [place.device for place in ordered])
+    ends = place_ranks(topology, None)
+    return tuple(spread(ends, size))

@@ -1,0 +1,1 @@
+"""The built-in operators, one kind a module."""

@@ -1,0 +1,102 @@
+"""How the values of an operator lie in memory: named fields, bound to shapes and dtypes, packed one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+ROWS = "*rows"
+ALIGNMENT_BYTES = 64
+"""Slots start on a cache line, so that no two ranks' or slots' data share one."""
+
+Arrays = Mapping[str, Any]
+Buffer = NDArray[np.uint8]
+Fold = Callable[[Arrays], None]
+"""Writes what it folds to the arrays given, one C-contiguous [rows, *dims] per field."""
+
+
+class Field(NamedTuple):
+    """One named array of an operator's value.
+
+    `dims` names the axes: `("*rows", "dim")` is the shared leading shape followed by one axis of size `dim`.
+    `dtype` None takes the dtype of the array given at the call.
+    """
+
+    name: str
+    dims: tuple[str, ...] = (ROWS,)
+    dtype: DTypeLike | None = None
+
+
+class BoundField(NamedTuple):
+    """A field whose dtype and sizes are known."""
+
+    name: str
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of this field."""
+        return prod(self.row_shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The packed form of one operator's value: `rows` flattened rows of every field.
+
+    `leading` is the shape that the user's arrays have in place of `*rows`; its product is `rows`.
+    `dims` are the bound sizes by name.
+    """
+
+    fields: tuple[BoundField, ...]
+    leading: tuple[int, ...]
+    dims: tuple[tuple[str, int], ...] = ()
+    splittable: bool = True
+
+    @cached_property
+    def rows(self) -> int:
+        """Number of flattened rows: what chunks divide."""
+        return prod(self.leading)
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row over all fields."""
+        return sum(f.row_bytes for f in self.fields)
+
+    def packed_bytes(self, rows: int) -> int:
+        """Bytes of a packed chunk of `rows` rows, alignment gaps included."""
+        end = 0
+        for bound in self.fields:
+            end = _aligned(end, bound.dtype.itemsize) + rows * bound.row_bytes
+        return end
+
+    def views(self, buffer: Buffer, offset: int, rows: int) -> dict[str, NDArray[Any]]:
+        """The fields of the packed chunk of `rows` rows at byte `offset`, as arrays [rows, *dims] on `buffer`."""
+        out: dict[str, NDArray[Any]] = {}
+        for bound, start in zip(self.fields, self.addresses(offset, rows), strict=True):
+            flat = buffer[start : start + rows * bound.row_bytes].view(bound.dtype)
+            out[bound.name] = flat.reshape((rows, *bound.row_shape))
+        return out
+
+    def addresses(self, start: int, rows: int) -> list[int]:
+        """Where the fields of a packed chunk of `rows` rows start, if it starts at `start`."""
+        found = []
+        end = 0
+        for bound in self.fields:
+            at = _aligned(end, bound.dtype.itemsize)
+            end = at + rows * bound.row_bytes
+            found.append(start + at)
+        return found
+
+    def __str__(self) -> str:
+        return ", ".join(f"{f.name} {f.dtype} {[*self.leading, *f.row_shape]}" for f in self.fields)
+
+
+def _aligned(offset: int, to: int) -> int:
+    return -(-offset // to) * to

@@ -1,0 +1,1 @@
+"""Cost models: what a schedule takes on a machine."""

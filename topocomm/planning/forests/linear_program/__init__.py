@@ -1,0 +1,1 @@
+"""Packing trees into link capacities by a linear program with generated columns."""

@@ -1,0 +1,1 @@
+"""Packing trees into links of whole units of bandwidth."""

@@ -1,0 +1,1 @@
+"""A schedule as memory: where each slot of a rank lives."""

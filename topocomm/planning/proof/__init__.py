@@ -1,0 +1,1 @@
+"""Proof that a schedule does what its collective promises."""

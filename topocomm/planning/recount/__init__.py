@@ -1,1 +1,0 @@
-"""Bounds derived again from their witnesses, by code that shares nothing with what finds them (`planning/bounds`)."""

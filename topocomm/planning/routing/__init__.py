@@ -1,0 +1,1 @@
+"""Routes between endpoints, and groups of hosts that look alike."""

@@ -1,0 +1,30 @@
+"""Dijkstra's search (1959), for all that looks for cheapest ways in a graph of devices."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, TypeVar
+
+Label = TypeVar("Label", bound=tuple[Any, ...])
+
+
+def nearest_first(
+    heap: list[Label], device_of: Callable[[Label], Hashable], onward: Callable[[Label], Iterable[Label]]
+) -> None:
+    """Call `onward` once for every device that is reached, with its least label, in rising order.
+
+    Args:
+        heap: The labels to begin with, in any order; it is used up.
+        device_of: The device that a label is of.
+        onward: Takes a device's least label, and returns labels of the devices that it leads to, none of them less.
+    """
+    heapq.heapify(heap)
+    reached = set[Hashable]()
+    while heap:
+        label = heapq.heappop(heap)
+        device = device_of(label)
+        if device not in reached:
+            reached.add(device)
+            for following in onward(label):
+                heapq.heappush(heap, following)

@@ -1,0 +1,1 @@
+"""The Schedule and how to build and transform one."""

@@ -1,0 +1,76 @@
+"""A bounded cache whose results are made once: threads that ask for what is being made wait for it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Event, Lock
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Result = TypeVar("Result")
+
+
+class _Pending(Generic[Result]):
+    """What one thread makes: in the end a result, or an error, or neither where that thread was interrupted."""
+
+    def __init__(self) -> None:
+        self.done = Event()
+        self.result: Result | None = None
+        self.error: Exception | None = None
+
+
+class SharedResults(Generic[Key, Result]):
+    """Results by key, of which the least recently used are dropped.
+
+    Results of different keys are made at the same time: no lock is held meanwhile.
+
+    Args:
+        make: Makes the result of a key, never None; it must not ask for the same key again.
+        most: Number of results that are kept.
+    """
+
+    def __init__(self, make: Callable[[Key], Result], most: int) -> None:
+        self._make, self._most = make, most
+        self._lock = Lock()
+        self._kept: OrderedDict[Key, Result] = OrderedDict()
+        self._pending: dict[Key, _Pending[Result]] = {}
+
+    def get(self, key: Key) -> Result:
+        """Return the result of a key: kept from before, made by another thread meanwhile, or made here.
+
+        Raises:
+            Exception: What `make` raised, in every thread that waited for it; it is not kept. Where the thread that
+                makes the result is interrupted (`KeyboardInterrupt`), one of those that wait makes it instead.
+        """
+        while True:
+            with self._lock:
+                if key in self._kept:
+                    self._kept.move_to_end(key)
+                    return self._kept[key]
+                pending = self._pending.get(key)
+                if pending is None:
+                    own = self._pending[key] = _Pending[Result]()
+                    break
+            pending.done.wait()
+            if pending.error is not None:
+                raise pending.error
+            if pending.result is not None:
+                return pending.result
+        return self._made(key, own)
+
+    def _made(self, key: Key, pending: _Pending[Result]) -> Result:
+        try:
+            pending.result = result = self._make(key)
+        except Exception as error:
+            pending.error = error
+            raise
+        finally:
+            with self._lock:
+                del self._pending[key]
+                if pending.result is not None:
+                    self._kept[key] = pending.result
+                    if len(self._kept) > self._most:
+                        self._kept.popitem(last=False)
+            pending.done.set()
+        return result

@@ -1,0 +1,1 @@
+"""Reference systems by maker."""

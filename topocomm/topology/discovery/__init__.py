@@ -1,0 +1,1 @@
+"""The topology of this host, from its drivers, tools and sysfs."""

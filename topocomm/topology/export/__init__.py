@@ -1,0 +1,1 @@
+"""Topologies as files that other programs read."""

@@ -1,0 +1,1 @@
+"""What no tool says: host trees, PCI trees, NVLink and xGMI fabrics, path codes."""

@@ -1,0 +1,27 @@
+"""Lists of CPUs in the form of the Linux kernel: `0-2,8`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+
+def cpu_ranges(cpus: Collection[int]) -> str:
+    """A CPU list in the kernel's form: [0, 1, 2, 8] is `0-2,8`."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def cpus_of(text: str | None) -> set[int]:
+    """The CPUs of a list in the kernel's form, `0-2,8`; empty where it is none."""
+    found: set[int] = set()
+    for part in (text or "").split(","):
+        ends = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        if ends:
+            found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return found

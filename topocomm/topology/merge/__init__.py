@@ -1,0 +1,1 @@
+"""Several captures as one machine, several hosts as one cluster, links taken out."""

@@ -1,0 +1,1 @@
+"""Switches between hosts."""

@@ -1,0 +1,1 @@
+"""Output of AMD's tools."""

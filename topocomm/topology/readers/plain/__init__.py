@@ -1,0 +1,1 @@
+"""Topology JSON, and what readers share: pasted text, XML, JSON, YAML."""
