@@ -57,7 +57,7 @@ def _records(tmp_path_factory):
 def _no_gpu_is_left_behind():
     """Stand-ins for GPUs are gone when the tests of a file are: a patch undone in the wrong order would stay."""
     yield
-    asked = {"attention.gpu.where": "_held", "topocomm.execute.device": "device_of"}
+    asked = {"attention.gpu.placement": "_held", "topocomm.execute.device.device_library": "device_of"}
     for module, name in asked.items():
         if module in sys.modules:
             assert getattr(sys.modules[module], name).__module__ == module, f"{module}.{name} is still a stand-in"

@@ -30,7 +30,9 @@ def loaded_by(code):
         "import attention",
         "from attention import LOGSUMEXP, Partial, Spec",
         "import topocomm.cli.main",
-        "import topocomm.cli.inspect",
+        "import topocomm.cli.inspect_command",
+        "from topocomm import SUM, TOPK; [o.compiled_fold(o.default_layout(1)) for o in (SUM, TOPK(3))]",
+        "from attention import LOGSUMEXP; LOGSUMEXP.compiled_fold(LOGSUMEXP.default_layout(1))",
         "import attention, topocomm; topocomm.run_local(lambda comm: comm.rank, ranks=1)",
     ],
 )
@@ -43,7 +45,7 @@ def test_nothing_heavy_is_loaded(code):
     [
         ("import topocomm; topocomm.catalog('dgx-h100').graph", "networkx"),
         ("from attention import local_attention", "torch"),
-        ("from attention import LOGSUMEXP; LOGSUMEXP.kernel(LOGSUMEXP.default_layout(1))", "numba"),
+        ("import topocomm.operators.kernels.row_folds", "numba"),
     ],
 )
 def test_what_is_used_is_loaded(code, library):
@@ -75,7 +77,7 @@ def test_no_name_hides_a_module(package):
         holder = sys.modules[parent]
         assert getattr(holder, name) is module, f"{parent} has a {name} of its own beside the module {full}"
         assert name not in getattr(holder, "__all__", ()), f"{parent}.__all__ names the module {full}"
-    assert {"topocomm.planning.plan", "attention.merge"} & set(below)
+    assert {"topocomm.planning.plan", "attention.merge.logsumexp"} & set(below)
 
 
 @pytest.mark.parametrize("package", [topocomm, attention], ids=lambda package: package.__name__)

@@ -3,7 +3,8 @@
 import math
 import threading
 
-import attention.tree
+import attention.decode.prepared
+import attention.decode.reductions
 
 
 def plant_lse_fault(monkeypatch):
@@ -11,12 +12,12 @@ def plant_lse_fault(monkeypatch):
 
     For ranks on threads, whose threads are named after them.
     """
-    right = attention.tree.attend
+    right = attention.decode.reductions.attend
 
     def wrong(inputs, result):
         right(inputs, result)
         if threading.current_thread().name == "rank1":
             result.lse.add_(math.log(2))
 
-    monkeypatch.setattr(attention.tree, "attend", wrong)
-    monkeypatch.setattr(attention.tree, "plain_step", lambda *given: None)  # it would pass `attend` by
+    monkeypatch.setattr(attention.decode.reductions, "attend", wrong)
+    monkeypatch.setattr(attention.decode.prepared, "local_kernel", lambda *given: None)  # it would pass `attend` by

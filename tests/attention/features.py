@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from attention import ShardMap, Spec, reference_attention
-from attention.sharded import head_range
-from attention.shards import VIRTUAL_SHARDS
+from attention.cache.shards import VIRTUAL_SHARDS
+from attention.decode.sharded import head_range
 from tests.attention.cases import assert_close
 
 FEATURES = {

@@ -25,7 +25,7 @@ class Died(BaseException):
 
 def leave(comm):
     """The rank of this thread ends: said to the communicator in use, which may be one that `shrink` has made."""
-    comm.transport.world.leave(comm.rank)
+    comm.session.transport.world.leave(comm.rank)
 
 
 def build(**changes):

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from attention import Partial
-from attention.ring_layout import sequence_slices
-from attention.ring_prefill import ring_attention
+from attention.ring.ring_layout import sequence_slices
+from attention.ring.ring_prefill import ring_attention
 from tests.attention.gradients import gradients64
 from topocomm import run_local
 

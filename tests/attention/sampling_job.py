@@ -5,8 +5,8 @@ import torch
 import transformers
 from mpi4py import MPI
 
-from attention.huggingface import shard_generation
-from attention.shards import ShardMap
+from attention.cache.shards import ShardMap
+from attention.huggingface.generation import shard_generation
 from topocomm import Communicator
 
 

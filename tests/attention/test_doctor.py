@@ -10,7 +10,7 @@ import torch
 from attention import doctor
 from attention.doctor import lines_of, sections
 from attention.local.choice import Machine
-from topocomm.doctor.registered import GROUP
+from topocomm.doctor.registered_checks import GROUP
 from topocomm.doctor.report import WIDTH, section_text
 
 H100 = Machine("cuda", "NVIDIA H100", (9, 0), {"flashinfer": "flashinfer is not installed"})
@@ -69,7 +69,7 @@ def test_one_gpu_of_each_kind(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     names = {0: "H100", 1: "H100", 2: "A100"}
     monkeypatch.setattr(
-        "attention.local.machine.machine_of",
+        "attention.local.local_machine.machine_of",
         lambda device, *, gpu: Machine("cuda", names[device.index]) if gpu else Machine("cpu", "CPU"),
     )
     assert [machine.name for machine in doctor.machines()] == ["CPU", "H100", "A100"]
@@ -85,3 +85,15 @@ def test_it_is_registered():
 def test_calls_on_the_cpu(name):
     found = kernels(lines_of(Machine("cpu", "CPU")))
     assert (name in found) == (name not in doctor.CPU_LEAVES_OUT)
+
+
+def test_a_card_with_flashinfer():
+    lines = lines_of(Machine("cuda", "NVIDIA A100", (8, 0), {"flash_attn_interface": "not installed"}))
+    found = {name: kernel for name, (kernel, _) in kernels(lines).items()}
+    assert found["decode"] == "FlashInfer" and found["decode, batch of 8"] == "FlashInfer, batch"
+    assert found["decode, latents (MLA)"] == "FlashInfer, MLA" and found["decode, pages or lengths"] == "decode kernel"
+    for name in ("FlashInfer, batch: splits the keys of every sequence", "FlashInfer, MLA: reads latents once"):
+        assert any(line.startswith(f"  {name}") for line in lines)
+    blackwell = lines_of(Machine("cuda", "NVIDIA B200", (10, 0)))
+    assert kernels(blackwell)["decode, latents (MLA)"][0] == "decode kernel"
+    assert "  FlashInfer, MLA, never: is for compute capability 8.0 to 9.0, this is 10.0" in blackwell

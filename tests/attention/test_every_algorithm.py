@@ -7,7 +7,7 @@ import topocomm
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import hosts, switch
-from topocomm.planning.planner import every_plan
+from tests.plans import every_plan
 
 SHAPE = (7,)
 

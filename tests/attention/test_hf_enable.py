@@ -7,9 +7,9 @@ import pytest
 import torch
 import transformers
 
-from attention.huggingface import enable, shard_generation
-from attention.sharded_cache import ShardedCache
-from attention.shards import ShardMap
+from attention.cache.shards import ShardMap
+from attention.huggingface.generation import enable, shard_generation
+from attention.huggingface.sharded_cache import ShardedCache
 from tests.attention.losing import leave
 from tests.attention.test_hf_features import build, generate, prompt, small
 from topocomm import RankFailedError, run_local

@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from attention.huggingface import enable, shard_generation
-from attention.shards import ShardMap
+from attention.cache.shards import ShardMap
+from attention.huggingface.generation import enable, shard_generation
 from topocomm import run_local
 
 SIZES = {
@@ -286,10 +286,10 @@ def test_a_layer_that_asks_for_another_window_than_the_configuration(monkeypatch
     ],
 )
 def test_models_that_are_not_covered(name, changes, part):
-    from attention.sharded_cache import refuse_unsupported_model
+    from attention.huggingface.sharded_cache import refuse_unsupported_model
 
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
     with pytest.raises(ValueError, match="a sharded cache covers layers with causal attention") as caught:
         refuse_unsupported_model(config)
     assert part in str(caught.value)
-    assert "generate with this model on one rank, without attention.huggingface" in str(caught.value)
+    assert "generate with this model on one rank, without attention.huggingface.generation" in str(caught.value)

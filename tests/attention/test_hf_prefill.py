@@ -12,7 +12,7 @@ from transformers import (
 )
 
 from attention import ShardMap
-from attention.huggingface import enable, shard_generation
+from attention.huggingface.generation import enable, shard_generation
 from topocomm import run_local
 
 SMALL = {

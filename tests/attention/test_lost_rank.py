@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from attention.huggingface import shard_generation
-from attention.shards import ShardMap
+from attention.cache.shards import ShardMap
+from attention.huggingface.generation import shard_generation
 from tests.attention.losing import LIMIT, Died, build, generate, go_on, leave, prompt
 from topocomm import RankFailedError, run_local
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from attention import merging
-from attention.merging import merge_states
-from tests.attention.test_merge import EMPTY, exact, fold, partial, partials
+from attention.merge import merge_states as merging
+from attention.merge.merge_states import merge_states
+from tests.attention.merge.test_logsumexp import EMPTY, exact, fold, partial, partials
 from topocomm import OperatorError
 
 INF, NAN = math.inf, math.nan
@@ -290,8 +290,8 @@ def test_on_cuda():
     np.testing.assert_allclose(got.lse.cpu(), expected["lse"], atol=1e-6)
 
 
-def test_without_numba_the_operator_runs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "attention.kernels.cpu", None)
+def test_without_the_compiled_part_the_operator_runs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "attention.kernels.cpu_merge", None)
     assert merging._bind.__wrapped__() is None
 
 

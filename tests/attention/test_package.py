@@ -1,9 +1,11 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import attention
+from topocomm import TopocommError
 
 
 def python(code):
@@ -13,6 +15,7 @@ def python(code):
 def test_the_operator_needs_no_torch():
     code = """
 import sys
+from pathlib import Path
 sys.modules["torch"] = None
 from attention import LOGSUMEXP, Partial, Spec
 print(LOGSUMEXP.name, [name for name in ("torch", "numba", "networkx") if sys.modules.get(name)])
@@ -23,6 +26,7 @@ print(LOGSUMEXP.name, [name for name in ("torch", "numba", "networkx") if sys.mo
 def test_without_torch_the_extra_is_named():
     code = """
 import sys
+from pathlib import Path
 sys.modules["torch"] = None
 import topocomm
 try:
@@ -40,3 +44,11 @@ def test_every_public_name_is_there():
         assert getattr(attention, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'tree_encode'"):
         _ = attention.tree_encode
+
+
+def test_what_attention_refuses_is_an_error_of_topocomm_and_a_value_error():
+    with pytest.raises(TopocommError, match="ShardMap: ranks must be at least 1") as refused:
+        attention.ShardMap(0)
+    assert isinstance(refused.value, ValueError)
+    sources = Path(attention.__file__).parent.rglob("*.py")
+    assert [path.name for path in sources if "raise ValueError(" in path.read_text()] == []

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention import Spec, reference_attention, tree_decode
-from attention.cache import ShardedKVCache
-from attention.shards import ShardMap
+from attention.cache.kv_cache import ShardedKVCache
+from attention.cache.shards import ShardMap
+from tests.attention.cache.test_kv_cache import tokens
 from tests.attention.losing import leave
-from tests.attention.test_cache import tokens
 from topocomm import SUM, RankFailedError, run_local
 
 MAPS = st.builds(
@@ -172,7 +172,7 @@ def test_a_window_goes_on_over_the_ranks_that_are_left(replicas):
         with pytest.raises(RankFailedError):
             _reduce_for_ever(comm)
         left = comm.shrink()
-        told = str(cache.lost(left.survivors))
+        told = str(cache.lost(left.parent_ranks))
         loss = cache.recover(left, recompute=again)
         assert str(loss) == told
         assert bool(loss.lost) == (replicas == 1)
@@ -260,7 +260,7 @@ def test_bad_weights_are_refused(weights):
 
 
 def test_a_map_of_those_who_are_left_has_no_weights():
-    from attention.loss import COPY, OWN, deal
+    from attention.cache.loss import COPY, OWN, deal
 
     shards = ShardMap(3, virtual_shards=6, weights=(3, 2, 1), replicas=2)
     left = np.array([[OWN if row[0] == r else COPY * (r in row) for row in shards.table.tolist()] for r in (0, 2)])

@@ -14,14 +14,14 @@ from tests.execute.native_jobs import always_chosen, machine
 from tests.execute.peer_memories import EACH, peer_memory
 from tests.machines import switch
 from topocomm import SUM, TopocommError, Topology, run_local
+from topocomm.bench.measurement import Wanted, measure_all
 from topocomm.bench.on_devices import OnDevices, common_device
 from topocomm.bench.problem import Problem
-from topocomm.bench.session import Wanted, measure_all
 from topocomm.bench.timing import Pace, Timed, measure
-from topocomm.execute import device
-from topocomm.execute.device_way import Way
-from topocomm.execute.transports import nccl_library
-from topocomm.execute.transports.wire import NoWire
+from topocomm.execute.device import device_library as device
+from topocomm.execute.device.device_path import Way
+from topocomm.execute.transports.device import nccl_library
+from topocomm.execute.transports.device.device_transport import NoWire
 from topocomm.planning.native import CALLS
 
 assert interpreted
@@ -86,7 +86,8 @@ def test_a_call_by_one_kernel_says_so_whatever_else_there_is(wire):
     def body(comm):
         mine = device.device_of(torch.ones(1))
         shared = np.zeros(EACH + 256, np.uint8)
-        comm.way = Way(comm, mine, wire, "", peer_memory(shared[-shared.ctypes.data % 256 :][:EACH], 0, 1)[1])
+        peer = peer_memory(shared[-shared.ctypes.data % 256 :][:EACH], 0, 1)[1]
+        comm.session.way = Way(comm.session.waiting, mine, wire, "", peer)
         rows = []
         for graph in (False, True):
             row = OnDevices(comm, Problem("allreduce", SUM, layout, 1), mine, graph=graph)
@@ -109,7 +110,7 @@ def test_a_row_that_is_done_keeps_no_graph():
     def body(comm):
         row = OnDevices(comm, Problem("allreduce", SUM, layout, 2), device.device_of(torch.ones(1)), graph=True)
         assert row.prepare(*({"value": np.ones(12, np.float32)} for _ in range(2)))
-        graphs = comm.way.wire._handle.graphs
+        graphs = comm.session.way.wire._handle.graphs
         before = len(graphs)
         row.free()
         gc.collect()

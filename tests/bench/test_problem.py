@@ -5,8 +5,8 @@ import pytest
 
 from attention import LOGSUMEXP
 from topocomm import SUM, PlanError
-from topocomm.bench.bandwidth import bus_factor, gb_per_s
 from topocomm.bench.problem import PERIOD_ROWS, make_problem
+from topocomm.bench.report.bandwidth import bus_factor, gb_per_s
 from topocomm.cli.sizes import parse_sizes
 
 

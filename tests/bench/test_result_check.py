@@ -8,9 +8,9 @@ import pytest
 from attention import LOGSUMEXP, bench
 from tests.bench.operators import ADD, ENDS, LOGADD
 from topocomm import ARGMAX, BXOR, MAX, PROD, SUM, run_local
-from topocomm.bench.check import count_wrong, expected
 from topocomm.bench.ours import Ours
 from topocomm.bench.problem import PERIOD_ROWS, make_problem
+from topocomm.bench.result_check import count_wrong, expected
 from topocomm.planning.collectives import COLLECTIVES
 
 

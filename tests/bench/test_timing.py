@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from topocomm import run_local
-from topocomm.bench.timing import FEWEST_BLOCKS, MOST_BLOCKS, Pace, Timed, measure
+from topocomm.bench.timing import FEWEST_BLOCKS, MOST_BLOCKS, Pace, Timed, in_turns, measure
 
 
 def test_blocks_are_taken_in_turns():
@@ -20,6 +20,22 @@ def test_blocks_are_taken_in_turns():
     assert (a.us > 0).all()
     assert "".join(log).endswith(("-" + "a" * a.calls + "b" * b.calls) * 3)
     assert a.percentile_us(25) <= a.percentile_us(50) <= a.percentile_us(99)
+
+
+def test_a_given_number_of_calls_is_kept_without_any_more():
+    log = []
+    pace = Pace(iterations=3, warmup=0, calls=5)
+    (times,) = run_local(lambda comm: measure(comm, [Timed(lambda: log.append(1))], pace), ranks=1)[0]
+    assert (times.calls, len(times.us), len(log)) == (5, 3, 15)
+
+
+def test_rounds_by_any_clock_end_when_told():
+    order = []
+    us = in_turns(3, 9, lambda index: order.append(index) or 10.0 * index, lambda turn: turn < 4)
+    assert us.tolist() == [[0.0] * 4, [10.0] * 4, [20.0] * 4]
+    rounds = [tuple(order[i : i + 3]) for i in range(0, 12, 3)]
+    assert all(sorted(one) == [0, 1, 2] for one in rounds) and len(set(rounds)) > 1
+    assert in_turns(0, 2, lambda index: 1.0).shape == (0, 2)
 
 
 def test_the_number_of_blocks_is_bounded():

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.mpi import mpirun
 from topocomm import TopologyError, catalog
-from topocomm.cli import doctor
+from topocomm.cli import doctor_command as doctor
 from topocomm.cli.main import main
-from topocomm.topology.readers.topology_json import dumps
+from topocomm.topology.readers.plain.topology_json import dumps
 
 ROOT = str(Path(__file__).parents[2])
 

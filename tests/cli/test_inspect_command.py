@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from topocomm.cli.main import main
-from topocomm.topology.catalog import SYSTEMS, catalog
-from topocomm.topology.readers.topology_json import dumps
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
+from topocomm.topology.readers.plain.topology_json import dumps
 from topocomm.topology.recognise import load
 
 DATA = Path(__file__).parents[1] / "data/topologies"

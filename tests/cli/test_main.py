@@ -29,9 +29,9 @@ def test_help_lists_every_command(capsys):
 
 
 def test_only_the_chosen_command_is_imported(monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "topocomm.cli.plan", raising=False)
+    monkeypatch.delitem(sys.modules, "topocomm.cli.plan_command", raising=False)
     assert main(["inspect", "--system", "dgx-h100"]) == 0
-    assert "topocomm.cli.plan" not in sys.modules
+    assert "topocomm.cli.plan_command" not in sys.modules
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from tests.mpi import mpirun
 from topocomm.cli.main import main
-from topocomm.execute import ping_pong
+from topocomm.execute.measure import ping_pong
 from topocomm.topology.recognise import load
 
 ROOT = str(Path(__file__).parents[2])

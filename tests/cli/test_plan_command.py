@@ -13,8 +13,8 @@ import pytest
 
 from tests.cli.plan_command import H100, SMALL, planned, refused, run
 from topocomm import catalog, plan
-from topocomm.planning.formats.plan_json import loads
-from topocomm.topology.catalog import SYSTEMS
+from topocomm.planning.plan import Plan
+from topocomm.topology.catalog.systems import SYSTEMS
 
 DATA = Path(__file__).parents[1] / "data/topologies"
 
@@ -67,7 +67,7 @@ def test_json_is_one_document_that_loads_again(capsys):
     status, out, err = run(capsys, *SMALL, "--format", "json")
     assert (status, err, out.count("\n")) == (0, "", 1)
     assert json.loads(out)["schema"] == "topocomm.plan/1"
-    assert loads(out).digest == json.loads(out)["digest"] == plan(catalog("dgx-h100"), payload_bytes=16384).digest
+    assert Plan.loads(out).digest == json.loads(out)["digest"] == plan(catalog("dgx-h100"), payload_bytes=16384).digest
 
 
 def process(*words, **environment):

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.plans import every_plan, request_on
 from topocomm import MAX, SUM, catalog, plan
 from topocomm.cli.main import main
 from topocomm.operators.builtin import VALUE
-from topocomm.planning.planner import every_plan, make_plan
+from topocomm.planning.planner import make_plan
 
 H100 = ("--system", "dgx-h100")
 
@@ -44,7 +45,7 @@ def test_without_its_operator_the_runners_up_are_not_known(capsys, tmp_path):
 
 def test_rows_of_another_type_have_no_runners_up(capsys, tmp_path):
     layout = SUM.layout({VALUE: ((8,), np.float64)})
-    made = make_plan(catalog("dgx-h100"), "allreduce", operator=SUM, layout=layout)
+    made = make_plan(catalog("dgx-h100"), request_on(catalog("dgx-h100"), "allreduce", SUM, layout))
     text = shown(capsys, made, tmp_path / "plan.json", *H100)
     assert "others not known: a row of this plan has 8 B, one of sum as it is planned here 4 B" in text
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from topocomm.cli.main import main
-from topocomm.doctor import registered
+from topocomm.doctor import registered_checks as registered
 from topocomm.doctor.anonymous import Anonymous
 from topocomm.doctor.report import report_text, section_text
 

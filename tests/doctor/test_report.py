@@ -10,13 +10,14 @@ from tests.doctor.findings import OPEN_MPI
 from topocomm import catalog
 from topocomm.cli.main import main
 from topocomm.doctor.anonymous import Anonymous, anonymous
-from topocomm.doctor.checks import check_machine
+from topocomm.doctor.checks.machine_checks import check_machine
 from topocomm.doctor.finding import Finding
 from topocomm.doctor.pair_matrix import pair_matrices
 from topocomm.doctor.report import Here, findings_text, report_text
 from topocomm.topology.model import Device
-from topocomm.topology.readers import nvidia_smi, topology_json
-from topocomm.topology.readers.topology_json import dumps
+from topocomm.topology.readers.nvidia import nvidia_smi
+from topocomm.topology.readers.plain import topology_json
+from topocomm.topology.readers.plain.topology_json import dumps
 
 HOSTS = ("fermi-node17.cluster.acme.com", "fermi-node18.cluster.acme.com")
 PLANTED = (

@@ -11,7 +11,8 @@ import torch
 from attention import LOGSUMEXP
 from tests.concatenation import CONCAT, in_order, spelled, word
 from topocomm import MAX, SUM
-from topocomm.operators.operator import Field, Operator
+from topocomm.operators.layout import Field
+from topocomm.operators.operator import Operator
 
 BASE = np.arange(21.0).reshape(7, 3)
 REPEATS = 3

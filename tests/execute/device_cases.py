@@ -11,7 +11,7 @@ from attention import LOGSUMEXP
 from tests.execute.fake_device import devices_of
 from tests.execute.transports.recording_nccl import World
 from topocomm import SUM
-from topocomm.execute import device
+from topocomm.execute.device import device_library as device
 from topocomm.operators.tensors import as_array
 
 

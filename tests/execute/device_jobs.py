@@ -8,8 +8,9 @@ import torch
 from tests.execute.fake_device import devices_of
 from tests.execute.transports.recording_nccl import World
 from topocomm import run_local
-from topocomm.execute import device, device_call
-from topocomm.execute.transports import nccl_library
+from topocomm.execute.device import device_call
+from topocomm.execute.device import device_library as device
+from topocomm.execute.transports.device import nccl_library
 
 X = torch.ones(8)
 

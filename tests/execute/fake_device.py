@@ -1,4 +1,4 @@
-"""A double of `topocomm.execute.device`: the device of a rank that is a thread, on host memory."""
+"""A double of `topocomm.execute.device.device_library`: the device of a rank that is a thread, on host memory."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ class Event:
 
 
 class FakeDevice:
-    """The device of one rank, in the place of `topocomm.execute.device.Device`."""
+    """The device of one rank, in the place of `topocomm.execute.device.device_library.Device`."""
 
     place = torch.device("cpu")
 
@@ -95,7 +95,7 @@ class FakeDevice:
 
 
 def devices_of(world):
-    """A double of `topocomm.execute.device.device_of`: every torch tensor is on the device of the thread's rank."""
+    """A double of `device_library.device_of`: every torch tensor is on the device of the thread's rank."""
     devices = [FakeDevice(world, rank) for rank in range(world.size)]
 
     def device_of(part):

@@ -8,16 +8,16 @@ from math import prod
 import numpy as np
 
 from attention import LOGSUMEXP
-from topocomm.execute.compiled_lane import CompiledLane, covers
-from topocomm.execute.lanes import Span, Work
-from topocomm.execute.quick import Results, quick_arrays
-from topocomm.execute.recorder import Recorder
-from topocomm.execute.result_memory import ResultMemory
-from topocomm.execute.staged_lane import aligned_buffer
+from tests.plans import every_plan
+from topocomm.execute.calls.fast_path import Results, quick_arrays
+from topocomm.execute.calls.result_memory import ResultMemory
+from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.host.compiled_engine import CompiledLane, covers
+from topocomm.execute.host.staged_engine import aligned_buffer
+from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
-from topocomm.operators.operator import ALIGNMENT_BYTES
-from topocomm.planning.planner import every_plan
-from topocomm.planning.shared_memory import shared_program
+from topocomm.operators.layout import ALIGNMENT_BYTES
+from topocomm.planning.program.shared_memory_layout import shared_program
 
 CALLS = 40
 """Some more than the two memories see before it is chosen how to write to them."""

@@ -14,11 +14,11 @@ from tests.execute.peer_memories import EPOCH, FINISHED_AT, flags, peer_memory, 
 from tests.execute.peer_work import cut, expected, work_of
 from tests.machines import switch
 from tests.operators.packed import ELEMENTWISE, any_value, assert_same_bits, layout_of
+from tests.plans import every_plan
 from topocomm import DeadlineError
-from topocomm.execute.carrier import carrier
-from topocomm.execute.peer_lane import PeerLane, PeerPlan
+from topocomm.execute.calls.copy_operator import carrier
+from topocomm.execute.device.peer.peer_engine import PeerLane, PeerPlan
 from topocomm.operators.tensors import as_array, torch_dtype
-from topocomm.planning.planner import every_plan
 
 OPERATORS = {operator.name: operator for operator in (*ELEMENTWISE, LOGSUMEXP)}
 torch.set_num_threads(1)

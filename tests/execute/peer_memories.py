@@ -5,7 +5,7 @@ import torch
 
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World
-from topocomm.execute.peer_memory import FLAG_BYTES, FLAGS_AT_BYTES, PeerMemory, Room
+from topocomm.execute.device.peer.peer_memory import FLAG_BYTES, FLAGS_AT_BYTES, PeerMemory, Room
 
 ROOM = Room(1 << 12, 1 << 17)
 EACH = ROOM.total_bytes

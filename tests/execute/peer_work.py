@@ -5,10 +5,10 @@ from math import prod
 
 import numpy as np
 
-from topocomm.execute.lanes import Span, Work
-from topocomm.execute.peer_program import ARENA, INPUT, OUTPUT, peer_program
-from topocomm.planning.schedule import input_pieces
-from topocomm.planning.transforms import unrolled
+from topocomm.execute.device.peer.peer_program import ARENA, INPUT, OUTPUT, peer_program
+from topocomm.execute.host.call_engine import Span, Work
+from topocomm.planning.schedule.schedule import input_pieces
+from topocomm.planning.schedule.transforms import unrolled
 
 
 def spans(collective, layout, rank):

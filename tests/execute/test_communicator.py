@@ -20,7 +20,7 @@ from topocomm import (
     TopocommError,
     run_local,
 )
-from topocomm.topology.degrade import without
+from topocomm.topology.merge.degradation import without
 
 
 class Moments(NamedTuple):

@@ -22,9 +22,9 @@ from topocomm import (
     TopocommError,
     run_local,
 )
-from topocomm.execute import device
-from topocomm.execute.device_staging import StagedCall
-from topocomm.execute.device_way import Way
+from topocomm.execute.device import device_library as device
+from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.device_staging import StagedCall
 
 
 def raised(world, body, error):
@@ -124,8 +124,8 @@ def test_others_are_told_of_an_error_before_nccl_is_aborted():
 
     def body(comm):
         if comm.rank == 1:
-            comm.way = Way(comm, None, Means(), "")
-            comm.fail(RankFailedError("a disk is full"))
+            comm.session.way = Way(comm.session.waiting, None, Means(), "")
+            comm.session.fail(RankFailedError("a disk is full"))
             return
         with pytest.raises(RankFailedError, match="a disk is full"):
             comm.barrier()
@@ -144,7 +144,7 @@ def test_waits_of_kernels_are_ended_before_nccl():
             self.abort = lambda: ended.append(name)
 
     def body(comm):
-        Way(comm, None, Means("wire"), "", Means("peer")).abort()
+        Way(comm.session.waiting, None, Means("wire"), "", Means("peer")).abort()
 
     run_local(body, ranks=1)
     assert ended == ["peer", "wire"]
@@ -302,7 +302,7 @@ NUMPY_ONLY = Operator(
 
 @pytest.mark.parametrize("reason", ["no NCCL", "one GPU", "operator", "versions"])
 def test_values_are_staged_through_host_memory_where_nothing_else_is_possible(reason, monkeypatch):
-    from topocomm.execute.transports import nccl_library
+    from topocomm.execute.transports.device import nccl_library
 
     options = {"gpus": [0, 1, 0]} if reason == "one GPU" else {}
     operator = NUMPY_ONLY if reason == "operator" else SUM
@@ -349,7 +349,7 @@ def test_several_ranks_on_a_gpu(version, asked, allowed, monkeypatch):
 
     def body(comm):
         call = comm.prepare("allreduce", like=X, operator=SUM)
-        return call(X), isinstance(call, StagedCall), comm.way.reason
+        return call(X), isinstance(call, StagedCall), comm.session.way.reason
 
     for result, staged, why in run_on_devices(body, 3, gpus=[0, 1, 0], version=version):
         assert torch.equal(result, X * 3)

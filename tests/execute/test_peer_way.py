@@ -17,8 +17,8 @@ from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World
 from tests.torch_jobs import said, torchrun
 from topocomm import DeadlineError, run_local
-from topocomm.execute.transports import peer_mapping
-from topocomm.execute.transports.peer_mapping import (
+from topocomm.execute.transports.device import peer_mapping
+from topocomm.execute.transports.device.peer_mapping import (
     CUPY,
     THREADS,
     TORCH,
@@ -127,7 +127,7 @@ def map_by_cupy(monkeypatch, runtimes):
 
     def body(comm):
         here.runtime = runtimes[comm.rank]
-        return peer_mapping.map_memory(comm.waiting, FakeDevice(World(3), comm.rank), None, facts, 4096)
+        return peer_mapping.map_memory(comm.session.waiting, FakeDevice(World(3), comm.rank), None, facts, 4096)
 
     return run_local(body, ranks=len(runtimes))
 
@@ -183,7 +183,7 @@ def test_threads_know_each_others_addresses(monkeypatch):
 
     def body(comm):
         device = FakeDevice(world, comm.rank)
-        mapping, addresses = peer_mapping.map_memory(comm.waiting, device, None, facts, 4096)
+        mapping, addresses = peer_mapping.map_memory(comm.session.waiting, device, None, facts, 4096)
         assert ctypes.string_at(addresses[comm.rank], 4096) == bytes(4096)
         return mapping, addresses
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.concatenation import CAPACITY, CONCAT, spelled
 from tests.machines import joined
+from tests.plans import every_plan
 from topocomm import Plan, run_local
-from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import Repeat
-from topocomm.planning.traffic import count_messages
+from topocomm.planning.schedule.schedule import Repeat
+from topocomm.planning.schedule.traffic import count_messages
 
 MACHINES = {"messages": [1] * 4, "one memory": [4], "two levels": [2, 2], "five": [1] * 5}
 ROWS = 20

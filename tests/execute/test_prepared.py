@@ -9,6 +9,7 @@ import pytest
 import topocomm
 from tests.execute.collective_cases import MOMENTS
 from tests.machines import switch
+from tests.plans import every_plan
 from topocomm import (
     SUM,
     Field,
@@ -18,7 +19,6 @@ from topocomm import (
     TopocommError,
     run_local,
 )
-from topocomm.planning.planner import every_plan
 
 
 def test_prepared_calls_take_their_input_in_place():

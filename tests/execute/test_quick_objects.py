@@ -9,11 +9,11 @@ import pytest
 from tests.attention.merging import assert_close, exact, partial
 from tests.execute.lane_jobs import CALLS, Job, jobs, quick, through
 from tests.machines import switch
+from tests.plans import every_plan
 from topocomm import SUM, Field, Operator
-from topocomm.execute.kernels import builtin
-from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.kernels.builtin import DONE_AND_SWEEP
-from topocomm.planning.planner import every_plan
+from topocomm.execute.host.kernels import builtin_function as builtin
+from topocomm.execute.host.kernels import shared_memory_call as word
+from topocomm.execute.host.kernels.builtin_function import DONE_AND_SWEEP
 
 
 def misfit(value):

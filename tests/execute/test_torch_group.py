@@ -109,7 +109,7 @@ say()
 sys.modules["torch"] = sys.modules["torch.distributed"] = None
 say()
 with topocomm.init() as comm:  # the group of one rank
-    print(comm.size, comm.transport.name)
+    print(comm.size, comm.session.transport.name)
 """
 
 

@@ -1,7 +1,6 @@
 """Compiled folds give the bits of `combine`, whatever the dtype, the number of operands and the place of the result."""
 
 import hashlib
-import os
 import subprocess
 import sys
 
@@ -21,8 +20,8 @@ from tests.operators.packed import (
     fold,
     layout_of,
 )
-from topocomm import LOGADDEXP, MAX, PROD, SUM, TOPK
-from topocomm.operators import elementwise
+from topocomm import AFFINE_MATRIX, LOGADDEXP, MAX, PROD, SUM, TOPK
+from topocomm.operators.builtins import elementwise
 
 ON_NUMPY = {f"{name}-{dtype}" for name in ("topk(3)", "affine_matrix(3)") for dtype in ("float16", "bfloat16")}
 
@@ -41,7 +40,7 @@ def test_what_is_compiled_is_said(operator, dtype):
     layout = layout_of(operator, dtype)
     compiled = operator.compiled_fold(layout) is not None
     assert compiled == (f"{operator.name}-{dtype.name}" not in ON_NUMPY)
-    assert operator.fold_version(layout).startswith("numba." if compiled else "numpy")
+    assert operator.fold_version(layout).startswith("c." if compiled else "numpy")
 
 
 @pytest.mark.parametrize("operator", ELEMENTWISE, ids=lambda operator: operator.name)
@@ -81,15 +80,15 @@ def test_16_bits_round_to_the_nearest_of_the_exact_sum():
 @pytest.mark.parametrize(
     ("operator", "dtype"), [p for p in PAIRS if p[0] in ELEMENTWISE][::5], ids=lambda x: str(x)[:9]
 )
-def test_without_numba_numpy_folds_to_the_same_bits(monkeypatch, operator, dtype):
+def test_without_the_compiled_part_numpy_folds_to_the_same_bits(monkeypatch, operator, dtype):
     rng = np.random.default_rng(5)
     layout = layout_of(operator, dtype, (elementwise.BLOCK_ROWS + 5,))
     values = [any_value(rng, operator, layout) for _ in range(3)]
     want = fold(operator, layout, values)
     compiled = operator.fold_version(layout)
-    monkeypatch.setitem(sys.modules, "topocomm.operators.kernels.cpu", None)
+    monkeypatch.setitem(sys.modules, "topocomm.native._native", None)
     monkeypatch.setattr(elementwise, "_kernel", elementwise._kernel.__wrapped__)
-    assert operator.fold_version(layout) == compiled.replace("numba.", "numpy.")
+    assert operator.fold_version(layout) == compiled.replace("c.", "numpy.", 1)
     assert operator.compiled_fold(layout) is None
     assert_same_bits(fold(operator, layout, values), want)
     assert_same_bits(fold(operator, layout, values, into=0), want)
@@ -113,19 +112,40 @@ print(digest.hexdigest(), EVERY[0].fold_version(layout_of(EVERY[0], np.dtype("f4
 """
 
 
-def test_the_switch_of_numba_changes_no_bit():
+def test_folds_without_the_compiled_part_change_no_bit():
     found = {}
-    for switch in ("0", "1"):
+    for missing in ("", "import sys; sys.modules['topocomm.native._native'] = None\n"):
         run = subprocess.run(
-            [sys.executable, "-W", "error", "-c", DIGEST],
-            env={**os.environ, "NUMBA_DISABLE_JIT": switch},
+            [sys.executable, "-W", "error", "-c", missing + DIGEST],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert run.returncode == 0, run.stderr
-        found[switch] = run.stdout.split()
-    assert found["0"][0] == found["1"][0]
-    assert (found["0"][1], found["1"][1]) == ("numba.sum/1", "numpy.sum/1")
-    assert len(found["0"][0]) == len(hashlib.sha256().hexdigest())
+        found[bool(missing)] = run.stdout.split()
+    assert found[False][0] == found[True][0]
+    assert (found[False][1], found[True][1]) == ("c.sum/1", "numpy.sum/1")
+    assert len(found[False][0]) == len(hashlib.sha256().hexdigest())
+
+
+@pytest.mark.parametrize("operator", [TOPK(3), AFFINE_MATRIX(3)], ids=lambda operator: operator.name)
+def test_without_the_compiled_part_rows_run_combine(monkeypatch, operator):
+    layout = layout_of(operator, np.dtype("f4"))
+    monkeypatch.setitem(sys.modules, "topocomm.native._native", None)
+    assert operator.compiled_fold(layout) is None
+    assert operator.fold_version(layout) == "numpy"
+
+
+@pytest.mark.parametrize(
+    "operator", [*(TOPK(k) for k in (1, 2, 600)), *(AFFINE_MATRIX(d) for d in (1, 2, 4, 7, 30))],
+    ids=lambda operator: operator.name,
+)  # fmt: skip
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_rows_of_any_size(operator, rows):
+    """Long rows do not fit in the memory that a fold has on the stack; small matrices have loops of their own."""
+    rng = np.random.default_rng(rows)
+    layout = layout_of(operator, np.dtype("f4"), (rows,))
+    for count, into in ((1, None), (2, 0), (2, 1), (3, None), (4, 0)):
+        values = [any_value(rng, operator, layout) for _ in range(count)]
+        assert_same_bits(fold(operator, layout, values, into=into), chain(operator, values))
 
 
 def test_nothing_warns_where_numbers_overflow():

@@ -27,7 +27,7 @@ def test_views_are_those_of_the_layout(dtype):
 def test_the_fold_goes_from_left_to_right_into_the_target():
     words = Operator("last", (Field("x"),), lambda a, b: {"x": 2 * a["x"] + b["x"]}, {"x": 0})
     target = torch.zeros(3)
-    device_fold(words, [{"x": torch.full((3,), float(i))} for i in (1, 2, 3)])({"x": target})
+    device_fold(words.name, words.combine, [{"x": torch.full((3,), float(i))} for i in (1, 2, 3)])({"x": target})
     assert target.tolist() == [11, 11, 11]
 
 
@@ -41,7 +41,7 @@ def test_a_combine_of_arrays_only_is_told_apart():
     values = [{"value": torch.zeros(3, device="meta")} for _ in range(2)]
     wanted = "logaddexp has no combine on tensors"
     with pytest.raises(OperatorError, match=wanted):
-        device_fold(LOGADDEXP, values)({"value": torch.zeros(3, device="meta")})
+        device_fold(LOGADDEXP.name, LOGADDEXP.combine, values)({"value": torch.zeros(3, device="meta")})
     values = [{"values": torch.zeros(3, 2, device="meta"), "payload": torch.zeros(3, 2, device="meta")}] * 2
     with pytest.raises(OperatorError, match=r"operator 'topk\(2\)'"):
-        device_fold(TOPK(2), values)(values[0])
+        device_fold(TOPK(2).name, TOPK(2).combine, values)(values[0])

@@ -72,7 +72,7 @@ def test_floats_of_16_bits_run_combine():
 
 
 def test_without_numba_combine_runs(monkeypatch):
-    monkeypatch.setitem(sys.modules, "topocomm.operators.kernels.rows", None)
+    monkeypatch.setitem(sys.modules, "topocomm.operators.kernels.row_folds", None)
     kernel = row_kernel(rotate_row)
     assert kernel(ROTATE.default_layout(3)) is None
 

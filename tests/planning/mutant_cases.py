@@ -9,12 +9,12 @@ from tests.machines import joined, line, switch
 from tests.planning.replay import builds, collective_of
 from topocomm import SUM, PlanError
 from topocomm.planning.collectives import COLLECTIVES, Collective
-from topocomm.planning.paths import NoRouteError, PathFinder
+from topocomm.planning.proof.verify import verify
 from topocomm.planning.request import Request
-from topocomm.planning.schedule import Repeat, Schedule
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.schedule.schedule import Repeat, Schedule
+from topocomm.planning.schedule.transforms import split_rounds
 from topocomm.planning.searched import searched
-from topocomm.planning.transforms import split_rounds
-from topocomm.planning.verify import verify
 
 RANKS, ROWS = 3, 6
 REPEATS = (None, (2, 0), (2, 1), (2, 3))

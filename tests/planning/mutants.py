@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from itertools import combinations, islice
 
-from topocomm.planning.schedule import Combine, Repeat, Schedule, Transfer, make_schedule
+from topocomm.planning.schedule.schedule import Combine, Repeat, Schedule, Transfer, make_schedule
 
 TABLES = ("transfers", "combines", "inputs", "outputs", "chunks", "owners", "nodes", "paths")
 

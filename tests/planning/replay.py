@@ -3,9 +3,9 @@
 from topocomm import SUM
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import IN_PARTS, Collective
-from topocomm.planning.paths import PathFinder
 from topocomm.planning.request import Request
-from topocomm.planning.schedule import Schedule, split_rows
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Schedule, split_rows
 
 
 def word(rank):

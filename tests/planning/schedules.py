@@ -6,13 +6,13 @@ from functools import cache
 from hypothesis import strategies as st
 
 from tests.machines import hosts, switch
+from tests.plans import every_plan
 from topocomm import SUM
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder
-from topocomm.planning.transforms import split_rounds
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.schedule.schedule import split_rows
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.transforms import split_rounds
 
 SWITCHES = [(1, ranks) for ranks in range(1, 18)]
 MACHINES = [*SWITCHES, (2, 2), (4, 2), (3, 5), (4, 4)]

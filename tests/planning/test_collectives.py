@@ -5,10 +5,10 @@ import pytest
 
 from tests.planning.replay import collective_of
 from topocomm import PlanError
-from topocomm.planning.algorithms.canonical import flat_canonical
+from topocomm.planning.algorithms.canonical_allreduce import flat_canonical
 from topocomm.planning.algorithms.flat import flat_allgather, flat_allreduce, flat_broadcast
 from topocomm.planning.collectives import COLLECTIVES, Collective
-from topocomm.planning.schedule import input_pieces, part_chunks
+from topocomm.planning.schedule.schedule import input_pieces, part_chunks
 
 
 def test_parts_follow_each_other():

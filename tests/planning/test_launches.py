@@ -8,12 +8,12 @@ import pytest
 
 import topocomm
 from tests.machines import hosts, switch
+from tests.plans import every_plan
 from topocomm import Plan, PlanError, TopologyError
-from topocomm.planning.formats.plan_json import dumps, loads, plan_digest, plan_document
-from topocomm.planning.planner import every_plan
-from topocomm.topology.catalog import catalog
-from topocomm.topology.merge import merge_hosts
-from topocomm.topology.readers.topology_json import from_document, to_document
+from topocomm.planning.formats.plan_json import dumps, plan_digest, plan_document
+from topocomm.topology.catalog.systems import catalog
+from topocomm.topology.merge.cluster import merge_hosts
+from topocomm.topology.readers.plain.topology_json import from_document, to_document
 
 H100 = catalog("dgx-h100")
 LAUNCHED = replace(H100, launch_us=7.0)
@@ -53,7 +53,7 @@ def test_one_rank_launches_nothing():
 
 def test_plan_files_say_it_where_there_is_one():
     plan = topocomm.plan(LAUNCHED, payload_bytes=1024)
-    again: Plan = loads(dumps(plan))
+    again: Plan = Plan.loads(dumps(plan))
     assert again.launch_us == 7.0 and again.digest == plan.digest
     assert "launch_us" not in plan_document(topocomm.plan(H100, payload_bytes=1024))
 
@@ -62,7 +62,7 @@ def test_plan_files_say_it_where_there_is_one():
 def test_plan_files_with_another_value_are_refused(value):
     document = {**plan_document(topocomm.plan(LAUNCHED, payload_bytes=1024)), "launch_us": value}
     with pytest.raises(PlanError, match=r"launch_us: expected a number|not JSON"):
-        loads(json.dumps({**document, "digest": plan_digest(document)}))
+        Plan.loads(json.dumps({**document, "digest": plan_digest(document)}))
 
 
 def test_topology_files_say_it_where_there_is_one():
@@ -82,7 +82,7 @@ def test_the_dearest_of_several_hosts_counts():
 
 def test_equal_figures_give_equal_plans():
     plans = [topocomm.plan(replace(H100, launch_us=us), payload_bytes=1024) for us in (7, 7.0, np.float32(7))]
-    assert {plan.digest for plan in plans} == {loads(dumps(plans[0])).digest}
+    assert {plan.digest for plan in plans} == {Plan.loads(dumps(plans[0])).digest}
 
 
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), True, "7", [7]])

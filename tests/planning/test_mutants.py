@@ -16,10 +16,10 @@ from tests.planning.schedules import any_schedules
 from tests.planning.slow_verify import RefusedError, slow_verify
 from topocomm import PlanError
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Repeat
-from topocomm.planning.transforms import split_rounds
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Repeat
+from topocomm.planning.schedule.transforms import split_rounds
 
 KINDS = (*COLLECTIVES, "canonical")
 EVERY, FEW = 151, 8

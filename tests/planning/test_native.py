@@ -9,12 +9,14 @@ import pytest
 import topocomm
 from attention import LOGSUMEXP
 from tests.machines import hosts, switch
+from tests.plans import request_on
 from topocomm import ARGMAX, BOR, MAX, PROD, SUM, Field, Operator, PlanError, catalog
-from topocomm.planning.formats.plan_json import dumps, loads, plan_digest, plan_document
+from topocomm.planning.cost.nccl_model import Nvls, Ranks
+from topocomm.planning.formats.plan_json import dumps, plan_digest, plan_document
 from topocomm.planning.native import native_of
-from topocomm.planning.nccl_model import Nvls, Ranks
-from topocomm.planning.plan_text import plan_text
+from topocomm.planning.plan import Plan
 from topocomm.planning.planner import make_plan
+from topocomm.planning.report.plan_text import plan_text
 
 H100 = catalog("dgx-h100")
 LONG = 64 << 20
@@ -27,7 +29,8 @@ def native(topology=H100, payload_bytes=LONG, **wanted):
 
 def with_dtype(dtype, operator=SUM, topology=H100, collective="allreduce", **wanted):
     layout = operator.layout({"value": ((1 << 22,), np.dtype(dtype))})
-    return make_plan(topology, collective, operator=operator, layout=layout, native=True, **wanted).native
+    asked = request_on(topology, collective, operator, layout)
+    return make_plan(topology, replace(asked, native=True, **wanted)).native
 
 
 def test_long_sums_on_switches_that_reduce_go_by_the_library():
@@ -133,7 +136,7 @@ def test_what_the_model_is_told(monkeypatch):
 
 def test_plan_files_say_it_where_it_is_in_question():
     plan = topocomm.plan(H100, payload_bytes=LONG)
-    again = loads(dumps(plan))
+    again = Plan.loads(dumps(plan))
     assert again.native == plan.native and again.digest == plan.digest
     assert plan_document(plan)["native"]["chosen"] is True
     assert plan_digest(plan_document(replace(plan, native=None))) != plan.digest
@@ -153,7 +156,7 @@ def test_plan_files_with_another_choice_are_refused(changed, text):
     document = plan_document(topocomm.plan(H100, payload_bytes=LONG))
     document["native"] = {**document["native"], **changed}
     with pytest.raises(PlanError, match=text):
-        loads(json.dumps({**document, "digest": plan_digest(document)}))
+        Plan.loads(json.dumps({**document, "digest": plan_digest(document)}))
 
 
 def test_figures_that_are_not_the_models_are_found():

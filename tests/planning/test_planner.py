@@ -8,15 +8,15 @@ import topocomm
 from tests.concatenation import CONCAT
 from tests.hash_seeds import printed
 from tests.machines import hosts, joined, line, switch
+from tests.plans import every_plan
 from topocomm import Device, Link, PlanError, Topology, catalog, check_certificate, plan
 from topocomm.planning import planner
 from topocomm.planning.algorithms.binomial import binomial_reduce
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
-from topocomm.planning.compare import ranked
-from topocomm.planning.paths import NoRouteError
-from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import split_rows
+from topocomm.planning.report.plan_comparison import ranked
+from topocomm.planning.routing.paths import NoRouteError
+from topocomm.planning.schedule.schedule import split_rows
 from topocomm.planning.searched import Searched
 
 

@@ -9,9 +9,9 @@ import pytest
 from tests.machines import hosts, line, switch
 from topocomm import PlanError, check_certificate, plan
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
-from topocomm.planning.cost import cost_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Combine, Transfer, make_schedule
+from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Combine, Transfer, make_schedule
 
 OBJECTIVES = ("rounds", "latency", "throughput", "auto")
 MACHINES = (switch(5, gap_us=0.2), hosts(2, 3), line(3))

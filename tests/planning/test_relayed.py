@@ -8,10 +8,10 @@ from tests.concatenation import CONCAT
 from tests.machines import line, switch
 from topocomm import SUM, Device, Link, Topology, check_certificate, plan
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.proof.verify import verify
 from topocomm.planning.relayed import relayed_builds
 from topocomm.planning.request import Request
-from topocomm.planning.verify import verify
+from topocomm.planning.routing.paths import PathFinder
 
 
 def request(machine, name, ranks, *, operator=SUM, **fields):

@@ -16,7 +16,7 @@ TOOLS = ROOT / "tools/gpu"
 WIDE = """
 import triton
 import triton.language as tl
-from resources import Config
+from configs.resources import Config
 
 @triton.jit
 def wide(x, y, N: tl.constexpr):
@@ -35,7 +35,7 @@ def wide_configs(arch):
 LOADS = """
 import sys
 sys.path.insert(0, {tools!r})
-import resources
+from configs import resources
 from compile_report import configs
 for case in ("128 x 128, group 4, q_len 1, plain", "576 x 512, group 4, q_len 1, v in k, plain"):
     config = next(x for x in configs("decode", "sm_90") if x.what.startswith(f"bf16, {case}"))
@@ -52,9 +52,10 @@ def run(*words, tools=TOOLS, program=None):
 
 @pytest.mark.long
 def test_a_kernel_of_another_file_is_found_and_its_spills_are_a_fault(tmp_path):
-    for name in ("compile_report.py", "resources.py"):
-        shutil.copy(TOOLS / name, tmp_path)
-    (tmp_path / "wide_configs.py").write_text(WIDE)
+    (tmp_path / "configs").mkdir()
+    for name in ("compile_report.py", "configs/resources.py"):
+        shutil.copy(TOOLS / name, tmp_path / name)
+    (tmp_path / "configs/wide_configs.py").write_text(WIDE)
     for arch in ("sm_90", "gfx942"):
         done = run("--arch", arch, "--every", "1", tools=tmp_path)
         assert done.returncode == 1, done.stderr[-2000:]

@@ -3,7 +3,7 @@
 from tests.topology.matrices import facts_of, render_tabs
 from tests.topology.nvidia_nvlink.listings import remote, status
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_smi
 
 
 def topo_m(gpus, code, **columns):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.topology.matrices import Facts, facts_of
-from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_smi
 
 DATA = Path(__file__).parents[1] / "data/topologies"
 

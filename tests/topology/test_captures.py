@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from topocomm.topology import recognise
-from topocomm.topology.readers import topology_json
+from topocomm.topology.readers.plain import topology_json
 
 FOLDER = Path(__file__).parents[1] / "data/captures"
 CAPTURES = sorted(path for path in FOLDER.glob("*/*") if path.is_file())

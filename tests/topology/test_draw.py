@@ -5,13 +5,13 @@ from hypothesis import given, settings
 
 from tests.topology.matrices import facts_of, render_tabs
 from tests.topology.test_topology_json import topologies
-from topocomm.topology.catalog import SYSTEMS, catalog
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
 from topocomm.topology.draw.counts import counts
 from topocomm.topology.draw.names import label, listed, plural, ranges
-from topocomm.topology.draw.text import render, to_ascii
-from topocomm.topology.merge import merge_hosts
+from topocomm.topology.draw.topology_text import render, to_ascii
+from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_smi
 from topocomm.topology.recognise import load
 
 DATA = Path(__file__).parents[1] / "data/topologies"

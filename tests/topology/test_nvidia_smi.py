@@ -10,7 +10,7 @@ from tests.topology.matrices import facts_of, render_blanks, render_tabs
 from tests.topology.nvidia_smi_texts import DATA, assert_says, codes_of, read, two_sockets
 from tests.topology.paths import latency_us
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_smi
 
 STYLES = {
     "tabs": lambda f, c: render_tabs(f, columns=c),

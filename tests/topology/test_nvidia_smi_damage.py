@@ -11,7 +11,7 @@ from tests.topology import damage
 from tests.topology.matrices import facts_of, render_blanks, render_tabs
 from tests.topology.nvidia_smi_texts import assert_says, codes_of, read, two_sockets
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_smi
 
 
 def test_cells_that_ran_together_are_read_apart():

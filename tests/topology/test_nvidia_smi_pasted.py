@@ -7,7 +7,7 @@ from tests.topology.nvidia_nvlink.listings import header, remote, status
 from tests.topology.nvidia_smi_texts import assert_says, codes_of, read, two_sockets
 from topocomm.errors import TopologyError
 from topocomm.topology import recognise
-from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_smi
 
 PREFIXES = {
     "logger": lambda i: f"2025-03-04 10:11:{i:02d},{i:03d} INFO ",

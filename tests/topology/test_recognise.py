@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from topocomm.errors import TopologyError
 from topocomm.topology import recognise
-from topocomm.topology.catalog import catalog
-from topocomm.topology.readers.topology_json import dumps
+from topocomm.topology.catalog.systems import catalog
+from topocomm.topology.readers.plain.topology_json import dumps
 from topocomm.topology.recognise import load, read
 
 DATA = Path(__file__).parents[1] / "data/topologies"

@@ -3,7 +3,7 @@
 import pytest
 
 from topocomm.errors import TopologyError
-from topocomm.topology.readers.safe_xml import MAX_DEPTH, parse
+from topocomm.topology.readers.plain.safe_xml import MAX_DEPTH, parse
 
 
 def test_tree_with_lines():

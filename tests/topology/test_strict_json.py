@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from topocomm.topology.readers.strict_json import loads
+from topocomm.topology.readers.plain.strict_json import loads
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from topocomm.errors import TopologyError
 from topocomm.topology.model import DEVICE_KINDS, FIGURE_SOURCES, Device, Link, Pair, RankPlace, Topology
-from topocomm.topology.readers import topology_json
-from topocomm.topology.readers.topology_json import dumps, from_document, read, to_document
+from topocomm.topology.readers.plain import topology_json
+from topocomm.topology.readers.plain.topology_json import dumps, from_document, read, to_document
 
 printable = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=8)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -4,7 +4,7 @@ import html
 from dataclasses import replace
 
 from topocomm.topology import recognise
-from topocomm.topology.readers.wrapping import unwrapped
+from topocomm.topology.readers.plain.wrapping import unwrapped
 
 
 def _each(mark):

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from decode_local import compare_local
-from decode_memory import compare_memory
-from decode_verify import compare_verify
-from decode_ways import PEER, Step, gloo, has_peer, other_ways, our_ways
+from decoding.decode_local import compare_local
+from decoding.decode_memory import compare_memory
+from decoding.decode_verify import compare_verify
+from decoding.decode_ways import PEER, Step, gloo, has_peer, other_ways, our_ways
+from decoding.peak import growth_bytes
+from decoding.reading import reader
+from decoding.wire import Counter, by_messages, paper_bytes
 from mpi4py import MPI
-from peak import growth_bytes
-from reading import reader
-from wire import Counter, by_messages, paper_bytes
 
 from attention import local_attention
-from attention.communicators import state_of
+from attention.decode.communicators import state_of
 from topocomm import MAX, Communicator
 from topocomm.bench.libraries import MpiLibrary
 from topocomm.bench.timing import Pace, Timed, Times, measure

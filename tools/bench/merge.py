@@ -23,7 +23,7 @@ from topocomm.bench.libraries import MpiLibrary
 from topocomm.bench.method import Call, Method
 from topocomm.bench.ours import Ours
 from topocomm.bench.problem import make_problem
-from topocomm.bench.registered import with_values
+from topocomm.bench.registered_alternatives import with_values
 
 HEADS = 32
 BLOCKS = 100

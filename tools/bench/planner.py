@@ -22,17 +22,14 @@ import os
 import platform
 from collections.abc import Callable, Iterable
 
-import latency
 import numpy as np
-import planning_time
-import random_graphs
-import throughput
-from fresh import each_alone
-from machines import Machine
+from plan_tables import latency, planning_time, random_graphs, throughput
+from plan_tables.fresh import each_alone
+from plan_tables.machines import Machine
 
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.forests.forest import COLLECTIVES as PACKED
-from topocomm.topology.catalog import SYSTEMS
+from topocomm.topology.catalog.systems import SYSTEMS
 
 TIME_HOSTS = (1, 16, 128, 2048)
 LATENCY_HOSTS = (1, 2, 4, 8, 16, 64, 128, 2048)

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from card import Card, the_card
+from harness.targets import UNMEASURED, Goal
+from harness.turns import FEWEST_ROUNDS, Limit, Way, in_turns
+from problems.small_model import BETWEEN, DIM, HEADS, HIDDEN, KV_HEADS, Model, by_ours, by_sdpa
 from results import Results, program
-from small_model import BETWEEN, DIM, HEADS, HIDDEN, KV_HEADS, Model, by_ours, by_sdpa
-from targets import UNMEASURED, Goal
-from turns import FEWEST_ROUNDS, Limit, Way, in_turns
 
 Generate = Callable[[], torch.Tensor]
 THEIRS = "torch SDPA"
@@ -102,7 +102,7 @@ def _by_transformers(results: Results, card: Card, limit: Limit) -> None:
     try:
         import transformers
 
-        from attention.huggingface import enable
+        from attention.huggingface.generation import enable
     except ImportError as error:
         results.note(f"transformers was not measured: {error}.")
         return
@@ -130,7 +130,7 @@ def _by_transformers(results: Results, card: Card, limit: Limit) -> None:
             with enable(model, comm):
                 return plain()
 
-        ways: dict[str, Generate] = {THEIRS: plain, "attention.huggingface": sharded}
+        ways: dict[str, Generate] = {THEIRS: plain, "attention.huggingface.generation": sharded}
         before_s = limit.left_s
         results.check("greedy tokens of transformers in float32", _unequal({name: run() for name, run in ways.items()}))
         needed_s = (before_s - limit.left_s) * RUNS

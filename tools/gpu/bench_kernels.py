@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_problems import Shape, TooLarge, lengths, merges, shapes
 from card import Card, the_card
-from ceilings import copier, multiplier, reader, summer
+from harness.targets import MERGE_US, READ_SHARE, RIVAL_RATIO, UNMEASURED, Goal
+from harness.turns import Limit, Way, in_turns
+from harness.workers import shared_out, usual
+from problems.bench_problems import Shape, TooLarge, lengths, merges, shapes
+from problems.ceilings import copier, multiplier, reader, summer
+from problems.rivals import RIVALS, Attend
 from results import Results, age_s, first_line, program
-from rivals import RIVALS, Attend
-from targets import MERGE_US, READ_SHARE, RIVAL_RATIO, UNMEASURED, Goal
-from turns import Limit, Times, Way, in_turns
-from workers import shared_out, usual
+
+from topocomm.bench.timing import Times
 
 OURS, IN_GRAPH = "ours", "ours, graph"
 READ, SUM, COPY, PRODUCT = "read (Triton)", "read (torch.sum)", "copy", "matrix product"

@@ -21,11 +21,13 @@ from queue import Empty, Queue
 from typing import Any
 
 from card import Card, the_card
-from carried_nccl import libraries_in
+from harness.targets import ALLREDUCES, UNMEASURED, Goal
+from harness.turns import Limit
+from harness.workers import kill
+from nccl_files.carried_nccl import libraries_in
 from results import Results, first_line, program
-from targets import ALLREDUCES, UNMEASURED, Goal
-from turns import Limit, Times
-from workers import kill
+
+from topocomm.bench.timing import Times
 
 ENVIRONMENT = {
     "NCCL_MULTI_RANK_GPU_ENABLE": "1",

@@ -12,10 +12,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from nccl_files.raw_nccl import RawNccl
 
 if TYPE_CHECKING:
-    from raw_nccl import RawNccl
-
     from topocomm import Communicator
 
 Run = Callable[[], object]
@@ -144,9 +143,7 @@ class Card:
 
     def library(self, comm: Communicator) -> RawNccl:
         """NCCL between the ranks of a communicator, to compare with; all of them call it."""
-        from raw_nccl import RawNccl
-
-        return RawNccl(comm, self)
+        return RawNccl(comm, self.place)
 
     def free_bytes(self) -> int:
         """What can be allocated; graphs that nobody holds any more give back theirs first."""

@@ -14,12 +14,12 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from card import the_card
-from check_kinds import Found
 from check_worker import ODDS, one
+from harness.targets import UNMEASURED, Goal
+from harness.turns import Limit
+from harness.workers import Failed, Unfinished, shared_out, usual
+from problems.check_kinds import Found
 from results import Results, program
-from targets import UNMEASURED, Goal
-from turns import Limit
-from workers import Failed, Unfinished, shared_out, usual
 
 KEEP_S = 5.0
 """How often what was found is written."""

@@ -6,13 +6,12 @@ import sys
 import traceback
 from collections.abc import Callable
 
-import check_folds
-import check_kinds
 import numpy as np
 from card import Card
-from check_kinds import Found
+from harness.workers import MOST, work_through
+from problems import check_folds, check_kinds
+from problems.check_kinds import Found
 from results import first_line
-from workers import MOST, work_through
 
 ODDS = {"decode": 5, "prefill": 4, "merging": 2, "states": 1, "local_attention": 2}
 

@@ -2,7 +2,7 @@
 
     python tools/gpu/compile_report.py [--arch sm_90 ...] [--kernel NAME ...] [--every N] [--output FILE.md]
 
-A file NAME_configs.py beside this one, with a function NAME_configs(arch) of `Config`s, adds the kernel NAME. What has
+A file configs/NAME_configs.py, with a function NAME_configs(arch) of `Config`s, adds the kernel NAME. What has
 been compiled before comes from Triton's cache. Ends with status 1 where a kernel spills, or takes more shared memory
 than its GPU has.
 """
@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-from resources import SHARED_BYTES, TARGETS, Config, Resources, compiled
+from configs.resources import SHARED_BYTES, TARGETS, Config, Resources, compiled
 
-NAMES = sorted(path.stem.removesuffix("_configs") for path in Path(__file__).parent.glob("*_configs.py"))
+NAMES = sorted(path.stem.removesuffix("_configs") for path in Path(__file__).parent.glob("configs/*_configs.py"))
 """The kernels that have configurations."""
 PROGRESS_S = 20
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 def configs(name: str, arch: str) -> list[Config]:
     """All configurations of a kernel for an arch."""
-    return list(getattr(import_module(f"{name}_configs"), f"{name}_configs")(arch))
+    return list(getattr(import_module(f"configs.{name}_configs"), f"{name}_configs")(arch))
 
 
 def measured(work: list[tuple[str, str, int]]) -> Iterator[Line]:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from card import the_card
+from harness.turns import Limit
 from results import CALL, Results, first_line, program
-from turns import Limit
 
 PACKAGES = (
     "numpy", "torch", "triton", "numba", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
@@ -78,7 +78,7 @@ def smi() -> dict[str, str]:
 def nccl_words() -> str:
     """NCCL by CuPy and by torch, as each says it."""
     from topocomm import TopocommError
-    from topocomm.execute.transports.nccl_library import load_nccl, version_text
+    from topocomm.execute.transports.device.nccl_library import load_nccl, version_text
 
     said = []
     try:

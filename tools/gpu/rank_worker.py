@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -18,12 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 from card import Card, Run, the_card
-from rank_ways import Way, by_nccl, ours, payload
+from harness.turns import Limit
+from problems.rank_ways import Way, by_nccl, ours, payload
 from results import first_line
-from turns import Limit
 
 from attention import LOGSUMEXP, Partial
 from topocomm import MAX, Communicator, TopocommError, run_local
+from topocomm.bench.timing import Pace, Timed, measure
 
 NEAR = 1e-5
 """How far other ways may be from ours."""
@@ -57,9 +57,8 @@ def rank_job(comm: Communicator, card: Card, limit: Limit) -> None:
                 "raw": why,
             }
             told["wrong"] = _checked(comm, card, x, ways)
-            told["eager"] = in_turns(
-                comm, card, stream, {name: way.run for name, way in ways.items()}, card.sizes.in_graph
-            )
+            eager = {name: way.run for name, way in ways.items()}
+            told["eager"] = _timed(comm, card, stream, eager, card.sizes.in_graph)
             _tell(comm, told)  # what came before a graph that hangs is not lost
             if _any(comm, limit.over):
                 break
@@ -135,26 +134,15 @@ def _in_graphs(
         if way.merges and not all(torch.equal(a, b) for a, b in zip(before, way.result(), strict=True)):
             wrong.append(f"{name}: other bits in a graph")
         graphs[name] = graph
-    us = in_turns(comm, card, stream, graphs, 2)
+    us = _timed(comm, card, stream, graphs, 2)
     return {name: [one / repeats for one in found] for name, found in us.items()}, _all(comm, wrong)
 
 
-def in_turns(
-    comm: Communicator, card: Card, stream: Any, ways: Mapping[str, Run], calls: int
-) -> dict[str, list[float]]:
-    """Microseconds per call of the slowest rank: rounds of blocks, each in another order, from a barrier to the end."""
-    us = np.zeros((len(ways), card.sizes.rounds))
-    runs = list(ways.values())
-    for turn in range(-1, card.sizes.rounds):  # the first warms up
-        for index in np.random.default_rng(turn + 1).permutation(len(runs)):
-            comm.barrier()
-            began_ns = time.perf_counter_ns()
-            for _ in range(calls):
-                runs[index]()
-            _through(stream)
-            us[index, turn] = (time.perf_counter_ns() - began_ns) / calls / 1e3
-    slowest = comm.allreduce(us, MAX)
-    return {name: row.tolist() for name, row in zip(ways, slowest, strict=True)}
+def _timed(comm: Communicator, card: Card, stream: Any, ways: Mapping[str, Run], calls: int) -> dict[str, list[float]]:
+    """Microseconds per call of the slowest rank, by name: of blocks of so many calls, to the end of their work."""
+    timed = [Timed(run, finish=lambda: _through(stream)) for run in ways.values()]
+    times = measure(comm, timed, Pace(card.sizes.rounds, warmup=calls, calls=calls))
+    return {name: [float(us) for us in one.us] for name, one in zip(ways, times, strict=True)}
 
 
 def _through(stream: Any) -> None:

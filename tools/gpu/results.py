@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from targets import HEAD, UNMEASURED, Goal, rows
-from turns import Limit
+from harness.targets import HEAD, UNMEASURED, Goal, rows
+from harness.turns import Limit
 
 MARKDOWN = "results.md"
 CALL = "RUN_CALL"

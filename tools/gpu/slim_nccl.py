@@ -17,8 +17,8 @@ import zipfile
 from collections import Counter
 from pathlib import Path
 
-from carried_nccl import LIBRARY, PACKED, from_wheel
-from fatbin import CUBIN, PTX, blank_debug, chosen, containers, keep_only
+from nccl_files.carried_nccl import LIBRARY, PACKED, from_wheel
+from nccl_files.fatbin import CUBIN, PTX, blank_debug, chosen, containers, keep_only
 
 PART_BYTES = 60 << 20
 KINDS = {PTX: "PTX", CUBIN: "cubin"}

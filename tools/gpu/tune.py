@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from card import Card, Run, the_card
+from harness.targets import UNMEASURED
+from harness.turns import Limit, Way, in_turns
+from harness.workers import Unfinished, shared_out, usual
+from problems.tune_targets import Call, Target, pieces, targets
 from results import Results, program
-from targets import UNMEASURED
-from tune_targets import Call, Target, pieces, targets
 from tune_worker import tried
-from turns import Limit, Way, in_turns
-from workers import Unfinished, shared_out, usual
 
 COMPILING = 0.7
 """Share of the time."""

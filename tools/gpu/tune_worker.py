@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from card import Card
+from harness.workers import work_through
+from problems.tune_targets import Call, Target, pieces
 from results import first_line
-from tune_targets import Call, Target, pieces
-from workers import work_through
 
 _ready: dict[str, tuple[Call, Any]] = {}
 """Of the target at hand its first call and the rules' result: tensors of all calls, in every worker, are more than a

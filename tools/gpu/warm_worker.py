@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from bench_problems import Shape, shapes
 from card import Card
+from harness.workers import work_through
+from problems.bench_problems import Shape, shapes
 from results import first_line
-from workers import work_through
 
 
 def problems(card: Card) -> list[Shape]:

@@ -36,7 +36,7 @@ def outcome(world: MPI.Comm, where: str, way: Way) -> tuple[str, str, float]:
         comm.barrier()  # a rank that had nothing to wait for finds out in the next call
     except Exception as error:  # noqa: BLE001 - what it is, is what is looked at
         took_s = time.monotonic() - began_s
-        comm.fail(error)  # as `with comm:` does
+        comm.session.fail(error)  # as `with comm:` does
         return type(error).__name__, str(error).splitlines()[0], took_s
     return "no error", "", time.monotonic() - began_s
 

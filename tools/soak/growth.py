@@ -97,7 +97,7 @@ def series(world: MPI.Comm, way: str, calls: int, seed: int) -> None:
         before, began_s = resident_bytes(), time.monotonic()
         run(ready, rng, calls)
         took_s, grown = time.monotonic() - began_s, resident_bytes() - before
-        assert not comm.waiting.under_way, f"calls are left: {comm.waiting.under_way}"
+        assert not comm.session.waiting.under_way, f"calls are left: {comm.session.waiting.under_way}"
     left = sum(not request.Test() for request, _ in mpi._under_way)
     assert left == 0, f"rank {world.rank}: {left} requests are left"
     most = max(world.allgather(grown))

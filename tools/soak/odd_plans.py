@@ -22,9 +22,9 @@ from plans import AFFINE, LIMIT_GAP, Value, cut, random_request, replay, tree, v
 
 import topocomm
 from topocomm import Device, Field, Link, Operator, PlanError, Topology
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.transforms import unrolled
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.transforms import unrolled
 from topocomm.topology.model import ENDPOINT_KINDS, DeviceKind
 
 MOST_RANKS = 12

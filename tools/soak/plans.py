@@ -19,12 +19,13 @@ import numpy as np
 import topocomm
 from attention import LOGSUMEXP
 from topocomm import Device, Field, Link, Operator, Plan, Topology
-from topocomm.planning.canonical import canonical_split
-from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
-from topocomm.planning.formats.plan_json import dumps, loads
+from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, collective_of
+from topocomm.planning.formats.plan_json import dumps
 from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import input_pieces
-from topocomm.planning.transforms import unrolled
+from topocomm.planning.request import on_every_endpoint
+from topocomm.planning.schedule.canonical_tree import canonical_split
+from topocomm.planning.schedule.schedule import input_pieces
+from topocomm.planning.schedule.transforms import unrolled
 
 Value = dict[str, Any]
 """One array per field of the operator."""
@@ -173,13 +174,14 @@ def check(seed: int) -> int:
     rows = sum(wanted["parts"]) if "parts" in wanted else int(rng.integers(0, 40))
     values = [value_of(operator, index, rows, seed) for index in range(wanted.get("shards", [ranks])[-1])]
     layout = operator.layout({name: (array.shape, array.dtype) for name, array in values[0].items()})
-    plans = every_plan(machine, operator=operator, layout=layout, **wanted)
+    collective = collective_of(wanted.pop("collective"), ranks, rows, **wanted)
+    plans = every_plan(machine, on_every_endpoint(machine, collective, operator, layout))
     for plan in plans:
         topocomm.check_certificate(machine, plan)
         assert plan.certificate.gap >= LIMIT_GAP, f"{plan.algorithm} beats its bound: {plan.certificate}"
-        assert loads(dumps(plan)).digest == plan.digest, f"{plan.algorithm}: its file is another plan"
+        assert Plan.loads(dumps(plan)).digest == plan.digest, f"{plan.algorithm}: its file is another plan"
         check_replay(plan, operator, values)
-    if wanted["collective"] in ("allreduce", "reduce") and "shards" not in wanted:
+    if collective.name in ("allreduce", "reduce") and not collective.shards:
         run(machine, operator, plans, values)
     return len(plans)
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from topocomm.errors import TopologyError
 from topocomm.topology import recognise
-from topocomm.topology.readers.topology_json import dumps
-from topocomm.topology.readers.wrapping import unwrapped
+from topocomm.topology.readers.plain.topology_json import dumps
+from topocomm.topology.readers.plain.wrapping import unwrapped
 
 TESTS = Path(__file__).parents[2] / "tests"
 CAPTURES = (TESTS / "data/topologies", TESTS / "data/captures")
@@ -99,7 +99,7 @@ def soak(name: str, texts: list[str], inputs: int, seed: int) -> str:
 
 def captures_by_reader() -> dict[str, list[str]]:
     """The captures by the name of the reader that knows them; plain topologies of the catalogue for JSON."""
-    from topocomm.topology.catalog import catalog
+    from topocomm.topology.catalog.systems import catalog
 
     found: dict[str, list[str]] = {}
     paths = [path for folder in CAPTURES for path in sorted(folder.rglob("*")) if path.suffix in ENDINGS]

@@ -47,7 +47,7 @@ def main() -> None:
                 stream.step()
             comm.barrier()
             say("begins")
-            comm.waiting.timeout_s = args.limit_s
+            comm.session.waiting.timeout_s = args.limit_s
             while True:
                 stream.step()
         except BaseException as error:

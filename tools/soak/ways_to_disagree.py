@@ -12,7 +12,9 @@ import numpy as np
 
 from attention import LOGSUMEXP
 from topocomm import AFFINE, MAX, SUM, Communicator, Field, Operator, Plan, PreparedCall
+from topocomm.planning.collectives import collective_of
 from topocomm.planning.planner import every_plan
+from topocomm.planning.request import on_every_endpoint
 
 Way = Callable[[Communicator, bool], Any]
 A, B = np.zeros(4), np.zeros((5, 3))
@@ -44,7 +46,8 @@ def partial(rows: int = 4, dim: int = 3) -> dict[str, Any]:
 def plan_of(comm: Communicator, which: int) -> Plan:
     """One of several plans of the same call."""
     layout = SUM.layout({"value": (A.shape, A.dtype)})
-    plans = every_plan(comm.topology, "allreduce", SUM, layout)
+    collective = collective_of("allreduce", len(comm.topology.endpoints), layout.rows)
+    plans = every_plan(comm.topology, on_every_endpoint(comm.topology, collective, SUM, layout))
     return [plan for plan in plans if plan.ranks == comm.places][which]
 
 
@@ -66,7 +69,7 @@ def with_always(comm: Communicator, odd: bool) -> None:
     ready(comm)
     comm.allreduce(B, SUM)
     if odd:
-        object.__setattr__(comm.settings, "check", "always")
+        object.__setattr__(comm.session.settings, "check", "always")
     comm.allreduce(B, SUM)
 
 
@@ -74,7 +77,7 @@ def all_always(comm: Communicator, odd: bool) -> None:
     """All prove again, and differ."""
     comm.allreduce(A, SUM)
     comm.allreduce(B, SUM)
-    object.__setattr__(comm.settings, "check", "always")
+    object.__setattr__(comm.session.settings, "check", "always")
     comm.allreduce(B if odd else A, SUM)
 
 

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention.cache import ShardedKVCache
-from attention.shards import ShardMap
+from attention.cache.kv_cache import ShardedKVCache
+from attention.cache.shards import ShardMap
 
 MAPS = st.builds(
     ShardMap,

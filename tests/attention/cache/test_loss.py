@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention.loss import ABSENT, COPY, OWN, Loss, deal, describe, ranges_of
-from attention.shards import ShardMap
+from attention.cache.loss import ABSENT, COPY, OWN, Loss, deal, describe, ranges_of
+from attention.cache.shards import ShardMap
 
 LENGTH = 300
 

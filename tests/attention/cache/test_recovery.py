@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-import attention.recovery
+import attention.cache.recovery
 from attention import Spec, reference_attention, tree_decode
-from attention.cache import ShardedKVCache
-from attention.shards import ShardMap
+from attention.cache.kv_cache import ShardedKVCache
+from attention.cache.shards import ShardMap
+from tests.attention.cache.test_kv_cache import tokens
 from tests.attention.losing import leave
-from tests.attention.test_cache import tokens
 from topocomm import SUM, RankFailedError, run_local
 
 LENGTH = 131
@@ -105,7 +105,7 @@ def test_rows_move_in_their_own_dtype(dtype):
 
 
 def test_rows_move_in_pieces(monkeypatch):
-    monkeypatch.setattr(attention.recovery, "PIECE_BYTES", 5 * 216 + 1)
+    monkeypatch.setattr(attention.cache.recovery, "PIECE_BYTES", 5 * 216 + 1)
     check_holds_all([cache for cache, _ in lose(4, {1}, replicas=2, recompute=None)], 2)
 
 
@@ -191,7 +191,7 @@ def test_a_loss_in_the_middle_of_a_recovery(monkeypatch, moment, replicas):
             first.barrier()  # all have come out of shrink()
             if first.rank == 0 and moment != "after the rows":
                 if moment == "in the middle":
-                    attention.recovery.Recovery.agree([cache], first)
+                    attention.cache.recovery.Recovery.agree([cache], first)
                 leave(first)
                 return None
             cache.recover(first, recompute=again)

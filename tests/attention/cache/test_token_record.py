@@ -2,7 +2,7 @@
 
 import torch
 
-from attention.token_record import TokenRecord
+from attention.cache.token_record import TokenRecord
 
 
 def ids(*numbers):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attention import Spec, ring_decode, three_allreduce_decode, tree_decode
-from attention.coverage import fault
+from attention.decode.coverage import fault
 from tests.attention.cases import case_of
 from topocomm import MismatchError, OperatorError, run_local
 
@@ -111,10 +111,10 @@ def test_too_few_positions_are_an_error_where_positions_do_not_matter():
 
 
 def test_it_is_looked_at_once_a_kind(monkeypatch):
-    import attention.agreeing
+    import attention.decode.agreement
 
     calls = []
-    monkeypatch.setattr(attention.agreeing, "fault", lambda *given: calls.append(1) or fault(*given))
+    monkeypatch.setattr(attention.decode.agreement, "fault", lambda *given: calls.append(1) or fault(*given))
     q, k, v = case_of((1, 2, 1, 1, 20, 8, 8))
 
     def on_rank(comm):

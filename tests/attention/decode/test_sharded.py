@@ -6,6 +6,7 @@ import torch
 
 import topocomm
 from attention import LOGSUMEXP, Partial, Spec, reference_attention, ring_decode, three_allreduce_decode, tree_decode
+from attention.decode.communicators import state_of
 from tests.attention.cases import SHAPES, arrays, assert_close, cuts
 from tests.attention.faults import plant_lse_fault
 from topocomm import MismatchError, OperatorError, run_local
@@ -200,23 +201,23 @@ def test_one_reduction_against_three():
     def on_rank(comm):
         counts = []
         for method in METHODS:
-            before = len(vars(comm).get("_attention", {}).get("calls", ()))
+            before = len(state_of(comm).get("calls", ()))
             method(q, k, v, comm)
-            counts.append(len(vars(comm)["_attention"].get("calls", ())) - before)
+            counts.append(len(state_of(comm).get("calls", ())) - before)
         return counts
 
     assert run_local(on_rank, ranks=2) == [[1, 0, 3]] * 2
 
 
 def test_prepared_calls_are_bounded(monkeypatch):
-    monkeypatch.setattr("attention.communicators.PREPARED_LIMIT", 2)
+    monkeypatch.setattr("attention.decode.communicators.PREPARED_LIMIT", 2)
     q, k, v = arrays((1, 1, 1, 6, 5, 8, 8))
 
     def on_rank(comm):
         for q_len in (1, 2, 3, 1, 4, 1):
             got = tree_decode(q[:, :, :q_len], k, v, comm)
             assert_close(got, reference_attention(q[:, :, :q_len], k, v).out, atol=1e-5)
-        return len(vars(comm)["_attention"]["calls"])
+        return len(state_of(comm)["calls"])
 
     assert run_local(on_rank, ranks=2) == [2, 2]
 

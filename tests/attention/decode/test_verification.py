@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-import attention.tree
+import attention.decode.reductions
+import attention.decode.verification
 from attention import ShardMap, Spec, tree_decode
 from tests.attention.cases import SHAPES, by_map, case_of
 from topocomm import MismatchError, run_local
@@ -76,14 +77,14 @@ def corrupt(call, merged, what):
 )
 def test_verification_finds_planted_faults_on_every_rank(monkeypatch, what, part):
     q, k, v = case_of((2, 3, 2, 1, 60, 16, 24), peak=0.3)
-    before = attention.tree._reduced
+    before = attention.decode.reductions.AllReduce.merge
 
-    def wrong(call, watch):
-        merged = before(call, watch)
+    def wrong(self, call, watch):
+        merged = before(self, call, watch)
         corrupt(call, merged, what)
         return merged
 
-    monkeypatch.setattr(attention.tree, "_reduced", wrong)
+    monkeypatch.setattr(attention.decode.reductions.AllReduce, "merge", wrong)
     failed = []
 
     def on_rank(comm):
@@ -172,13 +173,13 @@ def test_ranks_that_call_it_otherwise_are_named_on_every_rank(change, part):
 
 def test_verification_takes_one_call_of_many_and_another_head_each_time(monkeypatch):
     heads = []
-    before = attention.tree.Verification.__init__
+    before = attention.decode.verification.Verification.__init__
 
     def counted(self, call, *more):
         before(self, call, *more)
         heads.append((self.entry, self.head))
 
-    monkeypatch.setattr(attention.tree.Verification, "__init__", counted)
+    monkeypatch.setattr(attention.decode.verification.Verification, "__init__", counted)
     q, k, v = case_of(SHAPES[1])
     run_local(lambda comm: [tree_decode(q, k, v, comm, verify=3) for _ in range(8)], ranks=1)
     assert heads == [(0, 0), (0, 1), (0, 2)]

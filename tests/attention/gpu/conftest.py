@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attention.gpu import prefill
+from attention.gpu.prefill import prefill
 
 
 @pytest.fixture(autouse=True)

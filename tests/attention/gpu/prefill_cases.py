@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
-import attention.gpu.prefill as prefill
+import attention.gpu.prefill.prefill as prefill
 from attention import reference_attention
-from attention.gpu.prefill_table import Tile
+from attention.gpu.prefill.prefill_table import Tile
 
 # Of a weight that is rounded to the dtype of V. The interpreter cuts float32 off to bfloat16, a GPU rounds: half that.
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu.decode import decode_partial
-from attention.gpu.prefill import prefill_partial
+from attention.gpu.decode.decode import decode_partial
+from attention.gpu.prefill.prefill import prefill_partial
 
 CAP = 50.0
 

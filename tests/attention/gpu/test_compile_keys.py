@@ -3,6 +3,8 @@
 A key is made by Triton's own binder, for a GPU that need not be there.
 """
 
+from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,11 +14,17 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import JITFunction, MockTensor, create_function_from_signature
 
-from attention import Spec
-from attention.gpu import decode, prefill
-from attention.gpu.decode import decode_partial
-from attention.gpu.occupancy import Multiprocessor
-from attention.gpu.prefill import prefill_partial
+from attention import Spec, gpu
+from attention.arrays import check_inputs
+from attention.decode.sharded import Options, ShardedCall
+from attention.gpu import loading
+from attention.gpu import placement as where
+from attention.gpu.decode import decode
+from attention.gpu.decode.decode import decode_partial
+from attention.gpu.decode.occupancy import Multiprocessor
+from attention.gpu.prefill import prefill, prefill_inputs
+from attention.gpu.prefill.prefill import prefill_partial
+from attention.visibility import Masking
 from tests.attention.gpu.inputs import made
 
 FULL = Spec(causal=True, window=9, softcap=3.0, alibi_slopes=(0.1, 0.2, 0.3, 0.4))
@@ -126,3 +134,79 @@ def test_prompts_of_all_lengths(launched, given):
             where["kv_mask"] = torch.ones(2, n, dtype=torch.bool)
         prefill_partial(q, k, v, spec=Spec(causal=given != "plain"), **where)
     assert len(launched.prefill) == 6 and len(keys_of(launched.kernels[1], launched.prefill)) == 1
+
+
+def sharded(comm, spec, shape, n, *, moved=False, mask=False, lengths=None, page=0, shared=False):
+    """A call on a rank, with positions where the spec needs them."""
+    heads, q_len, d = shape
+    q, k, v = made(0, 2, heads, 2, q_len, n, d, d)
+    if page:
+        k, v = made(0, 2, heads, 2, q_len, page, d, d)[1:]
+    d_v = d // 2 if shared else d
+    v = k[..., :d_v] if shared else v
+    masking = Masking(kv_mask=torch.ones(3 + n, dtype=torch.bool)[3:] if mask else None)  # not aligned
+    if lengths is not None:
+        masking = masking._replace(kv_lengths=torch.full((5,), n, dtype=lengths)[3:])
+    if page:
+        masking = masking._replace(block_tables=torch.zeros(2, n // page, dtype=torch.int64))
+    if spec.needs_positions:
+        masking = masking._replace(q_positions=torch.arange(n, n + q_len), kv_positions=torch.arange(1 + n)[1:])
+    inputs = check_inputs("a test", q, k, v, spec=spec, masking=masking)
+    return ShardedCall(comm, inputs, slice(0, heads), q, None, Options(spec, masking, False, None))
+
+
+@pytest.fixture
+def thread(launched, monkeypatch):
+    """The communicator of a rank that is a thread; the other rank has pages of 16 keys."""
+    monkeypatch.setattr(where, "_held", lambda x: True)
+    monkeypatch.setattr(loading, "_may_hold_up", lambda comm: True)
+    monkeypatch.setattr(gpu, "fold", lambda outs, lses: None)
+    other = np.array([16]).view(np.uint8)
+    return SimpleNamespace(
+        attributes={}, size=2, rank=0, barrier=lambda: None, allgather_bytes=lambda record: [record, other]
+    )
+
+
+@pytest.mark.parametrize("spec", [Spec(), Spec(causal=True), FULL], ids=["plain", "causal", "full"])
+@pytest.mark.parametrize("q_len", [1, 20])
+@pytest.mark.parametrize("d", [64, 72])
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("first", [{"n": 0}, {"n": 40, "mask": True}])
+def test_the_first_call_of_a_kind_loads_all_forms(launched, thread, monkeypatch, spec, q_len, d, moved, shared, first):
+    """Whatever a later call has of keys, masks, lengths and pages meets no new compile key on a thread."""
+    if moved:  # positions are on the GPU then, and not looked at
+        monkeypatch.setattr(prefill_inputs, "_run_start", lambda positions: None)
+    shape = (4, q_len, d)
+    call = sharded(thread, spec, shape, shared=shared, **first)
+    loading.load_once("tree_decode", call, moved=moved)
+    loaded = [keys_of(*of) for of in zip(launched.kernels, (launched.decode, launched.prefill), strict=True)]
+    assert any(loaded)
+    launched.decode.clear()
+    launched.prefill.clear()
+    pages = (0,) if moved or q_len > 16 else (0, 16)
+    for n, mask, lengths, page in product((0, 1, 16, 48, 1040), (False, True), (None, torch.int32, torch.int64), pages):
+        if page and (lengths is None or n % page):
+            continue
+        inputs = sharded(thread, spec, shape, n, mask=mask, lengths=lengths, page=page, shared=shared).inputs
+        if moved:
+            v = inputs.v.new_zeros(inputs.v.shape)
+            seen = inputs.visibility
+            inputs = replace(inputs, v=v, visibility=None if seen is None else seen.with_keys(seen.keys))
+        for result in (inputs.empty_partial(), lse_not_aligned(inputs)):
+            gpu.attend(inputs, result)
+    assert launched.decode or launched.prefill
+    for kernel, launches, known in zip(launched.kernels, (launched.decode, launched.prefill), loaded, strict=True):
+        assert keys_of(kernel, launches) <= known
+
+
+def lse_not_aligned(inputs):
+    """Results as those of a ring: one behind the other, of 8 bytes each."""
+    partial = inputs.empty_partial()
+    return partial._replace(lse=torch.empty(partial.lse.numel() + 1)[1:].view(partial.lse.shape))
+
+
+def test_processes_load_what_the_call_launches(launched, thread, monkeypatch):
+    monkeypatch.setattr(loading, "_may_hold_up", lambda comm: False)
+    loading.load_once("tree_decode", sharded(thread, Spec(), (4, 1, 64), 40))
+    assert len(keys_of(launched.kernels[0], launched.decode)) == 2  # one program a tile, and several

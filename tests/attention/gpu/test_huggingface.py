@@ -5,9 +5,10 @@ from tests.attention.gpu.playing import playing, run_in  # isort: skip
 import pytest
 import torch
 
-from attention import ShardMap, hf_attention
-from attention.huggingface import enable, shard_generation
-from tests.attention.test_huggingface import build
+from attention import ShardMap
+from attention.huggingface import hf_attention
+from attention.huggingface.generation import enable, shard_generation
+from tests.attention.huggingface.test_generation import build
 
 OPTIONS = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
 
@@ -71,13 +72,13 @@ def test_windows_are_dropped_there():
 def test_sinks_are_read_from_a_gpu_once(monkeypatch):
     """Each reading waits for the GPU, in every layer at every step."""
     layer, sinks, read = torch.nn.Identity(), torch.tensor([0.5, 2.0]), []
-    assert hf_attention._sinks_of(layer, sinks) is sinks  # in host memory they are at hand
+    assert hf_attention._sinks_of(layer, sinks) == (0.5, 2.0)
     monkeypatch.setattr(hf_attention, "on_gpu", lambda x: x is not None)
     tolist = torch.Tensor.tolist
     monkeypatch.setattr(torch.Tensor, "tolist", lambda x: read.append(1) or tolist(x))
-    assert [hf_attention._sinks_of(layer, sinks) for _ in range(3)] == [[0.5, 2.0]] * 3 and len(read) == 1
+    assert [hf_attention._sinks_of(layer, sinks) for _ in range(3)] == [(0.5, 2.0)] * 3 and len(read) == 1
     with torch.no_grad():
         sinks.add_(1)
-    assert hf_attention._sinks_of(layer, sinks) == [1.5, 3.0]
-    assert hf_attention._sinks_of(layer, sinks + 1) == [2.5, 4.0]
+    assert hf_attention._sinks_of(layer, sinks) == (1.5, 3.0)
+    assert hf_attention._sinks_of(layer, sinks + 1) == (2.5, 4.0)
     assert hf_attention._sinks_of(layer, None) is None

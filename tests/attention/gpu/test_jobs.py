@@ -4,7 +4,7 @@ from tests.attention.gpu.playing import run_on_gpus  # isort: skip
 
 from argparse import Namespace
 
-from attention.jobs.decode import DecodeJob
+from attention.jobs.decode_job import DecodeJob
 from attention.jobs.synthetic import exact
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from attention import Partial
-from attention.gpu import decode, prefill
-from attention.kernels import gpu_states
+from attention.gpu.decode import decode
+from attention.gpu.merge import gpu_states
+from attention.gpu.prefill import prefill
 from tests.attention.gpu.inputs import made
 
 OUTS = [Partial(torch.rand(3, 8), torch.rand(3)) for _ in range(2)]

@@ -3,7 +3,7 @@
 import torch
 
 from attention import Spec
-from attention.gpu.seen import visibility_there
+from attention.gpu.masks import visibility_there
 from attention.visibility import Masking
 
 CPU = torch.device("cpu")

@@ -12,12 +12,16 @@ import pytest
 import torch
 
 from attention import ShardedKVCache, ShardMap, Spec, ring_decode, three_allreduce_decode, tree_decode
-from attention.gpu import decode, prefill, where
-from attention.kernels import gpu_states
+from attention.gpu.decode import decode
+from attention.gpu.prefill import prefill
+from attention.gpu import placement as where
+from attention.gpu.merge import gpu_states
 from tests.execute.fake_device import FakeDevice, devices_of
 from tests.execute.transports.recording_nccl import World
 from topocomm import run_local
-from topocomm.execute import device, device_call, device_folds
+from topocomm.execute.device import device_library as device
+from topocomm.execute.device import device_call
+from topocomm.execute.device import device_folds
 
 META = torch.device("meta")
 FULL = Spec(causal=True, window=9, softcap=3.0, alibi_slopes=[0.5] * 4, sinks=[0.0] * 4)
@@ -89,7 +93,7 @@ def test_no_way_reads_a_value(way, given):
             return found.out.shape
 
         assert run_local(body, ranks=1) == [(2, 4, 1, 24)]
-        assert world.launched.count("attention.gpu.decode") == (6 if way == "canonical" else 2)
+        assert world.launched.count("attention.gpu.decode.decode") == (6 if way == "canonical" else 2)
 
 
 @pytest.mark.parametrize("given", ["plain", "mask", "positions", "sinks"])
@@ -105,7 +109,7 @@ def test_many_queries(way, given):
             return [method(*tensors(q_len=20), comm, **told).shape for _ in range(2)]
 
         assert run_local(body, ranks=1) == [[(2, 4, 20, 24)] * 2]
-        assert world.launched.count("attention.gpu.prefill") == 2
+        assert world.launched.count("attention.gpu.prefill.prefill") == 2
 
 
 def test_pages():
@@ -118,7 +122,7 @@ def test_pages():
             return [tree_decode(q, k, v, comm, **pages).shape for _ in range(2)]
 
         assert run_local(body, ranks=1) == [[(2, 4, 1, 24)] * 2]
-        assert world.launched == ["attention.gpu.decode"] * 2
+        assert world.launched == ["attention.gpu.decode.decode"] * 2
 
 
 def test_gradients():

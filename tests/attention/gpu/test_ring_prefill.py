@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attention.ring_layout import LAYOUTS
+from attention.ring.ring_layout import LAYOUTS
 from tests.attention.gradients import spec_of
 from tests.attention.ring_cases import case, check, dealt, exact_of, held, run
 

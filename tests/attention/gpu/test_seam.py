@@ -9,8 +9,8 @@ import torch
 
 from attention import Partial, Spec, gpu
 from attention.arrays import check_inputs
-from attention.gpu import prefill
-from attention.ring_layout import Parts
+from attention.gpu.prefill import prefill
+from attention.ring.ring_layout import Parts
 from attention.visibility import Masking
 from tests.attention.gpu.prefill_cases import assert_partial, expected, tensors, use_tile
 from topocomm import MissingExtraError, OperatorError
@@ -78,9 +78,9 @@ def test_local_partial_writes_into_out_and_names_the_function():
 
 
 def test_without_triton(monkeypatch):
-    for name in [x for x in sys.modules if x.startswith("attention.gpu.prefill")]:
+    for name in [x for x in sys.modules if x.startswith("attention.gpu.prefill.prefill")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(gpu, "prefill")
+    monkeypatch.delattr(sys.modules["attention.gpu.prefill"], "prefill")
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(MissingExtraError, match="triton"):
         gpu.local_partial("local_attention", tensors(1, 1, 1, 20, 4, 16), CAUSAL, Masking())

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from attention.gpu import decode_table, prefill_table
+from attention.gpu.decode import decode_table
+from attention.gpu.prefill import prefill_table
 from attention.gpu.tuned import Tuned
 from topocomm import TopocommError
 

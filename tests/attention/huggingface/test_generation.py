@@ -10,12 +10,14 @@ import pytest
 import torch
 import transformers
 
-import attention.hf_attention as hf
-from attention.huggingface import ShardedCache, shard_generation
-from attention.shards import ShardMap
+import attention.huggingface.hf_attention as hf
+from attention import PreparedDecode
+from attention.cache.shards import ShardMap
+from attention.decode import prepared
+from attention.huggingface.generation import ShardedCache, shard_generation
 from tests.attention.faults import plant_lse_fault
 from tests.mpi import mpirun
-from topocomm import run_local
+from topocomm import Communicator, run_local
 
 SIZES = {
     "hidden_size": 64,
@@ -113,7 +115,7 @@ def test_seeded_sampling(llama, prompt, ranks):
 @pytest.mark.long
 def test_ranks_of_mpirun_take_the_choices_of_rank_0():
     """Each rank seeds its generator otherwise; all emit what rank 0 would draw alone."""
-    done = mpirun(3, [Path(__file__).with_name("sampling_job.py")])
+    done = mpirun(3, [Path(__file__).parents[1] / "sampling_job.py"])
     assert (done.returncode, done.stdout) == (0, "same tokens on all ranks and alone\n"), done.stderr
 
 
@@ -295,3 +297,47 @@ def test_unknown_method_and_too_many_ranks(llama):
         sharded(llama, {}, ranks=1, method="star")
     with pytest.raises(ValueError, match=r"map is for 3 ranks, the communicator has 1"):
         run_local(lambda comm: ShardedCache(llama, comm, ShardMap(3)), ranks=1)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
+def test_steps_of_a_generation_are_prepared_once(monkeypatch, prompt, name):
+    changes = {"head_dim": 16, "sliding_window": 24} if name == "Gemma2" else {}
+    model = build(name, num_hidden_layers=4, **changes)
+    made, plans, told, quick = [], [], [], []
+    patches = ((PreparedDecode, "__init__", made), (Communicator, "prepare", plans), (prepared, "agree_once", told))
+    for owner, method, calls in patches:
+        monkeypatch.setattr(owner, method, counting(getattr(owner, method), calls))
+    step = PreparedDecode._quick
+
+    def counted(self, *given):
+        merged = step(self, *given)
+        quick.append(merged is not None)
+        return merged
+
+    monkeypatch.setattr(PreparedDecode, "_quick", counted)
+
+    def on_rank(comm):
+        counts = []
+        with shard_generation(model, comm) as cache:
+            for tokens in (1, NEW):
+                comm.barrier()
+                counts.append((len(made), len(told), len(plans)))
+                comm.barrier()
+                generate(model, prompt, past_key_values=cache, max_new_tokens=tokens)
+                cache.reset()
+            comm.barrier()
+            return *counts, (len(made), len(told), len(plans))
+
+    shapes = 2 if name == "Gemma2" else 1
+    for _, before, after in run_local(on_rank, ranks=2):
+        assert before == (2 * shapes, 2 * shapes, 2)  # of the prompt
+        assert after == (4 * shapes, 4 * shapes, 4)  # and of one token at a time
+    assert len(quick) == quick.count(True) == 2 * 4 * (NEW - 1)
+
+
+def counting(call, calls):
+    def counted(*given, **more):
+        calls.append(given)
+        return call(*given, **more)
+
+    return counted

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from attention.huggingface import METHODS, shard_generation
-from attention.jobs.generate import compare, spread
-from attention.jobs.launch import run
+from attention.huggingface.generation import METHODS, shard_generation
+from attention.jobs.generate_job import compare, spread
+from attention.jobs.job_launch import run
 from attention.jobs.models import find_model, load_model
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from attention.__main__ import main
+from attention.cache.shards import ShardMap
 from attention.jobs.synthetic import Sizes, block, exact, queries, shard
 from attention.reference import reference_attention
-from attention.shards import ShardMap
 from tests.attention.faults import plant_lse_fault
 from tests.mpi import mpirun
 

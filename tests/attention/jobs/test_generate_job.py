@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attention.__main__ import main
-from attention.jobs.generate import compare
+from attention.jobs.generate_job import compare
 from tests.attention.faults import plant_lse_fault
 from tests.mpi import mpirun
 

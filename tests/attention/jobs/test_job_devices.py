@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attention.__main__ import main
-from attention.jobs import devices
+from attention.jobs import job_devices as devices
 
 
 @pytest.mark.parametrize("command", [["decode"], ["generate", "--model=smollm2", "--prompt=Hello"]])
@@ -34,3 +34,23 @@ def test_ranks_take_the_gpu_of_the_topology_or_the_visible_ones_in_turn(monkeypa
     monkeypatch.setattr(devices, "launched_as", lambda: (1, 2))
     assert of(1, None, shared=True).index == 1
     assert chosen == [0, 1, 0, 1, 0, 0, 1] and len(streams) == 6
+
+
+@pytest.mark.parametrize(
+    ("command", "prepared"),
+    [(["--device=cuda", "--ranks=2"], True), (["--device=cuda"], False), (["--device=cpu", "--ranks=2"], False)],
+)
+def test_cuda_is_prepared_for_ranks_on_threads_before_it_starts(monkeypatch, command, prepared):
+    seen = []
+    monkeypatch.setattr(devices, "prepare_for_threads", lambda: seen.append("prepared"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen.append("CUDA") or False)
+    main(["decode", *command, "--context=64", "--steps=1", "--heads=3", "--kv-heads=2"])
+    on_gpu = "--device=cuda" in command
+    assert seen == ["prepared"] * prepared + ["CUDA"] * on_gpu
+
+
+def test_processes_need_no_preparation(monkeypatch):
+    monkeypatch.setattr(devices, "prepare_for_threads", lambda: pytest.fail("ranks are processes"))
+    monkeypatch.setattr(devices, "launched_as", lambda: (1, 2))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    devices.check_device("cuda", 2)

@@ -7,7 +7,7 @@ import pytest
 
 from attention.jobs import models
 from attention.jobs.convert import main
-from attention.jobs.errors import InputError, SetupError
+from attention.jobs.job_errors import InputError, SetupError
 
 
 @pytest.fixture

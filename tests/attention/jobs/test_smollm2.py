@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attention.jobs.generate import encode
+from attention.jobs.generate_job import encode
 from attention.jobs.models import find_model, load_model, load_tokenizer
 from tests.mpi import mpirun
 

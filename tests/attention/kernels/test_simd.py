@@ -8,8 +8,8 @@ pytest.importorskip("numba")
 
 from numba import njit
 
-from attention.kernels.lanes import LANES
 from attention.kernels.simd import exp, finite, greater, greatest, load, store, tanh
+from attention.kernels.simd_lanes import LANES
 
 
 @njit

@@ -16,6 +16,8 @@ from attention.local.choice import (
     FEATURES,
     FLASH_3,
     FLASHINFER,
+    FLASHINFER_BATCH,
+    FLASHINFER_LATENTS,
     PREFILL,
     ROWS,
     TABLE,
@@ -25,7 +27,7 @@ from attention.local.choice import (
     choose,
     refusal,
 )
-from attention.local.rows import covers
+from attention.local.compiled_attention import covers
 from attention.visibility import Masking
 
 LIBRARIES = ("flash_attn_interface", "cuDNN", "flashinfer", "triton", "numba", "torch")
@@ -96,8 +98,12 @@ def takes(name, call, machine):
     asked, sixteen = call.features, call.dtypes[0] in ("float16", "bfloat16")
     one_dtype, newest = call.dtypes[0] == call.dtypes[1], machine.capability or (0, 0)
     nothing = 0 in (call.batch, call.heads, call.q_len, call.n)
-    if name in (FLASH_3, CUDNN, FLASHINFER):
-        if not (sixteen and one_dtype) or call.exact or nothing or asked - {"apart"}:
+    if name in (FLASH_3, CUDNN, FLASHINFER, FLASHINFER_BATCH, FLASHINFER_LATENTS):
+        if not (sixteen and one_dtype) or call.exact or nothing:
+            return False
+        if name in (FLASHINFER_BATCH, FLASHINFER_LATENTS):
+            return planned_takes(name, call, machine)
+        if asked - {"apart", "interleaved"}:
             return False
         if name == FLASH_3:
             equal = call.d == call.d_v and call.d <= 256 and call.d % 8 == 0
@@ -124,13 +130,26 @@ def takes(name, call, machine):
     if name == TORCH_CPU:
         rounded = sixteen and call.exact
         fits = one_dtype and call.d == call.d_v and not nothing and "torch" not in machine.missing
-        return fits and not rounded and not asked - {"apart", "unaligned"}
+        return fits and not rounded and not asked - {"apart", "interleaved", "unaligned"}
     return "merge" not in asked
+
+
+def planned_takes(name, call, machine):
+    """The same of FlashInfer's wrappers, for a call in 16 bits with a key at least."""
+    asked, newest = call.features, machine.capability or (0, 0)
+    if call.q_len > 1 or "flashinfer" in machine.missing or newest < (8, 0):
+        return False
+    if name == FLASHINFER_BATCH:
+        square = call.d == call.d_v and call.d in (64, 128, 256)
+        return square and newest <= (12, 1) and not asked - {"kv_lengths"}
+    latents = call.latents and (call.d, call.d_v) == (576, 512)
+    return latents and newest <= (9, 0) and not asked - {"kv_lengths", "apart", "interleaved"}
 
 
 def right(call, machine):
     """The kernel that should be chosen: the first of the device's that takes the call, or its last."""
-    order = (FLASH_3, CUDNN, FLASHINFER, DECODE, PREFILL) if machine.device == "cuda" else (ROWS, TORCH_CPU, BLOCKS)
+    cuda = FLASH_3, CUDNN, FLASHINFER, FLASHINFER_BATCH, FLASHINFER_LATENTS, DECODE, PREFILL
+    order = cuda if machine.device == "cuda" else (ROWS, TORCH_CPU, BLOCKS)
     return next((name for name in order if takes(name, call, machine)), order[-1])
 
 
@@ -174,6 +193,8 @@ def test_why_others_were_passed():
         (FLASH_3, "is for compute capability 9.0, this is 8.0"),
         (CUDNN, "is for 17 queries and more"),
         (FLASHINFER, "flashinfer is not installed"),
+        (FLASHINFER_BATCH, "flashinfer is not installed"),
+        (FLASHINFER_LATENTS, "flashinfer is not installed"),
     )
     assert choose(call, Machine("cuda", "MI300X", None)).passed[0][1].endswith("this is none of NVIDIA's")
 
@@ -232,6 +253,11 @@ def test_what_a_call_asks():
     spec = Spec(causal=True, window=3, softcap=2.0, alibi_slopes=[1.0] * 6)
     call = call_of((q, k, v), spec, Masking(kv_mask=[True] * 40, kv_lengths=[1, 2]), exact=True)
     assert call.features == {"window", "softcap", "alibi_slopes", "kv_mask", "kv_lengths"} and call.exact
+    for odd in ([0, 1], [1, 41], [1, 2, 3], [1.0, 2.0]):
+        found = call_of((q, k, v), Spec(), Masking(kv_lengths=odd), exact=True)
+        assert found.features == {"kv_lengths", "device_lengths"}
+    mixed = k.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)
+    assert call_of((q, mixed, mixed), Spec(), Masking(), exact=False).features == {"interleaved"}
     assert (call.batch, call.heads, call.kv_heads, call.q_len, call.n, call.d, call.d_v) == (2, 6, 3, 3, 40, 64, 64)
     pages = call_of((q, k, v), Spec(), Masking(block_tables=torch.zeros(2, 5, dtype=torch.int64)), exact=False)
     assert pages.n == 200 and pages.features == {"block_tables"}
@@ -247,7 +273,7 @@ def test_what_a_call_asks():
 
 
 def test_well_formed(monkeypatch):
-    monkeypatch.setattr("attention.gpu.where._held", lambda x: True)
+    monkeypatch.setattr("attention.gpu.placement._held", lambda x: True)
     q, k, v = arrays()
     assert well_formed(q, k, v)
     for wrong in (

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-import attention.local.cpu
+import attention.local.dispatch
 from attention import Partial, Spec, local_attention, reference_attention
 from attention.arrays import check_inputs
-from attention.local import blocks, rows
+from attention.local import blocks
+from attention.local import compiled_attention as rows
 from attention.local.choice import BLOCKS
 from attention.visibility import Masking
 from tests.attention.cases import SHAPES, arrays, assert_close
@@ -18,8 +19,8 @@ CAUSAL = Spec(causal=True)
 
 
 def only_blocks(monkeypatch):
-    monkeypatch.setattr(attention.local.cpu, "covers", lambda inputs: False)
-    monkeypatch.setattr(attention.local.cpu, "_chosen", lambda call, device: BLOCKS)
+    monkeypatch.setattr(attention.local.dispatch, "covers", lambda inputs: False)
+    monkeypatch.setattr(attention.local.dispatch, "_chosen", lambda call, device: BLOCKS)
 
 
 @pytest.fixture(params=["kernel", "blocks", "tiny blocks"])
@@ -219,7 +220,7 @@ def test_threads_do_not_change_bits(monkeypatch):
 def test_the_caller_is_called_between_pieces(path):
     calls = []
     inputs = check_inputs("test", *arrays(SHAPES[1]), spec=Spec(), masking=Masking())
-    attention.local.cpu.attend(inputs, inputs.empty_partial(), between=lambda: calls.append(1))
+    attention.local.dispatch.attend(inputs, inputs.empty_partial(), between=lambda: calls.append(1))
     assert len(calls) > 1
 
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 
 from attention import Spec, local_attention, reference_attention
 from attention.arrays import check_inputs
-from attention.local import rows
+from attention.local import compiled_attention as rows
 from attention.visibility import Masking
 from tests.attention.cases import assert_close, covered, pairwise
-from tests.attention.local.test_cpu import only_blocks
+from tests.attention.local.test_dispatch import only_blocks
 from topocomm import OperatorError
 
 FACTORS = {

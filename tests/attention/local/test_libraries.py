@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attention import Partial, Spec, local_attention, reference_attention, tree_decode
-from attention.local import machine
+from attention.local import local_machine as machine
 from attention.local.choice import CUDNN, FLASH_3, FLASHINFER, TORCH_CPU
 from tests.attention.cases import arrays, assert_close
 from tests.attention.local.doubles import A100, H100, Cudnn, Flash3, FlashInfer, OursError, libraries
@@ -247,8 +247,8 @@ def test_a_wrong_base_or_alignment_is_found(name):
 )
 def test_torch_on_the_cpu(shape, spec, dtype, monkeypatch):
     chosen = []
-    real = sys.modules["attention.local.cpu"]._library
-    monkeypatch.setattr("attention.local.cpu._library", lambda name: chosen.append(name) or real(name))
+    real = sys.modules["attention.local.dispatch"]._library
+    monkeypatch.setattr("attention.local.dispatch._library", lambda name: chosen.append(name) or real(name))
     q, k, v = tensors(shape, dtype, peak=1.0)
     got = local_attention(q, k, v, spec=spec)
     assert chosen == [TORCH_CPU]
@@ -315,8 +315,8 @@ def test_what_cudnn_returns():
 def test_shards_are_attended_by_others_where_the_wire_rounds_anyhow(monkeypatch, wire, verify, chosen):
     """On the CPU by torch's kernel, the only one here that rounds; a rank's partial is then one in 16 bits."""
     used = []
-    real = sys.modules["attention.local.cpu"]._library
-    monkeypatch.setattr("attention.local.cpu._library", lambda name: used.append(name) or real(name))
+    real = sys.modules["attention.local.dispatch"]._library
+    monkeypatch.setattr("attention.local.dispatch._library", lambda name: used.append(name) or real(name))
     q, k, v = tensors((1, 2, 2, 20, 40, 16, 16), torch.bfloat16)
 
     def decode(comm):
@@ -351,7 +351,7 @@ def test_the_library_itself(name):
     """On a card that has it: shapes that the table gives to it, through `local_attention`."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
-    from attention.local.cpu import _chosen, call_of
+    from attention.local.dispatch import _chosen, call_of
     from attention.visibility import Masking
 
     for shape in SHAPES[name]:

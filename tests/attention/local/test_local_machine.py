@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from attention.local import machine
+from attention.local import local_machine as machine
 from attention.local.choice import CUDNN, FLASH_3, PREFILL, Call, choose
-from tests.attention.local.doubles import Flash3, FlashInfer
+from tests.attention.local.doubles import Flash3, FlashInfer, FlashInferDecode, FlashInferLatents
 
 PROMPT = Call("cuda", ("bfloat16",) * 2, 1, 32, 8, 512, 512, 128, 128, "square")
 GPU = torch.device("cuda", 0)
@@ -25,7 +25,9 @@ def card(monkeypatch):
         monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: cudnn)
         monkeypatch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: enabled)
         monkeypatch.setattr(machine, "find_spec", lambda module: True if module in modules else None)
-        for module, library in {"flash_attn_interface": Flash3(), "flashinfer": FlashInfer(), **libraries}.items():
+        doubles = {"flash_attn_interface": Flash3(), "flashinfer": FlashInfer()}
+        doubles |= {"flashinfer.decode": FlashInferDecode(), "flashinfer.mla": FlashInferLatents()}
+        for module, library in (doubles | libraries).items():
             monkeypatch.setitem(sys.modules, module, library)
         for variable in ("CUDA_HOME", "CUDA_PATH"):
             monkeypatch.delenv(variable, raising=False)
@@ -78,9 +80,14 @@ def older(q, k, v, softmax_scale=None, causal=False, qv=None, num_splits=1):
             "flash_attn_interface is another release: its flash_attn_func has no return_attn_probs",
         ),
         ({"flashinfer": SimpleNamespace()}, "flashinfer", "flashinfer is installed but cannot be loaded"),
+        (
+            {"flashinfer.mla": SimpleNamespace()},
+            "flashinfer.mla",
+            "flashinfer.mla is installed but cannot be loaded",
+        ),
         ({"nvcc": None}, "flashinfer", "flashinfer has neither compiled kernels (flashinfer-jit-cache) nor an nvcc"),
     ],
-    ids=["halted", "another release", "empty", "not compiled"],
+    ids=["halted", "another release", "empty", "no latents", "not compiled"],
 )
 def test_a_library_that_cannot_be_called(card, monkeypatch, options, library, why):
     """It is passed over with its reason: the first call would fail."""

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from attention.conventions import CONVENTIONS, Convention
-from attention.merging import merge_states
-from attention.normalise import as_partial
+from attention.local.conventions import CONVENTIONS, Convention
+from attention.local.normalise import as_partial
+from attention.merge.merge_states import merge_states
 from attention.reference import reference_attention
 from tests.attention.cases import arrays, assert_close
 from topocomm import OperatorError
@@ -243,7 +243,7 @@ def test_it_compiles_whole():
 
 
 def test_the_page_states_every_convention():
-    page = (Path(__file__).parents[2] / "docs/concepts/partials.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/concepts/partials.md").read_text()
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\| `.*$", page, re.MULTILINE)]
     assert rows == [table_row(name, convention) for name, convention in CONVENTIONS.items()]
 

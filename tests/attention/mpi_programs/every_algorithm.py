@@ -9,12 +9,12 @@ from mpi4py import MPI
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-import topocomm.execute.make_lanes
+import topocomm.execute.host.engine_choice
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import switch, ways
-from topocomm.execute.compiled_lane import CompiledLane
-from topocomm.planning.planner import every_plan
+from tests.plans import every_plan
+from topocomm.execute.host.compiled_engine import CompiledLane
 
 torch.set_num_threads(1)
 world = MPI.COMM_WORLD

@@ -10,8 +10,8 @@ from mpi4py import MPI
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from attention import Spec
-from attention.ring_layout import sequence_slices
-from attention.ring_prefill import ring_attention
+from attention.ring.ring_layout import sequence_slices
+from attention.ring.ring_prefill import ring_attention
 from tests.attention.gradients import gradients64, spec_of
 
 torch.set_num_threads(1)

@@ -5,7 +5,7 @@ import torch
 from mpi4py import MPI
 
 from attention import Spec, reference_attention, ring_decode, three_allreduce_decode, tree_decode
-from attention.communicators import as_communicator
+from attention.decode.communicators import as_communicator
 
 torch.set_num_threads(1)
 world = MPI.COMM_WORLD

@@ -7,7 +7,7 @@ import torch
 from mpi4py import MPI
 
 from attention import ShardMap, Spec, reference_attention, tree_decode
-from attention.sharded import head_range
+from attention.decode.sharded import head_range
 
 torch.set_num_threads(1)
 world = MPI.COMM_WORLD

@@ -5,8 +5,8 @@ import torch
 
 from attention import Spec
 from attention.arrays import check_inputs
-from attention.backward import backward_block
 from attention.local import blocks
+from attention.ring.backward import backward_block
 from attention.visibility import Masking
 from tests.attention.cases import SHAPES, arrays
 from tests.attention.gradients import SPECS, gradients64, spec_of

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.ring_layout import LAYOUTS, sequence_slices
-from attention.ring_prefill import ring_attention
+from attention.ring.ring_layout import LAYOUTS, sequence_slices
+from attention.ring.ring_prefill import ring_attention
 from tests.attention.ring_cases import case, held
 from topocomm import MismatchError, OperatorError, run_local
 

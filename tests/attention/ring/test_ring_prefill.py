@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-import attention.ring_trips
+import attention.ring.ring_trips
 from attention import Spec, local_attention
-from attention.ring_layout import LAYOUTS
-from attention.ring_prefill import ring_attention
+from attention.ring.ring_layout import LAYOUTS
+from attention.ring.ring_prefill import ring_attention
 from tests.attention.gradients import SPECS, attention64, spec_of
 from tests.attention.ring_cases import case, check, dealt, exact_of, held, run
 from topocomm import run_local
@@ -175,9 +175,9 @@ def test_several_calls_before_their_backward():
 
 
 def counted(monkeypatch, name):
-    """Query-key pairs that each rank's calls of attention.ring_trips' function take, and how many can overlap."""
+    """Query-key pairs that each rank's calls of attention.ring.ring_trips' function take, and how many can overlap."""
     pairs, overlapped = Counter(), Counter()
-    original = getattr(attention.ring_trips, name)
+    original = getattr(attention.ring.ring_trips, name)
 
     def counting(inputs, *args, between=None):
         rank = threading.current_thread().name
@@ -185,7 +185,7 @@ def counted(monkeypatch, name):
         overlapped[rank] += between is not None
         return original(inputs, *args, between=between)
 
-    monkeypatch.setattr(attention.ring_trips, name, counting)
+    monkeypatch.setattr(attention.ring.ring_trips, name, counting)
     return pairs, overlapped
 
 

@@ -4,9 +4,10 @@ import pytest
 
 from tests.doctor.findings import found
 from topocomm import catalog
-from topocomm.doctor import cuda, examine
-from topocomm.doctor.cuda import check_cuda
-from topocomm.execute.cuda_environment import FOR_THREADS, prepare_for_threads
+from topocomm.doctor import examine
+from topocomm.doctor.checks import cuda_checks as cuda
+from topocomm.doctor.checks.cuda_checks import check_cuda
+from topocomm.execute.setup.cuda_environment import FOR_THREADS, prepare_for_threads
 
 
 @pytest.fixture

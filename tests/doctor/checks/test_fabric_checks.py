@@ -4,7 +4,7 @@ import pytest
 
 from tests.doctor.machines import changed_links, found, with_facts, without_devices
 from topocomm import catalog
-from topocomm.doctor.fabric import check_channels, check_fabric
+from topocomm.doctor.checks.fabric_checks import check_channels, check_fabric
 from topocomm.topology.model import Device, Topology
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.doctor.machines import found, with_facts, without_devices
 from topocomm import catalog
-from topocomm.doctor.gpus import check_hidden_gpus, check_p2p, check_pci_gpus
+from topocomm.doctor.checks.gpu_checks import check_hidden_gpus, check_p2p, check_pci_gpus
 from topocomm.topology.model import Device, Topology
 
 

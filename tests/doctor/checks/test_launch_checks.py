@@ -1,7 +1,7 @@
 """How ranks were started: launcher, world, cores and binding, fault tolerance."""
 
 from tests.doctor.findings import OPEN_MPI, found
-from topocomm.doctor import launch
+from topocomm.doctor.checks import launch_checks as launch
 
 
 def test_launcher_and_world():

@@ -1,8 +1,8 @@
 """Python and the libraries: missing, too old, switched off."""
 
 from tests.doctor.findings import NO_MPI, OPEN_MPI, found, versions
-from topocomm.doctor import libraries
-from topocomm.doctor.mpi_library import MpiLibrary
+from topocomm.doctor.checks import library_checks as libraries
+from topocomm.doctor.checks.mpi_library import MpiLibrary
 
 
 def test_python():
@@ -17,6 +17,14 @@ def test_numpy():
     )
     found(libraries.check_numpy(versions()), "FAIL", "not installed")
     found(libraries.check_numpy(versions(numpy="2.1.0")), "FAIL", "pip install ml_dtypes")
+
+
+def test_the_compiled_part():
+    def missing():
+        raise ImportError("No module named 'topocomm.native._native'")
+
+    found(libraries.check_native(), "ok", "in C")
+    found(libraries.check_native(missing), "warn", "NumPy folds the built-in operators", "_native", "python3-dev")
 
 
 def test_numba():

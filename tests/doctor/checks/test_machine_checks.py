@@ -6,10 +6,10 @@ import pytest
 
 from tests.doctor.machines import changed_links, with_facts
 from topocomm import catalog
-from topocomm.doctor import machine
-from topocomm.doctor.checks import check_here, check_machine
-from topocomm.topology.catalog import SYSTEMS
-from topocomm.topology.merge import merge_hosts
+from topocomm.doctor.checks import system_checks as machine
+from topocomm.doctor.checks.machine_checks import check_here, check_machine
+from topocomm.topology.catalog.systems import SYSTEMS
+from topocomm.topology.merge.cluster import merge_hosts
 
 
 @pytest.mark.parametrize("hosts", [1, 3])

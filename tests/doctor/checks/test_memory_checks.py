@@ -4,7 +4,7 @@ import errno
 import os
 
 from tests.doctor.findings import found
-from topocomm.doctor import memory
+from topocomm.doctor.checks import memory_checks as memory
 
 
 def test_shared_memory(monkeypatch, tmp_path):

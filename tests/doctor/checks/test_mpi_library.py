@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from tests.doctor.machines import found
-from topocomm.doctor import mpi_library
-from topocomm.doctor.launch import check_launcher
-from topocomm.doctor.mpi_library import ask_mpi_library
+from topocomm.doctor.checks import mpi_library
+from topocomm.doctor.checks.launch_checks import check_launcher
+from topocomm.doctor.checks.mpi_library import ask_mpi_library
 
 OPEN_MPI, MPICH, INTEL = "Open MPI v5.0.11", "MPICH Version: 5.0.2", "Intel(R) MPI Library 2021.16"
 

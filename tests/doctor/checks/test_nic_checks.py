@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from tests.doctor.machines import found, plain_host, recoded, without_devices
 from topocomm import catalog
-from topocomm.doctor.hosts import hosts_of
-from topocomm.doctor.nics import check_nic_places, check_pairs, nearest, paired
+from topocomm.doctor.checks.host_views import hosts_of
+from topocomm.doctor.checks.nic_checks import check_nic_places, check_pairs, nearest, paired
 
 
 def test_pairs_of_a_healthy_machine():

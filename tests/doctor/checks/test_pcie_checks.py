@@ -6,7 +6,7 @@ import pytest
 
 from tests.doctor.machines import found, pcie_host, plain_host, recoded, with_facts
 from topocomm import catalog
-from topocomm.doctor.pcie import check_flat_tree, check_pcie, check_slots
+from topocomm.doctor.checks.pcie_checks import check_flat_tree, check_pcie, check_slots
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Topology
 

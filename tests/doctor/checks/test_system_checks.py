@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.doctor.findings import found
 from topocomm import TopologyError, catalog
-from topocomm.doctor import machine
+from topocomm.doctor.checks import system_checks as machine
 
 
 def test_topology():

@@ -1,10 +1,12 @@
 """Which transport ranks use, why, and which way an allreduce goes by size."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.doctor.findings import found
 from topocomm import catalog, run_local
-from topocomm.doctor import transport
+from topocomm.doctor.checks import transport_checks as transport
 
 
 class _Transport:
@@ -16,7 +18,7 @@ class _Comm:
     """What `check_transport` looks at: a transport, and the host of every rank."""
 
     def __init__(self, name, hosts, machines):
-        self.transport = _Transport(name, hosts)
+        self.session = SimpleNamespace(transport=_Transport(name, hosts))
         self.topology = catalog("dgx-h100", hosts=max(machines) + 1)
         first = {device.host: device.id for device in reversed(self.topology.devices) if device.kind == "gpu"}
         self.places = tuple(list(first.values())[::-1][machine] for machine in machines)

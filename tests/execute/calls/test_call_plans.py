@@ -8,9 +8,10 @@ import torch
 
 from tests.execute.device_jobs import fake_nccl, run_in, run_on_devices
 from tests.machines import hosts, switch
+from tests.plans import request_on
 from topocomm import SUM, Field, Operator, TopocommError, catalog, run_local
-from topocomm.execute.device_call import DeviceCall
-from topocomm.execute.transports import nccl_library
+from topocomm.execute.device.device_call import DeviceCall
+from topocomm.execute.transports.device import nccl_library
 from topocomm.planning.planner import make_plan
 from topocomm.topology.links import GROUP_LAUNCH_US
 
@@ -42,16 +43,10 @@ def test_plans_between_devices_take_few_rounds(count, rounds):
 
 
 def test_plans_across_four_hosts_take_few_rounds():
+    machine = catalog("dgx-h100", hosts=4)
+    asked = request_on(machine, "allreduce", SUM, SUM.default_layout(256))
     free, dear = (
-        make_plan(
-            catalog("dgx-h100", hosts=4),
-            "allreduce",
-            operator=SUM,
-            layout=SUM.default_layout(256),
-            ports=ports,
-            launch_us=us,
-        )
-        for us, ports in ((0.0, 1), (GROUP_LAUNCH_US, 7))
+        make_plan(machine, replace(asked, ports=ports, launch_us=us)) for us, ports in ((0.0, 1), (GROUP_LAUNCH_US, 7))
     )
     assert free.rounds > dear.rounds == 2
 

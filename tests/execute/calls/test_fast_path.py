@@ -10,13 +10,14 @@ import pytest
 from tests.attention.merging import assert_close, exact, partial
 from tests.execute.lane_jobs import CALLS, Job, jobs, quick, quick_into
 from tests.machines import switch
+from tests.plans import every_plan
 from topocomm import SUM
-from topocomm.execute.lanes import BUSY, NOTHING
-from topocomm.execute.quick import quick_tensors
-from topocomm.execute.recorder import MASK, SWEEP_MASK, TOLD
+from topocomm.execute.calls.fast_path import quick_tensors
+from topocomm.execute.host.call_engine import NOTHING
+from topocomm.execute.liveness.recorder import MASK, SWEEP_MASK, TOLD
+from topocomm.execute.session import BUSY
 from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
 from topocomm.planning.collectives import IN_PARTS
-from topocomm.planning.planner import every_plan
 
 
 def spread_out(rank, call, shape):
@@ -314,7 +315,7 @@ def test_an_interrupt_closes_the_communicator(monkeypatch, bare):
 
         return call
 
-    monkeypatch.setattr("topocomm.execute.quick.make_builtin", interrupted)
+    monkeypatch.setattr("topocomm.execute.calls.fast_path.make_builtin", interrupted)
     if bare:
         layout = SUM.layout({"value": ((7, 2), np.float32)})
         job, value = Job(every_plan(switch(1), "allreduce", SUM, layout)[0], layout, SUM), np.ones((7, 2), np.float32)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from topocomm import MismatchError
-from topocomm.execute.ranges import (
+from topocomm.execute.calls.ranges import (
     NO_COLOR,
     NO_PAIR,
     NO_ROWS,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topocomm import SUM, Communicator, Field, Operator, run_local
-from topocomm.execute.result_memory import LEAST_BYTES, MOST_KEPT_BYTES, ResultMemory
+from topocomm.execute.calls.result_memory import LEAST_BYTES, MOST_KEPT_BYTES, ResultMemory
 
 FLOAT = np.dtype(np.float32)
 ITEMS = LEAST_BYTES // FLOAT.itemsize
@@ -163,8 +163,8 @@ def test_dropped_results_of_a_loop_take_two_pieces_of_memory() -> None:
 def test_a_closed_communicator_keeps_nothing() -> None:
     def rank(comm: Communicator) -> int:
         comm.allreduce(np.ones(ITEMS, FLOAT), SUM)
-        before = len(comm.results.kept)
+        before = len(comm.session.results.kept)
         comm.close()
-        return before - len(comm.results.kept)
+        return before - len(comm.session.results.kept)
 
     assert run_local(rank, ranks=2) == [1, 1]

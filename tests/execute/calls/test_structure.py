@@ -12,7 +12,7 @@ import torch
 
 from attention import LOGSUMEXP
 from topocomm import SUM, Field, Operator, OperatorError
-from topocomm.execute.structure import describe, signature, take
+from topocomm.execute.calls.structure import describe, signature, take
 
 TRIPLE = Operator(
     "triple", tuple(Field(name) for name in "abc"), lambda left, right: left, dict.fromkeys("abc", 0), commutative=True

@@ -7,11 +7,11 @@ import torch
 from attention import LOGSUMEXP
 from tests.execute.device_jobs import fake_nccl, run_in, run_on_devices
 from tests.machines import hosts, switch
+from tests.plans import every_plan
 from topocomm import ARGMAX, MAX, SUM, Field, Operator, PlanError, run_local
-from topocomm.execute import preparing
-from topocomm.execute.device_call import DeviceCall
+from topocomm.execute.calls import binding as preparing
+from topocomm.execute.device.device_call import DeviceCall
 from topocomm.operators.tensors import as_array
-from topocomm.planning.planner import every_plan
 from topocomm.topology.links import GROUP_LAUNCH_US
 
 RANKS = [*range(1, 10), 16]
@@ -213,7 +213,7 @@ def test_canonical_order_has_the_same_bits_whoever_owns_the_shards():
 
 def test_one_arena_serves_many_calls_and_nothing_is_allocated_in_them():
     with fake_nccl(4) as world:
-        from topocomm.execute import device
+        from topocomm.execute.device import device_library as device
 
         devices = device.device_of.devices
 

@@ -8,8 +8,8 @@ from attention import LOGSUMEXP
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World
 from topocomm import AFFINE, ARGMAX, BAND, LOGADDEXP, MAX, MIN, PROD, SUM, TOPK, WELFORD, Field, Operator, OperatorError
-from topocomm.execute.device_folds import NONE, DeviceFold, _combine_folds, fold_version, independent
-from topocomm.execute.device_values import tensor_views
+from topocomm.execute.device.device_folds import NONE, DeviceFold, _combine_folds, fold_version, independent
+from topocomm.execute.device.device_values import tensor_views
 from topocomm.operators.tensors import as_array
 
 

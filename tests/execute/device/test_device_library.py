@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from topocomm.execute.device import Device
+from topocomm.execute.device.device_library import Device
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.execute.device.test_device_engine import MATRICES
 from tests.execute.device_jobs import fake_nccl, run_in
-from tests.execute.test_device_lane import MATRICES
 from topocomm import SUM
-from topocomm.execute import device_folds
-from topocomm.execute.device_call import DeviceCall
-from topocomm.execute.device_staging import StagedCall
+from topocomm.execute.device import device_folds
+from topocomm.execute.device.device_call import DeviceCall
+from topocomm.execute.device.device_staging import StagedCall
 
 RANKS = 3
 NO_KERNELS = ("aten::empty", "aten::new_empty", "aten::set_", "aten::_unsafe_view")

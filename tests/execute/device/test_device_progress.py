@@ -9,13 +9,13 @@ import pytest
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World as NcclWorld
 from topocomm import DeadlineError
-from topocomm.execute.awaited import Awaited
-from topocomm.execute.device_progress import Flights
-from topocomm.execute.recorder import Recorder
+from topocomm.execute.device.device_progress import Flights
+from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.recorder import Recorder
+from topocomm.execute.liveness.waiting import Waiting
+from topocomm.execute.transports.device.device_transport import NoWire
 from topocomm.execute.transports.threads import World
 from topocomm.execute.transports.transport import Message
-from topocomm.execute.transports.wire import NoWire
-from topocomm.execute.waiting import Waiting
 
 LIMIT_S = 0.2
 

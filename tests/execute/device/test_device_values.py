@@ -10,10 +10,11 @@ import torch
 
 from tests.execute.device_jobs import fake_nccl, run_in, run_on_devices
 from topocomm import SUM, Device, Field, Operator, OperatorError, Topology
-from topocomm.execute import device, device_way
-from topocomm.execute.device_folds import identity_tensors
-from topocomm.execute.device_values import tensor_views
-from topocomm.operators.operator import Layout
+from topocomm.execute.device import device_library as device
+from topocomm.execute.device import path_choice as device_way
+from topocomm.execute.device.device_folds import identity_tensors
+from topocomm.execute.device.device_values import tensor_views
+from topocomm.operators.layout import Layout
 
 
 class Array:

@@ -18,10 +18,10 @@ from topocomm import (
     Plan,
     TopocommError,
 )
-from topocomm.execute import device
-from topocomm.execute.device_lane import DeviceLane
-from topocomm.execute.native_lane import NativeLane
-from topocomm.execute.transports import nccl_library
+from topocomm.execute.device import device_library as device
+from topocomm.execute.device.device_engine import DeviceLane
+from topocomm.execute.device.native_engine import NativeLane
+from topocomm.execute.transports.device import nccl_library
 
 RANKS = (2, 3, 8)
 OWN_SUM = Operator("sum", (Field("value"),), lambda a, b: {"value": a["value"] + b["value"]}, {"value": 0}, True)
@@ -208,7 +208,9 @@ def test_handles_and_graphs(monkeypatch):
         found = [first.wait(timeout_s=20), second.wait()]
         out = torch.empty_like(x)
         graph = device.device_of(x).graph(lambda: total(x, out=out))
-        assert total.in_graphs and len(comm.way.wire._handle.graphs) == 1, "NCCL knows that a graph holds its call"
+        assert total.in_graphs and len(comm.session.way.wire._handle.graphs) == 1, (
+            "NCCL knows that a graph holds its call"
+        )
         x += 1
         graph()
         comm.synchronize()
@@ -320,13 +322,13 @@ def test_a_call_that_one_kernel_runs_stays_with_it(monkeypatch):
         comm.allreduce(x, SUM)  # finds the way
         told = []
         for plan in (object(), None):
-            comm.way.peer, comm.way.peer_plan = object(), lambda work, plan=plan: plan
-            comm.plans.clear()
+            comm.session.way.peer, comm.session.way.peer_plan = object(), lambda work, plan=plan: plan
+            comm.session.plans.clear()
             told.append(comm.explain("allreduce", like=x, operator=SUM).native)
-        wire, comm.way.wire = comm.way.wire, None  # long values are staged
-        comm.plans.clear()
+        wire, comm.session.way.wire = comm.session.way.wire, None  # long values are staged
+        comm.session.plans.clear()
         assert comm.explain("allreduce", like=x, operator=SUM).native is None
-        comm.way.wire, comm.way.peer = wire, None
+        comm.session.way.wire, comm.session.way.peer = wire, None
         return told
 
     results, _ = run_natively(body, 2, monkeypatch)

@@ -9,8 +9,8 @@ import torch
 
 from tests.execute.device_jobs import fake_nccl, run_in, run_on_devices
 from topocomm import SUM, OperatorError, TopocommError
-from topocomm.execute import device
-from topocomm.execute.transports import nccl_library
+from topocomm.execute.device import device_library as device
+from topocomm.execute.transports.device import nccl_library
 
 RANKS = (1, 2, 3, 5)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.concatenation import CONCAT, spelled, word
-from topocomm.execute.local_nodes import LocalNodes
+from topocomm.execute.host.canonical_nodes import LocalNodes
 
 
 @pytest.mark.parametrize(

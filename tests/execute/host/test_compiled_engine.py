@@ -24,13 +24,13 @@ from tests.execute.lane_jobs import (
     through,
 )
 from tests.machines import hosts, switch
+from tests.plans import every_plan
 from topocomm import Field, Operator
-from topocomm.execute.compiled_lane import covers
-from topocomm.execute.kernels import shared_memory as word
-from topocomm.execute.lanes import Span, Work
-from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import split_rows
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.host.compiled_engine import covers
+from topocomm.execute.host.kernels import shared_memory_call as word
+from topocomm.planning.schedule.schedule import split_rows
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 @pytest.mark.parametrize(("rows", "dim"), [((0,), 3), ((1,), 1), ((7,), 1), ((7,), 16), ((2, 3), 3)], ids=str)

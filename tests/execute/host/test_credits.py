@@ -3,14 +3,14 @@
 from types import SimpleNamespace
 
 from topocomm import run_local
-from topocomm.execute.credits import CALLS_AHEAD, Credits
+from topocomm.execute.host.credits import CALLS_AHEAD, Credits
 from topocomm.execute.transports.transport import Message
 
 
 def test_a_sender_is_two_calls_ahead_at_most():
     def body(comm):
         sends = comm.rank == 0
-        credits_ = Credits(comm.transport, [1] if sends else [], [] if sends else [0], comm.next_tag())
+        credits_ = Credits(comm.session.transport, [1] if sends else [], [] if sends else [0], comm.session.next_tag())
         ahead = []
         if sends:
             ahead = [credits_.take(0.0) for _ in range(CALLS_AHEAD + 1)]

@@ -37,8 +37,8 @@ def test_shift_moves_buffers_around_the_ring():
 def test_shift_makes_requests_for_other_arrays_only():
     def body(comm):
         made = []
-        batch = comm.transport.batch
-        comm.transport.batch = lambda *args: made.append(args) or batch(*args)
+        batch = comm.session.transport.batch
+        comm.session.transport.batch = lambda *args: made.append(args) or batch(*args)
         shift = comm.prepare_shift(2)
         sends, receives = ([np.zeros(size, np.uint8) for size in (4, 8)] for _ in range(2))
         counts = []

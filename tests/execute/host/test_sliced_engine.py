@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from tests.machines import switch
+from tests.plans import every_plan
 from topocomm import SUM
-from topocomm.execute import make_lanes, sliced_lane
-from topocomm.execute.lanes import Lane, Span, Work
-from topocomm.execute.sliced_lane import SlicedLane
-from topocomm.execute.staged_lane import aligned_buffer
+from topocomm.execute.host import engine_choice as make_lanes
+from topocomm.execute.host import sliced_engine as sliced_lane
+from topocomm.execute.host.call_engine import Lane, Span, Work
+from topocomm.execute.host.sliced_engine import SlicedLane
+from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.execute.transports.shared_memory import SharedMemory
-from topocomm.planning.planner import every_plan
 
 
 class Slice(Lane):
@@ -102,7 +103,7 @@ def test_ranks_that_are_ahead_leave_what_others_still_read(monkeypatch):
     monkeypatch.setattr(
         make_lanes,
         "open_shared",
-        lambda waiting, size_bytes, hosts: SharedMemory(region, waiting.transport.rank, range(ranks), cores=2),
+        lambda arena, waiting, size_bytes, hosts: SharedMemory(region, waiting.transport.rank, range(ranks), cores=2),
     )
     for plan in every_plan(switch(ranks), "reduce", SUM, layout):
         region[...] = 0

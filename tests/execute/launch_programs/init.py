@@ -18,7 +18,7 @@ if comm.size > 1:
     assert sorted(place.rank for place in comm.topology.ranks) == list(range(comm.size))
 with pytest.raises(topocomm.TopocommError, match="called before with another topology"):
     topocomm.init(switch(9))
-said = f"{comm.transport.name}, {comm.size} ranks"
+said = f"{comm.session.transport.name}, {comm.size} ranks"
 if comm.rank == 0 and "helper" not in sys.argv:
     command = [sys.executable, __file__, "helper"]
     helper = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -2,7 +2,7 @@
 
 import json
 
-from topocomm.execute.recorder import KEPT, TOLD, Recorder
+from topocomm.execute.liveness.recorder import KEPT, TOLD, Recorder
 
 
 def test_the_last_calls_are_kept_and_older_ones_are_not_known():

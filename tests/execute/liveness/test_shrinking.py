@@ -3,7 +3,7 @@
 import threading
 from types import SimpleNamespace
 
-from topocomm.execute.shrinking import ending_after
+from topocomm.execute.liveness.shrinking import ending_after
 
 
 def test_a_process_that_does_not_come_back_ends_and_says_for_whom_it_waited(capfd):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from topocomm.execute.recorder import Recorder
-from topocomm.execute.standing import MOST_PASSED_ON, Heard, Standing, Word, blame, difference, passed_on
+from topocomm.execute.liveness.recorder import Recorder
+from topocomm.execute.liveness.wait_report import MOST_PASSED_ON, Heard, Standing, Word, blame, difference, passed_on
 
 
 def standing(number, awaits, begun=None):

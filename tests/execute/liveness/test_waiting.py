@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.machines import line
+from tests.plans import every_plan
 from topocomm import SUM, DeadlineError, MismatchError, OperatorError, RankFailedError, TopocommError, run_local
-from topocomm.planning.planner import every_plan
 
 pytestmark = pytest.mark.alone
 

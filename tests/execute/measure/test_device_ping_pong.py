@@ -10,12 +10,13 @@ from tests.execute.device_jobs import fake_nccl, run_in
 from tests.machines import hosts, switch
 from topocomm import SUM, DeadlineError, TopocommError
 from topocomm.errors import TopologyError
-from topocomm.execute import device, device_ping_pong, ping_pong
-from topocomm.execute.ping_pong import measure
-from topocomm.execute.transports import nccl_library
-from topocomm.execute.transports.nccl import NcclWire
+from topocomm.execute.device import device_library as device
+from topocomm.execute.measure import device_ping_pong, ping_pong
+from topocomm.execute.measure.ping_pong import measure
+from topocomm.execute.transports.device import nccl_library
+from topocomm.execute.transports.device.nccl import NcclWire
 from topocomm.topology.draw import measured
-from topocomm.topology.readers.topology_json import from_document, to_document
+from topocomm.topology.readers.plain.topology_json import from_document, to_document
 
 LAUNCH_US, LATENCY_US, GB_PER_S = 5.0, 2.0, 4.0
 
@@ -36,15 +37,15 @@ def modelled(quick, monkeypatch):
         return group(wire, arena, sends, receives)
 
     def time_us(pair, groups, count):
-        before = len(pair._two.way.wire._nccl.log)
+        before = len(pair._two.session.way.wire._nccl.log)
         assert timed(pair, groups, 1) > 0
         mine = (pair._two.rank, 1 - pair._two.rank)
-        log = pair._two.way.wire._nccl.log[before:]
+        log = pair._two.session.way.wire._nccl.log[before:]
         kinds = [entry[0] for entry in log if entry[:2] in (("send", pair._two.rank), ("recv", pair._two.rank))]
         assert sorted(kinds) == (["recv", "send"] if len(groups) == 2 else kinds[:1]), "there, then back"
         moved = [
             entry[3]
-            for entry in pair._two.way.wire._nccl.log[before:]
+            for entry in pair._two.session.way.wire._nccl.log[before:]
             if entry[0] in ("send", "recv") and entry[1] in mine
         ]
         del count

@@ -8,11 +8,11 @@ import pytest
 
 import topocomm
 from topocomm.errors import TopologyError
-from topocomm.execute import ping_pong
-from topocomm.execute.bootstrap import run_local
-from topocomm.execute.ping_pong import measure, rounds
-from topocomm.topology.catalog import catalog
-from topocomm.topology.readers.topology_json import from_document, to_document
+from topocomm.execute.measure import ping_pong
+from topocomm.execute.measure.ping_pong import measure, rounds
+from topocomm.execute.start import run_local
+from topocomm.topology.catalog.systems import catalog
+from topocomm.topology.readers.plain.topology_json import from_document, to_document
 
 LONG_US = ping_pong.RATE_BYTES / 1e3
 """What the long message takes at 1 GB/s."""

@@ -69,7 +69,7 @@ for way, topology in ways(size).items():
     if size > 4 and way == "messages":  # between the hosts of the two levels there are messages too
         continue
     with topocomm.Communicator.from_mpi(world, topology) as comm:
-        assert len(set(comm.transport.hosts)) == GROUPS[way], comm.transport.hosts
+        assert len(set(comm.session.transport.hosts)) == GROUPS[way], comm.session.transport.hosts
         for case in CASES:
             case(comm)
         bits.add(canonical(comm))

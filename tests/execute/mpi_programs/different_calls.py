@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 import topocomm
 from tests.machines import switch
+from tests.plans import every_plan
 from topocomm import SUM
-from topocomm.planning.planner import every_plan
 
 what = sys.argv[1]
 world = MPI.COMM_WORLD

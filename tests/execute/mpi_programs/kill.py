@@ -39,5 +39,5 @@ left = [everyone - 2] * 3
 for _ in range(5):
     assert comm.allreduce(x, SUM).tolist() == left
     assert comm.broadcast(x, root=comm.size - 1).tolist() == [world.size] * 3
-sys.stdout.write(f"[{world.rank}] now {comm.rank} of {comm.size}, before {comm.survivors}\n")
+sys.stdout.write(f"[{world.rank}] now {comm.rank} of {comm.size}, before {comm.parent_ranks}\n")
 comm.close()

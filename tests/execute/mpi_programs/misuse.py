@@ -108,7 +108,7 @@ def late_data_finds_its_memory():
     comm = topocomm.Communicator.from_mpi(world, ways(size)["messages"])
     call = comm.prepare("allreduce", like=np.zeros(5000), operator=SUM)
     if rank == 0:
-        comm.waiting.timeout_s = 0.2
+        comm.session.waiting.timeout_s = 0.2
         with pytest.raises(DeadlineError, match="rank 1"):
             call(np.zeros(5000))
         del call, comm

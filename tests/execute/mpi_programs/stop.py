@@ -18,7 +18,7 @@ x = np.full(3, 1.0)
 processes = world.allgather(os.getpid())
 for _ in range(3):
     comm.allreduce(x, SUM)
-comm.waiting.timeout_s = 1.0
+comm.session.waiting.timeout_s = 1.0
 if world.rank == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
 try:

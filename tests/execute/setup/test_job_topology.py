@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from topocomm.execute import job_topology as module
-from topocomm.execute.job_topology import discover_job
-from topocomm.execute.rank_devices import Claim
-from topocomm.execute.recorder import Recorder
+from topocomm.execute.liveness.recorder import Recorder
+from topocomm.execute.liveness.waiting import Waiting
+from topocomm.execute.setup import job_topology as module
+from topocomm.execute.setup.job_topology import discover_job
+from topocomm.execute.setup.rank_placement import Claim
 from topocomm.execute.transports.threads import World
-from topocomm.execute.waiting import Waiting
-from topocomm.topology.catalog import catalog
+from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.model import RankPlace
 
 here = threading.local()

@@ -8,9 +8,9 @@ import pytest
 
 from tests.mpi import mpirun
 from tests.torch_jobs import ROOT, environment, torchrun
-from topocomm.execute.launchers import LAUNCHERS, launched
+from topocomm.execute.setup.launchers import LAUNCHERS, launched
 
-PROGRAM = Path(__file__).parent / "launch_programs" / "init.py"
+PROGRAM = Path(__file__).parents[1] / "launch_programs" / "init.py"
 MPI_VARIABLES = {"PYTHONPATH": str(ROOT)}
 pytestmark = pytest.mark.alone
 

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from topocomm.execute.rank_devices import Claim, nearest_nics, own_claim, place_ranks_of_host, spread
+from topocomm.execute.setup.rank_placement import Claim, nearest_nics, own_claim, place_ranks_of_host, spread
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Pair, Topology
 

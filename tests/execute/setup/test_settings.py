@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from topocomm import SUM, TopocommError, run_local
-from topocomm.execute.log import LOGGER
+from topocomm.execute.liveness.log import LOGGER
 
 
 @pytest.mark.parametrize("check", ["always", "never"])

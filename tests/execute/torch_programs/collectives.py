@@ -46,7 +46,8 @@ for size in sorted({1, 2, 3, world}):
             with topocomm.Communicator.from_torch(group, topology) as comm:
                 assert (comm.rank, comm.size) == (me, size)
                 assert (
-                    len(set(comm.transport.hosts)) == {"shared": 1, "messages": size, "two levels": min(2, size)}[way]
+                    len(set(comm.session.transport.hosts))
+                    == {"shared": 1, "messages": size, "two levels": min(2, size)}[way]
                 )
                 for case in CASES:
                     case(comm)

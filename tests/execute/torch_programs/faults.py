@@ -49,7 +49,9 @@ if what == "late":
     buffer = np.full(2, 6 + rank, np.uint8)
     sends, receives = ((), (1, 2)) if rank == 0 else ((0,), ())
     whole = {peer: Message(peer, ((max(rank, peer) - 1, 1),)) for peer in range(3)}
-    batch = first.transport.batch(buffer, [whole[peer] for peer in sends], [whole[peer] for peer in receives], 100)
+    batch = first.session.transport.batch(
+        buffer, [whole[peer] for peer in sends], [whole[peer] for peer in receives], 100
+    )
     if rank == 1:
         time.sleep(2)
     batch.start()
@@ -72,7 +74,7 @@ if rank == lost:
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL if what == "kill" else signal.SIGSTOP)
 for each in others:
-    each.waiting.timeout_s = 20.0 if what == "kill" else 1.0
+    each.session.waiting.timeout_s = 20.0 if what == "kill" else 1.0
 began_s = time.monotonic()
 print(f"[{rank}] call {told(comm.allreduce, a, SUM)}", flush=True)
 print(f"[{rank}] notes {told(others[1].barrier)}", flush=True)

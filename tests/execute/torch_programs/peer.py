@@ -14,10 +14,10 @@ import topocomm
 from attention import LOGSUMEXP
 from tests.execute.device_cases import compare, count_tensors
 from topocomm import SUM
-from topocomm.execute import peer_lane
-from topocomm.execute.peer_lane import PeerLane
-from topocomm.execute.transports import peer_mapping
-from topocomm.execute.transports.peer_mapping import PeerFacts
+from topocomm.execute.device.peer import peer_engine as peer_lane
+from topocomm.execute.device.peer.peer_engine import PeerLane
+from topocomm.execute.transports.device import peer_mapping
+from topocomm.execute.transports.device.peer_mapping import PeerFacts
 
 
 class SharedMapping(peer_mapping.Mapping):
@@ -56,7 +56,7 @@ peer_mapping.peer_facts = lambda device, group: PeerFacts(
 
 with topocomm.Communicator.from_torch() as comm:
     compare(comm)
-    assert comm.way.wire is None and comm.way.peer is not None
+    assert comm.session.way.wire is None and comm.session.way.peer is not None
     x = torch.arange(6.0).reshape(2, 3) + me
     call = comm.prepare("allreduce", like=x, operator=SUM)
     assert isinstance(call.lanes[0], PeerLane)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tools" / "gpu"))
 
-import resources
-from peer_configs import peer_configs
+from configs import resources
+from configs.peer_configs import peer_configs
 
 PTX = {
     r"bar\.sync": "barrier",

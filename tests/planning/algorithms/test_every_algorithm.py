@@ -6,7 +6,7 @@ import pytest
 import topocomm
 from tests.concatenation import ANY_ORDER, CAPACITY, in_order, spelled, word
 from tests.machines import hosts, switch
-from topocomm.planning.planner import every_plan
+from tests.plans import every_plan
 
 RANKS = [*range(1, 18), 32]
 ROWS = 67

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.planning.replay import expected, replay
 from topocomm import PlanError
-from topocomm.planning.algorithms.gossip import (
+from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
+from topocomm.planning.algorithms.gossip_schedule import (
     Traders,
     gossip_allreduce,
     gossip_broadcast,
@@ -17,11 +18,10 @@ from topocomm.planning.algorithms.gossip import (
     gossip_scan,
 )
 from topocomm.planning.algorithms.multiport import gather_gossip, reversed_gossip
-from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.collectives import Collective
-from topocomm.planning.range_tree import aligned_tree
-from topocomm.planning.schedule_builder import ScheduleBuilder
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.schedule.range_tree import aligned_tree
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def random_gossip(rng, ranks):

@@ -3,18 +3,18 @@
 import pytest
 
 from tests.planning.replay import expected, replay, same
+from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.algorithms.multiport import (
     multiport_allreduce,
     multiport_broadcast,
     multiport_reduce,
     spread_gossip,
 )
-from topocomm.planning.algorithms.parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.algorithms.prefix import doubling_exscan, doubling_scan
 from topocomm.planning.bounds import least_rounds
 from topocomm.planning.collectives import Collective
-from topocomm.planning.range_tree import aligned_tree
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.schedule.range_tree import aligned_tree
 
 RANKS = [*range(1, 18), 27, 31, 64, 100]
 PORTS = [1, 2, 3, 7]

@@ -7,10 +7,10 @@ import pytest
 from tests.machines import switch
 from tests.planning.replay import collective_of, expected, replay, same
 from topocomm.planning.algorithms.two_tree import two_tree_allreduce, two_tree_broadcast, two_tree_reduce
-from topocomm.planning.cost import cost_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Repeat
-from topocomm.planning.verify import verify
+from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Repeat
 
 RANKS = [*range(1, 18), 31, 32, 33, 64, 100]
 

@@ -7,16 +7,16 @@ import pytest
 import topocomm
 from tests.machines import hosts, switch
 from tests.planning.schedules import MACHINES
+from tests.plans import every_plan
 from topocomm.planning.bounds import bounds_of, least_rounds
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
-from topocomm.planning.cost import cost_of
-from topocomm.planning.paths import NoRouteError, PathFinder
-from topocomm.planning.planner import every_plan
+from topocomm.planning.cost.cost_models import cost_of
 from topocomm.planning.request import Request
-from topocomm.planning.schedule import split_rows
-from topocomm.planning.transforms import split_rounds
-from topocomm.topology.catalog import SYSTEMS
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.schedule.schedule import split_rows
+from topocomm.planning.schedule.transforms import split_rounds
+from topocomm.topology.catalog.systems import SYSTEMS
 
 
 def bounds(topology, name="allreduce", port_model="alpha", **fields):

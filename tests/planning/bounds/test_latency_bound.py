@@ -12,13 +12,13 @@ from tests.planning.bounds.collectives import collectives
 from tests.planning.optimum import beats
 from topocomm import Device, Link, PlanError, Topology, catalog, check_certificate, plan
 from topocomm.planning.bounds import bounds_of
-from topocomm.planning.bounds.latency import postal_us
-from topocomm.planning.bounds.levels import Levels, least_time_us
+from topocomm.planning.bounds.hierarchy_bound import Levels, least_time_us
+from topocomm.planning.bounds.latency_bound import postal_us
+from topocomm.planning.certificate_checker.hierarchy_witness import least_levels_us
 from topocomm.planning.collectives import COLLECTIVES, Collective
-from topocomm.planning.paths import PathFinder
 from topocomm.planning.plan import OBJECTIVES
-from topocomm.planning.recount.levels import least_levels_us
-from topocomm.planning.search.find import search_gossip
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.search.gossip_search import search_gossip
 
 
 def found(machine, name="allreduce", ports=1, ranks=None, port_model="alpha", **fields):

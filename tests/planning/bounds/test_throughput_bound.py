@@ -14,11 +14,11 @@ from tests.machines import switch
 from tests.planning.bounds.collectives import collectives
 from topocomm import Device, Link, Topology
 from topocomm.planning.bounds import bounds_of
-from topocomm.planning.bounds.flows import UNLIMITED, Network
+from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
 from topocomm.planning.bounds.partitions import Family, best_of_family
-from topocomm.planning.bounds.throughput import MOST_EXACT
+from topocomm.planning.bounds.throughput_bound import MOST_EXACT
 from topocomm.planning.collectives import Collective
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.routing.paths import PathFinder
 
 
 def bound(machine, collective, ranks=None):
@@ -237,10 +237,12 @@ def test_minimum_cuts_agree_with_networkx(seed):
     graph.add_nodes_from(range(nodes))
     graph.add_weighted_edges_from(arcs, weight="capacity")
     flow = nx.maximum_flow_value(graph, 0, nodes - 1)
-    side = Network(nodes, arcs).min_cut({0: UNLIMITED}, {nodes - 1: UNLIMITED})
+    side = FlowNetwork(nodes, arcs).min_cut({0: UNLIMITED}, {nodes - 1: UNLIMITED})
     assert 0 in side and nodes - 1 not in side
     assert sum(rate for a, b, rate in arcs if a in side and b not in side) == pytest.approx(flow)
-    assert Network(nodes, arcs).min_cut({0: UNLIMITED}, {nodes - 1: UNLIMITED}, enough=flow * 0.99) is None or not flow
+    assert (
+        FlowNetwork(nodes, arcs).min_cut({0: UNLIMITED}, {nodes - 1: UNLIMITED}, enough=flow * 0.99) is None or not flow
+    )
 
 
 def test_endpoints_without_ranks_carry_nothing():
@@ -269,4 +271,4 @@ def test_a_flow_that_is_enough_but_for_rounding_ends(first, enough):
     """One way of `first`, then a wide one: first + (enough - first) is a last digit short of enough."""
     assert first + (enough - first) < enough
     ways = [(0, 2, first), (2, 1, 10.0), (0, 3, 10.0), (3, 1, 10.0)]
-    assert Network(4, ways).min_cut({0: UNLIMITED}, {1: UNLIMITED}, enough=enough) is None
+    assert FlowNetwork(4, ways).min_cut({0: UNLIMITED}, {1: UNLIMITED}, enough=enough) is None

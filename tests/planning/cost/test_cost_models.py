@@ -8,8 +8,8 @@ from topocomm.planning.algorithms.binomial import binomial_broadcast
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost import cost_of
-from topocomm.planning.paths import NoRouteError, PathFinder
+from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
 
 
 def cost(schedule, topology, **changes):

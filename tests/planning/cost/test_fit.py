@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topocomm.planning.fit import PairFigures, with_measured
-from topocomm.planning.paths import PathFinder
-from topocomm.topology.catalog import catalog
+from topocomm.planning.cost.fit import PairFigures, with_measured
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.model import Device, Link, Pair, Topology
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topocomm.planning.nccl_model import Nvls, Ranks, times_us
+from topocomm.planning.cost.nccl_model import Nvls, Ranks, times_us
 
 H100 = Ranks(8, 1, True, 450 * 8 / 14, Nvls(450.0, 0.0))
 FOUR = Ranks(32, 4, True, 250.0, Nvls(450.0, 400.0))

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from tests.machines import hosts, switch
 from tests.planning.schedules import any_schedules
 from topocomm import Device, Link, PlanError, Topology
-from topocomm.planning import cost as cost_module
-from topocomm.planning import port_time
 from topocomm.planning.algorithms.flat import flat_allreduce
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost import cost_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Repeat, Transfer, make_schedule
-from topocomm.planning.transforms import unrolled
+from topocomm.planning.cost import cost_models as cost_module
+from topocomm.planning.cost import port_time
+from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Repeat, Transfer, make_schedule
+from topocomm.planning.schedule.transforms import unrolled
 
 
 def grouped(schedule):

@@ -7,8 +7,8 @@ from pathlib import Path
 from topocomm import Device, Link, Topology
 from topocomm.planning.collectives import IN_PARTS, Collective
 from topocomm.planning.forests.forest import forest_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import split_rows
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import split_rows
 
 OPTIMA = Path(__file__).parents[2] / "data" / "forest_optima.json"
 """Written by tools/bench/forest_optima.py, which shares no code with the planner and solves by HiGHS."""

@@ -10,15 +10,15 @@ from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import forest, less, request, slower, solved, without
 from tests.planning.replay import expected, replay, same
 from topocomm import Topology
-from topocomm.planning.cost import cost_of
+from topocomm.planning.cost.cost_models import cost_of
 from topocomm.planning.forests.forest import COLLECTIVES, forest_of
-from topocomm.planning.forests.network import network_of
-from topocomm.planning.forests.packing import pack, repack
-from topocomm.planning.forests.pricers import DirectedPairs, UndirectedTrees
-from topocomm.planning.forests.symmetry import no_symmetry
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.verify import verify
-from topocomm.topology.catalog import SYSTEMS, catalog
+from topocomm.planning.forests.linear_program.integer_network import network_of
+from topocomm.planning.forests.linear_program.packing import pack, repack
+from topocomm.planning.forests.linear_program.pricers import DirectedPairs, UndirectedTrees
+from topocomm.planning.forests.linear_program.symmetry import no_symmetry
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
 
 REDUCING = ("allreduce", "reduce", "reduce_scatter")
 
@@ -195,7 +195,7 @@ def test_the_same_bytes_every_time():
 
 SEEDED = """
 from tests.planning.forests.machines import forest, solved
-from topocomm.topology.catalog import catalog
+from topocomm.topology.catalog.systems import catalog
 for machine in (catalog("dgx-h100", hosts=2), solved()[29][0]):
     for name in ("allreduce", "broadcast"):
         made = forest(machine, name, 4096, max_trees=8).schedule

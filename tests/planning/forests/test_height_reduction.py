@@ -9,10 +9,10 @@ import pytest
 from tests.machines import switch
 from tests.planning.forests.machines import forest
 from topocomm import Device, Link, Topology, catalog
-from topocomm.planning.forests.lowering import BASE, lowered
-from topocomm.planning.forests.network import Network, network_of
+from topocomm.planning.forests.height_reduction import BASE, lowered
+from topocomm.planning.forests.linear_program.integer_network import Network, network_of
 from topocomm.planning.forests.tree import Edge, Tree
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.routing.paths import PathFinder
 
 
 def random_case(seed):

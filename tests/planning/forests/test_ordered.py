@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topocomm.planning.forests.interval import IntervalTable
-from topocomm.planning.forests.pricers import Relays
+from topocomm.planning.forests.linear_program.pricers import Relays
 
 
 def cheapest(costs, low, high, rank):

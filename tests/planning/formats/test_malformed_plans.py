@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.planning.formats.plan_documents import ORIGINAL, change, document, signed
 from topocomm import PlanError
-from topocomm.planning.formats.plan_json import loads
+from topocomm.planning.plan import Plan
 
 MOVE = ["schedule", "rounds", 0, "transfers", 1]
 FOLD = ["schedule", "rounds", 0, "combines", 1]
@@ -97,7 +97,7 @@ def test_what_is_malformed_is_named_with_its_path(path, value, message):
     made = document(objective="latency") if path != ["ranks"] else document(collective="reduce", root=2)
     made = made | {"assumed": [""]}
     with pytest.raises(PlanError, match=f"^plan.json: .*{re.escape(message)}"):
-        loads(signed(change(made, path, value)), "plan.json")
+        Plan.loads(signed(change(made, path, value)), "plan.json")
 
 
 @settings(max_examples=200, deadline=None)
@@ -115,7 +115,7 @@ def test_whatever_stands_in_a_document_is_refused_in_words_or_means_the_same(dat
         node = node[key]
     node[path[-1]] = value
     try:
-        read = loads(signed(altered), "plan.json")
+        read = Plan.loads(signed(altered), "plan.json")
     except PlanError as error:
         text = str(error)
     else:

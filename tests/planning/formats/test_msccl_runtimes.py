@@ -17,7 +17,7 @@ from topocomm.planning.collectives import Collective
 from topocomm.planning.formats.gpu_program import KNOWN
 from topocomm.planning.formats.msccl_runtimes import RUNTIMES, Limit, runtime_for
 from topocomm.planning.formats.msccl_xml import dumps
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 NAMES = tuple(RUNTIMES)
 

@@ -13,7 +13,7 @@ from topocomm.planning.algorithms.flat import flat_allreduce
 from topocomm.planning.collectives import Collective
 from topocomm.planning.formats.gpu_program import KNOWN
 from topocomm.planning.formats.msccl_xml import dumps
-from topocomm.planning.schedule import Repeat
+from topocomm.planning.schedule.schedule import Repeat
 
 
 def computes(text, root=0, seeds=(0,)):

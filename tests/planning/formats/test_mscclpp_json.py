@@ -10,12 +10,12 @@ from tests.machines import hosts, joined, switch
 from tests.planning.formats import mscclpp_machine as machine
 from tests.planning.formats.msccl_machine import expected
 from tests.planning.schedules import plans
+from tests.plans import every_plan
 from topocomm import MAX, SUM, PlanError, plan
 from topocomm.planning.formats import mscclpp_json
 from topocomm.planning.formats.gpu_program import KNOWN
 from topocomm.planning.formats.mscclpp_json import dumps
-from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import Repeat
+from topocomm.planning.schedule.schedule import Repeat
 
 
 def computes(text, root=0, seeds=(0,)):

@@ -14,9 +14,9 @@ from tests.machines import hosts, switch
 from tests.planning.formats.plan_documents import ORIGINAL, change, document, signed
 from topocomm import Plan, PlanError, plan
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.formats.plan_json import dumps, loads, plan_digest
-from topocomm.planning.schedule import Repeat, input_pieces
-from topocomm.planning.traffic import count_messages
+from topocomm.planning.formats.plan_json import dumps, plan_digest
+from topocomm.planning.schedule.schedule import Repeat, input_pieces
+from topocomm.planning.schedule.traffic import count_messages
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -46,7 +46,7 @@ def test_round_trip(tmp_path, collective, objective):
 @pytest.mark.parametrize("objective", ["rounds", "throughput", "auto"])
 def test_round_trip_with_parts_and_shards(collective, changes, objective):
     made = plan(switch(4), collective, payload_bytes=64, objective=objective, **changes)
-    read = loads(dumps(made))
+    read = Plan.loads(dumps(made))
     assert (read.digest, read.collective, read.order) == (made.digest, made.collective, made.order)
     assert (read.schedule.owners, read.schedule.nodes) == (made.schedule.owners, made.schedule.nodes)
     assert all(input_pieces(read.schedule, rank) == input_pieces(made.schedule, rank) for rank in range(4))
@@ -99,7 +99,7 @@ def test_parts_shards_and_nodes_stand_where_they_mean_something():
 )
 def test_a_resigned_other_collective_is_caught(changes, path, value, message):
     with pytest.raises(PlanError, match=message):
-        loads(signed(change(document(**changes), path, value)))
+        Plan.loads(signed(change(document(**changes), path, value)))
 
 
 def test_the_format_has_the_agreed_keys():
@@ -124,7 +124,7 @@ def test_the_format_has_the_agreed_keys():
 def test_a_file_without_witnesses_says_what_to_do():
     cut = change(ORIGINAL, ["certificate", "witness"], None)
     with pytest.raises(PlanError, match=r"plan: certificate.witness: missing"):
-        loads(signed(cut))
+        Plan.loads(signed(cut))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_file_without_witnesses_says_what_to_do():
 )
 def test_a_certificate_has_numbers_and_witnesses(path, value, message):
     with pytest.raises(PlanError, match=message):
-        loads(signed(change(ORIGINAL, path, value)))
+        Plan.loads(signed(change(ORIGINAL, path, value)))
 
 
 def numbers(node, path=()):
@@ -167,7 +167,7 @@ def test_one_altered_figure_is_caught_by_the_digest(path):
         node = node[key]
     node[path[-1]] += 1
     with pytest.raises(PlanError, match="digest does not fit the content: the plan was altered"):
-        loads(json.dumps(altered))
+        Plan.loads(json.dumps(altered))
 
 
 def test_a_resigned_wrong_schedule_fails_its_proof():
@@ -176,14 +176,14 @@ def test_a_resigned_wrong_schedule_fails_its_proof():
     with pytest.raises(
         PlanError, match=r"plan: schedule: round \d: rank \d reads slot \d chunk 0, which nothing wrote"
     ):
-        loads(signed(altered))
+        Plan.loads(signed(altered))
 
 
 def test_a_resigned_false_proof_is_caught():
     altered = copy.deepcopy(ORIGINAL)
     altered["proof"]["order_kept"] = not altered["proof"]["order_kept"]
     with pytest.raises(PlanError, match=r"proof.order_kept is (True|False), the schedule proves"):
-        loads(signed(altered))
+        Plan.loads(signed(altered))
 
 
 @pytest.mark.parametrize(
@@ -197,20 +197,20 @@ def test_a_resigned_false_proof_is_caught():
 )
 def test_other_texts_are_refused(text, message):
     with pytest.raises(PlanError, match=message):
-        loads(text)
+        Plan.loads(text)
 
 
 @pytest.mark.parametrize("missing", ["ranks", "schedule", "proof", "root", "payload_bytes"])
 def test_missing_parts_are_named(missing):
     cut = {key: value for key, value in ORIGINAL.items() if key != missing}
     with pytest.raises(PlanError, match=f"^plan: {missing}: missing$"):
-        loads(signed(cut))
+        Plan.loads(signed(cut))
 
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1' + "0" * 5000 + "}", "[" * 100_000])
 def test_what_is_no_json_is_refused(text):
     with pytest.raises(PlanError, match="plan: not JSON: "):
-        loads(text)
+        Plan.loads(text)
 
 
 def test_what_repeats_is_saved_and_read():
@@ -220,14 +220,14 @@ def test_what_repeats_is_saved_and_read():
     figures = replace(made.figures, rounds=rounds, transfers=messages)
     assert messages > made.figures.transfers
     made = replace(made, schedule=schedule, figures=figures)
-    read = loads(dumps(made))
+    read = Plan.loads(dumps(made))
     assert read.schedule.repeat == Repeat(3, 2)
     assert read.digest == made.digest
     assert json.loads(dumps(made))["schedule"]["repeat"] == {"count": 3, "stagger_rounds": 2}
     once = json.loads(dumps(made))
     once["schedule"]["repeat"] = None
     with pytest.raises(PlanError, match=r"transfers is|rounds is"):
-        loads(signed(once))
+        Plan.loads(signed(once))
 
 
 def test_named_paths_are_saved_and_read():
@@ -238,14 +238,14 @@ def test_named_paths_are_saved_and_read():
     made = replace(made, schedule=replace(made.schedule, transfers=transfers, paths=(way,)))
     text = json.loads(dumps(made))
     assert [len(entry) for entry in text["schedule"]["rounds"][0]["transfers"]] == [6, 5, 5, 5]
-    read = loads(dumps(made))
+    read = Plan.loads(dumps(made))
     assert np.array_equal(read.schedule.transfers, transfers)
     assert read.schedule.paths == (way,)
     for wrong in (1, -1, None, True):
         text["schedule"]["rounds"][0]["transfers"][0][5] = wrong
         where = r"schedule.rounds\[0\].transfers\[0\]\[5\]: expected a path 0..0, got "
         with pytest.raises(PlanError, match=where):
-            loads(signed(text))
+            Plan.loads(signed(text))
 
 
 def test_the_digest_is_that_of_the_canonical_json():

@@ -13,13 +13,13 @@ import pytest
 
 from tests.planning.formats import msccl_machine, mscclpp_machine
 from tests.planning.formats.msccl_machine import expected
+from tests.plans import every_plan
 from topocomm import PROD, SUM, PlanError, catalog, plan
-from topocomm.planning.cost import cost_of
+from topocomm.planning.cost.cost_models import cost_of
 from topocomm.planning.formats import gpu_program, msccl_xml, mscclpp_json
 from topocomm.planning.formats.gpu_program import MOST_UNITS, ROUNDED_UNITS, equal_units
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import Repeat
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Repeat
 
 LONG = 1 << 22
 CASES = [

@@ -13,7 +13,7 @@ from tests.planning.formats import msccl_machine, mscclpp_machine
 from tests.planning.schedules import any_schedules
 from topocomm import plan
 from topocomm.planning.formats import msccl_xml, mscclpp_json
-from topocomm.planning.schedule_builder import ScheduleBuilder
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def contents(schedule):

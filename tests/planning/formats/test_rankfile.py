@@ -12,10 +12,10 @@ import pytest
 from tests.mpi import ENVIRONMENT, finished
 from topocomm import PlanError, catalog, plan
 from topocomm.planning.formats.rankfile import rankfile
-from topocomm.planning.order import Order
-from topocomm.topology.core_order import FACT
-from topocomm.topology.readers import hwloc_xml
-from topocomm.topology.sysfs import cpu_ranges
+from topocomm.planning.report.rank_order import Order
+from topocomm.topology.inference.core_order import FACT
+from topocomm.topology.inference.cpu_lists import cpu_ranges
+from topocomm.topology.readers.hwloc import hwloc_xml
 
 INTERLEAVED = [[[0, 8], [2, 10], [4, 12], [6, 14]], [[1, 9], [3, 11], [5, 13], [7, 15]]]
 """Even CPUs on one socket, odd ones on the other, second hardware threads after all first ones."""

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.buffers import rank_program
-from topocomm.planning.schedule import Repeat, input_pieces
-from topocomm.planning.scratch import scratch_bytes
-from topocomm.planning.transforms import unrolled
+from topocomm.planning.program.scratch import scratch_bytes
+from topocomm.planning.program.slot_memory import rank_program
+from topocomm.planning.schedule.schedule import Repeat, input_pieces
+from topocomm.planning.schedule.transforms import unrolled
 
 
 def by_rank(schedule, row_bytes, align):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from tests.planning.replay import replay, word
 from tests.planning.schedules import MACHINES, ROW_BYTES, SWITCHES, any_schedules, plans
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.shared_memory import shared_program
+from topocomm.planning.program.shared_memory_layout import shared_program
 
 ALIGN = 64
 CASES = [("allreduce", machine, 0) for machine in MACHINES]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
-from topocomm.planning.buffers import common_cuts, rank_program
-from topocomm.planning.schedule import input_pieces
+from topocomm.planning.program.slot_memory import common_cuts, rank_program
+from topocomm.planning.schedule.schedule import input_pieces
 
 ALIGN = 64
 MADE = schedules() | any_schedules()

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
-from topocomm.planning.dataflow import NOTHING, dataflow
-from topocomm.planning.trees import SHORT_RUN, CountedTwiceError, Trees
+from topocomm.planning.proof.dataflow import NOTHING, dataflow
+from topocomm.planning.proof.expressions import SHORT_RUN, CountedTwiceError, Trees
 
 
 def spelled(schedule):
@@ -44,7 +44,7 @@ def test_a_tree_is_its_expression(made, short_run):
     twice = [i for i, (_, held) in enumerate(values) if len(set(held)) < len(held)]
     error = None
     try:
-        with patch("topocomm.planning.trees.SHORT_RUN", short_run):
+        with patch("topocomm.planning.proof.expressions.SHORT_RUN", short_run):
             found = trees.fold(flow.inputs[:, 3], flow.operands, schedule.operand_starts).tolist()
     except CountedTwiceError as raised:
         error = raised

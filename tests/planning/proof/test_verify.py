@@ -9,7 +9,7 @@ from tests.planning.mutants import rebuilt
 from tests.planning.replay import builds, collective_of, expected, replay
 from topocomm import PlanError
 from topocomm.planning.algorithms.binomial import binomial_reduce
-from topocomm.planning.algorithms.canonical import flat_canonical
+from topocomm.planning.algorithms.canonical_allreduce import flat_canonical
 from topocomm.planning.algorithms.flat import (
     flat_allgather,
     flat_allreduce,
@@ -21,9 +21,9 @@ from topocomm.planning.algorithms.prefix import doubling_scan
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.collectives import COLLECTIVES, Collective
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Combine, Repeat, Transfer, make_schedule
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Combine, Repeat, Transfer, make_schedule
 
 ALLREDUCE = {
     "recursive doubling": recursive_doubling_allreduce,

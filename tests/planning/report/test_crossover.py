@@ -7,9 +7,9 @@ import pytest
 
 from tests.machines import switch
 from topocomm import SUM, catalog, plan
-from topocomm.planning.compare import ranked
-from topocomm.planning.crossover import Size, changes, crossover_document, crossover_text, human
-from topocomm.planning.formats.crossover_svg import _time, dumps
+from topocomm.planning.report.crossover import Size, changes, crossover_document, crossover_text, human
+from topocomm.planning.report.crossover_svg import _time, dumps
+from topocomm.planning.report.plan_comparison import ranked
 
 
 @pytest.fixture(scope="module")

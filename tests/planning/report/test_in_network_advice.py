@@ -6,7 +6,7 @@ import pytest
 
 from attention import LOGSUMEXP
 from topocomm import MAX, SUM, catalog, plan
-from topocomm.planning.in_network import in_network_notes
+from topocomm.planning.report.in_network_advice import in_network_notes
 
 H100 = catalog("dgx-h100")
 NVLS = "nvswitch0 (NVLink SHARP)"

@@ -3,10 +3,10 @@
 import pytest
 
 from tests.machines import hosts, switch
+from tests.plans import every_plan
 from topocomm import PROD, SUM, catalog, plan
-from topocomm.planning.compare import Rival, behind, defect, figure_of, ranked
-from topocomm.planning.planner import every_plan
-from topocomm.topology.degrade import without
+from topocomm.planning.report.plan_comparison import Rival, behind, defect, figure_of, ranked
+from topocomm.topology.merge.degradation import without
 
 
 @pytest.mark.parametrize("objective", ["auto", "latency", "rounds", "throughput"])

@@ -10,9 +10,9 @@ from tests import hash_seeds
 from tests.machines import hosts, line, switch
 from topocomm import catalog, plan
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.formats.plan_svg import FEW_ROWS, MOST_ROUNDS, dumps
-from topocomm.topology.catalog import SYSTEMS
-from topocomm.topology.draw.svg_page import LETTER
+from topocomm.planning.report.plan_svg import FEW_ROWS, MOST_ROUNDS, dumps
+from topocomm.topology.catalog.systems import SYSTEMS
+from topocomm.topology.draw.svg.svg_page import LETTER
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -113,7 +113,7 @@ def test_it_needs_nothing_else():
 
 def test_the_same_plan_gives_the_same_bytes_whatever_the_hash_seed():
     program = (
-        "from topocomm import catalog, plan; from topocomm.planning.formats.plan_svg import dumps; import hashlib;"
+        "from topocomm import catalog, plan; from topocomm.planning.report.plan_svg import dumps; import hashlib;"
         "t = catalog('mi250x', hosts=2); p = plan(t, 'broadcast', payload_bytes=64);"
         "print(hashlib.sha256(dumps(p, t).encode()).hexdigest())"
     )

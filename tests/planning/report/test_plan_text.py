@@ -7,13 +7,13 @@ from itertools import pairwise, product
 import pytest
 
 from tests.machines import hosts, switch
+from tests.plans import every_plan
 from topocomm import SUM, Device, catalog, plan
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.compare import Rival
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.plan_text import MOST_MOVES, MOST_ROUNDS, WIDTH, placed, plan_text, round_times
-from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import Repeat, make_schedule
+from topocomm.planning.report.plan_comparison import Rival
+from topocomm.planning.report.plan_text import MOST_MOVES, MOST_ROUNDS, WIDTH, placed, plan_text, round_times
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Repeat, make_schedule
 
 
 def text(topology, **wanted):

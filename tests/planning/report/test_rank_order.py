@@ -6,9 +6,9 @@ import pytest
 
 from tests.machines import hosts, line, switch
 from topocomm import PROD, PlanError, catalog, plan
-from topocomm.planning.compare import figure_of
-from topocomm.planning.formats.rank_order import devicemesh, map_by
-from topocomm.planning.order import Order, best_order, candidate_orders
+from topocomm.planning.formats.rank_order_formats import devicemesh, map_by
+from topocomm.planning.report.plan_comparison import figure_of
+from topocomm.planning.report.rank_order import Order, best_order, candidate_orders
 
 
 def figure(topology, ranks, **wanted):

@@ -8,9 +8,9 @@ import topocomm
 from tests.machines import hosts, line, switch
 from topocomm import Device, Link, PlanError, Topology
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
-from topocomm.planning.connected import refuse_disconnected
-from topocomm.planning.paths import PathFinder
-from topocomm.topology.degrade import without
+from topocomm.planning.routing.connectivity import refuse_disconnected
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.topology.merge.degradation import without
 
 
 def check(topology, name="allreduce", endpoints=None, **fields):

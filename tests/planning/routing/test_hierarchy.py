@@ -7,10 +7,10 @@ import pytest
 import topocomm
 from tests.machines import hosts, joined, switch
 from topocomm import PlanError, plan
-from topocomm.planning.algorithms.rails import rails_allreduce
-from topocomm.planning.cost import cost_of
-from topocomm.planning.levels import Steps, best_radices, cuts_of, nest_of
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.algorithms.hosts.rails import rails_allreduce
+from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.routing.hierarchy import Steps, best_radices, cuts_of, nest_of
+from topocomm.planning.routing.paths import PathFinder
 
 
 def nest(topology, ports=1):

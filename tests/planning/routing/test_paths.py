@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.machines import hosts, joined, line, switch
 from topocomm import Device, Link, PlanError, Topology
-from topocomm.planning import route_search
-from topocomm.planning.paths import NoRouteError, PathFinder
-from topocomm.topology.catalog import SYSTEMS, catalog
+from topocomm.planning.routing import route_search
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
 
 ENDS = ("gpu", "cpu")
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.machines import switch
 from tests.planning.replay import builds, replay, shards_word
+from tests.plans import every_plan
 from topocomm import SUM, PlanError
-from topocomm.planning.canonical import canonical_nodes, canonical_split
 from topocomm.planning.collectives import Collective
-from topocomm.planning.planner import every_plan
-from topocomm.planning.schedule import Combine, make_schedule
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.schedule.canonical_tree import canonical_nodes, canonical_split
+from topocomm.planning.schedule.schedule import Combine, make_schedule
 
 
 @st.composite

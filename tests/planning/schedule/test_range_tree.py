@@ -2,8 +2,8 @@
 
 import pytest
 
-from topocomm.planning.canonical import canonical_split
-from topocomm.planning.range_tree import aligned_tree, nested_tree
+from topocomm.planning.schedule.canonical_tree import canonical_split
+from topocomm.planning.schedule.range_tree import aligned_tree, nested_tree
 
 
 def spans(tree, node=None):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
-from topocomm.planning.schedule import input_pieces, input_table, row_keys
+from topocomm.planning.schedule.schedule import input_pieces, input_table, row_keys
 
 
 @settings(max_examples=100, deadline=None)

@@ -7,8 +7,8 @@ from tests.planning.forests.machines import forest
 from topocomm import Field, Operator, check_certificate, plan
 from topocomm.planning.algorithms.flat import flat_allgather
 from topocomm.planning.algorithms.two_tree import two_tree_allreduce
-from topocomm.planning.schedule import Repeat
-from topocomm.planning.slices import most_slices, sliced
+from topocomm.planning.schedule.schedule import Repeat
+from topocomm.planning.schedule.slices import most_slices, sliced
 
 LONG_ROWS = Operator("long rows", (Field("x", ("*rows", "n")),), max, {"x": 0}, default_dims={"n": 1 << 16})
 """256 KiB a row."""
@@ -38,7 +38,7 @@ def test_few_long_rows_are_planned(collective, rows, objective):
 
 
 def test_slices_that_come_to_the_same_are_one_candidate():
-    from topocomm.planning.compare import ranked
+    from topocomm.planning.report.plan_comparison import ranked
 
     made = plan(switch(4), payload_bytes=31 << 18, operator=LONG_ROWS)
     names = [rival.algorithm for rival in ranked(made, switch(4), LONG_ROWS)]

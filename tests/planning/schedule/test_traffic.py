@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules
-from topocomm.planning.schedule import Repeat
-from topocomm.planning.traffic import busiest_port, count_messages, rows_sent
-from topocomm.planning.transforms import unrolled
+from topocomm.planning.schedule.schedule import Repeat
+from topocomm.planning.schedule.traffic import busiest_port, count_messages, rows_sent
+from topocomm.planning.schedule.transforms import unrolled
 
 REPEATS = st.builds(Repeat, st.integers(1, 9), st.integers(0, 8))
 

@@ -10,10 +10,10 @@ from tests.machines import switch
 from tests.planning.replay import builds, collective_of, expected, replay, same
 from tests.planning.schedules import any_schedules
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.schedule import Repeat, split_rows
-from topocomm.planning.traffic import busiest_port, rows_sent
-from topocomm.planning.transforms import joined_rounds, split_rounds, unrolled
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.schedule.schedule import Repeat, split_rows
+from topocomm.planning.schedule.traffic import busiest_port, rows_sent
+from topocomm.planning.schedule.transforms import joined_rounds, split_rounds, unrolled
 
 
 @pytest.mark.parametrize("repeat", [(1, 0), (1, 3), (2, 1), (3, 0), (4, 2), (2, 9)], ids=str)

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.search.gossip import bit_rows
 from topocomm.planning.search.gossip import replay as planner_replay
 from topocomm.topology.model import ENDPOINT_KINDS

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.planning.search import brute
+from topocomm.planning.search.broadcast_trees import broadcast_tree
 from topocomm.planning.search.gossip import labelled
-from topocomm.planning.search.trees import broadcast_tree
 
 
 def end_us(tree):

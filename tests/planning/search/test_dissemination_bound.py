@@ -6,7 +6,7 @@ import pytest
 from tests.machines import hosts, switch
 from tests.planning.search import brute
 from topocomm import catalog
-from topocomm.planning.search.growth import clusters, distances, lower_bound
+from topocomm.planning.search.dissemination_bound import clusters, distances, lower_bound
 
 
 @pytest.mark.parametrize(

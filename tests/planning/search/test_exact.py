@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from tests.planning.search import brute
+from topocomm.planning.search.dissemination_bound import distances
 from topocomm.planning.search.exact_latency import LatencySearch
 from topocomm.planning.search.exact_rounds import OutOfNodesError, RoundsSearch
 from topocomm.planning.search.gossip import bit_rows, labelled
-from topocomm.planning.search.growth import distances
-from topocomm.planning.search.polish import Machine
+from topocomm.planning.search.local_search import Machine
 
 
 def rounds_search(latency, wants, ports, nodes=10**6):

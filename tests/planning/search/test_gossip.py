@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.machines import hosts, line, switch
 from tests.planning.search import brute
-from topocomm.planning.cost import cost_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import Transfer, make_schedule
+from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import Transfer, make_schedule
 from topocomm.planning.search.gossip import Timed, bit_rows, labelled, replay, reversed_in_time, trimmed
 
 

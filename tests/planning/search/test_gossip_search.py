@@ -11,8 +11,8 @@ from tests.machines import hosts, joined, line, switch
 from tests.planning.search import brute
 from topocomm import catalog
 from topocomm.errors import PlanError
-from topocomm.planning.search import find
-from topocomm.planning.search.find import search_gossip
+from topocomm.planning.search import gossip_search as find
+from topocomm.planning.search.gossip_search import search_gossip
 from topocomm.planning.search.patterns import flood
 
 
@@ -234,7 +234,7 @@ def test_what_cannot_be_is_refused_in_one_line():
 def test_hash_seeds_change_nothing():
     code = (
         "import numpy as np\n"
-        "from topocomm.planning.search import find\n"
+        "from topocomm.planning.search import gossip_search as find\n"
         "find.NODES, find.MOVES = 200, 4000\n"
         "latency = np.fromfunction(lambda a, b: (a != b) * (1 + (a * 7 + b * 3) % 5 / 2), (9, 9))\n"
         "print(find.search_gossip(latency, np.ones((9, 9), bool), ports=1, objective='latency'))\n"

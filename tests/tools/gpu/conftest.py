@@ -15,21 +15,22 @@ from tests.tools.gpu.running import TOOLS
 
 PROGRAMS = ("check_kernels", "bench_kernels", "bench_ranks", "bench_generate", "tune", "facts")
 HELPERS = (
-    "results", "turns", "workers", "check_worker", "check_kinds", "check_folds", "check_draw", "bench_problems",
-    "rank_ways", "rank_worker", "small_model", "tune_worker", "tune_targets", "carried_nccl", "fatbin", "slim_nccl",
-    "nccl_check", "targets", "warm_worker",
+    "results", "harness.turns", "harness.workers", "harness.targets", "check_worker", "rank_worker", "tune_worker",
+    "warm_worker", "problems.check_kinds", "problems.check_folds", "problems.check_draw", "problems.bench_problems",
+    "problems.rank_ways", "problems.small_model", "problems.tune_targets", "nccl_files.carried_nccl",
+    "nccl_files.fatbin", "slim_nccl", "nccl_check",
 )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def tools():
-    """Every module by its name, and `card`, the stand-in."""
+    """Every module by the last part of its name, and `card`, the stand-in."""
     sys.path.insert(0, str(TOOLS))
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"  # for kernels of their own
     try:
         made = stand_in.stand_in()
-        found = {name: importlib.import_module(name) for name in (*PROGRAMS, *HELPERS)}
+        found = {name.rpartition(".")[2]: importlib.import_module(name) for name in (*PROGRAMS, *HELPERS)}
     finally:
         del os.environ["TRITON_INTERPRET"]
         if before is not None:

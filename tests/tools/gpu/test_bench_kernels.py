@@ -103,7 +103,7 @@ def test_without_time_what_is_left_is_named(part, one_problem):
 
 def test_decoding_by_flash_attn_3_splits_keys(tools, monkeypatch):
     """Its plain function does not, and would be an easy rival."""
-    rivals, called = sys.modules["rivals"], []
+    rivals, called = sys.modules["problems.rivals"], []
 
     class Library:
         def __getattr__(self, name):
@@ -264,7 +264,7 @@ def test_others_in_graphs(tools, part, monkeypatch, one_problem, words):
 
 def test_no_other_copies_keys(tools, monkeypatch):
     """It would be timed with what it does not need."""
-    rivals, seen = sys.modules["rivals"], []
+    rivals, seen = sys.modules["problems.rivals"], []
 
     def attention(q, k, v, **_):
         seen.append((k, v))
@@ -295,7 +295,7 @@ class _Watched:
 
 def test_ceilings(tools, monkeypatch):
     """The reader reads all of it: each word counts."""
-    ceilings = sys.modules["ceilings"]
+    ceilings = sys.modules["problems.ceilings"]
     words, found = torch.arange(10_000, dtype=torch.int32), []
     monkeypatch.setattr(ceilings, "read_kernel", _Watched(ceilings.read_kernel, found))
     ceilings.reader(tools.card, [words], steps=2)()

@@ -19,7 +19,7 @@ MISSING = "numba mpi4py cupy transformers"
 def test_every_kind_is_right_on_a_machine_without_numba(tmp_path):
     """And every program can be imported there."""
     plant = tmp_path / "plant.py"
-    names = ("bench_kernels", "bench_ranks", "bench_generate", "tune", "facts", "rank_worker", "raw_nccl")
+    names = ("bench_kernels", "bench_ranks", "bench_generate", "tune", "facts", "rank_worker", "nccl_files.raw_nccl")
     plant.write_text("\n".join(f"import {name}" for name in names))
     options = "--only", *OF_EACH_KIND
     status, said = run(tmp_path / "out", "check_kernels.py", *options, BLOCK=MISSING, PLANT=str(plant))
@@ -38,7 +38,7 @@ def touched(fault):
     """Does something to what the decode kernel wrote."""
 
     def plant(tools, monkeypatch):
-        from attention.gpu import decode
+        from attention.gpu.decode import decode
 
         launch = decode._launch
 

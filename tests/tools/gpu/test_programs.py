@@ -13,8 +13,10 @@ import torch
 from attention import LOGSUMEXP, Partial
 from tests.tools.gpu.running import PYTHON, number, parts_of, table, wrong
 from topocomm import run_local
-from topocomm.execute.cuda_environment import FOR_THREADS
+from topocomm.execute.setup.cuda_environment import FOR_THREADS
+from topocomm.planning.collectives import collective_of
 from topocomm.planning.planner import make_plan
+from topocomm.planning.request import Request
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the interpreter computes with NumPy
 UNMEASURED = "not yet measured"
@@ -88,8 +90,8 @@ def test_ours_has_the_bits_of_its_own_plan(tools, monkeypatch, capsys):
     def ours(comm, x):
         like = x._asdict()
         layout = LOGSUMEXP.layout({name: (tuple(part.shape), np.dtype("f4")) for name, part in like.items()})
-        given = {"operator": LOGSUMEXP, "layout": layout, "ranks": comm.places}
-        plan = make_plan(comm.topology, "allreduce", objective="latency", **given)
+        collective = collective_of("allreduce", comm.size, layout.rows)
+        plan = make_plan(comm.topology, Request(collective, LOGSUMEXP, layout, comm.places, "latency", 1, "alpha"))
         call = comm.prepare("allreduce", like=like, operator=LOGSUMEXP, plan=plan)
         found = call(like)
         apart.append(not torch.equal(found["out"], comm.allreduce(like, LOGSUMEXP)["out"]))

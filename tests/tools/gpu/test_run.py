@@ -13,7 +13,7 @@ def test_a_kernel_that_is_wrong_fails_the_run(tmp_path):
     """The planted fault is in what the decode kernel wrote."""
     plant = tmp_path / "plant.py"
     plant.write_text("""
-import sys, attention.gpu.decode as decode
+import sys, attention.gpu.decode.decode as decode
 launch = decode._launch
 def wrong(q, k, v, spec, seen, scales, out):
     launch(q, k, v, spec, seen, scales, out)

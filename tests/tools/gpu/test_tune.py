@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from attention.gpu import decode, decode_table, prefill_table
+from attention.gpu.decode import decode, decode_table
+from attention.gpu.prefill import prefill_table
 from attention.gpu.tuned import Tuned
 from tests.tools.gpu.running import Nothing, table, wrong
 

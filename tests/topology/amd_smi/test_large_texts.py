@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology import damage
 from tests.topology.amd_smi.texts import bus, xgmi_table
-from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi
+from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi
 
 METRICS = "LINK METRIC TABLE:\n bdf bit_rate max_bandwidth link_type GPU0\nGPU0 0000:0b:00.0 32 Gb/s 512 Gb/s XGMI\n"
 BANDWIDTH = f"NUMA BW TABLE:\n{bus(0)} {bus(1)}\n{bus(0)} "

@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.dumps import assert_said, each_of, expected
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi
+from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi
 
 
 @each_of("amd-smi-topology", "amd-smi-xgmi")

@@ -6,7 +6,8 @@ import pytest
 
 from tests.topology.amd_smi.texts import all_pairs, bus, codes_of, json_links, json_maps, readable
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi, topology_json
+from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
+from topocomm.topology.readers.plain import topology_json
 
 
 def own(value, other):

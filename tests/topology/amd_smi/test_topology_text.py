@@ -6,7 +6,7 @@ import pytest
 
 from tests.topology.amd_smi.texts import all_pairs, amd_tables, bus, codes_of, readable
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
+from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
 
 MESH = {
     "ACCESS": (lambda i, j: "ENABLED", "ENABLED"),

@@ -6,7 +6,7 @@ import pytest
 
 from tests.topology.amd_smi.texts import all_pairs, bus, codes_of, readable, status_table, xgmi_table
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
+from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
 
 
 def read(text):

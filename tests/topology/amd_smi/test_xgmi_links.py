@@ -2,7 +2,7 @@
 
 from itertools import combinations
 
-from topocomm.topology.xgmi import Joined, joined_by_tables, xgmi_links
+from topocomm.topology.inference.xgmi import Joined, joined_by_tables, xgmi_links
 
 RING = [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d")]
 ALL = list(combinations("abcd", 2))

@@ -7,10 +7,10 @@ import pytest
 from tests.topology.nccl_xml import consumer
 from tests.topology.nccl_xml.test_consumer import as_nccl
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog import SYSTEMS, catalog
-from topocomm.topology.catalog_simulated import simulated
-from topocomm.topology.draw.nccl_xml import render
-from topocomm.topology.readers import nccl_xml
+from topocomm.topology.catalog.simulated_systems import simulated
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
+from topocomm.topology.export.nccl_xml_writer import render
+from topocomm.topology.readers.nccl.xml import nccl_xml
 
 WITH_GPUS = [name for name in SYSTEMS if not name.startswith("cpu-")]
 

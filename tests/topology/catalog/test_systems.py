@@ -2,7 +2,7 @@ import pytest
 
 from tests.topology.paths import latency_us
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog import SYSTEMS, catalog
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
 
 
 def egress_gb_per_s(topology, device):

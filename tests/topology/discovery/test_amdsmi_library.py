@@ -5,9 +5,9 @@ import pytest
 from tests.topology.amdsmi_machine import Amdsmi, AmdSmiException
 from tests.topology.pci_trees import AMD, four_gpus
 from topocomm.errors import TopologyError
-from topocomm.topology.amdsmi_library import find_amdsmi, read_amdsmi
-from topocomm.topology.gpu_host import gpu_host
-from topocomm.topology.pci_sysfs import PciBus
+from topocomm.topology.discovery.amdsmi_library import find_amdsmi, read_amdsmi
+from topocomm.topology.discovery.gpu_host import gpu_host
+from topocomm.topology.discovery.pci_sysfs import PciBus
 
 MESH = {(a, b): 1 for a in range(4) for b in range(a + 1, 4)}
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.topology.amdsmi_machine import Amdsmi
+from tests.topology.discovery.test_sysfs import two_sockets
 from tests.topology.nvml_machine import Nvml, NVMLError
 from tests.topology.pci_trees import (
     AMD,
@@ -20,11 +21,10 @@ from tests.topology.pci_trees import (
     four_gpus,
     link,
 )
-from tests.topology.test_sysfs import two_sockets
-from topocomm.topology import gpu_tools
-from topocomm.topology.discover import discover
+from topocomm.topology.discovery import gpu_tools
+from topocomm.topology.discovery.local_host import discover
 
-DATA = Path(__file__).parents[1] / "data/topologies"
+DATA = Path(__file__).parents[2] / "data/topologies"
 TOPO = f'while read -r l; do echo "$l"; done < {DATA}/nvswitch-16.txt'
 
 

@@ -3,9 +3,9 @@ import pytest
 from tests.topology.nvml_machine import Nvml, NVMLError, NVMLError_LibraryNotFound
 from tests.topology.pci_trees import NVSWITCH, add, four_gpus
 from topocomm.errors import TopologyError
-from topocomm.topology.gpu_host import gpu_host
-from topocomm.topology.nvml import find_nvml, read_nvml
-from topocomm.topology.pci_sysfs import PciBus
+from topocomm.topology.discovery.gpu_host import gpu_host
+from topocomm.topology.discovery.nvml import find_nvml, read_nvml
+from topocomm.topology.discovery.pci_sysfs import PciBus
 
 BUSES = ("00000000:17:00.0", "00000000:18:00.0", "00000000:B7:00.0", "00000000:B8:00.0")
 GPU_END, SWITCH_END, UNKNOWN_END = 0, 2, 255

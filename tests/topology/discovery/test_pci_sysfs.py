@@ -16,9 +16,9 @@ from tests.topology.pci_trees import (
     link,
 )
 from topocomm.errors import TopologyError
-from topocomm.topology.gpu_host import Found, gpu_host, pci_gpus
+from topocomm.topology.discovery.gpu_host import Found, gpu_host, pci_gpus
+from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
 from topocomm.topology.model import Device
-from topocomm.topology.pci_sysfs import PciBus, short_bus_id
 
 
 def host_of(root):

@@ -1,6 +1,7 @@
 import pytest
 
-from topocomm.topology.sysfs import cpu_host, cpu_ranges, find_nics
+from topocomm.topology.discovery.sysfs import cpu_host, find_nics
+from topocomm.topology.inference.cpu_lists import cpu_ranges
 
 
 def write(root, path, text):

@@ -1,8 +1,8 @@
 """Topologies that the formats are tried on."""
 
-from topocomm.topology.catalog import catalog
+from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.links import both_ways
-from topocomm.topology.merge import merge_hosts
+from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import Device, Pair, Topology
 
 SHOWN = [("dgx-h100", 2), ("dgx-1-v100", 1), ("rtx4090-pcie-8", 1), ("mi300x-8", 1)]

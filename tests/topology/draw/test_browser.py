@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.draw.browser import measured
 from tests.topology.draw.machines import linked_pair, mixed_cluster, shown
-from topocomm.topology.catalog import catalog
+from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.draw.html_page import render
 
 TEXTS = """

@@ -4,12 +4,12 @@ import pytest
 
 from tests.topology.draw.machines import two_gpus
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog import SYSTEMS, catalog
-from topocomm.topology.draw.matrix import render
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
+from topocomm.topology.draw.code_matrix_text import render
 from topocomm.topology.links import both_ways
-from topocomm.topology.merge import merge_hosts
+from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import Device, Pair, Topology
-from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_smi
 from topocomm.topology.recognise import load
 
 DATA = Path(__file__).parents[2] / "data/topologies"

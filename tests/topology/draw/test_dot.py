@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from tests.topology.draw.machines import linked_pair, mixed_cluster, shown
-from topocomm.topology.catalog import catalog
+from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.draw.dot import render
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Link, Topology

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.topology.draw.machines import linked_pair, mixed_cluster, shown
-from topocomm.topology.catalog import catalog
+from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.draw.html_page import render
 
 VOID = {"meta", "link", "br", "line", "rect", "circle", "path"}

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from tests.topology.draw.machines import two_gpus
-from topocomm.topology.catalog import SYSTEMS, catalog
-from topocomm.topology.draw.compare import render
-from topocomm.topology.merge import prefixed
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
+from topocomm.topology.draw.topology_diff import render
+from topocomm.topology.merge.cluster import prefixed
 from topocomm.topology.model import Device, Link, Topology
 
 NAMES = ("one", "other")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.topology.draw.machines import mixed_cluster, two_gpus
-from topocomm.topology.catalog import SYSTEMS, catalog
-from topocomm.topology.draw.environment import render
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
+from topocomm.topology.export.environment import render
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Pair, Topology
 from topocomm.topology.recognise import load

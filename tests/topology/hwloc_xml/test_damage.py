@@ -6,7 +6,7 @@ from tests.topology import damage
 from tests.topology.hwloc_xml.machines import Xml, machine, package, two_sockets
 from tests.topology.hwloc_xml.test_fabric import boxed, square
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import hwloc_xml
+from topocomm.topology.readers.hwloc import hwloc_xml
 
 
 def full():

@@ -5,7 +5,7 @@ import pytest
 from tests.topology.hwloc_xml.facts import assert_facts, codes_of
 from tests.topology.hwloc_xml.machines import Xml, machine, package
 from tests.topology.paths import latency_us
-from topocomm.topology.readers import hwloc_xml
+from topocomm.topology.readers.hwloc import hwloc_xml
 
 
 def boxed(gpus, model="Tesla V100-SXM2-16GB", driver="nvml", kind="0302 [10de:1db1]"):

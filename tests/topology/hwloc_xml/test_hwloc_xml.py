@@ -6,7 +6,7 @@ from tests.topology.dumps import each_of, expected
 from tests.topology.hwloc_xml.facts import assert_facts, codes_of
 from tests.topology.hwloc_xml.machines import Xml, machine, mask, package, two_sockets
 from tests.topology.paths import latency_us
-from topocomm.topology.readers import hwloc_xml
+from topocomm.topology.readers.hwloc import hwloc_xml
 
 
 @each_of("hwloc-xml")

@@ -2,12 +2,13 @@
 
 import pytest
 
-from tests.topology.test_sysfs import add_cpus, write
+from tests.topology.discovery.test_sysfs import add_cpus, write
 from topocomm import catalog
-from topocomm.topology.core_order import FACT, core_facts, read_cores, sysfs_cores
-from topocomm.topology.discover import discover
-from topocomm.topology.readers import lstopo
-from topocomm.topology.sysfs import cpu_ranges
+from topocomm.topology.discovery.local_host import discover
+from topocomm.topology.discovery.sysfs_cores import sysfs_cores
+from topocomm.topology.inference.core_order import FACT, core_facts, read_cores
+from topocomm.topology.inference.cpu_lists import cpu_ranges
+from topocomm.topology.readers.hwloc import lstopo
 
 
 def add_packages(root, packages):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topology.paths import latency_us
-from topocomm.topology.host_tree import LEVELS, group_words, host_tree, merge_groups
+from topocomm.topology.inference.host_tree import LEVELS, group_words, host_tree, merge_groups
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Topology
 

@@ -2,8 +2,8 @@ from itertools import combinations
 
 import pytest
 
+from topocomm.topology.inference.nvlink import nvlinks
 from topocomm.topology.model import Device
-from topocomm.topology.nvlink import nvlinks
 
 
 def gpus(count):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.lspci.trees import server
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import lspci
+from topocomm.topology.readers.pci import lspci
 
 PREFIXES = ["> ", ">", "> > ", ">> ", " > ", "2025-03-04 10:11:12 INFO ", "0: ", "[1,0]<stdout>:", "node| ", "# "]
 

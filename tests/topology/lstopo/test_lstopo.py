@@ -7,7 +7,7 @@ from tests.topology.dumps import each_of, expected
 from tests.topology.hwloc_xml.facts import assert_facts, codes_of
 from tests.topology.lstopo.texts import ARM, OLD, VERBOSE, WORKSTATION
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import lstopo
+from topocomm.topology.readers.hwloc import lstopo
 
 
 @each_of("lstopo-text")

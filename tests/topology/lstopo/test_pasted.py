@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.lstopo.texts import WORKSTATION
 from tests.topology.ways_to_paste import WAYS, assert_lines_stay, assert_survives, read_file
-from topocomm.topology.readers import lstopo
+from topocomm.topology.readers.hwloc import lstopo
 
 HWLOC3 = """\
 Machine (P#0 total=65838016KiB OSName=Linux hwlocVersion=3.0.0)

@@ -6,9 +6,10 @@ from tests.topology.lspci.trees import A100, CX6, draw
 from tests.topology.matrices import facts_of, render_tabs
 from tests.topology.nccl_xml import consumer
 from topocomm.errors import TopologyError
-from topocomm.topology.combine import combine
-from topocomm.topology.draw.nccl_xml import render
-from topocomm.topology.readers import lspci, nvidia_smi
+from topocomm.topology.export.nccl_xml_writer import render
+from topocomm.topology.merge.captures import combine
+from topocomm.topology.readers.nvidia import nvidia_smi
+from topocomm.topology.readers.pci import lspci
 
 CPUS = ("0-15", "16-31")
 
@@ -118,7 +119,7 @@ def test_a_card_on_a_host_bridge_without_gpus_is_left_out():
 
 
 def test_codes_of_the_combined_tree_are_those_of_the_matrix():
-    from topocomm.topology import nccl_paths
+    from topocomm.topology.inference import nccl_paths
 
     found = both(1, nics=())
     derived = {(p.a, p.b): p.code for p in nccl_paths.pairs(found, wording="nvidia-smi")}

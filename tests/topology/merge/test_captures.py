@@ -6,10 +6,11 @@ import pytest
 
 from tests.topology.joined import capture, codes, far_ends, gpus, link, rates, topo_m
 from tests.topology.nvidia_nvlink.listings import address, meshed, status, switched
-from topocomm.topology.combine import combine
 from topocomm.topology.links import both_ways
+from topocomm.topology.merge.captures import combine
 from topocomm.topology.model import Device, Link, Pair, RankPlace
-from topocomm.topology.readers import nvidia_nvlink_status, nvidia_p2p, topology_json
+from topocomm.topology.readers.nvidia import nvidia_nvlink_status, nvidia_p2p
+from topocomm.topology.readers.plain import topology_json
 
 # Figures and codes.
 

@@ -5,13 +5,13 @@ import pytest
 
 from tests.topology.paths import latency_us
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog import catalog
-from topocomm.topology.merge import merge_hosts
+from topocomm.topology.catalog.systems import catalog
+from topocomm.topology.discovery.sysfs import cpu_host
+from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import Device, Topology
 from topocomm.topology.recognise import load
-from topocomm.topology.sysfs import cpu_host
 
-DATA = Path(__file__).parents[1] / "data/topologies"
+DATA = Path(__file__).parents[2] / "data/topologies"
 
 
 def host(name, topology):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.machines import hosts, line, switch
 from topocomm import TopologyError, catalog
-from topocomm.topology.degrade import without
+from topocomm.topology.merge.degradation import without
 from topocomm.topology.model import Link
 
 

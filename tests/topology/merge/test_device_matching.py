@@ -4,11 +4,11 @@ import pytest
 
 from tests.topology.joined import capture, codes, gpus, rates, topo_m
 from topocomm.errors import TopologyError
-from topocomm.topology.combine import combine, same_host
-from topocomm.topology.join import bus_key, join_devices
-from topocomm.topology.merge import NETWORK
+from topocomm.topology.merge.captures import combine, same_host
+from topocomm.topology.merge.cluster import NETWORK
+from topocomm.topology.merge.device_matching import bus_key, join_devices
 from topocomm.topology.model import Device, Pair
-from topocomm.topology.readers import nvidia_p2p
+from topocomm.topology.readers.nvidia import nvidia_p2p
 
 # Addresses and devices.
 

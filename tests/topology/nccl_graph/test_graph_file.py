@@ -5,7 +5,7 @@ import pytest
 from tests.topology import damage
 from tests.topology.dumps import assert_said, each_of, expected
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nccl_graph_xml
+from topocomm.topology.readers.nccl.xml import nccl_graph_xml
 
 NAME = "/somewhere/graph.xml"
 TWO_GRAPHS = """<graphs version="1">

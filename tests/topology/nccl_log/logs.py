@@ -1,6 +1,6 @@
 """Logs of invented machines, as NCCL would print them."""
 
-from topocomm.topology.readers import nccl_log
+from topocomm.topology.readers.nccl.log import nccl_log
 
 NAME = "/somewhere/job.log"
 

@@ -5,7 +5,7 @@ import pytest
 from tests.topology import damage
 from tests.topology.nccl_log.logs import DIRECT, MATRIX, NAME, SWITCHED, by, read, rings
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nccl_log
+from topocomm.topology.readers.nccl.log import nccl_log
 
 
 def code(gpu, net):

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.topology.nccl_log.logs import by, chain, read, rings
-from topocomm.topology.readers import nccl_log
+from topocomm.topology.readers.nccl.log import nccl_log
 
 
 def interleaved(texts, host="alpha"):

@@ -1,7 +1,7 @@
 """The shared logs, with every field of their facts."""
 
 from tests.topology.dumps import assert_said, each_of, expected
-from topocomm.topology.readers import nccl_log
+from topocomm.topology.readers.nccl.log import nccl_log
 
 NOT_IN_THE_TEXT = {"library", "rings_note"}
 """A version line that the excerpt leaves out, and a remark of the person who read the dump."""

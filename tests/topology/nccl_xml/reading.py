@@ -1,6 +1,6 @@
 """Reads NCCL topology files as its tests do, and picks what they look at."""
 
-from topocomm.topology.readers import nccl_xml
+from topocomm.topology.readers.nccl.xml import nccl_xml
 
 
 def read(text):

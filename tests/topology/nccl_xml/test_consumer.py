@@ -14,9 +14,13 @@ from tests.topology.nccl_xml.test_paths import MATRICES
 from tests.topology.nccl_xml.test_writer import MACHINES, with_bus_ids
 from tests.topology.nccl_xml.texts import cpu, gpu, system
 from topocomm.errors import TopologyError
-from topocomm.topology.draw.nccl_xml import render
-from topocomm.topology.readers import hwloc_xml, lspci, lstopo, nccl_log, nccl_xml, nvidia_smi
-from topocomm.topology.readers.nccl_xml_values import bus_key
+from topocomm.topology.export.nccl_xml_writer import render
+from topocomm.topology.readers.hwloc import hwloc_xml, lstopo
+from topocomm.topology.readers.nccl.log import nccl_log
+from topocomm.topology.readers.nccl.xml import nccl_xml
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import bus_key
+from topocomm.topology.readers.nvidia import nvidia_smi
+from topocomm.topology.readers.pci import lspci
 from topocomm.topology.recognise import load
 
 LSTOPO = """\

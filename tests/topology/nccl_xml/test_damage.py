@@ -5,7 +5,7 @@ import pytest
 from tests.topology import damage
 from tests.topology.nccl_xml.texts import TAG, cpu, gpu, h100_half, net, nic, nvlink, system
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nccl_xml
+from topocomm.topology.readers.nccl.xml import nccl_xml
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import pytest
 from tests.topology.dumps import each_of
 from tests.topology.matrices import facts_of, render_tabs
 from topocomm.errors import TopologyError
-from topocomm.topology import nccl_paths
-from topocomm.topology.catalog import catalog
+from topocomm.topology.catalog.systems import catalog
+from topocomm.topology.inference import nccl_paths
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Link, Pair, Topology
-from topocomm.topology.readers import nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_smi
 
 GPU0, GPU1 = Device("GPU0", "gpu"), Device("GPU1", "gpu")
 

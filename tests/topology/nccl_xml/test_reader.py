@@ -6,9 +6,10 @@ import pytest
 
 from tests.topology.nccl_xml.reading import codes, links, read
 from tests.topology.nccl_xml.texts import AMD, GEN5, TAG, bridge, cpu, gpu, h100_half, nic, system
-from topocomm.topology import nccl_paths
+from topocomm.topology.inference import nccl_paths
 from topocomm.topology.model import Device, Link
-from topocomm.topology.readers import nccl_xml, topology_json
+from topocomm.topology.readers.nccl.xml import nccl_xml
+from topocomm.topology.readers.plain import topology_json
 
 
 def test_whole_machine():

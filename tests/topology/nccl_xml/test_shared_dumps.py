@@ -4,7 +4,7 @@ from itertools import product
 
 from tests.topology.dumps import assert_said, each_of, expected
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nccl_xml
+from topocomm.topology.readers.nccl.xml import nccl_xml
 
 
 def from_devices(topology):

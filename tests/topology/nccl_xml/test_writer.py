@@ -8,11 +8,12 @@ from tests.topology.matrices import facts_of, render_tabs
 from tests.topology.nccl_xml.test_paths import MATRICES
 from tests.topology.nccl_xml.texts import GEN5, bridge, cpu, gpu, h100_half, net, nic, nvlink, system
 from topocomm.errors import TopologyError
-from topocomm.topology import nccl_paths
-from topocomm.topology.catalog import catalog
-from topocomm.topology.draw.nccl_xml import render
+from topocomm.topology.catalog.systems import catalog
+from topocomm.topology.export.nccl_xml_writer import render
+from topocomm.topology.inference import nccl_paths
 from topocomm.topology.model import Topology
-from topocomm.topology.readers import nccl_xml, nvidia_smi
+from topocomm.topology.readers.nccl.xml import nccl_xml
+from topocomm.topology.readers.nvidia import nvidia_smi
 
 GH200 = system(
     cpu(

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog import SYSTEMS, catalog
-from topocomm.topology.draw.text import render
-from topocomm.topology.in_network import IN_NETWORK, knows
-from topocomm.topology.merge import merge_hosts
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
+from topocomm.topology.draw.topology_text import render
+from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.model import IN_NETWORK_KINDS
-from topocomm.topology.readers.topology_json import dumps, read, to_document
+from topocomm.topology.network.in_network import IN_NETWORK, knows
+from topocomm.topology.readers.plain.topology_json import dumps, read, to_document
 from topocomm.topology.recognise import load
 
-DATA = Path(__file__).parents[1] / "data/topologies"
+DATA = Path(__file__).parents[2] / "data/topologies"
 
 
 def switches(topology):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.nvidia_nvlink.listings import address, header, remote, status
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nvidia_nvlink_remote, nvidia_nvlink_status
+from topocomm.topology.readers.nvidia import nvidia_nvlink_remote, nvidia_nvlink_status
 
 HIDDEN = "FFFFFFFF:FF:FF.0"
 PREFIXES = ["2025-03-04 10:11:12 INFO ", "3: ", "[1,0]<stdout>:", "> ", "# ", "    7\t"]

@@ -6,7 +6,7 @@ from tests.topology import damage
 from tests.topology.dumps import assert_said, each_of, expected
 from tests.topology.nvidia_nvlink.listings import DAMAGE, header, status, uuid
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p, nvidia_smi
+from topocomm.topology.readers.nvidia import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p, nvidia_smi
 
 NONE = "NVML: Unable to retrieve NVLink information as all links are inActive"
 

@@ -9,7 +9,7 @@ from tests.topology.dumps import assert_said, each_of, expected
 from tests.topology.matrices import facts_of, render_tabs
 from tests.topology.nvidia_nvlink.listings import DAMAGE
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p
+from topocomm.topology.readers.nvidia import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p
 
 LEGEND = "\nLegend:\n\n  X    = Self\n  OK   = Status Ok\n  CNS  = Chipset not supported\n  U    = Unknown\n"
 

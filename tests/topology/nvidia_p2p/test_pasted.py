@@ -3,7 +3,7 @@
 import pytest
 
 from tests.topology.nvidia_p2p.test_matrix import matrix, near
-from topocomm.topology.readers import nvidia_p2p
+from topocomm.topology.readers.nvidia import nvidia_p2p
 
 
 @pytest.mark.parametrize("prefix", ["2025-03-04 10:11:12 INFO ", "3: ", "[1,0]<stdout>:", "# ", "    7\t"])

@@ -7,7 +7,7 @@ import pytest
 from tests.topology import damage
 from tests.topology.amd_smi.texts import all_pairs, codes_of, readable, rocm_numa_old, rocm_tables
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
+from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
 
 WEIGHT, HOPS, TYPE = "Weight between two GPUs", "Hops between two GPUs", "Link Type between two GPUs"
 ACCESS, BANDWIDTH = "Link accessibility between two GPUs", "Bandwidth"

@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.dumps import assert_said, each_of, expected
 from topocomm.errors import TopologyError
-from topocomm.topology.readers import rocm_smi
+from topocomm.topology.readers.amd import rocm_smi
 
 
 @each_of("rocm-smi-showtopo")

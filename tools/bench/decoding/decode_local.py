@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
-from decode_ways import Step
-from numpy.typing import NDArray
-from reading import reader
 from torch.nn.functional import scaled_dot_product_attention
 
 from attention import local_attention
+from decoding.decode_ways import Step
+from decoding.reading import reader
+from topocomm.bench.timing import Timed, block_us, in_turns
 
 DIM = 128
 HEADS = ((8, 4), (32, 1), (2, 8), (1, 32))
@@ -49,8 +48,10 @@ def _row(step: Step, heads: str, repeats: int) -> str:
     off = float((ours - theirs).abs().max() / ours.abs().max())
     if not off <= AGREE[q.dtype]:
         raise SystemExit(f"local_attention and torch's SDPA differ by {off:.1e} in {q.dtype}")
-    ms = _in_turns(ways, repeats)
-    read_ms, ours_ms, sdpa_ms = np.median(ms, axis=1)
+    for way in ways:
+        way()
+    ms = [us / 1e3 for us in in_turns(len(ways), repeats, lambda index: block_us(Timed(ways[index]), 1))]
+    read_ms, ours_ms, sdpa_ms = (float(np.median(one)) for one in ms)
     read, our = (step.kv_bytes / took / 1e6 for took in (read_ms, ours_ms))
     shown = [f"{np.median(one):.1f} ({np.percentile(one, 25):.1f} to {np.percentile(one, 75):.1f})" for one in ms]
     name = str(q.dtype).removeprefix("torch.")
@@ -58,14 +59,3 @@ def _row(step: Step, heads: str, repeats: int) -> str:
         f"{name:9} {heads:>16} {k.shape[2]:>10,} {shown[0]:>24} {shown[1]:>24} {shown[2]:>26} "
         f"{read:6.1f} {our:6.1f} {our / read:9.0%} {sdpa_ms / ours_ms:9.2f}"
     )
-
-
-def _in_turns(ways: tuple[Callable[[], object], ...], repeats: int) -> NDArray[np.float64]:
-    """Milliseconds [way, turn]."""
-    ms = np.zeros((len(ways), repeats))
-    for turn in range(-1, repeats):  # the first turn warms up
-        for index, way in enumerate(ways):
-            began_ns = time.perf_counter_ns()
-            way()
-            ms[index, turn] = (time.perf_counter_ns() - began_ns) / 1e6
-    return ms

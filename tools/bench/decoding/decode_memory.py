@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from decode_ways import Step
-from peak import growth_bytes
 
 from attention import ring_decode, tree_decode
-from attention.communicators import state_of
+from attention.decode.communicators import state_of
+from decoding.decode_ways import Step
+from decoding.peak import growth_bytes
 from topocomm import MAX, Communicator
 
 DIM = 128

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 
-import numpy as np
-from decode_ways import Step, Way
-
 from attention import tree_decode
-from attention.verifying import EVERY
-from topocomm import MAX, Communicator
+from attention.decode.verification import EVERY
+from decoding.decode_ways import Step
+from topocomm import Communicator
+from topocomm.bench.timing import Pace, Timed, measure
 
 BLOCK = 16
 """Calls in a row, before it is the other's turn."""
@@ -22,25 +20,15 @@ def compare_verify(comm: Communicator, step: Step, calls: int) -> None:
     plain, watched, always = (partial(tree_decode, *step, comm, verify=verify) for verify in (False, True, 1))
     for _ in range(EVERY):  # sets up, compiles, and leaves the count at the beginning of a sixty-four
         watched()
-    blocks_us = [(_block_us(comm, plain, BLOCK), _block_us(comm, watched, BLOCK)) for _ in range(calls // BLOCK)]
-    each_us = [(_block_us(comm, plain, 1), _block_us(comm, always, 1)) for _ in range(EVERY // 4)]
-    means_us = np.mean(blocks_us, axis=0)
-    plain_us, verified_us = np.median(each_us, axis=0)
+    blocks = measure(comm, [Timed(plain), Timed(watched)], Pace(calls // BLOCK, warmup=0, calls=BLOCK))
+    each = measure(comm, [Timed(plain), Timed(always)], Pace(EVERY // 4, warmup=0, calls=1))
+    means_us = [one.mean_us for one in blocks]
+    plain_us, verified_us = (one.median_us for one in each)
     if comm.rank == 0:
         print(
             f"\n{step.k.shape[2] * comm.size:,} tokens, {calls} calls of each in turns of {BLOCK}, us per call\n"
             f"mean without {means_us[0]:,.1f}, with verify=True {means_us[1]:,.1f}: "
             f"{means_us[1] / means_us[0] - 1:+.2%}\n"
-            f"a verified call {verified_us:,.1f} beside {plain_us:,.1f} (medians of {len(each_us)} in turns): one of "
+            f"a verified call {verified_us:,.1f} beside {plain_us:,.1f} (medians of {EVERY // 4} in turns): one of "
             f"{EVERY} is {(verified_us / plain_us - 1) / EVERY:+.2%}"
         )
-
-
-def _block_us(comm: Communicator, way: Way, calls: int) -> float:
-    """Per call, of the slowest rank."""
-    comm.barrier()
-    began_ns = time.perf_counter_ns()
-    for _ in range(calls):
-        way()
-    mine_us = (time.perf_counter_ns() - began_ns) / calls / 1e3
-    return float(comm.allreduce(np.array([mine_us]), MAX)[0])

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from attention import LOGSUMEXP, Partial, local_attention, ring_decode, three_allreduce_decode, tree_decode
 from attention.bench import MaxAndPackedSum, ThreeAllreduces
-from attention.kernels.cpu import bind
-from attention.merge import LSE, OUT
+from attention.kernels.cpu_merge import bind
+from attention.merge.logsumexp import LSE, OUT
 from topocomm import MAX, SUM, Communicator
 from topocomm.bench.libraries import MpiLibrary
 from topocomm.bench.method import Arrays, Call

@@ -10,7 +10,7 @@ import numpy as np
 
 from topocomm import MAX, Communicator
 from topocomm.execute.transports.transport import Batch, Message
-from topocomm.operators.operator import Buffer
+from topocomm.operators.layout import Buffer
 
 
 @contextmanager
@@ -21,8 +21,8 @@ def by_messages(comm: Communicator) -> Iterator[Communicator]:
     """
     twin = comm.split(0, comm.rank)
     assert twin is not None, "every rank gave a colour"
-    twin.transport.hosts = tuple(range(comm.size))
-    twin.plans = comm.plans
+    twin.session.transport.hosts = tuple(range(comm.size))
+    twin.session.plans = comm.session.plans
     yield twin
     twin.close()
 
@@ -37,7 +37,7 @@ class Counter:
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
         self.sent_bytes = 0
-        transport: Any = comm.transport
+        transport: Any = comm.session.transport
         self._batch, self._post = transport.batch, transport.post
         transport.batch, transport.post = self._counting_batch, self._counting_post
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fresh import Took, timed
-from machines import Machine
-
 import topocomm
-from topocomm.planning.compare import ranked
+from plan_tables.fresh import Took, timed
+from plan_tables.machines import Machine
+from topocomm.planning.report.plan_comparison import ranked
 
 BEST_KNOWN_US = {1: 1.8, 2: 6.8, 4: 8.0, 8: 8.6, 16: 13.6, 64: 15.4, 2048: 28.4}
 """Of an allreduce on so many hosts of 8 GPUs, 0.6 us apart inside and 5.0 us on the own rail."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from fresh import Took, each_alone
-from latency import planned
-from machines import Machine
+from plan_tables.fresh import Took, each_alone
+from plan_tables.latency import planned
+from plan_tables.machines import Machine
 
 LIMITS_S = {1: (0.05, 0.05), 16: (0.3, 0.3), 128: (1.0, 1.0), 2048: (5.0, 30.0)}
 """Seconds that a plan may take on so many hosts of 8 GPUs: all alike, with some irregular."""

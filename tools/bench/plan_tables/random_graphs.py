@@ -7,16 +7,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fresh import timed
-
+from plan_tables.fresh import timed
 from topocomm import Device, Link, Topology
 from topocomm.planning.collectives import IN_PARTS, Collective
-from topocomm.planning.cost import cost_of
+from topocomm.planning.cost.cost_models import cost_of
 from topocomm.planning.forests.forest import forest_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.schedule import split_rows
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.schedule import split_rows
 
-OPTIMA = Path(__file__).parents[2] / "tests/data/forest_optima.json"
+OPTIMA = Path(__file__).parents[3] / "tests/data/forest_optima.json"
 """Written by forest_optima.py."""
 ROWS = 1 << 20
 HEADER = (

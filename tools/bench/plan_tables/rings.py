@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 from topocomm import Topology
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost import cost_of
-from topocomm.planning.paths import NoRouteError, PathFinder
-from topocomm.planning.schedule import Combine, Schedule, Transfer, make_schedule, split_rows
-from topocomm.planning.transforms import relabelled
+from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, make_schedule, split_rows
+from topocomm.planning.schedule.transforms import relabelled
 
 MOST_RANKS = 128
 

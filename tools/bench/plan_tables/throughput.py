@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fresh import timed
-from machines import Machine
-from rings import rings_gb_per_s
-
 import topocomm
-from topocomm.planning.compare import ranked
-from topocomm.planning.cost import cost_of
+from plan_tables.fresh import timed
+from plan_tables.machines import Machine
+from plan_tables.rings import rings_gb_per_s
+from topocomm.planning.cost.cost_models import cost_of
 from topocomm.planning.forests.forest import forest_of
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.report.plan_comparison import ranked
+from topocomm.planning.routing.paths import PathFinder
 
 PAYLOAD_BYTES = 4 << 20
 HALVING = ("rabenseifner", "halving", "doubling")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from resources import Config
-
-from attention.gpu.decode import value_pieces
-from attention.gpu.decode_table import ahead_for, cut_for, fewest_blocks, problem_of, rows_of_program
+from attention.gpu.decode.decode import value_pieces
+from attention.gpu.decode.decode_table import ahead_for, cut_for, fewest_blocks, problem_of, rows_of_program
 from attention.gpu.widths import pieces
+from configs.resources import Config
 
 COMMON, UNEVEN = (128, 128, False), (80, 80, False)
 HEAD_DIMS = ((64, 64, False), UNEVEN, COMMON, (192, 128, False), (256, 256, False))
@@ -61,7 +60,7 @@ def _config(
 ) -> Config:
     import triton.language as tl
 
-    from attention.gpu.decode_kernel import decode_kernel
+    from attention.gpu.decode.decode_kernel import decode_kernel
 
     (d, d_v, shared), (group, q_len) = widths, queries
     problem = problem_of(arch, TYPES[dtype], max(d, d_v), group * q_len, form=form, shared=shared)

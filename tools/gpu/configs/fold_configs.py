@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from resources import TARGETS, Config
 
 import topocomm
 from attention import LOGSUMEXP
+from configs.resources import TARGETS, Config
 from topocomm.operators.dtypes import kind
 from topocomm.operators.kernels import gpu
 from topocomm.operators.kernels.gpu_kernel import fold_kernel
-from topocomm.operators.operator import Layout, Operator
+from topocomm.operators.layout import Layout
+from topocomm.operators.operator import Operator
 
 SIZES = ((1 << 20, 8), (4096, 2), (32, 20))
 """Rows and operands: long values in a launch that has all operands under way, middle ones, short ones in a loop."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from resources import Config
-
-from attention.kernels.gpu_states import MOST_STATES, tiles
+from attention.gpu.merge.gpu_states import MOST_STATES, tiles
+from configs.resources import Config
 
 CASES = (
     ("fp32", 2, 1, 4096), ("fp32", 2, 128, 32), ("fp32", 2, 16384, 32), ("bf16", 3, 128, 4096),
@@ -23,7 +22,7 @@ def merge_configs(arch: str) -> Iterator[Config]:
 
 
 def _config(dtype: str, states: int, dim: int, rows: int) -> Config:
-    from attention.kernels.gpu_merge import states_kernel
+    from attention.gpu.merge.gpu_merge import states_kernel
 
     width, tile_rows, warps = tiles(rows, dim)
     constants = {"COUNT": states, "DIM": dim, "WIDTH": width, "ROWS": tile_rows}

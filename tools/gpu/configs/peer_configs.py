@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from resources import TARGETS, Config
+
+from configs.resources import TARGETS, Config
 
 CASES = (
     ("sum", "f4", 16384, 8),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from resources import Config
-
-from attention.gpu.prefill_table import FEW, problem_of, tile_for
+from attention.gpu.prefill.prefill_table import FEW, problem_of, tile_for
 from attention.gpu.widths import pieces
+from configs.resources import Config
 
 HEAD_DIMS = {
     "bf16": ((64, 64), (128, 128), (192, 128), (256, 256), (512, 512)),
@@ -73,7 +72,7 @@ def _bits(dtype: str) -> int:
 def _config(arch: str, dtype: str, dims: tuple[int, int], name: str, case: Case, q_len: int) -> Config:
     import triton.language as tl
 
-    from attention.gpu.prefill_kernel import prefill_kernel
+    from attention.gpu.prefill.prefill_kernel import prefill_kernel
 
     (d, d_v), ((d0, d1), (dv0, dv1)) = dims, (pieces(width) for width in dims)
     tile = tile_for(problem_of(arch, _bits(dtype), max(dims), q_len=q_len, form=case.form))

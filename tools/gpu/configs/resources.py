@@ -83,13 +83,16 @@ def made_for(config: Config, arch: str) -> Any:
 
     backend, number = TARGETS[arch]
     names = config.function.arg_names
+    anywhere = {one.name for one in config.function.params if one.do_not_specialize_on_alignment}
     constants = {(names.index(name),): value for name, value in config.constants.items()}
     attributes: dict[tuple[int, ...], Any] = {}
     for name, kind in config.signature.items():
         place = (names.index(name),)
         inside = {place: kind} if isinstance(kind, str) else {(*place, i): x for i, x in enumerate(kind)}
         attributes |= {
-            at: ALIGNED for at, x in inside.items() if x[0] == "*" or (x == "i32" and name.endswith(STRIDES))
+            at: ALIGNED
+            for at, x in inside.items()
+            if name not in anywhere and (x[0] == "*" or (x == "i32" and name.endswith(STRIDES)))
         }
     ordered = {name: config.signature[name] for name in names}
     source = ASTSource(config.function, ordered, constants, attributes)

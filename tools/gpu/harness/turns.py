@@ -1,13 +1,17 @@
-"""Several ways to do the same on a card, timed in turns, with medians and quartiles."""
+"""Several ways to do the same on a card, timed in turns by the card's own clock.
+
+topocomm.bench.timing has the order of the turns. What is here beside it: blocks between two points of a stream, their
+length found by one process alone, and an end in time, since a card is lent by the minute.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+from topocomm.bench import timing
+from topocomm.bench.timing import Times
 
 if TYPE_CHECKING:
     from card import Card, Run
@@ -28,26 +32,6 @@ class Way(NamedTuple):
 
     run: Run
     calls: int = 1
-
-
-@dataclass(frozen=True)
-class Times:
-    """Microseconds per call, one of every round."""
-
-    us: Sequence[float]
-
-    def at(self, percent: float) -> float:
-        """A percentile."""
-        return float(np.percentile(self.us, percent))
-
-    @property
-    def median_us(self) -> float:
-        """The middle one."""
-        return self.at(50)
-
-    def __str__(self) -> str:
-        """Median, and quartiles in brackets."""
-        return f"{self.median_us:,.2f} ({self.at(25):,.2f} to {self.at(75):,.2f})"
 
 
 class Limit:
@@ -84,16 +68,15 @@ def in_turns(card: Card, ways: Mapping[str, Way], limit: Limit) -> dict[str, Tim
     """
     found = {name: _calibrated(card, way) for name, way in ways.items()}
     runs = {name: one[0] for name, one in found.items()}
-    us = {name: [one[1] / ways[name].calls] if one[1] >= LONG_US else [] for name, one in found.items()}
+    counted = {name: us / ways[name].calls for name, (_, us) in found.items() if us >= LONG_US}
     names = list(ways)
-    for turn in range(card.sizes.rounds):
-        if turn >= FEWEST_ROUNDS and limit.over:
-            break
-        for index in np.random.default_rng(turn).permutation(len(names)):
-            name = names[index]
-            if len(us[name]) <= turn:
-                us[name].append(_block_us(card, ways[name], runs[name]) / ways[name].calls)
-    return {name: Times(found) for name, found in us.items()}
+
+    def block_us(index: int) -> float:
+        name = names[index]
+        return counted.pop(name, None) or _block_us(card, ways[name], runs[name]) / ways[name].calls
+
+    us = timing.in_turns(len(names), card.sizes.rounds, block_us, lambda turn: turn < FEWEST_ROUNDS or not limit.over)
+    return {name: Times(one.tolist()) for name, one in zip(names, us, strict=True)}
 
 
 def _calibrated(card: Card, way: Way) -> tuple[int, float]:

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from card import Card, the_card
 from results import first_line
-from turns import Limit
+
+from harness.turns import Limit
 
 MOST = 12
 """The most workers that are of use."""
@@ -70,7 +71,7 @@ def shared_out(script: str, workers: int, limit: Limit) -> Iterator[list[Any] | 
     """The lines of all workers as they come; another process goes on after one that lost the card, died or hung.
 
     Args:
-        script: Of this folder.
+        script: Of tools/gpu.
         workers: Processes.
         limit: For all of it, but for GRACE_S.
     """
@@ -161,7 +162,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 def _started(told: Queue[Told], name: int, words: list[str]) -> subprocess.Popen[str]:
     """A worker, whose lines a thread puts into the queue, at its end None."""
     python = os.environ.get("PYTHON", sys.executable).split()
-    script = str(Path(__file__).with_name(words[0]))
+    script = str(Path(__file__).parents[1] / words[0])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     process = subprocess.Popen([*python, script, *words[1:]], stdout=subprocess.PIPE, text=True, env=environment)
 

@@ -6,10 +6,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from card import Card
 
 from topocomm import Communicator
-from topocomm.execute.transports.nccl_library import (
+from topocomm.execute.transports.device.nccl_library import (
     ID_BYTES,
     MULTI_RANK_SINCE,
     id_to_bytes,
@@ -37,19 +36,19 @@ class RawNccl:
         TopocommError: CuPy or NCCL is not there.
     """
 
-    def __init__(self, comm: Communicator, card: Card) -> None:
+    def __init__(self, comm: Communicator, place: torch.device) -> None:
         self._nccl: Any = load_nccl()
         version = int(self._nccl.get_version())
         if version < MULTI_RANK_SINCE:
             raise RuntimeError(
                 f"NCCL {version_text(version)} takes one rank a GPU; 2.30 or later is needed (NCCL_DIR, see run.sh)"
             )
-        self._place = card.place
+        self._place = place
         unique_id = np.zeros(ID_BYTES, np.uint8)
         if comm.rank == 0:
             unique_id[:] = np.frombuffer(id_to_bytes(self._nccl.get_unique_id()), np.uint8)
         unique_id = comm.allgather_bytes(unique_id)[0]
-        with torch.cuda.device(card.place):
+        with torch.cuda.device(place):
             self._made = make_communicator(self._nccl, comm.size, unique_id.tobytes(), comm.rank)
 
     @property

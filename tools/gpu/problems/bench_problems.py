@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from card import Card, Run, randn
-from turns import Way
+from harness.turns import Way
 
 from attention import LOGSUMEXP, Partial, Spec, merge_states
-from attention.gpu.decode import decode_partial
-from attention.gpu.prefill import prefill_partial
+from attention.gpu.decode.decode import decode_partial
+from attention.gpu.prefill.prefill import prefill_partial
 from topocomm import bind_device_folds
 
 MOST_SETS = 32

@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import torch
 from card import Card
-from check_kinds import AS_CPU, Found, poisoned
 from numpy.typing import NDArray
 
 import topocomm as tc
 from attention import LOGSUMEXP
+from problems.check_kinds import AS_CPU, Found, poisoned
 from topocomm import Layout, Operator, bind_device_folds
 from topocomm.operators.dtypes import kind
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 from card import Card
-from check_draw import Problem, draw, latent
 
 from attention import Partial, Spec, bench, merge_states
 from attention.gpu import local_partial
-from attention.gpu.decode import decode_partial
-from attention.gpu.prefill import prefill_partial
-from attention.kernels.gpu_states import merge_on_device
+from attention.gpu.decode.decode import decode_partial
+from attention.gpu.merge.gpu_states import merge_on_device
+from attention.gpu.prefill.prefill import prefill_partial
 from attention.visibility import Masking
+from problems.check_draw import Problem, draw, latent
 from topocomm import OperatorError
 
 EXACT = 3e-6

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from card import Card, Run
-from raw_nccl import Library
+from nccl_files.raw_nccl import Library
 
 from attention import LOGSUMEXP, Partial
 from topocomm import Communicator, Plan, PreparedCall, bind_device_folds
@@ -41,13 +41,13 @@ def ours(comm: Communicator, x: Partial) -> dict[str, Way]:
     """
     name, way = _prepared(comm, x)
     found = {name: way}
-    peer = getattr(comm.way, "peer", None)
+    peer = getattr(comm.session.way, "peer", None)
     if peer is not None:
-        comm.way.peer = None  # type: ignore[union-attr]
+        comm.session.way.peer = None  # type: ignore[union-attr]
         try:
             name, way = _prepared(comm, x)
         finally:
-            comm.way.peer = peer  # type: ignore[union-attr]
+            comm.session.way.peer = peer  # type: ignore[union-attr]
         found.setdefault(name, way)
     return found
 
@@ -63,7 +63,7 @@ def _prepared(comm: Communicator, x: Partial) -> tuple[str, Way]:
 
 def way_words(comm: Communicator, call: PreparedCall) -> str:
     """How a call's values travel, and its plan."""
-    way = comm.way
+    way = comm.session.way
     lane = type(call.lanes[0]).__name__
     if way is None:
         words = "host memory"

@@ -15,7 +15,7 @@ from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_
 
 from attention import Spec
 from attention.gpu import local_partial
-from attention.gpu.decode import decode_partial
+from attention.gpu.decode.decode import decode_partial
 from attention.visibility import Masking
 
 HIDDEN, BETWEEN, HEADS, KV_HEADS, DIM = 576, 1536, 9, 3, 64

@@ -12,9 +12,10 @@ import torch
 from card import Card, randn
 
 from attention import Partial, Spec
-from attention.gpu import decode, decode_table, prefill, prefill_table
 from attention.gpu.archs import arch_of
-from attention.gpu.prefill_kernel import prefill_kernel
+from attention.gpu.decode import decode, decode_table
+from attention.gpu.prefill import prefill, prefill_table
+from attention.gpu.prefill.prefill_kernel import prefill_kernel
 
 PAGE = 16
 Call = Callable[[], Partial]

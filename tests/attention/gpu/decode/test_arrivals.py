@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from attention.gpu import arrivals as counters
-from attention.gpu.arrivals import APART, COUNTERS, RESERVE, arrivals
+from attention.gpu.decode import arrivals as counters
+from attention.gpu.decode.arrivals import APART, COUNTERS, RESERVE, arrivals
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ import torch
 from triton.runtime.interpreter import interpreter_builder
 
 from attention import Spec
-from attention.gpu import arrivals, decode, decode_inputs, decode_table
-from attention.gpu.decode import decode_partial
+from attention.gpu.decode import arrivals, decode, decode_inputs, decode_table
+from attention.gpu.decode.decode import decode_partial
 from attention.gpu.widths import pieces
 from attention.partial import Partial
 from tests.attention.gpu.inputs import DEVICE, assert_close, formula, made, paged, poisoned

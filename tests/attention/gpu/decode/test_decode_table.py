@@ -6,9 +6,18 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu import decode
 from attention.gpu.archs import SHARED_KIB, generation_of
-from attention.gpu.decode_table import FORMS, MOST_WAVES, WIDTHS, Cut, by_rule, problem_of, rows_of_program, splits_for
+from attention.gpu.decode import decode
+from attention.gpu.decode.decode_table import (
+    FORMS,
+    MOST_WAVES,
+    WIDTHS,
+    Cut,
+    by_rule,
+    problem_of,
+    rows_of_program,
+    splits_for,
+)
 from tests.attention.gpu.inputs import made
 
 ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "interpreter")

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu import decode
-from attention.gpu.decode import decode_partial
-from attention.gpu.decode_table import Cut, problem_of
+from attention.gpu.decode import decode
+from attention.gpu.decode.decode import decode_partial
+from attention.gpu.decode.decode_table import Cut, problem_of
 from attention.partial import Partial
 from tests.attention.gpu.inputs import DEVICE, assert_close, formula, made, paged, poisoned
 from topocomm import OperatorError

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from attention.gpu.occupancy import Multiprocessor, multiprocessor_of, programs_held
+from attention.gpu.decode.occupancy import Multiprocessor, multiprocessor_of, programs_held
 
 H100 = SimpleNamespace(
     shared_memory_per_multiprocessor=228 << 10,
@@ -16,7 +16,7 @@ MI300X = SimpleNamespace(shared_memory_per_multiprocessor=64 << 10, max_threads_
 
 
 def test_multiprocessors():
-    assert multiprocessor_of("sm_90", H100, hip=False) == Multiprocessor(512, 16, 228 << 10, 1024)
+    assert multiprocessor_of("sm_90", H100, hip=False) == Multiprocessor(512, 16, 228 << 10, 1024, 128)
     little = SimpleNamespace(**{**vars(H100), "max_threads_per_multi_processor": 1536})
     assert multiprocessor_of("sm_89", little, hip=False).warps == 12
     assert multiprocessor_of("gfx942", MI300X, hip=True) == Multiprocessor(512, 8, 64 << 10, 0)
@@ -52,6 +52,15 @@ def test_what_is_not_known_is_not_guessed():
 def test_programs_of_an_h100(registers, shared_kib, warps, held):
     there = multiprocessor_of("sm_90", H100, hip=False)
     assert programs_held(there, registers, shared_kib << 10, warps) == held
+
+
+def test_shared_memory_is_given_in_units():
+    """8 programs of 28.5 KiB fill an H100 to the last byte; one byte more takes 128, and the eighth finds no room."""
+    there = multiprocessor_of("sm_90", H100, hip=False)
+    exact = (228 << 10) // 8 - 1024
+    assert [programs_held(there, 32, exact + more, 4) for more in (0, 1)] == [8, 7]
+    little = there._replace(shared_bytes=there.shared_bytes + 8)  # room for a byte each, were it given by the byte
+    assert programs_held(little, 32, exact + 1, 4) == 7
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton.language as tl
 
-from attention.gpu.schedule_kernel import LANES, blocks_of, keys_within, part_of_tile, range_of_program
+from attention.gpu.decode.schedule_kernel import LANES, blocks_of, keys_within, part_of_tile, range_of_program
 
 BLOCK = 16
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from attention import LOGSUMEXP, merge_states, merging
-from attention.kernels import gpu_states
-from attention.kernels.gpu_states import MOST_STATES, merge_on_device
-from tests.attention.test_merge import exact
-from tests.attention.test_merge import fold as cpu_fold
+from attention import LOGSUMEXP, merge_states
+from attention.gpu.merge import gpu_states
+from attention.gpu.merge.gpu_states import MOST_STATES, merge_on_device
+from attention.merge import merge_states as merging
+from tests.attention.merge.test_logsumexp import exact
+from tests.attention.merge.test_logsumexp import fold as cpu_fold
 from tests.operators.kernels.device import device_fold
 from tests.operators.packed import assert_same_bits
 

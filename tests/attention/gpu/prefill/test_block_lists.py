@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu.visits import visits_of
+from attention.gpu.prefill.block_lists import visits_of
 from attention.visibility import HIDDEN, Visibility
 
 SPECS = [Spec(), Spec(causal=True), Spec(causal=True, window=5), Spec(window=9)]

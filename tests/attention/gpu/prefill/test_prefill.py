@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu import prefill
+from attention.gpu.prefill import prefill
 from tests.attention.gpu.prefill_cases import ROUNDING, check, tensors, use_tile
 
 CAUSAL = Spec(causal=True)

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from attention import Partial, Spec
-from attention.gpu import prefill
-from attention.gpu.prefill import prefill_partial
+from attention.gpu.prefill import prefill
+from attention.gpu.prefill.prefill import prefill_partial
 from tests.attention.gpu.prefill_cases import tensors
 from topocomm import OperatorError
 

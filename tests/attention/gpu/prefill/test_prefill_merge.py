@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from attention import Partial, Spec, merge_states
-from attention.gpu.prefill import prefill_partial
+from attention.gpu.prefill.prefill import prefill_partial
 from tests.attention.gpu.prefill_cases import assert_partial, expected, tensors, use_tile
 
 pytestmark = pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attention import Spec, merge_states
-from attention.gpu.prefill import prefill_partial
+from attention.gpu.prefill.prefill import prefill_partial
 from tests.attention.gpu.prefill_cases import check, tensors, use_tile
 
 

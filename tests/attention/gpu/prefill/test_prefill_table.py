@@ -1,7 +1,7 @@
 import pytest
 
 from attention.gpu.archs import arch_of, generation_of
-from attention.gpu.prefill_table import FORMS, WIDTHS, Tile, problem_of, tile_for
+from attention.gpu.prefill.prefill_table import FORMS, WIDTHS, Tile, problem_of, tile_for
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,15 @@ import torch
 from tests.execute.peer_memories import EACH, peer_memory
 from tests.execute.peer_work import work_of
 from tests.machines import switch
+from tests.plans import every_plan
 from topocomm import ARGMAX, SUM, DeadlineError, Field, Operator, TopocommError
-from topocomm.execute.device_progress import Flights
-from topocomm.execute.peer_lane import MOST_BYTES, PeerLane, PeerPlan
-from topocomm.execute.recorder import Recorder
+from topocomm.execute.device.device_progress import Flights
+from topocomm.execute.device.peer.peer_engine import MOST_BYTES, PeerLane, PeerPlan
+from topocomm.execute.liveness.recorder import Recorder
+from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports import threads
-from topocomm.execute.transports.wire import NoWire
-from topocomm.execute.waiting import Waiting
+from topocomm.execute.transports.device.device_transport import NoWire
 from topocomm.operators.kernels import gpu_peer, launcher
-from topocomm.planning.planner import every_plan
 
 assert interpreted
 

@@ -8,12 +8,12 @@ import pytest
 from tests.concatenation import ANY_ORDER, CONCAT, word
 from tests.execute.peer_work import WordsRun, cut, expected, work_of
 from tests.machines import hosts, switch
+from tests.plans import every_plan
 from topocomm import SUM
-from topocomm.execute import peer_memory
-from topocomm.execute import peer_program as programs
-from topocomm.execute.peer_program import peer_program
+from topocomm.execute.device.peer import peer_memory
+from topocomm.execute.device.peer import peer_program as programs
+from topocomm.execute.device.peer.peer_program import peer_program
 from topocomm.operators.kernels import gpu_peer
-from topocomm.planning.planner import every_plan
 
 assert interpreted
 ROWS = 7

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from tests.mpi import mpirun
-from topocomm.execute.transports import mpi_devices
-from topocomm.execute.transports.nccl_library import Facts, mpi_refusal
+from topocomm.execute.transports.device import mpi_device_support as mpi_devices
+from topocomm.execute.transports.device.nccl_library import Facts, mpi_refusal
 
 pytest.importorskip("torch")  # in the processes that are started
 
-HERE = Path(__file__).parents[1]
+HERE = Path(__file__).parents[2]
 
 
 def job(how, ranks=2, **env):
@@ -96,7 +96,7 @@ def test_this_library_is_found_and_says_no():
     pytest.importorskip("mpi4py")
     program = (
         "from mpi4py import MPI\n"
-        "from topocomm.execute.transports import mpi_devices\n"
+        "from topocomm.execute.transports.device import mpi_device_support as mpi_devices\n"
         "print('says', mpi_devices.refusal(MPI), flush=True)"
     )
     done = mpirun(1, ["-c", program], env={"PYTHONPATH": str(HERE.parents[1])})

@@ -6,7 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from topocomm import TopocommError
-from topocomm.execute.transports.nccl_library import (
+from topocomm.execute.transports.device.nccl_library import (
     Facts,
     allows_several,
     group_refusal,

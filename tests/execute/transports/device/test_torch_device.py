@@ -8,7 +8,8 @@ import torch
 
 from tests.execute.fake_device import FakeDevice, wait_until
 from tests.execute.transports.recording_nccl import World
-from topocomm.execute.transports import nccl, torch_wire
+from topocomm.execute.transports.device import nccl
+from topocomm.execute.transports.device import torch_device as torch_wire
 
 
 @pytest.mark.parametrize("names", [("all_gather_single", "reduce_scatter_single"), ("all_gather_into_tensor",) * 2])

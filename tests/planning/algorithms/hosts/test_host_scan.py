@@ -3,12 +3,12 @@
 import pytest
 
 from tests.planning.replay import expected, replay
+from topocomm.planning.algorithms.hosts.host_scan import shift_scan
+from topocomm.planning.algorithms.hosts.rails import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
-from topocomm.planning.algorithms.rails import Groups, Inside
-from topocomm.planning.algorithms.shift import shift_scan
 from topocomm.planning.collectives import Collective
-from topocomm.planning.range_tree import aligned_tree
-from topocomm.planning.verify import verify
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.schedule.range_tree import aligned_tree
 
 
 def groups(hosts, members, ports):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from topocomm.planning.algorithms.hearing import Wish, deal, rail_sets, told_inside
+from topocomm.planning.algorithms.hosts.rail_assignment import Wish, deal, rail_sets, told_inside
 from topocomm.planning.algorithms.multiport import spread_gossip
 
 

@@ -7,16 +7,16 @@ import pytest
 
 from tests.machines import hosts
 from tests.planning.replay import expected, replay
-from topocomm.planning.algorithms.gossip import gossip_allreduce, gossip_of, gossip_reduce, gossip_scan
-from topocomm.planning.algorithms.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
-from topocomm.planning.algorithms.groups import Groups, Inside
+from topocomm.planning.algorithms.gossip_schedule import gossip_allreduce, gossip_of, gossip_reduce, gossip_scan
+from topocomm.planning.algorithms.hosts.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
+from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
+from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.algorithms.multiport import spread_gossip
-from topocomm.planning.algorithms.rails import rails_allreduce, rails_tree
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost import cost_of
-from topocomm.planning.paths import PathFinder
-from topocomm.planning.range_tree import aligned_tree
-from topocomm.planning.verify import verify
+from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.proof.verify import verify
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.planning.schedule.range_tree import aligned_tree
 
 
 def groups_of(*sizes, ports=1):

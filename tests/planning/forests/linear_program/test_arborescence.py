@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topocomm.planning.forests.arborescence import cheapest_arborescence, cheapest_costs
+from topocomm.planning.forests.linear_program.arborescence import cheapest_arborescence, cheapest_costs
 
 
 def is_tree(parents, root):

@@ -5,9 +5,9 @@ import pytest
 
 from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import forest, solved
-from topocomm.planning.forests.network import network_of
-from topocomm.planning.forests.witness import partition_of
-from topocomm.planning.paths import PathFinder
+from topocomm.planning.forests.linear_program.integer_network import network_of
+from topocomm.planning.forests.linear_program.partition_witness import partition_of
+from topocomm.planning.routing.paths import PathFinder
 
 
 def egress(topology, group):

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topocomm.planning.forests import simplex
-from topocomm.planning.forests.simplex import Simplex
+from topocomm.planning.forests.linear_program import simplex
+from topocomm.planning.forests.linear_program.simplex import Simplex
 
 
 def program(right, columns, gains):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.planning.forests.machines import slower, without
-from topocomm.planning.forests.network import network_of
-from topocomm.planning.forests.symmetry import symmetry_at, symmetry_of
-from topocomm.planning.paths import PathFinder
-from topocomm.topology.catalog import catalog
+from topocomm.planning.forests.linear_program.integer_network import network_of
+from topocomm.planning.forests.linear_program.symmetry import symmetry_at, symmetry_of
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.topology.catalog.systems import catalog
 
 SIZES = {
     ("dgx-h100", 1): 8,

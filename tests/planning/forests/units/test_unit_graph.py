@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import less, solved
-from topocomm.planning.forests.disjoint import disjoint_trees
-from topocomm.planning.forests.network import network_of
-from topocomm.planning.forests.splitting import Split
-from topocomm.planning.forests.units import Units, bits
-from topocomm.planning.forests.unlike import unlike_trees
-from topocomm.planning.forests.weights import heaviest, trees_in_units
-from topocomm.planning.paths import PathFinder
-from topocomm.topology.catalog import catalog
+from topocomm.planning.forests.linear_program.integer_network import network_of
+from topocomm.planning.forests.units.disjoint import disjoint_trees
+from topocomm.planning.forests.units.given_roots import heaviest, trees_in_units
+from topocomm.planning.forests.units.splitting import Split
+from topocomm.planning.forests.units.unequal_weights import unlike_trees
+from topocomm.planning.forests.units.unit_graph import Units, bits
+from topocomm.planning.routing.paths import PathFinder
+from topocomm.topology.catalog.systems import catalog
 
 
 def network(topology):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topocomm.topology.draw.order import BELOW, STRAIGHT, arrange
-from topocomm.topology.draw.tracks import lanes, track_levels
+from topocomm.topology.draw.svg.endpoint_order import BELOW, STRAIGHT, arrange
+from topocomm.topology.draw.svg.tracks import lanes, track_levels
 
 
 def mesh(names):

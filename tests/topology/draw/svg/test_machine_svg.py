@@ -11,8 +11,8 @@ from tests import hash_seeds
 from tests.topology.draw.geometry import SVG, crossings, parsed, wires
 from tests.topology.draw.machines import linked_pair, mixed_cluster, shown, two_gpus
 from tests.topology.test_topology_json import topologies
-from topocomm.topology.catalog import SYSTEMS, catalog
-from topocomm.topology.draw.machine_svg import render
+from topocomm.topology.catalog.systems import SYSTEMS, catalog
+from topocomm.topology.draw.svg.machine_svg import render
 from topocomm.topology.links import both_ways
 from topocomm.topology.model import Device, Topology
 
@@ -215,7 +215,7 @@ def test_a_long_chain_of_switches_is_no_trouble():
 
 def test_the_same_machine_gives_the_same_bytes_whatever_the_hash_seed():
     program = (
-        "from topocomm import catalog; from topocomm.topology.draw.machine_svg import render; import hashlib;"
+        "from topocomm import catalog; from topocomm.topology.draw.svg.machine_svg import render; import hashlib;"
         "names = ('mi250x', 'dgx-1-v100', 'cpu-2-socket', 'mi100-8');"
         "print(hashlib.sha256(''.join(render(catalog(n, hosts=2)) for n in names).encode()).hexdigest())"
     )

@@ -1,0 +1,18 @@
+import pytest
+
+from attention import PreparedDecode
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Whether each step went the shortest way (True) or was left to the general one."""
+    found = []
+    run = PreparedDecode._quick
+
+    def counted(self, *given):
+        merged = run(self, *given)
+        found.append(merged is not None)
+        return merged
+
+    monkeypatch.setattr(PreparedDecode, "_quick", counted)
+    return found

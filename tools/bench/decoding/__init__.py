@@ -1,0 +1,1 @@
+"""What decode.py measures: ways to decode, bytes sent, memory read and held."""

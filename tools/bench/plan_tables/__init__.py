@@ -1,0 +1,1 @@
+"""The tables of planner.py, a module each, and the machines in them."""

@@ -1,0 +1,1 @@
+"""Every way in which a kernel is compiled, and what it then takes."""

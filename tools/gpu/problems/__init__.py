@@ -1,0 +1,1 @@
+"""What is checked and timed: problems, their inputs, the ways to solve them."""
