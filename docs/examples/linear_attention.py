@@ -1,14 +1,14 @@
 """Gated linear attention over a prompt that lies on four ranks, beside one process; then decoding on from its state.
 
 python docs/examples/linear_attention.py runs four ranks on threads; under mpirun, srun or torchrun the ranks are the
-job's.
+job's. gated/attention.py has the function, gated/state.py the operator of its scan.
 """
 
 import numpy as np
 import torch
+from gated.attention import linear_attention
 
 import topocomm
-from attention.linear import linear_attention
 
 torch.set_num_threads(1)  # ranks share the cores
 TOKENS, PROMPT = 1000, 990

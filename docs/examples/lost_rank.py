@@ -12,8 +12,8 @@ import torch
 import transformers
 from mpi4py import MPI
 
+from attention.cache.shards import ShardMap
 from attention.huggingface import shard_generation
-from attention.shards import ShardMap
 from topocomm import Communicator, RankFailedError
 
 torch.set_num_threads(1)

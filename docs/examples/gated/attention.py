@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
-from attention.arrays import DTYPES, as_tensor, to_caller
-from attention.communicators import as_communicator
-from attention.linear_chunks import Tokens, attend_chunks, summarise
-from attention.linear_state import DECAY, GATED_STATE, STATE
-from topocomm import OperatorError
+from gated.chunks import Tokens, attend_chunks, summarise
+from gated.state import DECAY, GATED_STATE, STATE
+from topocomm import Communicator, OperatorError
 
 NAME = "linear_attention"
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 AXES = {
     "q": "[batch, heads, n, d]",
     "k": "[batch, heads, n, d]",
@@ -34,7 +34,7 @@ def linear_attention(
     k: Any,
     v: Any,
     log_gates: Any,
-    comm: Any = None,
+    comm: Communicator | None = None,
     *,
     scale: float | None = None,
     initial_state: Any = None,
@@ -54,8 +54,7 @@ def linear_attention(
         v: Values [batch, heads, n, d_v].
         log_gates: Natural logarithms of the gates, at most 0: [batch, heads, n, d] (GLA) or [batch, heads, n]
             (Mamba-2). -inf forgets all that was before the token, 0 keeps it: zeros are plain linear attention.
-        comm: A topocomm.Communicator, an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh, as for
-            `tree_decode`; None: these tokens are the whole sequence.
+        comm: The ranks; None: these tokens are the whole sequence.
         scale: Factor on q; None takes 1 / sqrt(d).
         initial_state: The state before the first token of the sequence, float32 [batch, heads, d, d_v]; None: 0.
             Read on rank 0 only, so others may give None.
@@ -77,24 +76,23 @@ def linear_attention(
     earlier token. Memory beyond the result: the states between chunks of 64 tokens, float32 [batch, heads, n / 64, d,
     d_v], and some copies of 512 KiB of the inputs, or of one chunk of all heads where that is more.
     """
-    ranks = None if comm is None else as_communicator(NAME, comm)
     tokens = _check(q, k, v, log_gates, scale)
     first = _check_state(initial_state, tokens)
     summary = summarise(tokens)
     before = first
-    if ranks is not None:
+    if comm is not None:
         # What was before the sequence is part of what rank 0 does to the state: then no other rank needs it.
-        after = summary.end_from(first) if ranks.rank == 0 else summary.end
-        prefix = ranks.exscan({DECAY: summary.decay, STATE: after}, GATED_STATE)
-        before = first if ranks.rank == 0 else prefix[STATE]
+        after = summary.end_from(first) if comm.rank == 0 else summary.end
+        prefix = comm.exscan({DECAY: summary.decay, STATE: after}, GATED_STATE)
+        before = first if comm.rank == 0 else prefix[STATE]
     out = torch.empty(tokens.v.shape, dtype=tokens.q.dtype)
     attend_chunks(tokens, summary, before, out)
     if not return_state:
-        return to_caller(q, out)
+        return _like(q, out)
     state = summary.end_from(before)
-    if ranks is not None:
-        state = ranks.broadcast(state, root=ranks.size - 1)
-    return to_caller(q, out), to_caller(q, state)
+    if comm is not None:
+        state = comm.broadcast(state, root=comm.size - 1)
+    return _like(q, out), _like(q, state)
 
 
 def _check(q: Any, k: Any, v: Any, log_gates: Any, scale: float | None) -> Tokens:
@@ -142,7 +140,9 @@ def _check_state(initial_state: Any, tokens: Tokens) -> torch.Tensor:
 
 
 def _tensor(name: str, array: Any) -> torch.Tensor:
-    x = as_tensor(NAME, name, array)
+    if not isinstance(array, torch.Tensor | np.ndarray):
+        raise OperatorError(f"{NAME}: {name} must be a NumPy array or torch tensor, got {type(array).__name__}")
+    x = torch.as_tensor(array)
     if x.ndim != 4 and not (name == "log_gates" and x.ndim == 3):
         raise OperatorError(f"{NAME}: {name} must be {AXES[name]}, got shape {list(x.shape)}")
     if x.dtype not in DTYPES:
@@ -152,3 +152,8 @@ def _tensor(name: str, array: Any) -> torch.Tensor:
     if x.requires_grad:
         raise OperatorError(f"{NAME}: {name} requires gradients; pass {name}.detach() or use torch.no_grad()")
     return x
+
+
+def _like(given: Any, tensor: torch.Tensor) -> Any:
+    """The tensor as the kind of array that was given; no copy."""
+    return tensor.numpy() if isinstance(given, np.ndarray) else tensor

@@ -34,7 +34,7 @@ def _combine_row(left_decay: Any, left_state: Any, right_decay: Any, right_state
 
 
 GATED_STATE = Operator(
-    "attention.gated_state",
+    "gated_state",
     fields=(Field(DECAY, ("*rows",), np.float32), Field(STATE, ("*rows", "dim_v"), np.float32)),
     combine=_combine,
     identity={DECAY: 1.0, STATE: 0.0},
