@@ -109,12 +109,14 @@ def test_under_mpirun_ranks_that_differ_are_named():
     program = (
         "import os, sys; rank = os.environ['OMPI_COMM_WORLD_RANK']; "
         "os.environ.update({'NUMBA_DISABLE_JIT': '1'} if rank == '1' else {}); "
+        "sys.modules.update({'topocomm.native._native': None} if rank == '1' else {}); "
         "from topocomm.cli.main import main; sys.exit(main(['doctor']))"
     )
     job = mpirun(2, ["-c", program], env={"PYTHONPATH": ROOT})
     assert job.returncode == 1, job.stdout + job.stderr
     assert re.search(r"^warn  numba +rank 1: ", job.stdout, re.MULTILINE)
     assert re.search(r"^ok    numba +rank 0: ", job.stdout, re.MULTILINE)
+    assert re.search(r"^warn  native +rank 1: ", job.stdout, re.MULTILINE)
     words = " ".join(job.stdout.split())
     assert "MPI messages within a host: no compiled code on every rank" in words
     assert re.search(r"FAIL calls rank 0: ranks disagree .* kernel: .*install the same on all ranks", words)
