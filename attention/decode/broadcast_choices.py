@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from topocomm import Communicator
 
 
-class OneChoice(TorchFunctionMode):
+class BroadcastChoices(TorchFunctionMode):
     """Gives every rank the discrete choices of rank 0.
 
     The logits are equal to the last bit where all ranks run on equal hardware; but their random generators may

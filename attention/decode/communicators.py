@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from attention.gpu.placement import Turns
+from attention.gpu.placement import StreamOrder
 from topocomm import Communicator, Operator, OperatorError
 
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ def state_of(comm: Communicator) -> dict[str, Any]:
     return state
 
 
-def turns_of(comm: Communicator) -> Turns:
+def turns_of(comm: Communicator) -> StreamOrder:
     """Which streams use the send buffers of prepared calls on a GPU."""
     state = state_of(comm)
     if "turns" not in state:
-        state["turns"] = Turns()
-    turns: Turns = state["turns"]
+        state["turns"] = StreamOrder()
+    turns: StreamOrder = state["turns"]
     return turns
 
 

@@ -32,7 +32,7 @@ def on_host(x: Any) -> Any:
     return x.cpu() if on_gpu(x) else x
 
 
-class Turns:
+class StreamOrder:
     """Streams that use the buffers of one communicator take turns: each waits for the one before, on the device."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from attention.cache.shards import ShardMap
-from attention.decode.broadcast_choices import OneChoice
+from attention.decode.broadcast_choices import BroadcastChoices
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
 from attention.huggingface.hf_layers import WITHOUT
 from attention.huggingface.sharded_cache import ShardedCache
@@ -159,7 +159,7 @@ def shard_generation(
     with ExitStack() as stack:
         _activate(stack, model, state)
         if comm.size > 1:
-            stack.enter_context(OneChoice(lambda: state.cache.comm))
+            stack.enter_context(BroadcastChoices(lambda: state.cache.comm))
         yield state.cache
 
 
@@ -208,7 +208,7 @@ def _generate(
     _take_place(state, model, options.get("past_key_values"))
     options["past_key_values"] = state.cache
     comm = state.cache.comm
-    with OneChoice(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
+    with BroadcastChoices(lambda: state.cache.comm) if comm.size > 1 else nullcontext():
         return plain(inputs, generation_config, *more, **options)
 
 

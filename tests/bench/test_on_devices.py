@@ -19,9 +19,9 @@ from topocomm.bench.on_devices import OnDevices, common_device
 from topocomm.bench.problem import Problem
 from topocomm.bench.timing import Pace, Timed, measure
 from topocomm.execute.device import device_library as device
-from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.transports.device import nccl_library
-from topocomm.execute.transports.device.device_transport import NoWire
+from topocomm.execute.transports.device.device_transport import NoDeviceTransport
 from topocomm.planning.native import CALLS
 
 assert interpreted
@@ -79,7 +79,7 @@ def test_several_fields_staged(monkeypatch):
     assert not [name for name in found if "graph" in name or "nccl" in name]
 
 
-@pytest.mark.parametrize("wire", [NoWire(), None])
+@pytest.mark.parametrize("wire", [NoDeviceTransport(), None])
 def test_a_call_by_one_kernel_says_so_whatever_else_there_is(wire):
     layout = SUM.layout({"value": ((12,), np.float32)})
 
@@ -87,7 +87,7 @@ def test_a_call_by_one_kernel_says_so_whatever_else_there_is(wire):
         mine = device.device_of(torch.ones(1))
         shared = np.zeros(EACH + 256, np.uint8)
         peer = peer_memory(shared[-shared.ctypes.data % 256 :][:EACH], 0, 1)[1]
-        comm.session.way = Way(comm.session.waiting, mine, wire, "", peer)
+        comm.session.way = DevicePath(comm.session.waiting, mine, wire, "", peer)
         rows = []
         for graph in (False, True):
             row = OnDevices(comm, Problem("allreduce", SUM, layout, 1), mine, graph=graph)

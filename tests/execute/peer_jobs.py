@@ -17,7 +17,7 @@ from tests.operators.packed import ELEMENTWISE, any_value, assert_same_bits, lay
 from tests.plans import every_plan
 from topocomm import DeadlineError
 from topocomm.execute.calls.copy_operator import carrier
-from topocomm.execute.device.peer.peer_engine import PeerLane, PeerPlan
+from topocomm.execute.device.peer.peer_engine import PeerEngine, PeerPlan
 from topocomm.operators.tensors import as_array, torch_dtype
 
 OPERATORS = {operator.name: operator for operator in (*ELEMENTWISE, LOGSUMEXP)}
@@ -94,14 +94,14 @@ def tensors(device, layout, value):
 
 
 class Caller:
-    """One rank's lane of one plan, and what its calls must give."""
+    """One rank's engine of one plan, and what its calls must give."""
 
     def __init__(self, rank, device, peer, plan, operator, layout):
         self.work = work_of(plan, operator, layout, rank)
         told = PeerPlan(self.work, peer, "cpu")
         assert not told.refusal, told.refusal
         self.rank, self.device, self.plan, self.operator, self.layout = rank, device, plan, operator, layout
-        self.lane = PeerLane(told, device, peer, None)
+        self.engine = PeerEngine(told, device, peer, None)
 
     def call(self, values, *, in_place=False, own=False):
         """Make a call with all ranks' values and compare its bits."""
@@ -117,15 +117,15 @@ class Caller:
                 .view(shapes[f.name])
                 for f in self.layout.fields
             }
-        if own and self.lane.views is not None:
-            for name, view in self.lane.views.items():
+        if own and self.engine.views is not None:
+            for name, view in self.engine.views.items():
                 view.copy_(given[name])
             given = None
-        takes, gives = self.lane.takes_value, self.lane.gives_result
+        takes, gives = self.engine.takes_value, self.engine.gives_result
         with np.errstate(all="ignore"):
-            self.lane.begin(given if takes else None, target if gives else None, True)
-        self.lane.mark()
-        assert self.lane.advance(0.0)
+            self.engine.begin(given if takes else None, target if gives else None, True)
+        self.engine.mark()
+        assert self.engine.advance(0.0)
         return target if gives else None
 
     def check(self, values, target):
@@ -145,7 +145,7 @@ def collective(rank, size, shared, *, name, dtype="f4", rows=5, dims=None, kind=
     caller = Caller(rank, device, peer, plan, operator, layout)
     for number in range(calls):
         values = values_of(operator, layout, size, number)
-        alike = kind in ("allreduce", "scan", "broadcast", "reduce") and caller.lane.takes_value
+        alike = kind in ("allreduce", "scan", "broadcast", "reduce") and caller.engine.takes_value
         caller.check(values, caller.call(values, in_place=alike and number % 3 == 1, own=number % 3 == 2))
     return int(words(shared, rank)[EPOCH])
 

@@ -23,7 +23,7 @@ from topocomm import (
     run_local,
 )
 from topocomm.execute.device import device_library as device
-from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.device.device_staging import StagedCall
 
 
@@ -124,7 +124,7 @@ def test_others_are_told_of_an_error_before_nccl_is_aborted():
 
     def body(comm):
         if comm.rank == 1:
-            comm.session.way = Way(comm.session.waiting, None, Means(), "")
+            comm.session.way = DevicePath(comm.session.waiting, None, Means(), "")
             comm.session.fail(RankFailedError("a disk is full"))
             return
         with pytest.raises(RankFailedError, match="a disk is full"):
@@ -144,7 +144,7 @@ def test_waits_of_kernels_are_ended_before_nccl():
             self.abort = lambda: ended.append(name)
 
     def body(comm):
-        Way(comm.session.waiting, None, Means("wire"), "", Means("peer")).abort()
+        DevicePath(comm.session.waiting, None, Means("wire"), "", Means("peer")).abort()
 
     run_local(body, ranks=1)
     assert ended == ["peer", "wire"]
@@ -256,7 +256,7 @@ def test_memory_that_a_graph_has_recorded_outlives_its_call():
         call(X, out=torch.empty(8))
         here.wait()
         world.capturing = False
-        return weakref.ref(call._lane.memory.untyped_storage())
+        return weakref.ref(call._engine.memory.untyped_storage())
 
     def body(comm):
         arena = record(comm)

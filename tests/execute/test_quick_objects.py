@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.attention.merging import assert_close, exact, partial
-from tests.execute.lane_jobs import CALLS, Job, jobs, quick, through
+from tests.execute.engine_jobs import CALLS, Job, jobs, quick, through
 from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import SUM, Field, Operator
@@ -112,7 +112,7 @@ def test_in_place_after_waiting_for_credits(algorithm):
     plan = next(one for one in every_plan(switch(ranks), "scan", SUM, layout) if one.algorithm == algorithm)
     job, standing = Job(plan, layout, SUM), []
     for caller in job.callers:
-        caller.for_call = lambda call: standing.append(call.lane)
+        caller.for_call = lambda call: standing.append(call.engine)
     for call in (1, 2):
         values = [np.full(5, call * 10**rank, np.float32) for rank in range(ranks)]
         for rank in range(late):
@@ -123,8 +123,8 @@ def test_in_place_after_waiting_for_credits(algorithm):
             first = values
     assert standing, "a sender waits for the late rank"
     job.quick[late](own, own)
-    for lane in standing:
-        through(lane)
+    for engine in standing:
+        through(engine)
     standing.clear()
     job.quick[late](values[late], values[late])
     assert not standing
@@ -145,7 +145,7 @@ def test_a_call_that_waits_keeps_the_arrays_that_it_began_with(into):
     given = dict(out or {})
     watched = [weakref.ref(array) for array in x.values()]
     standing = []
-    job.callers[0].for_call = lambda call: standing.append(call.lane)
+    job.callers[0].for_call = lambda call: standing.append(call.engine)
     result = job.quick[0](x, out)
     assert standing
     values[0] = None

@@ -118,7 +118,10 @@ FOREST_PASSES = (
     Pass("height_reduction", ((forest, "lowered", lambda _, trees: [tree for _, tree in trees]),)),
 )
 RAIL_PASSES = (
-    Pass("rail_assignment, colours by formula only", ((rail_assignment._Dealer, "_without_way", lambda _, w, __: w),)),
+    Pass(
+        "rail_assignment, colours by formula only",
+        ((rail_assignment._EdgeColoring, "_without_way", lambda _, w, __: w),),
+    ),
     Pass("rails, cyclic, shift", ((planner, "candidate_builds", _without_rails),)),
 )
 SEARCH_PASSES = (

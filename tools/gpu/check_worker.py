@@ -18,9 +18,9 @@ ODDS = {"decode": 5, "prefill": 4, "merging": 2, "states": 1, "local_attention":
 
 def one(card: Card, index: int) -> Found:
     """The check of a number; every third is of folds, whose pairs of operator and dtype come in turn."""
-    turn, lane = divmod(index, MOST)
+    turn, engine = divmod(index, MOST)
     if turn % 3 == 2:
-        return _kept(lambda: check_folds.check(card, turn // 3 * MOST + lane), "folds")
+        return _kept(lambda: check_folds.check(card, turn // 3 * MOST + engine), "folds")
     kinds = [kind for kind, odds in ODDS.items() for _ in range(odds)]
     kind = kinds[np.random.default_rng(index).integers(len(kinds))]
     return _kept(lambda: check_kinds.check(card, kind, index), kind)

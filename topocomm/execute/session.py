@@ -33,7 +33,7 @@ from topocomm.planning.plan import Plan
 from topocomm.topology.model import Topology
 
 if TYPE_CHECKING:
-    from topocomm.execute.device.device_path import Way
+    from topocomm.execute.device.device_path import DevicePath
 
 BUSY = "another call is running; one at a time"
 """The refusal while a call runs."""
@@ -81,7 +81,7 @@ class Session:
         self.arenas = SharedArena(), SharedArena()
         self.refusal: str | None = None
         self.gone: set[int] = set()
-        self.way: Way | None = None
+        self.way: DevicePath | None = None
         self.failed = False
         self._names: dict[int, str] = {}
         self._forgotten: deque[int] = deque()

@@ -21,7 +21,7 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
 from topocomm.planning.pipelined import pipelined_builds
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.hierarchy import Nest, nest_of
+from topocomm.planning.routing.hierarchy import Hierarchy, nest_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree
 from topocomm.planning.schedule.schedule import Schedule
@@ -47,7 +47,7 @@ def candidate_builds(request: Request, paths: PathFinder) -> Builds:
 
 
 @dataclass(frozen=True)
-class Talk:
+class GossipPattern:
     """Who tells whom, and the expression that fits it best."""
 
     name: str
@@ -75,12 +75,12 @@ class _Machine:
         return self.order == tuple(range(len(self.order)))
 
     @cached_property
-    def nest(self) -> Nest:
+    def nest(self) -> Hierarchy:
         """The ranks, host by host, as groups of groups."""
         endpoints = [self.request.endpoints[rank] for rank in self.order]
         return nest_of(endpoints, self.paths, self.request.ports)
 
-    def talks(self) -> Iterator[Talk]:
+    def talks(self) -> Iterator[GossipPattern]:
         """Ways to bring all values to all ranks that suit the machine's groups."""
         nest, ports = self.nest, self.request.ports
         if len(self.order) > MOST_LISTED_RANKS:
@@ -88,7 +88,7 @@ class _Machine:
         if nest.flat:
             if ports > 1:
                 told = multiport.spread_gossip(len(self.order), ports)
-                yield Talk(f"multiport-{ports}", told, aligned_tree(len(self.order), ports + 1))
+                yield GossipPattern(f"multiport-{ports}", told, aligned_tree(len(self.order), ports + 1))
             return
         for radices in nest.for_rails(few=True):
             told = gossip.gossip_of(rails_allreduce(nest.groups, radices, 1, ports))
@@ -98,7 +98,7 @@ class _Machine:
                 told = cyclic_gossip(nest.groups, radices, ports)
                 yield self._talk(f"cyclic-{_dotted(radices)}", told, cyclic_tree(nest.groups))
 
-    def to_root(self) -> Iterator[Talk]:
+    def to_root(self) -> Iterator[GossipPattern]:
         """Ways to bring all values to the root that suit the machine's groups."""
         if self.nest.flat:
             return
@@ -108,13 +108,13 @@ class _Machine:
         for talk in self.talks():
             yield replace(talk, gossip=gossip.told_to(talk.gossip, root, len(self.order)))
 
-    def _talk(self, name: str, told: Gossip, tree: RangeTree) -> Talk:
+    def _talk(self, name: str, told: Gossip, tree: RangeTree) -> GossipPattern:
         """The gossip in the numbers of the ranks; where hosts are scattered the expression is that of rank order."""
         if self.in_order:
-            return Talk(name, told, tree)
+            return GossipPattern(name, told, tree)
         order = self.order
         numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in told]
-        return Talk(name, numbered, aligned_tree(len(order)))
+        return GossipPattern(name, numbered, aligned_tree(len(order)))
 
 
 def _allreduce_builds(request: Request, machine: _Machine) -> Builds:

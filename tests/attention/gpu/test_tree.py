@@ -296,7 +296,7 @@ def test_streams_take_turns_with_a_send_buffer(monkeypatch):
     now = [one]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: now[0])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    turns, there = where.Turns(), torch.device("cuda", 0)
+    turns, there = where.StreamOrder(), torch.device("cuda", 0)
     turns.take(there)
     turns.take(there)
     assert waited == []

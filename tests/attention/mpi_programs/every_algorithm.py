@@ -14,7 +14,7 @@ from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
 from tests.machines import switch, ways
 from tests.plans import every_plan
-from topocomm.execute.host.compiled_engine import CompiledLane
+from topocomm.execute.host.compiled_engine import CompiledEngine
 
 torch.set_num_threads(1)
 world = MPI.COMM_WORLD
@@ -80,7 +80,7 @@ def check(comm, compiled):
         layout = LOGSUMEXP.layout({name: (array.shape, array.dtype) for name, array in mine.items()})
         for plan in every_plan(comm.topology, "allreduce", LOGSUMEXP, layout):
             call = comm.prepare("allreduce", like=mine, operator=LOGSUMEXP, plan=plan)
-            assert isinstance(call._lanes[0], CompiledLane) == compiled
+            assert isinstance(call._engines[0], CompiledEngine) == compiled
             for way, result in results_of(call, mine):
                 what = f"{plan.algorithm} {shape} {way}, compiled {compiled}"
                 assert_close(result, wanted, size, what)

@@ -25,7 +25,7 @@ def launched_plan(topology, like=X, operator=SUM, **options):
         before = comm.explain("allreduce", like=like, operator=operator)
         call = comm.prepare("allreduce", like=like, operator=operator)
         assert comm.explain("allreduce", like=like, operator=operator) is call.plan
-        return before, call.plan, len(getattr(call._lane, "_steps", ())) if isinstance(call, DeviceCall) else 0
+        return before, call.plan, len(getattr(call._engine, "_steps", ())) if isinstance(call, DeviceCall) else 0
 
     (before, plan, steps), *others = run_on_devices(body, len(topology.endpoints), topology=topology, **options)
     assert {other[1].digest for other in others} <= {plan.digest}

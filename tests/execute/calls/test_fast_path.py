@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.attention.merging import assert_close, exact, partial
-from tests.execute.lane_jobs import CALLS, Job, jobs, quick, quick_into
+from tests.execute.engine_jobs import CALLS, Job, jobs, quick, quick_into
 from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import SUM
@@ -181,7 +181,7 @@ def test_the_quick_way_does_nothing_where_the_result_does_not_fit(what):
     x, out = MISPLACED.get(what, (X, MISFITS.get(what)))
     values = [partial(rank, (6,), 4) for rank in range(2)]
     for name, job in jobs(switch(2), (6,), 4):
-        given = job.lanes[0][0].views if what == "the send buffer" else out
+        given = job.engines[0][0].views if what == "the send buffer" else out
         if given is None:  # the plan splits the value: there is none
             continue
         before = job.whole.tobytes()
@@ -204,7 +204,7 @@ def wanted(name, values, rank):
         "reduce": total if rank == root else None,
         "broadcast": values[root],
         "scan": sum(values[: rank + 1]),
-        "exscan": sum(values[:rank]) if rank else None,  # the identity is not the lane's affair
+        "exscan": sum(values[:rank]) if rank else None,  # the identity is not the engine's affair
         "reduce_scatter": np.split(total, np.cumsum(parts(len(values)))[:-1])[rank],
     }
     return results[name]

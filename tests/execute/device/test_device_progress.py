@@ -9,19 +9,19 @@ import pytest
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World as NcclWorld
 from topocomm import DeadlineError
-from topocomm.execute.device.device_progress import Flights
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.device.device_progress import InFlightCalls
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting
-from topocomm.execute.transports.device.device_transport import NoWire
+from topocomm.execute.transports.device.device_transport import NoDeviceTransport
 from topocomm.execute.transports.threads import World
 from topocomm.execute.transports.transport import Message
 
 LIMIT_S = 0.2
 
 
-class Lane:
-    """A lane on a device that is so many calls behind."""
+class CallEngine:
+    """An engine on a device that is so many calls behind."""
 
     ranks = (1,)
 
@@ -35,30 +35,32 @@ class Lane:
         return self.marked <= self.begun - self.behind
 
     def awaited(self):
-        return Awaited(None, (), (Message(1, ((0, 8),)),))
+        return AwaitedMessages(None, (), (Message(1, ((0, 8),)),))
 
 
 def flights():
     transport = World(2).transports()[0]
-    return Flights(Waiting(transport, LIMIT_S, lambda tag: "a call", Recorder()), FakeDevice(NcclWorld(2), 0), NoWire())
+    return InFlightCalls(
+        Waiting(transport, LIMIT_S, lambda tag: "a call", Recorder()), FakeDevice(NcclWorld(2), 0), NoDeviceTransport()
+    )
 
 
-def go_on(flights, lanes, times_s):
+def go_on(flights, engines, times_s):
     until_s, number = time.monotonic() + times_s, 0
     while time.monotonic() < until_s:
-        for lane in lanes:
+        for engine in engines:
             flights.look()
-            lane.begun += 1
+            engine.begun += 1
             number += 1
-            flights.add(lane, 16, number)
+            flights.add(engine, 16, number)
         time.sleep(0.001)
 
 
 @pytest.mark.alone
 def test_a_device_that_is_always_behind_does_not_hang():
-    held, lanes = flights(), [Lane(3), Lane(5)]
-    go_on(held, lanes, 4 * LIMIT_S)
-    assert len(held._out) <= len(lanes)
+    held, engines = flights(), [CallEngine(3), CallEngine(5)]
+    go_on(held, engines, 4 * LIMIT_S)
+    assert len(held._out) <= len(engines)
 
 
 @pytest.mark.alone
@@ -66,7 +68,7 @@ def test_one_that_stands_still_does():
     with pytest.raises(
         DeadlineError, match=r"call 1 \(a call\): still waiting for rank 1 \(8 bytes from it\) after 0.2 s"
     ):
-        go_on(flights(), [Lane(10**9)], 4 * LIMIT_S)
+        go_on(flights(), [CallEngine(10**9)], 4 * LIMIT_S)
 
 
 class Event:
@@ -96,14 +98,14 @@ def test_waiting_covers_what_is_on_the_current_stream_beside_calls():
 
 @pytest.mark.parametrize("behind", [0, 1])
 def test_calls_that_are_through_are_not_kept(behind):
-    held, lane = flights(), Lane(behind)
-    alive = weakref.ref(lane)
+    held, engine = flights(), CallEngine(behind)
+    alive = weakref.ref(engine)
     for number in range(3):  # the last was begun while an event of the first was out
-        lane.begun += 1
-        held.add(lane, 16, number)
-    lane.begun += behind
+        engine.begun += 1
+        held.add(engine, 16, number)
+    engine.begun += behind
     held.look()
-    del lane
+    del engine
     gc.collect()
     assert alive() is None or behind
     if behind:
@@ -114,10 +116,10 @@ def test_calls_that_are_through_are_not_kept(behind):
 
 
 def test_what_a_graph_has_recorded_is_kept_until_the_end():
-    held, lane = flights(), Lane(0)
-    alive = weakref.ref(lane)
-    held.keep(lane)
-    del lane
+    held, engine = flights(), CallEngine(0)
+    alive = weakref.ref(engine)
+    held.keep(engine)
+    del engine
     held.wait()
     gc.collect()
     assert alive() is not None

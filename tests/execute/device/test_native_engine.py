@@ -19,8 +19,8 @@ from topocomm import (
     TopocommError,
 )
 from topocomm.execute.device import device_library as device
-from topocomm.execute.device.device_engine import DeviceLane
-from topocomm.execute.device.native_engine import NativeLane
+from topocomm.execute.device.device_engine import DeviceEngine
+from topocomm.execute.device.native_engine import NativeEngine
 from topocomm.execute.transports.device import nccl_library
 
 RANKS = (2, 3, 8)
@@ -67,7 +67,7 @@ def test_what_the_library_reduces(name, ranks, monkeypatch):
 
 def kept(comm, name, **wanted):
     call = comm.prepare(name, **wanted)
-    assert isinstance(call._lane, DeviceLane) and not call.plan.native_call and call.moved_by == "nccl"
+    assert isinstance(call._engine, DeviceEngine) and not call.plan.native_call and call.moved_by == "nccl"
     return call(wanted["like"])
 
 
@@ -129,7 +129,7 @@ def test_out_in_place_and_odd_strides(monkeypatch):
     def body(comm):
         found, x = [], value(comm.rank, "float32")
         call = comm.prepare("allreduce", like=x, operator=SUM)
-        assert isinstance(call._lane, NativeLane)
+        assert isinstance(call._engine, NativeEngine)
         out = torch.empty_like(x)
         assert call(x, out=out) is out
         found.append(out)

@@ -11,7 +11,7 @@ import pytest
 
 from attention import LOGSUMEXP
 from tests.attention.merging import assert_close, exact, partial
-from tests.execute.lane_jobs import (
+from tests.execute.engine_jobs import (
     CALLS,
     LIMIT_S,
     OPERATORS,
@@ -100,13 +100,13 @@ def test_the_way_to_write_that_was_quicker_on_trial_is_taken(streaming):
     value = partial(0, (6,), 4)
     plan, layout = next((job.plan, job.layout) for _, job in jobs(switch(1), (6,), 4))
     job = Job(plan, layout)
-    words = job.lanes[0][1].compiled.words
+    words = job.engines[0][1].compiled.words
     quickest = slice(word.QUICKEST, word.QUICKEST + 2)
 
     def call(left):
-        """A call on the lane so many calls before it is chosen; which ways it took note of."""
+        """A call on the engine so many calls before it is chosen; which ways it took note of."""
         words[word.UNTIL_CHOICE], words[quickest] = left, word.NO_TIME
-        for _ in range(2):  # the other lane's turn too
+        for _ in range(2):  # the other engine's turn too
             plain(job, 0, value)
         return (words[quickest] < word.NO_TIME).tolist()
 
@@ -132,7 +132,7 @@ def test_a_call_keeps_the_callers_arrays_until_it_is_through(folds):
     given = {name: array.copy() for name, array in values[0].items()}
     target = {name: np.zeros_like(array) for name, array in given.items()}
     arrays = [weakref.ref(array) for array in (*given.values(), *target.values())]
-    first, second = job.lane(0), job.lane(1)
+    first, second = job.engine(0), job.engine(1)
     assert not first.begin(given, target, True)
     del given, target  # compiled code knows them by address only
     assert all(array() is not None for array in arrays)
@@ -148,11 +148,11 @@ def test_a_call_keeps_the_callers_arrays_until_it_is_through(folds):
 def test_lanes_go_with_their_last_user(folds):
     for name, job in jobs(switch(2), (6,), 4, OPERATORS[folds]):
         job.on_threads(lambda rank, job=job: plain(job, rank, partial(rank, (6,), 4)))
-        lanes = [weakref.ref(lane) for pair in job.lanes for lane in pair]
+        engines = [weakref.ref(engine) for pair in job.engines for engine in pair]
         gc.disable()  # cycles would keep the shared memory until they are looked for
         try:
-            del job.lanes, job.quick
-            assert [lane() for lane in lanes] == [None] * 4, name
+            del job.engines, job.quick
+            assert [engine() for engine in engines] == [None] * 4, name
         finally:
             gc.enable()
 
@@ -174,22 +174,22 @@ def test_who_waits_knows_for_whom():
     targets = [{name: np.zeros_like(array) for name, array in value.items()} for value in values]
     job = dict(jobs(switch(3), (7,), 5))["flat"]
 
-    def awaited(lane):
-        stage, sends, receives = lane.awaited()
+    def awaited(engine):
+        stage, sends, receives = engine.awaited()
         assert (stage, sends) == (0, [])
         assert {message.payload_bytes for message in receives} <= {7 * 6 * 4}
         return [message.peer for message in receives]
 
-    lanes = [job.lane(rank) for rank in range(3)]
+    engines = [job.engine(rank) for rank in range(3)]
     for rank, others in ((1, [0, 2]), (0, [2])):
-        assert not lanes[rank].begin(values[rank], targets[rank], True)
-        assert awaited(lanes[rank]) == others
-    assert not lanes[1].advance(0.01)
-    assert awaited(lanes[1]) == [2]
-    assert lanes[2].begin(values[2], targets[2], True)  # the last one waits for nobody
-    for lane in lanes:
-        assert lane.advance(LIMIT_S)
-        assert lane.awaited().receives == []
+        assert not engines[rank].begin(values[rank], targets[rank], True)
+        assert awaited(engines[rank]) == others
+    assert not engines[1].advance(0.01)
+    assert awaited(engines[1]) == [2]
+    assert engines[2].begin(values[2], targets[2], True)  # the last one waits for nobody
+    for engine in engines:
+        assert engine.advance(LIMIT_S)
+        assert engine.awaited().receives == []
     for target in targets:
         assert_close(target, exact(values), 3, "flat")
 

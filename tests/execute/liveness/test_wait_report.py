@@ -3,7 +3,15 @@
 import pytest
 
 from topocomm.execute.liveness.recorder import Recorder
-from topocomm.execute.liveness.wait_report import MOST_PASSED_ON, Heard, Standing, Word, blame, difference, passed_on
+from topocomm.execute.liveness.wait_report import (
+    MOST_PASSED_ON,
+    ReportTable,
+    Standing,
+    WaitEntry,
+    blame,
+    difference,
+    passed_on,
+)
 
 
 def standing(number, awaits, begun=None):
@@ -11,7 +19,7 @@ def standing(number, awaits, begun=None):
 
 
 def test_a_standing_survives_its_note():
-    others = {3: Word(7, "call 7 (scan sum)", [4], 0.25, 1)}
+    others = {3: WaitEntry(7, "call 7 (scan sum)", [4], 0.25, 1)}
     told = Standing(7, "call 7 (scan sum)", [1, 3], {6: 16, 7: 18}, others)
     assert Standing.decode(told.encode()) == told
 
@@ -26,7 +34,7 @@ def test_the_first_call_that_differs_is_found():
 
 
 def word(number, awaits, age_s=0.0, hops=0):
-    return Word(number, f"call {number}", awaits, age_s, hops)
+    return WaitEntry(number, f"call {number}", awaits, age_s, hops)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,7 @@ def test_who_does_not_wait_is_behind(words, expected):
 def test_word_of_a_chain_comes_to_its_end_turn_by_turn():
     """Rank r waits for r + 1 and hears r + 1 only; the last one waits for a rank that says nothing."""
     ranks, turn_s = 6, 0.25
-    heard = [Heard() for _ in range(ranks)]
+    heard = [ReportTable() for _ in range(ranks)]
     for turn in range(ranks):
         now_s = turn * turn_s
         notes = [
@@ -66,7 +74,7 @@ def test_word_of_a_chain_comes_to_its_end_turn_by_turn():
 
 
 def test_the_newest_word_counts():
-    heard = Heard()
+    heard = ReportTable()
     heard.take(1, Standing(5, "call 5", [2], {}), 10.0)
     heard.take(3, Standing(6, "call 6", [1], {}, {1: word(6, [2], age_s=0.5)}), 11.0)
     assert heard.words(12.0)[1] == word(6, [2], age_s=1.5, hops=1)
@@ -81,7 +89,7 @@ def test_a_note_tells_of_the_nearest_ranks():
 
 
 def test_who_waits_for_a_rank_is_told_whatever_call_either_is_in():
-    heard = Heard()
+    heard = ReportTable()
     heard.take(1, Standing(5, "call 5", [0, 2], {}), 10.0)
     heard.take(2, Standing(7, "call 7", [0], {}), 10.5)
     heard.take(3, Standing(6, "call 6", [2], {}), 10.5)

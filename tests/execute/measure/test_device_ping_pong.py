@@ -14,7 +14,7 @@ from topocomm.execute.device import device_library as device
 from topocomm.execute.measure import device_ping_pong, ping_pong
 from topocomm.execute.measure.ping_pong import measure
 from topocomm.execute.transports.device import nccl_library
-from topocomm.execute.transports.device.nccl import NcclWire
+from topocomm.execute.transports.device.nccl import NcclDeviceTransport
 from topocomm.topology.draw import measured
 from topocomm.topology.readers.plain.topology_json import from_document, to_document
 
@@ -30,7 +30,7 @@ def quick(monkeypatch):
 @pytest.fixture
 def modelled(quick, monkeypatch):
     """Groups are run once, and take what a machine of the figures above would take for them."""
-    group, timed = NcclWire.group, device_ping_pong.DevicePair._timed
+    group, timed = NcclDeviceTransport.group, device_ping_pong.DevicePair._timed
 
     def sized(wire, arena, sends, receives):
         assert len(sends) + len(receives) == 1, "there and back never share a group"
@@ -53,7 +53,7 @@ def modelled(quick, monkeypatch):
             return LAUNCH_US
         return 2 * (LAUNCH_US + LATENCY_US + max(moved) / GB_PER_S / 1e3)
 
-    monkeypatch.setattr(NcclWire, "group", sized)
+    monkeypatch.setattr(NcclDeviceTransport, "group", sized)
     monkeypatch.setattr(device_ping_pong.DevicePair, "_timed", time_us)
 
 

@@ -14,8 +14,8 @@ import topocomm
 from attention import LOGSUMEXP
 from tests.execute.device_cases import compare, count_tensors
 from topocomm import SUM
-from topocomm.execute.device.peer import peer_engine as peer_lane
-from topocomm.execute.device.peer.peer_engine import PeerLane
+from topocomm.execute.device.peer import peer_engine
+from topocomm.execute.device.peer.peer_engine import PeerEngine
 from topocomm.execute.transports.device import peer_mapping
 from topocomm.execute.transports.device.peer_mapping import PeerFacts
 
@@ -59,7 +59,7 @@ with topocomm.Communicator.from_torch() as comm:
     assert comm.session.way.wire is None and comm.session.way.peer is not None
     x = torch.arange(6.0).reshape(2, 3) + me
     call = comm.prepare("allreduce", like=x, operator=SUM)
-    assert isinstance(call.lanes[0], PeerLane)
+    assert isinstance(call.engines[0], PeerEngine)
     assert call.input is not None
     call.input.copy_(x)
     assert torch.equal(call(call.input), sum(torch.arange(6.0).reshape(2, 3) + rank for rank in range(size)))
@@ -84,9 +84,9 @@ with topocomm.Communicator.from_torch() as comm:
     first = me * (me + 1) // 2
     merged = comm.allreduce(sharded, LOGSUMEXP, order="canonical", shards=(first, first + me + 1))
     assert torch.equal(merged["lse"], partial["lse"])
-    long = torch.ones(peer_lane.MOST_BYTES // 4 + 1)
+    long = torch.ones(peer_engine.MOST_BYTES // 4 + 1)
     by_host = comm.prepare("allreduce", like=long, operator=SUM)
-    assert not isinstance(by_host.lanes[0], PeerLane)
+    assert not isinstance(by_host.engines[0], PeerEngine)
     assert torch.equal(by_host(long), torch.full_like(long, size))
     comm.synchronize()
 assert events == ["leave", "free"]

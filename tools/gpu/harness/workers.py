@@ -77,8 +77,8 @@ def shared_out(script: str, workers: int, limit: Limit) -> Iterator[list[Any] | 
     """
     crew = _Crew(script, workers, limit)
     try:
-        for lane in range(workers):
-            crew.start(lane)
+        for engine in range(workers):
+            crew.start(engine)
         while crew.running:
             try:
                 said = crew.told.get(timeout=crew.patience_s())

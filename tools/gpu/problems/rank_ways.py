@@ -30,8 +30,8 @@ class Way(NamedTuple):
     merges: bool = True
 
 
-LANES = {"PeerLane": "one kernel"}
-WIRES = {"NcclWire": "NCCL by CuPy", "TorchWire": "NCCL by torch"}
+LANES = {"PeerEngine": "one kernel"}
+WIRES = {"NcclDeviceTransport": "NCCL by CuPy", "TorchDeviceTransport": "NCCL by torch"}
 
 
 def ours(comm: Communicator, x: Partial) -> dict[str, Way]:
@@ -64,11 +64,11 @@ def _prepared(comm: Communicator, x: Partial) -> tuple[str, Way]:
 def way_words(comm: Communicator, call: PreparedCall) -> str:
     """How a call's values travel, and its plan."""
     way = comm.session.way
-    lane = type(call.lanes[0]).__name__
+    engine = type(call.engines[0]).__name__
     if way is None:
         words = "host memory"
-    elif lane in LANES:
-        words = LANES[lane]
+    elif engine in LANES:
+        words = LANES[engine]
     elif way.wire is None:
         words = "pinned host memory"
     else:

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import combinations
 
 from topocomm.execute.calls.prepared_call import PreparedCall
-from topocomm.execute.host.sliced_engine import SlicedLane
+from topocomm.execute.host.sliced_engine import SlicedEngine
 from topocomm.execute.transports.transport import Transport
 
 MESSAGES = {"mpi": "MPI messages", "torch": "gloo messages", "threads": "threads"}
@@ -19,9 +19,9 @@ def way_of(call: PreparedCall) -> str:
     transport = call.transport
     if transport.size == 1:
         return ALONE
-    lane = call.lanes[0]
-    slices = isinstance(lane, SlicedLane)
-    inner = lane.lanes[0] if isinstance(lane, SlicedLane) else lane
+    engine = call.engines[0]
+    slices = isinstance(engine, SlicedEngine)
+    inner = engine.engines[0] if isinstance(engine, SlicedEngine) else engine
     if inner.shared is None:
         return MESSAGES.get(transport.name, f"{transport.name} messages")
     words = ["shared memory"]

@@ -14,7 +14,7 @@ import numpy as np
 
 from topocomm.execute.calls.result_memory import LEAST_BYTES
 from topocomm.execute.host.call_engine import NOTHING
-from topocomm.execute.host.compiled_engine import CompiledLane
+from topocomm.execute.host.compiled_engine import CompiledEngine
 from topocomm.execute.host.compiled_run import ALL_LOOKS
 from topocomm.execute.host.kernels.builtin_function import DONE_AND_SWEEP, make_builtin, result_words
 from topocomm.execute.liveness.recorder import MASK, SWEEP_MASK
@@ -37,9 +37,11 @@ class Results(NamedTuple):
     given: bool
 
 
-def quick_arrays(session: Session, lanes: Sequence[CompiledLane], results: Results, tag: int, *, bare: bool) -> Quick:
+def quick_arrays(
+    session: Session, engines: Sequence[CompiledEngine], results: Results, tag: int, *, bare: bool
+) -> Quick:
     """For dicts of NumPy arrays, or for bare ones."""
-    make, call = _maker(session, results, bare=bare), _builtin(session, lanes, results, tag, bare=bare)
+    make, call = _maker(session, results, bare=bare), _builtin(session, engines, results, tag, bare=bare)
 
     def quick(x: Any, out: Any) -> Any:
         if session.refusal is not None:
@@ -50,7 +52,7 @@ def quick_arrays(session: Session, lanes: Sequence[CompiledLane], results: Resul
                 out = make()
             made = call(x, out)
             if type(made) is tuple:
-                made = _goes_on(session, lanes, tag, *made)
+                made = _goes_on(session, engines, tag, *made)
             session.refusal = None
         except BaseException as error:  # an interrupt comes after the compiled code
             session.fail_with(error)
@@ -98,22 +100,26 @@ def _maker(session: Session, results: Results, *, bare: bool) -> Callable[[], An
 
 
 def _builtin(
-    session: Session, lanes: Sequence[CompiledLane], results: Results, tag: int, *, bare: bool
+    session: Session, engines: Sequence[CompiledEngine], results: Results, tag: int, *, bare: bool
 ) -> Callable[[Any, Any], Any]:
     """What makes a whole call."""
-    words, shared, recorder = [lane.compiled.words for lane in lanes], lanes[0].compiled.shared, session.recorder
+    words, shared, recorder = (
+        [engine.compiled.words for engine in engines],
+        engines[0].compiled.shared,
+        session.recorder,
+    )
     places = [*(one.ctypes.data for one in words), words[0].size]
     places += [one.buffer_info()[0] for one in (shared.calls, recorder.count, recorder.tags, recorder.times_ns)]
     told = result_words(results.shapes, NOTHING, bare=bare, gives=results.given)
     return make_builtin(np.array([*places, MASK, SWEEP_MASK, tag, ALL_LOOKS, *told], np.int64), results)
 
 
-def _goes_on(session: Session, lanes: Sequence[CompiledLane], tag: int, at: int, result: Any, *arrays: Any) -> Any:
+def _goes_on(session: Session, engines: Sequence[CompiledEngine], tag: int, at: int, result: Any, *arrays: Any) -> Any:
     """The result of a call that stands at `at`, brought to its end."""
     if at == DONE_AND_SWEEP:
         session.recorder.sweep()
         return result
-    lane = lanes[lanes[0].compiled.shared.epoch & 1]
-    lane.stand_at(at, arrays)
-    session.waiting.for_call(UnderWay(lane, tag, session.recorder.calls))
+    engine = engines[engines[0].compiled.shared.epoch & 1]
+    engine.stand_at(at, arrays)
+    session.waiting.for_call(UnderWay(engine, tag, session.recorder.calls))
     return result

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import DeadlineError, TopocommError
-from topocomm.execute.liveness.waiting import Look, UnderWay
+from topocomm.execute.liveness.waiting import UnderWay, WaitMonitor
 
 if TYPE_CHECKING:
     from topocomm.execute.session import Session
@@ -23,7 +23,7 @@ class Handle:
     def __init__(self, session: Session, call: UnderWay, finish: Callable[[], Any]) -> None:
         self._session, self._call, self._finish = session, call, finish
         self._result: Any = None
-        self._look: Look | None = None
+        self._look: WaitMonitor | None = None
         self.done = False
 
     def test(self) -> bool:
@@ -79,13 +79,13 @@ class Handle:
         """Let calls move on; now and then look whether this one can still come through."""
         waiting = self._session.waiting
         for call in list(waiting.under_way):
-            if call.lane is not None and call.lane.advance(0.0) and call is self._call:
+            if call.engine is not None and call.engine.advance(0.0) and call is self._call:
                 self.through()
                 return
         if self._look is None:
-            self._look = Look(waiting, self._call, self._session.settings.timeout_s)
-        if self._call.lane is not None:
-            self._look.at_times(self._call.lane.awaited)
+            self._look = WaitMonitor(waiting, self._call, self._session.settings.timeout_s)
+        if self._call.engine is not None:
+            self._look.at_times(self._call.engine.awaited)
 
     def _move(self, step: Callable[[], None]) -> None:
         session = self._session

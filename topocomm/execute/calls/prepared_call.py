@@ -16,9 +16,9 @@ import numpy as np
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.structure import Fields, Structure, take
-from topocomm.execute.host.call_engine import Lane, Span, Work
+from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
-from topocomm.execute.host.engine_choice import make_lanes, shared_by
+from topocomm.execute.host.engine_choice import make_engines, shared_by
 from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.session import BUSY, Session
 from topocomm.execute.transports.transport import Transport
@@ -40,11 +40,11 @@ class PreparedCall:
         self._session = session
         self._layout = work.layout
         self._structure = structure
-        self._lanes = make_lanes(work, session.waiting)
-        views = [lane.views if local is None else None for lane in self._lanes]
+        self._engines = make_engines(work, session.waiting)
+        views = [engine.views if local is None else None for engine in self._engines]
         self._inputs = [None if held is None else structure.give(dict(held)) for held in views]
         self._input_parts = [() if held is None else structure.parts(held) for held in self._inputs]
-        self._shared = self._lanes[0].shared
+        self._shared = self._engines[0].shared
         self._local = local
         given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
         self._values, self._results = _shapes(work.layout, given), _shapes(work.layout, work.result)
@@ -58,18 +58,18 @@ class PreparedCall:
 
     @property
     def _turn(self) -> int:
-        """Which lane the next call takes."""
+        """Which engine the next call takes."""
         return 0 if self._shared is None else (self._shared.epoch + 1) & 1
 
     @property
-    def lanes(self) -> Sequence[Lane]:
-        """The memory that it runs in, one lane or two in turn: they tell how its data moves."""
-        return self._lanes
+    def engines(self) -> Sequence[CallEngine]:
+        """The memory that it runs in, one engine or two in turn: they tell how its data moves."""
+        return self._engines
 
     @property
     def memory(self) -> tuple[int, int]:
         """(number, bytes) of the memory that it lies in, the same on all ranks: a shared segment, or its own."""
-        shared = shared_by(self._lanes[0])
+        shared = shared_by(self._engines[0])
         figures = self.plan.figures
         return (-self.tag, self.plan.payload_bytes + figures.scratch_bytes) if shared is None else shared.segment
 
@@ -127,15 +127,15 @@ class PreparedCall:
         """
         fields, given = self._fit(x, out)
         session = self._session
-        lane, number = self._enter()
+        engine, number = self._enter()
         try:
             target = self._target(fields, given) if self._gives else None
-            through = lane.begin(fields, target, target is not given or _apart(fields, given))
+            through = engine.begin(fields, target, target is not given or _apart(fields, given))
         except BaseException as error:
             session.fail_with(error)
             raise
         session.refusal = None
-        call = UnderWay(lane, self.tag, number)
+        call = UnderWay(engine, self.tag, number)
         handle = Handle(session, call, lambda: self._finish(target, given, out))
         if through:
             handle.through()
@@ -155,27 +155,27 @@ class PreparedCall:
         if self._shared is None or self._local is not None or self._identity is not None:
             return None
         from topocomm.execute.calls.fast_path import Results, quick_arrays, quick_tensors
-        from topocomm.execute.host.compiled_engine import CompiledLane
+        from topocomm.execute.host.compiled_engine import CompiledEngine
 
-        lanes = [lane for lane in self._lanes if isinstance(lane, CompiledLane)]
-        if not lanes or not (structure.bare or structure.rebuild is None):
+        engines = [engine for engine in self._engines if isinstance(engine, CompiledEngine)]
+        if not engines or not (structure.bare or structure.rebuild is None):
             return None
-        way = quick_arrays(self._session, lanes, Results(self._results, self._gives), self.tag, bare=structure.bare)
+        way = quick_arrays(self._session, engines, Results(self._results, self._gives), self.tag, bare=structure.bare)
         dtypes = [dtype for _, _, dtype in self._values]
         return quick_tensors(way, dtypes, bare=structure.bare) if structure.is_torch else way
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
         self._freed = True
-        for lane in self._lanes:
-            lane.free()
+        for engine in self._engines:
+            engine.free()
 
     def let_go(self) -> None:
         """Give back what can be, when only the communicator knows the call."""
         self.free()
 
-    def _enter(self) -> tuple[Lane, int]:
-        """Begin a call: its lane and its number."""
+    def _enter(self) -> tuple[CallEngine, int]:
+        """Begin a call: its engine and its number."""
         session = self._session
         if session.refusal is not None:
             session.enter()  # raises, and says why
@@ -186,15 +186,15 @@ class PreparedCall:
                 raise TopocommError("this prepared call is under way; wait for its handle before you begin it again")
             self._handle = None
         session.refusal = BUSY
-        return self._lanes[self._turn], session.recorder.begin(self.tag)
+        return self._engines[self._turn], session.recorder.begin(self.tag)
 
     def _run(self, fields: Fields | None, given: Fields | None) -> Any:
         session = self._session
-        lane, number = self._enter()
+        engine, number = self._enter()
         try:
             target = self._target(fields, given) if self._gives else None
-            if not lane.begin(fields, target, target is not given or _apart(fields, given)):
-                session.waiting.for_call(UnderWay(lane, self.tag, number))
+            if not engine.begin(fields, target, target is not given or _apart(fields, given)):
+                session.waiting.for_call(UnderWay(engine, self.tag, number))
             result = self._finish(target, given, None)
         except BaseException as error:
             session.fail_with(error)
@@ -227,7 +227,7 @@ class PreparedCall:
     def _value(self, x: Any) -> Fields | None:
         """The arrays of x, which fit; None where it is the send buffer, or there is none."""
         if x is None:
-            if self._lanes[0].takes_value:
+            if self._engines[0].takes_value:
                 raise OperatorError("x is missing: this rank puts a value in")
             return None
         turn = self._turn
@@ -258,7 +258,7 @@ class PreparedCall:
             repeated = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
             if repeated and array.size:  # of an array without items all strides may be 0
                 raise OperatorError(f"out: several items of field {name!r} are one place in memory; give a plain array")
-            if array.base is not None and any(np.may_share_memory(array, lane.memory) for lane in self._lanes):
+            if array.base is not None and any(np.may_share_memory(array, engine.memory) for engine in self._engines):
                 raise OperatorError(
                     f"out: field {name!r} lies in the call's send buffer, which other ranks may still read; "
                     "give another array"

@@ -46,7 +46,7 @@ class DeviceNodes:
         return len(self._nodes) * self._rows
 
     def load(self) -> None:
-        """As `StreamLane.load`."""
+        """As `StreamEngine.load`."""
         if self._run is not None:
             load_folds(self._work, self.memories[0], self._folds, self._run)
 

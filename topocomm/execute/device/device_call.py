@@ -14,13 +14,13 @@ from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure
-from topocomm.execute.device.device_engine import DeviceLane
+from topocomm.execute.device.device_engine import DeviceEngine
 from topocomm.execute.device.device_loading import load_together
-from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.device.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
-from topocomm.execute.device.native_engine import NativeLane
-from topocomm.execute.device.peer.peer_engine import PeerLane, PeerPlan
-from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.device.native_engine import NativeEngine
+from topocomm.execute.device.peer.peer_engine import PeerEngine, PeerPlan
+from topocomm.execute.device.stream_engine import StreamEngine
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.operators.layout import Layout
@@ -92,7 +92,7 @@ class DeviceCall(PreparedCall):
         session: Session,
         work: Work,
         structure: Structure,
-        way: Way,
+        way: DevicePath,
         peer: PeerPlan | None,
         shards: Sequence[int] | None,
     ) -> None:
@@ -105,9 +105,9 @@ class DeviceCall(PreparedCall):
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
         self._taken = DeviceValues(structure, work.layout, value, work.result)
         with way.device.current():
-            load_together(session, lambda: self._make_lane(work, way, peer, shards))
-        self._lanes = [self._lane]
-        views = self._lane.views
+            load_together(session, lambda: self._make_engine(work, way, peer, shards))
+        self._engines = [self._engine]
+        views = self._engine.views
         self._input = None if views is None else structure.give(views)
         self._input_fields = () if views is None else structure.parts(self._input)
         self._shared = None
@@ -117,9 +117,9 @@ class DeviceCall(PreparedCall):
         self._freed = False
         self.quick = None
 
-    def _make_lane(self, work: Work, way: Way, peer: PeerPlan | None, shards: Sequence[int] | None) -> None:
-        self._lane = _lane(work, way, peer, shards)
-        self._lane.load()
+    def _make_engine(self, work: Work, way: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> None:
+        self._engine = _engine(work, way, peer, shards)
+        self._engine.load()
 
     @property
     def moved_by(self) -> str:
@@ -151,7 +151,7 @@ class DeviceCall(PreparedCall):
             out: As there, on the device; may overlap x.
         """
         fields, given = self._fit_tensors(x, out)
-        lane, number = self._enter()
+        engine, number = self._enter()
         session = self._session
         try:
             with self._device.current():
@@ -159,12 +159,12 @@ class DeviceCall(PreparedCall):
                 if not capturing:
                     self._flights.look()
                 target = self._target_tensors(given)
-                lane.begin(fields, target, True)
+                engine.begin(fields, target, True)
                 result = self._hand_over(target, given, out)
                 if capturing:
-                    self._flights.keep(self._lane)
+                    self._flights.keep(self._engine)
                 else:
-                    self._flights.add(self._lane, self.tag, number)
+                    self._flights.add(self._engine, self.tag, number)
         except BaseException as error:
             session.fail_with(error)
             raise
@@ -172,7 +172,7 @@ class DeviceCall(PreparedCall):
         return result
 
     def let_go(self) -> None:
-        """Nothing: calls that the device is not through with, and graphs, hold the lane; it goes with the last."""
+        """Nothing: calls that the device is not through with, and graphs, hold the engine; it goes with the last."""
 
     def start(self, x: Any = None, *, out: Any = None) -> Handle:
         """Begin the collective on a stream of its own, beside what is put on the current one later.
@@ -192,7 +192,7 @@ class DeviceCall(PreparedCall):
                 f"rank {session.rank}: start() cannot be captured in a graph, since handles wait on the host; call it"
             )
         fields, given = self._fit_tensors(x, out)
-        lane, number = self._enter()
+        engine, number = self._enter()
         try:
             with device.current():
                 self._flights.look()
@@ -202,16 +202,16 @@ class DeviceCall(PreparedCall):
                 before.record(device.stream())
                 self._side.wait_event(before)
                 with device.on(self._side):
-                    lane.begin(fields, target, True)
+                    engine.begin(fields, target, True)
                     result = self._hand_over(target, given, out)
                 for tensor in (*(fields or {}).values(), *(target or {}).values(), *(given or {}).values()):
                     device.keep(tensor, self._side)
-                self._lane.mark()
+                self._engine.mark()
         except BaseException as error:
             session.fail_with(error)
             raise
         session.refusal = None
-        call = UnderWay(lane, self.tag, number)
+        call = UnderWay(engine, self.tag, number)
         self._handle = Handle(session, call, lambda: result)
         session.waiting.under_way.append(call)
         return self._handle
@@ -234,7 +234,7 @@ class DeviceCall(PreparedCall):
     def _value_tensors(self, x: Any) -> Tensors | None:
         """The tensors of x; None where it is the send buffer, or there is none."""
         if x is None:
-            if self._lane.takes_value:
+            if self._engine.takes_value:
                 raise OperatorError("x is missing: this rank puts a value in")
             return None
         if x is self._input and all(map(is_, self._structure.parts(x), self._input_fields)):
@@ -242,7 +242,7 @@ class DeviceCall(PreparedCall):
         return self._taken.read("x", x, self._taken.value)
 
     def _check_apart(self, given: Tensors) -> None:
-        arena = self._lane.memory.untyped_storage().data_ptr()
+        arena = self._engine.memory.untyped_storage().data_ptr()
         for name, tensor in given.items():
             if tensor.numel() and tensor.untyped_storage().data_ptr() == arena:
                 raise OperatorError(f"out: field {name!r} lies in the call's send buffer; give another tensor")
@@ -267,14 +267,14 @@ class DeviceCall(PreparedCall):
         return out
 
 
-def _lane(work: Work, way: Way, peer: PeerPlan | None, shards: Sequence[int] | None) -> StreamLane:
+def _engine(work: Work, way: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> StreamEngine:
     if peer is not None:
         assert way.peer is not None, "who plans for it has it"
-        return PeerLane(peer, way.device, way.peer, shards)
+        return PeerEngine(peer, way.device, way.peer, shards)
     assert way.wire is not None, "values are staged where there is none"
     if work.plan.native_call:
-        return NativeLane(work, way.device, way.wire)
-    return DeviceLane(work, way.device, way.wire, shards)
+        return NativeEngine(work, way.device, way.wire)
+    return DeviceEngine(work, way.device, way.wire, shards)
 
 
 def tensor_shapes(layout: Layout, span: Span) -> dict[str, tuple[tuple[int, ...], Any]]:

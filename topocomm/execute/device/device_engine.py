@@ -1,4 +1,4 @@
-"""A lane in device memory: the stages of a call put on a stream one after the other, with nothing to wait for here.
+"""An engine in device memory: the stages of a call put on a stream one after the other, with nothing to wait for here.
 
 A stage is one group of messages, then its folds. Both ends of a message are in the same group, since all ranks cut
 their rounds alike: a device waits for all messages of a group before it goes on. What a stream runs it runs in order,
@@ -14,9 +14,9 @@ from topocomm.execute.device.canonical_nodes import DeviceNodes
 from topocomm.execute.device.device_folds import DeviceFold, bind_folds, load_folds
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device
 from topocomm.execute.device.device_values import tensor_views
-from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.device.stream_engine import StreamEngine
 from topocomm.execute.host.call_engine import Span, Work
-from topocomm.execute.transports.device.device_transport import Wire
+from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.transport import Message
 from topocomm.planning.program.slot_memory import Piece, RankProgram, Stage, common_cuts, rank_program
 
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     view: Any
 
 
-class DeviceLane(StreamLane):
+class DeviceEngine(StreamEngine):
     """The arena of one call and this rank's program on it.
 
     Args:
@@ -41,7 +41,7 @@ class DeviceLane(StreamLane):
         shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
     """
 
-    def __init__(self, work: Work, device: Device, wire: Wire, shards: Sequence[int] | None) -> None:
+    def __init__(self, work: Work, device: Device, wire: DeviceTransport, shards: Sequence[int] | None) -> None:
         self._wire = wire
         cuts = common_cuts(work.schedule)
         program = rank_program(work.schedule, work.rank, work.chunk_bytes, ALIGNMENT_BYTES, cuts)
@@ -57,7 +57,7 @@ class DeviceLane(StreamLane):
         self._steps = [step for stage in program.stages for step in self._bind(stage)]
 
     def load(self) -> None:
-        """As `StreamLane.load`."""
+        """As `StreamEngine.load`."""
         super().load()
         if self._nodes is not None:
             self._nodes.load()
@@ -68,7 +68,7 @@ class DeviceLane(StreamLane):
         """Put the call on the current stream; False, as a device says later that it is through.
 
         Args:
-            fields: As `Lane.begin`, tensors.
+            fields: As `CallEngine.begin`, tensors.
             target: Tensors of any strides.
             apart: Not asked for: the value is read before the result is written.
         """
@@ -84,7 +84,7 @@ class DeviceLane(StreamLane):
         return False
 
     def check(self) -> None:
-        """As `Wire.check`."""
+        """As `DeviceTransport.check`."""
         self._wire.check(self.ranks)
 
     def _follow(self, stream: Any) -> None:

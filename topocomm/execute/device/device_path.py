@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from topocomm.errors import OperatorError
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.device.device_progress import Flights
+from topocomm.execute.device.device_progress import InFlightCalls
 from topocomm.execute.device.peer.peer_engine import PeerPlan
 from topocomm.execute.device.peer.peer_memory import PeerMemory
 from topocomm.execute.host.call_engine import Work
 from topocomm.execute.liveness.log import say
 from topocomm.execute.liveness.waiting import Waiting
-from topocomm.execute.transports.device.device_transport import Wire
+from topocomm.execute.transports.device.device_transport import DeviceTransport
 
 
-class Way:
+class DevicePath:
     """What the ranks have agreed upon.
 
     Args:
@@ -32,11 +32,16 @@ class Way:
     """
 
     def __init__(
-        self, waiting: Waiting, device: Device, wire: Wire | None, reason: str, peer: PeerMemory | None = None
+        self,
+        waiting: Waiting,
+        device: Device,
+        wire: DeviceTransport | None,
+        reason: str,
+        peer: PeerMemory | None = None,
     ) -> None:
         self.device, self.wire, self.reason, self.peer = device, wire, reason, peer
         means = [one for one in (wire, peer) if one is not None]
-        self.flights = Flights(waiting, device, *means) if means else None
+        self.flights = InFlightCalls(waiting, device, *means) if means else None
 
     def check(self, device: Device) -> None:
         """Raise OperatorError where values are on another device than the way was made for."""

@@ -14,19 +14,19 @@ from typing import NamedTuple
 from topocomm.execute.device.device_library import Device
 from topocomm.execute.device.events import reached
 from topocomm.execute.device.peer.peer_memory import PeerMemory
-from topocomm.execute.device.stream_engine import StreamLane
-from topocomm.execute.liveness.pollable import Awaited
-from topocomm.execute.liveness.waiting import Look, UnderWay, Waiting
-from topocomm.execute.transports.device.device_transport import Wire
+from topocomm.execute.device.stream_engine import StreamEngine
+from topocomm.execute.liveness.pollable import AwaitedMessages
+from topocomm.execute.liveness.waiting import UnderWay, Waiting, WaitMonitor
+from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.transport import GATHER_TAG
 
 
-class Flight(NamedTuple):
+class InFlightCall(NamedTuple):
     """A call with an event out."""
 
-    lane: StreamLane
+    engine: StreamEngine
     call: UnderWay
-    look: Look
+    look: WaitMonitor
 
 
 class _Stream:
@@ -45,12 +45,12 @@ class _Stream:
         """Whether the device is through with it, or is so within about `timeout_s`."""
         return reached(self._event, timeout_s, self._check)
 
-    def awaited(self) -> Awaited:
+    def awaited(self) -> AwaitedMessages:
         """Nobody knows whom a graph awaits."""
-        return Awaited(None, (), ())
+        return AwaitedMessages(None, (), ())
 
 
-class Flights:
+class InFlightCalls:
     """The calls of one communicator.
 
     Args:
@@ -59,12 +59,12 @@ class Flights:
         means: What moves its bytes.
     """
 
-    def __init__(self, waiting: Waiting, device: Device, *means: Wire | PeerMemory) -> None:
+    def __init__(self, waiting: Waiting, device: Device, *means: DeviceTransport | PeerMemory) -> None:
         self._waiting, self._device, self._means = waiting, device, means
-        self._out: deque[Flight] = deque()
-        self._marked: set[StreamLane] = set()
-        self._begun: dict[StreamLane, UnderWay] = {}
-        """Lanes with calls that nobody has waited for, each with the last of them."""
+        self._out: deque[InFlightCall] = deque()
+        self._marked: set[StreamEngine] = set()
+        self._begun: dict[StreamEngine, UnderWay] = {}
+        """Engines with calls that nobody has waited for, each with the last of them."""
         self._recorded: set[object] = set()
 
     def look(self) -> None:
@@ -74,25 +74,25 @@ class Flights:
             DeadlineError: One is not through after the limit.
             MismatchError, RankFailedError: As for any call.
         """
-        self._check(self._out[0].lane.ranks if self._out else ())
+        self._check(self._out[0].engine.ranks if self._out else ())
         while self._out:
-            lane, call, look = self._out[0]
-            if not lane.advance(0.0):
-                look.at_times(lane.awaited)
+            engine, call, look = self._out[0]
+            if not engine.advance(0.0):
+                look.at_times(engine.awaited)
                 return
             self._out.popleft()
-            if self._begun.get(lane) is call:
-                del self._begun[lane]
-                self._marked.discard(lane)
+            if self._begun.get(engine) is call:
+                del self._begun[engine]
+                self._marked.discard(engine)
             else:
-                self._mark(lane)
+                self._mark(engine)
 
-    def add(self, lane: StreamLane, tag: int, number: int) -> None:
+    def add(self, engine: StreamEngine, tag: int, number: int) -> None:
         """A call was put on a stream."""
-        self._begun[lane] = UnderWay(lane, tag, number)
-        if lane not in self._marked:
-            self._marked.add(lane)
-            self._mark(lane)
+        self._begun[engine] = UnderWay(engine, tag, number)
+        if engine not in self._marked:
+            self._marked.add(engine)
+            self._mark(engine)
 
     def keep(self, memory: object) -> None:
         """Keep what a graph has recorded as long as it may be replayed: until `forget`."""
@@ -107,10 +107,10 @@ class Flights:
 
         Graphs that are replayed there are none of the calls.
         """
-        for lane, call in list(self._begun.items()):
-            lane.mark()
+        for engine, call in list(self._begun.items()):
+            engine.mark()
             self._waiting.for_call(call)
-            del self._begun[lane]
+            del self._begun[engine]
         self._out.clear()
         self._marked.clear()
         with self._device.current():
@@ -119,11 +119,11 @@ class Flights:
         self._waiting.for_call(UnderWay(stream, GATHER_TAG, number, f"what is on the stream of {self._device.place}"))
         self._check()
 
-    def _mark(self, lane: StreamLane) -> None:
-        """Have an event out for the last call of a lane."""
-        lane.mark()
-        call = self._begun[lane]
-        self._out.append(Flight(lane, call, Look(self._waiting, call, self._waiting.timeout_s)))
+    def _mark(self, engine: StreamEngine) -> None:
+        """Have an event out for the last call of an engine."""
+        engine.mark()
+        call = self._begun[engine]
+        self._out.append(InFlightCall(engine, call, WaitMonitor(self._waiting, call, self._waiting.timeout_s)))
 
     def _check(self, ranks: Sequence[int] = ()) -> None:
         """Raise what is known of errors, of graphs that were replayed too."""

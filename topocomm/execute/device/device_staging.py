@@ -42,7 +42,7 @@ class StagedCall(PreparedCall):
         self._taken = DeviceValues(structure, work.layout, given, work.result)
         self._sent = _Pinned(self._device, self._taken.value)
         self._got = _Pinned(self._device, self._taken.result)
-        self._takes = self._lanes[0].takes_value
+        self._takes = self._engines[0].takes_value
         self._down, self._up = self._device.event(), self._device.event()
         self._copied = False
         """Whether a result's copy was begun, of which `_up` tells the end."""

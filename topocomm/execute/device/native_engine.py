@@ -1,4 +1,4 @@
-"""A lane whose call is a library's own collective: no arena, no rounds and no folds of ours.
+"""An engine whose call is a library's own collective: no arena, no rounds and no folds of ours.
 
 The library reads the caller's tensor and writes the result to the caller's; a value is copied first only where it is
 not contiguous, or lies in part under the result.
@@ -11,22 +11,22 @@ from typing import Any
 
 from topocomm.execute.device.device_folds import overlap
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.device.stream_engine import StreamEngine
 from topocomm.execute.host.call_engine import Work
-from topocomm.execute.transports.device.device_transport import Wire
+from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.operators.tensors import torch_dtype
 
 
-class NativeLane(StreamLane):
+class NativeEngine(StreamEngine):
     """One call of a wire's library.
 
     Args:
         work: The call, of one field; its plan says which of the library's collectives was chosen.
         device: Where it is.
-        wire: Whose library has it (`Wire.native`).
+        wire: Whose library has it (`DeviceTransport.native`).
     """
 
-    def __init__(self, work: Work, device: Device, wire: Wire) -> None:
+    def __init__(self, work: Work, device: Device, wire: DeviceTransport) -> None:
         super().__init__(work, device, *_sizes(work))
         native = work.plan.native
         assert native is not None, "chosen"
@@ -45,7 +45,7 @@ class NativeLane(StreamLane):
         """Put the call on the current stream; False, as a device says later that it is through.
 
         Args:
-            fields: As `Lane.begin`, tensors.
+            fields: As `CallEngine.begin`, tensors.
             target: A contiguous tensor.
             apart: Not asked for: the memories are looked at.
         """
@@ -60,7 +60,7 @@ class NativeLane(StreamLane):
         return False
 
     def check(self) -> None:
-        """As `Wire.check`."""
+        """As `DeviceTransport.check`."""
         self._wire.check(self.ranks)
 
     def _readable(self, value: Any, made: Any) -> Any:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from topocomm.execute.device.device_library import Device, visible_devices
-from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.device.peer.peer_memory import MOST_RANKS, PLENTY, PeerMemory
 from topocomm.execute.liveness.log import say
 from topocomm.execute.session import Session
 from topocomm.execute.transports.device import mpi_device_support as mpi_devices
 from topocomm.execute.transports.device import nccl_library, peer_mapping
 from topocomm.execute.transports.device import torch_device as torch_wire
-from topocomm.execute.transports.device.device_transport import NoWire
-from topocomm.execute.transports.device.mpi_device import MpiWire, prove
+from topocomm.execute.transports.device.device_transport import NoDeviceTransport
+from topocomm.execute.transports.device.mpi_device import MpiDeviceTransport, prove
 from topocomm.execute.transports.device.nccl_library import Facts, mpi_refusal
 from topocomm.execute.transports.device.nccl_setup import connect, gather_facts, own_facts
 from topocomm.execute.transports.mpi import MpiTransport, load_mpi
@@ -21,7 +21,7 @@ from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.topology.model import Topology
 
 
-def find_way(session: Session, device: Device) -> Way:
+def find_way(session: Session, device: Device) -> DevicePath:
     """The way of a communicator whose ranks all give values on devices; collective.
 
     Raises:
@@ -30,7 +30,7 @@ def find_way(session: Session, device: Device) -> Way:
     """
     session.recorder.begin(GATHER_TAG)
     if session.size == 1:
-        return Way(session.waiting, device, NoWire(), "")
+        return DevicePath(session.waiting, device, NoDeviceTransport(), "")
     group = session.transport.device_group
     has_group = torch_wire.device_backend(group) is not None
     mpi = session.transport if isinstance(session.transport, MpiTransport) else None
@@ -40,16 +40,20 @@ def find_way(session: Session, device: Device) -> Way:
     peer, why_not = find_peers(session, device)
     say(session.rank, "short values on devices go by one kernel" if peer else f"no kernel runs whole calls: {why_not}")
     if reason is None:
-        way = Way(session.waiting, device, connect(session.waiting, device), "", peer)
+        way = DevicePath(session.waiting, device, connect(session.waiting, device), "", peer)
         say(session.rank, f"values on devices go by NCCL {nccl_library.version_text(facts[0].version or 0)}")
     elif nccl_library.group_refusal(facts) is None:
-        way = Way(
-            session.waiting, device, torch_wire.TorchWire(group, device, session.settings.timeout_s), reason, peer
+        way = DevicePath(
+            session.waiting,
+            device,
+            torch_wire.TorchDeviceTransport(group, device, session.settings.timeout_s),
+            reason,
+            peer,
         )
         say(session.rank, f"values on devices go by a torch process group, since CuPy's NCCL cannot be used: {reason}")
     else:
         wire, no_mpi = _by_mpi(session, mpi, device, facts)
-        way = Way(session.waiting, device, wire, reason, peer)
+        way = DevicePath(session.waiting, device, wire, reason, peer)
         how = "are staged through host memory" if wire is None else "go by MPI, which takes device memory"
         say(session.rank, f"values on devices {how}, since NCCL cannot be used: {reason}{no_mpi}")
     planned = session.topology.by_id[session.places[session.rank]].bus_id
@@ -63,12 +67,12 @@ def find_way(session: Session, device: Device) -> Way:
 
 def _by_mpi(
     session: Session, mpi: MpiTransport | None, device: Device, facts: Sequence[Facts]
-) -> tuple[MpiWire | None, str]:
+) -> tuple[MpiDeviceTransport | None, str]:
     """MPI between devices, if it says and shows that it takes their memory, else what is in the way; collective."""
     refusal = mpi_refusal(facts)
     if mpi is None or refusal is not None:
         return None, f"; nor MPI: {refusal}" if mpi is not None else ""
-    wire = MpiWire(mpi, device, session.waiting)
+    wire = MpiDeviceTransport(mpi, device, session.waiting)
     failure = prove(session.waiting, device, wire)
     if failure:
         wire.close()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topocomm.errors import TopocommError
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.device.events import await_event, reached
-from topocomm.execute.liveness.pollable import Awaited
-from topocomm.execute.transports.device.device_transport import Wire
+from topocomm.execute.liveness.pollable import AwaitedMessages
+from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.transport import Message
 from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
 from topocomm.operators.tensors import as_array
@@ -56,12 +56,12 @@ class DeviceShift:
         ranks: With whom messages are exchanged.
     """
 
-    def __init__(self, session: Session, way: Way, tag: int) -> None:
+    def __init__(self, session: Session, way: DevicePath, tag: int) -> None:
         assert way.wire is not None, "made where there is one"
         assert way.flights is not None
         self._device: Device = way.device
-        self._wire: Wire = way.wire
-        self._flights: Any = way.flights  # which takes whatever has the methods of a lane
+        self._wire: DeviceTransport = way.wire
+        self._flights: Any = way.flights  # which takes whatever has the methods of an engine
         self._tag = tag
         self._after, self._before = (session.rank + 1) % session.size, (session.rank - 1) % session.size
         self.ranks = tuple(sorted({self._after, self._before}))
@@ -116,17 +116,17 @@ class DeviceShift:
         self._receives = ()
 
     def mark(self) -> None:
-        """As `DeviceLane.mark`."""
+        """As `DeviceEngine.mark`."""
         self._mark.record(self._side)
 
     def advance(self, timeout_s: float) -> bool:
-        """As `DeviceLane.advance`."""
+        """As `DeviceEngine.advance`."""
         return reached(self._mark, timeout_s, lambda: self._wire.check(self.ranks))
 
-    def awaited(self) -> Awaited:
+    def awaited(self) -> AwaitedMessages:
         """All messages of the call: a device does not say how far it is."""
         sends, receives = ([], []) if self._now is None else self._now.messages
-        return Awaited(None, sends, receives)
+        return AwaitedMessages(None, sends, receives)
 
     def free(self) -> None:
         """Forget the messages; a stream that still needs the memory keeps it."""

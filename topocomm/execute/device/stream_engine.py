@@ -1,4 +1,4 @@
-"""What lanes in device memory have in common: a call is put on a stream, and asked about later."""
+"""What engines in device memory have in common: a call is put on a stream, and asked about later."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from topocomm.execute.device.device_folds import identity_tensors
 from topocomm.execute.device.device_library import Device, load_copies
 from topocomm.execute.device.events import reached
-from topocomm.execute.host.call_engine import Lane, Work
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.host.call_engine import CallEngine, Work
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.transport import Message
 from topocomm.operators.tensors import torch_dtype
 
 
-class StreamLane(Lane):
-    """A lane whose steps a stream runs one after the other.
+class StreamEngine(CallEngine):
+    """An engine whose steps a stream runs one after the other.
 
     Args:
         work: The call.
@@ -58,9 +58,9 @@ class StreamLane(Lane):
         """Whether the device is through with what was marked, or is so within about `timeout_s`."""
         return reached(self._event, timeout_s, self.check)
 
-    def awaited(self) -> Awaited:
+    def awaited(self) -> AwaitedMessages:
         """All that this rank exchanges in the call: a device does not say how far it is."""
-        return Awaited(None, *self._peers)
+        return AwaitedMessages(None, *self._peers)
 
     def free(self) -> None:
         """Nothing: a stream that still needs the memory keeps it."""

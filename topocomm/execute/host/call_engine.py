@@ -1,6 +1,6 @@
 """The memory of a prepared call and what a rank does in it.
 
-A lane is one set of buffers with this rank's program bound to them. Calls by messages have one lane. Calls in
+An engine is one set of buffers with this rank's program bound to them. Calls by messages have one engine. Calls in
 memory that all ranks map have two, used in turn; on one host compiled code runs them, and comes back for folds that
 are not compiled.
 """
@@ -14,7 +14,7 @@ from itertools import pairwise
 from math import prod
 
 from topocomm.execute.calls.structure import Fields
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import SharedArena, SharedMemory
 from topocomm.operators.layout import Buffer, Layout
 from topocomm.operators.operator import Operator
@@ -47,7 +47,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Work:
-    """What lanes are made for.
+    """What engines are made for.
 
     Attributes:
         plan: The plan.
@@ -105,13 +105,13 @@ class Work:
         return everyone and all(count > 0 for count in owners)
 
 
-class Lane(ABC):
+class CallEngine(ABC):
     """One set of buffers and this rank's program on them."""
 
     shared: SharedMemory | None = None
-    """The shared memory that this lane is in; its epoch says whose turn it is."""
+    """The shared memory that this engine is in; its epoch says whose turn it is."""
     memory: Buffer
-    """Where everything of this lane lies."""
+    """Where everything of this engine lies."""
     views: Fields | None
     """The send buffer in the user's shapes; None where this rank gives no value or the plan splits it."""
     in_python = True
@@ -136,7 +136,7 @@ class Lane(ABC):
         """Go on with the call, waiting about `timeout_s` at most at each of its stages; whether it is through."""
 
     @abstractmethod
-    def awaited(self) -> Awaited:
+    def awaited(self) -> AwaitedMessages:
         """What the call waits for."""
 
     @abstractmethod

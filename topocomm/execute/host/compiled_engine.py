@@ -1,4 +1,4 @@
-"""A lane in shared memory that runs in one compiled call: writing, waiting, the operator's folds, the result.
+"""An engine in shared memory that runs in one compiled call: writing, waiting, the operator's folds, the result.
 
 Of an operator without a compiled fold it comes back at the folds of every stage, which run here, and goes on.
 """
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.execute.calls.structure import Fields
-from topocomm.execute.host.call_engine import Lane, Span, Work
+from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.host.compiled_run import CompiledRun, Sizes, free_memory, lane_head, stage_words, wait_words
 from topocomm.execute.host.kernels import shared_memory_call as word
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.operators.layout import Buffer, Fold
 from topocomm.operators.operator import fold_task
@@ -27,7 +27,7 @@ from topocomm.planning.schedule.schedule import Combine
 Words = list[int]
 
 
-class CompiledLane(Lane):
+class CompiledEngine(CallEngine):
     """One of a call's two memories with this rank's program on it."""
 
     def __init__(self, work: Work, program: SharedProgram, shared: SharedMemory, number: int) -> None:
@@ -35,7 +35,7 @@ class CompiledLane(Lane):
         self.memory = shared.memories[number]
         self.takes_value, self.gives_result = bool(program.input_pieces), bool(program.output_pieces)
         encoder = _Encoder(work, program, self.memory.ctypes.data, shared)
-        words, sizes = encoder.lane(), awaited_bytes(work, program, shared)
+        words, sizes = encoder.engine(), awaited_bytes(work, program, shared)
         self._outside = _OutsideFolds(work, program, encoder, words, self.memory)
         self.in_python = any(self._outside.folds.values())
         self.compiled = CompiledRun(shared, words, sizes, self._outside.run)
@@ -44,7 +44,7 @@ class CompiledLane(Lane):
         self._kept: Sequence[Any] = ()
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
-        """As `Lane.begin`."""
+        """As `CallEngine.begin`."""
         names = self._names
         arrays: list[Any] = []
         if self.takes_value:
@@ -60,12 +60,12 @@ class CompiledLane(Lane):
         return self._let_go(self.compiled.begin(word.DIRECT if apart else 0, objects) == word.DONE)
 
     def advance(self, timeout_s: float) -> bool:
-        """As `Lane.advance`."""
+        """As `CallEngine.advance`."""
         return self._let_go(self.compiled.wait(timeout_s))
 
-    def awaited(self) -> Awaited:
-        """As `Lane.awaited`."""
-        return Awaited(self.compiled.stage, *self.compiled.pending())
+    def awaited(self) -> AwaitedMessages:
+        """As `CallEngine.awaited`."""
+        return AwaitedMessages(self.compiled.stage, *self.compiled.pending())
 
     def stand_at(self, at: int, kept: Sequence[Any]) -> None:
         """Go on with a call that others began, by address, on these arrays: it stands at `at`.
@@ -107,10 +107,10 @@ class BoundFold(NamedTuple):
 
 
 class _OutsideFolds:
-    """The folds of a lane that run outside compiled code. They do not know the lane: it goes with its last user.
+    """The folds of an engine that run outside compiled code. They do not know the engine: it goes with its last user.
 
     Attributes:
-        folds: By where they stand in the lane; none where compiled code has them.
+        folds: By where they stand in the engine; none where compiled code has them.
         results: By field, where they write what they make of the result.
     """
 
@@ -123,7 +123,7 @@ class _OutsideFolds:
         self.results: Sequence[NDArray[Any]] = ()
 
     def run(self, at: int) -> None:
-        """Run the folds that stand at a place of the lane."""
+        """Run the folds that stand at a place of the engine."""
         rows = self._work.result.rows
         for fold, where, target in self.folds[at]:
             if where is not None:
@@ -160,8 +160,8 @@ class _Encoder:
         self._waits = [self._positions(waits) for waits in program.waits]
         self._credits = [] if work.synchronises else free_memory([place for place, _ in self._readers()])
 
-    def lane(self) -> NDArray[np.int64]:
-        """The lane as `kernels.shared_memory` describes it."""
+    def engine(self) -> NDArray[np.int64]:
+        """The engine as `kernels.shared_memory` describes it."""
         made, read = self.made, self._read
         inputs, span = self._program.input_pieces, self._work.result
         copied = [piece for piece in self._program.output_pieces if piece not in made]
@@ -196,7 +196,7 @@ class _Encoder:
         return np.array(list(chain.from_iterable(words)), np.int64)
 
     def folds_at(self, words: NDArray[np.int64]) -> Iterator[tuple[int, Sequence[Combine]]]:
-        """Where in a lane the folds of every stage stand."""
+        """Where in an engine the folds of every stage stand."""
         at = int(words[word.PROGRAM])
         for stage in self._program.stages:
             at += 2 + 2 * int(words[at + 1])

@@ -1,4 +1,4 @@
-"""Which lanes a prepared call has on this machine.
+"""Which engines a prepared call has on this machine.
 
 Ranks of one host share memory where the host gives it, by compiled code where the operator has it; ranks of different
 hosts exchange messages. Long payloads go through shared memory slice by slice.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from topocomm.execute.host.call_engine import Lane, Work
+from topocomm.execute.host.call_engine import CallEngine, Work
 from topocomm.execute.host.credits import Credits
-from topocomm.execute.host.sliced_engine import SlicedLane, slices_of
-from topocomm.execute.host.staged_engine import Coordination, StagedLane, aligned_buffer
-from topocomm.execute.liveness.composite_wait import Together
+from topocomm.execute.host.sliced_engine import SlicedEngine, slices_of
+from topocomm.execute.host.staged_engine import Coordination, StagedEngine, aligned_buffer
+from topocomm.execute.liveness.composite_wait import CompositeWait
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
 from topocomm.execute.transports.transport import Batch, Message, Transport
@@ -23,8 +23,8 @@ from topocomm.planning.program.slot_memory import Piece, Stage, rank_program
 Moves = Mapping[tuple[int, int, int], Sequence[Piece]]
 
 
-def make_lanes(work: Work, waiting: Waiting) -> Sequence[Lane]:
-    """The lanes of a prepared call; collective.
+def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
+    """The engines of a prepared call; collective.
 
     Args:
         work: The call.
@@ -33,21 +33,21 @@ def make_lanes(work: Work, waiting: Waiting) -> Sequence[Lane]:
     transport = waiting.transport
     hosts = transport.hosts
     if len(set(hosts)) == transport.size:
-        return [_message_lane(work, transport)]
+        return [_message_engine(work, transport)]
     slices = slices_of(work)
     program = _shared_program(slices, hosts, work.rank)
     shared = open_shared(work.arena, waiting, _most_bytes(slices, hosts, program), hosts)
     if shared is None:
-        return [_message_lane(work, transport)]
+        return [_message_engine(work, transport)]
     if len(slices) == 1:
-        return [_shared_lane(work, program, shared, transport, number) for number in range(2)]
+        return [_shared_engine(work, program, shared, transport, number) for number in range(2)]
     first = (shared.epoch + 1) & 1  # the memory of the first call
-    return [SlicedLane([_shared_lane(s, program, shared, transport, i & 1) for i, s in enumerate(slices, first)])]
+    return [SlicedEngine([_shared_engine(s, program, shared, transport, i & 1) for i, s in enumerate(slices, first)])]
 
 
-def shared_by(lane: Lane) -> SharedMemory | None:
-    """The shared memory that a lane lies in; None where it has none."""
-    return lane.lanes[0].shared if isinstance(lane, SlicedLane) else lane.shared
+def shared_by(engine: CallEngine) -> SharedMemory | None:
+    """The shared memory that an engine lies in; None where it has none."""
+    return engine.engines[0].shared if isinstance(engine, SlicedEngine) else engine.shared
 
 
 def _most_bytes(slices: Sequence[Work], hosts: Sequence[int], program: SharedProgram) -> int:
@@ -71,17 +71,19 @@ def _shared_program(slices: Sequence[Work], hosts: Sequence[int], rank: int) -> 
     return shared_program(work.schedule, rank, most_bytes, ALIGNMENT_BYTES, hosts)
 
 
-def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, transport: Transport, number: int) -> Lane:
-    from topocomm.execute.host import compiled_engine as compiled_lane
+def _shared_engine(
+    work: Work, program: SharedProgram, shared: SharedMemory, transport: Transport, number: int
+) -> CallEngine:
+    from topocomm.execute.host import compiled_engine
     from topocomm.execute.host.compiled_run import free_memory, shared_stage
     from topocomm.execute.host.kernels.shared_memory_call import FINISHED
 
     one_host = len(set(transport.hosts)) == 1
-    if one_host and compiled_lane.covers(work):
-        return compiled_lane.CompiledLane(work, program, shared, number)
+    if one_host and compiled_engine.covers(work):
+        return compiled_engine.CompiledEngine(work, program, shared, number)
     memory, rank = shared.memories[number], work.rank
     away = [peer for peer, host in enumerate(transport.hosts) if host != transport.hosts[rank]]
-    sizes = compiled_lane.awaited_bytes(work, program, shared)
+    sizes = compiled_engine.awaited_bytes(work, program, shared)
     batches: list[Batch | None] = []
     for index, (stage, waits) in enumerate(zip(program.stages, program.waits, strict=True)):
         both: list[Batch] = []
@@ -89,11 +91,11 @@ def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, trans
             placed = [(shared.ranks.index(peer), done) for peer, done in waits]
             both.append(shared_stage(shared, index + 1, placed, sizes))
         both += _messages(work, stage, program.offsets, memory, transport, away)
-        batches.append(Together(both) if len(both) > 1 else (both[0] if both else None))
+        batches.append(CompositeWait(both) if len(both) > 1 else (both[0] if both else None))
     if work.synchronises:
-        return StagedLane(work, memory, program, Coordination(batches, shared=shared))
+        return StagedEngine(work, memory, program, Coordination(batches, shared=shared))
     readers = [shared.ranks.index(peer) for peer in program.readers]
-    return StagedLane(
+    return StagedEngine(
         work,
         memory,
         program,
@@ -107,7 +109,7 @@ def _shared_lane(work: Work, program: SharedProgram, shared: SharedMemory, trans
     )
 
 
-def _message_lane(work: Work, transport: Transport) -> StagedLane:
+def _message_engine(work: Work, transport: Transport) -> StagedEngine:
     program = rank_program(work.schedule, transport.rank, work.chunk_bytes, ALIGNMENT_BYTES)
     arena = aligned_buffer(program.arena_bytes)
     everyone = range(transport.size)
@@ -116,7 +118,7 @@ def _message_lane(work: Work, transport: Transport) -> StagedLane:
         found = _messages(work, stage, program.offsets, arena, transport, everyone)
         batches.append(found[0] if found else None)
     credits = None if work.synchronises else _credits(work, program.stages, transport, everyone)
-    return StagedLane(work, arena, program, Coordination(batches, credits=credits))
+    return StagedEngine(work, arena, program, Coordination(batches, credits=credits))
 
 
 def _messages(
@@ -136,7 +138,7 @@ def _messages(
 
 
 def _credits(work: Work, stages: Sequence[Stage], transport: Transport, peers: Iterable[int]) -> Credits | None:
-    """Credits by messages; the same lane number on both sides has the same tag."""
+    """Credits by messages; the same engine number on both sides has the same tag."""
     receivers = {peer for stage in stages for _, peer, _ in stage.sends if peer in peers}
     senders = {peer for stage in stages for _, peer, _ in stage.receives if peer in peers}
     return Credits(transport, receivers, senders, work.tag + 1) if receivers or senders else None

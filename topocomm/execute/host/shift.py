@@ -9,7 +9,7 @@ from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.path_choice import find_way
 from topocomm.execute.device.shift import DeviceShift, PinnedShift
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.transports.transport import Batch, Message
 from topocomm.operators.layout import Buffer
@@ -32,8 +32,8 @@ class _Messages:
     def advance(self, timeout_s: float) -> bool:
         return self._batch.wait(timeout_s)
 
-    def awaited(self) -> Awaited:
-        return Awaited(0, *self._batch.pending())
+    def awaited(self) -> AwaitedMessages:
+        return AwaitedMessages(0, *self._batch.pending())
 
 
 class Shift:

@@ -1,4 +1,4 @@
-"""A lane that runs a long payload slice by slice, so that what ranks share stays in the caches.
+"""An engine that runs a long payload slice by slice, so that what ranks share stays in the caches.
 
 Slices take the two shared memories in turn: while one is folded the next is written. Their number is even, so every
 slice always has the same memory.
@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from topocomm.execute.calls.structure import Fields
-from topocomm.execute.host.call_engine import Lane, Work
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.host.call_engine import CallEngine, Work
+from topocomm.execute.liveness.pollable import AwaitedMessages
 
 SLICE_BYTES = 1 << 19
 """Payload of a slice: what ranks write and read in one turn fits the second-level cache of a core."""
 MOST_SLICES = 512
 NOTHING = (None, None, True)
-"""What a lane is given between calls."""
+"""What an engine is given between calls."""
 
 
 def slices_of(work: Work) -> list[Work]:
@@ -37,52 +37,52 @@ def _slice(chunks: Sequence[tuple[int, int]], index: int, count: int) -> tuple[t
     return tuple((low, high - low) for _, low, high in edges)
 
 
-class SlicedLane(Lane):
-    """The slices of a call, one lane each.
+class SlicedEngine(CallEngine):
+    """The slices of a call, one engine each.
 
     Attributes:
-        lanes: By slice, of one shared memory.
+        engines: By slice, of one shared memory.
     """
 
     views = None
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self.lanes = lanes
-        self.memory = lanes[0].memory
-        self.takes_value, self.gives_result = lanes[0].takes_value, lanes[0].gives_result
-        self._at = len(lanes)
+    def __init__(self, engines: Sequence[CallEngine]) -> None:
+        self.engines = engines
+        self.memory = engines[0].memory
+        self.takes_value, self.gives_result = engines[0].takes_value, engines[0].gives_result
+        self._at = len(engines)
         self._arrays: tuple[Fields | None, Fields | None, bool] = NOTHING
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
-        """As `Lane.begin`."""
+        """As `CallEngine.begin`."""
         if fields is not None:  # once, not slice by slice
             fields = {name: np.ascontiguousarray(array) for name, array in fields.items()}
         self._at, self._arrays = -1, (fields, target, apart)
         return self._go_on()
 
     def advance(self, timeout_s: float) -> bool:
-        """As `Lane.advance`."""
-        while self._at < len(self.lanes):
-            if not self.lanes[self._at].advance(timeout_s):
+        """As `CallEngine.advance`."""
+        while self._at < len(self.engines):
+            if not self.engines[self._at].advance(timeout_s):
                 return False
             if self._go_on():
                 return True
         return True
 
-    def awaited(self) -> Awaited:
-        """As `Lane.awaited`."""
-        return self.lanes[min(self._at, len(self.lanes) - 1)].awaited()
+    def awaited(self) -> AwaitedMessages:
+        """As `CallEngine.awaited`."""
+        return self.engines[min(self._at, len(self.engines) - 1)].awaited()
 
     def free(self) -> None:
-        """As `Lane.free`."""
-        for lane in self.lanes:
-            lane.free()
+        """As `CallEngine.free`."""
+        for engine in self.engines:
+            engine.free()
 
     def _go_on(self) -> bool:
         """Begin what follows a slice that is through; whether all are."""
         self._at += 1
-        while self._at < len(self.lanes):
-            if not self.lanes[self._at].begin(*self._arrays):
+        while self._at < len(self.engines):
+            if not self.engines[self._at].begin(*self._arrays):
                 return False
             self._at += 1
         self._arrays = NOTHING  # the caller's arrays go when the caller lets them go

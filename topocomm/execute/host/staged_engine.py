@@ -1,4 +1,4 @@
-"""A lane that runs stage by stage: post messages, or publish progress, and wait; then fold."""
+"""An engine that runs stage by stage: post messages, or publish progress, and wait; then fold."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.execute.calls.structure import Fields
-from topocomm.execute.host.call_engine import Lane, Span, Work
+from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.host.credits import Credits
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.execute.transports.transport import Batch
 from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer, Fold
@@ -39,13 +39,13 @@ class Part(NamedTuple):
 
 
 class Coordination(NamedTuple):
-    """What a lane waits for.
+    """What an engine waits for.
 
     Attributes:
         batches: For every stage, what is awaited in it.
         before: What is awaited before the value is written.
         after: What is started when the call is through.
-        shared: The shared memory whose calls the lane counts.
+        shared: The shared memory whose calls the engine counts.
         credits: Credits by messages.
     """
 
@@ -60,7 +60,7 @@ CREDITS, VALUE = -2, -1
 """Where a call stands before its first stage: it waits for credits, or for shared memory to be free."""
 
 
-class StagedLane(Lane):
+class StagedEngine(CallEngine):
     """Buffers and stages of one call."""
 
     def __init__(
@@ -81,7 +81,7 @@ class StagedLane(Lane):
         self._target: Fields | None = None
 
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
-        """As `Lane.begin`."""
+        """As `CallEngine.begin`."""
         self._fields, self._target = fields, target
         self._at, self._posted = (CREDITS if self._credits is not None else VALUE), False
         if self.shared is not None:
@@ -89,7 +89,7 @@ class StagedLane(Lane):
         return self.advance(0.0)
 
     def advance(self, timeout_s: float) -> bool:
-        """As `Lane.advance`."""
+        """As `CallEngine.advance`."""
         stages = self._stages
         if self._at > len(stages):
             return True
@@ -110,17 +110,17 @@ class StagedLane(Lane):
         self._finish()
         return True
 
-    def awaited(self) -> Awaited:
-        """As `Lane.awaited`."""
+    def awaited(self) -> AwaitedMessages:
+        """As `CallEngine.awaited`."""
         if self._at == CREDITS and self._credits is not None:
-            return Awaited(VALUE, *self._credits.pending())
+            return AwaitedMessages(VALUE, *self._credits.pending())
         batch = self._stages[self._at].batch if 0 <= self._at < len(self._stages) else self._before
         if batch is None or not self._posted:
-            return Awaited(max(self._at, VALUE), (), ())
-        return Awaited(max(self._at, VALUE), *batch.pending())
+            return AwaitedMessages(max(self._at, VALUE), (), ())
+        return AwaitedMessages(max(self._at, VALUE), *batch.pending())
 
     def free(self) -> None:
-        """As `Lane.free`."""
+        """As `CallEngine.free`."""
         for batch, _ in self._stages:
             if batch is not None:
                 batch.free()

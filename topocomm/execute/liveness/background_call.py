@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.pollable import AwaitedMessages
 
 
-class Aside:
+class BackgroundCall:
     """Such a call, as something to wait for; begun at once.
 
     Args:
@@ -22,10 +22,10 @@ class Aside:
         error: What it raised.
     """
 
-    def __init__(self, call: Callable[[], Any], name: str, others: Awaited | None = None) -> None:
+    def __init__(self, call: Callable[[], Any], name: str, others: AwaitedMessages | None = None) -> None:
         self.made: Any = None
         self.error: Exception | None = None
-        self._others = others or Awaited(None, (), ())
+        self._others = others or AwaitedMessages(None, (), ())
         name = f"{threading.current_thread().name}-{name}"
         self._thread = threading.Thread(target=self._run, args=(call,), name=name, daemon=True)
         self._thread.start()
@@ -35,7 +35,7 @@ class Aside:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def awaited(self) -> Awaited:
+    def awaited(self) -> AwaitedMessages:
         """As told: the library does not say whom it waits for."""
         return self._others
 

@@ -10,7 +10,7 @@ from topocomm.execute.transports.transport import Batch, Message
 TURN_S = 0.0002
 
 
-class Together(Batch):
+class CompositeWait(Batch):
     """Batches that are started together and awaited together.
 
     Args:

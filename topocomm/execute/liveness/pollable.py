@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from topocomm.execute.transports.transport import Message
 
 
-class Awaited(NamedTuple):
+class AwaitedMessages(NamedTuple):
     """What a call waits for.
 
     Attributes:
@@ -23,11 +23,11 @@ class Awaited(NamedTuple):
     receives: Sequence[Message]
 
 
-class Moving(Protocol):
+class Pollable(Protocol):
     """What a rank can wait for."""
 
     def advance(self, timeout_s: float) -> bool:
         """Go on, waiting about `timeout_s` at most at each stage; whether it is through."""
 
-    def awaited(self) -> Awaited:
+    def awaited(self) -> AwaitedMessages:
         """What it waits for."""

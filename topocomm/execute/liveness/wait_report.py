@@ -19,7 +19,7 @@ SILENT_AFTER = 2.5
 turn for each rank that did so."""
 
 
-class Word(NamedTuple):
+class WaitEntry(NamedTuple):
     """What is known of a rank that waits.
 
     Attributes:
@@ -53,7 +53,7 @@ class Standing:
     name: str
     awaits: list[int]
     begun: dict[int, int]
-    others: dict[int, Word] = field(default_factory=dict)
+    others: dict[int, WaitEntry] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """As a note."""
@@ -64,11 +64,11 @@ class Standing:
         """From a note."""
         told = json.loads(note)
         begun = {int(number): tag for number, tag in told["begun"].items()}
-        others = {int(peer): Word(*word) for peer, word in told["others"].items()}
+        others = {int(peer): WaitEntry(*word) for peer, word in told["others"].items()}
         return cls(told["number"], told["name"], told["awaits"], begun, others)
 
 
-class Heard:
+class ReportTable:
     """What a rank has heard of the others.
 
     Attributes:
@@ -91,12 +91,12 @@ class Heard:
             if rank in told.awaits and now_s - self._when_s[peer] <= SILENT_AFTER * turn_s
         }
 
-    def words(self, now_s: float) -> dict[int, Word]:
+    def words(self, now_s: float) -> dict[int, WaitEntry]:
         """The newest word of every rank, its own or passed on."""
-        words: dict[int, Word] = {}
+        words: dict[int, WaitEntry] = {}
         for peer, told in self.standings.items():
             since_s = now_s - self._when_s[peer]
-            known = {peer: Word(told.number, told.name, told.awaits, since_s, 0)}
+            known = {peer: WaitEntry(told.number, told.name, told.awaits, since_s, 0)}
             for other, word in told.others.items():
                 known[other] = word._replace(age_s=word.age_s + since_s, hops=word.hops + 1)
             for other, word in known.items():
@@ -114,9 +114,9 @@ def difference(recorder: Recorder, standing: Standing) -> int | None:
     return None
 
 
-def reached(rank: int, awaited: Iterable[int], words: Mapping[int, Word]) -> dict[int, Word | None]:
+def reached(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -> dict[int, WaitEntry | None]:
     """The ranks awaited, those whom they await, and so on, nearest first, each with what is known of it."""
-    found: dict[int, Word | None] = {}
+    found: dict[int, WaitEntry | None] = {}
     queue = sorted(awaited)
     while queue:
         peer = queue.pop(0)
@@ -126,13 +126,13 @@ def reached(rank: int, awaited: Iterable[int], words: Mapping[int, Word]) -> dic
     return found
 
 
-def passed_on(rank: int, awaited: Iterable[int], words: Mapping[int, Word]) -> dict[int, Word]:
+def passed_on(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -> dict[int, WaitEntry]:
     """What a rank tells of others."""
     told = {peer: word for peer, word in reached(rank, awaited, words).items() if word is not None}
     return dict(list(told.items())[:MOST_PASSED_ON])
 
 
-def blame(rank: int, awaited: Iterable[int], number: int, words: Mapping[int, Word], turn_s: float) -> str:
+def blame(rank: int, awaited: Iterable[int], number: int, words: Mapping[int, WaitEntry], turn_s: float) -> str:
     """Who is behind, in words: of the ranks awaited, and of those whom they await, the ones that are not waiting.
 
     A rank that waits in an earlier call is named too, and so are those that any of them waits for.

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
-from topocomm.execute.liveness.pollable import Awaited, Moving
+from topocomm.execute.liveness.pollable import AwaitedMessages, Pollable
 from topocomm.execute.liveness.recorder import Recorder
-from topocomm.execute.liveness.wait_report import Heard, Standing, blame, difference, passed_on
+from topocomm.execute.liveness.wait_report import ReportTable, Standing, blame, difference, passed_on
 from topocomm.execute.transports.transport import FAILURE_TAG, REFUSED_TAG, STANDING_TAG, Message, Transport
 
 SPIN_S = 0.001
@@ -49,13 +49,13 @@ class UnderWay:
     """A call that this rank has begun.
 
     Attributes:
-        lane: What runs it; None for an exchange of notes.
+        engine: What runs it; None for an exchange of notes.
         tag: The call's tag.
         number: The how-many-th call of the communicator it is.
         what: The call in words.
     """
 
-    lane: Moving | None
+    engine: Pollable | None
     tag: int
     number: int
     what: str = ""
@@ -77,7 +77,7 @@ class Waiting:
     said: set[str] = field(default_factory=set)
     refused: dict[int, dict[int, str]] = field(default_factory=dict)
     """Calls that other ranks did not make, by number, each with the reason."""
-    heard: Heard = field(default_factory=Heard)
+    heard: ReportTable = field(default_factory=ReportTable)
     """What ranks that wait for this one, or answered it, have said."""
 
     def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
@@ -88,24 +88,24 @@ class Waiting:
             MismatchError: Another rank makes another call.
             RankFailedError: A rank failed.
         """
-        assert call.lane is not None, "an exchange of notes is awaited note by note"
-        lane = call.lane
-        if lane.advance(SPIN_S if not self.under_way else 0.0):
+        assert call.engine is not None, "an exchange of notes is awaited note by note"
+        engine = call.engine
+        if engine.advance(SPIN_S if not self.under_way else 0.0):
             return
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        look = Look(self, call, limit_s)
-        while not self._turn(lane):
-            look.at_times(lane.awaited)
+        look = WaitMonitor(self, call, limit_s)
+        while not self._turn(engine):
+            look.at_times(engine.awaited)
 
     def for_note(self, peer: int, tag: int, what: str) -> bytes:
         """Wait for a note from `peer`; raises like `for_call`."""
         number = self.recorder.calls
-        look = Look(self, UnderWay(None, tag, number, what), self.timeout_s)
-        awaited = Awaited(0, (), (Message(peer, ()),))
+        look = WaitMonitor(self, UnderWay(None, tag, number, what), self.timeout_s)
+        awaited = AwaitedMessages(0, (), (Message(peer, ()),))
         while (data := self.transport.take(peer, tag)) is None:
             for other in self.under_way:
-                if other.lane is not None:
-                    other.lane.advance(0.0)
+                if other.engine is not None:
+                    other.engine.advance(0.0)
             look.at_times(lambda: awaited)
             self.transport.pause()
         return data
@@ -113,26 +113,26 @@ class Waiting:
     def for_close(self, call: UnderWay) -> None:
         """Wait until all ranks close the communicator; raises like `for_call`."""
         rank = self.transport.rank
-        everyone = Awaited(0, (), [Message(peer, ()) for peer in range(self.transport.size) if peer != rank])
-        look = Look(self, call, self.timeout_s)
+        everyone = AwaitedMessages(0, (), [Message(peer, ()) for peer in range(self.transport.size) if peer != rank])
+        look = WaitMonitor(self, call, self.timeout_s)
         while not self.transport.close(SLICE_S):
             look.at_times(lambda: everyone)
 
-    def check(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
+    def check(self, call: UnderWay, awaited: Callable[[], AwaitedMessages]) -> None:
         """Look once whether `call` can still come through; raises like `for_call`."""
         waits = awaited()
         self._failures(call, _peers(waits))
         self._refusals(call)
         self._hear(call, awaited)
 
-    def patience(self, waited_s: float, limit_s: float, call: UnderWay, awaited: Awaited) -> None:
+    def patience(self, waited_s: float, limit_s: float, call: UnderWay, awaited: AwaitedMessages) -> None:
         """Say that this rank waits long, or raise DeadlineError where it has waited its time."""
         if waited_s < SAY_AFTER_S and waited_s < limit_s:
             return
         rank, name = self.transport.rank, self._name(call)
         whom = _whom(awaited)
         if waited_s >= limit_s:
-            round_ = "" if call.lane is None or awaited.stage is None else f", round {awaited.stage + 1}"
+            round_ = "" if call.engine is None or awaited.stage is None else f", round {awaited.stage + 1}"
             words = self.heard.words(time.monotonic())
             behind = blame(rank, _peers(awaited), call.number, words, _tell_again_s(limit_s))
             raise DeadlineError(
@@ -144,7 +144,7 @@ class Waiting:
             sys.stderr.write(f"topocomm: rank 0 has waited {waited_s:.0f} s in {name} for {whom}\n")
             sys.stderr.flush()
 
-    def tell(self, call: UnderWay, awaited: Awaited, peers: Iterable[int]) -> None:
+    def tell(self, call: UnderWay, awaited: AwaitedMessages, peers: Iterable[int]) -> None:
         """Tell `peers` which calls this rank has begun, and for whom it waits."""
         awaits = sorted(_peers(awaited))
         others = passed_on(self.transport.rank, awaits, self.heard.words(time.monotonic()))
@@ -161,14 +161,14 @@ class Waiting:
         known = passed_on(self.transport.rank, awaited, self.heard.words(time.monotonic()))
         return frozenset((peer, word.number, *word.awaits) for peer, word in known.items())
 
-    def _turn(self, lane: Moving) -> bool:
+    def _turn(self, engine: Pollable) -> bool:
         """Let the call move on, and every other that is under way; whether it is through."""
         if not self.under_way:
-            return lane.advance(SLICE_S)
+            return engine.advance(SLICE_S)
         for other in self.under_way:
-            if other.lane is not None and other.lane is not lane:
-                other.lane.advance(0.0)
-        return lane.advance(TURN_S)
+            if other.engine is not None and other.engine is not engine:
+                other.engine.advance(0.0)
+        return engine.advance(TURN_S)
 
     def _name(self, call: UnderWay) -> str:
         return call.what or f"call {call.number} ({self.describe(call.tag)})"
@@ -213,7 +213,7 @@ class Waiting:
                     raise _reported(self.transport.rank, json.loads(note))
             self.transport.pause()
 
-    def _hear(self, call: UnderWay, awaited: Callable[[], Awaited]) -> None:
+    def _hear(self, call: UnderWay, awaited: Callable[[], AwaitedMessages]) -> None:
         """Take in what other ranks say of themselves, and answer."""
         rank = self.transport.rank
         for peer in range(self.transport.size):
@@ -249,7 +249,7 @@ class Waiting:
         )
 
 
-class Look:
+class WaitMonitor:
     """One wait's times to look for reasons."""
 
     def __init__(self, waiting: Waiting, call: UnderWay, limit_s: float) -> None:
@@ -262,7 +262,7 @@ class Look:
         self._chain: Chain = frozenset()
         """What it knew of them then, and of those whom they await."""
 
-    def at_times(self, awaited: Callable[[], Awaited]) -> None:
+    def at_times(self, awaited: Callable[[], AwaitedMessages]) -> None:
         """Look, if it is time."""
         now_s = time.monotonic()
         self._began_s += max(0.0, now_s - self._last_s - AWAY_S)
@@ -316,11 +316,11 @@ def _reported(rank: int, report: dict[str, Any]) -> TopocommError:
     return error
 
 
-def _peers(awaited: Awaited) -> set[int]:
+def _peers(awaited: AwaitedMessages) -> set[int]:
     return {m.peer for m in (*awaited.receives, *awaited.sends)}
 
 
-def _whom(awaited: Awaited) -> str:
+def _whom(awaited: AwaitedMessages) -> str:
     parts = [f"rank {m.peer}{f' ({m.payload_bytes} bytes from it)' * bool(m.ranges)}" for m in awaited.receives]
     parts += [f"rank {m.peer} (to take {m.payload_bytes} bytes)" for m in awaited.sends]
     if awaited.stage is not None and awaited.stage < 0 and parts:

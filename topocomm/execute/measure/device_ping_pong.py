@@ -17,11 +17,11 @@ from topocomm.errors import TopologyError
 from topocomm.execute.calls.binding import settle
 from topocomm.execute.device import device_library as devices
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.device.device_path import Way
+from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.device.events import reached
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay
-from topocomm.execute.transports.device.device_transport import Wire
+from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.transport import GATHER_TAG, Message
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class DevicePair:
     def __init__(self, two: Communicator, device: Device, way: str, size_bytes: int) -> None:
         self._two, self._device = two, device
         if way == STAGED:
-            two.session.way = Way(two.session.waiting, device, None, "")
+            two.session.way = DevicePath(two.session.waiting, device, None, "")
         else:
             settle(two.session, device)
         assert two.session.way is not None
@@ -96,7 +96,7 @@ class DevicePair:
         there = self._group(self._wire, size_bytes, 0)
         return lambda count: self._timed([there], count)
 
-    def _group(self, wire: Wire, size_bytes: int, sender: int) -> Callable[[Any], None]:
+    def _group(self, wire: DeviceTransport, size_bytes: int, sender: int) -> Callable[[Any], None]:
         message = [Message(1 - self._two.rank, ((0, size_bytes),))]
         sends = self._two.rank == sender
         return wire.group(self._memory, message if sends else [], [] if sends else message)
@@ -149,6 +149,6 @@ class _End:
         """Wait a little; whether it is over."""
         return reached(self._event, timeout_s, lambda: self._wire.check([peer.peer for peer in self._peers]))
 
-    def awaited(self) -> Awaited:
+    def awaited(self) -> AwaitedMessages:
         """The other rank."""
-        return Awaited(None, self._peers, self._peers)
+        return AwaitedMessages(None, self._peers, self._peers)

@@ -1,8 +1,8 @@
 """Ranks of one host on one memory: values are read where they were written, behind progress counters.
 
 The memory is a nameless file that all ranks map: nothing is left behind, however a job ends. An allreduce uses two
-lanes in turn. When a rank begins its call n + 2 it has finished call n + 1, which took every rank's contribution to it,
-so every rank has finished call n and nobody reads its lane any more: no acknowledgement is needed.
+memories in turn. When a rank begins its call n + 2 it has finished call n + 1, which took every rank's contribution to
+it, so every rank has finished call n and nobody reads its memory any more: no acknowledgement is needed.
 
 That rule holds within one call. Memory of one call is never given to another one: a `SharedArena` hands out each byte
 of a segment once. So no rank can read, as a part of an old call, what another rank writes in a new one, and progress

@@ -32,7 +32,7 @@ MOST_PAIRED_MEMBERS = 64
 
 
 @dataclass(frozen=True)
-class Nest:
+class Hierarchy:
     """Groups that are joined last.
 
     Attributes:
@@ -82,7 +82,7 @@ class Nest:
         return prod(radices) == len(self.groups.sorts)
 
 
-def nest_of(endpoints: Sequence[str], paths: PathFinder, ports: int) -> Nest:
+def nest_of(endpoints: Sequence[str], paths: PathFinder, ports: int) -> Hierarchy:
     """The ranks as groups of groups, by the latencies between neighbours."""
     return _Nesting(endpoints, paths, ports, cuts_of(endpoints, paths)).nest()
 
@@ -200,7 +200,7 @@ class _Nesting:
         self.alike = classes.alike[[classes.index[name] for name in endpoints]].tolist()
         """What each rank is, in hosts that look alike."""
 
-    def nest(self) -> Nest:
+    def nest(self) -> Hierarchy:
         """All levels."""
         insides = {size: _plain(size, self.ports) for size in set(np.diff(self.cuts[0]).tolist())}
         of_group = [insides[high - low] for low, high in pairwise(self.cuts[0])]
@@ -210,7 +210,7 @@ class _Nesting:
         steps, fewest, most = self._steps(groups, 0), min(_rail_counts(groups)), max(_rail_counts(groups))
         best = partial(best_radices, groups.count, ports=self.ports, steps=steps)
         spare = best(rails=most, most_radix=max(2, min(fewest * self.ports + 1, most * self.ports)))
-        return Nest(
+        return Hierarchy(
             groups,
             soonest=best(rails=fewest),
             even=best(rails=fewest, even=True),

@@ -20,7 +20,7 @@ from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.search.dissemination_bound import clusters, distances
 from topocomm.planning.search.gossip import SAME_US
 from topocomm.planning.search.hashing import hashed, mix
-from topocomm.planning.search.message_weights import NOISES, Tastes, noise_tables, shift_tables, tastes_of
+from topocomm.planning.search.message_weights import NOISES, MessageWeights, noise_tables, shift_tables, tastes_of
 
 CLASSES = 4
 """Most classes of latency told apart."""
@@ -132,7 +132,7 @@ def _start(problem: Problem) -> States:
     return States(own, np.zeros((1, count)), free, free, np.zeros(1, np.int64), sources)
 
 
-def _children(problem: Problem, states: States, limits: list[float], tastes: Tastes) -> States:
+def _children(problem: Problem, states: States, limits: list[float], tastes: MessageWeights) -> States:
     """One round more: every kind of child for every state."""
     batch, count = states.ready_us.shape
     kinds = tastes.kinds

@@ -19,7 +19,7 @@ MEMORY = 60
 Rounds = list[list[Message]]
 
 
-class Dice:
+class Rng:
     """Numbers that look random and are always the same (a linear congruential generator, Knuth's MMIX)."""
 
     def __init__(self, seed: int) -> None:
@@ -56,7 +56,7 @@ class Machine:
 
 def polished(machine: Machine, gossip: Gossip, *, moves: int, enough_us: float, seed: int = 1) -> Gossip:
     """The best complete gossip met in `moves` moves from this one, or the first at `enough_us`."""
-    dice = Dice(seed)
+    dice = Rng(seed)
     rounds = [list(messages) for messages in gossip]
     run = machine.run(rounds)
     cost_us = machine.cost_us(run)
@@ -78,7 +78,7 @@ def polished(machine: Machine, gossip: Gossip, *, moves: int, enough_us: float, 
     return best
 
 
-def _moved(machine: Machine, rounds: Rounds, run: Replay, dice: Dice) -> Rounds | None:
+def _moved(machine: Machine, rounds: Rounds, run: Replay, dice: Rng) -> Rounds | None:
     """A neighbour of a gossip; None where the move drawn is none."""
     if not run.sent:
         return None
@@ -131,7 +131,7 @@ def _placed(machine: Machine, rounds: Rounds, label: int, message: Message) -> R
     return rounds
 
 
-def _swapped(machine: Machine, rounds: Rounds, label: int, message: Message, dice: Dice) -> Rounds | None:
+def _swapped(machine: Machine, rounds: Rounds, label: int, message: Message, dice: Rng) -> Rounds | None:
     """Two messages of a round exchange their targets."""
     here = rounds[label]
     (a, b), (c, d) = message, here[dice.below(len(here))]
@@ -142,7 +142,7 @@ def _swapped(machine: Machine, rounds: Rounds, label: int, message: Message, dic
     return rounds
 
 
-def _critical(run: Replay, dice: Dice) -> Sent:
+def _critical(run: Replay, dice: Rng) -> Sent:
     """A message of the chain that a last arrival waits for."""
     chain = list(_chain(run))
     return chain[dice.below(len(chain))]

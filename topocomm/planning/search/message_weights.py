@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Tastes:
+class MessageWeights:
     """Ways to weigh messages.
 
     Attributes:
@@ -40,7 +40,7 @@ class Tastes:
     mutual: NDArray[np.bool_]
 
 
-def tastes_of(latency_us: Times, limits: list[float], noise: Times, shifts: Times) -> Tastes:
+def tastes_of(latency_us: Times, limits: list[float], noise: Times, shifts: Times) -> MessageWeights:
     """Every table as a way to weigh messages, and each way with the classes it goes with.
 
     Args:
@@ -57,7 +57,7 @@ def tastes_of(latency_us: Times, limits: list[float], noise: Times, shifts: Time
     needed = np.minimum(np.searchsorted(np.array(limits) + SAME_US, longest_us), len(limits) - 1).tolist()
     kinds = [(level, way) for way in range(len(noise)) for level in range(len(limits))]
     kinds += [(level, len(noise) + shift) for shift, level in enumerate(needed)]
-    return Tastes(np.array(kinds), table, styles[:, 0], styles[:, 1], (ways % 2 == 0) & (ways < len(noise)))
+    return MessageWeights(np.array(kinds), table, styles[:, 0], styles[:, 1], (ways % 2 == 0) & (ways < len(noise)))
 
 
 def noise_tables(count: int) -> Times:

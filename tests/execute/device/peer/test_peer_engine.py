@@ -1,4 +1,4 @@
-"""A lane of one kernel on one rank, in Triton's interpreter: what it refuses, and whose memory it reads and writes."""
+"""An engine of one kernel on one rank, in Triton's interpreter: what it refuses, what memory it reads and writes."""
 
 from tests.interpreted import interpreted  # isort: skip first, since it imports triton
 
@@ -13,12 +13,12 @@ from tests.execute.peer_work import work_of
 from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import ARGMAX, SUM, DeadlineError, Field, Operator, TopocommError
-from topocomm.execute.device.device_progress import Flights
-from topocomm.execute.device.peer.peer_engine import MOST_BYTES, PeerLane, PeerPlan
+from topocomm.execute.device.device_progress import InFlightCalls
+from topocomm.execute.device.peer.peer_engine import MOST_BYTES, PeerEngine, PeerPlan
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports import threads
-from topocomm.execute.transports.device.device_transport import NoWire
+from topocomm.execute.transports.device.device_transport import NoDeviceTransport
 from topocomm.operators.kernels import gpu_peer, launcher
 
 assert interpreted
@@ -39,7 +39,7 @@ def plan_and_work(rows, operator=SUM, dtype=np.float32, ranks=1, collective="all
 def lane_of(rows, operator=SUM):
     device, peer = memory()
     _, work = plan_and_work(rows, operator)
-    return PeerLane(PeerPlan(work, peer, "cpu"), device, peer, None)
+    return PeerEngine(PeerPlan(work, peer, "cpu"), device, peer, None)
 
 
 def test_what_goes_another_way():
@@ -64,42 +64,42 @@ def test_what_goes_another_way():
 @pytest.mark.parametrize("shift", [0, 1, 4, 5, 13])
 def test_a_result_may_lie_over_the_value(shift):
     """Whatever the kernel reads when: all of the value, before what lies over it is written."""
-    lane = lane_of(600)
-    room = lane.memory.new_zeros(8 * 620)[: 4 * 620].view(torch.float32)
+    engine = lane_of(600)
+    room = engine.memory.new_zeros(8 * 620)[: 4 * 620].view(torch.float32)
     at = -room.data_ptr() // 4 % 4  # an address that 16 divides
     value = room[at : at + 600]
     value.copy_(torch.arange(600.0))
     result = room[at + shift : at + shift + 600]
-    lane.begin({"value": value}, {"value": result}, False)
+    engine.begin({"value": value}, {"value": result}, False)
     assert torch.equal(result, torch.arange(600.0))
 
 
 def test_fields_of_one_address_are_not_taken_for_each_other():
-    lane = lane_of(3, ARGMAX)
+    engine = lane_of(3, ARGMAX)
     value, index = torch.tensor([1.0, 2, 3]), torch.tensor([7, 8, 9])
-    lane.begin({"value": value, "index": index}, {"value": value, "index": index}, False)
+    engine.begin({"value": value, "index": index}, {"value": value, "index": index}, False)
     assert value.tolist() == [1, 2, 3] and index.tolist() == [7, 8, 9]
 
 
 def test_the_send_buffer_is_read_where_it_is():
-    lane = lane_of(5)
-    lane.views["value"].copy_(torch.arange(5.0))
+    engine = lane_of(5)
+    engine.views["value"].copy_(torch.arange(5.0))
     made = torch.zeros(5)
-    lane.begin(None, {"value": made}, True)
-    assert torch.equal(made, torch.arange(5.0)) and torch.equal(lane.views["value"], made)
-    lane.begin({"value": torch.ones(5)}, {"value": made}, True)
+    engine.begin(None, {"value": made}, True)
+    assert torch.equal(made, torch.arange(5.0)) and torch.equal(engine.views["value"], made)
+    engine.begin({"value": torch.ones(5)}, {"value": made}, True)
     assert torch.equal(made, torch.ones(5))
-    assert lane.advance(0.0)
+    assert engine.advance(0.0)
 
 
 def test_ranks_on_one_gpu_need_streams_of_their_own(monkeypatch):
-    lane = lane_of(5)
-    lane._peer.crowded = True
+    engine = lane_of(5)
+    engine._peer.crowded = True
     value = torch.ones(5)
-    lane.begin({"value": value}, {"value": value}, False)
-    monkeypatch.setattr(lane._device, "pointer", lambda stream: 0)  # CUDA's default stream
+    engine.begin({"value": value}, {"value": value}, False)
+    monkeypatch.setattr(engine._device, "pointer", lambda stream: 0)  # CUDA's default stream
     with pytest.raises(TopocommError, match="a stream of its own"):
-        lane.begin({"value": value}, {"value": value}, False)
+        engine.begin({"value": value}, {"value": value}, False)
 
 
 class Compiled:
@@ -125,11 +125,11 @@ def test_a_compiled_kernel_is_launched_without_asking_what_it_is_compiled_for(mo
     kernel = Compiled()
     monkeypatch.setattr(gpu_peer, "peer_kernel", kernel)
     monkeypatch.setattr(launcher, "_is_compiled", lambda it: it is kernel)
-    lane = lane_of(600)
+    engine = lane_of(600)
     ((grid, told),) = kernel.launches
     assert told == kernel.first and told["items"] == 0  # launched once, as it is to be, and does nothing
     value, made = torch.ones(600), torch.ones(600)
-    lane.begin({"value": value}, {"value": made}, True)
+    engine.begin({"value": value}, {"value": made}, True)
     assert len(kernel.launches) == 2
     again, told = kernel.launches[1]
     assert (again, told["items"] > 0) == (grid, True)
@@ -140,7 +140,7 @@ def test_a_compiled_kernel_is_launched_without_asking_what_it_is_compiled_for(mo
 
 def test_a_call_on_another_stream_waits_for_the_one_before():
     device, peer = memory()
-    one, other = (PeerLane(PeerPlan(plan_and_work(5)[1], peer, "cpu"), device, peer, None) for _ in range(2))
+    one, other = (PeerEngine(PeerPlan(plan_and_work(5)[1], peer, "cpu"), device, peer, None) for _ in range(2))
     value = torch.ones(5)
     one.begin({"value": value}, {"value": value}, False)
     first, second = device.stream(), device.new_stream()
@@ -155,7 +155,9 @@ def test_a_call_on_another_stream_waits_for_the_one_before():
 def test_what_a_replayed_graph_has_awaited_is_told_without_a_call():
     device, peer = memory()
     transport = threads.World(2).transports()[0]
-    flights = Flights(Waiting(transport, 1.0, lambda tag: "a call", Recorder()), device, NoWire(), peer)
+    flights = InFlightCalls(
+        Waiting(transport, 1.0, lambda tag: "a call", Recorder()), device, NoDeviceTransport(), peer
+    )
     flights.look()
     flights.wait()
     peer._control[1 + np.array([0, 3])] = 1  # as the kernel writes

@@ -34,7 +34,7 @@ def test_collectives_of_the_group(monkeypatch, names):
     monkeypatch.setattr(
         torch_wire, "load_torch", lambda: types.SimpleNamespace(distributed=distributed, uint8=torch.uint8)
     )
-    wire = torch_wire.TorchWire(types.SimpleNamespace(rank=lambda: 0), FakeDevice(World(2), 0), 60.0)
+    wire = torch_wire.TorchDeviceTransport(types.SimpleNamespace(rank=lambda: 0), FakeDevice(World(2), 0), 60.0)
     told.clear()
     x, both = torch.arange(6.0).view(3, 2), torch.empty(6, 2)
     out = torch.empty(3, 2)
@@ -71,7 +71,7 @@ def test_a_group_that_does_not_end_is_left_to_a_thread(monkeypatch, capfd, end):
     )
     monkeypatch.setattr(torch_wire, "load_torch", lambda: types.SimpleNamespace(distributed=distributed))
     monkeypatch.setattr(nccl, "END_S", 0.1)
-    wire = torch_wire.TorchWire(Group(), FakeDevice(World(2), 1), 60.0)
+    wire = torch_wire.TorchDeviceTransport(Group(), FakeDevice(World(2), 1), 60.0)
     getattr(wire, end)()
     assert "topocomm: rank 1: NCCL does not end after 0.1 s" in capfd.readouterr().err
     assert not ended

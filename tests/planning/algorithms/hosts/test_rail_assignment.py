@@ -4,13 +4,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from topocomm.planning.algorithms.hosts.rail_assignment import Wish, deal, rail_sets, told_inside
+from topocomm.planning.algorithms.hosts.rail_assignment import RailDemand, deal, rail_sets, told_inside
 from topocomm.planning.algorithms.multiport import spread_gossip
 
 
 def all_to_all(count):
     """Every group hears of every other."""
-    return [Wish(d, s, [s], (s - d - 1) % count) for d in range(count) for s in range(count) if s != d]
+    return [RailDemand(d, s, [s], (s - d - 1) % count) for d in range(count) for s in range(count) if s != d]
 
 
 def known(members, heard, gossip):

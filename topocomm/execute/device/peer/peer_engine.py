@@ -1,4 +1,4 @@
-"""A lane inside a host: the whole call is one kernel, which writes to the memories of the other ranks.
+"""An engine inside a host: the whole call is one kernel, which writes to the memories of the other ranks.
 
 The kernel reads the caller's tensors and writes the result to the caller's; a value is copied first only where its
 memory is not what the kernel can read, or lies under the result.
@@ -16,7 +16,7 @@ from topocomm.execute.device.device_folds import overlap
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device
 from topocomm.execute.device.peer.peer_memory import PeerMemory
 from topocomm.execute.device.peer.peer_program import PeerProgram, peer_program
-from topocomm.execute.device.stream_engine import StreamLane
+from topocomm.execute.device.stream_engine import StreamEngine
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.operators.tensors import torch_dtype
 
@@ -65,7 +65,7 @@ class PeerPlan:
             self.refusal = f"{self.items} tiles in {stages} stages need more than {room.flags} flags"
 
 
-class PeerLane(StreamLane):
+class PeerEngine(StreamEngine):
     """One call by the peer kernel.
 
     Args:
@@ -92,7 +92,7 @@ class PeerLane(StreamLane):
         """Put the call on the current stream; False, as a device says later that it is through.
 
         Args:
-            fields: As `Lane.begin`, tensors.
+            fields: As `CallEngine.begin`, tensors.
             target: Contiguous tensors.
             apart: Not asked for: the memories are looked at.
         """
@@ -121,7 +121,7 @@ class PeerLane(StreamLane):
         return False
 
     def load(self) -> None:
-        """As `StreamLane.load`; the peer kernel itself was loaded when it was bound."""
+        """As `StreamEngine.load`; the peer kernel itself was loaded when it was bound."""
         super().load()
         if self._nodes is not None:
             self._nodes.load()
@@ -131,7 +131,7 @@ class PeerLane(StreamLane):
         self._peer.check()
 
     def advance(self, timeout_s: float) -> bool:
-        """As `StreamLane.advance`; a kernel that ends since a wait took its time is not through."""
+        """As `StreamEngine.advance`; a kernel that ends since a wait took its time is not through."""
         through = super().advance(timeout_s)
         self.check()
         return through

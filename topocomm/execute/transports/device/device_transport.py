@@ -15,7 +15,7 @@ NativeCall = Callable[[Any, Any, Any], None]
 """A library's own collective: a function of a value and its result, contiguous tensors, and the stream to put it on."""
 
 
-class Wire(ABC):
+class DeviceTransport(ABC):
     """Device memory between the ranks of one communicator."""
 
     name: str
@@ -63,7 +63,7 @@ class Wire(ABC):
         """Give everything back; nothing is under way, on any rank."""
 
 
-class NoWire(Wire):
+class NoDeviceTransport(DeviceTransport):
     """Of a communicator of one rank: there are no messages."""
 
     name = "alone"

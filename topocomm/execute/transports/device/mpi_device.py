@@ -14,9 +14,9 @@ from weakref import WeakSet
 from topocomm.errors import DeadlineError, TopocommError
 from topocomm.execute.calls.agreement import gather_texts
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay, Waiting
-from topocomm.execute.transports.device.device_transport import Wire
+from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.mpi import MpiBatch, MpiTransport, load_mpi
 from topocomm.execute.transports.transport import DEVICE_TAG, Message
 
@@ -28,7 +28,7 @@ PROOF_S = 10.0
 WHAT = "the proof that MPI takes device memory"
 
 
-class MpiWire(Wire):
+class MpiDeviceTransport(DeviceTransport):
     """One rank's end.
 
     Args:
@@ -47,7 +47,7 @@ class MpiWire(Wire):
         self.limit_s: float | None = None
 
     def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:
-        """As `Wire.group`; returns when the messages are through."""
+        """As `DeviceTransport.group`; returns when the messages are through."""
         sends, receives = (
             [Message(message.peer, (part,)) for message in messages for part in message.ranges if part[1]]
             for messages in (sends, receives)
@@ -71,17 +71,17 @@ class MpiWire(Wire):
         """Nothing: errors of MPI are raised where messages are awaited."""
 
     def abort(self) -> None:
-        """As `Wire.abort`; nobody waits any more, and MPI cannot be told to end messages."""
+        """As `DeviceTransport.abort`; nobody waits any more, and MPI cannot be told to end messages."""
         self._closed = self._closed or "it was aborted"
 
     def close(self) -> None:
-        """As `Wire.close`."""
+        """As `DeviceTransport.close`."""
         self._closed = self._closed or "it was closed"
         for batch in list(self._batches):
             batch.free()
 
 
-def prove(waiting: Waiting, device: Device, wire: MpiWire) -> str:
+def prove(waiting: Waiting, device: Device, wire: MpiDeviceTransport) -> str:
     """Send device memory round all ranks and look what came; why it does not do, empty if it does; collective.
 
     Raises:
@@ -95,7 +95,7 @@ def prove(waiting: Waiting, device: Device, wire: MpiWire) -> str:
     return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(told) if text)
 
 
-def _try(waiting: Waiting, device: Device, wire: MpiWire) -> str:
+def _try(waiting: Waiting, device: Device, wire: MpiDeviceTransport) -> str:
     """What is wrong with the bytes that came from the rank before; empty if nothing is."""
     import torch
 
@@ -147,6 +147,6 @@ class _Stage:
                 time.sleep(POLL_S)
         return self._batch.wait(max(0.0, until_s - time.monotonic()))
 
-    def awaited(self) -> Awaited:
+    def awaited(self) -> AwaitedMessages:
         """The messages; nobody's while the stream is not there."""
-        return Awaited(None, *(self._batch.pending() if self._started else ((), ())))
+        return AwaitedMessages(None, *(self._batch.pending() if self._started else ((), ())))

@@ -18,8 +18,8 @@ from weakref import WeakSet
 
 from topocomm.errors import DeadlineError, RankFailedError, TopocommError
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.liveness.background_call import Aside
-from topocomm.execute.transports.device.device_transport import NativeCall, Wire
+from topocomm.execute.liveness.background_call import BackgroundCall
+from topocomm.execute.transports.device.device_transport import DeviceTransport, NativeCall
 from topocomm.execute.transports.transport import Message
 from topocomm.planning import native
 
@@ -31,7 +31,7 @@ Operation = tuple[Callable[..., None], int, int, int]
 OPERATORS = tuple(operator.name for operator in native.OPERATORS)
 
 
-class NcclWire(Wire):
+class NcclDeviceTransport(DeviceTransport):
     """One rank's NCCL communicator.
 
     Args:
@@ -55,7 +55,7 @@ class NcclWire(Wire):
         _at_exit()
 
     def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:
-        """As `Wire.group`. Counts go to CuPy as plain ints."""
+        """As `DeviceTransport.group`. Counts go to CuPy as plain ints."""
         start, base = self._nccl.groupStart, int(arena.data_ptr())
         operations: list[Operation] = [
             (function, base + int(at), int(length), int(message.peer))
@@ -81,7 +81,7 @@ class NcclWire(Wire):
         return run if operations else lambda stream: None
 
     def native(self, collective: str, dtype: str, operator: str) -> NativeCall | None:
-        """As `Wire.native`; None also where this CuPy has no such dtype."""
+        """As `DeviceTransport.native`; None also where this CuPy has no such dtype."""
         gathers = collective == "allgather"
         if collective not in native.CALLS or not (gathers or (dtype in native.DTYPES and operator in OPERATORS)):
             return None
@@ -104,7 +104,7 @@ class NcclWire(Wire):
         return run
 
     def check(self, peers: Sequence[int] = ()) -> None:
-        """As `Wire.check`."""
+        """As `DeviceTransport.check`."""
         self._usable()
         try:
             self._handle.check_async_error()
@@ -112,11 +112,11 @@ class NcclWire(Wire):
             raise self._failure(error, peers) from error
 
     def abort(self) -> None:
-        """As `Wire.abort`; may be called from any thread, and again."""
+        """As `DeviceTransport.abort`; may be called from any thread, and again."""
         self._end("abort", "it was aborted")
 
     def close(self) -> None:
-        """As `Wire.close`."""
+        """As `DeviceTransport.close`."""
         self._end("destroy", "it was closed")
 
     # Looked up at each call, so that a wire whose communicator has ended says so.
@@ -179,7 +179,7 @@ def end_aside(end: Callable[[], None], rank: int, timeout_s: float) -> None:
     """
     limit_s = min(END_S, timeout_s)
     try:
-        ending = Aside(end, "nccl-end")
+        ending = BackgroundCall(end, "nccl-end")
     except RuntimeError:  # Python 3.12.1 starts no thread while a process ends
         with suppress(RuntimeError, KeyError):
             end()
@@ -234,7 +234,7 @@ class Guard:
                 return
 
 
-_alive: WeakSet[NcclWire] = WeakSet()
+_alive: WeakSet[NcclDeviceTransport] = WeakSet()
 _registered: list[bool] = []
 
 

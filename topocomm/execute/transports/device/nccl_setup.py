@@ -13,12 +13,12 @@ from typing import Any
 from topocomm.errors import TopocommError
 from topocomm.execute.calls.agreement import gather_texts
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.liveness.background_call import Aside
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.background_call import BackgroundCall
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay, Waiting
 from topocomm.execute.setup.process_space import process_space
 from topocomm.execute.transports.device import nccl_library
-from topocomm.execute.transports.device.nccl import NcclWire
+from topocomm.execute.transports.device.nccl import NcclDeviceTransport
 from topocomm.execute.transports.device.nccl_library import Facts
 from topocomm.execute.transports.transport import GATHER_TAG, Message
 
@@ -50,7 +50,7 @@ def gather_facts(waiting: Waiting, own: Facts) -> list[Facts]:
     return [Facts(*json.loads(text)) for text in gather_texts(waiting, json.dumps(own).encode(), what=WHAT)]
 
 
-def connect(waiting: Waiting, device: Device) -> NcclWire:
+def connect(waiting: Waiting, device: Device) -> NcclDeviceTransport:
     """NCCL between all ranks, none of which refuses it; collective.
 
     Raises:
@@ -60,14 +60,14 @@ def connect(waiting: Waiting, device: Device) -> NcclWire:
     nccl, transport = nccl_library.load_nccl(), waiting.transport
     unique_id = _share_id(waiting, nccl)
     everyone = [Message(peer, ()) for peer in range(transport.size) if peer != transport.rank]
-    others = Awaited(0, (), everyone)
-    making = Aside(lambda: _make(nccl, device, transport.size, unique_id, transport.rank), "nccl", others)
+    others = AwaitedMessages(0, (), everyone)
+    making = BackgroundCall(lambda: _make(nccl, device, transport.size, unique_id, transport.rank), "nccl", others)
     waiting.for_call(UnderWay(making, GATHER_TAG, waiting.recorder.calls, WHAT))
     if making.error is not None:
         raise TopocommError(
             f"rank {transport.rank}: NCCL cannot be set up: {making.error}; NCCL_DEBUG=WARN shows more"
         ) from making.error
-    return NcclWire(nccl, making.made, transport.rank, device, waiting.timeout_s)
+    return NcclDeviceTransport(nccl, making.made, transport.rank, device, waiting.timeout_s)
 
 
 def _share_id(waiting: Waiting, nccl: Any) -> bytes:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from topocomm.errors import TopocommError
 from topocomm.execute.calls.agreement import gather_texts
 from topocomm.execute.device.device_library import Device, visible_devices
-from topocomm.execute.liveness.background_call import Aside
-from topocomm.execute.liveness.pollable import Awaited
+from topocomm.execute.liveness.background_call import BackgroundCall
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay, Waiting
 from topocomm.execute.setup.process_space import process_space
 from topocomm.execute.transports.device.torch_device import device_backend
@@ -199,7 +199,7 @@ def _open(waiting: Waiting, mapping: Mapping, offers: Sequence[str], facts: Sequ
             return mapping.open(offers, facts)
 
     everyone = [Message(peer, ()) for peer in range(len(facts)) if peer != mapping.rank]
-    opening = Aside(on_device, "peers", Awaited(0, (), everyone))
+    opening = BackgroundCall(on_device, "peers", AwaitedMessages(0, (), everyone))
     waiting.for_call(UnderWay(opening, GATHER_TAG, waiting.recorder.calls, WHAT))
     if opening.error is not None:
         raise opening.error

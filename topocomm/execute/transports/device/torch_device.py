@@ -13,7 +13,7 @@ from typing import Any
 
 from topocomm.errors import TopocommError
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.transports.device.device_transport import NativeCall, Wire
+from topocomm.execute.transports.device.device_transport import DeviceTransport, NativeCall
 from topocomm.execute.transports.device.nccl import end_aside
 from topocomm.execute.transports.torch_group import load_torch
 from topocomm.execute.transports.transport import Message
@@ -32,7 +32,7 @@ def device_backend(group: Any) -> str | None:
     return backends.get("cuda") if backends.get("cuda") == "nccl" else None
 
 
-class TorchWire(Wire):
+class TorchDeviceTransport(DeviceTransport):
     """One rank's end of a group of its own; collective.
 
     Args:
@@ -66,7 +66,7 @@ class TorchWire(Wire):
         self._open = True
 
     def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:
-        """As `Wire.group`; the stream is the current one."""
+        """As `DeviceTransport.group`; the stream is the current one."""
         dist = self._dist
         operations = [
             dist.P2POp(function, arena[at : at + length], self._ranks[message.peer], self._group)
@@ -86,7 +86,7 @@ class TorchWire(Wire):
         return run
 
     def native(self, collective: str, dtype: str, operator: str) -> NativeCall | None:
-        """As `Wire.native`; the stream is the current one. Torch has NCCL reduce no uint32 and no uint64."""
+        """As `DeviceTransport.native`; the stream is the current one. Torch has NCCL reduce no uint32 and no uint64."""
         dist, group = self._dist, self._group
         if collective == "allgather":
             gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
@@ -110,14 +110,14 @@ class TorchWire(Wire):
         """Nothing: torch's watchdog does."""
 
     def abort(self) -> None:
-        """As `Wire.abort`, where this torch can."""
+        """As `DeviceTransport.abort`, where this torch can."""
         if self._open:
             self._open = False
             with suppress(AttributeError):
                 end_aside(self._group.abort, self._rank, self._timeout_s)
 
     def close(self) -> None:
-        """As `Wire.close`."""
+        """As `DeviceTransport.close`."""
         if self._open:
             self._open = False
             end_aside(lambda: self._dist.destroy_process_group(self._group), self._rank, self._timeout_s)

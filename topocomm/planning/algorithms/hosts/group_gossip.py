@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from topocomm.planning.algorithms.gossip_schedule import Gossip
-from topocomm.planning.algorithms.hosts.rail_assignment import Wish, deal, rail_sets, told_inside
+from topocomm.planning.algorithms.hosts.rail_assignment import RailDemand, deal, rail_sets, told_inside
 from topocomm.planning.algorithms.hosts.rank_groups import Groups
 from topocomm.planning.algorithms.multiport import gather_gossip
 from topocomm.planning.schedule.range_tree import RangeTree, nested_tree
@@ -53,7 +53,7 @@ def gather_over_groups(groups: Groups, root: int, ports: int = 1) -> Gossip:
         sets = [holders[low : low + size] for low in range(0, len(holders), size)]
         kept = [home if home in set_ else set_[0] for set_ in sets]
         wishes = [
-            Wish(target, group, [group], turn)
+            RailDemand(target, group, [group], turn)
             for target, set_ in zip(kept, sets, strict=True)
             for turn, group in enumerate(group for group in set_ if group != target)
         ]
@@ -77,7 +77,7 @@ def _extend(groups: Groups, rounds: list[list[tuple[int, int]]], known: int, rad
         return known
     on = groups.members_on
     wishes = [
-        Wish(group, step, [(group + step * known) % count], step - 1)
+        RailDemand(group, step, [(group + step * known) % count], step - 1)
         for group in range(count)
         for step in range(1, blocks)
     ]

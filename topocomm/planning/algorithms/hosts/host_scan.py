@@ -21,7 +21,7 @@ from topocomm.planning.schedule.schedule import NO_PATH, Schedule
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedule_of_columns
 
 Ints = NDArray[np.int64]
-Heard = tuple[tuple[int, ...], ...]
+SourceRows = tuple[tuple[int, ...], ...]
 NOTHING = -1
 """Slot of a value that is not there."""
 
@@ -169,7 +169,7 @@ class _Shift:
         self.operands.append(np.stack(operands, axis=1))
 
 
-def _heard(members: int, others: int, ports: int) -> tuple[Heard, Gossip]:
+def _heard(members: int, others: int, ports: int) -> tuple[SourceRows, Gossip]:
     """(which of the others, from 0 on, each member hears from, what members then tell each other)."""
     heard: list[tuple[int, ...]] = [()] * members
     for rails in rail_sets(members, others, ports):

@@ -26,7 +26,7 @@ DEPTH, TRIES = 1, 4_000
 """How often others make room for others, and how many colours are tried so in all."""
 
 
-class Wish(NamedTuple):
+class RailDemand(NamedTuple):
     """A group is to hear of a block.
 
     `turn` numbers the wishes of a group from 0 so that the groups that a group tells have it as different turns.
@@ -39,7 +39,7 @@ class Wish(NamedTuple):
     turn: int
 
 
-class Heard(NamedTuple):
+class RailAssignment(NamedTuple):
     """A message from a group to another over a rail."""
 
     rail: int
@@ -60,7 +60,7 @@ def rail_sets(rails: int, wishes: int, ports: int) -> list[range]:
     return max(found, key=len) or [range(rails)]
 
 
-def deal(wishes: Sequence[Wish], on: Rails, ports: int, sets: Sequence[range]) -> list[list[Heard]]:
+def deal(wishes: Sequence[RailDemand], on: Rails, ports: int, sets: Sequence[range]) -> list[list[RailAssignment]]:
     """Every group's messages, by rail.
 
     Args:
@@ -69,10 +69,10 @@ def deal(wishes: Sequence[Wish], on: Rails, ports: int, sets: Sequence[range]) -
         ports: K.
         sets: Of rails; every wish is fulfilled on each of them, where that can be, and at least once.
     """
-    return _Dealer(on, ports).dealt(wishes, sets)
+    return _EdgeColoring(on, ports).dealt(wishes, sets)
 
 
-class _Dealer:
+class _EdgeColoring:
     """Colours, and who uses them; colour c is port c % K of rail c // K."""
 
     def __init__(self, on: Rails, ports: int) -> None:
@@ -81,20 +81,20 @@ class _Dealer:
         usable = {own: [member >= 0 for member in own for _ in range(ports)] for own in dict.fromkeys(on)}
         self.usable = [usable[own] for own in on]
         colours = self.rail_count * ports
-        self.told: list[list[Wish | None]] = [[None] * colours for _ in on]
+        self.told: list[list[RailDemand | None]] = [[None] * colours for _ in on]
         """By group and colour, the wish that it fulfils."""
         self.heard: list[list[tuple[int, int] | None]] = [[None] * colours for _ in on]
         """By group and colour, (source, block)."""
-        self.second: list[list[Heard]] = [[] for _ in on]
+        self.second: list[list[RailAssignment]] = [[] for _ in on]
         """Messages for which a source had to be asked twice."""
         self.tries = TRIES
-        self.log: list[tuple[int, Wish, int, bool]] = []
+        self.log: list[tuple[int, RailDemand, int, bool]] = []
         """(source, wish, colour, whether it was given or taken), to undo it."""
 
-    def dealt(self, wishes: Sequence[Wish], sets: Sequence[range]) -> list[list[Heard]]:
+    def dealt(self, wishes: Sequence[RailDemand], sets: Sequence[range]) -> list[list[RailAssignment]]:
         """See `deal`."""
         coloured = [[rail * self.ports + port for rail in rails for port in range(self.ports)] for rails in sets]
-        missing: dict[tuple[int, int], Wish] = {}
+        missing: dict[tuple[int, int], RailDemand] = {}
         for colours in coloured:
             for wish in self._without_way([wish for wish in wishes if not self._plain(wish, colours)], colours):
                 missing[wish.group, wish.block] = wish
@@ -103,11 +103,13 @@ class _Dealer:
                 self._ask_again(wish, coloured)
         found = []
         for own, second in zip(self.heard, self.second, strict=True):
-            first = [Heard(colour // self.ports, at[1], at[0]) for colour, at in enumerate(own) if at is not None]
+            first = [
+                RailAssignment(colour // self.ports, at[1], at[0]) for colour, at in enumerate(own) if at is not None
+            ]
             found.append([*first, *second])
         return found
 
-    def _plain(self, wish: Wish, colours: Sequence[int]) -> bool:
+    def _plain(self, wish: RailDemand, colours: Sequence[int]) -> bool:
         """Deal a wish by the formula, if its colour is free."""
         if wish.turn < 0 or wish.turn >= len(colours):
             return False
@@ -115,19 +117,19 @@ class _Dealer:
         colour = colours[wish.turn % rails * self.ports + wish.turn // rails]
         return self._take(wish, wish.sources[0], colour)
 
-    def _take(self, wish: Wish, source: int, colour: int) -> bool:
+    def _take(self, wish: RailDemand, source: int, colour: int) -> bool:
         """Give a wish a colour, if it is free on both sides."""
         if not (self._free_to_tell(source, colour) and self._free_to_hear(wish.group, colour)):
             return False
         self._put(source, wish, colour)
         return True
 
-    def _put(self, source: int, wish: Wish, colour: int) -> None:
+    def _put(self, source: int, wish: RailDemand, colour: int) -> None:
         self.told[source][colour] = wish
         self.heard[wish.group][colour] = source, wish.block
         self.log.append((source, wish, colour, True))
 
-    def _drop(self, source: int, colour: int) -> Wish | None:
+    def _drop(self, source: int, colour: int) -> RailDemand | None:
         """Take a wish from a colour; None where the source has none there."""
         wish = self.told[source][colour]
         if wish is not None:
@@ -148,7 +150,7 @@ class _Dealer:
     def _free_to_hear(self, group: int, colour: int) -> bool:
         return self.usable[group][colour] and self.heard[group][colour] is None
 
-    def _without_way(self, wishes: Sequence[Wish], colours: Sequence[int]) -> list[Wish]:
+    def _without_way(self, wishes: Sequence[RailDemand], colours: Sequence[int]) -> list[RailDemand]:
         """Deal what the formula did not, those that have a choice of sources last; returns what cannot be dealt."""
         return [
             wish
@@ -157,7 +159,7 @@ class _Dealer:
             and not self._in_place_of_others(wish, wish.sources[0], colours)
         ]
 
-    def _dealt_here(self, wish: Wish, source: int, colours: Sequence[int]) -> bool:
+    def _dealt_here(self, wish: RailDemand, source: int, colours: Sequence[int]) -> bool:
         """Deal a wish to a colour that is free, or made free."""
         if any(self._take(wish, source, colour) for colour in colours):
             return True
@@ -167,7 +169,7 @@ class _Dealer:
 
     def _swapped(self, group: int, a: int, b: int) -> bool:
         """Free colour a at a group that hears: exchange a and b along the path from there, if every end has them."""
-        path: list[tuple[int, Wish, int]] = []
+        path: list[tuple[int, RailDemand, int]] = []
         hearer, before, after = group, a, b
         while (at := self.heard[hearer][before]) is not None:
             source = at[0]
@@ -190,7 +192,7 @@ class _Dealer:
             self._put(source, wish, b if colour == a else a)
         return True
 
-    def _in_place_of_others(self, wish: Wish, source: int, colours: Sequence[int], depth: int = DEPTH) -> bool:
+    def _in_place_of_others(self, wish: RailDemand, source: int, colours: Sequence[int], depth: int = DEPTH) -> bool:
         """Deal a wish to a colour that others have, if these find another, in place of others again if need be."""
         for colour in colours:
             if not (self.usable[source][colour] and self.usable[wish.group][colour]) or not self.tries:
@@ -210,10 +212,10 @@ class _Dealer:
             self._take_back(begin)
         return False
 
-    def _hears(self, wish: Wish) -> bool:
+    def _hears(self, wish: RailDemand) -> bool:
         return any(at is not None and at[1] == wish.block for at in self.heard[wish.group])
 
-    def _ask_again(self, wish: Wish, sets: Sequence[Sequence[int]]) -> None:
+    def _ask_again(self, wish: RailDemand, sets: Sequence[Sequence[int]]) -> None:
         """Let sources tell this group in place of one that hears of the block elsewhere; else one of them tells two."""
         for turn, colours in enumerate(sets):
             first = turn % len(wish.sources)
@@ -223,7 +225,7 @@ class _Dealer:
         if not self._hears(wish):
             self.second[wish.group].append(self._second(wish))
 
-    def _taken_over(self, wish: Wish, source: int, colour: int) -> bool:
+    def _taken_over(self, wish: RailDemand, source: int, colour: int) -> bool:
         """Take a message from a group that does not need it."""
         other = self.told[source][colour]
         if other is None or not self._free_to_hear(wish.group, colour):
@@ -234,7 +236,7 @@ class _Dealer:
         self._put(source, wish, colour)
         return True
 
-    def _second(self, wish: Wish) -> Heard:
+    def _second(self, wish: RailDemand) -> RailAssignment:
         """A message over the rail that both have and that is used least."""
         heavy = [
             (self._load(wish.group, source, rail), index, rail)
@@ -243,7 +245,7 @@ class _Dealer:
             if self.usable[source][rail * self.ports] and self.usable[wish.group][rail * self.ports]
         ]
         _, index, rail = min(heavy, default=(0, 0, 0))
-        return Heard(rail, wish.block, wish.sources[index])
+        return RailAssignment(rail, wish.block, wish.sources[index])
 
     def _load(self, group: int, source: int, rail: int) -> int:
         colours = range(rail * self.ports, (rail + 1) * self.ports)

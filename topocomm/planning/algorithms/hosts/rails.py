@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.planning.algorithms.gossip_schedule import Traders
-from topocomm.planning.algorithms.hosts.rail_assignment import Heard, Wish, deal, rail_sets, told_inside
+from topocomm.planning.algorithms.hosts.rail_assignment import RailAssignment, RailDemand, deal, rail_sets, told_inside
 from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree, nested_tree
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
@@ -165,12 +165,12 @@ class _Rails:
         self._settle()
         return after
 
-    def _dealt(self, sets: Sequence[tuple[int, ...]], count: int) -> list[list[Heard]]:
+    def _dealt(self, sets: Sequence[tuple[int, ...]], count: int) -> list[list[RailAssignment]]:
         """What every group hears of the other blocks of its set, if that has so many."""
         wishes = [wish for edges in sets for wish in _wishes(edges, self.rail_count, self.ports)]
         return deal(wishes, self.groups.members_on, self.ports, rail_sets(self.rail_count, count - 1, self.ports))
 
-    def _by_member(self, group: int, heard: Sequence[Heard]) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
+    def _by_member(self, group: int, heard: Sequence[RailAssignment]) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
         """(the blocks that each member hears of, the ranks that tell them), member by member."""
         groups = self.groups
         blocks: list[list[int]] = [[] for _ in range(groups.members(group))]
@@ -224,7 +224,7 @@ class _Rails:
         self.moves.append(np.stack([column.ravel() for column in columns], axis=1))
 
 
-def _wishes(edges: Sequence[int], rails: int, ports: int) -> Iterator[Wish]:
+def _wishes(edges: Sequence[int], rails: int, ports: int) -> Iterator[RailDemand]:
     """Every group of the blocks with these edges is to hear of all other blocks, from its like if there is one.
 
     Where the rails are so many sets of a power of two, they are dealt by exclusive or, so that partners hold siblings.
@@ -240,7 +240,7 @@ def _wishes(edges: Sequence[int], rails: int, ports: int) -> Iterator[Wish]:
                 like = first + place
                 begin = like if like < end else first + own % (end - first)
                 sources = [*range(begin, end), *range(first, begin)][:MOST_ASKED]
-                yield Wish(group, block, sources, turn if like < end else -1)
+                yield RailDemand(group, block, sources, turn if like < end else -1)
 
 
 def levels_of(groups: int, radices: Sequence[int]) -> list[list[tuple[int, ...]]]:

@@ -1,4 +1,4 @@
-"""Lanes in one memory, their ranks on threads of one process: the compiled call holds no interpreter lock."""
+"""Engines in one memory, their ranks on threads of one process: the compiled call holds no interpreter lock."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from tests.plans import every_plan
 from topocomm.execute.calls.fast_path import Results, quick_arrays
 from topocomm.execute.calls.result_memory import ResultMemory
 from topocomm.execute.host.call_engine import Span, Work
-from topocomm.execute.host.compiled_engine import CompiledLane, covers
+from topocomm.execute.host.compiled_engine import CompiledEngine, covers
 from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.transports.shared_memory import COUNTER_BYTES, SharedMemory
@@ -35,21 +35,21 @@ class Caller:
         self.recorder, self.waiting, self.results = Recorder(), self, ResultMemory()
 
     def for_call(self, call):
-        through(call.lane)
+        through(call.engine)
 
     def fail_with(self, error):
         self.refusal = str(error)
 
 
-def through(lane):
+def through(engine):
     """Go on with a call until it is through."""
     until_s = time.monotonic() + LIMIT_S
-    while not lane.advance(0.05):
-        assert time.monotonic() < until_s, f"still waiting for {lane.awaited()}"
+    while not engine.advance(0.05):
+        assert time.monotonic() < until_s, f"still waiting for {engine.awaited()}"
 
 
-def run(lane, fields, target, *, apart):
-    lane.begin(fields, target, apart) or through(lane)
+def run(engine, fields, target, *, apart):
+    engine.begin(fields, target, apart) or through(engine)
 
 
 def spans(plan, layout, rank):
@@ -63,7 +63,7 @@ def spans(plan, layout, rank):
 
 
 class Job:
-    """The lanes of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
+    """The engines of all ranks of one plan. Memory not yet written holds NaN; before and behind it stand guards."""
 
     def __init__(self, plan, layout, operator=LOGSUMEXP, *, bare=None):
         self.plan, self.layout = plan, layout
@@ -77,27 +77,27 @@ class Job:
         region = self.whole[ALIGNMENT_BYTES:-ALIGNMENT_BYTES]
         region[:counters_bytes], region[counters_bytes:] = 0, 0xFF
         self.shared = [SharedMemory(region, rank, ranks, cores=2) for rank in ranks]
-        self.lanes = [
-            [CompiledLane(works[rank], programs[rank], self.shared[rank], number) for number in range(2)]
+        self.engines = [
+            [CompiledEngine(works[rank], programs[rank], self.shared[rank], number) for number in range(2)]
             for rank in ranks
         ]
 
         self.callers = [Caller() for _ in ranks]
         bare = len(layout.fields) == 1 if bare is None else bare
         self.quick = []
-        for caller, lanes, work in zip(self.callers, self.lanes, works, strict=True):
+        for caller, engines, work in zip(self.callers, self.engines, works, strict=True):
             shapes = [(f.name, (*work.result.leading, *f.row_shape), f.dtype) for f in layout.fields]
             given = plan.collective.name != "reduce" or work.rank == plan.collective.root
-            self.quick.append(quick_arrays(caller, lanes, Results(shapes, given), 16, bare=bare))
+            self.quick.append(quick_arrays(caller, engines, Results(shapes, given), 16, bare=bare))
 
-    def lane(self, rank):
-        """The lane of a rank's next call."""
-        return self.lanes[rank][(self.shared[rank].epoch + 1) & 1]
+    def engine(self, rank):
+        """The engine of a rank's next call."""
+        return self.engines[rank][(self.shared[rank].epoch + 1) & 1]
 
     def on_threads(self, body):
         """`body(rank)` on a thread of every rank."""
-        with ThreadPoolExecutor(len(self.lanes)) as pool:
-            return [done.result() for done in [pool.submit(body, rank) for rank in range(len(self.lanes))]]
+        with ThreadPoolExecutor(len(self.engines)) as pool:
+            return [done.result() for done in [pool.submit(body, rank) for rank in range(len(self.engines))]]
 
     def close(self):
         assert np.all(self.whole[:ALIGNMENT_BYTES] == GUARD)
@@ -129,24 +129,24 @@ def strided(value):
 
 def plain(job, rank, value):
     target = askew({name: np.zeros_like(array) for name, array in value.items()})
-    run(job.lane(rank), value, target, apart=True)
+    run(job.engine(rank), value, target, apart=True)
     return target
 
 
 def in_place(job, rank, value):
     both = askew(value)
-    run(job.lane(rank), both, both, apart=False)
+    run(job.engine(rank), both, both, apart=False)
     return both
 
 
 def from_the_send_buffer(job, rank, value):
-    views = job.lane(rank).views
+    views = job.engine(rank).views
     if views is None:  # the plan splits the value
         return plain(job, rank, strided(value))
     for name, array in value.items():
         views[name][...] = array
     target = {name: np.zeros_like(array) for name, array in value.items()}
-    run(job.lane(rank), None, target, apart=True)
+    run(job.engine(rank), None, target, apart=True)
     return target
 
 
