@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.topology.hwloc_xml.machines import Xml
+from tests.topology.readers.hwloc.machines import Xml
 from topocomm.cli.main import main
 
 CLUSTER = ("--system", "dgx-h100", "--hosts", "2")

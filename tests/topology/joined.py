@@ -1,7 +1,7 @@
 """Captures of one machine that the tests of joining and combining put together."""
 
 from tests.topology.matrices import facts_of, render_tabs
-from tests.topology.nvidia_nvlink.listings import remote, status
+from tests.topology.readers.nvidia.listings import remote, status
 from topocomm.topology.model import Device, Topology
 from topocomm.topology.readers.nvidia import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_smi
 

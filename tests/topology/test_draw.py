@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.topology.matrices import facts_of, render_tabs
-from tests.topology.test_topology_json import topologies
+from tests.topology.readers.plain.test_topology_json import topologies
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
 from topocomm.topology.draw.counts import counts
 from topocomm.topology.draw.names import label, listed, plural, ranges

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests.topology.nccl_xml import consumer
-from tests.topology.nccl_xml.test_consumer import as_nccl
+from tests.topology.export import consumer
+from tests.topology.export.test_nccl_xml_consumer import as_nccl
 from topocomm.errors import TopologyError
 from topocomm.topology.catalog.simulated_systems import simulated
 from topocomm.topology.catalog.systems import SYSTEMS, catalog

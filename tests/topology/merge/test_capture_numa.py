@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.topology.lspci.trees import A100, CX6, draw
+from tests.topology.export import consumer
 from tests.topology.matrices import facts_of, render_tabs
-from tests.topology.nccl_xml import consumer
+from tests.topology.readers.pci.trees import A100, CX6, draw
 from topocomm.errors import TopologyError
 from topocomm.topology.export.nccl_xml_writer import render
 from topocomm.topology.merge.captures import combine

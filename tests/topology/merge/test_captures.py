@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from tests.topology.joined import capture, codes, far_ends, gpus, link, rates, topo_m
-from tests.topology.nvidia_nvlink.listings import address, meshed, status, switched
+from tests.topology.readers.nvidia.listings import address, meshed, status, switched
 from topocomm.topology.links import both_ways
 from topocomm.topology.merge.captures import combine
 from topocomm.topology.model import Device, Link, Pair, RankPlace

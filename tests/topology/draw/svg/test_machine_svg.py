@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from tests import hash_seeds
 from tests.topology.draw.geometry import SVG, crossings, parsed, wires
 from tests.topology.draw.machines import linked_pair, mixed_cluster, shown, two_gpus
-from tests.topology.test_topology_json import topologies
+from tests.topology.readers.plain.test_topology_json import topologies
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
 from topocomm.topology.draw.svg.machine_svg import render
 from topocomm.topology.links import both_ways
