@@ -13,8 +13,7 @@ from tests.mpi import ENVIRONMENT, finished
 from topocomm import PlanError, catalog, plan
 from topocomm.planning.formats.rankfile import rankfile
 from topocomm.planning.report.rank_order import Order
-from topocomm.topology.inference.core_order import FACT
-from topocomm.topology.inference.cpu_lists import cpu_ranges
+from topocomm.topology.inference.cpu_lists import FACT, cpu_ranges
 from topocomm.topology.readers.hwloc import hwloc_xml
 
 INTERLEAVED = [[[0, 8], [2, 10], [4, 12], [6, 14]], [[1, 9], [3, 11], [5, 13], [7, 15]]]

@@ -1,7 +1,6 @@
 import pytest
 
-from topocomm.topology.draw.counts import counts
-from topocomm.topology.draw.names import label, listed, plural, ranges
+from topocomm.topology.draw.names import counts, label, listed, plural, ranges
 from topocomm.topology.model import Device, Topology
 
 

@@ -10,7 +10,7 @@ from topocomm.errors import TopologyError
 from topocomm.topology.catalog.systems import catalog
 from topocomm.topology.merge.cluster import merge_hosts
 from topocomm.topology.network import switches as fabric
-from topocomm.topology.network.host_lists import expand
+from topocomm.topology.network.switch_formats import expand
 from topocomm.topology.network.switches import addressed_fabric, matches, read, with_fabric
 
 CONF = """\

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from topocomm.errors import PlanError
 from topocomm.planning.formats.rank_order_formats import visible_gpus
 from topocomm.planning.report.rank_order import Order
-from topocomm.topology.inference.core_order import Core, read_cores
-from topocomm.topology.inference.cpu_lists import cpus_of
+from topocomm.topology.inference.cpu_lists import Core, cpus_of, read_cores
 from topocomm.topology.model import Topology
 
 _OF_A_CAPTURE = re.compile(r"h(ost)?[0-9]+")

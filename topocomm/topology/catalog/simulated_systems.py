@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog.system_parts import Host
+from topocomm.topology.catalog.reference_hosts import Host
 from topocomm.topology.catalog.systems import SYSTEMS
 from topocomm.topology.inference.host_tree import LEVELS, host_tree
 from topocomm.topology.links import KINDS

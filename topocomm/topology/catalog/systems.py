@@ -13,12 +13,9 @@ from itertools import combinations, groupby
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.catalog import amd_systems as amd
-from topocomm.topology.catalog import nvidia_systems as nvidia
-from topocomm.topology.catalog.cpu_systems import cpu_host_of
-from topocomm.topology.catalog.system_parts import Host
-from topocomm.topology.inference.core_order import core_facts
-from topocomm.topology.inference.cpu_lists import cpus_of
+from topocomm.topology.catalog import reference_hosts as reference
+from topocomm.topology.catalog.reference_hosts import Host
+from topocomm.topology.inference.cpu_lists import core_facts, cpus_of
 from topocomm.topology.links import FABRIC_HOP_US, both_ways
 from topocomm.topology.merge.cluster import NETWORK, prefixed
 from topocomm.topology.model import Device, Link, Pair, Topology
@@ -107,30 +104,30 @@ def _between(trays: Sequence[Topology]) -> Iterator[Pair]:
 
 
 def _dgx_h100() -> Host:
-    return nvidia.switched("nvlink4", 18, "network-400", "pcie5", "nvls")
+    return reference.switched("nvlink4", 18, "network-400", "pcie5", "nvls")
 
 
 SYSTEMS: dict[str, Callable[[], Host]] = {
-    "dgx-1-v100": lambda: nvidia.dgx_1("nvlink2"),
-    "dgx-1-p100": lambda: nvidia.dgx_1("nvlink1"),
-    "dgx-2": nvidia.dgx_2,
-    "hgx-a100-4": nvidia.hgx_a100_4,
-    "dgx-a100": lambda: nvidia.switched("nvlink3", 12, "network-200", "pcie4"),
+    "dgx-1-v100": lambda: reference.dgx_1("nvlink2"),
+    "dgx-1-p100": lambda: reference.dgx_1("nvlink1"),
+    "dgx-2": reference.dgx_2,
+    "hgx-a100-4": reference.hgx_a100_4,
+    "dgx-a100": lambda: reference.switched("nvlink3", 12, "network-200", "pcie4"),
     "dgx-h100": _dgx_h100,
     "dgx-h100-taper2": lambda: _dgx_h100()._replace(taper=2),
     "dgx-h200": _dgx_h100,
-    "dgx-b200": lambda: nvidia.switched("nvlink5", 18, "network-400", "pcie5", "nvls"),
-    "gb200-nvl72": nvidia.gb200_tray,
-    "mi100-8": amd.mi100_8,
-    "mi250x": amd.mi250x,
-    "mi300x-8": amd.mi300x_8,
-    "rtx3090-pair": nvidia.rtx3090_pair,
-    "rtx4090-pcie-4": lambda: nvidia.rtx4090_pcie(4, 1),
-    "rtx4090-pcie-4-2-socket": lambda: nvidia.rtx4090_pcie(4),
-    "rtx4090-pcie-8": lambda: nvidia.rtx4090_pcie(8),
-    "rtx4090-pcie-8-1-socket": lambda: nvidia.rtx4090_pcie(8, 1),
-    "cpu-1-socket": lambda: cpu_host_of(1, 8, 1, "pcie3", "network-10"),
-    "cpu-2-socket": lambda: cpu_host_of(2, 8, 1, "pcie4", "network-100"),
-    "cpu-2-socket-64": lambda: cpu_host_of(2, 32, 2, "pcie4", "network-200"),
+    "dgx-b200": lambda: reference.switched("nvlink5", 18, "network-400", "pcie5", "nvls"),
+    "gb200-nvl72": reference.gb200_tray,
+    "mi100-8": reference.mi100_8,
+    "mi250x": reference.mi250x,
+    "mi300x-8": reference.mi300x_8,
+    "rtx3090-pair": reference.rtx3090_pair,
+    "rtx4090-pcie-4": lambda: reference.rtx4090_pcie(4, 1),
+    "rtx4090-pcie-4-2-socket": lambda: reference.rtx4090_pcie(4),
+    "rtx4090-pcie-8": lambda: reference.rtx4090_pcie(8),
+    "rtx4090-pcie-8-1-socket": lambda: reference.rtx4090_pcie(8, 1),
+    "cpu-1-socket": lambda: reference.cpu_host_of(1, 8, 1, "pcie3", "network-10"),
+    "cpu-2-socket": lambda: reference.cpu_host_of(2, 8, 1, "pcie4", "network-100"),
+    "cpu-2-socket-64": lambda: reference.cpu_host_of(2, 32, 2, "pcie4", "network-200"),
 }
 """Builders by catalogue name."""

@@ -14,10 +14,8 @@ from topocomm.errors import TopologyError
 from topocomm.topology.discovery.gpu_host import Found, gpu_host, pci_gpus
 from topocomm.topology.discovery.gpu_tools import AMD_TOOLS, amd_tool, nvidia_tool
 from topocomm.topology.discovery.pci_sysfs import PciBus
-from topocomm.topology.discovery.sysfs import cpu_host
-from topocomm.topology.discovery.sysfs_cores import sysfs_cores
-from topocomm.topology.discovery.sysfs_files import entries, text_in
-from topocomm.topology.inference.core_order import core_facts
+from topocomm.topology.discovery.sysfs import cpu_host, entries, sysfs_cores, text_in
+from topocomm.topology.inference.cpu_lists import core_facts
 from topocomm.topology.merge.cluster import NETWORK, merge_hosts
 from topocomm.topology.model import Topology
 

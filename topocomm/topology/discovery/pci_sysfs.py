@@ -11,8 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topocomm.topology.discovery.sysfs import LANE_GB_PER_S
-from topocomm.topology.discovery.sysfs_files import entries, number_in, text_in
+from topocomm.topology.discovery.sysfs import LANE_GB_PER_S, entries, number_in, text_in
 from topocomm.topology.inference.pci_tree import Bridge, bus_key
 
 GPU_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
-from itertools import combinations
+from collections.abc import Collection, Iterable, Iterator
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from topocomm.topology.discovery.sysfs_files import entries, number_in, numbers_in
-from topocomm.topology.inference.cpu_lists import cpu_ranges
+from topocomm.topology.inference.cpu_lists import Core, cpu_ranges, cpus_of
 from topocomm.topology.links import both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
@@ -137,3 +136,88 @@ def nodes_of_cpus(sysfs: Path) -> dict[int, int]:
             for cpu in numbers_in(folder / "cpulist"):
                 found[cpu] = int(folder.name[4:])
     return found
+
+
+def numbers_in(path: Path) -> set[int]:
+    """The CPU list in a file; empty where the file is absent or no list."""
+    return cpus_of(text_in(path))
+
+
+def number_in(path: Path) -> float | None:
+    """The number that a file starts with: `16.0 GT/s PCIe` is 16; None where the file is absent or says no number."""
+    match = re.match(r"-?\d+(?:\.\d+)?", text_in(path))
+    return float(match.group()) if match else None
+
+
+def text_in(path: Path) -> str:
+    """What a file holds, stripped; empty where it cannot be read."""
+    try:
+        return path.read_text("ascii", "replace").strip()
+    except OSError:  # absent, or the driver answers EINVAL
+        return ""
+
+
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder, `mlx5_2` before `mlx5_10`."""
+
+    def natural(path: Path) -> list[tuple[bool, int, str]]:
+        return [
+            (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.findall(r"\d+|\D+", path.name)
+        ]
+
+    try:
+        return sorted(folder.iterdir(), key=natural)
+    except OSError:
+        return []
+
+
+def sysfs_cores(sysfs: Path, usable: Collection[int]) -> list[list[Core]]:
+    """The cores by package of a live host; none where sysfs does not say, or where not all CPUs are to be used.
+
+    hwloc leaves out what a container or a batch system withholds and numbers the rest. What it leaves out cannot be
+    known from the CPUs that a process may use: those it may only have been bound to.
+
+    Args:
+        sysfs: Root of sysfs.
+        usable: CPUs that this process may run on.
+    """
+    online = numbers_in(sysfs / "devices/system/cpu/online")
+    if not online or not online <= set(usable):
+        return []
+    cores = {cpu: _siblings(sysfs, cpu, _CORE) & online for cpu in online}
+    if not all(cores.values()):
+        return []
+    around = _around(sysfs, online)
+    placed = sorted(set(cores.values()), key=lambda core: _place(core, around[min(core)]))
+    owned = [(_siblings(sysfs, min(core), _PACKAGE) & online, core) for core in placed]
+    found = [(package, [core for _, core in own]) for package, own in groupby(owned, key=lambda both: both[0])]
+    whole = all(package == frozenset().union(*own) for package, own in found)
+    return [own for _, own in found] if whole else []
+
+
+_CORE = ("core_cpus_list", "thread_siblings_list")
+_PACKAGE = ("package_cpus_list", "core_siblings_list")
+"""Names of a file of `cpuN/topology`, now and before Linux 5.4."""
+
+
+def _siblings(sysfs: Path, cpu: int, names: Iterable[str]) -> Core:
+    folder = sysfs / f"devices/system/cpu/cpu{cpu}/topology"
+    return next((frozenset(found) for name in names if (found := numbers_in(folder / name))), frozenset())
+
+
+def _around(sysfs: Path, online: Collection[int]) -> dict[int, set[Core]]:
+    """By CPU the sets of CPUs that hwloc makes an object of: packages, dies, clusters, NUMA nodes and caches."""
+    nodes = [numbers_in(node / "cpulist") for node in entries(sysfs / "devices/system/node")]
+    found: dict[int, set[Core]] = {cpu: set() for cpu in online}
+    for cpu in online:
+        folder = sysfs / f"devices/system/cpu/cpu{cpu}"
+        lists = [*(folder / "topology").glob("*_cpus_list"), *(folder / "topology").glob("*_siblings_list")]
+        lists += (folder / "cache").glob("index*/shared_cpu_list")
+        sets = [cpus_of(text_in(path)) for path in lists] + [node for node in nodes if cpu in node]
+        found[cpu] = {frozenset(one & set(online)) for one in sets if cpu in one}
+    return found
+
+
+def _place(core: Core, around: Collection[Core]) -> tuple[int, ...]:
+    """The lowest CPU of all that holds the core, from the largest in, and its own: the way down hwloc's tree."""
+    return (*(min(one) for one in sorted(around, key=len, reverse=True) if one > core), min(core))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from topocomm.errors import TopologyError
-from topocomm.topology.draw.alike_hosts import Host, local, split_hosts
+from topocomm.topology.draw.device_tree import Host, local, split_hosts
 from topocomm.topology.model import Device, DeviceKind, Pair, Topology
 
 _LEGEND = """

@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from topocomm.topology.draw.alike_hosts import local
-from topocomm.topology.draw.counts import counts
-from topocomm.topology.draw.names import plural, ranges
+from topocomm.topology.draw.device_tree import local
+from topocomm.topology.draw.names import counts, plural, ranges
 from topocomm.topology.model import Device, Link, Pair, Topology
 
 Facts = dict[str, str]

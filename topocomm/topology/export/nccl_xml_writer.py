@@ -18,11 +18,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NoReturn
+from xml.sax.saxutils import escape
 
 from topocomm.errors import TopologyError
 from topocomm.topology.catalog.simulated_systems import SIMULATED
-from topocomm.topology.export.nccl_xml_rules import IDS, LINK, Element, complete
 from topocomm.topology.inference.gpu_vendor import is_amd
 from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.inference.nccl_paths import ADAPTER, PORT, is_port
@@ -311,3 +312,73 @@ class _Writer:
 def _plain(text: str) -> str:
     """What a comment may hold."""
     return re.sub(r"-(?=-)|[<>]", "", text)
+
+
+_QUOTE = {'"': "&quot;"}
+
+LINK = ("link_speed", "link_width")
+"""`ncclTopoAddPci` reads both; of an empty text it makes Gen3 and 16 lanes."""
+IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+"""`ncclTopoGetXmlFromSys` adds them; `getBcmGen` tells switches of two levels by them, which are flattened."""
+MODEL = ("arch", "vendor", "familyid", "modelid")
+"""`ncclTopoAddCpu` reads them; an unknown processor has no limit on the way to others (`ncclTopoGetInterCpuBw`)."""
+
+
+_NO_LIMIT = "between which NCCL then sees no limit"
+
+
+@dataclass(eq=False, slots=True)
+class Element:
+    """One element of the file."""
+
+    tag: str
+    attributes: dict[str, str] = field(default_factory=dict)
+    children: list[Element] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Element]:
+        """This element and all below it, in the order of the file."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def lines(self, indent: str = "") -> Iterator[str]:
+        """Its text. No blank stands before `/>`, which NCCL's parser does not take."""
+        words = "".join(f' {key}="{escape(value, _QUOTE)}"' for key, value in self.attributes.items())
+        if not self.children:
+            yield f"{indent}<{self.tag}{words}/>"
+            return
+        yield f"{indent}<{self.tag}{words}>"
+        for child in self.children:
+            yield from child.lines(indent + "  ")
+        yield f"{indent}</{self.tag}>"
+
+
+def complete(system: Element) -> list[str]:
+    """Adds the attributes that NCCL needs and no source gave, as empty texts.
+
+    Returns:
+        What they are, in words for the head of the file; empty where all is known.
+    """
+    empty: dict[str, None] = {}
+    for element in system.walk():
+        tags = {below.tag for below in element.walk()}
+        if element.tag == "pci" and ("net" in tags or any(map(_is_nic, element.walk()))):
+            _fill(element, LINK, empty, "speed and width of links, for which NCCL takes Gen3 and 16 lanes")
+            if {"net", "gpu"} <= tags:
+                _fill(element, IDS, empty, "ids of PCIe switches")
+        elif element.tag == "cpu" and ("net" in tags or "gpu" not in tags):
+            limit = "of which NCCL takes the oldest" if element.attributes.get("vendor") else _NO_LIMIT
+            _fill(element, MODEL, empty, f"models of processors, {limit}")
+            if {"net", "gpu"} <= tags:
+                _fill(element, ("affinity",), empty, "CPU masks")
+    return list(empty)
+
+
+def _is_nic(element: Element) -> bool:
+    return element.attributes.get("class", "").startswith("0x02")
+
+
+def _fill(element: Element, keys: tuple[str, ...], empty: dict[str, None], words: str) -> None:
+    if any(key not in element.attributes for key in keys):
+        empty[words] = None
+    element.attributes = {**element.attributes, **{key: "" for key in keys if key not in element.attributes}}

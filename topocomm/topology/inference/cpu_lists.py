@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 
 def cpu_ranges(cpus: Collection[int]) -> str:
@@ -25,3 +26,27 @@ def cpus_of(text: str | None) -> set[int]:
         if ends:
             found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
     return found
+
+
+FACT = "cores_by_package"
+Core = frozenset[int]
+"""Its CPUs, by Linux's numbers."""
+
+
+def core_facts(packages: Iterable[Iterable[Collection[int]]]) -> dict[str, Any]:
+    """The fact of a topology for cores by package."""
+    return {FACT: [[cpu_ranges(core) for core in package] for package in packages]}
+
+
+def read_cores(facts: Mapping[str, Any]) -> list[list[Core]]:
+    """The cores by package that a host's facts name; none where they name none, or nothing that can be.
+
+    Args:
+        facts: Of the host.
+    """
+    told = facts.get(FACT)
+    if not isinstance(told, list) or not all(isinstance(package, list) and package for package in told):
+        return []
+    found = [[frozenset(cpus_of(core if isinstance(core, str) else "")) for core in package] for package in told]
+    cpus = [cpu for package in found for core in package for cpu in core]
+    return found if len(cpus) == len(set(cpus)) and all(core for package in found for core in package) else []

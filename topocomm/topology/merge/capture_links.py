@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from topocomm.topology.inference.host_tree import PairKey, group_words
-from topocomm.topology.merge.capture_fabric import FabricJoiner
+from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU
+from topocomm.topology.links import NVSWITCH_HOP_US, both_ways
 from topocomm.topology.merge.capture_numa import with_numa_nodes
-from topocomm.topology.merge.capture_sources import Clashes, LinkSource, better_figures
-from topocomm.topology.merge.device_matching import label
-from topocomm.topology.model import Device, Link, Pair
+from topocomm.topology.merge.capture_sources import RANK, SWITCH, Clashes, LinkSource, better_figures, between
+from topocomm.topology.merge.device_matching import bus_key, label
+from topocomm.topology.model import Device, InNetworkKind, Link, Pair
 
 
 class JoinedLinks(NamedTuple):
@@ -85,3 +87,205 @@ class _Tree:
                 link, words = better_figures(link, found[0]._replace(latency_us=None))
                 self.clashes.add(base.topology, source.topology, (f"PCIe link of {ends[0]} {w}" for w in words))
         return link
+
+
+_REMOTE = "nvidia-smi nvlink -R"
+
+
+class FabricJoiner:
+    """Builds the fabric of a machine and rates its links and pairs.
+
+    Args:
+        sources: The captures.
+        devices: The machine's GPUs and NICs.
+        pairs: Its pairs.
+    """
+
+    def __init__(self, sources: Sequence[LinkSource], devices: Sequence[Device], pairs: dict[PairKey, Pair]) -> None:
+        self.sources, self.devices, self.pairs = sources, devices, pairs
+        self.gpus = [device.id for device in devices if device.kind == "gpu"]
+        self.warnings: list[str] = []
+        self.clashes = Clashes()
+        self.rates = self._rates()
+
+    def build(self, taken: set[str]) -> tuple[tuple[Device, ...], list[Link]]:
+        """One capture's fabric, its shape settled by what `nvidia-smi nvlink -R` says, with the lanes of all."""
+        base = max(self.sources, key=lambda s: (len({e for key in s.lanes for e in key} - {SWITCH}), bool(s.lanes)))
+        remote = next((s for s in self.sources if s.topology.source == _REMOTE), None)
+        switched = None if remote is None else self._verdict(remote)
+        if remote is not None and switched is not None:
+            settled = self._settled(base, remote, switched, _unused("nvswitch0", set(taken)))
+            if settled is not None:
+                return settled
+        if not base.lanes:
+            return (), []
+        names = {device.id: _unused(device.id, taken) for device in base.switches}
+        links = [
+            link._replace(src=names.get(link.src, link.src), dst=names.get(link.dst, link.dst)) for link in base.fabric
+        ]
+        links = [self._completed(link, base, set(names.values())) for link in links]
+        self._check_totals(base)
+        self.warnings += self.clashes.texts()
+        return tuple(device._replace(id=names[device.id]) for device in base.switches), links
+
+    def _verdict(self, remote: LinkSource) -> bool | None:
+        """Whether NVLinks lead to switches: as the reader found, or as the addresses of the machine's GPUs tell."""
+        count = remote.facts.get("nvswitches")
+        if isinstance(count, int):
+            return count > 0
+        known = [bus_key(device.bus_id) for device in self.devices if device.kind == "gpu"]
+        ends = {bus_key(end) for ends in _mapping(remote.facts.get("remote")).values() for end in _mapping(ends)}
+        if None in known or not ends:
+            return None
+        return True if not ends & set(known) else False if ends <= set(known) else None
+
+    def _settled(
+        self, base: LinkSource, remote: LinkSource, switched: bool, free: str
+    ) -> tuple[tuple[Device, ...], list[Link]] | None:
+        """The fabric in the shape that far ends tell, where the base has another or none; None where it has it."""
+        if base.lanes and any(SWITCH in key for key in base.lanes) == switched:
+            return None
+        counts = self._switch_counts(remote) if switched else self._direct_counts(remote)
+        if not counts:
+            return None
+        if base.lanes and base is not remote:
+            shape = "into NVSwitches" if switched else "between GPUs"
+            was = "between GPUs" if switched else "into NVSwitches"
+            self.warnings.append(
+                f"NVLinks lead {shape} ({label(remote.topology)}); {label(base.topology)} was read as links {was}"
+            )
+        old = base.lanes or remote.lanes
+        links: list[Link] = []
+        for (a, b), lanes in counts.items():
+            b, latency_us = (free, NVSWITCH_HOP_US) if b == SWITCH else (b, None)
+            there, back = both_ways(a, b, "nvlink", lanes=lanes, latency_us=latency_us)
+            per_lane = [x for key, x in old.items() if a in key and x.lanes and x.gb_per_s is not None]
+            if per_lane:
+                rate = (per_lane[0].gb_per_s or 0) / (per_lane[0].lanes or 1) * lanes
+                source = per_lane[0].gb_per_s_source
+                there, back = (x._replace(gb_per_s=rate, gb_per_s_source=source) for x in (there, back))
+            links += (there, back)
+        full: InNetworkKind | None = "nvls" if all(lanes == MAX_LINKS_PER_GPU for lanes in counts.values()) else None
+        switch = Device(free, "switch", name="NVSwitch", in_network=full)
+        return ((switch,) if switched else ()), links
+
+    def _switch_counts(self, remote: LinkSource) -> dict[PairKey, int]:
+        """Links into switches by GPU: as far ends count them, else the most that a code of the GPU names."""
+        totals = _mapping(remote.facts.get("nvlink_total_per_gpu"))
+        counts = {(gpu, SWITCH): n for gpu in self.gpus if isinstance(n := totals.get(gpu), int) and n}
+        for (a, b), lanes in self._coded():
+            for gpu in (a, b):
+                if gpu not in totals:
+                    counts[gpu, SWITCH] = max(lanes, counts.get((gpu, SWITCH), 0))
+        return counts
+
+    def _direct_counts(self, remote: LinkSource) -> dict[PairKey, int]:
+        """Links between GPUs by pair, from far ends with the addresses of the GPUs, else from codes."""
+        gpu_at = {bus_key(d.bus_id): d.id for d in self.devices if d.kind == "gpu" and d.bus_id}
+        counts: dict[PairKey, int] = {}
+        for gpu, ends in _mapping(remote.facts.get("remote")).items():
+            for end, lanes in _mapping(ends).items():
+                peer = gpu_at.get(bus_key(end))
+                if peer is not None and (peer, gpu) not in counts and gpu in self.gpus and isinstance(lanes, int):
+                    counts[gpu, peer] = lanes
+        return counts or dict(self._coded())
+
+    def _coded(self) -> Iterator[tuple[PairKey, int]]:
+        """NVLinks by pair, from codes."""
+        for key, pair in self.pairs.items():
+            if pair.code and pair.code[:2] == "NV" and pair.code[2:].isdigit() and set(key) <= set(self.gpus):
+                yield key, int(pair.code[2:])
+
+    def _completed(self, link: Link, base: LinkSource, switches: set[str]) -> Link:
+        """A link of the fabric with the lanes and figures of other captures."""
+        a, b = (SWITCH if end in switches else end for end in link[:2])
+        if len(switches) > 1 and SWITCH in (a, b):
+            return link  # its share of a sum is not known
+        for source in self.sources:
+            other = source.lanes.get((a, b))
+            if source is base or other is None:
+                continue
+            if None not in (link.lanes, other.lanes) and link.lanes != other.lanes:
+                words = [f"{link.lanes} links against {other.lanes}"]
+            else:
+                link = link._replace(lanes=link.lanes if link.lanes is not None else other.lanes)
+                link, words = better_figures(link, other)
+            self.clashes.add(base.topology, source.topology, (f"{between(a, b)} {w}" for w in words))
+        return link
+
+    def _check_totals(self, base: LinkSource) -> None:
+        """Links per GPU as another capture counts them."""
+        total: Counter[str] = Counter()
+        for (src, _), link in base.lanes.items():
+            if link.kind == "nvlink":
+                total[src] += link.lanes or 0
+        for source in self.sources:
+            counted = _mapping(source.facts.get("nvlink_total_per_gpu"))
+            odd = [
+                f"{gpu} {total[gpu]} NVLinks against {n}"
+                for gpu in self.gpus
+                if source is not base and isinstance(n := counted.get(gpu), int) and total[gpu] and n != total[gpu]
+            ]
+            self.clashes.add(base.topology, source.topology, odd)
+
+    def _rates(self) -> dict[str, float]:
+        """GB/s of one NVLink by GPU, where a capture read it."""
+        found: dict[str, float] = {}
+        for source in self.sources:
+            one = source.facts.get("link_gb_per_s")
+            by_gpu = _mapping(source.facts.get("link_gb_per_s_per_gpu"))
+            shown = _mapping(source.facts.get("links_per_gpu"))
+            for gpu in self.gpus:
+                rate = by_gpu.get(gpu, one if gpu in shown else None)
+                if isinstance(rate, float) and gpu not in found:
+                    found[gpu] = rate
+        return found
+
+    def _read(self, ends: Sequence[str], lanes: int | None) -> float | None:
+        rates = [self.rates.get(end) for end in ends if end in self.gpus]
+        if not lanes or not rates or None in rates:
+            return None
+        return round(lanes * min(rate for rate in rates if rate is not None), 6)
+
+    def rated(self, links: Sequence[Link]) -> list[Link]:
+        """NVLinks with the rate that was read: lanes times that of one link, the slower end's."""
+        found = []
+        odd: dict[str, None] = {}
+        for link in links:
+            rate = self._read(link[:2], link.lanes) if link.kind == "nvlink" else None
+            if rate is not None:
+                figure = link._replace(gb_per_s=rate, gb_per_s_source="read", latency_us=None)
+                link, words = better_figures(link, figure)
+                odd |= dict.fromkeys(f"{between(link.src, link.dst)} {w}" for w in words)
+            found.append(link)
+        if odd:
+            differ = "rates of links that two captures read differ"
+            self.warnings.append(f"{group_words(list(odd))}: {differ}; the first kept")
+        return found
+
+    def rated_pairs(self) -> dict[PairKey, Pair]:
+        """Pairs with the same rates."""
+        for key, lanes in list(self._coded()):
+            rate = self._read(key, lanes)
+            if rate is not None:
+                figure = Pair(*key, None, rate, gb_per_s_source="read")
+                self.pairs[key], _ = better_figures(self.pairs[key], figure)
+        return self.pairs
+
+    def rates_read(self, fabric: Sequence[Link]) -> bool:
+        """True if no rate of an NVLink is left to an assumption."""
+        mine = [link for link in fabric if link.kind == "nvlink"]
+        return bool(mine) and all(RANK[link.gb_per_s_source] >= RANK["read"] for link in mine)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    number = 0
+    wanted = name
+    while wanted in taken:
+        wanted, number = f"nvswitch{number}", number + 1
+    taken.add(wanted)
+    return wanted

@@ -14,9 +14,8 @@ from typing import Any
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import PairKey
-from topocomm.topology.merge.capture_facts import merge_facts, renamed
 from topocomm.topology.merge.capture_links import join_links
-from topocomm.topology.merge.capture_sources import Clashes, LinkSource, better_figures
+from topocomm.topology.merge.capture_sources import Clashes, LinkSource, better_figures, merge_facts, renamed
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.merge.device_matching import UNNAMED_HOST, host_name, join_devices, label, same_host
 from topocomm.topology.model import Device, Pair, Topology

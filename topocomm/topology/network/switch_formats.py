@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import PurePath
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology.network.host_lists import MAX_NAMES, expand
-from topocomm.topology.network.switch_model import Fabric
 from topocomm.topology.readers.plain import plain_yaml, strict_json
 
 _WORD = re.compile(r"(\w++)\s*+=\s*+(\S++)\s*+")
@@ -221,3 +220,107 @@ def _list(build: _Builder, one: dict[str, Any], key: str, place: str) -> list[st
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         build.fail(None, f"{place}.{key}: expected a list of names")
     return [name for word in words for name in build.names(word, None)]
+
+
+MAX_NAMES = 65_536
+"""More in one list is no cluster but a slip."""
+
+_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+def expand(text: str) -> list[str]:
+    """The names of a list, in its order.
+
+    Raises:
+        ValueError: It is none; says what was expected.
+    """
+    found: list[str] = []
+    for word in _list_words(text):
+        parts: list[list[str]] = []
+        end = 0
+        for piece in _PIECE.finditer(word):
+            if piece.start() != end:
+                break
+            end = piece.end()
+            parts.append(_numbers(piece[1]) if piece[1] is not None else [piece[2]])
+        if end != len(word) or not parts:
+            raise ValueError(f"{word!r} is no name and no list; expected names such as node[1-4,7]")
+        count = 1
+        for part in parts:
+            count *= len(part)
+        if count + len(found) > MAX_NAMES:
+            raise ValueError(f"{word!r} gives more than {MAX_NAMES} names")
+        found += map("".join, product(*parts))
+    return found
+
+
+def _list_words(text: str) -> list[str]:
+    """The text at its commas outside brackets; empty words are an error of `expand`."""
+    words, depth, start = [], 0, 0
+    for i, character in enumerate(text):
+        depth += (character == "[") - (character == "]")
+        if character == "," and depth == 0:
+            words.append(text[start:i].strip())
+            start = i + 1
+    return [*words, text[start:].strip()]
+
+
+def _numbers(text: str) -> list[str]:
+    """`1-3,07` is 1 2 3 07: zeros in front are kept."""
+    found: list[str] = []
+    for part in text.split(","):
+        ends = _RANGE.fullmatch(part.strip())
+        low, high = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
+        if ends is None or high < low:
+            raise ValueError(f"{part.strip()!r} in brackets is no range; expected numbers such as 1-4")
+        if high - low >= MAX_NAMES:
+            raise ValueError(f"{part.strip()!r} gives more than {MAX_NAMES} names")
+        found += [str(number).zfill(len(ends[1])) for number in range(low, high + 1)]
+    return found
+
+
+MAX_SWITCHES = 16_384
+MAX_LEVELS = 64
+
+
+class Fabric(NamedTuple):
+    """Switches by name, with what hangs below each; and what could not be used."""
+
+    name: str
+    source: str
+    switches: Mapping[str, tuple[str, ...]]
+    """Names of the switches right below each."""
+    hosts: Mapping[str, tuple[str, ...]]
+    """Names of the hosts right below each."""
+    warnings: tuple[str, ...] = ()
+
+
+def checked(fabric: Fabric, file: str) -> Fabric:
+    """The fabric, if it is a forest with known switches.
+
+    Raises:
+        TopologyError: A switch is below two others or itself, or is not described; or there are too many.
+    """
+    if len(fabric.switches) > MAX_SWITCHES:
+        raise TopologyError(f"{file}: {len(fabric.switches)} switches; expected at most {MAX_SWITCHES}")
+    above: dict[str, str] = {}
+    for switch, below in fabric.switches.items():
+        for one in below:
+            if one not in fabric.switches:
+                raise TopologyError(
+                    f"{file}: switch {switch!r} has {one!r} below it, which is not described; add a line for it"
+                )
+            if one in above:
+                raise TopologyError(f"{file}: switch {one!r} is below {above[one]!r} and {switch!r}; expected a tree")
+            above[one] = switch
+    for start in fabric.switches:
+        seen, at = {start}, start
+        while at in above:
+            at = above[at]
+            if at in seen:
+                raise TopologyError(f"{file}: switch {at!r} is below itself; expected a tree")
+            if len(seen) > MAX_LEVELS:
+                raise TopologyError(f"{file}: more than {MAX_LEVELS} switches above one another at {start!r}")
+            seen.add(at)
+    return fabric

@@ -17,8 +17,7 @@ from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.links import FABRIC_HOP_US, both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
-from topocomm.topology.network.switch_formats import read_conf, read_document
-from topocomm.topology.network.switch_model import Fabric, checked
+from topocomm.topology.network.switch_formats import Fabric, checked, read_conf, read_document
 
 __all__ = ["Fabric", "addressed_fabric", "matches", "read", "with_fabric"]
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topocomm.topology.draw.svg.endpoint_order import BELOW, STRAIGHT, arrange
-from topocomm.topology.draw.svg.tracks import lanes, track_levels
+from topocomm.topology.draw.svg.plot import lanes, track_levels
 
 
 def mesh(names):

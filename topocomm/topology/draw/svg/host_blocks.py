@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from topocomm.topology.draw.alike_hosts import Host
-from topocomm.topology.draw.device_tree import FABRICS, Node, fabric_links, forest, loose_nodes
+from topocomm.topology.draw.device_tree import FABRICS, Host, Node, fabric_links, forest, loose_nodes
 from topocomm.topology.draw.svg.endpoint_order import Row, arrange
 from topocomm.topology.draw.svg.gpu_fabric import Fabric, Pair, find_fabric, sum_rate
 from topocomm.topology.model import ENDPOINT_KINDS, Device, Link

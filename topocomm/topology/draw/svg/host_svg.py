@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from topocomm.topology.draw.alike_hosts import Host, split_hosts
 from topocomm.topology.draw.describe import devices_words, links_words
+from topocomm.topology.draw.device_tree import Host, split_hosts
 from topocomm.topology.draw.svg.host_blocks import build
 from topocomm.topology.draw.svg.host_layout import lay_out
 from topocomm.topology.draw.svg.plot import HEADER, STRIP, Box, Plot, Wire

@@ -9,8 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.inference.core_order import core_facts
-from topocomm.topology.inference.cpu_lists import cpus_of
+from topocomm.topology.inference.cpu_lists import core_facts, cpus_of
 from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.inference.pci_tree import Bridge, Leaf, check_size, pci_graph, pci_pairs
 from topocomm.topology.links import both_ways

@@ -5,9 +5,8 @@ import pytest
 from tests.topology.discovery.test_sysfs import add_cpus, write
 from topocomm import catalog
 from topocomm.topology.discovery.local_host import discover
-from topocomm.topology.discovery.sysfs_cores import sysfs_cores
-from topocomm.topology.inference.core_order import FACT, core_facts, read_cores
-from topocomm.topology.inference.cpu_lists import cpu_ranges
+from topocomm.topology.discovery.sysfs import sysfs_cores
+from topocomm.topology.inference.cpu_lists import FACT, core_facts, cpu_ranges, read_cores
 from topocomm.topology.readers.hwloc import lstopo
 
 

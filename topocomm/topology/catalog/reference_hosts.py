@@ -1,0 +1,294 @@
+"""What the catalogue's machines are built of: GPUs and NICs on two sockets, direct links, NVSwitches, pair codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from topocomm.topology.inference.host_tree import PairKey, host_tree
+from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
+from topocomm.topology.merge.cluster import NETWORK
+from topocomm.topology.model import Device, InNetworkKind, Link, Pair
+
+SOCKETS = 2
+"""Of every machine here but those that say otherwise; a socket is one NUMA node."""
+
+
+class Host(NamedTuple):
+    """One host, what joins it to the network, and the speed of its ports."""
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    pairs: tuple[Pair, ...]
+    port: str
+    """Row of `links.KINDS` for a port of its NICs."""
+    uplinks: tuple[Link, ...] = ()
+    """GPU-NIC links that lead nowhere but to the network: part of a cluster only, because in one host they would
+    count as bandwidth that no other GPU can use."""
+    trays: int = 1
+    """Hosts like this one that share its devices of the host name `network`: a rack with one NVLink domain."""
+    taper: int = 1
+    """Ports of a rail switch towards hosts for each towards the spine."""
+
+
+def gpus_on_sockets(count: int, sockets: int = SOCKETS) -> list[Device]:
+    """GPUs, as many on each socket."""
+    return [Device(f"GPU{i}", "gpu", numa=i * sockets // count) for i in range(count)]
+
+
+def nics_on_sockets(count: int, sockets: int = SOCKETS) -> list[Device]:
+    """NICs, as many on each socket; one alone is on the first."""
+    return [Device(f"NIC{i}", "nic", numa=i * sockets // count) for i in range(count)]
+
+
+def coded(pairs: Mapping[PairKey, str], fabric: Iterable[Pair] = ()) -> tuple[Pair, ...]:
+    """Pairs of the PCIe codes, those of the fabric in their place."""
+    found = {pair: Pair(*pair, code, None, PATH_LATENCY_US[code], None, "assumed") for pair, code in pairs.items()}
+    found.update({(pair.a, pair.b): pair for pair in fabric})
+    return tuple(found.values())
+
+
+def codes_by_socket(devices: Sequence[Device], near: str, own: str) -> dict[PairKey, str]:
+    """Codes of GPU-GPU and GPU-NIC pairs: `own` between a GPU and its NIC, `near` on one socket, else SYS."""
+    codes = {}
+    for a, b in combinations(devices, 2):
+        if a.kind == "gpu":
+            mine = b.kind == "nic" and a.id[3:] == b.id[3:]
+            codes[a.id, b.id] = own if mine else near if a.numa == b.numa else "SYS"
+    return codes
+
+
+def into_switch(gpus: Sequence[Device], switch: Device, kind: str, lanes: int) -> tuple[list[Link], list[Pair]]:
+    """Links of GPUs into NVSwitches, folded into one device as NCCL does, and the pairs through it."""
+    links: list[Link] = []
+    for gpu in gpus:
+        links += both_ways(gpu.id, switch.id, kind, lanes=lanes, latency_us=NVSWITCH_HOP_US)
+    rate = KINDS[kind].gb_per_s * lanes
+    pairs = [
+        Pair(a.id, b.id, f"NV{lanes}", rate, 2 * NVSWITCH_HOP_US, "table", "assumed") for a, b in combinations(gpus, 2)
+    ]
+    return links, pairs
+
+
+def nvswitch(in_network: InNetworkKind | None = None) -> Device:
+    """The NVSwitches of one host."""
+    return Device("nvswitch0", "switch", name="NVSwitch", in_network=in_network)
+
+
+def direct(kind: str, code: str, counts: Mapping[tuple[int, int], int]) -> tuple[list[Link], list[Pair]]:
+    """Links and pairs of GPUs that are joined one by one.
+
+    Args:
+        kind: Row of `links.KINDS`.
+        code: Of the pairs; its `#` becomes the number of links.
+        counts: Links by pair of GPU numbers.
+    """
+    links: list[Link] = []
+    pairs = []
+    for (i, j), lanes in counts.items():
+        both = both_ways(f"GPU{i}", f"GPU{j}", kind, lanes=lanes)
+        links += both
+        a, b, figure = both[0].src, both[0].dst, both[0]
+        pairs.append(Pair(a, b, code.replace("#", str(lanes)), figure.gb_per_s, figure.latency_us, "table", "assumed"))
+    return links, pairs
+
+
+def uplinks(gpus: Sequence[Device], nics: Sequence[Device], pcie: str, code: str = "PIX") -> tuple[Link, ...]:
+    """The way of every GPU to its NIC; neighbours share one where there are more GPUs than NICs."""
+    links: list[Link] = []
+    for i, gpu in enumerate(gpus):
+        nic = nics[i * len(nics) // len(gpus)]
+        links += both_ways(gpu.id, nic.id, pcie, latency_us=PATH_LATENCY_US[code])
+    return tuple(links)
+
+
+def all_pairs(count: int, lanes: int = 1) -> dict[tuple[int, int], int]:
+    """Every one of `count` GPUs linked to every other."""
+    return dict.fromkeys(combinations(range(count), 2), lanes)
+
+
+def full_mesh(count: int, kind: str, code: str, port: str, pcie: str, *, lanes: int = 1) -> Host:
+    """GPUs on two sockets, each linked to each, each with a NIC behind its PCIe switch."""
+    gpus, nics = gpus_on_sockets(count), nics_on_sockets(count)
+    links, fabric = direct(kind, code, all_pairs(count, lanes))
+    pairs = coded(codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
+    return Host((*gpus, *nics), tuple(links), pairs, port, uplinks(gpus, nics, pcie))
+
+
+_P100_MESH = {**all_pairs(4), **{(a + 4, b + 4): 1 for a, b in all_pairs(4)}, **{(i, i + 4): 1 for i in range(4)}}
+"""NVLinks of DGX-1 P100 by GPU pair: two full quads and a link between the same corners, 4 per GPU (NVIDIA DGX-1
+system architecture whitepaper, hybrid cube mesh)."""
+
+_V100_MESH = {
+    **dict.fromkeys([(0, 1), (0, 2), (1, 3), (4, 5), (4, 6), (5, 7), (2, 6), (3, 7)], 1),
+    **dict.fromkeys([(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)], 2),
+}
+"""NVLinks of DGX-1 V100 by GPU pair, as its `nvidia-smi topo -m` prints them: 6 per GPU."""
+
+X8_GB_PER_S = 16.0
+"""PCIe 4 on 8 lanes: half of the table's row."""
+
+
+def switched(kind: str, lanes: int, port: str, pcie: str, in_network: InNetworkKind | None = None) -> Host:
+    """Eight GPUs on NVSwitches, each with a NIC behind its PCIe switch.
+
+    DGX A100: 12 links, 8 HDR ports for the compute fabric. DGX H100 and H200: 18 links, 8 NDR ports. DGX B200: 18
+    links of NVLink 5, 8 NDR ports. (NVIDIA's datasheets and user guides of these systems.)
+    """
+    gpus, nics, switch = gpus_on_sockets(8), nics_on_sockets(8), nvswitch(in_network)
+    links, fabric = into_switch(gpus, switch, kind, lanes)
+    pairs = coded(codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
+    return Host((*gpus, *nics, switch), tuple(links), pairs, port, uplinks(gpus, nics, pcie))
+
+
+def dgx_1(kind: str) -> Host:
+    """Hybrid cube mesh; pairs of GPUs share a PCIe switch with a NIC; GPUs without NVLink meet over the sockets.
+
+    Two Broadwell sockets, 4 EDR ports (NVIDIA DGX-1 whitepaper).
+
+    Args:
+        kind: `nvlink1` for P100, `nvlink2` for V100.
+    """
+    gpus, nics = gpus_on_sockets(8), nics_on_sockets(4)
+    links, fabric = direct(kind, "NV#", _P100_MESH if kind == "nvlink1" else _V100_MESH)
+    codes = {}
+    for a, b in combinations([*gpus, *nics], 2):
+        switch_a, switch_b = (int(d.id[3:]) // (2 if d.kind == "gpu" else 1) for d in (a, b))
+        codes[a.id, b.id] = "PIX" if switch_a == switch_b else "PHB" if a.numa == b.numa else "SYS"
+    tree = host_tree([*gpus, *nics], codes, pcie="pcie3", smp="smp-broadwell")
+    spoken = {pair: code for pair, code in codes.items() if pair[0].startswith("GPU")}
+    return Host(tree.devices, (*links, *tree.links), coded(spoken, fabric), "network-100")
+
+
+def dgx_2() -> Host:
+    """Sixteen V100 with 6 links each into NVSwitches, 8 EDR ports (NVIDIA DGX-2 datasheet).
+
+    Two GPUs share a PCIe switch with a NIC, two such switches hang off a third.
+    """
+    gpus, nics, switch = gpus_on_sockets(16), nics_on_sockets(8), nvswitch()
+    links, fabric = into_switch(gpus, switch, "nvlink2", 6)
+    codes: dict[PairKey, str] = {}
+    for a, b in combinations([*gpus, *nics], 2):
+        leaf_a, leaf_b = (int(d.id[3:]) // (2 if d.kind == "gpu" else 1) for d in (a, b))
+        if a.kind == "gpu":
+            near = "PIX" if leaf_a == leaf_b else "PXB" if leaf_a // 2 == leaf_b // 2 else "NODE"
+            codes[a.id, b.id] = near if a.numa == b.numa else "SYS"
+    devices = (*gpus, *nics, switch)
+    return Host(devices, tuple(links), coded(codes, fabric), "network-100", uplinks(gpus, nics, "pcie3"))
+
+
+def hgx_a100_4() -> Host:
+    """Four A100 with 4 links to each other, 12 in all, and an HDR port each (JUWELS Booster's nodes)."""
+    return full_mesh(4, "nvlink3", "NV#", "network-200", "pcie4", lanes=4)
+
+
+def gb200_tray() -> Host:
+    """One of the 18 trays of a GB200 NVL72 rack: four B200 on two Grace, and an NDR port per GPU.
+
+    All 72 GPUs have their 18 links in the rack's NVSwitches (NVIDIA GB200 NVL72 datasheet, 130 TB/s in both
+    directions together; DGX GB200 user guide: 72 ConnectX-7). NICs hang off Grace's PCIe 5.
+    """
+    gpus, nics = gpus_on_sockets(4), nics_on_sockets(4)
+    switch = Device("nvswitch0", "switch", NETWORK.host, "NVSwitch", in_network="nvls")
+    links, fabric = into_switch(gpus, switch, "nvlink5", 18)
+    pairs = coded(codes_by_socket([*gpus, *nics], "NODE", "NODE"), fabric)
+    ways = uplinks(gpus, nics, "pcie5", "NODE")
+    return Host((*gpus, *nics, switch), tuple(links), pairs, "network-400", ways, trays=18)
+
+
+def rtx4090_pcie(count: int, sockets: int = SOCKETS) -> Host:
+    """GPUs on the PCIe 4 lanes of EPYC sockets, 16 each; the driver copies through host memory.
+
+    A socket has 128 lanes: eight GPUs on one have 8 each, so that some are left for the NIC and disks.
+    """
+    gpus, nics = gpus_on_sockets(count, sockets), nics_on_sockets(1, sockets)
+    codes = codes_by_socket([*gpus, *nics], "PHB", "PHB")
+    tree = host_tree([*gpus, *nics], codes, pcie="pcie4", smp="smp-amd")
+    links = list(tree.links)
+    if count // sockets > 7:
+        ends = {gpu.id for gpu in gpus}
+        links = [link._replace(gb_per_s=X8_GB_PER_S) if ends & {link.src, link.dst} else link for link in links]
+    return Host(tree.devices, tuple(links), coded(codes), "network-100")
+
+
+def rtx3090_pair() -> Host:
+    """Two RTX 3090 with an NVLink bridge of 4 links (NVIDIA: 56.25 GB/s) in a desktop, whose CPU gives each 8 lanes."""
+    gpus, nics = gpus_on_sockets(2, 1), nics_on_sockets(1, 1)
+    links, fabric = direct("nvlink3-rtx", "NV#", {(0, 1): 4})
+    codes = codes_by_socket([*gpus, *nics], "PHB", "PHB")
+    tree = host_tree([*gpus, *nics], codes, pcie="pcie4")
+    ways = [
+        link._replace(gb_per_s=X8_GB_PER_S) if {"GPU0", "GPU1"} & {link.src, link.dst} else link for link in tree.links
+    ]
+    return Host(tree.devices, (*links, *ways), coded(codes, fabric), "network-10")
+
+
+_MI250X_LINKS = {
+    **dict.fromkeys([(0, 1), (2, 3), (4, 5), (6, 7)], 4),
+    **dict.fromkeys([(0, 6), (2, 4)], 2),
+    **dict.fromkeys([(0, 2), (1, 3), (1, 5), (3, 7), (4, 6), (5, 7)], 1),
+}
+"""xGMI links between the 8 dies of 4 MI250X: 4 inside a package, 1 or 2 between packages. Neighbours as in RCCL's
+`tools/topo_expl/models/topo_8p_90a.xml`, single, dual and quad links as in Pearson, arXiv:2302.14827."""
+
+
+def mi100_8() -> Host:
+    """Two quads of MI100, each on its socket, joined inside by one link per pair: 3 per GPU.
+
+    RCCL's `tools/topo_expl/models/topo_4p3l_2h.xml`, which has one HDR port on the second socket. The quads meet over
+    the CPUs.
+    """
+    gpus, nic = gpus_on_sockets(8), Device("NIC0", "nic", numa=1)
+    quads = {**all_pairs(4), **{(a + 4, b + 4): 1 for a, b in all_pairs(4)}}
+    links, fabric = direct("xgmi-mi100", "XGMI", quads)
+    codes = codes_by_socket([*gpus, nic], "PHB", "PHB")
+    codes["GPU0", "NIC0"] = "SYS"
+    tree = host_tree([*gpus, nic], codes, pcie="pcie4", smp="smp-amd")
+    return Host(tree.devices, (*links, *tree.links), coded(codes, fabric), "network-200")
+
+
+def mi250x() -> Host:
+    """One EPYC, four packages of two dies; each package has a NIC. A die is a GPU to all software.
+
+    Dies that share no link reach each other through the CPU.
+    """
+    gpus = gpus_on_sockets(8, 1)
+    nics = [Device(f"NIC{i}", "nic", numa=0) for i in range(4)]
+    links, fabric = direct("xgmi-mi250", "XGMI", _MI250X_LINKS)
+    over_cpu = dict.fromkeys(combinations([gpu.id for gpu in gpus], 2), "PHB")
+    tree = host_tree(gpus, over_cpu, pcie="xgmi-mi250-cpu")
+    codes = dict(over_cpu)
+    for i, gpu in enumerate(gpus):
+        codes.update({(gpu.id, nic.id): "PIX" if j == i // 2 else "PHB" for j, nic in enumerate(nics)})
+    pairs = coded(codes, fabric)
+    return Host((*tree.devices, *nics), (*links, *tree.links), pairs, "network-200", uplinks(gpus, nics, "pcie4"))
+
+
+def mi300x_8() -> Host:
+    """Eight MI300X, one xGMI link between any two (AMD MI300X platform datasheet: 7 per GPU), an NDR port each."""
+    return full_mesh(8, "xgmi-mi300", "XGMI", "network-400", "pcie5")
+
+
+def cpu_host_of(sockets: int, cores: int, nics: int, pcie: str, port: str) -> Host:
+    """Sockets of some cores, each one NUMA node, and NICs on the first ones.
+
+    Args:
+        sockets: How many.
+        cores: Of each.
+        nics: How many, at most one per socket.
+        pcie: Row of `links.KINDS` for the NICs' slots.
+        port: Row for their ports.
+    """
+    ends = [Device(f"cpu{i}", "cpu", numa=i // cores, cpu_affinity=str(i)) for i in range(sockets * cores)]
+    numas = [Device(f"numa{i}", "numa", numa=i) for i in range(sockets)]
+    ports = nics_on_sockets(nics, min(nics, sockets))
+    links: list[Link] = []
+    for end in ends:
+        links += both_ways(end.id, f"numa{end.numa}", "shared-memory-core")
+    for a in range(sockets):
+        for b in range(a + 1, sockets):
+            links += both_ways(f"numa{a}", f"numa{b}", "smp-amd")
+    for nic in ports:
+        links += both_ways(f"numa{nic.numa}", nic.id, pcie, latency_us=PATH_LATENCY_US["PIX"])
+    return Host((*ends, *numas, *ports), tuple(links), (), port)
