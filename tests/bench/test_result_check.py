@@ -6,42 +6,11 @@ import numpy as np
 import pytest
 
 from attention import LOGSUMEXP, bench
-from tests.bench.operators import ADD, ENDS, LOGADD
-from topocomm import ARGMAX, BXOR, MAX, PROD, SUM, run_local
-from topocomm.bench.ours import Ours
+from tests.bench.operators import LOGADD
+from tests.bench.problems import results
+from topocomm import BXOR, SUM
 from topocomm.bench.problem import PERIOD_ROWS, make_problem
 from topocomm.bench.result_check import count_wrong, expected
-from topocomm.planning.collectives import COLLECTIVES
-
-
-def results(problem, prepared=False):
-    def body(comm):
-        ours = Ours(comm, problem, prepared=prepared)
-        ours.prepare(problem.value(comm.rank), problem.empty_result())
-        ours.run()
-        return ours.result()
-
-    return run_local(body, ranks=problem.ranks)
-
-
-@pytest.mark.parametrize("prepared", [False, True])
-@pytest.mark.parametrize("collective", COLLECTIVES)
-def test_ours_is_right_in_every_collective(collective, prepared):
-    problem = make_problem(collective, SUM, 2 * PERIOD_ROWS + 5, 3)
-    for rank, result in enumerate(results(problem, prepared)):
-        segments = expected(problem, rank)
-        assert (result is None) == (segments == [])
-        if result is not None:
-            assert count_wrong(problem, result, segments) == 0
-            assert sum(segment.rows for segment in segments) == problem.result_rows
-
-
-@pytest.mark.parametrize("operator", [PROD, MAX, ARGMAX, BXOR, ADD, ENDS, LOGSUMEXP], ids=lambda o: o.name)
-@pytest.mark.parametrize("collective", ["allreduce", "scan", "exscan"])
-def test_ours_is_right_with_every_kind_of_operator(collective, operator):
-    problem = make_problem(collective, operator, 7, 4)
-    for rank, result in enumerate(results(problem)):
-        assert count_wrong(problem, result, expected(problem, rank)) == 0
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "allgather", "reduce_scatter", "broadcast", "scan"])

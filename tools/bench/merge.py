@@ -18,12 +18,10 @@ from quartiles import compare
 
 from attention import LOGSUMEXP, bench
 from topocomm import Communicator
-from topocomm.bench.alternatives import GatherAndFold, UserDefinedOp
-from topocomm.bench.libraries import MpiLibrary
-from topocomm.bench.method import Call, Method
-from topocomm.bench.ours import Ours
+from topocomm.bench.libraries import Call, MpiLibrary
+from topocomm.bench.measurement import with_values
+from topocomm.bench.methods import GatherAndFold, Method, Ours, UserDefinedOp
 from topocomm.bench.problem import make_problem
-from topocomm.bench.registered_alternatives import with_values
 
 HEADS = 32
 BLOCKS = 100

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from mpi4py import MPI
 
 from topocomm import Communicator
-from topocomm.bench.method import Call
+from topocomm.bench.libraries import Call
 from topocomm.bench.timing import Pace, Timed, measure
 from topocomm.execute.transports.mpi import library_name
 

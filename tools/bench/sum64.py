@@ -17,10 +17,8 @@ from mpi4py import MPI
 from quartiles import compare
 
 from topocomm import SUM, Communicator, Field, Operator
-from topocomm.bench.alternatives import LibraryCollective, UserDefinedOp
-from topocomm.bench.libraries import MpiLibrary
-from topocomm.bench.method import Call, Method
-from topocomm.bench.ours import Ours
+from topocomm.bench.libraries import Call, MpiLibrary
+from topocomm.bench.methods import LibraryCollective, Method, Ours, UserDefinedOp
 from topocomm.bench.problem import make_problem
 
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""Proof by trial of the contract on bits: same inputs and plan, same bits, whichever rank, run, way or transport.
+"""Trials of the contract on bits: the same inputs and plan give the same bits on every rank, run and transport.
 
 In canonical order the bits must not depend on the number of ranks either, nor on who owns which virtual shards.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.bench.facts import way_of
 from topocomm.bench.problem import Fields, Problem
-from topocomm.bench.report.ways import way_of
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.start import run_local
 from topocomm.planning.plan import Plan
@@ -28,7 +28,7 @@ EMULATED_RANKS = range(1, 9)
 RECORD_BYTES = 1024
 
 Trial = tuple[str, Fields | None]
-"""What was done, and the result of it."""
+"""(description of the call, its result)."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Difference:
     """The first number whose bits are not those of the reference.
 
     Attributes:
-        what: What was done.
-        rank: Where.
+        what: description of the call.
+        rank: Rank that holds the value.
         field: The field.
         element: Index of the number in the flattened field.
-        value: What is there, with its bits.
-        reference: What ought to be.
+        value: The number found, with its bits.
+        reference: The number expected, with its bits.
     """
 
     what: str
@@ -60,15 +60,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one size in one order.
+    """Result of the trials of one size in one order.
 
     Attributes:
         size_bytes: Payload.
         order: any or canonical.
         plan_digest: Of the plan that all trials executed; in canonical order there are several plans: None.
         digest: SHA-256 of the result's bytes, field after field.
-        results: How many results were compared.
-        trials: What was done, each once.
+        results: Number of results compared.
+        trials: Descriptions of the calls, each once.
         difference: The first difference, by rank; None where all bits are the same.
     """
 
@@ -82,7 +82,7 @@ class Outcome:
 
 
 def prove_order_any(comm: Communicator, problem: Problem) -> Outcome:
-    """One plan on every rank, several times, in every way; collective."""
+    """Run one plan on every rank, repeated, by every form of call and transport; collective."""
     x = problem.given(problem.value(comm.rank))
     with_messages = comm.split(0, comm.rank)
     assert with_messages is not None
@@ -97,7 +97,7 @@ def prove_order_any(comm: Communicator, problem: Problem) -> Outcome:
 
 
 def prove_canonical(comm: Communicator, problem: Problem) -> Outcome:
-    """Canonical order for 1 to 8 ranks on threads in layouts drawn at random, and on the ranks at hand; collective."""
+    """Run canonical order with 1 to 8 threads in random shard layouts, and on the ranks at hand; collective."""
     shards = min(max(SHARDS_LIMIT_BYTES // problem.size_bytes, FEWEST_SHARDS), SHARDS)
     first = _emulated(problem, [0, shards]) if comm.rank == 0 else problem.empty_result()
     reference = _of_rank_0(comm, problem, first)
@@ -149,7 +149,7 @@ def _canonical_trials(comm: Communicator, problem: Problem, shards: int) -> Iter
 
 
 def _emulated(problem: Problem, edge: Sequence[int]) -> Fields:
-    """The result in canonical order of as many threads as there are ranges of shards, which must agree."""
+    """Return the result in canonical order of one thread per range of shards; if threads differ, one that differs."""
 
     def on_thread(comm: Communicator) -> Fields:
         own = (edge[comm.rank], edge[comm.rank + 1])
@@ -162,7 +162,7 @@ def _emulated(problem: Problem, edge: Sequence[int]) -> Fields:
 
 
 def _stacked(problem: Problem, start: int, stop: int) -> Fields:
-    """The values of virtual shards, along a first axis."""
+    """Stack the values of virtual shards along a new first axis."""
     empty = {name: np.empty((stop - start, *a.shape), a.dtype) for name, a in problem.empty_result().items()}
     for index in range(start, stop):
         for name, array in problem.value(index).items():
@@ -180,13 +180,13 @@ def _compare(comm: Communicator, reference: Fields, order: str, problem: Problem
         results += 1
         done[what] = None
         difference = difference or _difference(fields, reference, what, comm.rank)
-    told = json.dumps([results, None if difference is None else asdict(difference)]).encode()
-    records = comm.allgather_bytes(np.frombuffer(told[:RECORD_BYTES].ljust(RECORD_BYTES), np.uint8))
-    heard = [json.loads(record.tobytes()) for record in records]
-    found = [Difference(**other) for _, other in heard if other is not None]
+    message = json.dumps([results, None if difference is None else asdict(difference)]).encode()
+    records = comm.allgather_bytes(np.frombuffer(message[:RECORD_BYTES].ljust(RECORD_BYTES), np.uint8))
+    outcomes = [json.loads(record.tobytes()) for record in records]
+    differences = [Difference(**other) for _, other in outcomes if other is not None]
     digest = hashlib.sha256(b"".join(reference[f.name].tobytes() for f in problem.layout.fields)).hexdigest()
-    total = sum(count for count, _ in heard)
-    return Outcome(problem.size_bytes, order, None, digest, total, tuple(done), found[0] if found else None)
+    total = sum(count for count, _ in outcomes)
+    return Outcome(problem.size_bytes, order, None, digest, total, tuple(done), differences[0] if differences else None)
 
 
 def _difference(got: Mapping[str, NDArray[Any]], reference: Fields, what: str, rank: int) -> Difference | None:

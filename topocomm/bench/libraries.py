@@ -1,16 +1,51 @@
-"""MPI and torch.distributed as libraries to compare with."""
+"""Libraries to compare with: the interface, MPI and torch.distributed."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.bench.method import Call, Library
 from topocomm.bench.problem import ROOT
 from topocomm.execute.transports.mpi import load_mpi
+
+Call = Callable[[], object]
+
+
+class Library(ABC):
+    """Another library's collectives on NumPy arrays, between the same ranks over the same links.
+
+    A method prepares a call and returns a function that runs it, or None if the library has no such call. `send` and
+    `receive` may be one array: the call is then in place.
+    """
+
+    rank: int
+    size: int
+    name: str
+    """Name of the library in row names: MPI, gloo."""
+
+    @abstractmethod
+    def collective(self, name: str, send: NDArray[Any], receive: NDArray[Any], op: str | None) -> Call | None:
+        """Prepare a collective by its topocomm name; `op` names the operator of a reduction; root 0."""
+
+    @abstractmethod
+    def title(self, collective: str) -> str:
+        """Return the name of the library's own function."""
+
+    def allreduce(self, send: NDArray[Any], receive: NDArray[Any], op: str) -> Call | None:
+        """Prepare an allreduce with sum, prod, max, min, band, bor or bxor."""
+        return self.collective("allreduce", send, receive, op)
+
+    def allgather(self, send: NDArray[Any], receive: NDArray[Any]) -> Call | None:
+        """Prepare an all-gather; `receive` is [ranks, *send.shape]."""
+        return self.collective("allgather", send, receive, None)
+
+    def close(self) -> None:  # noqa: B027 - most hold nothing
+        """Release the library's resources; collective."""
 
 
 class MpiLibrary(Library):
@@ -41,7 +76,7 @@ class MpiLibrary(Library):
         return self.call(name, send, receive, None if op is None else self._ops[op])
 
     def call(self, name: str, send: Any, receive: Any, op: Any) -> Call:
-        """The call with any MPI operator on any buffers; in place where `send` is `receive`."""
+        """Prepare a call with any MPI operator on any buffers; in place if `send` is `receive`."""
         comm, mpi = self.comm, self.mpi
         given = mpi.IN_PLACE if send is receive else send
         if name == "broadcast":
@@ -79,7 +114,7 @@ class TorchLibrary(Library):
         return f"{self.name} {names.get(collective, collective)}"
 
     def collective(self, name: str, send: NDArray[Any], receive: NDArray[Any], op: str | None) -> Call | None:
-        """As `Library.collective`; what torch reduces in place only is copied first, as its users do."""
+        """As `Library.collective`; torch reduces in place, so the value is copied first."""
         import torch
 
         dist = self.dist

@@ -1,20 +1,31 @@
-"""A whole measurement on one rank: the libraries to compare with, the problems, their rows."""
+"""A whole measurement on one rank: libraries to compare with, problems, rows.
+
+A package adds alternatives for its operators by the entry-point group `topocomm.bench`. An entry point has an
+operator's name and leads to a module with
+
+    alternatives(library) -> list of methods   `topocomm.bench.methods` defines a method, `libraries` a library
+    exact(values) -> fields                    optional: the reduction of widened values by formula, in float64
+    draw(rng, layout) -> fields                optional: a value to measure with, in place of the operator's `sample`
+
+so the package needs to import nothing of topocomm.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
 from typing import Any
 
-from topocomm.bench.alternatives import GatherAndFold, LibraryCollective, UserDefinedOp
-from topocomm.bench.libraries import MpiLibrary, TorchLibrary
-from topocomm.bench.method import Library, Method
+from topocomm.bench.libraries import Library, MpiLibrary, TorchLibrary
+from topocomm.bench.methods import GatherAndFold, LibraryCollective, Method, UserDefinedOp
 from topocomm.bench.on_devices import NativeCollective, OnDevices, common_device
 from topocomm.bench.problem import Problem, make_problem
-from topocomm.bench.registered_alternatives import find_module, registered_exact, registered_methods, with_values
+from topocomm.bench.result_check import Exact
 from topocomm.bench.row import Row, measure_problem
 from topocomm.bench.timing import Pace
+from topocomm.errors import OperatorError
 from topocomm.execute.communicator import Communicator
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING
@@ -23,13 +34,13 @@ from topocomm.planning.plan import Plan
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to measure.
+    """Measurement that was asked for.
 
     Attributes:
         collective: Its name.
-        operator: The operator; of broadcast and allgather the one whose values are carried.
+        operator: The operator; for broadcast and allgather its values are carried.
         rows: The sizes, in rows.
-        pace: How often.
+        pace: Number of blocks and calls.
     """
 
     collective: str
@@ -38,20 +49,20 @@ class Wanted:
     pace: Pace
 
     def problems(self, ranks: int) -> list[Problem]:
-        """The problem of each size, none twice."""
+        """Return the problem of each distinct size."""
         made = [make_problem(self.collective, self.operator, rows, ranks) for rows in self.rows]
         return list({problem.size_bytes: problem for problem in made}.values())
 
 
 def explain(comm: Communicator, problem: Problem) -> Plan:
-    """The plan that a call would take; local."""
+    """Return the plan that a call would take; local."""
     operator = None if problem.collective in CARRYING else problem.operator
     like = problem.given(problem.value(comm.rank))
     return comm.explain(problem.collective, like=like, operator=operator)
 
 
 def measure_all(comm: Communicator, wanted: Wanted) -> Iterator[list[Row]]:
-    """The rows of every size; collective."""
+    """Yield the rows of every size; collective."""
     library = open_library(comm)
     module = find_module(wanted.operator.name)
     wanted = replace(wanted, operator=with_values(wanted.operator, module))
@@ -80,10 +91,44 @@ def measure_all(comm: Communicator, wanted: Wanted) -> Iterator[list[Row]]:
 
 
 def open_library(comm: Communicator) -> Library | None:
-    """The library that the ranks were started with; collective."""
+    """Return the library that the ranks were started with; None without one; collective."""
     if comm.session.transport.name == "mpi" and comm.size > 1:
         mpi: Any = sys.modules["mpi4py.MPI"]
         return MpiLibrary(mpi.COMM_WORLD)
     if comm.session.transport.name == "torch":
         return TorchLibrary()
     return None
+
+
+GROUP = "topocomm.bench"
+
+
+def find_module(operator: str) -> Any:
+    """Return the module registered for an operator, or None.
+
+    Raises:
+        OperatorError: It cannot be loaded.
+    """
+    for entry in entry_points(group=GROUP):
+        if entry.name == operator:
+            try:
+                return entry.load()
+            except (ImportError, AttributeError) as error:
+                raise OperatorError(f"operator {operator!r}: cannot load its {GROUP} {entry.value}: {error}") from None
+    return None
+
+
+def registered_methods(module: Any, library: Library) -> list[Method]:
+    """Return the methods of a registered module; empty without one."""
+    return [] if module is None else list(module.alternatives(library))
+
+
+def with_values(operator: Operator, module: Any) -> Operator:
+    """Return the operator with `draw` of its registered module as its sample."""
+    draw = getattr(module, "draw", None)
+    return operator if draw is None else replace(operator, sample=draw)
+
+
+def registered_exact(module: Any) -> Exact | None:
+    """Return the formula of a registered module, or None."""
+    return getattr(module, "exact", None)

@@ -1,4 +1,4 @@
-"""Our row on values in device memory, by whatever moves them there; beside the rows in host memory."""
+"""Methods on values in device memory: prepared calls, and the device library's own collective."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from topocomm.bench.method import Arrays
+from topocomm.bench.methods import Arrays
 from topocomm.bench.problem import ROOT, Fields, Problem
 from topocomm.errors import DeadlineError, OperatorError
 from topocomm.execute.calls.prepared_call import PreparedCall
@@ -28,21 +28,21 @@ WORDS = {STAGED: "GPU memory, staged through host memory", "kernel": "GPU memory
 
 
 def common_device(comm: Communicator) -> Device | None:
-    """The device of this rank, where all ranks are on GPUs that torch sees; else None on all ranks; collective."""
+    """Return this rank's device if all ranks are on GPUs that torch sees; else None on all ranks; collective."""
     if any(comm.topology.by_id[place].kind != "gpu" for place in comm.places):
         return None
-    mine = devices.device_here(comm.gpu)
-    told = comm.allgather_bytes(np.array([mine is not None], np.uint8))
-    return mine if all(one[0] for one in told) else None
+    device = devices.device_here(comm.gpu)
+    has_device = comm.allgather_bytes(np.array([device is not None], np.uint8))
+    return device if all(flag[0] for flag in has_device) else None
 
 
 class DeviceMethod:
-    """What ways on a device have in common: out of place, checked and timed to the end of the stream.
+    """Base of methods on a device: out of place, timed to the end of the stream.
 
     Args:
         comm: The communicator.
-        problem: What to do.
-        device: Where.
+        problem: The collective and its values.
+        device: The device.
     """
 
     in_place = False
@@ -53,7 +53,7 @@ class DeviceMethod:
         self._made: Any = None
 
     def finish(self) -> None:
-        """Wait until the device is through with what was put on the stream.
+        """Wait until the device has finished the work on the stream.
 
         Raises:
             DeadlineError, RankFailedError: As for any call.
@@ -77,7 +77,7 @@ class DeviceMethod:
         return {name: as_array(tensor.cpu()) for name, tensor in fields.items()}
 
     def _tensors(self, arrays: Arrays) -> Tensors:
-        """Tensors of the device that hold the same."""
+        """Copy arrays to tensors of the device."""
         import torch
 
         made = {}
@@ -94,14 +94,14 @@ class OnDevices(DeviceMethod):
 
     Args:
         comm: The communicator.
-        problem: What to do.
-        device: Where.
-        graph: Whether the call is recorded once and then replayed.
-        planned: Whether to execute the schedule where the call would go by the library's own collective; there is no
-            such row where it would not.
+        problem: The collective and its values.
+        device: The device.
+        graph: Whether the call is captured in a graph and replayed.
+        planned: Whether to execute the schedule although the planner chose the library's own collective; `prepare`
+            returns False if it did not.
 
     Attributes:
-        name: The row's, with what moves the messages; known when it is prepared.
+        name: Row name with the device path; set by `prepare`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class OnDevices(DeviceMethod):
         self._target: Any = None
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; False where no tensors hold such values, or no graph the call."""
+        """As `Method.prepare`; False if torch lacks the dtypes, or the call cannot be captured."""
         problem, comm = self._problem, self._comm
         operator = None if problem.collective in CARRYING else problem.operator
         try:
@@ -144,12 +144,12 @@ class OnDevices(DeviceMethod):
         return True
 
     def _schedule(self, operator: Operator | None) -> Plan | None:
-        """The plan of the call, if the library's own collective was chosen over it."""
+        """Return the plan's schedule if the library's own collective was chosen over it."""
         plan = self._comm.explain(self._problem.collective, like=self._value, operator=operator, root=ROOT)
         return plan if plan.native_call else None
 
     def run(self) -> None:
-        """As `Method.run`: puts the call on the stream."""
+        """As `Method.run`: enqueue the call on the stream."""
         self._put()
 
     def _call(self) -> None:
@@ -165,12 +165,12 @@ class OnDevices(DeviceMethod):
 
 
 class NativeCollective(DeviceMethod):
-    """The library's own collective on the communicator of our wire, bare, for operators that it has."""
+    """The device library's own collective on the communicator of our transport."""
 
     name = "native"
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; False where the library of our wire lacks the collective, the operator or the dtype."""
+        """As `Method.prepare`; False if the library lacks the collective, the operator or the dtype."""
         problem, way = self._problem, self._comm.session.way
         if way is None or way.wire is None or len(x) != 1 or problem.collective not in CALLS:
             return False

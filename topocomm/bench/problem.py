@@ -1,7 +1,7 @@
-"""One collective on values of one size: which values every rank gives, made alike on all ranks.
+"""One collective on values of one size, which every rank computes alike.
 
-Values repeat after a prime number of rows, so that long ones are cheap to make and to check, while no power of two of
-rows shifts them onto themselves.
+Values repeat after a prime number of rows: long ones are cheap to make and to check, and no shift by a power of two of
+rows maps them onto themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = 0
 
 @dataclass(frozen=True)
 class Problem:
-    """A collective, its operator, the layout of the whole payload, and how many ranks take part."""
+    """A collective, its operator, the layout of the whole payload, and the number of ranks."""
 
     collective: str
     operator: Operator
@@ -38,68 +38,68 @@ class Problem:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of payload, as nccl-tests counts them: of one rank's value, or of the whole where it is in parts."""
+        """Payload bytes as nccl-tests counts them: of one rank's value, or of the whole if it is in parts."""
         return self.layout.rows * self.layout.row_bytes
 
     @property
     def count(self) -> int:
-        """Numbers of one rank's value or, where the payload is in parts, of one part, as nccl-tests counts them."""
+        """Elements of one rank's value or, if the payload is in parts, of one part, as nccl-tests counts them."""
         items = self.layout.rows * sum(prod(f.row_shape) for f in self.layout.fields)
         return items // self.ranks if self.collective in IN_PARTS else items
 
     @property
     def dtype_name(self) -> str:
-        """The dtypes of the fields, each once."""
+        """Distinct dtypes of the fields."""
         return "+".join(dict.fromkeys(str(f.dtype) for f in self.layout.fields))
 
     @property
     def redop(self) -> str:
-        """The operator's name; "none" for what combines nothing."""
+        """The operator's name; "none" for collectives that combine nothing."""
         return "none" if self.collective in CARRYING else self.operator.name
 
     @property
     def root(self) -> int:
-        """The root; -1 where there is none."""
+        """The root; -1 if the collective has none."""
         return ROOT if self.collective in WITH_ROOT else -1
 
     @property
     def value_rows(self) -> int:
-        """Rows that one rank gives."""
+        """Rows of one rank's value."""
         return self.layout.rows // self.ranks if self.collective == "allgather" else self.layout.rows
 
     @property
     def result_rows(self) -> int:
-        """Rows that one rank gets."""
+        """Rows of one rank's result."""
         return self.layout.rows // self.ranks if self.collective == "reduce_scatter" else self.layout.rows
 
     def period(self, contributor: int) -> Fields:
-        """The rows that the value of a rank (or virtual shard) repeats."""
+        """Return the rows that the value of a rank (or virtual shard) repeats."""
         rows = min(PERIOD_ROWS, self.layout.rows)
         layout = replace(self.layout, leading=(rows,)) if self.layout.splittable else self.layout
         return draw(self.operator, layout, np.random.default_rng([2026, contributor]))
 
     def value(self, contributor: int) -> Fields:
-        """The value of a rank (or virtual shard), its own to write to."""
+        """Return the value of a rank (or virtual shard) as a new copy."""
         return self.repeated(self.period(contributor), self.value_rows)
 
     def repeated(self, period: Mapping[str, NDArray[Any]], rows: int) -> Fields:
-        """These rows over and over, `rows` in all."""
+        """Repeat the rows of `period` up to `rows` rows."""
         if not self.layout.splittable:
             return {name: array.copy() for name, array in period.items()}
         return {name: np.resize(array, (rows, *array.shape[1:])) for name, array in period.items()}
 
     def empty_result(self) -> Fields:
-        """Arrays for one rank's result."""
+        """Return uninitialised arrays for one rank's result."""
         rows = (self.result_rows,) if self.layout.splittable else ()
         return {f.name: np.empty((*rows, *f.row_shape), f.dtype) for f in self.layout.fields}
 
     def given(self, fields: Fields) -> Any:
-        """The fields as a user gives them: the bare array where there is one."""
+        """Return the fields as a user passes them: the bare array if there is one field."""
         return next(iter(fields.values())) if len(fields) == 1 else fields
 
 
 def make_problem(collective: str, operator: Operator, rows: int, ranks: int) -> Problem:
-    """The problem of so many rows; where the payload is in parts, of the next multiple of the ranks below, at least 1.
+    """Return the problem of `rows` rows; for a payload in parts they are rounded down to a multiple of the ranks.
 
     Raises:
         PlanError: The operator has no rows, and the collective cuts them.
@@ -118,7 +118,7 @@ def make_problem(collective: str, operator: Operator, rows: int, ranks: int) -> 
 
 
 def draw(operator: Operator, layout: Layout, rng: np.random.Generator) -> Fields:
-    """A value for an operator: as it samples itself, else normal floats, integers below 100, coins for bool."""
+    """Draw a value for an operator: by its `sample`, else normal floats, integers below 100, random bools."""
     if operator.sample is not None:
         return {name: np.ascontiguousarray(array) for name, array in operator.sample(rng, layout).items()}
     leading = layout.leading if layout.splittable else ()

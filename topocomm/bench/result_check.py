@@ -1,6 +1,6 @@
-"""What a result must be, in float64, and how many of its numbers are wrong.
+"""The expected result in float64, and the number of wrong elements.
 
-A number is wrong if it is further from the expected one than
+An element is wrong if it differs from the expected one by more than
 
     2 P eps (|expected| + sum over the P ranks of |their number|),
 
@@ -24,11 +24,11 @@ from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING
 
 Exact = Callable[[Sequence[Mapping[str, NDArray[Any]]]], Mapping[str, Any]]
-"""The reduction of the values of some ranks, in float64, from values widened to float64."""
+"""Function that reduces the values of some ranks, widened to float64, in float64."""
 
 
 class Segment(NamedTuple):
-    """Rows of a result, from `first`, that repeat the rows expected."""
+    """Rows of a result, from `first`, that repeat the expected rows."""
 
     first: int
     rows: int
@@ -37,11 +37,11 @@ class Segment(NamedTuple):
 
 
 def expected(problem: Problem, rank: int, exact: Exact | None = None) -> list[Segment]:
-    """What a rank's result must hold; empty where it gets none.
+    """Return the expected result of a rank; empty if it gets none.
 
     Args:
         problem: The collective and its values.
-        rank: Whose result.
+        rank: Rank that holds the result.
         exact: The formula; None folds with the operator's own combine, on values widened to float64.
     """
     name, ranks = problem.collective, problem.ranks
@@ -60,7 +60,7 @@ def expected(problem: Problem, rank: int, exact: Exact | None = None) -> list[Se
 
 
 def count_wrong(problem: Problem, result: Mapping[str, NDArray[Any]], segments: Sequence[Segment]) -> int:
-    """How many numbers of a rank's result are not what they must be."""
+    """Count the wrong elements of a rank's result."""
     if not problem.layout.splittable:
         (only,) = segments
         return sum(_wrong(array, only.expected[name], only.tolerance[name]) for name, array in result.items())
@@ -104,7 +104,7 @@ def _identity(problem: Problem) -> Segment:
 
 
 def _fold(operator: Operator, wide: Sequence[Fields], periods: Sequence[Fields]) -> Fields:
-    """The left fold in float64 or, by an operator that takes the stored dtypes only, in those."""
+    """Fold left in float64 or, if the operator takes the stored dtypes only, in those."""
     try:
         return _left_fold(operator, wide)
     except (TypeError, ValueError, OperatorError):
@@ -133,7 +133,7 @@ def _tolerance(wanted: NDArray[Any], operands: Sequence[NDArray[Any]], dtype: np
 
 
 def _finite(array: NDArray[Any]) -> NDArray[Any]:
-    """Absolute values; 0 for infinities and NaN, which round nothing."""
+    """Return absolute values; 0 for infinities and NaN, which are not rounded."""
     return np.where(np.isfinite(array), np.abs(array), 0.0)
 
 

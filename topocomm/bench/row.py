@@ -1,4 +1,8 @@
-"""One row of the table, and how it is measured and checked."""
+"""One row of the table: measured, checked, and its bandwidths as nccl-tests defines them.
+
+algbw = size / time. busbw = algbw x the share of the payload that a rank's port must carry with any algorithm, so it
+compares with the hardware's bandwidth for any number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topocomm.bench.method import Method
+from topocomm.bench.facts import way_of
+from topocomm.bench.methods import PLAIN, PREPARED, Method, Ours
 from topocomm.bench.on_devices import DeviceMethod, OnDevices
-from topocomm.bench.ours import PLAIN, PREPARED, Ours
 from topocomm.bench.problem import Fields, Problem
-from topocomm.bench.report.bandwidth import bus_factor, gb_per_s
-from topocomm.bench.report.ways import way_of
 from topocomm.bench.result_check import Exact, count_wrong, expected
 from topocomm.bench.timing import Pace, Timed, Times, measure
 from topocomm.execute.communicator import Communicator
@@ -25,9 +27,9 @@ MakeMethods = Callable[[Problem], list[Method]]
 
 @dataclass(frozen=True)
 class Cell:
-    """Out of place or in place: times, bandwidths, and numbers that are wrong on all ranks together.
+    """Figures out of place or in place: times, bandwidths, wrong elements on all ranks together.
 
-    `wrong` is None where the way has no result to check.
+    `wrong` is None if the method has no result to check.
     """
 
     times: Times
@@ -38,15 +40,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One way at one size.
+    """One method at one size.
 
     Attributes:
-        problem: What was done.
-        name: The way's name.
-        out_of_place: None where it writes over its value only.
-        in_place: None where it does not.
-        plan: Of ours, the plan executed.
-        way: Of ours, how data moves.
+        problem: The collective and its values.
+        name: The method's name.
+        out_of_place: None if the method works in place only.
+        in_place: None if it cannot.
+        plan: The plan executed, for topocomm's methods.
+        way: How data moves, for topocomm's methods.
     """
 
     problem: Problem
@@ -58,35 +60,35 @@ class Row:
 
     @property
     def main(self) -> Cell:
-        """Out of place, or what there is."""
+        """The cell out of place, else the one in place."""
         cell = self.out_of_place or self.in_place
         assert cell is not None, "every row has one"
         return cell
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of ours in host memory."""
+        """Whether the method is topocomm in host memory."""
         return self.name in OURS
 
     @property
     def predicted_us(self) -> float | None:
-        """What the plan predicts, by the library's own collective where that was chosen."""
+        """Predicted time of the plan, or of the library's own collective if that was chosen."""
         return None if self.plan is None else self.plan.predicted_us
 
     @property
     def predicted_over_measured(self) -> float | None:
-        """The prediction over the median."""
+        """Prediction divided by the median."""
         predicted_us = self.predicted_us
         return None if predicted_us is None else predicted_us / self.main.times.percentile_us(50)
 
     @property
     def wrong(self) -> int:
-        """Wrong numbers in all of it."""
+        """Wrong elements, out of place and in place."""
         return sum(cell.wrong or 0 for cell in (self.out_of_place, self.in_place) if cell is not None)
 
 
 class _Set:
-    """A method set up for one of the two modes."""
+    """A method prepared out of place or in place."""
 
     def __init__(self, method: Method, x: Fields, out: Fields, original: Fields) -> None:
         self.method = method
@@ -97,7 +99,7 @@ class _Set:
             self.timed = Timed(method.run, self._refill) if x is out else Timed(method.run)
 
     def result_after_one_run(self) -> Fields | None:
-        """The result of one run on the value itself."""
+        """Return the result of one run on the original value."""
         self._refill()
         self.method.run()
         result = self.method.result()
@@ -112,13 +114,13 @@ class _Set:
 def measure_problem(
     comm: Communicator, problem: Problem, alternatives: MakeMethods, pace: Pace, exact: Exact | None
 ) -> list[Row]:
-    """The rows of one problem, ours first; collective.
+    """Measure the rows of one problem, ours first; collective.
 
     Args:
         comm: The communicator.
-        problem: What to do.
-        alternatives: Makes the other ways.
-        pace: How often.
+        problem: The collective and its values.
+        alternatives: Makes the other methods.
+        pace: Number of blocks and calls.
         exact: The formula that results are checked against; None takes the operator's combine.
     """
     original = problem.value(comm.rank)
@@ -174,3 +176,26 @@ def _measure_sets(
         alg = gb_per_s(problem.size_bytes, time_us.mean_us)
         cells[key] = Cell(time_us, alg, alg * factor, wrong if results else None)
     return cells
+
+
+def bus_factor(collective: str, ranks: int) -> float:
+    """Return busbw / algbw: allreduce 2(n-1)/n, allgather and reduce_scatter (n-1)/n, others 1."""
+    if collective == "allreduce":
+        return 2 * (ranks - 1) / ranks
+    if collective in ("allgather", "reduce_scatter"):
+        return (ranks - 1) / ranks
+    return 1.0
+
+
+def bus_formula(collective: str) -> str:
+    """Return the formula of busbw as text."""
+    if collective == "allreduce":
+        return "algbw x 2(n-1)/n"
+    if collective in ("allgather", "reduce_scatter"):
+        return "algbw x (n-1)/n"
+    return "algbw"
+
+
+def gb_per_s(size_bytes: int, time_us: float) -> float:
+    """Return decimal gigabytes per second; 0 for no time."""
+    return size_bytes / time_us / 1e3 if time_us > 0 else 0.0

@@ -1,8 +1,8 @@
-"""Times of several ways to do the same, taken in turns, so that what else a machine does meets all of them alike.
+"""Times of several methods, taken in turns, so that other load on the machine meets all of them alike.
 
-`in_turns` is the order of all measurements: rounds of blocks, one of every way, with any clock. `measure` times calls
-of several ranks by it: a block is a few calls in a row after a barrier, enough of them that neither the clock nor the
-way out of the barrier counts, and its time per call is that of the slowest rank.
+`in_turns` orders all measurements: rounds of blocks, one block of every method, with any clock. `measure` times calls
+of several ranks: a block is a run of calls after a barrier, long enough that clock and barrier do not count, and its
+time per call is that of the slowest rank.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ BLOCK_US = 1000.0
 MOST_CALLS = 128
 FEWEST_BLOCKS, MOST_BLOCKS = 20, 100
 BUDGET_US = 200e3
-"""Time for one way at one size, where no number of iterations is given."""
+"""Time per method and size if no number of iterations is given."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often to measure.
+    """Numbers of blocks and calls.
 
     Attributes:
-        iterations: Timed blocks; None takes as many as fit in a fifth of a second, from 20 to 100.
-        warmup: Calls that are not timed.
-        calls: In a block; None takes as many as last a millisecond.
+        iterations: Timed blocks; None: as many as fit in BUDGET_US, from 20 to 100.
+        warmup: Untimed calls before the first block.
+        calls: Calls in a block; None: as many as take BLOCK_US.
     """
 
     iterations: int | None = None
@@ -42,12 +42,12 @@ class Pace:
 
 @dataclass(frozen=True)
 class Timed:
-    """One way.
+    """One method to time.
 
     Attributes:
-        run: Does it once.
-        refill: Called before each block; what it does is not timed.
-        finish: Called after the calls of each block, and timed with them: waits for what they have only begun.
+        run: Runs the method once.
+        refill: Called before each block, not timed.
+        finish: Called after the calls of each block and timed with them: waits for asynchronous work.
     """
 
     run: Callable[[], object]
@@ -57,10 +57,10 @@ class Timed:
 
 @dataclass(frozen=True)
 class Times:
-    """Times of one way; of several ranks those of the slowest.
+    """Times of one method, of the slowest rank.
 
     Attributes:
-        us: Per call, one of every block.
+        us: Microseconds per call, one value a block.
         calls: Calls in a block.
     """
 
@@ -69,16 +69,16 @@ class Times:
 
     @property
     def mean_us(self) -> float:
-        """What nccl-tests calls time."""
+        """Mean, which nccl-tests calls time."""
         return float(np.mean(self.us))
 
     def percentile_us(self, percent: float) -> float:
-        """50 is the median."""
+        """Return a percentile; 50 is the median."""
         return float(np.percentile(self.us, percent))
 
     @property
     def median_us(self) -> float:
-        """The middle one."""
+        """Median."""
         return self.percentile_us(50)
 
     def __str__(self) -> str:
@@ -87,26 +87,27 @@ class Times:
 
 
 def in_turns(
-    ways: int, rounds: int, block_us: Callable[[int], float], goes_on: Callable[[int], bool] = lambda _: True
+    methods: int, rounds: int, block_us: Callable[[int], float], goes_on: Callable[[int], bool] = lambda _: True
 ) -> NDArray[np.float64]:
-    """Microseconds per call, [ways, rounds]: every round takes one block of every way, without Python's collector.
+    """Return microseconds per call, [methods, rounds], measured with Python's garbage collector off.
 
-    Every round has the ways in another order, so that none always follows the same: what came before shows in the
-    caches, and in how far apart ranks are.
+    Each round runs one block of every method, in another order, so that no method always follows the same one: its
+    predecessor shows in the caches
+    and in how far apart ranks are.
 
     Args:
-        ways: How many.
-        rounds: How many.
-        block_us: The clock: runs a block of the way with this index, and returns microseconds per call.
-        goes_on: Called before each round with its number; where it says no there are no more.
+        methods: Number of methods.
+        rounds: Number of rounds.
+        block_us: Runs a block of the method with this index, and returns microseconds per call.
+        goes_on: Called before each round with its number; False ends the measurement.
     """
-    us = np.zeros((rounds, ways))
+    us = np.zeros((rounds, methods))
     made = 0
     collecting = gc.isenabled()
     gc.disable()
     try:
         while made < rounds and goes_on(made):
-            for index in np.random.default_rng(made).permutation(ways):
+            for index in np.random.default_rng(made).permutation(methods):
                 us[made, index] = block_us(int(index))
             made += 1
     finally:
@@ -115,33 +116,33 @@ def in_turns(
     return us[:made].T
 
 
-def block_us(way: Timed, calls: int) -> float:
-    """Microseconds per call of a block, by this process's clock."""
-    run = way.run
+def block_us(method: Timed, calls: int) -> float:
+    """Run a block and return microseconds per call by this process's clock."""
+    run = method.run
     began_ns = time.perf_counter_ns()
     for _ in range(calls):
         run()
-    way.finish()
+    method.finish()
     return (time.perf_counter_ns() - began_ns) / calls / 1e3
 
 
-def measure(comm: Communicator, ways: Sequence[Timed], pace: Pace) -> list[Times]:
-    """Times of all ways in turns; collective."""
-    calls, blocks = _plan_blocks(comm, ways, pace)
-    us = in_turns(len(ways), blocks, lambda index: _refilled_block_us(comm, ways[index], calls[index]))
+def measure(comm: Communicator, methods: Sequence[Timed], pace: Pace) -> list[Times]:
+    """Time all methods in turns; collective."""
+    calls, blocks = _plan_blocks(comm, methods, pace)
+    us = in_turns(len(methods), blocks, lambda index: _refilled_block_us(comm, methods[index], calls[index]))
     slowest = comm.allreduce(np.ascontiguousarray(us), MAX)
     return [Times(row, count) for row, count in zip(slowest, calls, strict=True)]
 
 
-def _plan_blocks(comm: Communicator, ways: Sequence[Timed], pace: Pace) -> tuple[list[int], int]:
-    """Calls in a block of each way, and the number of blocks; the same on all ranks."""
-    for way in ways:
+def _plan_blocks(comm: Communicator, methods: Sequence[Timed], pace: Pace) -> tuple[list[int], int]:
+    """Return the calls in a block of each method, and the number of blocks; the same on all ranks."""
+    for method in methods:
         for _ in range(pace.warmup):
-            way.refill()
-            _block_us(comm, way, 1)
-    calls = [pace.calls or 1] * len(ways)
+            method.refill()
+            _block_us(comm, method, 1)
+    calls = [pace.calls or 1] * len(methods)
     while pace.calls is None or pace.iterations is None:
-        own_us = [_refilled_block_us(comm, way, count) for way, count in zip(ways, calls, strict=True)]
+        own_us = [_refilled_block_us(comm, method, count) for method, count in zip(methods, calls, strict=True)]
         blocks_us = (comm.allreduce(np.array(own_us), MAX) * calls).tolist()
         more = [us < BLOCK_US / 2 and count < MOST_CALLS for us, count in zip(blocks_us, calls, strict=True)]
         if pace.calls is not None or not any(more):
@@ -152,11 +153,11 @@ def _plan_blocks(comm: Communicator, ways: Sequence[Timed], pace: Pace) -> tuple
     return calls, int(min(max(BUDGET_US / max(blocks_us), FEWEST_BLOCKS), MOST_BLOCKS))
 
 
-def _refilled_block_us(comm: Communicator, way: Timed, calls: int) -> float:
-    way.refill()
-    return _block_us(comm, way, calls)
+def _refilled_block_us(comm: Communicator, method: Timed, calls: int) -> float:
+    method.refill()
+    return _block_us(comm, method, calls)
 
 
-def _block_us(comm: Communicator, way: Timed, calls: int) -> float:
+def _block_us(comm: Communicator, method: Timed, calls: int) -> float:
     comm.barrier()
-    return block_us(way, calls)
+    return block_us(method, calls)

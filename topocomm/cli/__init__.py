@@ -1,1 +1,1 @@
-"""Commands, one per file."""
+"""Commands of `topocomm`, one a file."""

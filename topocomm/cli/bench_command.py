@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from topocomm.bench.bits import PROOFS, Outcome
+from topocomm.bench.document import dump_csv, dump_json
+from topocomm.bench.facts import Facts, gather_facts, kernel_words
 from topocomm.bench.measurement import Wanted, explain, measure_all
-from topocomm.bench.report.document import dump_csv, dump_json
-from topocomm.bench.report.facts import Facts, gather_facts, kernel_words
-from topocomm.bench.report.table import Table
 from topocomm.bench.row import Row
+from topocomm.bench.table import Table
 from topocomm.bench.timing import Pace
+from topocomm.cli.arguments import parse_sizes
 from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
-from topocomm.cli.sizes import parse_sizes
 from topocomm.errors import PlanError, TopocommError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.setup.cuda_environment import prepare_for_threads
@@ -34,7 +34,7 @@ OK, FAILED = 0, 1
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds the command's parser."""
+    """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
         "bench",
         help="measured latencies beside the alternatives",
@@ -51,11 +51,11 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures and prints, on rank 0; the exit status is 1 where anything is wrong.
+    """Measure, print on rank 0, and return the exit status: 1 if a result is wrong.
 
     Raises:
         PlanError: A size or an option does not fit.
-        OperatorError: There is no such operator.
+        OperatorError: The operator is unknown.
     """
     try:
         wanted = _wanted(args)
@@ -166,7 +166,7 @@ def _positive(text: str) -> int:
 
 
 def _terminal_columns() -> int | None:
-    """Columns of the terminal that stdout is; None where it is none, or does not say."""
+    """Return the columns of the terminal on stdout; None if there is none, or it names no width."""
     if not sys.stdout.isatty():
         return None
     given = os.environ.get("COLUMNS", "")

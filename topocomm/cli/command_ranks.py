@@ -1,4 +1,4 @@
-"""The ranks that a command runs on: those of a launcher, or threads of this process."""
+"""The ranks that a command runs on: a launcher's, or threads of this process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LAUNCHERS = (
     ("mpiexec", "PMI_RANK", "PMI_SIZE"),
     ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-"""Name, and the variables that hold a process's rank and the number of ranks."""
+"""(name, variable of a process's rank, variable of the number of ranks)."""
 
 Result = TypeVar("Result")
 
 
 def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
-    """The launcher of this process, its rank and the number of ranks; None without a launcher."""
+    """Return the launcher of this process, its rank and the number of ranks; None without a launcher."""
     for name, rank, size in LAUNCHERS:
         numbers = environment.get(rank, ""), environment.get(size, "")
         if all(number.isdecimal() for number in numbers):
@@ -31,22 +31,22 @@ def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[str, int, 
 
 
 def speaks() -> bool:
-    """Whether this process prints: rank 0, or one without a launcher."""
+    """Return whether this process prints: rank 0, or a process without a launcher."""
     launched = launched_as()
     return launched is None or launched[1] == 0
 
 
 def join(topology: Topology | None = None) -> Communicator:
-    """The communicator of the launcher's ranks; collective."""
+    """Return the communicator of the launcher's ranks; collective."""
     return init(topology)
 
 
 def run_on_ranks(work: Callable[[Communicator], Result], ranks: int) -> Result:
-    """What `work` returns on this process's rank; without a launcher, on rank 0 of this many threads.
+    """Run `work` on all ranks and return this process's result; without a launcher, rank 0's of `ranks` threads.
 
     Args:
-        work: What every rank does.
-        ranks: Threads, where there is no launcher.
+        work: Function that every rank runs.
+        ranks: Number of threads without a launcher.
     """
     if launched_as() is None:
         return run_local(work, ranks=ranks)[0]

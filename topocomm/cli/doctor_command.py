@@ -1,4 +1,4 @@
-"""`topocomm doctor`: what is in order here and in this launch, or on a machine that was given, and what to do."""
+"""`topocomm doctor`: checks of this machine and launch, or of a given machine, with remedies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OK, FAILED = 0, 1
 
 
 def add_parser(subparsers: Any) -> None:
-    """Adds the command's parser."""
+    """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
         "doctor",
         help="what is in order here, what is not, and what to do about it",
@@ -39,23 +39,23 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the findings, on rank 0; the exit status is 1 where one is a FAIL.
+    """Print the findings on rank 0, and return the exit status: 1 if one is a FAIL.
 
     Raises:
-        TopologyError: A machine was given, and cannot be read.
+        TopologyError: The given machine cannot be read.
     """
     given = bool(args.input or args.system)
     examined, topology = _given(args) if given else _here(args)
     failed = any(finding.level == "FAIL" for finding in examined.findings)
     if speaks():
-        # A launcher ends the whole job when one rank ends with a failure: then there is no time for more.
+        # A launcher ends the whole job as soon as one rank fails: no time for more.
         sections = [] if given or (failed and launched_as() is not None) else registered_sections()
         sys.stdout.write(_text(args, examined, topology, sections, given=given))
     return FAILED if failed else OK
 
 
 def _given(args: argparse.Namespace) -> tuple[Examined, Topology]:
-    """The checks of a dump or catalogue system; those of this process would say nothing of it."""
+    """Check a dump or catalogue system; checks of this process do not apply to it."""
     topology = read_sources(args)
     return Examined(check_machine(topology)), topology
 
@@ -97,7 +97,7 @@ def _inputs(args: argparse.Namespace) -> Sequence[str]:
 
 
 def _topology(args: argparse.Namespace) -> Topology | TopocommError:
-    """This machine; what is wrong with it is a finding, what is wrong with the options is raised."""
+    """Return this machine, or the error of reading it as a finding; errors in options are raised."""
     try:
         return read_sources(args)
     except TopocommError as error:

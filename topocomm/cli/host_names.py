@@ -1,4 +1,4 @@
-"""`--hosts FILE`: what a launcher calls the hosts of a topology, one name a line, in the topology's order."""
+"""`--hosts FILE`: a launcher's names of the topology's hosts, one a line, in the topology's order."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from topocomm.topology.model import Topology
 _NAME = re.compile(r"[A-Za-z0-9_-]+|[A-Za-z][A-Za-z0-9_.-]*|([0-9]{1,3}\.){3}[0-9]{1,3}")
 """A host name or IPv4 address that PRRTE's rankfile can hold (src/mca/rmaps/rank_file/rmaps_rank_file_lex.l)."""
 _WORDS = ("rank", "slot", "slots", "username", "user-name", "user_name")
-"""Words of a rankfile, which it cannot hold as names."""
+"""Reserved words of a rankfile."""
 _OF_A_HOSTFILE = re.compile(r"(max[_-])?slots=\d+")
 
 
 def count_or_file(text: str) -> int | str:
-    """The type of `--hosts N|FILE`: a number, else a file."""
+    """Parse `--hosts N|FILE`: a number, else a file."""
     return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
 
 
 def take_host_names(args: argparse.Namespace) -> list[str] | None:
-    """The names where `--hosts` names a file; then `args.hosts` becomes the number of catalogue systems, or None.
+    """Return the names if `--hosts` is a file, and set `args.hosts` to the number of catalogue systems, or None.
 
     Raises:
-        PlanError: A line is no host name, or names one again; or there is no name.
-        TopologyError: The catalogue's system does not come in so many hosts.
+    PlanError: A line is no host name or a repeated one, or the file has none.
+        TopologyError: The number of names is no multiple of the hosts of a catalogue system.
     """
     if not isinstance(args.hosts, str):
         return None
@@ -43,10 +43,10 @@ def take_host_names(args: argparse.Namespace) -> list[str] | None:
 
 
 def read_host_names(path: str) -> list[str]:
-    """The names in a file: one a line, as in a hostfile of mpirun, whose `slots=N` is passed over; `#` starts comments.
+    """Read names from a file, one a line; as in mpirun's hostfile, `slots=N` is ignored and `#` starts a comment.
 
     Raises:
-        PlanError: The file cannot be read; a line is no host name, or names one again; or there is no name.
+        PlanError: The file cannot be read, a line is no host name or a repeated one, or there is no name.
     """
     try:
         text = Path(path).read_text("utf-8", "replace")
@@ -71,7 +71,7 @@ def read_host_names(path: str) -> list[str]:
 
 
 def check_host_names(names: list[str], topology: Topology, path: str) -> None:
-    """Refuse more or fewer names than the topology has hosts.
+    """Refuse names that are not as many as the topology's hosts.
 
     Raises:
         PlanError: The message names the hosts.

@@ -40,11 +40,11 @@ RENDERERS = {
 """Module and function of each format but text."""
 
 MOST_THREADS = 16
-"""Of those that measure without a launcher."""
+"""Limit of threads that measure without a launcher."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command's parser."""
+    """Add the command to the parser of `topocomm`."""
     parser = subparsers.add_parser(
         "inspect",
         help="the topology of a machine",
@@ -73,7 +73,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints or writes the topology.
+    """Print or write the topology, and return the exit status.
 
     Raises:
         TopologyError: The source is unusable, or the format cannot show it.
@@ -113,7 +113,7 @@ def _topology(args: argparse.Namespace) -> Topology:
 
 
 def _measured(args: argparse.Namespace) -> Topology:
-    """The job's topology with measured figures; without a launcher that of threads, one on each endpoint."""
+    """Return the job's topology with measured figures; without a launcher, of threads on the endpoints."""
     from topocomm.execute.measure.ping_pong import measure
 
     if launched_as() is None:
@@ -124,7 +124,7 @@ def _measured(args: argparse.Namespace) -> Topology:
 
 
 def _renderer(args: argparse.Namespace) -> Callable[[Topology], str]:
-    """The format's function; only its own modules are imported, so that each format starts fast."""
+    """Return the format's function; only its modules are imported, so that each format starts fast."""
     if args.format in RENDERERS:
         module, function = RENDERERS[args.format]
         found: Callable[[Topology], str] = getattr(import_module(f"topocomm.topology.{module}"), function)
@@ -138,14 +138,14 @@ def _comparison(args: argparse.Namespace, topology: Topology) -> str:
 
     other = load(args.compare)
     name = PurePath(args.compare).name
-    mine = args.system or (PurePath(args.input[0]).name if args.input else "this machine")
-    if mine == name:
-        mine, name = f"{mine} (1)", f"{name} (2)"
-    return compare.render(topology, other, names=(mine, name))
+    own = args.system or (PurePath(args.input[0]).name if args.input else "this machine")
+    if own == name:
+        own, name = f"{own} (1)", f"{name} (2)"
+    return compare.render(topology, other, names=(own, name))
 
 
 def _next_command(args: argparse.Namespace, topology: Topology) -> str:
-    """A plan on this topology, or where there is nothing to plan on, a machine that has more."""
+    """Return the command to propose next: a plan on this topology, or on a larger one."""
     if args.measure:
         return (
             "the same with --format json --output machine.json, then topocomm plan --input machine.json --bytes 64KiB"

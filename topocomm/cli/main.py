@@ -1,4 +1,4 @@
-"""`topocomm COMMAND ...`: finds the command, runs it, and turns errors into one line and an exit status.
+"""`topocomm COMMAND ...`: run a command, and turn errors into one line and an exit status.
 
 Exit status: 0 done, 1 the work failed, 2 bad usage or bad input. A command NAME is the module
 NAME_command of this package, with `add_parser(subparsers)` and `run(args) -> int`; only the chosen one is imported, so
@@ -28,20 +28,20 @@ COMMANDS = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers bad usage in one line."""
+    """Argument parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with status 2; ranks that do not speak end with 0, or a launcher may end rank 0 unheard."""
+        """End the process with status 2; ranks other than 0 with 0, else a launcher may end rank 0 before it prints."""
         if not speaks():
             self.exit(0)
         self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status of one command line.
+    """Run one command line and return its exit status.
 
     Args:
-        argv: The arguments; None takes those of the process.
+        argv: Arguments; None: those of the process.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     parser = Parser(prog="topocomm", description="Reductions planned for the machine at hand.")
@@ -64,7 +64,7 @@ def _run(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> 
         status = run(args)
         sys.stdout.flush()
     except TopocommError as error:
-        # An error that is also a ValueError is about what was given; the others are about what happened.
+        # A TopocommError that is also a ValueError is bad input; others are failures of the work.
         _complain(f"topocomm {args.command}: {error}")
         return 2 if isinstance(error, ValueError) else 1
     except BrokenPipeError:  # the reader of a pipe has seen enough

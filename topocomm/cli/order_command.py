@@ -6,11 +6,10 @@ import argparse
 import sys
 from typing import Any
 
+from topocomm.cli.arguments import parse_bytes, parse_ranks
 from topocomm.cli.command_ranks import speaks
 from topocomm.cli.host_names import check_host_names, take_host_names
 from topocomm.cli.output import write_result
-from topocomm.cli.ranks import parse_ranks
-from topocomm.cli.sizes import parse_bytes
 from topocomm.cli.sources import add_sources, read_job
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
@@ -51,7 +50,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the order, and what it gains on stderr; returns the exit status."""
+    """Print the order, its gain on stderr, and return the exit status."""
     path = args.hosts
     names = take_host_names(args)
     if names is not None and args.format != "rankfile":

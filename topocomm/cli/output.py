@@ -1,4 +1,4 @@
-"""Where a command's result goes: stdout, or a file that is either whole or not there."""
+"""Output of a command: stdout, or a file written whole or not at all."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import suppress
 
 
 def write_result(text: str, path: str | None, *, plain: Callable[[str], str] | None = None) -> None:
-    """Writes the text to stdout, or in one step to a file.
+    """Write the text to stdout, or atomically to a file.
 
     Args:
         text: The whole result, ending in a newline.
-        path: A file; None is stdout.
+        path: A file; None: stdout.
         plain: Rewrites the text for an stdout that cannot encode it.
 
     Raises:
@@ -31,7 +31,7 @@ def write_result(text: str, path: str | None, *, plain: Callable[[str], str] | N
 
 
 def _write_file(text: str, path: str) -> None:
-    """Through a new file beside the old one, renamed when it is complete; devices and pipes are written to."""
+    """Write a new file beside the old one and rename it when complete; write to devices and pipes directly."""
     target = os.path.realpath(path)
     data = text.encode("utf-8", "backslashreplace")
     if os.path.exists(target) and not os.path.isfile(target):

@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from topocomm.cli.arguments import parse_bytes, parse_ranks, parse_sizes
 from topocomm.cli.command_ranks import speaks
 from topocomm.cli.output import write_result
-from topocomm.cli.ranks import parse_ranks
-from topocomm.cli.sizes import parse_bytes, parse_sizes
 from topocomm.cli.sources import add_sources, read_job
 from topocomm.errors import OperatorError, PlanError
 from topocomm.operators.find import find_operator
@@ -89,14 +88,14 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan, or check a saved plan, and print it; returns the exit status."""
+    """Plan, or check a saved plan, print it, and return the exit status."""
     with _rare_collection():
         return _run(args)
 
 
 @contextmanager
 def _rare_collection() -> Iterator[None]:
-    """Search for garbage cycles rarely: a large machine is a million objects that stay, gone through every time."""
+    """Collect garbage cycles rarely: each collection would walk the million live objects of a large machine."""
     before = gc.get_threshold()
     gc.set_threshold(1_000_000, *before[1:])
     try:
@@ -129,12 +128,12 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _with_launches(topology: Topology, launch_us: float | None) -> Topology:
-    """The machine with what a round costs to start, if that is given."""
+    """Return the topology with the given launch cost of a round."""
     return topology if launch_us is None else replace(topology, launch_us=launch_us)
 
 
 def _text(args: argparse.Namespace, plan: Plan, topology: Topology, cost: str) -> str:
-    """The plan as text; of a saved plan, what is planned for the same request now stands beside it."""
+    """Return the plan as text, beside the other plans for the same request."""
     operator, unlike = _operator_of(plan)
     notes = [] if operator is None else in_network_notes(plan, topology, operator)
     if operator is None or unlike:
@@ -143,7 +142,7 @@ def _text(args: argparse.Namespace, plan: Plan, topology: Topology, cost: str) -
 
 
 def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
-    """The operator of a plan, if it is registered; and why nothing is planned here as the plan was, "" if it is."""
+    """Return the plan's registered operator, and the reason, if any, why its request cannot be planned here."""
     try:
         operator = find_operator(plan.operator)
     except OperatorError as error:  # of a saved plan: its file is proved without the operator
@@ -156,7 +155,7 @@ def _operator_of(plan: Plan) -> tuple[Operator | None, str]:
 
 
 def _written(form: str, plan: Plan, topology: Topology, runtime: str | None) -> str:
-    """The plan in a format other than text, ending in a newline."""
+    """Return the plan in a format other than text."""
     if form == "msccl-xml":
         from topocomm.planning.formats.msccl_xml import dumps as msccl_xml
 
@@ -175,7 +174,7 @@ def _written(form: str, plan: Plan, topology: Topology, runtime: str | None) -> 
 
 
 def _crossover(args: argparse.Namespace, topology: Topology) -> str:
-    """The best plan for each size, as text, JSON or a picture."""
+    """Return the best plan for each size as text, JSON or a picture."""
     given = [option for option in ("bytes", "plan", "save") if getattr(args, option) is not None]
     if given or args.format not in ("text", "json", "svg"):
         what = f"--{given[0]}" if given else f"--format {args.format}"
@@ -257,7 +256,7 @@ def _saved(args: argparse.Namespace, topology: Topology) -> Plan:
 
 
 def _check_scratch(saved: Plan) -> None:
-    """The memory that a saved plan says it takes, where the size of the operator's rows is known."""
+    """Check the scratch bytes of a saved plan if the operator's row size is known."""
     operator, unlike = _operator_of(saved)
     if operator is None or unlike:
         return

@@ -1,4 +1,4 @@
-"""The arguments that say which machine is meant, shared by every command that works on a topology."""
+"""Arguments that name the machine, shared by all commands that work on a topology."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from topocomm.topology.model import Topology
 
 
 def add_sources(parser: argparse.ArgumentParser, *, named_hosts: bool = False) -> None:
-    """Adds `--input FILE ... | --system NAME [--hosts N]`; without them this machine or job is meant.
+    """Add `--input FILE ... | --system NAME [--hosts N]`; the default is this machine or job.
 
     Args:
-        parser: Of the command.
+        parser: The command's parser.
         named_hosts: Whether `--hosts` also takes a file of host names (`host_names.take_host_names`).
     """
     source = parser.add_mutually_exclusive_group()
@@ -42,10 +42,10 @@ def add_sources(parser: argparse.ArgumentParser, *, named_hosts: bool = False) -
 
 
 def read_sources(args: argparse.Namespace) -> Topology:
-    """The topology that the arguments name.
+    """Return the topology that the arguments name.
 
     Raises:
-        TopologyError: A file is unusable, the system is unknown, or --hosts does not fit.
+        TopologyError: A file cannot be read, the system is unknown, or --hosts does not fit.
     """
     if args.hosts is not None and args.system is None:
         raise TopologyError("--hosts goes with --system NAME only: files and this machine are the hosts they are")
@@ -61,7 +61,7 @@ def read_sources(args: argparse.Namespace) -> Topology:
 
 
 def read_job(args: argparse.Namespace) -> Topology:
-    """As `read_sources`, but without sources under a launcher the whole job; then collective over its ranks."""
+    """As `read_sources`; under a launcher without sources, the whole job's topology: then collective."""
     launched = launched_as()
     if args.system is not None or args.input or args.hosts is not None or launched is None or launched[2] == 1:
         return read_sources(args)
@@ -70,7 +70,7 @@ def read_job(args: argparse.Namespace) -> Topology:
 
 
 def _from_files(paths: list[str]) -> Topology:
-    """One machine or several hosts, and the switches between these where a file names them."""
+    """Read one machine or several hosts, and the switches between them if a file names these."""
     from topocomm.topology.merge.captures import combine, same_host
     from topocomm.topology.merge.cluster import merge_hosts
     from topocomm.topology.network import switches as fabric
@@ -92,7 +92,7 @@ def _from_files(paths: list[str]) -> Topology:
 
 
 def source_words(args: argparse.Namespace) -> str:
-    """The same arguments as shell words, for a command to propose next; empty for this machine."""
+    """Return the arguments as shell words for a proposed command; empty for this machine."""
     words: list[str] = []
     if args.system is not None:
         words = ["--system", args.system]

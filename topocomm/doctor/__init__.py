@@ -1,1 +1,1 @@
-"""What is in order on a machine and in a launch, what is not, and what to do about it."""
+"""Checks of a machine and a launch: findings with remedies."""

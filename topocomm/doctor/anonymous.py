@@ -1,4 +1,4 @@
-"""Texts and topologies without the names of hosts and people, without paths and addresses, for reports."""
+"""Reports without names of hosts and people, paths and addresses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OF_WHAT = (
 HOST_VARIABLES = ("HOSTNAME", "HOST", "PMIX_HOSTNAME", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST", "PBS_O_HOST")
 USER_VARIABLES = ("USER", "LOGNAME", "USERNAME", "SUDO_USER", "SLURM_JOB_USER", "PBS_O_LOGNAME")
 PLAIN_HOSTS = {"localhost", "localhost.localdomain", "(none)", NETWORK.host}
-"""Names that many hosts have."""
+"""Host names that identify nobody."""
 PLAIN_USERS = {"root"}
 USER = "user"
 CATALOGUE = "catalogue"
@@ -67,18 +67,18 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(?<![^\s:'\"])[^\s:'\"]+(?=:\d{1,9}:\d{1,9} \[\d*\])", "(host)"),
     )
 )
-"""Applied in this order. Bus ids (0000:0c:00.0) have two colons, addresses three or more."""
+"""(pattern, replacement), applied in this order. Bus ids (0000:0c:00.0) have two colons, addresses three or more."""
 
 
 @dataclass(frozen=True)
 class Anonymous:
-    """What is left out of texts.
+    """Names to replace in texts.
 
     Attributes:
-        hosts: What each host is called instead.
+        hosts: Replacement of each host name.
         users: Names of users.
         homes: Home directories.
-        files: What each input file is called instead, by its name without folders.
+        files: (name without folders, replacement) of each input file.
     """
 
     hosts: dict[str, str]
@@ -87,7 +87,7 @@ class Anonymous:
     files: tuple[tuple[str, str], ...] = ()
 
     def text(self, text: str) -> str:
-        """The text without names, paths and addresses."""
+        """Return the text without names, paths and addresses."""
         for home in self.homes:
             text = re.sub(re.escape(home) + r"(?![\w.-])(?:/[^\s:;,\"')]*)?", "~", text)
         text = self._named(text)
@@ -96,7 +96,7 @@ class Anonymous:
         return text
 
     def topology(self, topology: Topology) -> Topology:
-        """The topology with hosts of other names, and without what else its texts tell; it has another digest."""
+        """Return the topology with replaced host names and texts; its digest differs."""
         ids = self._ids(topology)
         devices = (
             d._replace(id=ids[d.id], host=self._host(d.host), name=None if d.name is None else self.text(d.name))
@@ -115,7 +115,7 @@ class Anonymous:
         )
 
     def machine(self, topology: Topology) -> str:
-        """What the topology is called: files and hosts give theirs its name, the catalogue's are public."""
+        """Return the topology's name in a report; names of catalogue systems stay."""
         if topology.source == CATALOGUE or re.fullmatch(r"\d+ hosts", topology.name):
             return topology.name
         return self.hosts.get(topology.name) or next((new for _, new in self.files), "machine")
@@ -141,7 +141,7 @@ class Anonymous:
 
     @cached_property
     def _names(self) -> tuple[re.Pattern[str] | None, dict[str, str]]:
-        """All names as one pattern, so that none is looked for in what stands for another; and what they become."""
+        """One pattern of all names, so that no replacement is replaced again, and the replacement of each."""
         new: dict[str, str] = {}
         patterns: dict[str, str] = {}
         for name, host in self.hosts.items():
@@ -177,12 +177,12 @@ class Anonymous:
 
 
 def anonymous(topology: Topology | None, environment: Environment, inputs: Sequence[str] = ()) -> Anonymous:
-    """What has to be left out of a report made here.
+    """Collect the names to replace in a report made here.
 
     Args:
-        topology: The machine or job that it is about; its hosts are called host0, host1, ... in order.
-        environment: The environment, which names user and host.
-        inputs: Files that were read, as given.
+        topology: The machine or job of the report; its hosts become host0, host1, ... in order.
+        environment: Environment variables, which name user and host.
+        inputs: Paths of the files read.
     """
     hosts: dict[str, str] = {}
     own = [*topology.hosts, *(d.host for d in topology.devices if d.host != NETWORK.host)] if topology else []
@@ -203,7 +203,7 @@ def anonymous(topology: Topology | None, environment: Environment, inputs: Seque
 
 
 def _number(hosts: dict[str, str], names: Sequence[str]) -> None:
-    """Gives a host's names, whole and short, the number that one of them has, or the next one."""
+    """Map a host's full and short name to one number: an earlier one of either, or the next."""
     number = next((hosts[name] for name in names if name in hosts), None)
     number = number or f"host{len(set(hosts.values()))}"
     for name in names:

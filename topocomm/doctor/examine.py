@@ -1,4 +1,4 @@
-"""All checks in order: first those of one process, then those that need all ranks."""
+"""All checks in order: those of one process, then those of all ranks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from topocomm.doctor.checks.memory_checks import check_dev_shm, check_process_wa
 from topocomm.doctor.checks.mpi_library import ask_mpi_library
 from topocomm.doctor.checks.system_checks import check_clock, check_settings, check_topology, check_visible_gpus
 from topocomm.doctor.checks.transport_checks import check_transport, check_transport_alone, ways_by_size, ways_text
-from topocomm.doctor.finding import Environment, Finding, installed, usable_cores
-from topocomm.doctor.union import gather_json, union
+from topocomm.doctor.finding import Environment, Finding, gather_json, installed, union, usable_cores
 from topocomm.errors import TopocommError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.transports.shared_memory import kernels_available
@@ -41,17 +40,17 @@ LOCAL_RANKS = {
     "mpiexec": "MPI_LOCALRANKID",
     "srun": "SLURM_LOCALID",
 }
-"""The variable that holds a rank's number on its host, by launcher."""
+"""Variable of a rank's number on its host, by launcher."""
 
 
 def library_name() -> str | None:
-    """The MPI library that mpi4py loads; None where there is none."""
+    """Return the MPI library that mpi4py loads; None without one."""
     return mpi_library().name if installed("mpi4py") else None
 
 
 @dataclass(frozen=True)
 class Examined:
-    """What was found, and which transport each payload takes."""
+    """Findings, and the transport of each payload size."""
 
     findings: Sequence[Finding]
     ways: Sequence[str] = field(default=())
@@ -60,12 +59,12 @@ class Examined:
 def check_process(
     topology: Topology | TopocommError, launched: Launched, environment: Environment = os.environ
 ) -> list[Finding]:
-    """The checks of this process.
+    """Check this process.
 
     Args:
-        topology: The machine that is meant, or the error of reading it.
+        topology: The machine, or the error of reading it.
         launched: Launcher, rank and number of ranks.
-        environment: The environment.
+        environment: Environment variables.
     """
     by_mpi = launched[0] if launched is not None and launched[0] in MPI_LAUNCHERS else None
     kernels = check_kernels(kernels_available, environment)
@@ -92,22 +91,22 @@ def check_process(
 
 
 def can_join(findings: Sequence[Finding]) -> bool:
-    """Whether it makes sense to call the other ranks: nothing that they need is broken."""
+    """Return whether this process can join the other ranks: mpi4py and the launcher work."""
     return not any(finding.level == "FAIL" and finding.check in ("mpi4py", "launcher") for finding in findings)
 
 
 def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str, int, int]) -> Examined:
-    """The checks of all ranks, and their findings as one list; collective."""
-    by_rank = [[Finding(*one) for one in told] for told in gather_json(comm, [list(finding) for finding in own])]
+    """Check all ranks and merge their findings; collective."""
+    by_rank = [[Finding(*finding) for finding in rank] for rank in gather_json(comm, [list(f) for f in own])]
     host = comm.topology.by_id[comm.places[comm.rank]].host
-    told = gather_json(comm, [host, sorted(usable_cores()), _local_rank(launched[0])])
+    places = gather_json(comm, [host, sorted(usable_cores()), _local_rank(launched[0])])
     placed: dict[str, list[Placed]] = {}
-    for rank, (name, cores, _) in enumerate(told):
+    for rank, (name, cores, _) in enumerate(places):
         placed.setdefault(name, []).append(Placed(rank, frozenset(cores)))
     everything = union(by_rank)
     everything += check_parts(comm.topology)
     everything.append(check_world(launched, comm.size))
-    everything += check_local_ranks([Started(name, local) for name, _, local in told])
+    everything += check_local_ranks([Started(name, local) for name, _, local in places])
     library = library_name() if comm.session.transport.name == "mpi" else None
     for name, ranks in placed.items():
         host_findings = check_cores(ranks, library)
@@ -124,27 +123,27 @@ def check_ranks(comm: Communicator, own: Sequence[Finding], launched: tuple[str,
 
 
 def check_alone(own: Sequence[Finding], topology: Topology | None) -> Examined:
-    """The findings of a process that no launcher has started.
+    """Complete the findings of a process without a launcher.
 
     Args:
-        own: Those of `check_process`.
-        topology: This machine; None where it cannot be read.
+        own: Findings of `check_process`.
+        topology: This machine; None if it cannot be read.
     """
     transport = check_transport_alone(kernels=_fine(own, "kernels"), shared_memory=_fine(own, "shared memory"))
     return Examined([*own, *([] if topology is None else check_parts(topology)), transport])
 
 
 def _local_rank(launcher: str, environment: Environment = os.environ) -> int | None:
-    told = environment.get(LOCAL_RANKS.get(launcher, ""), "")
-    return int(told) if told.isdecimal() else None
+    number = environment.get(LOCAL_RANKS.get(launcher, ""), "")
+    return int(number) if number.isdecimal() else None
 
 
 def _fine(findings: Sequence[Finding], check: str) -> bool:
-    """Whether a check was made, and was ok."""
+    """Return whether a check was made and was ok."""
     levels = {finding.level for finding in findings if finding.check == check}
     return levels == {"ok"}
 
 
 def _tells_failures(comm: Communicator, environment: Environment = os.environ) -> bool:
-    """Whether failures are told: MPI must be started so, and `mpirun --with-ft ulfm` sets this variable."""
+    """Return whether MPI reports failed ranks: `mpirun --with-ft ulfm` sets this variable."""
     return comm.session.transport.name != "mpi" or environment.get("OMPI_MCA_mpi_ft_enable") in ("1", "true")

@@ -1,10 +1,10 @@
-"""What packages have the doctor say of themselves: the entry-point group `topocomm.doctor`.
+"""Sections that packages add to the doctor's output: the entry-point group `topocomm.doctor`.
 
 An entry point leads to a module with
 
     sections() -> list of (title, lines)   printed below the findings, by one rank
 
-so that the package needs to import nothing of topocomm.
+so the package needs to import nothing of topocomm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Section = tuple[str, Sequence[str]]
 
 
 def registered_sections() -> list[Section]:
-    """The sections of every package that has some; what cannot be loaded is said in its place."""
+    """Return the sections of all packages, with a line in place of one that cannot be loaded."""
     found: list[Section] = []
     for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
         try:

@@ -1,4 +1,4 @@
-"""What the doctor prints."""
+"""Texts that the doctor prints: findings, sections, and the anonymised report."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from topocomm.bench.report.facts import processor, versions
+from topocomm.bench.facts import processor, versions
 from topocomm.doctor.anonymous import OF_WHAT, Anonymous
+from topocomm.doctor.checks.host_views import Host, hosts_of
 from topocomm.doctor.finding import Environment, Finding
-from topocomm.doctor.pair_matrix import pair_matrices
 from topocomm.doctor.registered_checks import Section
+from topocomm.topology.draw.names import ranges
 from topocomm.topology.draw.topology_text import render, to_ascii
 from topocomm.topology.model import Topology
 
@@ -25,7 +26,7 @@ LEVELS = ("FAIL", "warn", "info", "ok")
 
 
 class Here(NamedTuple):
-    """What a report says of the process that makes it; a dump's report says nothing of it."""
+    """Facts of this process in a report; absent in the report of a dump."""
 
     environment: Environment
     library: str | None
@@ -33,7 +34,7 @@ class Here(NamedTuple):
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """A line per finding, its remedy below, and the count of each level at the end."""
+    """Return a line per finding with its remedy below, and the count of each level."""
     lines: list[str] = []
     for level, check, text, remedy in findings:
         head = f"{level:5} {check:15}"
@@ -52,12 +53,12 @@ def findings_text(findings: Sequence[Finding]) -> str:
 
 
 def ways_section(ways: Sequence[str]) -> str:
-    """The section on transports."""
+    """Return the section on transports."""
     return "".join(f"{line}\n" for line in ("", "Which transport an allreduce of float32 sums takes here", *ways))
 
 
 def section_text(title: str, lines: Sequence[str]) -> str:
-    """What a package has the doctor say: a title and its lines, cut to the width with what goes on further in."""
+    """Return a package's section: a title and its lines, wrapped with deeper indentation."""
     cut: list[str] = []
     for line in lines:
         margin = " " * (len(line) - len(line.lstrip()))
@@ -76,22 +77,22 @@ def report_text(
     ways: Sequence[str] = (),
     sections: Sequence[Section] = (),
 ) -> str:
-    """One block of plain text to paste into a bug report: what was found, on what, without names and addresses.
+    """Return one block of anonymised text to paste into a bug report.
 
     Args:
-        findings: What the doctor found.
-        topology: The machine or job; None where it could not be read.
-        names: What is left out.
-        here: Of the process, where the report is about this machine.
+        findings: The findings.
+        topology: The machine or job; None if it could not be read.
+        names: Names to replace.
+        here: Facts of this process if the report is about this machine.
         ways: Lines on transports.
-        sections: What packages say.
+        sections: Sections of packages.
     """
     head = f"Anonymised: it has no {OF_WHAT}. Device names, versions and settings are left: read it before you post it."
     parts = ["topocomm doctor --report", *textwrap.wrap(head, WIDTH), "", *_versions(here, names.text)]
     if here is not None:
         parts += ["", *_environment(here.environment, names.text)]
-    told = [Finding(one.level, one.check, names.text(one.text), names.text(one.remedy)) for one in findings]
-    parts += ["", "Findings", findings_text(_renamed(told, topology, names)).rstrip("\n")]
+    plain_findings = [Finding(f.level, f.check, names.text(f.text), names.text(f.remedy)) for f in findings]
+    parts += ["", "Findings", findings_text(_renamed(plain_findings, topology, names)).rstrip("\n")]
     if ways:
         parts.append(names.text(ways_section(ways)).rstrip("\n"))
     parts += [names.text(section_text(*section)).rstrip("\n") for section in sections]
@@ -106,7 +107,7 @@ def report_text(
 
 
 def _renamed(findings: Sequence[Finding], topology: Topology | None, names: Anonymous) -> list[Finding]:
-    """The findings that begin with the topology's name, which is a file's or a host's, with its other name."""
+    """Replace the topology's name, a file's or a host's, where a finding begins with it."""
     if topology is None:
         return list(findings)
     said, new = names.text(topology.name), names.machine(topology)
@@ -131,3 +132,45 @@ def _environment(environment: Environment, plain: Callable[[str], str]) -> list[
     names = sorted(name for name in environment if name.startswith(PREFIXES))
     shown = (f"{name}={'(not shown)' if SECRET.search(name) else plain(environment[name])}" for name in names)
     return ["Environment of rank 0", *(f"  {' '.join(line.split())}" for line in shown)]
+
+
+MOST = 40
+"""Limit of a table's columns, above the GPUs and NICs of any host."""
+MOST_TABLES = 8
+NO_CODE = "?"
+
+
+def pair_matrices(topology: Topology) -> list[str]:
+    """Return tables of pair codes in the form of `nvidia-smi topo -m`, one for all hosts that are alike.
+
+    `--input` reads them again.
+    """
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for host in hosts_of(topology):
+        if host.gpus:
+            alike.setdefault(tuple(_matrix(host)), []).append(host.name)
+    lines: list[str] = []
+    for own, names in list(alike.items())[:MOST_TABLES]:
+        if len(topology.hosts) > 1:
+            lines.append(f"{ranges(names)}:")
+        lines += own
+    if len(alike) > MOST_TABLES:
+        lines.append(f"({len(alike) - MOST_TABLES} more kinds of hosts)")
+    return lines
+
+
+def _matrix(host: Host) -> list[str]:
+    devices = [*host.gpus, *host.nics]
+    shown = devices[:MOST]
+    names = [host.local(device.id) for device in shown]
+    numas = [("" if gpu.numa is None else str(gpu.numa)) for gpu in host.gpus]
+    rows = [["", *names, *(["NUMA Affinity"] if any(numas) else [])]]
+    for index, gpu in enumerate(host.gpus[:MOST]):
+        codes = ["X" if gpu is other else host.codes.get((gpu.id, other.id), NO_CODE) for other in shown]
+        rows.append([names[index], *codes, *([numas[index] or "N/A"] if any(numas) else [])])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if len(devices) > MOST:
+        lines.append(f"({len(devices) - MOST} more GPUs and NICs)")
+    named = ((host.local(nic.id), nic.name) for nic in host.nics)
+    return lines + [f"{short}: {name}" for short, name in named if name and name != short]

@@ -24,8 +24,8 @@ from attention.bench import MaxAndPackedSum, ThreeAllreduces
 from attention.kernels.cpu_merge import bind
 from attention.merge.logsumexp import LSE, OUT
 from topocomm import MAX, SUM, Communicator
-from topocomm.bench.libraries import MpiLibrary
-from topocomm.bench.method import Arrays, Call
+from topocomm.bench.libraries import Call, MpiLibrary
+from topocomm.bench.methods import Arrays
 
 Way = Callable[[], torch.Tensor]
 PEER = "ring_attention_pytorch"

@@ -1,4 +1,4 @@
-"""Checks of what CUDA reads from the environment when it starts."""
+"""Checks of environment variables that CUDA reads when it starts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from topocomm.execute.setup.cuda_environment import (
 )
 
 DRIVER = Path("/dev/nvidiactl")
-"""It is there where NVIDIA's driver is, in containers too."""
+"""Device file of NVIDIA's driver, present in containers too."""
 MODES = ("LAZY", "EAGER")
 
 
 def check_cuda(environment: Environment = os.environ, driver: Path = DRIVER) -> list[Finding]:
-    """How kernels are loaded and how many queues a GPU has; nothing without NVIDIA's driver.
+    """Check when kernels are loaded and how many queues a GPU has; empty without NVIDIA's driver.
 
     Args:
-        environment: The environment.
-        driver: What is there where the driver is.
+        environment: Environment variables.
+        driver: A file that exists where the driver does.
     """
     if not driver.exists():
         return []

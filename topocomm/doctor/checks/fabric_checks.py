@@ -20,11 +20,11 @@ CHANNELS_REMEDY = "NCCL_MIN_NCHANNELS=N, and NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=G
 RING = 0
 """Id of the ring graph in NCCL's graph files."""
 FULL = 0.75
-"""Channels that carry this share of the links' rate fill them: NCCL counts NVLinks at about 0.8 of their rate."""
+"""Share of the links' rate from which channels count as full: NCCL counts NVLinks at about 0.8 of their rate."""
 
 
 def check_fabric(topology: Topology) -> list[Finding]:
-    """GPUs with fewer NVLinks or xGMI links than their peers."""
+    """Find GPUs with fewer NVLinks or xGMI links than their peers."""
     found: list[Finding] = []
     for host in hosts_of(topology):
         own = [*_fewer_lanes(host), *_without_switch(host)] or _fewer_peers(host)
@@ -39,7 +39,7 @@ def check_fabric(topology: Topology) -> list[Finding]:
 
 
 def check_channels(topology: Topology) -> list[Finding]:
-    """Rings of NCCL that use fewer channels than a GPU has NVLinks."""
+    """Find NCCL rings with fewer channels than a GPU has NVLinks."""
     return [finding for host in hosts_of(topology) for finding in _channels(host)]
 
 
@@ -52,17 +52,17 @@ def _remedy(host: Host) -> str:
 
 
 def _has_switch(host: Host) -> bool:
-    """Whether links of GPUs lead to something else than GPUs."""
+    """Return whether links of GPUs lead to a switch."""
     gpus = {gpu.id for gpu in host.gpus}
     switches = {link.dst for link in host.links if link.kind in FABRICS and link.src in gpus and link.dst not in gpus}
     return bool(switches)
 
 
 def _fewer_lanes(host: Host) -> list[Finding]:
-    """GPUs with fewer lanes than most.
+    """Find GPUs with fewer lanes than most.
 
-    Direct links that are unequal by design (dies of MI250X, four GPUs of a cube mesh) make groups of equal size, so
-    there only a minority is suspect; into a switch every GPU has as many.
+    Unequal direct links can be by design (dies of MI250X, GPUs of a cube mesh) and then form groups of equal size, so
+    only a minority is suspect. Into a switch every GPU has the same number.
     """
     lanes = host.lanes()
     if not lanes:
@@ -77,7 +77,7 @@ def _fewer_lanes(host: Host) -> list[Finding]:
 
 
 def _fewer_peers(host: Host) -> list[Finding]:
-    """Directly joined GPUs of which a minority has fewer peers than the rest, or none."""
+    """Find a minority of directly linked GPUs with fewer peers than the rest."""
     if _has_switch(host):
         return []
     peers: dict[str, set[str]] = {gpu.id: set() for gpu in host.gpus}
@@ -97,7 +97,7 @@ def _fewer_peers(host: Host) -> list[Finding]:
 
 
 def _without_switch(host: Host) -> list[Finding]:
-    """GPUs that have no link into the switch that the others have."""
+    """Find GPUs without a link into the switch that others have."""
     if not _has_switch(host):
         return []
     lanes = host.lanes()
@@ -109,7 +109,7 @@ def _without_switch(host: Host) -> list[Finding]:
 
 
 def _inactive(host: Host) -> list[Finding]:
-    """What `nvidia-smi nvlink -s` says of each GPU."""
+    """Check the link counts that `nvidia-smi nvlink -s` printed for each GPU."""
     active, built = (_counts(host.facts.get(key)) for key in ("active_links_per_gpu", "links_per_gpu"))
     named = host.facts.get("inactive_gpus")
     dead = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
@@ -134,11 +134,13 @@ def _inactive(host: Host) -> list[Finding]:
     return findings
 
 
-def _counts(told: object) -> dict[str, int]:
-    """Links by GPU; what is no whole number is passed over."""
-    if not isinstance(told, dict):
+def _counts(reported: object) -> dict[str, int]:
+    """Return links by GPU, without values that are no whole numbers."""
+    if not isinstance(reported, dict):
         return {}
-    return {str(name): count for name, count in told.items() if isinstance(count, int) and not isinstance(count, bool)}
+    return {
+        str(name): count for name, count in reported.items() if isinstance(count, int) and not isinstance(count, bool)
+    }
 
 
 def _channels(host: Host) -> list[Finding]:
@@ -164,7 +166,7 @@ def _channels(host: Host) -> list[Finding]:
 
 
 def _ring(facts: Mapping[str, object]) -> tuple[int, float | None]:
-    """Channels of NCCL's rings by a log or a graph file, and GB/s of one where the source says it."""
+    """Return the number of ring channels in NCCL's log or graph file, and GB/s of one if the source has it."""
     graphs = facts.get("graphs")
     for graph in graphs if isinstance(graphs, list) else []:
         if isinstance(graph, dict) and graph.get("id") == RING and isinstance(graph.get("nchannels"), int):

@@ -1,4 +1,4 @@
-"""Checks of GPUs: are all of them seen, and may they reach each other's memory."""
+"""Checks of GPUs: all are visible, and peers can access each other's memory."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ P2P_REMEDY = (
     "through host memory"
 )
 CAPABILITIES = {"r": "reads", "w": "writes", "n": "NVLink", "a": "atomics", "p": "PCIe"}
-"""What `nvidia-smi topo -p2p` was asked for."""
+"""Capabilities that `nvidia-smi topo -p2p` reports, by option letter."""
 
 
 def check_hidden_gpus(topology: Topology) -> list[Finding]:
-    """GPU numbers that are missing, and ranks of a log or file that are not the GPUs' numbers."""
+    """Find missing GPU numbers, and ranks of a log or file that differ from the GPUs' numbers."""
     return [finding for host in hosts_of(topology) if host.gpus for finding in _hidden(host)]
 
 
 def check_pci_gpus(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]:
-    """GPUs that this machine's PCI bus shows and the driver does not.
+    """Find GPUs on this machine's PCI bus that the driver does not list.
 
     Args:
         topology: This machine.
@@ -60,12 +60,12 @@ def check_pci_gpus(topology: Topology, sysfs: Path = Path("/sys")) -> list[Findi
 
 
 def check_p2p(topology: Topology) -> list[Finding]:
-    """Pairs of GPUs that may not reach each other's memory, where a source says so."""
+    """Find pairs of GPUs without peer access to memory, if a source reports it."""
     found: list[Finding] = []
     for host in hosts_of(topology):
-        told = host.facts.get("p2p")
-        if isinstance(told, dict) and told:
-            found += _p2p(host, told)
+        reported = host.facts.get("p2p")
+        if isinstance(reported, dict) and reported:
+            found += _p2p(host, reported)
     return found
 
 
@@ -89,11 +89,11 @@ def _hidden(host: Host) -> list[Finding]:
 
 
 def _renumbered(host: Host) -> list[Finding]:
-    """Where ranks and device numbers of a source part."""
-    told = host.facts.get("gpu_rank")
-    if not isinstance(told, dict):
+    """Find ranks that differ from device numbers in a source."""
+    reported = host.facts.get("gpu_rank")
+    if not isinstance(reported, dict):
         return []
-    ranks = {name: rank for name, rank in told.items() if isinstance(rank, int) and number_of(name) is not None}
+    ranks = {name: rank for name, rank in reported.items() if isinstance(rank, int) and number_of(name) is not None}
     apart = [f"{name} is rank {rank}" for name, rank in ranks.items() if rank - min(ranks.values()) != number_of(name)]
     if not apart:
         return []
@@ -102,9 +102,9 @@ def _renumbered(host: Host) -> list[Finding]:
     return [host.finding("warn", "hidden GPUs", text, remedy)]
 
 
-def _p2p(host: Host, told: Mapping[str, object]) -> list[Finding]:
+def _p2p(host: Host, reported: Mapping[str, object]) -> list[Finding]:
     by_word: dict[str, list[str]] = {}
-    for pair, word in told.items():
+    for pair, word in reported.items():
         by_word.setdefault(str(word), []).append(str(pair))
     asked = host.facts.get("capability")
     what = CAPABILITIES.get(asked, str(asked)) if isinstance(asked, str) else ""
@@ -115,10 +115,10 @@ def _p2p(host: Host, told: Mapping[str, object]) -> list[Finding]:
         reason = P2P_WORDS.get(word, "not OK")
         label = "" if word == "False" else f" {word},"
         text = f"{plural(len(pairs), 'pair')} without P2P{' ' * bool(what)}{what}:{label} {reason}: {some(pairs)}"
-        # No NVLink between two GPUs, or no atomics, is how many machines are built.
+        # Many machines have no NVLink between two GPUs, or no atomics, by design.
         level: Level = "info" if asked in ("n", "a") else "warn"
         findings.append(host.finding(level, "P2P", text, P2P_REMEDIES.get(word, P2P_REMEDY)))
     if not findings:
-        text = f"all {plural(len(told), 'pair')} OK" + (f" ({what})" if what else "")
+        text = f"all {plural(len(reported), 'pair')} OK" + (f" ({what})" if what else "")
         findings.append(host.finding("ok", "P2P", text))
     return findings

@@ -1,4 +1,4 @@
-"""A topology host by host, as the checks of machines look at it."""
+"""A topology as one view per host, for the checks of machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topocomm.doctor.finding import Finding, Level
 from topocomm.topology.model import Device, Link, Topology
 
 FABRICS = ("nvlink", "xgmi")
-"""Link kinds that join GPUs directly or by a switch of their own."""
+"""Link kinds between GPUs, direct or by their own switch."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Host:
         gpus: Its GPUs, in file order.
         nics: Its NICs, in file order.
         kinds: Kinds of all its devices by id.
-        cores: How many CPU endpoints it has.
+        cores: Number of CPU endpoints.
         links: Links that start on it, within the host and to the network.
         codes: Codes by pair of device ids, both ways; pairs without a code are absent.
-        facts: What the source says beyond devices, links and pairs, of this host.
+        facts: Facts of the source about this host beyond devices, links and pairs.
     """
 
     name: str
@@ -42,15 +42,15 @@ class Host:
     facts: Mapping[str, Any]
 
     def finding(self, level: Level, check: str, text: str, remedy: str = "") -> Finding:
-        """A finding that names the host where there are several."""
+        """Make a finding that names the host if there are several."""
         return Finding(level, check, text if self.alone else f"{self.name}: {text}", remedy)
 
     def local(self, device_id: str) -> str:
-        """A device's id as the host itself calls it: `h0/GPU1` is GPU1."""
+        """Return a device's id without the host: GPU1 for `h0/GPU1`."""
         return device_id.removeprefix(f"{self.name}/")
 
     def lanes(self) -> dict[str, int]:
-        """NVLinks or xGMI links by GPU that has some; a link that does not say its lanes counts as one."""
+        """Return NVLink or xGMI lanes by GPU with such links; a link of unknown width counts as one."""
         gpus = {gpu.id for gpu in self.gpus}
         found: dict[str, int] = {}
         for link in self.links:
@@ -61,7 +61,7 @@ class Host:
 
 @lru_cache(maxsize=1)
 def hosts_of(topology: Topology) -> tuple[Host, ...]:
-    """The hosts that have endpoints, in order of first appearance; all checks of one topology share the answer."""
+    """Return the hosts with endpoints in order of first appearance; cached for the checks of one topology."""
     names = topology.hosts
     host_by_id = {device.id: device.host for device in topology.devices}
     devices: dict[str, list[Device]] = {name: [] for name in names}
@@ -94,25 +94,25 @@ def hosts_of(topology: Topology) -> tuple[Host, ...]:
 
 
 def number_of(device_id: str) -> int | None:
-    """The number in the name of a GPU: 3 of `GPU3`."""
+    """Return the number in the name of a GPU: 3 for `GPU3`; None without one."""
     found = re.fullmatch(r"GPU(\d{1,6})", device_id)
     return int(found[1]) if found else None
 
 
 def some(names: list[str], limit: int = 4) -> str:
-    """The names in a phrase, not more than a few."""
+    """Return the first names as a phrase, and the number of the others."""
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """The key by which people sort names: node2 before node10; numbers of any length."""
+    """Return a natural sort key: node2 before node10."""
     parts = re.findall(r"\d+|\D+", name)
     digits = [part.lstrip("0") if part.isdecimal() else None for part in parts]
     return [(False, 0, part) if own is None else (True, len(own), own) for part, own in zip(parts, digits, strict=True)]
 
 
 def _facts(topology: Topology, host: str) -> Mapping[str, Any]:
-    """What is said of one host; a cluster of several inputs keeps facts by host."""
+    """Return the facts of one host; a cluster of several inputs keeps them by host."""
     if len(topology.hosts) == 1:
         return topology.facts
     own = topology.facts.get(host)

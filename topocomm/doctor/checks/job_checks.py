@@ -1,4 +1,4 @@
-"""Checks of a job's hosts and ranks: hosts that differ, and rank orders that send neighbours far apart."""
+"""Checks of a job's hosts and ranks: hosts that differ, and rank orders with distant neighbours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHARE_REMEDY = "choose the GPU by the local rank: torch.cuda.set_device(LOCAL_RA
 
 
 class Trait(NamedTuple):
-    """Something that hosts of one job should have in common."""
+    """A property that hosts of one job should share."""
 
     name: str
     of: Callable[[Host], Hashable | None]
@@ -38,15 +38,15 @@ class Trait(NamedTuple):
 
 
 class Started(NamedTuple):
-    """One rank as its launcher has placed it."""
+    """Host and local rank of one rank by its launcher."""
 
     host: str
     local_rank: int | None
-    """What the launcher's variable says; None without one."""
+    """Local rank in the launcher's variable; None without one."""
 
 
 def check_hosts(topology: Topology) -> list[Finding]:
-    """Hosts of one job that are not like most of its hosts."""
+    """Find hosts that differ from most hosts of the job."""
     hosts = hosts_of(topology)
     if len(hosts) < 2:
         return []
@@ -66,9 +66,9 @@ def check_hosts(topology: Topology) -> list[Finding]:
 
 
 def check_rank_order(topology: Topology) -> list[Finding]:
-    """Where ranks sit: hosts in blocks and in order, GPUs in order, no GPU shared while another idles.
+    """Check that ranks fill hosts in blocks and in order, GPUs in order, and share no GPU while another idles.
 
-    Without ranks, the order in which the hosts stand is looked at, because ranks will be given out in it.
+    Without ranks the order of the hosts is checked, in which a launcher places ranks.
     """
     if not topology.ranks:
         hosts = topology.hosts
@@ -79,7 +79,7 @@ def check_rank_order(topology: Topology) -> list[Finding]:
 
 
 def order_of_hosts(hosts: Sequence[str]) -> list[Finding]:
-    """What is wrong with the order of hosts, given the host of every rank; nothing where all is well.
+    """Check the order of hosts, given the host of every rank; empty if it is fine.
 
     Args:
         hosts: Names of hosts, by rank.
@@ -103,29 +103,29 @@ def order_of_hosts(hosts: Sequence[str]) -> list[Finding]:
 
 
 def check_local_ranks(started: Sequence[Started]) -> list[Finding]:
-    """Whether the launcher's local ranks of each host go up with the ranks.
+    """Check that the launcher's local ranks of each host rise with the ranks.
 
     Args:
         started: Every rank of the job, in order.
     """
-    told: dict[str, list[tuple[int, int]]] = {}
+    reported: dict[str, list[tuple[int, int]]] = {}
     for rank, one in enumerate(started):
         if one.local_rank is not None:
-            told.setdefault(one.host, []).append((one.local_rank, rank))
+            reported.setdefault(one.host, []).append((one.local_rank, rank))
     findings = []
-    for host, pairs in told.items():
+    for host, pairs in reported.items():
         odd = [f"rank {rank} has {local}" for place, (local, rank) in enumerate(pairs) if local != place]
         if odd:
-            where = f"{host}: " if len(told) > 1 else ""
+            where = f"{host}: " if len(reported) > 1 else ""
             text = f"{where}local ranks are not in rank order: {some(odd)}"
             findings.append(Finding("warn", LOCAL, text, LOCAL_REMEDY))
-    if told and not findings:
+    if reported and not findings:
         findings.append(Finding("ok", LOCAL, "in rank order on every host"))
     return findings
 
 
 def _places(topology: Topology, ranks: Sequence[RankPlace]) -> list[Finding]:
-    """GPUs of each host against the ranks on it."""
+    """Compare the GPUs of each host with the ranks on it."""
     findings = []
     place = {end: index for index, end in enumerate(topology.endpoints)}
     for host in hosts_of(topology):
@@ -151,7 +151,7 @@ def _places(topology: Topology, ranks: Sequence[RankPlace]) -> list[Finding]:
 
 
 def _rank_nics(topology: Topology, ranks: Sequence[RankPlace]) -> list[Finding]:
-    """Ranks that use a NIC which is not among the nearest of their GPU."""
+    """Find ranks whose NIC is not among the nearest of their GPU."""
     findings = []
     for host in hosts_of(topology):
         near = nearest(host).nics
@@ -168,7 +168,7 @@ def _rank_nics(topology: Topology, ranks: Sequence[RankPlace]) -> list[Finding]:
 
 
 def _counted(values: Sequence[str]) -> str | None:
-    """`8 x NV18, 2 x SYS`, the same for equal hosts; None where nothing is known."""
+    """Return `8 x NV18, 2 x SYS`, equal for equal hosts; None without codes."""
     counts = Counter(values)
     return ", ".join(f"{counts[word]} x {word}" for word in sorted(counts)) or None
 

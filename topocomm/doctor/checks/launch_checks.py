@@ -1,4 +1,4 @@
-"""Checks of how the ranks were started, and where they run."""
+"""Checks of how ranks were launched, and of their cores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ YIELD = "OMPI_MCA_mpi_yield_when_idle"
 
 
 class Placed(NamedTuple):
-    """One rank of a host: its number and the cores that it may run on."""
+    """One rank of a host and the cores it may run on."""
 
     rank: int
     cores: frozenset[int]
@@ -22,7 +22,7 @@ class Placed(NamedTuple):
 def check_launcher(
     launched: tuple[str, int, int] | None, library: str | None, environment: Environment = os.environ
 ) -> Finding:
-    """What started this process, and whether its MPI can be that launcher's; asked before MPI is initialised.
+    """Check the launcher of this process, and that its MPI library fits it, before MPI is initialised.
 
     Args:
         launched: Launcher, rank and number of ranks by the environment.
@@ -54,7 +54,7 @@ def _has(environment: Environment, *prefixes: str) -> bool:
 
 
 def check_world(launched: tuple[str, int, int], world_size: int) -> Finding:
-    """Whether the ranks that the launcher has started see each other."""
+    """Check that the ranks of the launcher see each other."""
     name, _, size = launched
     if world_size == size:
         return Finding("ok", "world", f"{world_size} of {size} ranks see each other")
@@ -70,7 +70,7 @@ TWO_MPIS = (
 
 
 def check_cores(placed: Sequence[Placed], library: str | None, environment: Environment = os.environ) -> list[Finding]:
-    """Cores against ranks of one host, how ranks wait where they share cores, and who sits on whom.
+    """Compare cores with ranks of one host: how ranks that share cores wait, and which are bound together.
 
     Args:
         placed: The ranks of a host.
@@ -96,7 +96,7 @@ def check_cores(placed: Sequence[Placed], library: str | None, environment: Envi
 
 
 def check_faults(library: str | None, tells: bool) -> Finding:
-    """Whether ranks learn which others have failed, so that they can go on.
+    """Check whether ranks learn which others failed, so that they can continue.
 
     Args:
         library: The MPI library; None without MPI.
@@ -111,7 +111,7 @@ def check_faults(library: str | None, tells: bool) -> Finding:
 
 
 def _crowded(placed: Sequence[Placed], cores: frozenset[int]) -> str | None:
-    """Ranks that are bound to fewer cores than they are, if there are some."""
+    """Find ranks that are bound to fewer cores than their number."""
     for one in placed:
         if one.cores == cores:
             continue

@@ -1,4 +1,4 @@
-"""Checks of what is installed."""
+"""Checks of installed libraries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INSTALL_GPU = "pip install 'topocomm[nccl-cu12]', or for CUDA 13: pip install 't
 
 
 def check_python(version: tuple[int, ...] | None = None) -> Finding:
-    """Whether Python is new enough."""
+    """Check the version of Python."""
     got = version or tuple(map(int, platform.python_version_tuple()[:2]))
     if got < OLDEST_PYTHON:
         return Finding(
@@ -32,7 +32,7 @@ def check_python(version: tuple[int, ...] | None = None) -> Finding:
 
 
 def check_numpy(find: FindVersion = installed) -> Finding:
-    """Whether NumPy is new enough, with bfloat16 beside it."""
+    """Check the version of NumPy, and that ml_dtypes is there for bfloat16."""
     got, bfloat16 = find("numpy"), find("ml_dtypes")
     if got is None or int(got.split(".")[0]) < OLDEST_NUMPY:
         return Finding("FAIL", "numpy", f"{got or 'not installed'}; 2.0 is the oldest", "pip install 'numpy>=2.0'")
@@ -42,7 +42,7 @@ def check_numpy(find: FindVersion = installed) -> Finding:
 
 
 def check_native(load: Callable[[], object] = lambda: import_module("topocomm.native._native")) -> Finding:
-    """Whether the compiled part was built when topocomm was installed.
+    """Check that the compiled part was built when topocomm was installed.
 
     Args:
         load: Imports it.
@@ -62,7 +62,7 @@ def check_numba(environment: Environment = os.environ, find: FindVersion = insta
     if got is None:
         return Finding("info", "numba", f"not installed: {lost}", "pip install 'topocomm[mpi]'")
     if environment.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        return Finding("warn", "numba", f"{got}, told not to compile: {lost}", "unset NUMBA_DISABLE_JIT")
+        return Finding("warn", "numba", f"{got}, reported not to compile: {lost}", "unset NUMBA_DISABLE_JIT")
     return Finding("ok", "numba", f"{got}: operators of your own are compiled")
 
 
@@ -85,7 +85,7 @@ def check_kernels(
 
 
 def check_optional(find: FindVersion = installed) -> list[Finding]:
-    """The optional libraries but Triton; a missing one is no fault."""
+    """Check the optional libraries except Triton; a missing one is info."""
     torch = find("torch")
     cupy = next((f"{name} {got}" for name in CUPY if (got := find(name))), None)
     nccl = next((f"{name} {got}" for name in NCCL if (got := find(name))), None)
@@ -102,7 +102,7 @@ def check_triton(
     which: Callable[[str], str | None] = shutil.which,
     headers: Path | None = None,
 ) -> Finding:
-    """Whether Triton is there, with what it compiles its launchers in C by, at the first call of a kernel.
+    """Check that Triton is installed, with the C compiler that it needs at the first call of a kernel.
 
     Args:
         find: Finds versions.
@@ -127,7 +127,7 @@ def check_triton(
 def check_mpi4py(
     launcher: str | None, find: FindVersion = installed, library: Callable[[], MpiLibrary] = ask_mpi_library
 ) -> Finding:
-    """Whether mpi4py is there, and with which MPI; needed where a launcher of MPI has started this process.
+    """Check mpi4py and its MPI library; required if an MPI launcher started this process.
 
     Args:
         launcher: mpirun, mpiexec or srun; None without one.

@@ -1,4 +1,4 @@
-"""The checks of a machine in order: they look at the topology alone, be it of this machine or of a dump."""
+"""The checks of a machine in order. They use the topology alone, of this machine or of a dump."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ CHECKS: tuple[Callable[[Topology], list[Finding]], ...] = (
 
 
 def check_machine(topology: Topology) -> list[Finding]:
-    """The findings of a topology that was given: of a dump, a catalogue system, or a whole job."""
+    """Check a given topology: a dump, a catalogue system, or a whole job."""
     return [*check_topology(topology), *check_parts(topology)]
 
 
 def check_parts(topology: Topology) -> list[Finding]:
-    """The findings of every check of `CHECKS` that the topology has something for."""
+    """Run every check of `CHECKS` on a topology."""
     findings = [finding for check in CHECKS for finding in check(topology)]
     return findings if len(topology.hosts) < 2 else _folded(findings, topology.hosts)
 
 
 def _folded(findings: Sequence[Finding], hosts: Sequence[str]) -> list[Finding]:
-    """The same finding of several hosts once, where the first of them has it."""
+    """Merge equal findings of several hosts at the place of the first."""
     names = set(hosts)
     holders: dict[Finding, list[str]] = {}
     for finding in findings:
@@ -58,5 +58,5 @@ def _named(owners: Sequence[str], hosts: Sequence[str]) -> str:
 
 
 def check_here(topology: Topology) -> list[Finding]:
-    """What this machine's own files say beyond its topology."""
+    """Check this machine's own files beyond its topology."""
     return [*check_pci_gpus(topology), *check_slots(topology)]

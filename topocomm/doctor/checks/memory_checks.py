@@ -1,4 +1,4 @@
-"""Checks of memory that ranks of a host share, and of how the end of a process is noticed."""
+"""Checks of shared memory between ranks of a host, and of how a process's end is noticed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 def check_shared_memory(proc: Path = Path("/proc")) -> Finding:
-    """Whether processes can map one nameless file, by the way that they find it: through /proc.
+    """Check that processes can map one anonymous memory file, which they find through /proc.
 
     Args:
         proc: Root of procfs.
@@ -43,7 +43,7 @@ def check_shared_memory(proc: Path = Path("/proc")) -> Finding:
 
 
 def check_process_watch() -> Finding:
-    """Whether the kernel tells at once that a process has ended."""
+    """Check that the kernel reports at once that a process has ended (pidfd)."""
     lost = "the end of a rank is noticed by MPI, or at the deadline"
     if not hasattr(os, "pidfd_open"):
         return Finding("info", "process watch", f"no pidfd_open: {lost}", "Linux 5.3 or newer has it")
@@ -56,7 +56,7 @@ def check_process_watch() -> Finding:
 
 
 def check_dev_shm(path: Path = Path("/dev/shm"), *, free_bytes: int | None = None) -> Finding:
-    """Whether /dev/shm has room: MPI and torch keep their own shared memory there; ours needs none of it.
+    """Check the room in /dev/shm, where MPI and torch keep shared memory; topocomm needs none of it.
 
     Args:
         path: Where it is mounted.

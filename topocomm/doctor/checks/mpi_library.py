@@ -1,4 +1,4 @@
-"""Which MPI library mpi4py loads, asked in a child process: a broken one hangs or ends the process that loads it."""
+"""The MPI library that mpi4py loads, found in a child process, since a broken one hangs or ends its process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from topocomm.doctor.finding import Environment
 
 TIMEOUT_S = 20.0
-"""Loading takes a tenth of a second; a file system that many ranks ask at once is slower."""
+"""Time limit of the child: loading takes 0.1 s, longer on a file system that many ranks use at once."""
 PROGRAM = """
 import mpi4py
 mpi4py.rc.initialize = False
@@ -20,14 +20,14 @@ print("library:", " ".join(MPI.Get_library_version().strip("\\0 \\n").splitlines
 
 
 class MpiLibrary(NamedTuple):
-    """The library's name and version to the first comma, or None and what went wrong."""
+    """Name and version up to the first comma, or None and the error."""
 
     name: str | None
     trouble: str = ""
 
 
 def ask_mpi_library(environment: Environment | None = None, timeout_s: float = TIMEOUT_S) -> MpiLibrary:
-    """What mpi4py loads here, without initialising it.
+    """Return the library that mpi4py loads, without initialising it.
 
     Args:
         environment: The child's environment; None takes this process's.

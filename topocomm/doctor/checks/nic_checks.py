@@ -1,4 +1,4 @@
-"""Checks of NICs: which GPU is near which, who shares one, and whether they sit on the right NUMA node."""
+"""Checks of NICs: distance to GPUs, sharing, and NUMA nodes."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ PLACE_REMEDY = (
 WRONG_REMEDY = "see numa_node in /sys/bus/pci/devices/BUS: BIOS or hypervisor give it; NCCL_TOPO_FILE corrects it"
 
 _NUMBERED = re.compile(r"[A-Za-z]\w*?\d{1,6}")
-"""NICs that scripts count, such as mlx5_3; a bus id is no such number."""
+"""Pattern of NIC names with a number that scripts use, such as mlx5_3; a bus id is none."""
 
 
 class Nearest(NamedTuple):
-    """The NICs of a host at the least distance from each GPU, by id; GPUs without a code to a NIC are absent."""
+    """Return the nearest NICs of each GPU, by id; GPUs without a code to a NIC are absent."""
 
     nics: Mapping[str, tuple[str, ...]]
     level: Mapping[str, int]
 
 
 def nearest(host: Host) -> Nearest:
-    """Which NICs are nearest to which GPU, by the codes of the source."""
+    """List the nearest NICs of each GPU by the source's codes."""
     near: dict[str, tuple[str, ...]] = {}
     level: dict[str, int] = {}
     for gpu in host.gpus:
@@ -48,7 +48,7 @@ def nearest(host: Host) -> Nearest:
 
 
 def check_pairs(topology: Topology) -> list[Finding]:
-    """NICs that several GPUs share while another idles, and numbers that do not pair neighbours."""
+    """Find NICs that several GPUs share while another idles, and numbers that do not pair neighbours."""
     found: list[Finding] = []
     for host in hosts_of(topology):
         near = nearest(host)
@@ -64,7 +64,7 @@ def check_pairs(topology: Topology) -> list[Finding]:
 
 
 def check_nic_places(topology: Topology) -> list[Finding]:
-    """NICs whose NUMA node is not that of the GPUs beside them, and GPUs whose NUMA node has no NIC."""
+    """Find NICs on another NUMA node than the GPUs beside them, and GPUs whose NUMA node has no NIC."""
     found: list[Finding] = []
     for host in hosts_of(topology):
         nodes = {gpu.numa for gpu in host.gpus if isinstance(gpu.numa, int)}
@@ -79,9 +79,9 @@ def check_nic_places(topology: Topology) -> list[Finding]:
 
 
 def paired(host: Host, near: Nearest) -> dict[str, str]:
-    """A NIC for each GPU among its nearest, no NIC twice while one is free; its own number where that is one.
+    """Assign each GPU one of its nearest NICs, preferring its own number, and no NIC twice while one is free.
 
-    Distances nest, so that a GPU with fewer choices chooses first and no choice has to be taken back.
+    Distances nest, so GPUs with fewer choices choose first and no choice is taken back.
     """
     taken: dict[str, int] = {}
     own = dict(zip((gpu.id for gpu in host.gpus), (nic.id for nic in _by_number(host)), strict=False))
@@ -94,7 +94,7 @@ def paired(host: Host, near: Nearest) -> dict[str, str]:
 
 
 def _shared(host: Host, near: Nearest) -> list[Finding]:
-    """A NIC that more GPUs are nearest to than their share, while another of its kind is nearest to none."""
+    """Find a NIC that more than its share of GPUs are nearest to, while another of its kind serves none."""
     users: dict[str, list[str]] = {}
     for gpu, nearby in paired(host, near).items():
         users.setdefault(nearby, []).append(gpu)
@@ -109,14 +109,14 @@ def _shared(host: Host, near: Nearest) -> list[Finding]:
             continue
         names = ranges(host.local(gpu) for gpu in gpus)
         text = f"{_name(nic, host)} is the nearest of {names}, while {some(idle)} is the nearest of no GPU"
-        # Where NICs are fewer than GPUs, one that idles may well be there for storage or management.
+        # With fewer NICs than GPUs, an idle one may serve storage or management.
         level: Level = "warn" if len(alike) >= len(near.nics) else "info"
         findings.append(host.finding(level, PAIRS, text, SHARED_REMEDY))
     return findings
 
 
 def _crossed(host: Host, near: Nearest) -> list[Finding]:
-    """As many NICs as GPUs, each GPU with a near one of its own, but of another number."""
+    """Find GPUs whose near NIC has another number, if every GPU has one of its own."""
     nics = _by_number(host)
     best = paired(host, near)
     numbered = all(_NUMBERED.fullmatch(host.local(nic.id)) for nic in nics)
@@ -137,7 +137,7 @@ def _crossed(host: Host, near: Nearest) -> list[Finding]:
 
 
 def _contradicted(host: Host) -> list[Finding]:
-    """NICs that meet a GPU within one NUMA node by their code, and are on another by their number."""
+    """Find NICs whose code puts them on a GPU's NUMA node and whose number does not."""
     wrong = []
     for nic in host.nics:
         beside = [
@@ -153,7 +153,7 @@ def _contradicted(host: Host) -> list[Finding]:
 
 
 def _uneven(host: Host, nodes: set[int], placed: list[Device]) -> list[Finding]:
-    """NUMA nodes with GPUs and no NIC, where there are enough cards for each node."""
+    """Find NUMA nodes with GPUs and no NIC, if there are enough cards for each node."""
     empty = sorted(nodes - {nic.numa for nic in placed if isinstance(nic.numa, int)})
     cards = {(nic.bus_id or nic.id).partition(".")[0] for nic in placed}  # ports of a card differ in the function only
     if not empty or len(cards) < len(nodes) or len(placed) < len(host.nics):
@@ -165,7 +165,7 @@ def _uneven(host: Host, nodes: set[int], placed: list[Device]) -> list[Finding]:
 
 
 def _by_number(host: Host) -> list[Device]:
-    """NICs in the order of their numbers, as scripts count them; old drivers list them in bus order."""
+    """Sort NICs by number, as scripts count them; old drivers list them in bus order."""
     return sorted(host.nics, key=lambda nic: natural(host.local(nic.id)))
 
 

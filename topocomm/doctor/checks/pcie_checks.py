@@ -1,4 +1,4 @@
-"""Checks of PCIe: slots that are narrower or slower than those of their like, and trees that cannot be true."""
+"""Checks of PCIe: slots narrower or slower than their siblings', and implausible trees."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from topocomm.topology.model import Device, Link, Topology
 
 CHECK = "PCIe links"
 ALIKE = 0.75
-"""Below this share of its siblings' rate a link has lost a generation or half its lanes."""
+"""Share of its siblings' rate below which a link has lost a generation or half its lanes."""
 SLOT_REMEDY = (
     "`lspci -vv -s BUS` shows LnkCap (can) and LnkSta (does); reseat the card or its riser, move it to an x16 slot, "
     "and see the BIOS for bifurcation and link speed; in a virtual machine the figures may be made up: give the "
@@ -30,14 +30,14 @@ DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 NVIDIA, AMD = "0x10de", "0x1002"
 GPU_VENDORS = (NVIDIA, AMD)
 UNNAMED = ("NIC", "NET")
-"""What sources call NICs whose driver they do not tell."""
+"""Names that sources give to NICs of unknown drivers."""
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d{1,2})?)\s*GT/s")
 _BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])")
 _WIDTH = re.compile(r"\bx(\d{1,2})\b")
 
 
 class Slot(NamedTuple):
-    """What a PCIe link does and could do; None is what a source does not say."""
+    """Current and greatest speed and width of a PCIe link; None if unknown."""
 
     gt_per_s: float | None
     width: int | None
@@ -46,7 +46,7 @@ class Slot(NamedTuple):
 
 
 def check_pcie(topology: Topology) -> list[Finding]:
-    """Links to GPUs and NICs that are slower than those of their siblings, or than the NIC's own port."""
+    """Find links of GPUs and NICs that are slower than their siblings', or than the NIC's own port."""
     found: list[Finding] = []
     for host in hosts_of(topology):
         rates = _rates(host)
@@ -61,7 +61,7 @@ def check_pcie(topology: Topology) -> list[Finding]:
 
 
 def check_slots(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]:
-    """Width and speed of this machine's GPUs and NICs against what card and slot can do.
+    """Compare width and speed of this machine's GPUs and NICs with the limits of card and slot.
 
     Args:
         topology: This machine; its NICs without a bus id are passed over, GPUs are found on the bus.
@@ -76,7 +76,7 @@ def check_slots(topology: Topology, sysfs: Path = Path("/sys")) -> list[Finding]
 
 
 def pci_gpus(sysfs: Path) -> dict[str, str]:
-    """Vendors of the GPUs on this machine's bus by bus id, which `nvidia-smi topo -m` does not tell."""
+    """Return the vendor of each GPU on this machine's PCI bus by bus id."""
     found = {}
     for folder in sorted((sysfs / "bus/pci/devices").glob("*")):
         try:
@@ -89,7 +89,7 @@ def pci_gpus(sysfs: Path) -> dict[str, str]:
 
 
 def check_flat_tree(topology: Topology) -> list[Finding]:
-    """Machines of many devices that all meet at the host bridge, as virtual machines and ACS make them look."""
+    """Find machines whose many devices all meet at the host bridge, as with virtual machines and ACS."""
     found = []
     for host in hosts_of(topology):
         codes = {code for code in host.codes.values() if code in LEVELS}
@@ -101,7 +101,7 @@ def check_flat_tree(topology: Topology) -> list[Finding]:
 
 
 def _same_node(host: Host) -> bool:
-    """Whether GPUs that meet only between NUMA nodes are said to sit on one, or on none."""
+    """Check that GPUs that meet only between NUMA nodes are not listed on one node, or on none."""
     numas = {gpu.id: gpu.numa for gpu in host.gpus}
     pairs = [pair for pair, code in host.codes.items() if code in LEVELS and set(pair) <= set(numas)]
     if not any(isinstance(numa, int) for numa in numas.values()):
@@ -110,9 +110,9 @@ def _same_node(host: Host) -> bool:
 
 
 def _rates(host: Host) -> dict[str, float]:
-    """GB/s of the narrowest PCIe link between each GPU or NIC and the CPU, where known.
+    """Return GB/s of the narrowest known PCIe link between each GPU or NIC and the CPU.
 
-    Where a source shows no way to the CPU, the device's own link counts.
+    Without a known path to the CPU the device's own link counts.
     """
     up: dict[str, list[Link]] = {}
     for link in host.links:
@@ -129,7 +129,7 @@ def _rates(host: Host) -> dict[str, float]:
 
 
 def _way_to_cpu(start: str, up: Mapping[str, list[Link]], host: Host) -> float | None:
-    """GB/s of the narrowest known link on the way through switches to a NUMA node or the host; None without a way."""
+    """Return GB/s of the narrowest known link on the path to a NUMA node or the host; None without a path."""
     least = {start: inf}
     heads = [start]
     for name in heads:  # it grows: breadth first, and PCIe is a tree
@@ -145,7 +145,7 @@ def _way_to_cpu(start: str, up: Mapping[str, list[Link]], host: Host) -> float |
 
 
 def _families(host: Host) -> Iterator[tuple[Device, ...]]:
-    """NICs alike: the same driver by their names, the same port rate."""
+    """Group NICs with the same driver, by their names, and the same port rate."""
     ports = _port_rates(host)
     alike: dict[tuple[str, float | None], list[Device]] = {}
     for nic in host.nics:
@@ -156,12 +156,12 @@ def _families(host: Host) -> Iterator[tuple[Device, ...]]:
 
 
 def family(nic: Device, host: Host) -> str:
-    """The name of a NIC without its number: `mlx5_`, `bnxt_re`."""
+    """Return the name of a NIC without its number: `mlx5_`, `bnxt_re`."""
     return re.sub(r"\d.*", "", nic.name or host.local(nic.id))
 
 
 def _port_rates(host: Host) -> dict[str, float]:
-    """GB/s of the network port of each NIC, where known."""
+    """Return GB/s of the network port of each NIC, if known."""
     nics = {nic.id for nic in host.nics}
     ports = [link for link in host.links if link.kind == "network" and link.src in nics]
     return {link.src: link.gb_per_s for link in ports if link.gb_per_s is not None}
@@ -188,13 +188,13 @@ def _behind_port(host: Host, rates: Mapping[str, float]) -> list[Finding]:
 
 
 def _told(host: Host) -> list[Finding]:
-    """What a source says of slots, by device or bus id: `16 GT/s x8`, sysfs's words with their maxima, or numbers."""
-    told = host.facts.get("pcie")
-    if not isinstance(told, dict):
+    """Check the slots in a source's facts, by device or bus id: `16 GT/s x8`, sysfs's texts, or numbers."""
+    reported = host.facts.get("pcie")
+    if not isinstance(reported, dict):
         return []
     gpus = {host.local(gpu.id) for gpu in host.gpus}
     devices = {device.bus_id: host.local(device.id) for device in (*host.gpus, *host.nics) if device.bus_id}
-    slots = {devices.get(str(name), str(name)): _slot(value) for name, value in told.items()}
+    slots = {devices.get(str(name), str(name)): _slot(value) for name, value in reported.items()}
     findings = [finding for name, slot in slots.items() for finding in _trained(name, name in gpus, slot)]
     widths = {name: slot.width for name, slot in slots.items() if name in gpus and slot.width}
     most = max(widths.values(), default=0)
@@ -229,13 +229,13 @@ def _speed(text: str) -> float | None:
 
 
 def _width(text: str) -> int | None:
-    """Lanes; a virtual bus says 0, which is no width."""
+    """Parse lanes; None for 0, which a virtual bus has."""
     found = _WIDTH.search(text)
     return int(found[1]) or None if found else None
 
 
 def _read_slot(sysfs: Path, bus_id: str) -> Slot:
-    """Width against what the card has; speed against the less of card and port above it: cards outlive slots."""
+    """Read a slot from sysfs; its greatest speed is the lesser of the card's and of the port above it."""
     words = _BUS_ID.fullmatch(bus_id.lower())
     if words is None:
         return Slot(None, None)

@@ -1,4 +1,4 @@
-"""Checks of the machine, its clock and our settings."""
+"""Checks of the topology, the clock and the settings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DE
 
 
 def check_topology(topology: Topology | TopocommError) -> list[Finding]:
-    """What was found of the machine, or why nothing was.
+    """Summarise the topology with its warnings, or the error of reading it.
 
     Args:
         topology: The topology, or the error of reading it.
@@ -44,7 +44,7 @@ def check_topology(topology: Topology | TopocommError) -> list[Finding]:
 
 
 def _carried(warnings: Sequence[str]) -> list[Finding]:
-    """The warnings of the reader; that this machine has no GPU is none."""
+    """Turn the reader's warnings into findings; a machine without a GPU is info."""
     findings = []
     for warning in warnings[:SHOWN_WARNINGS]:
         if warning.startswith("No GPU ("):
@@ -61,7 +61,7 @@ def _carried(warnings: Sequence[str]) -> list[Finding]:
 
 
 def check_visible_gpus(environment: Environment = os.environ) -> list[Finding]:
-    """Variables that hide GPUs."""
+    """Find variables that hide GPUs."""
     findings = []
     for name in GPU_VARIABLES:
         value = environment.get(name)
@@ -73,10 +73,10 @@ def check_visible_gpus(environment: Environment = os.environ) -> list[Finding]:
 
 
 def check_clock(resolution_s: float | None = None, sysfs: Path = Path("/sys")) -> Finding:
-    """Whether the clock is fine and quick enough for latencies.
+    """Check that the clock is fine and fast enough to measure latencies.
 
     Args:
-        resolution_s: Of the clock; None asks it.
+        resolution_s: Resolution of the clock in seconds; None: as reported.
         sysfs: Root of sysfs.
     """
     if resolution_s is None:
@@ -95,7 +95,7 @@ def check_clock(resolution_s: float | None = None, sysfs: Path = Path("/sys")) -
 
 
 def check_settings(environment: Environment = os.environ) -> list[Finding]:
-    """The variables TOPOCOMM_...: known, and with values that they may have."""
+    """Check that the variables TOPOCOMM_... are known and have valid values."""
     names = sorted(name for name in environment if name.startswith("TOPOCOMM_"))
     findings = []
     for name in names:
@@ -117,7 +117,7 @@ def check_settings(environment: Environment = os.environ) -> list[Finding]:
 
 
 def _writable(path: Path) -> bool:
-    """Whether a directory can be written, or made."""
+    """Return whether a directory can be written, or created."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path.is_dir() and os.access(path, os.W_OK)

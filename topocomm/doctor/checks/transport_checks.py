@@ -1,4 +1,4 @@
-"""Which transport a launch takes, by payload, and why."""
+"""Transports of a launch, by payload size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.bench.report.ways import MESSAGES, way_of
+from topocomm.bench.facts import MESSAGES, way_of
 from topocomm.doctor.finding import Finding
 from topocomm.execute.communicator import Communicator
 from topocomm.operators.builtin import SUM
@@ -17,7 +17,7 @@ SIZES_BYTES = tuple(4 << (2 * power) for power in range(13))
 
 
 class Way(NamedTuple):
-    """What payloads up to and including a size take."""
+    """Data path and algorithm of payloads up to a size."""
 
     up_to_bytes: int
     way: str
@@ -25,7 +25,7 @@ class Way(NamedTuple):
 
 
 def ways_by_size(comm: Communicator) -> list[Way]:
-    """What an allreduce of float32 sums takes on these ranks, by payload; collective."""
+    """Return the data path and algorithm of an allreduce of float32 sums by payload; collective."""
     found: list[Way] = []
     for size_bytes in SIZES_BYTES:
         call = comm.prepare("allreduce", like=np.zeros(size_bytes // 4, np.float32), operator=SUM)
@@ -38,7 +38,7 @@ def ways_by_size(comm: Communicator) -> list[Way]:
 
 
 def ways_text(ways: list[Way]) -> list[str]:
-    """The same as lines."""
+    """Format `ways_by_size` as lines."""
     names = [_bytes(way.up_to_bytes) for way in ways]
     lines = [f"up to {name:>8}  {way.way:36}  {way.algorithm}" for name, way in zip(names, ways, strict=True)]
     lines[-1] = lines[-1].replace(f"up to {names[-1]:>8}", "longer".rjust(len("up to ") + 8), 1)
@@ -46,7 +46,7 @@ def ways_text(ways: list[Way]) -> list[str]:
 
 
 def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -> Finding:
-    """Which ranks share memory, and why the others do not.
+    """Check which ranks share memory, and why others do not.
 
     Args:
         comm: The communicator.
@@ -62,24 +62,26 @@ def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -
     hosts = transport.hosts
     groups = [[str(rank) for rank in range(transport.size) if hosts[rank] == host] for host in dict.fromkeys(hosts)]
     shared = [group for group in groups if len(group) > 1]
-    told = "; ".join(f"ranks {ranges(group)} share memory" for group in shared)
+    reported = "; ".join(f"ranks {ranges(group)} share memory" for group in shared)
     machines = {comm.topology.by_id[place].host for place in comm.places}
     if len(groups) == 1:
-        return Finding("ok", "transport", f"{told}: they are on one host, and can map its memory")
+        return Finding("ok", "transport", f"{reported}: they are on one host, and can map its memory")
     if len(groups) == len(machines):
         between = f"{messages} between hosts"
-        return Finding("ok", "transport", f"{told}; {between}" if shared else f"{between}: one rank on each")
+        return Finding("ok", "transport", f"{reported}; {between}" if shared else f"{between}: one rank on each")
     if not kernels:
         reason, remedy = "no compiled code on every rank", "see `numba` and `kernels` above"
     elif not shared_memory:
         reason, remedy = "memory files cannot be mapped", "see `shared memory` above"
     else:
         reason, remedy = "ranks of one host are in different containers", "start them in one process namespace"
-    return Finding("warn", "transport", f"{told + '; ' if told else ''}{messages} within a host: {reason}", remedy)
+    return Finding(
+        "warn", "transport", f"{reported + '; ' if reported else ''}{messages} within a host: {reason}", remedy
+    )
 
 
 def check_transport_alone(*, kernels: bool, shared_memory: bool) -> Finding:
-    """What ranks of this host would take, where no launcher has started any.
+    """Describe the transport that ranks of this host would use; there is no launcher.
 
     Args:
         kernels: Whether compiled code runs here.

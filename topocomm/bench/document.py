@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from topocomm.bench.report.facts import Facts
-from topocomm.bench.report.table import average_bus_gb_per_s
+from topocomm.bench.facts import Facts
 from topocomm.bench.row import Cell, Row
+from topocomm.bench.table import average_bus_gb_per_s
 
 SCHEMA = "topocomm.bench/1"
 
 
 def dump_json(facts: Facts, rows: Sequence[Row], config: dict[str, Any]) -> str:
-    """One JSON document.
+    """Return the rows as one JSON document.
 
     Args:
-        facts: What the rows were measured with.
+        facts: Machine, ranks and versions.
         rows: The rows.
-        config: What was asked for, and when.
+        config: Options and start time.
     """
     wrong = sum(row.wrong for row in rows)
     document = {
@@ -37,7 +37,7 @@ def dump_json(facts: Facts, rows: Sequence[Row], config: dict[str, Any]) -> str:
 
 
 def dump_csv(rows: Sequence[Row]) -> str:
-    """The same rows, flat; an empty cell is what JSON calls null."""
+    """Return the rows as CSV, flattened; an empty cell is JSON's null."""
     flat = [_flat(_entry(row)) for row in rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")

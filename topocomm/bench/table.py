@@ -1,6 +1,6 @@
-"""The table as text, as nccl-tests prints it: its columns first, at the same places, then ours.
+"""The table as text: nccl-tests' columns first, at the same places, then ours.
 
-A terminal that is too narrow for them gets a table of 100 columns that leaves out what all rows have alike.
+A terminal that is too narrow gets a table of 100 columns without what all rows share.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from topocomm.bench.facts import Facts
 from topocomm.bench.problem import Problem
-from topocomm.bench.report.bandwidth import bus_formula
-from topocomm.bench.report.facts import Facts
-from topocomm.bench.row import Cell, Row
+from topocomm.bench.row import Cell, Row, bus_formula
 from topocomm.planning.plan import Plan
 
 WIDTH = 98
-"""Of the lines of words."""
+"""Columns of the lines of text."""
 NAME_WIDTH = 23
 FULL_WIDTH = 181
 NONE = "-"
@@ -23,17 +22,17 @@ UNCHECKED = "N/A"
 
 
 class Table:
-    """Writes lines of text.
+    """Formats the lines of the table.
 
     Args:
-        columns: Width of the terminal; None where the text goes elsewhere: the full table then.
+        columns: Width of the terminal; None for a file or pipe, which gets the full table.
     """
 
     def __init__(self, columns: int | None) -> None:
         self.narrow = columns is not None and columns < FULL_WIDTH
 
     def head(self, facts: Facts, problems: Sequence[Problem], plans: Sequence[Plan], kernel: str) -> str:
-        """What stands above the rows."""
+        """Return the lines above the rows."""
         problem = problems[0]
         words = [
             f"topocomm {facts.versions.get('topocomm', '')}: {problem.collective}, {_counted(facts.ranks, 'rank')} on "
@@ -51,11 +50,11 @@ class Table:
         return "".join(f"# {line}".rstrip() + "\n" for line in lines) + self._columns(problem)
 
     def row(self, row: Row) -> str:
-        """One row."""
+        """Return one row as a line."""
         return (_narrow_row(row) if self.narrow else _full_row(row)) + "\n"
 
     def foot(self, rows: Sequence[Row]) -> str:
-        """What stands below the rows."""
+        """Return the lines below the rows."""
         wrong = sum(row.wrong for row in rows)
         lines = [f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"]
         lines.append(f"# Avg bus bandwidth    : {average_bus_gb_per_s(rows):.6g}")
@@ -86,13 +85,13 @@ class Table:
 
 
 def average_bus_gb_per_s(rows: Sequence[Row]) -> float:
-    """The mean busbw over our rows, out of place and in place."""
+    """Return the mean busbw of our rows, out of place and in place."""
     cells = [cell for row in rows if row.is_ours for cell in (row.out_of_place, row.in_place) if cell is not None]
     return sum(cell.bus_gb_per_s for cell in cells) / len(cells) if cells else 0.0
 
 
 def figure(value: float | None, width: int = 7) -> str:
-    """A number in at most so many columns, with two digits after the point while there is room."""
+    """Format a number in `width` columns, with up to two digits after the point."""
     if value is None:
         return NONE.rjust(width)
     for digits in (2, 1, 0):
@@ -135,7 +134,7 @@ def _narrow_row(row: Row) -> str:
 
 
 def _widths(problem: Problem) -> tuple[int, int]:
-    """Widths of the columns type and redop: nccl-tests' own, or as wide as they must be."""
+    """Return the widths of columns type and redop: nccl-tests' own, or wider if names are longer."""
     return max(8, len(problem.dtype_name)), max(6, len(problem.redop))
 
 

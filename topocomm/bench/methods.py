@@ -1,29 +1,114 @@
-"""The ways that do without us: the library's own collective, a user-defined MPI operator, all-gather and a local fold.
+"""Methods that the bench compares: topocomm, a library's own collective, a user-defined MPI operator, gather and fold.
 
-Each has its buffers set up beforehand and pickles nothing. What must be packed is packed before the clock runs.
+Each prepares its buffers beforehand and pickles nothing; values are packed before the clock runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.bench.libraries import MpiLibrary
-from topocomm.bench.method import Arrays, Call, Library
-from topocomm.bench.problem import ROOT, Fields, Problem
+from topocomm.bench.libraries import Call, Library, MpiLibrary
+from topocomm.bench.problem import ROOT, WITH_ROOT, Fields, Problem
+from topocomm.execute.calls.prepared_call import PreparedCall
+from topocomm.execute.communicator import Communicator
 from topocomm.execute.host.staged_engine import aligned_buffer
 from topocomm.operators.builtin import BAND, BOR, BXOR, MAX, MIN, PROD, SUM
 from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING
 
+Arrays = Mapping[str, NDArray[Any]]
 LIBRARY_OPERATORS = (SUM, PROD, MAX, MIN, BAND, BOR, BXOR)
-"""Those that libraries have under the same names."""
+"""Operators that libraries have under the same names."""
 GATHERED_LIMIT_BYTES = 256 << 20
-"""More is not gathered on every rank: nobody would."""
+"""Limit of the bytes gathered on every rank."""
+
+
+class Method(Protocol):
+    """One way to do a collective."""
+
+    name: str
+    """The row's name."""
+
+    in_place: bool
+    """Whether the result may overwrite the value."""
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """Prepare the call; False on every rank if these arrays do not fit; collective.
+
+        Args:
+            x: This rank's value by field. In place, `out` is x.
+            out: Arrays for the result; some methods make their own.
+        """
+
+    def run(self) -> object:
+        """Run the call once; collective. This is what is timed."""
+
+    def result(self) -> Arrays | None:
+        """Return the last run's result by field; None if this rank has none. Not timed."""
+
+    def free(self) -> None:
+        """Release everything; collective."""
+
+
+PLAIN = "topocomm"
+PREPARED = "topocomm prepared"
+
+
+class Ours:
+    """A collective of topocomm.
+
+    Args:
+        comm: The communicator.
+        problem: The collective and its values.
+        prepared: Whether the call is prepared and writes to given arrays; else each call returns new ones.
+    """
+
+    def __init__(self, comm: Communicator, problem: Problem, *, prepared: bool) -> None:
+        self.name = PREPARED if prepared else PLAIN
+        self.in_place = problem.value_rows == problem.result_rows
+        self.call: PreparedCall | None = None
+        self._comm, self._problem, self._prepared = comm, problem, prepared
+        self._made: Any = None
+        self._do: Callable[[], Any] = lambda: None
+
+    def prepare(self, x: Arrays, out: Arrays) -> bool:
+        """As `Method.prepare`."""
+        problem = self._problem
+        value, target = problem.given(dict(x)), problem.given(dict(out))
+        name, operator = problem.collective, None if problem.collective in CARRYING else problem.operator
+        if self._prepared:
+            self.call = self._comm.prepare(name, like=value, operator=operator, root=ROOT)
+            gives = name != "broadcast" or self._comm.rank == ROOT
+            self._do = partial(self.call, value if gives else None, out=target)
+            return True
+        words = (value,) if operator is None else (value, operator)
+        root = {"root": ROOT} if name in WITH_ROOT else {}
+        place = {"out": target} if x is out else {}
+        self._do = partial(getattr(self._comm, name), *words, **root, **place)
+        return True
+
+    def run(self) -> None:
+        """As `Method.run`."""
+        self._made = self._do()
+
+    def result(self) -> Fields | None:
+        """As `Method.result`."""
+        made = self._made
+        if made is None or isinstance(made, dict):
+            return made
+        return {self._problem.layout.fields[0].name: made}
+
+    def free(self) -> None:
+        """As `Method.free`."""
+        if self.call is not None:
+            self.call.free()
+        self._made = None
 
 
 class LibraryCollective:
@@ -37,7 +122,7 @@ class LibraryCollective:
         self.run: Call = lambda: None
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; not with other operators than the library's."""
+        """As `Method.prepare`; False for operators that the library lacks."""
         problem = self._problem
         carries = problem.collective in CARRYING
         if len(x) != 1 or not (carries or problem.operator in LIBRARY_OPERATORS):
@@ -58,11 +143,11 @@ class LibraryCollective:
         return None if undefined else self._out
 
     def free(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
 
 class UserDefinedOp:
-    """`MPI.Op.Create` around the operator's combine, on whole records: MPI splits no row."""
+    """`MPI.Op.Create` around the operator's combine, on whole records, so that MPI splits no row."""
 
     name = "MPI user-defined op"
     in_place = False
@@ -110,7 +195,7 @@ class UserDefinedOp:
 
 
 def _folding(operator: Operator, record: np.dtype[Any]) -> Callable[[Any, Any, Any], None]:
-    """The function that MPI calls: inout = in . inout."""
+    """Return the function that MPI calls: inout = in . inout."""
     names = record.names or ()
 
     def fold(left: Any, right: Any, _: Any) -> None:
@@ -134,7 +219,7 @@ class GatherAndFold:
         self.run: Call = lambda: None
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
-        """As `Method.prepare`; allreduce only, and only where all values together are not too many bytes."""
+        """As `Method.prepare`; allreduce only, up to GATHERED_LIMIT_BYTES."""
         problem, ranks, layout = self._problem, self._library.size, self._problem.layout
         stride = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if problem.collective != "allreduce" or stride * ranks > GATHERED_LIMIT_BYTES:
@@ -161,4 +246,4 @@ class GatherAndFold:
         return self._out
 
     def free(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""

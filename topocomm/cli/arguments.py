@@ -1,19 +1,20 @@
-"""Byte counts as people write them: 16512, 64KiB, 128MiB."""
+"""Values of options: byte counts (16512, 64KiB), ranges of sizes, endpoints that hold ranks."""
 
 from __future__ import annotations
 
 import re
 
 from topocomm.errors import PlanError
+from topocomm.topology.model import Topology
 
 UNITS = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def parse_bytes(text: str, option: str = "--bytes") -> int:
-    """The number of bytes that `text`, the value of `option`, says; KiB, MiB, GiB are binary, KB, MB, GB decimal.
+    """Parse a byte count, the value of `option`; KiB, MiB, GiB are binary, KB, MB, GB decimal.
 
     Raises:
-        PlanError: It is no such text.
+        PlanError: The text is no byte count.
     """
     match = re.fullmatch(r"\s*([0-9]{1,18})\s*([A-Za-z]*)\s*", text)
     unit = match.group(2).upper() if match else None
@@ -23,16 +24,16 @@ def parse_bytes(text: str, option: str = "--bytes") -> int:
 
 
 def parse_sizes(text: str, row_bytes: int) -> tuple[int, ...]:
-    """The sizes that `A:B:FACTOR`, or one size, says, in whole rows.
+    """Parse `A:B:FACTOR`, or one size, to numbers of whole rows.
 
-    A range is cut to whole rows, at least one, as nccl-tests cuts it to whole numbers; one size must be whole.
+    Sizes of a range are rounded down to whole rows, at least one, as nccl-tests does; a single size must be whole.
 
     Args:
-        text: What was given as `--sizes`.
+        text: Value of `--sizes`.
         row_bytes: Bytes of a row.
 
     Raises:
-        PlanError: It is neither, or the size is no whole number of rows.
+        PlanError: The text is neither, or the size is no whole number of rows.
     """
     parts = text.split(":")
     if len(parts) == 1:
@@ -52,3 +53,19 @@ def parse_sizes(text: str, row_bytes: int) -> tuple[int, ...]:
         rows.append(max(size_bytes // row_bytes, 1))
         size_bytes *= int(factor)
     return tuple(dict.fromkeys(rows))
+
+
+def parse_ranks(text: str | None, topology: Topology) -> tuple[str, ...] | None:
+    """Parse `--ranks`, a count of first endpoints or a list of ids, to endpoints; None if not given.
+
+    Raises:
+        PlanError: The topology has fewer endpoints than the count.
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        return tuple(part.strip() for part in text.split(","))
+    count, most = int(text), len(topology.endpoints)
+    if not 1 <= count <= most:
+        raise PlanError(f"--ranks {count}: topology {topology.name!r} has {most} endpoints; expected 1 to {most}")
+    return topology.endpoints[:count]

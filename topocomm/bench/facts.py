@@ -1,17 +1,21 @@
-"""What a measurement was made with: machine, ranks, wires, versions; gathered before anything is timed."""
+"""Facts of a measurement: machine, ranks, data paths, versions; gathered before anything is timed."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import combinations
 from typing import Any
 
-from topocomm.bench.report.ways import pairs_by_way
+from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.communicator import Communicator
+from topocomm.execute.host.sliced_engine import SlicedEngine
 from topocomm.execute.transports.mpi import library_name
+from topocomm.execute.transports.transport import Transport
 from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
 
@@ -23,11 +27,11 @@ class Facts:
     """Facts of one run.
 
     Attributes:
-        ranks: How many.
+        ranks: Number of ranks.
         hosts: Names of the hosts.
         cores: Cores that the ranks of rank 0's host have together.
         local_ranks: Ranks on rank 0's host.
-        pairs: Pairs of ranks by what joins them.
+        pairs: Number of rank pairs by data path.
         transport: The transport's name.
         library: The MPI library, if one is loaded.
         versions: Packages and Python.
@@ -46,7 +50,7 @@ class Facts:
 
 
 def gather_facts(comm: Communicator) -> Facts:
-    """The facts, as this rank sees them."""
+    """Return the facts as this rank sees them."""
     transport = comm.session.transport
     hosts = [comm.topology.by_id[place].host for place in comm.places]
     own = hosts[transport.rank]
@@ -65,20 +69,20 @@ def gather_facts(comm: Communicator) -> Facts:
 
 
 def kernel_words(operator: Operator, layout: Layout) -> str:
-    """The fold that runs and the laws that plans rely on."""
+    """Describe the fold that runs, and whether operands may change places."""
     compiled = ", compiled" if operator.compiled_fold(layout) is not None else ""
     order = "commutative" if operator.commutative else "operands kept in rank order"
     return f"kernel {operator.fold_version(layout)}{compiled}; {order}"
 
 
 def mpi_library() -> str | None:
-    """Name and version of the MPI library that is loaded."""
+    """Return name and version of the loaded MPI library; None without one."""
     mpi: Any = sys.modules.get("mpi4py.MPI")
     return None if mpi is None else library_name(mpi)
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that are installed."""
+    """Return versions of Python and of installed packages."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -89,9 +93,41 @@ def versions() -> dict[str, str]:
 
 
 def processor() -> str | None:
-    """The processor's name by /proc/cpuinfo."""
+    """Return the processor's name from /proc/cpuinfo; None if it names none."""
     try:
         with open("/proc/cpuinfo") as lines:
             return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
     except OSError:
         return None
+
+
+MESSAGES = {"mpi": "MPI messages", "torch": "gloo messages", "threads": "threads"}
+"""Words for a transport's messages, by transport name."""
+ALONE = "one rank"
+
+
+def way_of(call: PreparedCall) -> str:
+    """Describe how a call's data moves: "shared memory, compiled", "MPI messages" and the like."""
+    transport = call.transport
+    if transport.size == 1:
+        return ALONE
+    engine = call.engines[0]
+    slices = isinstance(engine, SlicedEngine)
+    inner = engine.engines[0] if isinstance(engine, SlicedEngine) else engine
+    if inner.shared is None:
+        return MESSAGES.get(transport.name, f"{transport.name} messages")
+    words = ["shared memory"]
+    if len(set(transport.hosts)) > 1:
+        words = [f"shared memory within hosts, {MESSAGES.get(transport.name, transport.name)} between"]
+    elif not inner.in_python:
+        words.append("compiled")
+    if slices:
+        words.append("in slices")
+    return ", ".join(words)
+
+
+def pairs_by_way(transport: Transport) -> dict[str, int]:
+    """Count the pairs of ranks that share memory and those that exchange messages."""
+    between = MESSAGES.get(transport.name, f"{transport.name} messages")
+    pairs = combinations(transport.hosts, 2)
+    return dict(Counter("shared memory" if a == b else between for a, b in pairs))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from topocomm import SUM, catalog, plan
+from topocomm.bench.facts import Facts
 from topocomm.bench.problem import make_problem
-from topocomm.bench.report.facts import Facts
-from topocomm.bench.report.table import Table, average_bus_gb_per_s, figure
 from topocomm.bench.row import Cell, Row
+from topocomm.bench.table import Table, average_bus_gb_per_s, figure
 from topocomm.bench.timing import Times
 
 FACTS = Facts(2, ("host0",), 4, 2, {"shared memory": 1}, "mpi", "Open MPI v5", {"topocomm": "0", "python": "3"}, "CPU")

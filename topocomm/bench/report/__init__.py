@@ -1,1 +1,0 @@
-"""What a measurement prints: tables, documents, facts."""
