@@ -47,7 +47,7 @@ from topocomm.planning.forests.units import bounded_tree_count
 from topocomm.planning.plan import Objective
 from topocomm.planning.request import Request
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.schedule.slices import most_slices, sliced
+from topocomm.planning.schedule.transforms import most_slices, sliced
 from topocomm.planning.search import gossip_search
 from topocomm.planning.shared_results import SharedResults
 from topocomm.topology.catalog.systems import SYSTEMS

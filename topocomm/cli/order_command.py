@@ -14,8 +14,7 @@ from topocomm.cli.sources import add_sources, read_job
 from topocomm.errors import PlanError
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
-from topocomm.planning.formats.rank_order_formats import devicemesh, map_by
-from topocomm.planning.formats.rankfile import rankfile
+from topocomm.planning.formats.rank_order_formats import devicemesh, map_by, rankfile
 from topocomm.planning.plan import OBJECTIVES
 from topocomm.planning.report.rank_order import best_order
 

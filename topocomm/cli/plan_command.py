@@ -22,12 +22,12 @@ from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.operators.operator import Operator
 from topocomm.planning.certificate_checker.check_certificate import check_certificate
 from topocomm.planning.collectives import COLLECTIVES, ORDERS
-from topocomm.planning.formats.msccl_runtimes import RUNTIMES
+from topocomm.planning.formats.msccl_blocks import RUNTIMES
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Plan
 from topocomm.planning.planner import plan
 from topocomm.planning.program.scratch import scratch_bytes
 from topocomm.planning.proof.verify import verify
-from topocomm.planning.report.crossover import Size, crossover_document, crossover_text
+from topocomm.planning.report.crossover import Size, crossover_document, crossover_svg, crossover_text
 from topocomm.planning.report.in_network_advice import in_network_notes
 from topocomm.planning.report.plan_comparison import defect, ranked
 from topocomm.planning.report.plan_text import plan_text
@@ -190,8 +190,6 @@ def _crossover(args: argparse.Namespace, topology: Topology) -> str:
     if args.format == "json":
         return json.dumps(crossover_document(sizes, topology.name)) + "\n"
     if args.format == "svg":
-        from topocomm.planning.report.crossover_svg import dumps as crossover_svg
-
         return crossover_svg(sizes, topology.name)
     return crossover_text(sizes, topology.name) + "\n"
 

@@ -1,4 +1,7 @@
-"""Which algorithms fit a request: every collective has several, each for any number of ranks."""
+"""Algorithms that fit a request: every collective has several, each for any number of ranks.
+
+Long payloads also get pipelined trees, in the slice counts that are worth a plan.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from functools import cached_property, partial
 from itertools import islice
 
 from topocomm.errors import PlanError
-from topocomm.planning.algorithms import binomial, dissemination, flat, halving, multiport, prefix, ring
+from topocomm.planning.algorithms import binomial, dissemination, flat, halving, multiport, prefix, ring, two_tree
 from topocomm.planning.algorithms import canonical_allreduce as canonical
 from topocomm.planning.algorithms import gossip_parts as in_parts
 from topocomm.planning.algorithms import gossip_schedule as gossip
@@ -19,51 +22,60 @@ from topocomm.planning.algorithms.hosts.leaders import leaders_allreduce
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.scatter_allgather import scatter_dissemination_broadcast, scatter_ring_broadcast
-from topocomm.planning.pipelined import pipelined_builds
+from topocomm.planning.forests.forest import forest_of
+from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
 from topocomm.planning.request import Build, Builds, Request
-from topocomm.planning.routing.hierarchy import Hierarchy, nest_of
+from topocomm.planning.routing.hierarchy import Hierarchy, hierarchy_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.range_tree import RangeTree, aligned_tree
 from topocomm.planning.schedule.schedule import Schedule
-from topocomm.planning.schedule.transforms import relabelled
+from topocomm.planning.schedule.transforms import most_slices, relabelled, sliced
 
 MOST_FLAT_RANKS = 64
 MOST_RING_RANKS = 256
-"""Beyond these an algorithm's P^2 messages only slow the planner down: others win by far."""
+"""Largest rank counts for algorithms of P^2 messages: beyond, others win by far."""
 MOST_PIECES = 1 << 22
-"""Of the parts that the ranks of an allgather or reduce_scatter receive or send, all together."""
+"""Most parts that all ranks of an allgather or reduce_scatter may receive or send together."""
 MOST_LISTED_RANKS = 2048
-"""Beyond these only schedules that are written as columns are offered."""
+"""Largest rank count for schedules that are not made as columns."""
+MOST_AUTO_FOREST_RANKS = 32
+"""Largest rank count for pipelined trees with objective auto."""
+LONG_BYTES = 8 << 10
+"""Least payload for pipelined trees with objective auto."""
+SLICE_BYTES = 64 << 10
+"""Least bytes of a slice of a pipelined chunk."""
+SLICES, MANY_SLICES = (1, 2, 4, 8, 16, 32, 64), 16
+"""Slice counts tried with objective auto, and the count where bytes alone matter."""
 
 
 def candidate_builds(request: Request, paths: PathFinder) -> Builds:
-    """Name and builder of every algorithm that fits the collective, the operator and the number of ranks."""
+    """Yield name and builder of every algorithm that fits the collective, the operator and the number of ranks."""
     if request.collective.shards:
         yield from _canonical_builds(request)
         return
-    yield from _BUILDS[request.collective.name](request, _Machine(request, paths))
+    yield from _BUILDS[request.collective.name](request, _RankGroups(request, paths))
     if request.layout.splittable:
-        yield from pipelined_builds(request, paths)
+        yield from _pipelined_builds(request, paths)
 
 
 @dataclass(frozen=True)
 class GossipPattern:
-    """Who tells whom, and the expression that fits it best."""
+    """Who sends to whom, and the expression tree that fits it best."""
 
     name: str
     gossip: Gossip
     tree: RangeTree
 
 
-class _Machine:
-    """The ranks of a request as groups, found where they are asked for."""
+class _RankGroups:
+    """The ranks of a request as groups, computed when first needed."""
 
     def __init__(self, request: Request, paths: PathFinder) -> None:
         self.request, self.paths = request, paths
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The ranks host by host: in rank order, hosts as they first appear."""
+        """The ranks host by host: in rank order, hosts by first appearance."""
         by_id = self.paths.topology.by_id
         hosts = [by_id[end].host for end in self.request.endpoints]
         first = {host: index for index, host in reversed(list(enumerate(hosts)))}
@@ -75,49 +87,49 @@ class _Machine:
         return self.order == tuple(range(len(self.order)))
 
     @cached_property
-    def nest(self) -> Hierarchy:
-        """The ranks, host by host, as groups of groups."""
+    def hierarchy(self) -> Hierarchy:
+        """The ranks, host by host, as nested groups."""
         endpoints = [self.request.endpoints[rank] for rank in self.order]
-        return nest_of(endpoints, self.paths, self.request.ports)
+        return hierarchy_of(endpoints, self.paths, self.request.ports)
 
-    def talks(self) -> Iterator[GossipPattern]:
-        """Ways to bring all values to all ranks that suit the machine's groups."""
-        nest, ports = self.nest, self.request.ports
+    def patterns(self) -> Iterator[GossipPattern]:
+        """Yield patterns that bring all values to all ranks and suit the groups."""
+        hierarchy, ports = self.hierarchy, self.request.ports
         if len(self.order) > MOST_LISTED_RANKS:
             return
-        if nest.flat:
+        if hierarchy.flat:
             if ports > 1:
-                told = multiport.spread_gossip(len(self.order), ports)
-                yield GossipPattern(f"multiport-{ports}", told, aligned_tree(len(self.order), ports + 1))
+                spread = multiport.spread_gossip(len(self.order), ports)
+                yield GossipPattern(f"multiport-{ports}", spread, aligned_tree(len(self.order), ports + 1))
             return
-        for radices in nest.for_rails(few=True):
-            told = gossip.gossip_of(rails_allreduce(nest.groups, radices, 1, ports))
-            yield self._talk(f"rails-{_dotted(radices)}", told, rails_tree(nest.groups, radices))
-        for radices in dict.fromkeys([nest.soonest, nest.small]):
-            if not nest.exact(radices):
-                told = cyclic_gossip(nest.groups, radices, ports)
-                yield self._talk(f"cyclic-{_dotted(radices)}", told, cyclic_tree(nest.groups))
+        for radices in hierarchy.for_rails(few=True):
+            over_rails = gossip.gossip_of(rails_allreduce(hierarchy.groups, radices, 1, ports))
+            yield self._pattern(f"rails-{_dotted(radices)}", over_rails, rails_tree(hierarchy.groups, radices))
+        for radices in dict.fromkeys([hierarchy.soonest, hierarchy.small]):
+            if not hierarchy.exact(radices):
+                cyclic = cyclic_gossip(hierarchy.groups, radices, ports)
+                yield self._pattern(f"cyclic-{_dotted(radices)}", cyclic, cyclic_tree(hierarchy.groups))
 
     def to_root(self) -> Iterator[GossipPattern]:
-        """Ways to bring all values to the root that suit the machine's groups."""
-        if self.nest.flat:
+        """Yield patterns that bring all values to the root and suit the groups."""
+        if self.hierarchy.flat:
             return
-        root = self.request.collective.root
-        told = gather_over_groups(self.nest.groups, self.order.index(root), self.request.ports)
-        yield self._talk("rails-tree", told, cyclic_tree(self.nest.groups))
-        for talk in self.talks():
-            yield replace(talk, gossip=gossip.told_to(talk.gossip, root, len(self.order)))
+        root, groups = self.request.collective.root, self.hierarchy.groups
+        gather = gather_over_groups(groups, self.order.index(root), self.request.ports)
+        yield self._pattern("rails-tree", gather, cyclic_tree(groups))
+        for pattern in self.patterns():
+            yield replace(pattern, gossip=gossip.told_to(pattern.gossip, root, len(self.order)))
 
-    def _talk(self, name: str, told: Gossip, tree: RangeTree) -> GossipPattern:
-        """The gossip in the numbers of the ranks; where hosts are scattered the expression is that of rank order."""
+    def _pattern(self, name: str, by_host: Gossip, tree: RangeTree) -> GossipPattern:
+        """The pattern in rank numbers; where hosts are scattered its tree is that of rank order."""
         if self.in_order:
-            return GossipPattern(name, told, tree)
+            return GossipPattern(name, by_host, tree)
         order = self.order
-        numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in told]
+        numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in by_host]
         return GossipPattern(name, numbered, aligned_tree(len(order)))
 
 
-def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
+def _allreduce_builds(request: Request, groups: _RankGroups) -> Builds:
     count, rows = len(request.endpoints), request.layout.rows
     if count <= MOST_LISTED_RANKS:
         yield "recursive-doubling", partial(recursive_doubling_allreduce, count, rows)
@@ -133,21 +145,22 @@ def _allreduce_builds(request: Request, machine: _Machine) -> Builds:
             yield "rabenseifner", partial(halving.rabenseifner_allreduce, count, rows)
             if request.operator.commutative:
                 yield "ring", partial(ring.ring_allreduce, count, rows)
-    yield from _grouped_allreduces(request, machine)
+    yield from _grouped_allreduces(request, groups)
 
 
-def _grouped_allreduces(request: Request, machine: _Machine) -> Builds:
-    rows, nest, ports, few = request.layout.rows, machine.nest, request.ports, len(machine.order) <= MOST_LISTED_RANKS
-    if machine.in_order or request.operator.commutative:
-        for radices in nest.for_rails(few=few):
-            build = partial(rails_allreduce, nest.groups, radices, rows, ports)
-            yield f"rails-{_dotted(radices)}", build if machine.in_order else partial(_renumbered, build, machine.order)
-        if machine.in_order and not nest.flat and few:
-            groups = [list(range(low, high)) for low, high in nest.edges]
-            yield f"leaders-{len(groups)}", partial(leaders_allreduce, groups, rows)
-    for talk in machine.talks():
-        if talk.name.startswith("cyclic") or not machine.in_order:
-            yield talk.name, partial(gossip.gossip_allreduce, talk.gossip, talk.tree, rows)
+def _grouped_allreduces(request: Request, groups: _RankGroups) -> Builds:
+    rows, ports, hierarchy = request.layout.rows, request.ports, groups.hierarchy
+    few = len(groups.order) <= MOST_LISTED_RANKS
+    if groups.in_order or request.operator.commutative:
+        for radices in hierarchy.for_rails(few=few):
+            build = partial(rails_allreduce, hierarchy.groups, radices, rows, ports)
+            yield f"rails-{_dotted(radices)}", build if groups.in_order else partial(_renumbered, build, groups.order)
+        if groups.in_order and not hierarchy.flat and few:
+            hosts = [list(range(low, high)) for low, high in hierarchy.edges]
+            yield f"leaders-{len(hosts)}", partial(leaders_allreduce, hosts, rows)
+    for pattern in groups.patterns():
+        if pattern.name.startswith("cyclic") or not groups.in_order:
+            yield pattern.name, partial(gossip.gossip_allreduce, pattern.gossip, pattern.tree, rows)
 
 
 def _dotted(radices: tuple[int, ...]) -> str:
@@ -168,36 +181,36 @@ def _canonical_builds(request: Request) -> Builds:
             yield "canonical-direct", partial(canonical.direct_canonical, shards, rows)
 
 
-def _reduce_builds(request: Request, machine: _Machine) -> Builds:
+def _reduce_builds(request: Request, groups: _RankGroups) -> Builds:
     count, rows, root = request.collective.ranks, request.layout.rows, request.collective.root
     yield "binomial", partial(binomial.binomial_reduce, count, rows, root)
     if request.ports > 1:
         yield f"multiport-{request.ports}", partial(multiport.multiport_reduce, count, rows, root, request.ports)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_reduce, count, rows, root)
-    for talk in machine.to_root():
-        yield talk.name, partial(gossip.gossip_reduce, talk.gossip, talk.tree, rows, root)
+    for pattern in groups.to_root():
+        yield pattern.name, partial(gossip.gossip_reduce, pattern.gossip, pattern.tree, rows, root)
 
 
-def _broadcast_builds(request: Request, machine: _Machine) -> Builds:
+def _broadcast_builds(request: Request, groups: _RankGroups) -> Builds:
     count, rows, root = request.collective.ranks, request.layout.rows, request.collective.root
     yield "binomial", partial(binomial.binomial_broadcast, count, rows, root)
     if request.ports > 1:
         yield f"multiport-{request.ports}", partial(multiport.multiport_broadcast, count, rows, root, request.ports)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_broadcast, count, rows, root)
-    for talk in machine.to_root():
-        told = multiport.reversed_gossip(talk.gossip)
-        yield talk.name, partial(gossip.gossip_broadcast, told, count, rows, root)
+    for pattern in groups.to_root():
+        spread = multiport.reversed_gossip(pattern.gossip)
+        yield pattern.name, partial(gossip.gossip_broadcast, spread, count, rows, root)
     if request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
 
 
-def _allgather_builds(request: Request, machine: _Machine) -> Builds:
+def _allgather_builds(request: Request, groups: _RankGroups) -> Builds:
     parts = request.collective.parts
     many = _many_parts(request)
-    if not many or machine.nest.flat or len(parts) > MOST_LISTED_RANKS:
+    if not many or groups.hierarchy.flat or len(parts) > MOST_LISTED_RANKS:
         yield "dissemination", partial(dissemination.dissemination_allgather, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_allgather, parts)
@@ -205,33 +218,29 @@ def _allgather_builds(request: Request, machine: _Machine) -> Builds:
         yield "doubling", partial(halving.doubling_allgather, parts)
         if request.bytes_count:
             yield "ring", partial(ring.ring_allgather, parts)
-    for talk in islice(machine.talks(), 1 if many else None):
-        yield talk.name, partial(in_parts.gossip_allgather, talk.gossip, parts)
+    for pattern in islice(groups.patterns(), 1 if many else None):
+        yield pattern.name, partial(in_parts.gossip_allgather, pattern.gossip, parts)
 
 
-def _reduce_scatter_builds(request: Request, machine: _Machine) -> Builds:
+def _reduce_scatter_builds(request: Request, groups: _RankGroups) -> Builds:
     parts, commutative = request.collective.parts, request.operator.commutative
     many = _many_parts(request)
     if not (many and commutative):
         yield "halving", partial(halving.halving_reduce_scatter, parts)
     if len(parts) <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_reduce_scatter, parts)
-    if commutative and (not many or machine.nest.flat or len(parts) > MOST_LISTED_RANKS):
+    if commutative and (not many or groups.hierarchy.flat or len(parts) > MOST_LISTED_RANKS):
         yield "dissemination", partial(dissemination.dissemination_reduce_scatter, parts)
     if commutative and request.bytes_count and not many:
         yield "ring", partial(ring.ring_reduce_scatter, parts)
     if commutative or not many:
-        for talk in islice(machine.talks(), 1 if many else None):
-            expression = None if commutative else talk.tree
-            yield talk.name, partial(in_parts.gossip_reduce_scatter, talk.gossip, parts, expression)
+        for pattern in islice(groups.patterns(), 1 if many else None):
+            expression = None if commutative else pattern.tree
+            yield pattern.name, partial(in_parts.gossip_reduce_scatter, pattern.gossip, parts, expression)
 
 
 def _many_parts(request: Request) -> bool:
-    """Whether only the algorithm that suits the machine best is worth its P^2 pieces.
-
-    Raises:
-        PlanError: There are more than a plan can list.
-    """
+    """Whether only the best suited algorithm is worth its P^2 pieces; raises where a plan cannot list them."""
     parts = request.collective.parts
     pieces = len(parts) * (sum(map(bool, parts)) or len(parts))
     if pieces > MOST_PIECES:
@@ -242,12 +251,13 @@ def _many_parts(request: Request) -> bool:
     return len(parts) > MOST_RING_RANKS
 
 
-def _scan_builds(request: Request, machine: _Machine) -> Builds:
-    count, rows, ports, nest = request.collective.ranks, request.layout.rows, request.ports, machine.nest
+def _scan_builds(request: Request, groups: _RankGroups) -> Builds:
+    count, rows, ports, hierarchy = request.collective.ranks, request.layout.rows, request.ports, groups.hierarchy
     own = request.collective.name == "scan"
-    alike = machine.in_order and not nest.flat and len(nest.groups.insides) == 1
+    alike = groups.in_order and not hierarchy.flat and len(hierarchy.groups.insides) == 1
     if alike:
-        yield f"shift-{_dotted(nest.soonest)}", partial(shift_scan, nest.groups, nest.soonest, rows, ports, own=own)
+        build = partial(shift_scan, hierarchy.groups, hierarchy.soonest, rows, ports, own=own)
+        yield f"shift-{_dotted(hierarchy.soonest)}", build
     if count <= MOST_LISTED_RANKS or not alike:
         yield "doubling", partial(prefix.doubling_scan if own else prefix.doubling_exscan, count, rows, ports)
     if count <= MOST_LISTED_RANKS:
@@ -256,12 +266,12 @@ def _scan_builds(request: Request, machine: _Machine) -> Builds:
             yield "1-2-3-doubling", partial(prefix.one_two_three_exscan, count, rows)
     if count <= MOST_FLAT_RANKS:
         yield "flat", partial(flat.flat_scan if own else flat.flat_exscan, count, rows)
-    if not nest.flat and (count <= MOST_RING_RANKS or not alike):
-        for talk in machine.talks():
-            yield talk.name, partial(gossip.gossip_scan, talk.gossip, talk.tree, rows, own=own)
+    if not hierarchy.flat and (count <= MOST_RING_RANKS or not alike):
+        for pattern in groups.patterns():
+            yield pattern.name, partial(gossip.gossip_scan, pattern.gossip, pattern.tree, rows, own=own)
 
 
-_BUILDS: dict[str, Callable[[Request, _Machine], Builds]] = {
+_BUILDS: dict[str, Callable[[Request, _RankGroups], Builds]] = {
     "allreduce": _allreduce_builds,
     "reduce": _reduce_builds,
     "broadcast": _broadcast_builds,
@@ -270,3 +280,56 @@ _BUILDS: dict[str, Callable[[Request, _Machine], Builds]] = {
     "scan": _scan_builds,
     "exscan": _scan_builds,
 }
+
+
+def _pipelined_builds(request: Request, paths: PathFinder) -> Builds:
+    """Trees packed into the links, and two trees; in fewer slices where chunks have few rows."""
+    collective, rows, count = request.collective, request.layout.rows, len(request.endpoints)
+    slices = _slices(request, paths)
+    if not slices:
+        return
+
+    def each(name: str, most: int) -> Iterator[tuple[str, int]]:
+        for number in dict.fromkeys(min(number, most) for number in slices):
+            yield f"{name}-{number}" if request.objective == "auto" else name, number
+
+    forest = _forest(request, paths)
+    if forest is not None:
+        for name, number in each("forest", most_slices(forest)):
+            yield name, partial(sliced, forest, number, STAGGER_ROUNDS)
+    for name, number in each("two-tree", max(1, rows // 2)):
+        if collective.name == "allreduce":
+            yield name, partial(two_tree.two_tree_allreduce, count, rows, number)
+        elif collective.name == "reduce":
+            build = partial(two_tree.two_tree_reduce, count, rows, collective.root, slices=number)
+            yield name, partial(build, keep_order=not request.operator.commutative)
+        elif collective.name == "broadcast":
+            yield name, partial(two_tree.two_tree_broadcast, count, rows, collective.root, number)
+
+
+def _forest(request: Request, paths: PathFinder) -> Schedule | None:
+    """The schedule of packed trees, all rows at once; None where trees do not fit."""
+    forest = forest_of(
+        request.collective,
+        paths,
+        request.endpoints,
+        request.layout.rows,
+        commutative=request.operator.commutative,
+        max_trees=request.limits.max_trees,
+    )
+    return None if forest is None else forest.schedule
+
+
+def _slices(request: Request, paths: PathFinder) -> tuple[int, ...]:
+    """Slice counts worth a plan: one for objective throughput, several for auto on GPUs, else none.
+
+    No model has the cost of a message for a rank's processor yet, so ranks on CPUs are not pipelined.
+    """
+    one_root = request.collective.name in ("reduce", "broadcast")
+    most = max(1, request.payload_bytes // (1 if one_root else len(request.endpoints)) // SLICE_BYTES)
+    if request.objective == "throughput":
+        return (min(most, MANY_SLICES),)
+    kinds = {paths.topology.by_id[end].kind for end in request.endpoints}
+    if request.objective != "auto" or kinds != {"gpu"} or request.payload_bytes < LONG_BYTES or request.cores:
+        return ()
+    return tuple(n for n in SLICES if n <= most) if len(request.endpoints) <= MOST_AUTO_FOREST_RANKS else ()

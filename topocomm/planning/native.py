@@ -15,9 +15,9 @@ from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import CARRYING
 from topocomm.planning.cost.cost_models import TIME_DIGITS
-from topocomm.planning.cost.figures import link_figures
 from topocomm.planning.cost.nccl_model import Nvls, Ranks, times_us
 from topocomm.planning.plan import Native, Plan
+from topocomm.planning.routing.routes import link_figures
 from topocomm.topology.links import GROUP_LAUNCH_US
 from topocomm.topology.model import Topology
 from topocomm.topology.network.in_network import knows

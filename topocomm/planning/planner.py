@@ -14,19 +14,20 @@ from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
 from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.operators.operator import Operator
-from topocomm.planning.bounds import Bounds, bounds_of
-from topocomm.planning.candidate import Candidate, candidate_of, in_order, merit_of, plan_of
+from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import collective_of, shards_of, whole_number
-from topocomm.planning.cost.cost_models import Cost, PortModel
+from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, PortModel, cost_of, memory_us
 from topocomm.planning.native import with_native
-from topocomm.planning.payload import layout_of
-from topocomm.planning.plan import Objective, Plan
+from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
+from topocomm.planning.proof.verify import Proof, verify
 from topocomm.planning.relayed import relayed_builds
-from topocomm.planning.request import Builds, Limits, Request, place_ranks, port_model_of
+from topocomm.planning.request import Builds, Limits, Request, layout_of, place_ranks, port_model_of
 from topocomm.planning.routing.connectivity import refuse_disconnected
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.transforms import joined_rounds, split_rounds
 from topocomm.planning.search.gossip import SAME_US
 from topocomm.planning.searched import Searched, searched
 from topocomm.planning.shared_results import SharedResults
@@ -50,7 +51,7 @@ def plan(  # noqa: PLR0913 - a fixed public signature: the one place that takes 
     max_trees: int | None = None,
     max_scratch_bytes: int | None = None,
 ) -> Plan:
-    """The best plan for `payload_bytes` of an operator's rows on a machine.
+    """Return the best plan for `payload_bytes` of an operator's rows on a machine.
 
     Args:
         topology: The machine.
@@ -96,37 +97,43 @@ def plan(  # noqa: PLR0913 - a fixed public signature: the one place that takes 
 
 
 def make_plan(topology: Topology, request: Request) -> Plan:
-    """Return the best plan for one request on one machine.
-
-    Args:
-        topology: The machine.
-        request: What is to be planned.
+    """Return the best plan for a request on a machine.
 
     Raises:
         PlanError: A rank is on no endpoint of the machine, no way leads from a rank to one that needs it, or every
             plan takes more scratch.
     """
     place_ranks(topology, request.endpoints)
-    best = _searches.get((_Machine(topology), request))[0]
+    best = _searches.get((_TopologyKey(topology), request))[0]
     return with_native(best, topology, request.operator, request.layout) if request.native else best
 
 
 def chosen_from(topology: Topology, request: Request) -> tuple[tuple[str, Cost], ...]:
-    """Name and cost of every candidate of a request, best first: that of the plan, and its rivals."""
-    return _searches.get((_Machine(topology), request))[1]
+    """Return name and cost of every candidate of a request, best first: the first is that of the plan."""
+    return _searches.get((_TopologyKey(topology), request))[1]
 
 
 def every_plan(topology: Topology, request: Request) -> list[Plan]:
-    """The plans of all algorithms that fit, the best first: what `make_plan` chooses from, without what is searched."""
+    """Return the plans of all algorithms that fit, best first: the choice of `make_plan`, without searched plans."""
     paths = PathFinder(topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
-    found = in_order(_candidates(candidate_builds(request, paths), request, paths), request)
+    candidates = _in_order(_candidates(candidate_builds(request, paths), request, paths), request)
     bounds = _bounds(request, paths)
-    return [plan_of(request, one, paths, bounds) for one in found]
+    return [_plan_of(request, candidate, paths, bounds) for candidate in candidates]
 
 
 @dataclass(frozen=True)
-class _Machine:
+class _Candidate:
+    """A proved schedule and its cost."""
+
+    algorithm: str
+    schedule: Schedule
+    proof: Proof
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class _TopologyKey:
     """A topology that is compared by its digest."""
 
     topology: Topology = field(compare=False)
@@ -136,63 +143,155 @@ class _Machine:
         object.__setattr__(self, "digest", self.topology.digest)
 
 
-def _search(key: tuple[_Machine, Request]) -> tuple[Plan, tuple[tuple[str, Cost], ...]]:
+def _search(key: tuple[_TopologyKey, Request]) -> tuple[Plan, tuple[tuple[str, Cost], ...]]:
     """The best plan; name and cost of every candidate, best first."""
-    machine, request = key
-    paths = PathFinder(machine.topology)
+    topology, request = key[0].topology, key[1]
+    paths = PathFinder(topology)
     refuse_disconnected(paths, request.collective, request.endpoints)
-    found = _candidates(candidate_builds(request, paths), request, paths)
+    candidates = _candidates(candidate_builds(request, paths), request, paths)
     bounds = _bounds(request, paths)
-    better, by_search = _searched(found, request, paths, bounds)
-    found += better
-    found = found or _candidates(relayed_builds(request, paths), request, paths)
-    if not found:
+    result = _search_gossip(candidates, request, paths, bounds)
+    if result is not None and result.schedule is not None:
+        candidates.append(_candidate_of("searched", result.schedule, request, paths))
+    candidates = candidates or _candidates(relayed_builds(request, paths), request, paths)
+    if not candidates:
         raise PlanError(
-            f"topology {paths.topology.name!r}: no algorithm that fits {request.collective} has routes for all its "
+            f"topology {topology.name!r}: no algorithm that fits {request.collective} has routes for all its "
             "messages; plan for fewer ranks, or add links or switches between their endpoints"
         )
-    found = in_order(_within_scratch(found, request), request)
-    plan = plan_of(request, found[0], paths, bounds)
-    if by_search is not None and merit_of(found[0], request.objective) <= by_search.least + SAME_US:
-        plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=by_search.proof))
-    return plan, tuple((one.algorithm, one.cost) for one in found)
+    candidates = _in_order(_within_scratch(candidates, request), request)
+    plan = _plan_of(request, candidates[0], paths, bounds)
+    if result is not None and _merit_of(candidates[0], request.objective) <= result.least + SAME_US:
+        plan = replace(plan, certificate=replace(plan.certificate, proved_by_search=result.proof))
+    return plan, tuple((candidate.algorithm, candidate.cost) for candidate in candidates)
 
 
 _searches = SharedResults(_search, most=256)
-"""Ranks on threads ask for the same plan at the same time: one of them makes it."""
+"""Plans by topology and request: ranks on threads that ask for one plan at the same time share one search."""
 
 
-def _within_scratch(found: list[Candidate], request: Request) -> list[Candidate]:
-    """The candidates that take no more scratch than is allowed."""
-    most = request.limits.max_scratch_bytes
-    if most is None:
-        return found
-    taken = [scratch_bytes(one.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES) for one in found]
-    if min(taken) > most:
-        raise PlanError(f"scratch of at most {most} B: every plan for this takes more, the least {min(taken)} B")
-    return [one for one, scratch in zip(found, taken, strict=True) if scratch <= most]
-
-
-def _searched(
-    found: list[Candidate], request: Request, paths: PathFinder, bounds: Bounds
-) -> tuple[list[Candidate], Searched | None]:
-    """What a search finds where no candidate meets the bound, and what it proves."""
-    bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
-    reached = min((merit_of(one, request.objective) for one in found), default=inf)
-    result = searched(request, paths, reached, bound)
-    if result is None or result.schedule is None:
-        return [], result
-    return [candidate_of("searched", result.schedule, request, paths)], result
-
-
-def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[Candidate]:
+def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Candidate]:
     """All algorithms whose messages have routes here, proved and costed."""
-    found = []
+    candidates = []
     for name, build in builds:
         with suppress(NoRouteError):
-            found.append(candidate_of(name, build(), request, paths))
-    return found
+            candidates.append(_candidate_of(name, build(), request, paths))
+    return candidates
+
+
+def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> _Candidate:
+    """A schedule proved and costed, for objective "rounds" with rounds split to the ports.
+
+    Where rounds have a launch cost and endpoints several ports, independent rounds are joined.
+    """
+    serialised = request.objective != "rounds"
+    if not serialised:
+        schedule = split_rounds(schedule, request.endpoints, request.ports)
+    elif request.objective == "auto" and request.launch_us and request.ports > 1:
+        schedule = joined_rounds(schedule, request.endpoints, request.ports)
+    proof = verify(
+        schedule,
+        request.collective,
+        paths=paths,
+        endpoints=request.endpoints,
+        ports=request.ports,
+        serialised=serialised,
+        keep_order=not request.operator.commutative,
+    )
+    cost = cost_of(
+        schedule,
+        request.endpoints,
+        paths,
+        row_bytes=request.layout.row_bytes,
+        ports=request.ports,
+        port_model=request.port_model,
+        launch_us=request.launch_us,
+    )
+    return _Candidate(name, schedule, proof, cost)
 
 
 def _bounds(request: Request, paths: PathFinder) -> Bounds:
     return bounds_of(request.collective, request.endpoints, paths, ports=request.ports, port_model=request.port_model)
+
+
+def _search_gossip(
+    candidates: Sequence[_Candidate], request: Request, paths: PathFinder, bounds: Bounds
+) -> Searched | None:
+    """What a search finds where no candidate meets the bound, and what it proves."""
+    bound = bounds.rounds if request.objective == "rounds" else bounds.alpha_us
+    reached = min((_merit_of(candidate, request.objective) for candidate in candidates), default=inf)
+    return searched(request, paths, reached, bound)
+
+
+def _within_scratch(candidates: list[_Candidate], request: Request) -> list[_Candidate]:
+    """The candidates within the scratch limit of the request."""
+    most = request.limits.max_scratch_bytes
+    if most is None:
+        return candidates
+    sizes = [scratch_bytes(each.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES) for each in candidates]
+    if min(sizes) > most:
+        raise PlanError(f"scratch of at most {most} B: every plan for this takes more, the least {min(sizes)} B")
+    return [candidate for candidate, size in zip(candidates, sizes, strict=True) if size <= most]
+
+
+def _in_order(candidates: Sequence[_Candidate], request: Request) -> list[_Candidate]:
+    """The candidates, best first; ties for the first place are broken by further figures."""
+    in_memory = request.cores and request.objective == "auto"
+    merits = {
+        id(candidate): memory_us(candidate.schedule, row_bytes=request.layout.row_bytes, cores=request.cores)
+        if in_memory
+        else _merit_of(candidate, request.objective)
+        for candidate in candidates
+    }
+    least = min(merits.values(), default=0.0)
+
+    def rank(candidate: _Candidate) -> tuple[float, ...]:
+        merit, cost = merits[id(candidate)], candidate.cost
+        if merit != least:
+            return (merit,)
+        by_links = _merit_of(candidate, request.objective)
+        return merit, by_links, round(cost.predicted_us, TIME_DIGITS), cost.rounds, cost.messages
+
+    return sorted(candidates, key=rank)
+
+
+def _merit_of(candidate: _Candidate, objective: Objective) -> float:
+    """The figure to minimise: us, rounds, or for objective throughput the time of a GB."""
+    cost = candidate.cost
+    if objective == "throughput":
+        return round(1.0 / cost.throughput_gb_per_s, 9) if cost.throughput_gb_per_s else 0.0
+    if objective == "rounds":
+        return float(cost.rounds)
+    return round(cost.alpha_us if objective == "latency" else cost.predicted_us, 9)
+
+
+def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
+    cost, payload_bytes = candidate.cost, request.payload_bytes
+    figures = PlanFigures(
+        rounds=cost.rounds,
+        transfers=cost.messages,
+        wire_bytes=cost.wire_bytes,
+        scratch_bytes=scratch_bytes(candidate.schedule, request.layout.packed_bytes, ALIGNMENT_BYTES),
+        alpha_us=round(cost.alpha_us, TIME_DIGITS),
+        predicted_us=round(cost.predicted_us, TIME_DIGITS),
+        algbw_gb_per_s=payload_bytes / cost.predicted_us / 1e3 if cost.predicted_us and payload_bytes else None,
+        throughput_gb_per_s=cost.throughput_gb_per_s,
+    )
+    return Plan(
+        collective=request.collective,
+        operator=request.operator.name,
+        order=request.collective.order,
+        objective=request.objective,
+        topology_digest=paths.topology.digest,
+        ranks=request.endpoints,
+        payload_bytes=payload_bytes,
+        algorithm=candidate.algorithm,
+        ports=request.ports,
+        port_model=request.port_model,
+        figures=figures,
+        proof=candidate.proof,
+        certificate=certify(request.objective, figures, bounds, payload_bytes, request.launch_us),
+        schedule=candidate.schedule,
+        assumed=tuple(paths.assumed.values()),
+        launch_us=request.launch_us,
+    )

@@ -1,13 +1,13 @@
-"""What is asked of the planner, and what it chooses from."""
+"""A planning request, and the names and builders of algorithms that the planner chooses from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from topocomm.errors import PlanError
 from topocomm.operators.layout import Layout
-from topocomm.operators.operator import Operator
+from topocomm.operators.operator import Operator, as_operator
 from topocomm.planning.collectives import Collective
 from topocomm.planning.cost.cost_models import PortModel
 from topocomm.planning.plan import OBJECTIVES, PORT_MODELS, Objective
@@ -16,13 +16,14 @@ from topocomm.topology.model import ENDPOINT_KINDS, Topology
 
 Build = Callable[[], Schedule]
 Builds = Iterator[tuple[str, Build]]
-"""Names of algorithms, and what makes their schedules."""
+"""Name and builder of each algorithm."""
 FEW_RANKS = 16
+"""Rank count up to which algorithms that only save bytes are planned for every objective."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan may use: None is no limit.
+    """Limits of a plan; None is no limit.
 
     Attributes:
         max_trees: Trees per root of packed trees.
@@ -44,23 +45,23 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Request:
-    """One collective to plan for given endpoints. Every rank makes an equal one; plans are cached by it.
+    """One collective to plan for given endpoints. All ranks make equal requests; plans are cached by request.
 
     Attributes:
-        collective: What is computed, with its root, parts and virtual shards.
-        operator: What is reduced; broadcast and allgather move values unchanged, whatever it is.
+        collective: Collective with its root, parts and virtual shards.
+        operator: Operator of the reduction; broadcast and allgather move values unchanged.
         layout: Shape and bytes of one rank's value; of allgather and reduce_scatter, of the whole.
         endpoints: Endpoint id of every rank.
-        objective: What to minimise: alpha time ("latency"), rounds, time for long payloads ("throughput"), or the
+        objective: Figure to minimise: alpha time ("latency"), rounds, time for long payloads ("throughput"), or the
             predicted time for this payload ("auto").
         ports: Messages that an endpoint can send, and receive, at once.
         port_model: "alpha" or "loggp".
-        cores: Cores that ranks in one memory have together: objective "auto" then compares candidates by what they
-            do there (`memory_cost.py`). 0: by the links.
-        limits: What the plan may use.
-        launch_us: What starting a round costs beside its messages.
-        native: Whether the plan says what a library's own collective takes, where that is in question (`native.py`).
-            The schedule does not depend on it.
+        cores: Cores shared by ranks of one memory: objective "auto" then compares candidates by `memory_us`. 0: by
+            the links.
+        limits: Limits of the plan.
+        launch_us: Cost of starting a round beside its messages.
+        native: Whether the plan predicts the time of a library's own collective (`native.py`). The schedule does not
+            depend on it.
 
     Raises:
         PlanError: A field is out of range, or fields do not fit each other.
@@ -92,7 +93,7 @@ class Request:
 
     @property
     def bytes_count(self) -> bool:
-        """Whether algorithms that only save bytes are worth planning: on few ranks always."""
+        """Whether algorithms that only save bytes are planned."""
         return self.objective in ("auto", "throughput") or len(self.endpoints) <= FEW_RANKS
 
     @property
@@ -102,18 +103,41 @@ class Request:
 
 
 def port_model_of(objective: Objective) -> PortModel:
-    """Return the port model that an objective is planned with unless another is asked for."""
+    """Return the default port model of an objective."""
     return "loggp" if objective == "auto" else "alpha"
 
 
 def on_every_endpoint(topology: Topology, collective: Collective, operator: Operator, layout: Layout) -> Request:
     """Return the request with one rank on every endpoint, objective "auto", one port, and the topology's launches."""
-    ends, launch_us = place_ranks(topology, None), topology.launch_us or 0.0
-    return Request(collective, operator, layout, ends, "auto", 1, port_model_of("auto"), launch_us=launch_us)
+    endpoints, launch_us = place_ranks(topology, None), topology.launch_us or 0.0
+    return Request(collective, operator, layout, endpoints, "auto", 1, port_model_of("auto"), launch_us=launch_us)
+
+
+def layout_of(operator: Operator, payload_bytes: int) -> Layout:
+    """Return the layout of `payload_bytes` of an operator's rows at its default sizes; 0 bytes have no rows.
+
+    Raises:
+        PlanError: They are no whole number of rows, or not the one value of an operator without rows.
+        OperatorError: It is no operator, or an axis of it has no default size.
+    """
+    row_bytes = as_operator(operator).default_layout(1).row_bytes
+    if payload_bytes < 0 or payload_bytes % row_bytes:
+        raise PlanError(
+            f"{payload_bytes} bytes: expected a whole number of rows of operator {operator.name!r}, "
+            f"{row_bytes} bytes each"
+        )
+    rows = payload_bytes // row_bytes
+    if not operator.splittable and rows > 1:
+        raise PlanError(
+            f"{payload_bytes} bytes: expected the {row_bytes} bytes of one value of operator {operator.name!r}, which "
+            "has no rows, or 0"
+        )
+    layout = operator.default_layout(rows)
+    return layout if layout.rows == rows else replace(layout, leading=(rows,))
 
 
 def place_ranks(topology: Topology, ranks: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the endpoint ids of all ranks, checked; of None, one rank on every endpoint.
+    """Return the checked endpoint ids of all ranks; None puts one rank on every endpoint.
 
     Raises:
         PlanError: It is no topology, it has no endpoint, or a rank is on something that is none.

@@ -7,8 +7,15 @@ import pytest
 
 from tests.machines import switch
 from topocomm import SUM, catalog, plan
-from topocomm.planning.report.crossover import Size, changes, crossover_document, crossover_text, human
-from topocomm.planning.report.crossover_svg import _time, dumps
+from topocomm.planning.report.crossover import (
+    Size,
+    _time,
+    changes,
+    crossover_document,
+    crossover_svg,
+    crossover_text,
+    human,
+)
 from topocomm.planning.report.plan_comparison import ranked
 
 
@@ -57,14 +64,14 @@ def test_sizes_at_which_the_library_takes_less(sizes):
 
 
 def test_picture(sizes):
-    text = dumps(sizes, "box <1>")
+    text = crossover_svg(sizes, "box <1>")
     root = ElementTree.fromstring(text)
     circles = [item for item in root.iter() if item.tag.endswith("circle")]
-    assert len(circles) == len(sizes) and dumps(sizes, "box <1>") == text
+    assert len(circles) == len(sizes) and crossover_svg(sizes, "box <1>") == text
 
 
 def test_one_size_is_a_picture_too(sizes):
-    ElementTree.fromstring(dumps(sizes[:1], "box"))
+    ElementTree.fromstring(crossover_svg(sizes[:1], "box"))
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1000, "1000 B"), (1024, "1 KiB"), (3 << 30, "3 GiB")])

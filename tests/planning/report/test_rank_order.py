@@ -27,7 +27,7 @@ def test_never_worse_than_any_given_order(objective, seed):
     assert sorted(found.ranks) == sorted(given)
     before, after = figure(topology, given, **wanted), figure(topology, found.ranks, **wanted)
     assert after >= before if objective == "throughput" else after <= before
-    assert (found.ranks == tuple(given)) == (found.way == "as given")
+    assert (found.ranks == tuple(given)) == (found.rule == "as given")
 
 
 def test_round_robin_over_hosts_is_undone():

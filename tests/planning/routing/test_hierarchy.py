@@ -9,12 +9,12 @@ from tests.machines import hosts, joined, switch
 from topocomm import PlanError, plan
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce
 from topocomm.planning.cost.cost_models import cost_of
-from topocomm.planning.routing.hierarchy import Steps, best_radices, cuts_of, nest_of
+from topocomm.planning.routing.hierarchy import Steps, best_radices, cuts_of, hierarchy_of
 from topocomm.planning.routing.paths import PathFinder
 
 
 def nest(topology, ports=1):
-    return nest_of(topology.endpoints, PathFinder(topology), ports)
+    return hierarchy_of(topology.endpoints, PathFinder(topology), ports)
 
 
 def test_groups_are_the_hosts():

@@ -8,7 +8,7 @@ from topocomm import Field, Operator, check_certificate, plan
 from topocomm.planning.algorithms.flat import flat_allgather
 from topocomm.planning.algorithms.two_tree import two_tree_allreduce
 from topocomm.planning.schedule.schedule import Repeat
-from topocomm.planning.schedule.slices import most_slices, sliced
+from topocomm.planning.schedule.transforms import most_slices, sliced
 
 LONG_ROWS = Operator("long rows", (Field("x", ("*rows", "n")),), max, {"x": 0}, default_dims={"n": 1 << 16})
 """256 KiB a row."""

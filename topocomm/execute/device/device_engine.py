@@ -18,7 +18,8 @@ from topocomm.execute.device.stream_engine import StreamEngine
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.transport import Message
-from topocomm.planning.program.slot_memory import Piece, RankProgram, Stage, common_cuts, rank_program
+from topocomm.planning.program.slot_memory import RankProgram, Stage, common_cuts, rank_program
+from topocomm.planning.schedule.schedule import Piece
 
 Step = Callable[[Any], None]
 

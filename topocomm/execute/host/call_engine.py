@@ -20,8 +20,7 @@ from topocomm.operators.layout import Buffer, Layout
 from topocomm.operators.operator import Operator
 from topocomm.planning.collectives import IN_PARTS
 from topocomm.planning.plan import Plan
-from topocomm.planning.program.slot_memory import Piece
-from topocomm.planning.schedule.schedule import Schedule
+from topocomm.planning.schedule.schedule import Piece, Schedule
 
 NOTHING = object()
 """What a rank gets that gets no result, where None says otherwise."""

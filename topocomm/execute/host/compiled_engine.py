@@ -21,8 +21,7 @@ from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.operators.layout import Buffer, Fold
 from topocomm.operators.operator import fold_task
 from topocomm.planning.program.shared_memory_layout import SharedProgram
-from topocomm.planning.program.slot_memory import Piece
-from topocomm.planning.schedule.schedule import Combine
+from topocomm.planning.schedule.schedule import Combine, Piece
 
 Words = list[int]
 

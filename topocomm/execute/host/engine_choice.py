@@ -18,7 +18,8 @@ from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
 from topocomm.execute.transports.transport import Batch, Message, Transport
 from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
 from topocomm.planning.program.shared_memory_layout import SharedProgram, shared_program
-from topocomm.planning.program.slot_memory import Piece, Stage, rank_program
+from topocomm.planning.program.slot_memory import Stage, rank_program
+from topocomm.planning.schedule.schedule import Piece
 
 Moves = Mapping[tuple[int, int, int], Sequence[Piece]]
 

@@ -17,8 +17,8 @@ from topocomm.execute.transports.shared_memory import SharedMemory
 from topocomm.execute.transports.transport import Batch
 from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer, Fold
 from topocomm.planning.program.shared_memory_layout import SharedProgram
-from topocomm.planning.program.slot_memory import Piece, RankProgram, Stage
-from topocomm.planning.schedule.schedule import Combine
+from topocomm.planning.program.slot_memory import RankProgram, Stage
+from topocomm.planning.schedule.schedule import Combine, Piece
 
 
 class BoundStage(NamedTuple):

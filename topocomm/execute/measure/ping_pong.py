@@ -20,9 +20,9 @@ from topocomm.errors import TopologyError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.device.device_library import Device
 from topocomm.execute.measure.device_ping_pong import STAGED, DevicePair, own_device, way_of
-from topocomm.planning.cost.figures import Edge
 from topocomm.planning.cost.fit import SMALL_US, PairFigures, with_measured
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
+from topocomm.planning.routing.routes import Edge
 from topocomm.topology.inference import nccl_paths
 from topocomm.topology.model import FigureSource, Link, RankPlace, Topology
 

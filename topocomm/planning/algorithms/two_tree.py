@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from topocomm.planning.schedule.schedule import Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
-from topocomm.planning.schedule.slices import sliced
+from topocomm.planning.schedule.transforms import sliced
 
 LEVEL_ROUNDS = 2
 

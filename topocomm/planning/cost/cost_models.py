@@ -1,4 +1,4 @@
-"""What a schedule costs on a machine, by the cost models alpha, loggp, rounds and throughput."""
+"""The cost of a schedule on a machine: alpha, loggp, rounds, throughput; and for ranks that share one memory."""
 
 from __future__ import annotations
 
@@ -10,22 +10,31 @@ from typing import Literal
 import numpy as np
 
 from topocomm.planning.cost.fluid import FluidModel, fluid_time_us
-from topocomm.planning.cost.messages import Messages, Place, chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
 from topocomm.planning.cost.port_time import PortRules, port_time_us
+from topocomm.planning.program.slot_memory import output_pieces, stages_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes
-from topocomm.planning.schedule.schedule import Schedule, input_table
+from topocomm.planning.schedule.schedule import Place, Schedule, input_pieces, input_table
 from topocomm.planning.schedule.transforms import unrolled
 
 PortModel = Literal["alpha", "loggp"]
 TIME_DIGITS = 9
-"""To which times in us are rounded, of plans and bounds alike: else a plan could seem better than its bound."""
+"""Digits to which times in us are rounded, of plans and bounds alike: else a plan could seem better than its bound."""
 FLUID_LIMIT_MESSAGES, FLUID_LIMIT_TRANSFERS = 4096, 1 << 14
-"""Above these, bytes are reckoned round by round: each round's busiest link, added to the latency."""
+"""Largest schedule for the fluid model; above, the time of each round's busiest link is added to the latency."""
+CACHED_BYTES = 1 << 20
+"""Payload of all ranks together that stays in their caches; this and the next four are assumptions."""
+CACHED_BYTES_PER_US, MEMORY_BYTES_PER_US = 16_000.0, 6_000.0
+"""Copy rate of a core in its caches, and in memory."""
+WAIT_US = 2.5
+"""Wait of a rank with a core of its own: a cache line goes to another core and back."""
+SWITCH_US = 2.0
+"""Wait of a rank that shares a core: a switch between processes."""
 
 
 class Cost:
-    """Figures of one schedule on one machine; those that take time are worked out when they are asked for first.
+    """Figures of one schedule on one machine; those that take time are computed when first needed.
 
     Attributes:
         rounds: Rounds that have a transfer.
@@ -53,12 +62,12 @@ class Cost:
 
     @cached_property
     def alpha_us(self) -> float:
-        """Time of the last output with no bytes, under the port model."""
+        """Time of the last output without bytes, under the port model."""
         return port_time_us(self._schedule, self._messages, self._routes, self._endpoints, self._paths, self._rules)
 
     @cached_property
     def predicted_us(self) -> float:
-        """The same with bytes, and with a launch for every round."""
+        """Time of the last output with bytes, and with a launch for every round."""
         return self._moved_us + self._launch_us * self.rounds
 
     @property
@@ -86,7 +95,7 @@ def cost_of(
     port_model: PortModel = "alpha",
     launch_us: float = 0.0,
 ) -> Cost:
-    """The cost of a verified schedule whose ranks sit on `endpoints`; of a pipelined one, that of all its slices.
+    """Return the cost of a verified schedule whose ranks are on `endpoints`; of a pipeline, of all its slices.
 
     Raises:
         NoRouteError: No route joins the ends of a message.
@@ -106,7 +115,7 @@ def _fluid_us(
 
 
 def _bytes_us(messages: Messages, routes: Routes, paths: PathFinder) -> float:
-    """The time of the busiest link of every round, added up."""
+    """The sum over rounds of the time of the busiest link."""
     first = np.unique(messages.round, return_index=True)[1]
     edges = routes.starts[[*first.tolist(), len(messages)]].tolist()
     sizes = np.repeat(messages.payload_bytes, routes.hops)
@@ -129,7 +138,43 @@ def _throughput_gb_per_s(
 
 
 def _busiest_us(links: Ints, sizes: Ints, paths: PathFinder) -> float:
-    """Time of the link with most to carry, of these bytes on these directed links."""
+    """The longest time of a directed link, for messages of these sizes on these links."""
     load_bytes = np.bincount(links, sizes)  # whole numbers: exact in any order
     used = np.flatnonzero(load_bytes)
     return float((load_bytes[used] / (paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))
+
+
+def memory_us(schedule: Schedule, *, row_bytes: int, cores: int) -> float:
+    """Return a time that orders candidates for ranks of one host, in us; no figure of a plan comes from it.
+
+    Such ranks send nothing: each writes the part of its value that others read, folds read operands in place and write
+    their results, and results that no fold of the rank made are copied out. Ranks that share a core work one after the
+    other, and each wait costs a process switch.
+
+    Args:
+        schedule: A verified schedule.
+        row_bytes: Bytes of one row.
+        cores: Cores that the ranks have together.
+    """
+    work = [_memory_work(schedule, rank, row_bytes) for rank in range(schedule.ranks)]
+    turns = max(1.0, schedule.ranks / cores)
+    waits = max(count for _, count in work)
+    payload_bytes = schedule.rows * row_bytes
+    rate = CACHED_BYTES_PER_US if payload_bytes * schedule.ranks <= CACHED_BYTES else MEMORY_BYTES_PER_US
+    busiest_bytes, all_bytes = max(moved for moved, _ in work), sum(moved for moved, _ in work)
+    moving_us = max(busiest_bytes, all_bytes / cores) / rate
+    return moving_us + waits * (WAIT_US if turns == 1.0 else SWITCH_US * turns)
+
+
+def _memory_work(schedule: Schedule, rank: int, row_bytes: int) -> tuple[int, int]:
+    """(bytes that a rank reads and writes, stages in which it waits)."""
+    size = [rows * row_bytes for _, rows in schedule.chunks]
+    stages = stages_of(schedule, rank)
+    folds = [fold for stage in stages for fold in stage.folds]
+    read = {piece for stage in stages for pieces in stage.sends.values() for piece in pieces}
+    outputs = set(output_pieces(schedule, rank))
+    folded = {(fold.out_slot, fold.chunk) for fold in folds}
+    moved = sum(2 * size[piece[1]] for piece in set(input_pieces(schedule, rank)) & (read | outputs))
+    moved += sum((len(fold.operands) + 1) * size[fold.chunk] for fold in folds)
+    moved += sum(2 * size[piece[1]] for piece in outputs if piece not in folded or piece in read)
+    return moved, sum(1 for stage in stages if stage.receives)

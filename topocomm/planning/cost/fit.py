@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from topocomm.planning.cost.figures import Edge
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Floats, Ints
+from topocomm.planning.routing.routes import Edge, Floats, Ints
 from topocomm.topology.model import Link, Pair, Topology
 
 STEPS = 2000

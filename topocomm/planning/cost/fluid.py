@@ -12,10 +12,10 @@ import heapq
 from dataclasses import dataclass, field
 from math import inf
 
-from topocomm.planning.cost.figures import Edge
-from topocomm.planning.cost.messages import Message, Place, Step
+from topocomm.planning.cost.messages import Message, Step
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.schedule.schedule import Combine
+from topocomm.planning.routing.routes import Edge
+from topocomm.planning.schedule.schedule import Combine, Place
 
 ARRIVE, RELEASE = 0, 1
 EPSILON_BYTES = 1e-6

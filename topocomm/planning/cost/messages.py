@@ -12,10 +12,7 @@ import numpy as np
 
 from topocomm.planning.routing.paths import PathFinder, Route
 from topocomm.planning.routing.routes import Ints, Routes, joined
-from topocomm.planning.schedule.schedule import NO_PATH, Combine, Schedule, row_keys
-
-Place = tuple[int, int, int]
-"""(rank, slot, chunk)."""
+from topocomm.planning.schedule.schedule import NO_PATH, Combine, Place, Schedule, row_keys
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from typing import NoReturn
 from topocomm.errors import PlanError
 from topocomm.planning.collectives import CARRYING, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
-from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, input_pieces, make_schedule
+from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, Transfer, input_pieces, make_schedule
 from topocomm.topology.model import Topology
 
 KNOWN = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
@@ -25,9 +25,6 @@ MOST_UNITS = 256
 """A buffer must divide by their number: with more of them hardly a buffer does."""
 ROUNDED_UNITS = 1024
 """Units of a payload whose chunks are rounded: a power of two, which long buffers divide by."""
-
-Piece = tuple[int, int]
-"""(slot, chunk) of one rank."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
-"""Steps in thread blocks: one for each peer and direction, cut where a runtime takes no more.
+"""MSCCL's runtimes with their limits, and a program's steps cut into thread blocks that a runtime takes.
 
-A connection with more steps than a thread block takes goes over several channels, each with a part of its steps one
-behind the other; what a rank does by itself goes on in another thread block without a peer. Where a rank has more
-thread blocks than the runtime runs at once, one that sends and one that receives on a channel become one.
+A thread block serves one peer and direction. A connection with more steps than a thread block takes goes over several
+channels, each with a part of its steps one behind the other; local steps of a rank go on in another thread block
+without a peer. Where a rank has more thread blocks than the runtime runs at once, one that sends and one that receives
+on a channel become one.
 
 No deadlock, whatever the buffers of the channels hold: the steps of all ranks have one order, with the two ends of a
-message as one (`msccl_steps.py`). Thread blocks run in that order, whatever steps they are made of, and every step
-waits for earlier ones only, so the first step that is not done can run.
+message as one (`msccl_steps.py`). Thread blocks run in that order and every step waits for earlier ones only, so the
+first step that is not done can run.
+
+Sources of the limits: ROCm/rccl at 0cbce2a7 (2024-10-24), Azure/msccl-executor-nccl at c6f6b36 (2024-12-13),
+microsoft/msccl at b23e9cd (2023-09-20).
 """
 
 from __future__ import annotations
@@ -14,14 +18,98 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from topocomm.planning.formats.msccl_runtimes import MOST_PEERS, Runtime
 from topocomm.planning.formats.msccl_steps import Connection, Program, Step
+from topocomm.topology.model import Topology
+
+RuntimeName = Literal["rccl", "azure", "msccl"]
+
+MOST_PEERS = 32
+"""Thread blocks that send on one channel of a GPU, and that receive (MSCCL_MAX_NUM_THREAD_BLOCKS_PER_CHANNEL)."""
+MOST_SCRATCH = 32767
+"""Scratch chunks of a GPU: offsets have 16 bits (mscclTransmission.srcOffset, mscclTransfer.srcoffset)."""
+MOST_ELEMENTS = 4095
+"""XML elements that a rank loads: the document, every `gpu`, its own `tb` and `step`; one of MAX_NODES is spare."""
+MOST_BYTES = 2**63 - 1
+"""`maxBytes` of a program without a limit of its own: the attribute is read as int64."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit and the line of the runtime that sets it."""
+
+    most: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One program that reads MSCCL XML.
+
+    Attributes:
+        name: As the command line spells it.
+        title: Its repository.
+        steps: Steps of a thread block, `nop` included.
+        blocks: Thread blocks of a GPU. They wait for each other, so all must be on the GPU at once.
+        channels: Of a program.
+        collectives: Its names of collectives that differ from ours.
+        says_out_of_place: Whether one program can serve calls in place and out of place.
+    """
+
+    name: RuntimeName
+    title: str
+    steps: Limit
+    blocks: Limit
+    channels: Limit
+    collectives: Mapping[str, str]
+    says_out_of_place: bool
+
+
+_A100 = "a thread block fills a multiprocessor and waits for others, and an A100 has 108"
+
+RUNTIMES: Mapping[str, Runtime] = {
+    "rccl": Runtime(
+        "rccl",
+        "ROCm/rccl",
+        Limit(64, "MSCCL_MAX_NUM_STEPS in src/include/msccl/msccl_struct.h"),
+        Limit(64, "MSCCL_MAX_NUM_THREAD_BLOCKS in src/include/msccl/msccl_struct.h"),
+        Limit(64, "what src/graph/connect.cc lets NCCL_MIN_NCHANNELS ask for on several nodes"),
+        {"reduce_scatter": "reducescatter"},
+        says_out_of_place=True,
+    ),
+    "azure": Runtime(
+        "azure",
+        "Azure/msccl-executor-nccl",
+        Limit(64, "MSCCL_MAX_NUM_STEPS in makefiles/common.mk"),
+        Limit(108, _A100),
+        Limit(32, "MAXCHANNELS in src/include/device.h"),
+        {"reduce_scatter": "reducescatter"},
+        says_out_of_place=True,
+    ),
+    "msccl": Runtime(
+        "msccl",
+        "microsoft/msccl",
+        Limit(256, "MSCCL_MAX_NUM_STEPS in src/include/msccl.h"),
+        Limit(108, _A100),
+        Limit(32, "MAXCHANNELS in src/include/devcomm.h"),
+        {},
+        says_out_of_place=False,
+    ),
+}
+"""By name."""
+
+
+def runtime_for(topology: Topology) -> Runtime:
+    """Return the runtime for the machine's GPUs: RCCL where xGMI joins them, else Azure's executor.
+
+    That one is newer than microsoft/msccl, and programs within its limits fit those of microsoft/msccl too.
+    """
+    return RUNTIMES["rccl" if any(link.kind.startswith("xgmi") for link in topology.links) else "azure"]
 
 
 class Block(NamedTuple):
-    """What a thread block is for: the peers that it sends to and receives from, -1 is none; `part` of what it does."""
+    """Key of a thread block: the peers that it sends to and receives from (-1: none), its channel and part."""
 
     send: int
     receive: int
@@ -41,9 +129,9 @@ class RankBlocks:
     """The thread blocks of one rank.
 
     Attributes:
-        lines: Of every thread block, in the order of their numbers.
-        places: Of every step its thread block and line.
-        awaited: The steps that others wait for.
+        lines: The lines of every thread block, in the order of their numbers.
+        places: Thread block and line of every step.
+        awaited: Steps that other thread blocks wait for.
     """
 
     lines: dict[Block, list[Line]]
@@ -52,20 +140,15 @@ class RankBlocks:
 
 
 def blocks_of(program: Program, runtime: Runtime) -> list[RankBlocks] | str:
-    """The thread blocks of every rank, or why the runtime does not take them.
-
-    Args:
-        program: The steps of all ranks.
-        runtime: What reads them.
-    """
+    """Return the thread blocks of every rank, or the reason why the runtime does not take them."""
     parts = dict.fromkeys(program.turns, 1)
     while True:
         cut = _Cut(program, runtime, parts)
         ranks = [cut.rank(rank) for rank in range(len(program.steps))]
         long = {
             connection: len(lines)
-            for one in ranks
-            for block, lines in one.lines.items()
+            for rank_blocks in ranks
+            for lines in rank_blocks.lines.values()
             if len(lines) > runtime.steps.most
             for connection in {line.step.connection for line in lines if line.step is not None}
         }
@@ -79,7 +162,7 @@ def blocks_of(program: Program, runtime: Runtime) -> list[RankBlocks] | str:
 
 
 def _refusal(cut: _Cut, ranks: Sequence[RankBlocks], runtime: Runtime) -> str:
-    blocks = max((len(one.lines) for one in ranks), default=0)
+    blocks = max((len(rank_blocks.lines) for rank_blocks in ranks), default=0)
     if blocks > runtime.blocks.most:
         return _too_many("thread blocks on a GPU", blocks, runtime.blocks.most, runtime.blocks.source)
     if cut.channels > runtime.channels.most:
@@ -87,8 +170,8 @@ def _refusal(cut: _Cut, ranks: Sequence[RankBlocks], runtime: Runtime) -> str:
     return ""
 
 
-def _too_many(what: str, found: int, most: int, source: str) -> str:
-    return f"{found} {what}, it takes {most} ({source})"
+def _too_many(what: str, count: int, most: int, source: str) -> str:
+    return f"{count} {what}, it takes {most} ({source})"
 
 
 class _Cut:
@@ -98,31 +181,31 @@ class _Cut:
         self.program, self.runtime, self.parts = program, runtime, parts
         ranks = len(program.steps)
         self._rows = max(ranks - 2, 0) // MOST_PEERS + 1
-        """Channels that give every pair a connection of its own, once."""
-        used = {self._wide(c, part) for c, many in parts.items() if c[0] != c[1] for part in range(many)}
+        """Channels that give every pair one connection of its own."""
+        used = {self._channel_of(c, part) for c, many in parts.items() if c[0] != c[1] for part in range(many)}
         self._number = {channel: number for number, channel in enumerate(sorted(used | {0}))}
         self.channels = len(self._number)
 
-    def _wide(self, connection: Connection, part: int) -> int:
-        """The channel of a part, before those that nothing uses are left out.
+    def _channel_of(self, connection: Connection, part: int) -> int:
+        """The channel of a part, unused ones counted too.
 
-        Peers at distances 1 to 32 share one, so that no rank has more than 32 on it in either direction.
+        Peers at distances 1 to 32 share a channel, so no rank has more than 32 on it in either direction.
         """
         src, dst = connection
         return ((dst - src) % len(self.program.steps) - 1) // MOST_PEERS + part * self._rows
 
     def block(self, rank: int, step: Step) -> Block:
-        """The thread block of a step."""
+        """Return the thread block of a step, before blocks are joined."""
         connection = step.connection
         part = step.turn * self.parts[connection] // self.program.turns[connection]
         src, dst = connection
         if src == dst:
             return Block(-1, -1, 0, part)
-        channel = self._number[self._wide(connection, part)]
+        channel = self._number[self._channel_of(connection, part)]
         return Block(dst, -1, channel) if rank == src else Block(-1, src, channel)
 
     def rank(self, rank: int) -> RankBlocks:
-        """The thread blocks of a rank."""
+        """Return the thread blocks of a rank."""
         steps = self.program.steps[rank]
         own = {step: self.block(rank, step) for step in steps}
         joined = self._joined(own)
@@ -140,10 +223,10 @@ class _Cut:
         return RankBlocks(lines, places, awaited)
 
     def _joined(self, own: Mapping[Step, Block]) -> dict[Block, Block]:
-        """Every thread block, and the one that does its steps: no more than the runtime runs at once, if that can be.
+        """Every thread block with the block that runs its steps: no more than the runtime runs at once, if possible.
 
-        First one that sends and one that receives on a channel become one, the shortest first; then what the rank does
-        by itself goes to the shortest others.
+        First a sending and a receiving block of a channel become one, the shortest first; then local steps go to the
+        shortest others.
         """
         length = Counter(own.values())
         joined = {block: block for block in length}
@@ -159,15 +242,15 @@ class _Cut:
         return joined
 
     def _pairs(self, length: Mapping[Block, int]) -> list[tuple[Block, Block]]:
-        """Thread blocks of one channel that send and that receive, two and two, the shortest first."""
-        ways: dict[tuple[int, bool], list[Block]] = {}
+        """Pairs of a sending and a receiving thread block of one channel, the shortest first."""
+        by_direction: dict[tuple[int, bool], list[Block]] = {}
         for block in sorted(length, key=lambda block: (length[block], block)):
             if not _is_local(block):
-                ways.setdefault((block.channel, block.send >= 0), []).append(block)
+                by_direction.setdefault((block.channel, block.send >= 0), []).append(block)
         pairs = [
             pair
             for channel in range(self.channels)
-            for pair in zip(ways.get((channel, True), ()), ways.get((channel, False), ()), strict=False)
+            for pair in zip(by_direction.get((channel, True), ()), by_direction.get((channel, False), ()), strict=False)
         ]
         return sorted(pairs, key=lambda pair: (length[pair[0]] + length[pair[1]], pair))
 
@@ -177,10 +260,7 @@ def _is_local(block: Block) -> bool:
 
 
 def _waits(step: Step, block: Block, places: Mapping[Step, tuple[Block, int]], known: dict[Block, int]) -> list[Step]:
-    """The steps of other thread blocks to wait for, at most one of each, and none that was waited for before.
-
-    A thread block runs in order: to wait for one step is to wait for those before it.
-    """
+    """The steps of other thread blocks to wait for: at most one of each block, and only beyond the last wait for it."""
     last: dict[Block, tuple[int, Step]] = {}
     for need in step.needs:
         other, line = places[need]

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from topocomm.planning.formats.gpu_program import Piece, Units, uses_of
-from topocomm.planning.formats.msccl_runtimes import MOST_COUNT, MOST_FUSED
-from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer
+from topocomm.planning.formats.gpu_program import Units, uses_of
+from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, Transfer
 
+MOST_COUNT = 64
+"""Most units of one step; each runtime takes fewer than 72 (MSCCL_MAX_COUNT)."""
+MOST_FUSED = 16
+"""Most reductions into one place that run as one (MSCCL_MAX_REDUCE_FUSION); no runtime checks it."""
 Place = tuple[str, int]
 """(buffer i, o or s; unit)."""
 Connection = tuple[int, int]

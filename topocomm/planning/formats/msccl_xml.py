@@ -2,7 +2,7 @@
 
 Every rank has a thread block per peer and direction on a channel, and one for what it folds and copies by itself. A
 step waits for steps of other thread blocks of its GPU (`depid`, `deps`); a step that has several to wait for has
-`nop` steps before it. Sends and receives of a pair and channel match in order. `msccl_runtimes.py` has what each
+`nop` steps before it. Sends and receives of a pair and channel match in order. `msccl_blocks.py` has what each
 runtime takes, `msccl_blocks.py` cuts a program to it and says why no program of this file can hang.
 
 The runtime cuts long buffers in slices and runs the program for each, so the `repeat` of a pipelined plan is its own
@@ -16,13 +16,16 @@ from xml.sax.saxutils import quoteattr
 
 from topocomm.errors import PlanError
 from topocomm.planning.formats.gpu_program import Units, check_exportable, equal_units, program_name
-from topocomm.planning.formats.msccl_blocks import Block, Line, RankBlocks, blocks_of
-from topocomm.planning.formats.msccl_runtimes import (
+from topocomm.planning.formats.msccl_blocks import (
     MOST_BYTES,
     MOST_ELEMENTS,
     MOST_SCRATCH,
     RUNTIMES,
+    Block,
+    Line,
+    RankBlocks,
     Runtime,
+    blocks_of,
     runtime_for,
 )
 from topocomm.planning.formats.msccl_steps import Program

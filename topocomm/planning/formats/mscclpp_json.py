@@ -19,7 +19,6 @@ from typing import Any
 
 from topocomm.errors import PlanError
 from topocomm.planning.formats.gpu_program import (
-    Piece,
     Units,
     check_exportable,
     equal_units,
@@ -28,7 +27,7 @@ from topocomm.planning.formats.gpu_program import (
 )
 from topocomm.planning.plan import Plan
 from topocomm.planning.program.slot_memory import stages_of
-from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer
+from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, Transfer
 from topocomm.planning.schedule.transforms import unrolled
 from topocomm.topology.model import Topology
 

@@ -1,7 +1,7 @@
-"""Bytes that the values of a schedule take beside the caller's own, on the rank that needs most.
+"""Scratch of a schedule: bytes beside the caller's own value, on the rank that needs most.
 
-`buffers` assigns offsets rank by rank. Where all pieces have one size its first fit leaves no gaps, so the memory of a
-rank is what lives at once at most, and that is counted for all ranks together.
+`slot_memory` assigns offsets rank by rank. Where all pieces have one size its first fit leaves no gaps, so the memory
+of a rank is the most pieces alive at once, which is counted for all ranks together.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from topocomm.planning.schedule.transforms import unrolled
 
 
 def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: int) -> int:
-    """The greatest of (bytes of a rank's arena, less those of its inputs) over all ranks, at least 0.
+    """Return the maximum over ranks of the arena's bytes less those of the inputs, at least 0.
 
     Args:
         schedule: A verified schedule.
-        chunk_bytes: Packed bytes of a chunk by its rows.
-        align: Every offset is a multiple of this many bytes.
+        chunk_bytes: Returns the packed bytes of a chunk, by its rows.
+        align: Alignment of offsets, in bytes.
     """
     once = unrolled(schedule)
     packed = np.array([chunk_bytes(rows) for _, rows in once.chunks], dtype=np.int64)
@@ -42,10 +42,10 @@ def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: 
 
 
 def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
-    """int64 [ranks]: how many pieces of the counted chunks a rank holds at once at most, by the rules of `buffers`.
+    """int64 [ranks]: most pieces of the counted chunks that are alive at once, by the rules of `slot_memory`.
 
-    A piece lives from the stage that brings it to the last that reads it, inputs and results to the end; a fold's
-    result takes the place of an operand that nothing reads later.
+    A piece lives from the stage that writes it to the last that reads it, inputs and results to the end; the result of
+    a fold takes the place of an operand that nothing reads later.
     """
     pieces = _Pieces(schedule)
     stages = _Stages(schedule, pieces)
@@ -71,18 +71,18 @@ def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
     inherits[pieces.fold_of[yields & counted[pieces.chunk[pieces.operands]]]] = True
     ranks = schedule.combines[inherits, 1].astype(np.int64)
     heirs = _counts(ranks * width + stages.of_fold[inherits], schedule.ranks, width)
-    found: Ints = (np.cumsum(alive, axis=1) - heirs).max(axis=1)
-    return found
+    most: Ints = (np.cumsum(alive, axis=1) - heirs).max(axis=1)
+    return most
 
 
 def _counts(places: Ints, ranks: int, width: int) -> Ints:
-    """int64 [ranks, width]: how often each place occurs."""
-    found: Ints = np.bincount(places, minlength=ranks * width).reshape(ranks, width)
-    return found
+    """int64 [ranks, width]: occurrences of each place."""
+    counts: Ints = np.bincount(places, minlength=ranks * width).reshape(ranks, width)
+    return counts
 
 
 class _Pieces:
-    """Every (rank, slot, chunk) of a schedule by number, and where it is read and written."""
+    """Every place of a schedule by number, and the numbers read and written by its entries."""
 
     def __init__(self, schedule: Schedule) -> None:
         moves, folds = schedule.transfers, schedule.combines
@@ -109,7 +109,7 @@ class _Pieces:
 
 
 class _Stages:
-    """The stage of its rank in which each transfer is sent and arrives, and each combine is made (`buffers`)."""
+    """The stage of its rank in which each transfer is sent and arrives, and each combine is made (`slot_memory`)."""
 
     def __init__(self, schedule: Schedule, pieces: _Pieces) -> None:
         rounds = np.arange(schedule.rounds + 1)
@@ -129,6 +129,6 @@ class _Stages:
             folding[begins] = False
             self.of_move[here], self.of_arrival[here] = now[src[here]], now[dst[here]]
             arrived_in[pieces.received[here]] = now[dst[here]]
-            made = slice(folds[round_], folds[round_ + 1])
-            self.of_fold[made] = now[fold_rank[made]]
-            folding[fold_rank[made]] = True
+            combined = slice(folds[round_], folds[round_ + 1])
+            self.of_fold[combined] = now[fold_rank[combined]]
+            folding[fold_rank[combined]] = True

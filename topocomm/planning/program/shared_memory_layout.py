@@ -1,9 +1,8 @@
-"""Where the values of a schedule live when the ranks of a host map one memory: nothing is copied between them.
+"""Memory of a schedule when the ranks of a host map one memory: nothing is copied between them.
 
-Every rank owns a range of its host's memory. Its contribution, the results of its combines and what it receives from
-other hosts are written there, once per call; what a transfer moves within the host is read where it was written. A
-rank publishes how many of its stages are done, and whoever needs a value waits for that count. No range is used twice
-within a call. Transfers between hosts stay messages.
+Every rank owns a range of its host's memory for its contribution, the results of its combines and messages from other
+hosts, each written once per call. Transfers within the host are read where they were written: a rank publishes the
+number of its stages that are done, and readers wait for that count. Transfers between hosts stay messages.
 """
 
 from __future__ import annotations
@@ -11,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from topocomm.planning.program.slot_memory import Piece, Stage, output_pieces, stages_of
-from topocomm.planning.schedule.schedule import Schedule, input_pieces
-
-Place = tuple[int, int, int]
+from topocomm.planning.program.slot_memory import Stage, output_pieces, stages_of
+from topocomm.planning.schedule.schedule import Piece, Place, Schedule, input_pieces
 
 
 @dataclass(frozen=True)
 class SharedProgram:
-    """One rank's part.
+    """The program of one rank.
 
     Attributes:
-        stages: What it does; receives from ranks of its host are waits.
+        stages: Its stages; receives from ranks of its host are waits.
         waits: For every stage, (rank of the host, stages of that rank that must be done).
-        readers: The other ranks of the host that read what this rank writes.
-        offsets: Byte offset in the host's memory of every piece it touches.
+        readers: Other ranks of the host that read from this rank's range.
+        offsets: Byte offset in the host's memory of every piece that the rank touches.
         input_pieces: Its contribution, by chunk.
         output_pieces: Its result, by chunk.
         total_bytes: Bytes of the host's memory.
@@ -43,13 +40,13 @@ class SharedProgram:
 def shared_program(
     schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int], align: int, hosts: Sequence[int] = ()
 ) -> SharedProgram:
-    """The part of `rank`; every rank of its host computes the same places.
+    """Return the program of `rank`; every rank of its host computes the same places.
 
     Args:
         schedule: A verified schedule.
-        rank: Whose part.
-        chunk_bytes: Packed bytes of a chunk, by index.
-        align: Every offset is a multiple of this many bytes.
+        rank: The rank.
+        chunk_bytes: Returns the packed bytes of a chunk, by index.
+        align: Alignment of offsets, in bytes.
         hosts: The host of every rank, by number; empty where all are on one.
     """
     hosts = tuple(hosts) or (0,) * schedule.ranks
@@ -80,7 +77,7 @@ def shared_program(
 def _places(
     schedule: Schedule, sizes: dict[int, int], hosts: Sequence[int], host: int
 ) -> tuple[dict[Place, int], dict[Place, int], int]:
-    """Of every (rank, slot, chunk) on a host its offset and the rank in whose range that is; the bytes of all."""
+    """Offset of every place on a host, the rank in whose range it is, and the bytes of all."""
     own: list[list[Place]] = [[] for _ in range(schedule.ranks)]
     for rank in range(schedule.ranks):
         own[rank] += [(rank, *piece) for piece in input_pieces(schedule, rank)]
@@ -100,15 +97,14 @@ def _places(
                 top += sizes[place[2]]
     for move in moves:  # in round order: a relayed value already has its place
         if hosts[move.src] == hosts[move.dst] == host:
-            here, there = (move.dst, move.dst_slot, move.chunk), (move.src, move.src_slot, move.chunk)
-            places[here], owners[here] = places[there], owners[there]
+            target, source = (move.dst, move.dst_slot, move.chunk), (move.src, move.src_slot, move.chunk)
+            places[target], owners[target] = places[source], owners[source]
     return places, owners, top
 
 
 def _sending_stages(schedule: Schedule) -> list[dict[tuple[int, int, int], int]]:
     """For every rank: (round, destination, path) -> index of the stage that sends it."""
-    found = []
-    for rank in range(schedule.ranks):
-        stages = stages_of(schedule, rank)
-        found.append({key: index for index, stage in enumerate(stages) for key in stage.sends})
-    return found
+    return [
+        {key: index for index, stage in enumerate(stages_of(schedule, rank)) for key in stage.sends}
+        for rank in range(schedule.ranks)
+    ]

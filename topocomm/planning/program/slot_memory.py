@@ -1,12 +1,11 @@
-"""Where the slots of one rank live in memory: a first-fit assignment over the life of each value.
+"""The stages of one rank, and the memory of its slots: a first-fit assignment over the life of each value.
 
-The rank's program is cut in stages: a stage posts all its messages at once, waits for them, then folds. Messages
-of later rounds join the current stage until something reads a slot that is still arriving, so a flat exchange is
-one stage whatever its rounds. Every stage is a range of whole rounds, hence the message of the least round that is
-not complete always has both its ends posted: stages cannot deadlock.
+A stage posts all its messages at once, waits for them, then folds. Messages of later rounds join the current stage
+until something reads a slot that is still arriving, so a flat exchange is one stage whatever its rounds. Every stage is
+a range of whole rounds, so the message of the least incomplete round always has both its ends posted: no deadlock.
 
-Where messages start in groups that are one step on the device (NCCL), both ends of a message must be in the same group.
-`common_cuts` are the rounds before which any rank begins a stage; with them all ranks begin one there.
+Where a stage is one group on the device (NCCL), both ends of a message must be in the same group: `common_cuts` are the
+rounds before which some rank begins a stage, and with them all ranks do.
 """
 
 from __future__ import annotations
@@ -17,45 +16,54 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, input_pieces
-
-Piece = tuple[int, int]
-"""(slot, chunk) of one rank."""
+from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, input_pieces
 
 
 @dataclass
 class Stage:
-    """Messages posted together, by peer in order, then folds in order."""
+    """One stage of a rank.
+
+    Attributes:
+        sends: (round, peer, path) -> pieces of one message, in the order of posting.
+        receives: As `sends`.
+        folds: The folds after all messages, in order.
+    """
 
     sends: dict[tuple[int, int, int], list[Piece]] = field(default_factory=dict)
     receives: dict[tuple[int, int, int], list[Piece]] = field(default_factory=dict)
-    """(round, peer, path) -> pieces of one message."""
     folds: list[Combine] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What one rank does, and at which byte offset of its arena every piece lives."""
+    """The program of one rank.
+
+    Attributes:
+        stages: Its stages.
+        offsets: Byte offset of every piece in its arena.
+        arena_bytes: Bytes of the arena.
+        input_pieces: Its value, by chunk; empty where it has no input.
+        output_pieces: Its result, by chunk; empty where it has none.
+    """
 
     stages: tuple[Stage, ...]
     offsets: dict[Piece, int]
     arena_bytes: int
     input_pieces: tuple[Piece, ...]
     output_pieces: tuple[Piece, ...]
-    """By chunk; empty where the rank has no input or no result."""
 
 
 def rank_program(
     schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int], align: int, cuts: Collection[int] = ()
 ) -> RankProgram:
-    """The stages and memory of one rank.
+    """Return the stages and memory of one rank.
 
     Args:
         schedule: A verified schedule.
-        rank: Whose program.
-        chunk_bytes: Packed bytes of a chunk, by index.
-        align: Every offset is a multiple of this many bytes.
-        cuts: Rounds before which a stage begins, as `stages_of`.
+        rank: The rank.
+        chunk_bytes: Returns the packed bytes of a chunk, by index.
+        align: Alignment of offsets, in bytes.
+        cuts: Rounds before which a stage begins, as of `stages_of`.
     """
     stages = stages_of(schedule, rank, cuts)
     chunks = range(len(schedule.chunks))
@@ -67,13 +75,13 @@ def rank_program(
 
 
 def output_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
-    """The pieces of a rank's result, by chunk."""
+    """Return the pieces of a rank's result, by chunk."""
     ordered = sorted(schedule.outputs_of(rank), key=lambda out: out[2])
     return tuple((slot, chunk) for _, slot, chunk in ordered)
 
 
 def common_cuts(schedule: Schedule) -> frozenset[int]:
-    """The rounds before which some rank begins a stage: with these the stages of all ranks are the same rounds."""
+    """Return the rounds before which some rank begins a stage: with these, stages of all ranks are the same rounds."""
     return frozenset(
         min(round_ for round_, _, _ in (*stage.sends, *stage.receives))
         for rank in range(schedule.ranks)
@@ -82,29 +90,17 @@ def common_cuts(schedule: Schedule) -> frozenset[int]:
 
 
 def stages_of(schedule: Schedule, rank: int, cuts: Collection[int] = ()) -> list[Stage]:
-    """The stages of one rank.
-
-    Args:
-        schedule: A verified schedule.
-        rank: Whose stages.
-        cuts: Rounds before which a stage begins, whatever the rank does in them.
-    """
-    moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
-    for move in schedule.transfers_of(rank):
-        moves[move.round].append(move)
-    folds: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
-    for fold in schedule.combines_of(rank):
-        folds[fold.round].append(fold)
+    """Return the stages of one rank of a verified schedule; a stage begins before each of the rounds in `cuts`."""
     stages = [Stage()]
     pending: set[Piece] = set()
     cut = False
-    for round_ in range(schedule.rounds):
+    for round_, (moves, folds) in enumerate(schedule.by_round(rank)):
         cut = cut or round_ in cuts
-        reads = {(m.src_slot, m.chunk) for m in moves[round_] if m.src == rank}
-        if moves[round_] and (cut or stages[-1].folds or reads & pending):
+        reads = {(move.src_slot, move.chunk) for move in moves if move.src == rank}
+        if moves and (cut or stages[-1].folds or reads & pending):
             stages.append(Stage())
             pending, cut = set(), False
-        for move in moves[round_]:
+        for move in moves:
             if move.src == rank:
                 key = (round_, move.dst, move.path)
                 stages[-1].sends.setdefault(key, []).append((move.src_slot, move.chunk))
@@ -112,14 +108,14 @@ def stages_of(schedule: Schedule, rank: int, cuts: Collection[int] = ()) -> list
                 key = (round_, move.src, move.path)
                 stages[-1].receives.setdefault(key, []).append((move.dst_slot, move.chunk))
                 pending.add((move.dst_slot, move.chunk))
-        stages[-1].folds += folds[round_]
+        stages[-1].folds += folds
     return stages
 
 
 def _assign(
     stages: list[Stage], inputs: tuple[Piece, ...], outputs: tuple[Piece, ...], sizes: dict[int, int]
 ) -> tuple[dict[Piece, int], int]:
-    """First fit by time of birth. Inputs keep their place for the whole call, so they stay as the caller left them."""
+    """(byte offset of every piece, bytes of all): first fit by time of birth; inputs keep their place for good."""
     last_use = _last_uses(stages)
     forever = 2 * len(stages) + 1
     for piece in (*inputs, *outputs):
@@ -137,7 +133,7 @@ def _assign(
             out = (fold.out_slot, fold.chunk)
             operands = [(slot, fold.chunk) for slot in fold.operands]
             heirs = operands if len(operands) == 2 else operands[:1]
-            dying = [p for p in heirs if last_use[p] == 2 * index + 1 and readers[p] is fold]
+            dying = [piece for piece in heirs if last_use[piece] == 2 * index + 1 and readers[piece] is fold]
             memory.place(out, last_use.get(out, 2 * index + 1), heir_of=dying[0] if dying else None)
     return memory.offsets, memory.top
 
@@ -165,7 +161,7 @@ class _Memory:
         self._ends: list[tuple[int, int, int]] = []  # (last use, start, size) of ranges: a heap, some have an heir now
 
     def expire(self, now: int) -> None:
-        """Free what was read for the last time before `now`."""
+        """Free the ranges whose last read is before `now`."""
         while self._ends and self._ends[0][0] < now:
             until, start, size = heappop(self._ends)
             if self._until.get(start) == until:
@@ -181,7 +177,7 @@ class _Memory:
             heappush(self._ends, (until, start, size))
 
     def _take(self, size: int) -> int:
-        """The first gap that is large enough, or the top."""
+        """Start of the first gap that is large enough, or the top."""
         start = self._gaps.first(size)
         if start is None:
             start = self._gaps.last_before(self.top)
@@ -190,14 +186,14 @@ class _Memory:
 
 
 class _Gaps:
-    """Free byte ranges in order of their starts, no two side by side: thousands where sizes differ, so in arrays."""
+    """Free byte ranges in order of their starts, no two adjacent; in arrays, since there can be thousands."""
 
     def __init__(self) -> None:
         self._starts, self._sizes = (np.zeros(16, dtype=np.int64) for _ in range(2))
         self._count = 0
 
     def first(self, size: int) -> int | None:
-        """Take so many bytes from the first range that has them; its start, or None."""
+        """Take `size` bytes from the first range that has them; returns its start, or None."""
         enough = self._sizes[: self._count] >= size
         index = int(enough.argmax()) if self._count else 0
         if not self._count or not enough[index]:
@@ -211,7 +207,7 @@ class _Gaps:
         return start
 
     def last_before(self, top: int) -> int:
-        """Take the range that ends at the top; its start, or the top where there is none."""
+        """Take the range that ends at the top; returns its start, or the top where there is none."""
         last = self._count - 1
         if last < 0 or self._starts[last] + self._sizes[last] != top:
             return top
@@ -219,7 +215,7 @@ class _Gaps:
         return int(self._starts[last])
 
     def add(self, start: int, size: int) -> None:
-        """A range more, one with those that it touches."""
+        """Add a range, merged with adjacent ones."""
         starts, sizes = self._starts, self._sizes
         index = int(starts[: self._count].searchsorted(start))
         if index < self._count and starts[index] == start + size:

@@ -1,7 +1,7 @@
-"""Who wrote what everyone reads: the values of a Schedule traced through its transfers, as integer columns.
+"""Dataflow of a Schedule: the write that every read finds, traced through transfers as integer columns.
 
-Everything that happens has a position in one order: the inputs, then round by round the transfers and the combines in
-the order listed. A transfer reads what was there before its round, a combine what is there when its turn comes.
+All events have a position in one order: the inputs, then round by round the transfers and the combines in the order
+listed. A transfer reads the writes before its round, a combine those before its own position.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from topocomm.errors import PlanError
 from topocomm.planning.schedule.schedule import IntTable, Rows, Schedule, dense_keys, input_table
 
 NOTHING = -1
-"""Value number of what nothing wrote."""
+"""Value number of a place that nothing wrote."""
 
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Which value every operand and every output is.
-
-    Values are numbered: the pieces of `inputs` first, then the combines. Transfers copy values.
+    """The value of every operand and output, by number: the pieces of `inputs` first, then the combines.
 
     Attributes:
         inputs: int32 [n, 4]: rank, slot, chunk and row of the schedule's `inputs`, as `input_table`.
@@ -35,11 +33,11 @@ class Dataflow:
 
 
 def dataflow(schedule: Schedule) -> Dataflow:
-    """The values of a schedule whose columns are in range and in round order.
+    """Return the values of a schedule whose columns are in range and in round order.
 
     Raises:
         PlanError: A place is written twice, or read before it is written; or a combine has fewer than two operands.
-            Of several faults the first that comes up in the order of events.
+            Of several faults the first in the order of events.
     """
     trace = _Trace(schedule)
     trace.check()
@@ -47,7 +45,7 @@ def dataflow(schedule: Schedule) -> Dataflow:
     source[trace.transfer_at] = trace.read_by_transfers
     while not np.array_equal(source, further := source[source]):  # a copy of a copy: chains are halved each time
         source = further
-    values = np.full(trace.events + 1, NOTHING)  # the last entry stands for nothing
+    values = np.full(trace.events + 1, NOTHING)  # the last entry is that of unwritten places
     values[: len(trace.inputs)] = np.arange(len(trace.inputs))
     values[trace.combine_at] = len(trace.inputs) + np.arange(len(schedule.combines))
     source = np.append(source, trace.events)
@@ -55,18 +53,18 @@ def dataflow(schedule: Schedule) -> Dataflow:
 
 
 class _Trace:
-    """The positions of all writes, and what reads find there.
+    """The positions of all writes, and the write that each read finds.
 
     Attributes:
         inputs: As `input_table`; their positions are 0, 1 and so on.
-        events: How many writes there are.
+        events: Number of writes.
         transfer_at: Position of every transfer.
-        round_at: Position of the first event of every transfer's round: what it reads stands before.
+        round_at: Position of the first event of every transfer's round: it reads earlier writes only.
         combine_at: Position of every combine.
-        operand_of: The combine that every operand belongs to.
+        operand_of: The combine of every operand.
         read_by_transfers: Position of the write that every transfer reads; `events` where nothing writes the place.
-        read_by_operands: As `read_by_transfers`, of every operand.
-        read_by_outputs: The same, of every output.
+        read_by_operands: The same of every operand.
+        read_by_outputs: The same of every output.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -79,15 +77,17 @@ class _Trace:
         self.round_at = first + np.searchsorted(moves[:, 0], moves[:, 0]) + folds_before
         self.combine_at = first + np.arange(len(folds)) + np.searchsorted(moves[:, 0], folds[:, 0], side="right")
         self.operand_of = np.repeat(np.arange(len(folds)), np.diff(schedule.operand_starts))
-        reads = np.concatenate([self._places_of_transfers(), self._places_of_operands(), schedule.outputs])
+        reads_of_folds = folds[self.operand_of]
+        operands = np.column_stack([reads_of_folds[:, 1], schedule.operands, reads_of_folds[:, 3]])
+        reads = np.concatenate([moves[:, [1, 2, 5]], operands, schedule.outputs])
         keys = dense_keys(*np.concatenate([self._places_written(), reads]).T)
         writes, read_at = keys[: self.events], keys[self.events :]
         writer = np.full(int(keys.max(initial=-1)) + 1, self.events, dtype=np.int32)
         writer[writes[::-1]] = np.arange(self.events - 1, -1, -1)  # of several writes of one place the first stays
         self._again = np.flatnonzero(writer[writes] != np.arange(self.events))
-        found = writer[read_at].astype(np.int64)
+        found_at = writer[read_at].astype(np.int64)
         edges = [len(moves), len(moves) + len(schedule.operands)]
-        self.read_by_transfers, self.read_by_operands, self.read_by_outputs = np.split(found, edges)
+        self.read_by_transfers, self.read_by_operands, self.read_by_outputs = np.split(found_at, edges)
 
     def check(self) -> None:
         """Raise the first fault, if there is one."""
@@ -107,13 +107,6 @@ class _Trace:
         places[self.transfer_at] = self.schedule.transfers[:, 3:6]
         places[self.combine_at] = self.schedule.combines[:, 1:]
         return places
-
-    def _places_of_transfers(self) -> IntTable:
-        return self.schedule.transfers[:, [1, 2, 5]]
-
-    def _places_of_operands(self) -> IntTable:
-        folds = self.schedule.combines[self.operand_of]
-        return np.column_stack([folds[:, 1], self.schedule.operands, folds[:, 3]])
 
     def _early_reads_of_transfers(self) -> list[tuple[int, int, int, str]]:
         for row in np.flatnonzero(self.read_by_transfers >= self.round_at)[:1].tolist():

@@ -1,8 +1,8 @@
-"""Interned expression trees over contributions: equal expressions have equal numbers, and only they.
+"""Interned expression trees over contributions: expressions are equal if and only if their numbers are.
 
-The contributions are ranks, in canonical order ranges of virtual shards. A pair of trees is merged once, whoever folds
-it, and found again by the pair of their numbers, so nothing is hashed in place of proof. A tree knows what it holds:
-an interval where its contributions are contiguous (O(1) a merge), a bit set (a Python integer) where they are not.
+The contributions are ranks, in canonical order ranges of virtual shards. A pair of trees is merged once and looked up
+by the pair of their numbers, so nothing is hashed in place of proof. The contributions of a tree are an interval where
+they are contiguous (O(1) a merge), else a bit set (a Python integer).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topocomm.planning.schedule.canonical_tree import canonical_split
 from topocomm.planning.schedule.schedule import IntTable, Rows
 
 SHORT_RUN = 256
-"""Folds that do not wait for each other and are fewer are dealt with one after the other."""
+"""Least number of independent folds in a row that are evaluated as columns."""
 
 
 class Trees:
@@ -26,30 +26,25 @@ class Trees:
     Attributes:
         low: The least contribution in each tree.
         high: One more than the greatest.
-        in_order: Whether its contributions stand in rank order, none left out.
+        in_order: Whether its contributions stand in rank order without a gap.
         canonical: Whether it is the canonical tree over its contributions.
         bits: Its contributions, one bit each, where they are no interval [low, high).
     """
 
     def __init__(self, low: Sequence[int], high: Sequence[int]) -> None:
-        """Start with the leaves.
-
-        Args:
-            low: The first contribution that each of them holds.
-            high: One more than the last.
-        """
+        """Start with leaves that hold the contributions [low, high)."""
         self.low, self.high = list(low), list(high)
         self.in_order, self.canonical = [True] * len(low), [True] * len(low)
         self.bits: dict[int, int] = {}
         self._merged: dict[int, int] = {}
 
     def fold(self, leaves: IntTable, operands: Rows, starts: IntTable) -> Rows:
-        """The tree of every value: the leaves first, then the results of the folds.
+        """Return the tree of every value: the leaves first, then the results of the folds.
 
         Args:
-            leaves: The trees of the values that are there first.
-            operands: Values that the folds take, all folds one after the other, each made before it is taken.
-            starts: Where the operands of each fold start, and the end.
+            leaves: The trees of the leaf values.
+            operands: Values that the folds take, fold by fold, each made before it is taken.
+            starts: Start of the operands of each fold, and the end.
 
         Raises:
             CountedTwiceError: Two operands hold one contribution.
@@ -58,7 +53,7 @@ class Trees:
         if runs is not None:
             try:
                 return self._fold_runs(leaves, operands, starts, runs)
-            except CountedTwiceError:  # of several faults the first is told
+            except CountedTwiceError:  # of several faults the first is reported
                 pass
         return np.asarray(self._fold_in_turn(leaves.tolist(), operands, starts), dtype=np.int64)
 
@@ -71,15 +66,15 @@ class Trees:
             for value in values[start + 1 : end]:
                 right = tree_of[value]
                 pair = tree << 32 | right
-                found = merged.get(pair)
-                if found is None:
-                    found = merged[pair] = self._merge(tree, right, fold)
-                tree = found
+                number = merged.get(pair)
+                if number is None:
+                    number = merged[pair] = self._merge(tree, right, fold)
+                tree = number
             tree_of.append(tree)
         return tree_of
 
     def _fold_runs(self, leaves: IntTable, operands: Rows, starts: IntTable, runs: Sequence[tuple[int, int]]) -> Rows:
-        """The same, run by run: of equal pairs of a run only one is looked up."""
+        """As `_fold_in_turn`, run by run: equal pairs of a run are looked up once."""
         tree_of = np.empty(len(leaves) + len(starts) - 1, dtype=np.int64)
         tree_of[: len(leaves)] = leaves
         for low, high in runs:
@@ -93,9 +88,9 @@ class Trees:
         return tree_of
 
     def _merged_all(self, pairs: Rows, fold: int) -> Rows:
-        found, which = np.unique(pairs, return_inverse=True)
+        distinct, which = np.unique(pairs, return_inverse=True)
         numbers = []
-        for pair in found.tolist():
+        for pair in distinct.tolist():
             number = self._merged.get(pair)
             if number is None:
                 number = self._merged[pair] = self._merge(pair >> 32, pair & (1 << 32) - 1, fold)
@@ -104,12 +99,12 @@ class Trees:
         return merged
 
     def members(self, tree: int) -> int:
-        """The contributions in a tree, one bit each."""
+        """Return the contributions of a tree, one bit each."""
         bits = self.bits.get(tree)
         return (1 << self.high[tree]) - (1 << self.low[tree]) if bits is None else bits
 
     def are(self, trees: Rows, low: Column, high: Column) -> NDArray[np.bool_]:
-        """Whether each of these trees holds the contributions low..high-1 and no other."""
+        """Return whether each of these trees holds exactly the contributions low..high-1."""
         gaps = np.zeros(len(self.low), dtype=bool)
         gaps[list(self.bits)] = True
         fits: NDArray[np.bool_] = (np.asarray(self.low)[trees] == low) & (np.asarray(self.high)[trees] == high)
@@ -142,13 +137,7 @@ class Trees:
 
 
 def _runs(operands: Rows, starts: IntTable, leaves: int) -> list[tuple[int, int]] | None:
-    """(first, end) of folds in a row of which none takes what another makes; None where they are short on average.
-
-    Args:
-        operands: As of `Trees.fold`.
-        starts: The same.
-        leaves: Values with a number below are there first.
-    """
+    """(first, end) of runs of folds independent of each other; None where runs are short on average."""
     count, low = len(starts) - 1, 0
     newest = np.maximum.reduceat(operands, starts[:-1]) - leaves if count >= SHORT_RUN else operands
     runs: list[tuple[int, int]] = []
@@ -166,7 +155,7 @@ def _runs(operands: Rows, starts: IntTable, leaves: int) -> list[tuple[int, int]
 
 
 class CountedTwiceError(Exception):
-    """Two operands of a fold hold one contribution; `fold` is its index, `both` what they share, one bit each."""
+    """Two operands of a fold share contributions; `fold` is its index, `both` the shared ones, one bit each."""
 
     def __init__(self, fold: int, both: int) -> None:
         super().__init__(fold, both)

@@ -1,9 +1,9 @@
-"""Proof that a Schedule does what its collective promises, by exact symbolic replay on columns.
+"""Proof that a Schedule computes its collective, by exact symbolic replay on columns.
 
-`dataflow.py` finds for every slot that is read the value that was written there, once and before; `trees.py` gives
-every value its expression over the contributions: the ranks' values, in canonical order ranges of virtual shards.
-Two values are equal as expressions if and only if they have the same tree number, so `uniform` is decided by comparing
-integers and nothing is hashed in place of proof.
+`dataflow.py` finds for every read the value that was written there, once and before; `expressions.py` gives every value
+its expression over the contributions: the ranks' values, in canonical order ranges of virtual shards. Two values are
+equal as expressions if and only if they have the same tree number, so `uniform` is decided by comparing integers and
+nothing is hashed in place of proof.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from topocomm.planning.schedule.traffic import busiest_port
 
 @dataclass(frozen=True)
 class Proof:
-    """What was proved of a Schedule; a False is a property the Schedule does not have (an invalid one raises)."""
+    """Proved properties of a Schedule; False is a property that it does not have (an invalid one raises)."""
 
     complete: bool
     each_contribution_once: bool
@@ -49,32 +49,31 @@ def verify(
     serialised: bool = True,
     keep_order: bool = False,
 ) -> Proof:
-    """The proof that `schedule` computes `collective`.
+    """Return the proof that `schedule` computes `collective`.
 
-    Every slot read was written before and every slot is written once, and no rank sends to itself (so the rounds, run
-    in order with all messages of a round posted before any is awaited, cannot deadlock); an input exists for every
-    chunk, of an allgather for the chunks of the rank's own part only; every output holds the contributions that the
-    collective says, each exactly once; all ranks that receive one result evaluate one expression tree (in canonical
-    order, that one); and where `paths` and the ranks' `endpoints` are given, each message has a route on the machine.
+    Proved are: every slot is written once and before it is read, and no rank sends to itself (so rounds in order, with
+    all messages of a round posted before any is awaited, cannot deadlock); inputs exist for every chunk, of an
+    allgather for the chunks of the rank's part only; every output holds the contributions of the collective, each
+    exactly once; all ranks that receive a result evaluate one expression tree (in canonical order, the canonical one);
+    and with `paths` and `endpoints`, each message has a route on the machine.
 
-    Slices of a pipelined schedule share no value, since every place belongs to one chunk: what is proved of the rounds
-    is proved of each slice. Their messages meet at the ports, which are counted over all slices under way. Every slice
-    of a chunk that has rows has rows, so `repeat.count` is at most the rows of the shortest such chunk; slices that
-    are 0 rounds apart run at the same time, in the same messages.
+    Slices of a pipelined schedule share no value, since every place belongs to one chunk: a proof of the rounds holds
+    for each slice. Ports are counted over all slices under way. Every slice of a chunk that has rows has rows, so
+    `repeat.count` is at most the rows of the shortest such chunk; slices 0 rounds apart run in the same messages.
 
     Args:
-        schedule: What to prove.
-        collective: What it must compute.
+        schedule: The schedule.
+        collective: The collective that it must compute.
         paths: Routes on the machine.
         endpoints: Endpoint id of each rank.
         ports: Messages that an endpoint may send, and receive, in one round.
-        serialised: The cost model puts messages of a busy port one after the other, so that more than `ports`
-            in a round is no violation.
-        keep_order: Operands must stand in rank order: the operator does not commute.
+        serialised: Whether the cost model serialises messages of a busy port, so that more than `ports` in a round is
+            no violation.
+        keep_order: Whether operands must stand in rank order, since the operator does not commute.
 
     Raises:
-        PlanError: The schedule is invalid; the message names round, rank, slot and chunk. What is wrong with slots is
-            found before what is wrong with values.
+        PlanError: The schedule is invalid; the message names round, rank, slot and chunk. Faults of slots are reported
+            before faults of values.
     """
     _check_columns(schedule, collective)
     owners = _check_owners(schedule, collective)
@@ -103,7 +102,7 @@ def verify(
 
 
 def _check_columns(schedule: Schedule, collective: Collective) -> None:
-    """The ranges of all columns but slots, whose numbers are free, and what repeats."""
+    """Check the ranges of all columns but slots, whose numbers are free, and the pipeline."""
     if schedule.ranks != collective.ranks:
         raise PlanError(f"schedule: {schedule.ranks} ranks, the collective has {collective.ranks}")
     chunks, transfers, combines = len(schedule.chunks), schedule.transfers, schedule.combines
@@ -137,7 +136,7 @@ def _check_columns(schedule: Schedule, collective: Collective) -> None:
 
 
 def _check_messages(schedule: Schedule) -> None:
-    """That every transfer goes to another rank, by a path that is there."""
+    """Check that every transfer goes to another rank, over a listed path."""
     transfers = schedule.transfers
     for row in np.flatnonzero(transfers[:, 1] == transfers[:, 3])[:1]:
         raise PlanError(f"schedule: round {transfers[row, 0]}: rank {transfers[row, 1]} sends to itself")
@@ -177,7 +176,7 @@ def _check_repeat(schedule: Schedule) -> None:
 
 
 def _check_owners(schedule: Schedule, collective: Collective) -> Column:
-    """Whose part each chunk lies in; zeros where the collective has no parts."""
+    """The rank whose part each chunk lies in; zeros where the collective has no parts."""
     owners = collective.owners(schedule.chunks)
     if schedule.owners != (owners if collective.name == "allgather" else ()):
         raise PlanError(f"schedule: its inputs are those of owners {schedule.owners}, the collective's are {owners}")
@@ -185,7 +184,7 @@ def _check_owners(schedule: Schedule, collective: Collective) -> Column:
 
 
 def _leaves(schedule: Schedule, collective: Collective) -> tuple[list[int], list[int]]:
-    """(first contribution, end) that every row of `inputs` holds."""
+    """(first, end) of the contributions of every row of `inputs`."""
     if collective.shards:
         return _canonical_leaves(schedule, collective)
     rank, _, who = schedule.inputs.T
@@ -203,7 +202,7 @@ def _leaves(schedule: Schedule, collective: Collective) -> tuple[list[int], list
 
 
 def _canonical_leaves(schedule: Schedule, collective: Collective) -> tuple[list[int], list[int]]:
-    """As `_leaves`: the nodes of virtual shards that each rank folds its own into."""
+    """As `_leaves`, in canonical order: the canonical nodes of each rank's virtual shards."""
     nodes, shards = schedule.nodes, collective.shards
     missing = [set(canonical_nodes(low, high, shards[-1])) for low, high in pairwise(shards)]
     for rank, _, index in schedule.inputs.tolist():
@@ -219,7 +218,7 @@ def _canonical_leaves(schedule: Schedule, collective: Collective) -> tuple[list[
 
 
 def _check_values(schedule: Schedule, collective: Collective, trees: Trees, owners: Column) -> tuple[bool, bool, bool]:
-    """(order kept, uniform, canonical); raises where a value or an output is not what it must be."""
+    """(order kept, uniform, canonical); raises where a value or an output is wrong."""
     flow = dataflow(schedule)
     try:
         tree_of = trees.fold(flow.inputs[:, 3], flow.operands, schedule.operand_starts)
@@ -239,27 +238,19 @@ def _check_values(schedule: Schedule, collective: Collective, trees: Trees, owne
 
 
 def _check_outputs(schedule: Schedule, collective: Collective, trees: Trees, owners: Column, held: Column) -> Column:
-    """The results that outputs belong to, by number: outputs with one number must be one expression.
-
-    Args:
-        schedule: Its columns are in range.
-        collective: What it computes.
-        trees: All of them.
-        owners: Whose part each chunk lies in.
-        held: The tree of every output; NOTHING where nothing was written.
-    """
+    """Check the outputs, whose trees are `held`; returns their groups: outputs of a group must be one expression."""
     rank, _, chunk = schedule.outputs.T.astype(np.int64)
-    there = (rank >= 0) & (rank < schedule.ranks) & (chunk >= 0) & (chunk < len(schedule.chunks))
-    owner = owners[np.where(there, chunk, 0)] if len(owners) else chunk
-    there &= collective.receive_columns(rank, owner)
-    places = np.where(there, rank * len(schedule.chunks) + chunk, -1)
+    valid = (rank >= 0) & (rank < schedule.ranks) & (chunk >= 0) & (chunk < len(schedule.chunks))
+    owner = owners[np.where(valid, chunk, 0)] if len(owners) else chunk
+    valid &= collective.receive_columns(rank, owner)
+    places = np.where(valid, rank * len(schedule.chunks) + chunk, -1)
     first = np.zeros(len(places), dtype=bool)
     first[np.unique(places, return_index=True)[1]] = True
     low, high = collective.expected_columns(rank, owner)
-    right = there & first & (held != NOTHING)
+    right = valid & first & (held != NOTHING)
     right[right] = trees.are(held[right], low[right], high[right])
     for row in np.flatnonzero(~right)[:1].tolist():
-        if not (there[row] and first[row]):
+        if not (valid[row] and first[row]):
             raise PlanError(f"schedule: rank {rank[row]} chunk {chunk[row]} is output twice or belongs to no result")
         _refuse_output(
             schedule.outputs[row].tolist(), collective, trees, int(held[row]), (int(low[row]), int(high[row]))
@@ -271,7 +262,7 @@ def _check_outputs(schedule: Schedule, collective: Collective, trees: Trees, own
 def _refuse_output(
     output: list[int], collective: Collective, trees: Trees, tree: int, expected: tuple[int, int]
 ) -> NoReturn:
-    """Say what is wrong with an output that holds this tree."""
+    """Raise the fault of an output that holds this tree."""
     rank, slot, chunk = output
     if tree == NOTHING:
         raise PlanError(f"schedule: output of rank {rank} chunk {chunk} is slot {slot}, which nothing wrote")
@@ -285,15 +276,15 @@ def _refuse_output(
 
 
 def _check_all_there(schedule: Schedule, collective: Collective, owners: Column, places: Column) -> None:
-    """That no output is missing, given those that there are, none of them twice, as rank * chunks + chunk."""
+    """Check that no output is missing, given the distinct ones as rank * chunks + chunk."""
     chunks = len(schedule.chunks)
     each = 1 if collective.name == "reduce_scatter" else len(collective.receivers)
     if len(places) == each * chunks:
         return
-    found = set(places.tolist())
+    known = set(places.tolist())
     for rank in collective.receivers:
         for chunk in range(chunks):
-            if collective.receives(rank, int(owners[chunk])) and rank * chunks + chunk not in found:
+            if collective.receives(rank, int(owners[chunk])) and rank * chunks + chunk not in known:
                 raise PlanError(f"schedule: rank {rank} has no output for chunk {chunk}")
 
 
@@ -304,14 +295,14 @@ def _who(collective: Collective, members: int) -> str:
 
 
 def _check_routes(schedule: Schedule, paths: PathFinder, endpoints: Sequence[str]) -> None:
-    """That every message has a route."""
+    """Check that every message has a route."""
     src, dst, path = (schedule.transfers[:, column] for column in (1, 3, 6))
     named = np.flatnonzero(path != NO_PATH)
     for index in named[np.unique(row_keys(src[named], dst[named], path[named]), return_index=True)[1]].tolist():
         paths.explicit(schedule.paths[path[index]], endpoints[src[index]], endpoints[dst[index]])
     plain = np.flatnonzero(path == NO_PATH)
     for index in plain[np.isinf(paths.message_latencies_us(endpoints, src[plain], dst[plain]))].tolist():
-        paths.cheapest(endpoints[src[index]], endpoints[dst[index]])  # says why there is none
+        paths.cheapest(endpoints[src[index]], endpoints[dst[index]])  # raises with the reason
 
 
 def _ranks(ranks: Sequence[int]) -> str:

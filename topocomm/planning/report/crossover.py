@@ -1,30 +1,37 @@
-"""Which plan is best for which payload: one machine, one collective, many sizes, and where the choice changes."""
+"""The best plan by payload size: one machine, one collective; as text, JSON and a picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from math import ceil, floor, log10
 from textwrap import wrap
 
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import Rival, behind
+from topocomm.topology.draw.svg.svg_page import KIND_COLOURS, Page, fitted
 
-WIDTH = 80
+COLUMNS = 80
+"""Width of the text."""
 _KEPT = "\N{NO-BREAK SPACE}"
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+WIDTH, HEIGHT = 860.0, 520.0
+LEFT, RIGHT, TOP, BOTTOM = 80.0, 200.0, 70.0, 60.0
+"""The picture and its margins, in px."""
+COLOURS = tuple(kind for kind in KIND_COLOURS if kind != "xgmi-cpu")
 
 
 @dataclass(frozen=True)
 class Size:
-    """The best plan for one payload, and what it was chosen from, best first."""
+    """The best plan for one payload, and the algorithms it was chosen from, best first."""
 
     plan: Plan
     rivals: tuple[Rival, ...]
 
 
 def changes(sizes: Sequence[Size]) -> list[tuple[str, int, int]]:
-    """(algorithm, first, last payload bytes) of every stretch of sizes that one algorithm is best for."""
+    """Return (algorithm, first, last payload bytes) of every stretch of sizes that one algorithm is best for."""
     stretches: list[tuple[str, int, int]] = []
     for size in sizes:
         name, payload_bytes = size.plan.algorithm, size.plan.payload_bytes
@@ -36,7 +43,7 @@ def changes(sizes: Sequence[Size]) -> list[tuple[str, int, int]]:
 
 
 def crossover_text(sizes: Sequence[Size], machine: str) -> str:
-    """One line per size, and the sizes at which the best algorithm changes: 80 columns, but for names that are long."""
+    """Return a line per size, and the sizes at which the best algorithm changes, in 80 columns but for long names."""
     first = sizes[0].plan
     table = [("bytes", "algorithm", "rounds", "us", "GB/s", "gap", "next")]
     for size in sizes:
@@ -55,27 +62,29 @@ def crossover_text(sizes: Sequence[Size], machine: str) -> str:
         *(_line(row, widths) for row in table),
         "",
     ]
-    told = [
+    stretches = [
         f"{name} at {human(low)}" if low == high else f"{name} from {human(low)} to {human(high)}"
         for name, low, high in changes(sizes)
     ]
-    best = wrap("best: " + ", ".join(text.replace(" ", _KEPT) for text in told), WIDTH, subsequent_indent=" " * 6)
+    best = wrap(
+        "best: " + ", ".join(text.replace(" ", _KEPT) for text in stretches), COLUMNS, subsequent_indent=" " * 6
+    )
     return "\n".join([*lines, *(line.replace(_KEPT, " ") for line in best), *_native(sizes)])
 
 
 def _native(sizes: Sequence[Size]) -> list[str]:
     """The sizes for which a library's own collective is predicted to take less."""
-    told = [
+    calls = [
         f"{plan.native_call} at {human(plan.payload_bytes)} ({plan.predicted_us:.2f} us)".replace(" ", _KEPT)
         for plan in (size.plan for size in sizes)
         if plan.native_call
     ]
-    lines = wrap("native: " + ", ".join(told), WIDTH, subsequent_indent=" " * 8) if told else []
+    lines = wrap("native: " + ", ".join(calls), COLUMNS, subsequent_indent=" " * 8) if calls else []
     return [line.replace(_KEPT, " ") for line in lines]
 
 
 def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
-    """Names to the left, numbers to the right."""
+    """A line of the table: names to the left, numbers to the right."""
     cells = [
         cell.ljust(width) if column in (1, 6) else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -84,7 +93,7 @@ def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
 
 
 def crossover_document(sizes: Sequence[Size], machine: str) -> dict[str, object]:
-    """The table as plain data."""
+    """Return the table as plain data."""
     first = sizes[0].plan
     return {
         "schema": "topocomm.crossover/1",
@@ -116,8 +125,77 @@ def crossover_document(sizes: Sequence[Size], machine: str) -> dict[str, object]
 
 
 def human(payload_bytes: int) -> str:
-    """Bytes in the largest unit that divides them."""
+    """Return the bytes in the largest unit that divides them."""
     for unit, name in UNITS:
         if payload_bytes and payload_bytes % unit == 0:
             return f"{payload_bytes // unit} {name}"
     return f"{payload_bytes} B"
+
+
+def crossover_svg(sizes: Sequence[Size], machine: str) -> str:
+    """Return an SVG of predicted time over payload, with a line for every algorithm that is best for some size."""
+    first = sizes[0].plan
+    title = f"{first.collective.name} {first.operator}, {len(first.ranks)} ranks on {machine}"
+    page = Page(title, "predicted time over payload bytes, a line per algorithm that is best for some size")
+    page.text((LEFT, 30), fitted(title, 16, WIDTH - LEFT - 20), "ink bold", size=16)
+    page.text((LEFT, 50), f"predicted time over payload, model {first.port_model}", "soft")
+    names = list(dict.fromkeys(name for name, _, _ in changes(sizes)))
+    lines = {name: _curve(sizes, name) for name in names}
+    frame = _Frame([point for line in lines.values() for point in line])
+    frame.draw(page, [size.plan.payload_bytes for size in sizes])
+    for index, name in enumerate(names):
+        css = COLOURS[index % len(COLOURS)]
+        for a, b in pairwise(lines[name]):
+            page.line(frame.at(a), frame.at(b), css, width=2)
+        y = TOP + 20 + 22 * index
+        page.line((WIDTH - RIGHT + 20, y - 4), (WIDTH - RIGHT + 44, y - 4), css, width=3)
+        page.text((WIDTH - RIGHT + 52, y), fitted(name, 12, RIGHT - 60))
+    for size in sizes:
+        css = COLOURS[names.index(size.plan.algorithm) % len(COLOURS)]
+        page.circle(frame.at((size.plan.payload_bytes, size.plan.figures.predicted_us)), 3.5, f"{css} head")
+    return page.render(WIDTH, HEIGHT)
+
+
+def _curve(sizes: Sequence[Size], name: str) -> list[tuple[float, float]]:
+    """(bytes, us) of one algorithm for every size that it was a candidate for."""
+    return [
+        (float(size.plan.payload_bytes), rival.predicted_us)
+        for size in sizes
+        for rival in size.rivals
+        if rival.algorithm == name and rival.predicted_us > 0
+    ]
+
+
+class _Frame:
+    """Logarithmic axes around points."""
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        xs, ys = [log10(x) for x, _ in points] or [0.0], [log10(y) for _, y in points] or [0.0]
+        self.low = (min(xs), floor(min(ys)))
+        self.high = (max(max(xs), self.low[0] + 1e-3), max(ceil(max(ys)), self.low[1] + 1))
+
+    def at(self, point: tuple[float, float]) -> tuple[float, float]:
+        """Return the place of a point on the page."""
+        x = (log10(point[0]) - self.low[0]) / (self.high[0] - self.low[0])
+        y = (log10(point[1]) - self.low[1]) / (self.high[1] - self.low[1])
+        return LEFT + x * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - y * (HEIGHT - TOP - BOTTOM)
+
+    def draw(self, page: Page, sizes: Sequence[int]) -> None:
+        """Draw the axes: a line for every power of ten us, and some of the sizes."""
+        for power in range(int(self.low[1]), int(self.high[1]) + 1):
+            x, y = self.at((10.0 ** self.low[0], 10.0**power))
+            page.line((x, y), (WIDTH - RIGHT, y), "other", width=0.4)
+            page.text((x - 8, y + 4), _time(power), "soft", anchor="end")
+        step = max(1, ceil(len(sizes) / 8))
+        for size in sizes[::step]:
+            x, y = self.at((float(size), 10.0 ** self.low[1]))
+            page.line((x, y), (x, y + 5), "other", width=1)
+            page.text((x, y + 22), human(size), "soft", anchor="middle")
+
+
+def _time(power: int) -> str:
+    """10^power us in the largest unit in which it is a whole number, or in us."""
+    for above, unit in ((6, "s"), (3, "ms")):
+        if power >= above:
+            return f"{10 ** (power - above)} {unit}"
+    return f"{10.0**power:g} us"

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from topocomm.operators.operator import Operator
-from topocomm.planning.cost.figures import Edge, link_figures
 from topocomm.planning.plan import Plan
+from topocomm.planning.routing.routes import Edge, link_figures
 from topocomm.topology.draw.names import ranges
 from topocomm.topology.model import Device, Topology
 from topocomm.topology.network.in_network import IN_NETWORK, knows

@@ -1,4 +1,4 @@
-"""Plans beside each other: what a plan was chosen from, and what a defect of the machine costs."""
+"""Comparison of plans: a plan with the algorithms it was chosen from, and the cost of a defect of the machine."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import numpy as np
 
 from topocomm.operators.operator import Operator
 from topocomm.planning.cost.cost_models import Cost
-from topocomm.planning.payload import layout_of
 from topocomm.planning.plan import Plan, PlanFigures
 from topocomm.planning.planner import chosen_from
-from topocomm.planning.request import NO_LIMITS, Limits, Request
+from topocomm.planning.request import NO_LIMITS, Limits, Request, layout_of
 from topocomm.planning.schedule.schedule import Schedule
 from topocomm.topology.model import Topology
 
 SAME = 5e-4
 """Relative difference below which figures count as equal."""
 AS_GOOD = (0.995, 1.005)
-"""Between so many times as slow a rival costs as much."""
+"""Range of time ratios in which a rival counts as good as the plan."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +32,13 @@ class Rival:
 
 
 def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = NO_LIMITS) -> tuple[Rival, ...]:
-    """What the plan was chosen from, itself among it, best first: costs only, since rivals are not executed.
+    """Return the algorithms that the plan was chosen from, its own among them, best first.
 
     Args:
         plan: A plan of `planner.plan` (operator at its default sizes).
-        topology: What it was planned on.
-        operator: The operator it was planned for.
-        limits: Those it was planned with.
+        topology: Topology it was planned on.
+        operator: Operator it was planned for.
+        limits: Limits it was planned with.
     """
     request = Request(
         plan.collective,
@@ -56,7 +55,7 @@ def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = 
 
 
 def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
-    """What the plan's objective looks at: us, rounds, or GB/s (0 where nothing is sent)."""
+    """Return the figure of the plan's objective: us, rounds, or GB/s (0 where nothing is sent)."""
     if plan.objective == "throughput":
         return cost.throughput_gb_per_s or 0.0
     if plan.objective == "rounds":
@@ -65,25 +64,25 @@ def figure_of(plan: Plan, cost: Cost | PlanFigures) -> float:
 
 
 def times(plan: Plan, rival: Rival) -> float:
-    """How many times as slow as the plan a rival is, as the objective sees it."""
+    """Return the slowdown of a rival against the plan, in the figure of the objective."""
     own, other = figure_of(plan, plan.figures), rival.figure
     slow, fast = (own, other) if plan.objective == "throughput" else (other, own)
     return slow / fast if fast else (inf if slow else 1.0)
 
 
 def behind(plan: Plan, rival: Rival) -> str:
-    """How much worse than the plan a rival is: "1.95x"; "as good" within half a percent."""
-    much = times(plan, rival)
-    if AS_GOOD[0] <= much <= AS_GOOD[1]:
+    """Return the slowdown of a rival in words: "1.95x"; "as good" within half a percent."""
+    ratio = times(plan, rival)
+    if AS_GOOD[0] <= ratio <= AS_GOOD[1]:
         return "as good"
-    return "worse" if much == inf else f"{much:.2f}x"
+    return "worse" if ratio == inf else f"{ratio:.2f}x"
 
 
 def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
-    """What the links named cost, in one line, as the objective sees it: both plans are the best for it.
+    """Return one line on what the loss of the named links costs, in the figure of the objective.
 
-    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`; "plan still" where the plan sends
-    and folds the same as before.
+    `without h2/NIC3: throughput -11% (258.06 -> 229.70 GB/s), new plan leaders-4`; "plan still" where the schedule
+    has the same transfers and combines as before.
     """
     what, unit = {
         "throughput": ("throughput", "GB/s"),
@@ -92,15 +91,15 @@ def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
     }.get(whole.objective, (f"{whole.payload_bytes} B", "us"))
     before, after = figure_of(whole, whole.figures), figure_of(degraded, degraded.figures)
     if abs(after - before) <= SAME * before:
-        told = f"{what} still {before:.2f} {unit}"
+        change = f"{what} still {before:.2f} {unit}"
     else:
-        told = f"{what} {f'{after / before - 1:+.0%} ' if before else ''}({before:.2f} -> {after:.2f} {unit})"
+        change = f"{what} {f'{after / before - 1:+.0%} ' if before else ''}({before:.2f} -> {after:.2f} {unit})"
     chosen = "plan still" if _same_moves(whole.schedule, degraded.schedule) else "new plan"
-    return f"without {', '.join(names)}: {told}, {chosen} {degraded.algorithm}"
+    return f"without {', '.join(names)}: {change}, {chosen} {degraded.algorithm}"
 
 
 def _same_moves(one: Schedule, other: Schedule) -> bool:
-    """Whether two schedules send and fold the same."""
+    """Whether two schedules have the same transfers and combines."""
     plain = (one.chunks, one.paths, one.repeat) == (other.chunks, other.paths, other.repeat)
     columns = ("transfers", "combines", "operands")
     return plain and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)

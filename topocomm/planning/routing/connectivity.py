@@ -1,4 +1,4 @@
-"""Whether a value can get from every endpoint to every other at all, over links and endpoints that relay."""
+"""Whether links and relaying endpoints join the endpoints of all ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from topocomm.topology.draw.names import ranges
 _SHOWN = 4
 """Pieces that a message lists."""
 _LONG = 60
-"""Letters of a list of endpoints beyond which it is cut."""
+"""Characters of a list of endpoints above which it is cut."""
 
 
 def refuse_disconnected(paths: PathFinder, collective: Collective, endpoints: Sequence[str]) -> None:
     """Check that links join the ranks' endpoints, both ways where every rank needs something of every other.
 
-    Ranks pass values on; endpoints without a rank do not.
+    Ranks relay values; endpoints without a rank do not.
 
     Raises:
         PlanError: The machine falls in pieces; names some of them.
@@ -51,16 +51,16 @@ def refuse_disconnected(paths: PathFinder, collective: Collective, endpoints: Se
 
 
 def _reached(start: int, src: Ints, dst: Ints, size: int) -> NDArray[np.bool_]:
-    """Bool [devices]: whether links lead there from the device at the start."""
-    found = np.zeros(size, dtype=bool)
-    found[start] = True
-    frontier = found
+    """Bool [devices]: whether links lead to each device from the start."""
+    reached = np.zeros(size, dtype=bool)
+    reached[start] = True
+    frontier = reached
     while frontier.any():
         after = np.zeros(size, dtype=bool)
         after[dst[frontier[src]]] = True
-        frontier = after & ~found
-        found |= frontier
-    return found
+        frontier = after & ~reached
+        reached |= frontier
+    return reached
 
 
 def _in_words(pieces: Sequence[Sequence[str]], both_ways: bool) -> str:

@@ -1,8 +1,8 @@
 """The ranks of a machine as nested groups of neighbours, and the radices that join the groups soonest.
 
-Groups come from latencies: ranks that follow each other and are at most so far apart are in one group, for every
-latency that separates neighbours (cores of a socket, sockets of a host, hosts). Groups in which the same is done are
-of one sort. Members of two groups that have the cheapest way to each other form a lane (a rail).
+Groups come from latencies: for every latency that separates neighbours in rank order (cores of a socket, sockets of a
+host, hosts), ranks at most that far apart are in one group. Groups with the same inner gossip are of one sort. Members
+of different groups that have the cheapest routes to each other form a rail.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.range_tree import aligned_tree
 
 SAME_US = 1e-9
-"""Latencies that differ by less are equal: sums in another order."""
+"""Difference below which latencies count as equal: sums in another order."""
 MOST_PAIRED_MEMBERS = 64
-"""In groups of more members, the member of an index is on the rail of that number."""
+"""Largest group whose members are assigned to rails by latency; in larger ones the index is the rail."""
 
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Groups that are joined last.
+    """The outermost groups, and the radices to join them.
 
     Attributes:
         groups: Hosts, or whatever is farthest apart; single ranks where all neighbours are equally far.
-        soonest: Radices that join them soonest if a group can tell as many as it hears, on the fewest rails of any.
-        even: The same, of those that cut the groups in blocks of equal numbers; the former where there are none.
-        spare: The same for any number of groups, with a rail left over where no group lacks one.
+        soonest: Fastest radices on the rails of the group with fewest.
+        even: Fastest radices that cut the groups in equal blocks, on these rails; `soonest` where there are none.
+        spare: Fastest radices for any number of groups that leave a rail free where no group lacks one.
         wide: `even` as if no group lacked a rail.
         ports: K.
     """
@@ -63,7 +63,7 @@ class Hierarchy:
 
     @property
     def small(self) -> tuple[int, ...]:
-        """Small radices, which move the fewest bytes."""
+        """The smallest radices, which move the fewest bytes."""
         count, radices = len(self.groups.sorts), []
         while count > 1:
             radices.append(min(self.ports + 1, count))
@@ -71,45 +71,45 @@ class Hierarchy:
         return tuple(radices)
 
     def for_rails(self, *, few: bool) -> list[tuple[int, ...]]:
-        """Radices worth a plan in blocks, the small ones among them if there are `few` ranks."""
-        found = [radices if self.exact(radices) else self.spare for radices in (self.even, self.wide)]
+        """Return the radices worth a plan in blocks, with the small ones if there are `few` ranks."""
+        radices = [each if self.exact(each) else self.spare for each in (self.even, self.wide)]
         if len(self.spare) < len(self.even):  # a hop between groups less
-            found.insert(0, self.spare)
-        return list(dict.fromkeys([*found, self.small] if few else found))
+            radices.insert(0, self.spare)
+        return list(dict.fromkeys([*radices, self.small] if few else radices))
 
     def exact(self, radices: Sequence[int]) -> bool:
-        """Whether the levels have blocks of equal numbers of groups, so that nobody has to tell two at once."""
+        """Whether the blocks of every level have equal numbers of groups, so that no member sends to two at once."""
         return prod(radices) == len(self.groups.sorts)
 
 
-def nest_of(endpoints: Sequence[str], paths: PathFinder, ports: int) -> Hierarchy:
-    """The ranks as groups of groups, by the latencies between neighbours."""
-    return _Nesting(endpoints, paths, ports, cuts_of(endpoints, paths)).nest()
+def hierarchy_of(endpoints: Sequence[str], paths: PathFinder, ports: int) -> Hierarchy:
+    """Return the ranks as nested groups, by the latencies between neighbours."""
+    return _Builder(endpoints, paths, ports, cuts_of(endpoints, paths)).hierarchy()
 
 
 def cuts_of(endpoints: Sequence[str], paths: PathFinder) -> list[tuple[int, ...]]:
-    """Ways to cut the ranks in groups of neighbours: edges of the groups, one way for every latency, nearest first.
+    """Return cuts of the ranks in groups of neighbours: the edges of the groups for every latency, nearest first.
 
     Two neighbours in rank order are in one group if their path latency is at most the level. Levels that leave one
-    group are left out; where there is no other, every rank is a group. Between hosts it is the nearest members of
-    the groups that count: the first or last rank of a host may have a NIC that is far or none.
+    group are left out; where there is no other, every rank is a group. Between hosts the nearest members of the
+    groups count: the first or last rank of a host may have a far NIC or none.
     """
     steps_us = paths.latencies_us(endpoints[:-1], endpoints[1:])
     levels_us = _distinct(steps_us)
     if len(levels_us) > 1:
         steps_us = _between_hosts_us(steps_us, levels_us[0], endpoints, paths)
         levels_us = _distinct(steps_us)
-    found = []
+    cuts = []
     for level_us in levels_us[:-1]:
         inner = np.flatnonzero(steps_us > level_us + SAME_US) + 1
-        found.append((0, *inner.tolist(), len(endpoints)))
-    return found or [tuple(range(len(endpoints) + 1))]
+        cuts.append((0, *inner.tolist(), len(endpoints)))
+    return cuts or [tuple(range(len(endpoints) + 1))]
 
 
 def _between_hosts_us(
     steps_us: NDArray[np.float64], level_us: float, endpoints: Sequence[str], paths: PathFinder
 ) -> NDArray[np.float64]:
-    """The steps, those between hosts as between the nearest of the groups beside: of all members if sizes are rare."""
+    """The steps, those between hosts by the nearest members of the two groups; of groups of usual size by index."""
     by_id = paths.topology.by_id
     hosts = [by_id[name].host for name in endpoints]
     edges = [0, *(np.flatnonzero(steps_us > level_us + SAME_US) + 1).tolist(), len(endpoints)]
@@ -140,26 +140,29 @@ def _distinct(values: NDArray[np.float64]) -> list[float]:
 
 @dataclass(frozen=True)
 class Steps:
-    """What rounds cost between groups that are alike: us."""
+    """Costs of rounds between groups that are alike.
+
+    Attributes:
+        across_us: Time of a message between groups, over a rail.
+        inside_us: Time of a message inside a group, by the size of the aligned set of members: 2^(index + 1).
+    """
 
     across_us: float
-    """A member hears from its like in another group."""
     inside_us: tuple[float, ...]
-    """Members tell each other: by the size of the aligned sets in which they do, 2^(index + 1)."""
 
 
 def best_radices(
     groups: int, rails: int, ports: int, steps: Steps, *, even: bool = False, most_radix: int | None = None
 ) -> tuple[int, ...]:
-    """Radices, innermost first, that make one block of all groups soonest; of equal ones those with fewest messages.
+    """Return the radices, innermost first, that join all groups soonest; of equal ones those with fewest messages.
 
     Args:
-        groups: How many.
-        rails: Of the group with fewest.
+        groups: Number of groups.
+        rails: Rails of the group with fewest.
         ports: K.
-        steps: What the rounds cost.
+        steps: Costs of the rounds.
         even: Only radices whose product is the number of groups, if there are any.
-        most_radix: The largest; None: rails * ports + 1.
+        most_radix: Largest radix; None: rails * ports + 1.
     """
     costs = {
         radix: _joining_us(rails, radix, ports, steps) for radix in range(2, (most_radix or rails * ports + 1) + 1)
@@ -170,27 +173,27 @@ def best_radices(
         if count == 1:
             return 0.0, 0, ()
         radices = [radix for radix in range(2, min(count, max(costs)) + 1) if not (even and count % radix)]
-        found: list[tuple[float, int, tuple[int, ...]]] = [(inf, 0, (2,) * (count - 1).bit_length())]
+        choices: list[tuple[float, int, tuple[int, ...]]] = [(inf, 0, (2,) * (count - 1).bit_length())]
         for radix in radices:
             rest_us, rest, others = best(-(-count // radix))
-            us, told = costs[radix]
-            found.append((round(us + rest_us, 9), told + rest, (radix, *others)))
-        return min(found)
+            us, messages = costs[radix]
+            choices.append((round(us + rest_us, 9), messages + rest, (radix, *others)))
+        return min(choices)
 
     us, _, radices = best(groups)
     return best_radices(groups, rails, ports, steps) if even and us == inf else radices
 
 
 def _joining_us(rails: int, radix: int, ports: int, steps: Steps) -> tuple[float, int]:
-    """(time, messages a member hears) of one level."""
+    """(time, messages that a member receives) of one level."""
     members = len(rail_sets(rails, radix - 1, ports)[0])
     rounds = len(spread_gossip(members, ports))
     inside_us = sum(steps.inside_us[min(round_, len(steps.inside_us) - 1)] for round_ in range(rounds))
     return steps.across_us + inside_us, -(-(radix - 1) // members) + rounds
 
 
-class _Nesting:
-    """Groups of one level after the other, innermost first."""
+class _Builder:
+    """Builds the groups level by level, innermost first."""
 
     def __init__(
         self, endpoints: Sequence[str], paths: PathFinder, ports: int, cuts: Sequence[tuple[int, ...]]
@@ -198,10 +201,10 @@ class _Nesting:
         self.endpoints, self.paths, self.ports, self.cuts = endpoints, paths, ports, cuts
         classes = paths.classes
         self.alike = classes.alike[[classes.index[name] for name in endpoints]].tolist()
-        """What each rank is, in hosts that look alike."""
+        """Number of each rank's endpoint, equal for the same place in hosts that look alike."""
 
-    def nest(self) -> Hierarchy:
-        """All levels."""
+    def hierarchy(self) -> Hierarchy:
+        """Return the outermost groups after all levels."""
         insides = {size: _plain(size, self.ports) for size in set(np.diff(self.cuts[0]).tolist())}
         of_group = [insides[high - low] for low, high in pairwise(self.cuts[0])]
         for inner, outer in pairwise(self.cuts):
@@ -214,27 +217,27 @@ class _Nesting:
             groups,
             soonest=best(rails=fewest),
             even=best(rails=fewest, even=True),
-            spare=tuple(sorted(spare, reverse=True)),  # large blocks spread over many groups what is left over
+            spare=tuple(sorted(spare, reverse=True)),  # large blocks spread the remainder over many groups
             wide=best(rails=most, even=True),
             ports=self.ports,
         )
 
     def _join_inside(self, inner: tuple[int, ...], outer: tuple[int, ...], of_group: list[Inside]) -> list[Inside]:
-        """What the groups of the outer cut do inside, from what those of the inner cut do."""
-        made: dict[tuple[object, ...], Inside] = {}
-        found = []
+        """The inner gossip of each group of the outer cut, from that of each group of the inner cut."""
+        known: dict[tuple[object, ...], Inside] = {}
+        insides = []
         place = {edge: index for index, edge in enumerate(inner)}
         for low, high in pairwise(outer):
             first, last = place[low], place[high]
             groups = self._groups(inner[first : last + 1], of_group[first:last])
             radices = self._radices(groups, low, even=True)
             key = (groups.sorts, tuple(id(inside) for inside in groups.insides), groups.rails, radices)
-            if key not in made:
+            if key not in known:
                 schedule = rails_allreduce(groups, radices, 1, self.ports)
                 gossip = tuple(tuple(messages) for messages in gossip_of(schedule))
-                made[key] = Inside(gossip, rails_tree(groups, radices))
-            found.append(made[key])
-        return found
+                known[key] = Inside(gossip, rails_tree(groups, radices))
+            insides.append(known[key])
+        return insides
 
     def _groups(self, edges: Sequence[int], of_group: Sequence[Inside]) -> Groups:
         insides = list({id(inside): inside for inside in of_group}.values())
@@ -244,7 +247,7 @@ class _Nesting:
         return Groups(starts, sorts, tuple(insides), self._rails(edges))
 
     def _rails(self, edges: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """For each group the member on each rail: of the commonest sort, the largest of these, each is on its own."""
+        """The member of each group on each rail: in the usual kind of group member i is on rail i."""
         spans = [range(low, high) for low, high in pairwise(edges)]
         if len(spans) < 2 or max(map(len, spans)) > MOST_PAIRED_MEMBERS:
             return ()
@@ -253,27 +256,27 @@ class _Nesting:
         usual = max(dict.fromkeys(looks), key=lambda look: (count[look], len(look)))
         first, *others = [span for span, look in zip(spans, looks, strict=True) if look == usual]
         most_us, inside_us = inf, self._nearest_us(first)
-        found = {usual: tuple(range(len(first)))}
+        members = {usual: tuple(range(len(first)))}
         if others:
-            way_us = self._apart_us(first, others[0]).diagonal()
-            most_us = float(way_us[np.isfinite(way_us)].max(initial=0.0)) + inside_us
-            if np.isfinite(way_us).any():
-                found[usual] = tuple(rail if us < inf else -1 for rail, us in enumerate(way_us.tolist()))
+            rail_us = self._apart_us(first, others[0]).diagonal()
+            most_us = float(rail_us[np.isfinite(rail_us)].max(initial=0.0)) + inside_us
+            if np.isfinite(rail_us).any():
+                members[usual] = tuple(rail if us < inf else -1 for rail, us in enumerate(rail_us.tolist()))
         for look, span in zip(looks, spans, strict=True):
-            if look not in found:
+            if look not in members:
                 apart_us = self._apart_us(first, span)
-                found[look] = _on_rails(apart_us, min(most_us, float(apart_us.min()) + inside_us))
-        return tuple(found[look] for look in looks)
+                members[look] = _on_rails(apart_us, min(most_us, float(apart_us.min()) + inside_us))
+        return tuple(members[look] for look in looks)
 
     def _apart_us(self, here: range, there: range) -> NDArray[np.float64]:
-        """float64 [members, members]: the longer of both ways between members of two groups."""
+        """float64 [members, members]: latency of the worse direction between members of two groups."""
         there_us = self._latencies_us([(a, b) for a in here for b in there])
         back_us = self._latencies_us([(b, a) for a in here for b in there])
         longer_us: NDArray[np.float64] = np.maximum(there_us, back_us).reshape(len(here), len(there))
         return longer_us
 
     def _nearest_us(self, group: range) -> float:
-        """The shortest way between neighbours in a group."""
+        """The least latency between neighbours in a group."""
         return float(self._latencies_us(list(pairwise(group))).min(initial=0.0)) if len(group) > 1 else 0.0
 
     def _radices(self, groups: Groups, first: int = 0, *, even: bool) -> tuple[int, ...]:
@@ -281,7 +284,7 @@ class _Nesting:
         return best_radices(groups.count, min(_rail_counts(groups)), self.ports, self._steps(groups, first), even=even)
 
     def _steps(self, groups: Groups, first: int) -> Steps:
-        """What rounds cost: those between groups as over most rails, those inside as in the largest group."""
+        """Costs of rounds: between groups the median over rails, inside those of the largest group."""
         if groups.count < 2:
             return Steps(0.0, (0.0,))
         pairs = [
@@ -304,7 +307,7 @@ class _Nesting:
 
 
 def _rail_counts(groups: Groups) -> list[int]:
-    """How many rails groups have, each number once or more."""
+    """Numbers of rails of the groups, without order."""
     return [max(1, sum(member >= 0 for member in own)) for own in dict.fromkeys(groups.members_on)]
 
 
@@ -312,8 +315,8 @@ def _on_rails(apart_us: NDArray[np.float64], most_us: float) -> tuple[int, ...]:
     """The member on each rail, -1 for none, the nearest first.
 
     Args:
-        apart_us: float64 [rails, members]: how far each is from what is on the rail in other groups.
-        most_us: Members that are farther hear sooner from their own group.
+        apart_us: float64 [rails, members]: latency to the members on the rail in other groups.
+        most_us: Latency above which a member hears sooner from its own group.
     """
     rails, members = apart_us.shape
     pairs = sorted((round(apart_us[r, m], 9), abs(r - m), r, m) for r in range(rails) for m in range(members))
@@ -326,10 +329,9 @@ def _on_rails(apart_us: NDArray[np.float64], most_us: float) -> tuple[int, ...]:
 
 
 def _plain(members: int, ports: int) -> Inside:
-    """Members that are all alike."""
-    return Inside(
-        tuple(tuple(messages) for messages in spread_gossip(members, ports)), aligned_tree(members, ports + 1)
-    )
+    """Gossip of members that are all alike."""
+    gossip = tuple(tuple(messages) for messages in spread_gossip(members, ports))
+    return Inside(gossip, aligned_tree(members, ports + 1))
 
 
 def _doublings(members: int) -> list[int]:

@@ -1,11 +1,10 @@
-"""Hosts that look alike: what lets a cluster of thousands be searched as if it had a few.
+"""Classes of hosts that look alike, so that a cluster of thousands of hosts is searched as if it had a few.
 
-The *network* is every device whose host has no endpoint (switches that join hosts). What is left falls in *groups*:
-the hosts, except that hosts with links straight between them are one group. Two groups are of one *class* if one can
-be put in the other's place and no path notices: the same devices in the order of their ids, the same links with the
-same figures, and the same links to the same network devices. A device of a group is known by its *place*: its number
-in the order of the group's ids. Ids decide between paths that are otherwise equal, so where a group's ids stand among
-those of the network is part of its class.
+The *network* is every device whose host has no endpoint (switches that join hosts). The other devices fall in *groups*:
+the hosts, but hosts with direct links between them are one group. Two groups are of one *class* if exchanging them
+changes no path: the same devices in the order of their ids, the same links with the same figures, and the same links to
+the same network devices. The *place* of a device is its number in the order of the group's ids. Ids decide between
+paths that are otherwise equal, so the position of a group's ids among those of the network is part of its class.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.cost.figures import Edge, Figures
+from topocomm.planning.routing.routes import Edge, Figures, Ints
 from topocomm.topology.model import ENDPOINT_KINDS, Topology
-
-Ints = NDArray[np.int64]
 
 NETWORK = -1
 """The group of the network's devices."""
@@ -34,9 +31,9 @@ class HostClasses:
     Attributes:
         ids: Device ids, in the topology's order; "device" means an index into them.
         index: The device of each id.
-        is_end: bool [devices]: whether it is an endpoint.
-        group: int64 [devices]: its group, `NETWORK` for the network's.
-        place: int64 [devices]: its place in its group, or in the network.
+        is_end: bool [devices]: whether the device is an endpoint.
+        group: int64 [devices]: the group, `NETWORK` for the network's.
+        place: int64 [devices]: the place in the group, or in the network.
         members: int64 [devices]: the devices by group, the network's first, and in a group by place.
         member_start: int64 [groups + 2]: the devices of group g are members[member_start[g + 1]:member_start[g + 2]].
         class_of: int64 [groups]: the class of each group.
@@ -63,29 +60,24 @@ class HostClasses:
         """int64 [devices]: equal for endpoints of one class and place, counted from 0; -1 for other devices."""
         ends = np.flatnonzero(self.is_end)
         width = int(self.place.max(initial=0)) + 1
-        found = np.full(len(self.ids), -1, dtype=np.int64)
+        alike = np.full(len(self.ids), -1, dtype=np.int64)
         code = self.class_of[self.group[ends]] * width + self.place[ends]
-        found[ends] = np.unique(code, return_inverse=True)[1]
-        return found
+        alike[ends] = np.unique(code, return_inverse=True)[1]
+        return alike
 
     def id_at(self, group: int, place: int) -> str:
-        """The device id at a place of a group, or of the `NETWORK`."""
+        """Return the device id at a place of a group, or of the `NETWORK`."""
         return self.ids[int(self.members[self.member_start[group + 1] + place])]
 
     def links_of(self, group: int) -> list[int]:
-        """Numbers of the links that a group has, inside and with the network; of `NETWORK`, of the network alone."""
+        """Return the link numbers of a group, inside and with the network; of `NETWORK`, of the network alone."""
         low, high = self.link_start[group + 1 : group + 3].tolist()
-        found: list[int] = self.links[low:high].tolist()
-        return found
+        numbers: list[int] = self.links[low:high].tolist()
+        return numbers
 
 
 def host_classes(topology: Topology, links: Mapping[Edge, Figures]) -> HostClasses:
-    """The groups and classes of a topology.
-
-    Args:
-        topology: The machine.
-        links: The figures of its directed links, each once.
-    """
+    """Return the groups and classes of a topology, given the figures of its directed links."""
     ids = tuple(device.id for device in topology.devices)
     index = {name: device for device, name in enumerate(ids)}
     is_end = np.array([device.kind in ENDPOINT_KINDS for device in topology.devices], dtype=bool)
@@ -114,7 +106,7 @@ def host_classes(topology: Topology, links: Mapping[Edge, Figures]) -> HostClass
 
 
 def _groups(topology: Topology, src: Ints, dst: Ints) -> Ints:
-    """The group of every device: hosts with endpoints by first appearance, those with links between them as one."""
+    """The group of every device: hosts with endpoints by first appearance, linked ones as one."""
     hosts = dict.fromkeys(device.host for device in topology.devices if device.kind in ENDPOINT_KINDS)
     number = {host: group for group, host in enumerate(hosts)}
     group = np.array([number.get(device.host, NETWORK) for device in topology.devices], dtype=np.int64)
@@ -137,27 +129,27 @@ def _groups(topology: Topology, src: Ints, dst: Ints) -> Ints:
 
 
 def _among_network(ids: tuple[str, ...], group: Ints) -> Ints:
-    """How many of the network's ids are lower than each device's."""
+    """The number of network ids below the id of each device."""
     network = sorted(name for name, own in zip(ids, group.tolist(), strict=True) if own == NETWORK)
     return np.array([bisect(network, name) for name in ids], dtype=np.int64)
 
 
 def _numbered(links: Mapping[Edge, Figures]) -> Ints:
-    """A number for every link, equal where the figures are."""
+    """A number for every link, equal for equal figures."""
     numbers: dict[Figures, int] = {}
     return np.array([numbers.setdefault(figures, len(numbers)) for figures in links.values()], dtype=np.int64)
 
 
 def _classes(devices: Ints, member_start: Ints, links: Ints, link_start: Ints) -> tuple[Ints, tuple[int, ...]]:
-    """(class of every group, lowest group of every class): equal rows of devices, and of links, are one class."""
+    """(class of every group, lowest group of every class): groups of equal device and link rows are one class."""
     known: dict[tuple[bytes, bytes], int] = {}
     class_of: list[int] = []
     first: list[int] = []
     for group in range(len(member_start) - 2):
         own = devices[member_start[group + 1] : member_start[group + 2]].tobytes()
         joined = links[link_start[group + 1] : link_start[group + 2]].tobytes()
-        found = known.setdefault((own, joined), len(known))
-        if found == len(first):
+        number = known.setdefault((own, joined), len(known))
+        if number == len(first):
             first.append(group)
-        class_of.append(found)
+        class_of.append(number)
     return np.array(class_of, dtype=np.int64), tuple(first)

@@ -1,4 +1,4 @@
-"""Dijkstra's search (1959), for all that looks for cheapest ways in a graph of devices."""
+"""Dijkstra's search (1959), for every search of cheapest routes in a graph of devices."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def nearest_first(
     """Call `onward` once for every device that is reached, with its least label, in rising order.
 
     Args:
-        heap: The labels to begin with, in any order; it is used up.
-        device_of: The device that a label is of.
-        onward: Takes a device's least label, and returns labels of the devices that it leads to, none of them less.
+        heap: Initial labels, in any order; emptied.
+        device_of: Returns the device of a label.
+        onward: Takes the least label of a device and returns labels of the next devices, none of them less.
     """
     heapq.heapify(heap)
     reached = set[Hashable]()

@@ -1,8 +1,8 @@
 """Cheapest routes between endpoints: least latency, then most bandwidth, then lowest ids.
 
-Messages travel through devices that are no endpoints only. A figure that the topology does not know is taken
-from the table of link kinds and remembered in `PathFinder.assumed`, so that a plan can say what it assumed. Hosts that
-look alike are searched once for all (`route_search`), so that a cluster of thousands needs no table of pairs.
+Messages travel only through devices that are no endpoints. A figure that the topology does not know is taken from the
+table of link kinds and noted in `PathFinder.assumed`. Hosts that look alike are searched once (`route_search`), so a
+cluster of thousands needs no table of pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
-from topocomm.planning.cost.figures import Edge, Figures, link_figures
 from topocomm.planning.routing.host_classes import NETWORK, HostClasses, host_classes
 from topocomm.planning.routing.route_search import (
     ELSEWHERE,
@@ -29,7 +28,7 @@ from topocomm.planning.routing.route_search import (
     spread,
     start_at,
 )
-from topocomm.planning.routing.routes import Floats, Ints, Routes, spans
+from topocomm.planning.routing.routes import Edge, Floats, Ints, Routes, link_figures, spans
 from topocomm.topology.model import Topology
 
 _NO_ROUTE = Template(np.inf, 0.0, 0.0, (), ())
@@ -41,7 +40,7 @@ class NoRouteError(PlanError):
 
 @dataclass(frozen=True)
 class Route:
-    """One way from endpoint to endpoint."""
+    """One route from endpoint to endpoint."""
 
     devices: tuple[str, ...]
     latency_us: float
@@ -57,16 +56,17 @@ class Route:
 class PathFinder:
     """Routes on one topology, each searched once and kept.
 
+    Attributes:
+        topology: The machine.
+        links: The figures of every directed link.
+        assumed: Assumptions on unknown figures in words, by link kind.
+
     Raises:
         PlanError: A link has an impossible figure; the message names it.
     """
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self.links: dict[Edge, Figures]
-        """The figures of every directed link."""
-        self.assumed: dict[str, str]
-        """What had to be assumed, by link kind, in words."""
         self.links, self.assumed = link_figures(topology)
         self._routes: dict[Edge, Route] = {}
         self._labels: dict[str, dict[str, Label]] = {}
@@ -84,53 +84,53 @@ class PathFinder:
 
     @cached_property
     def link_ends(self) -> tuple[Ints, Ints]:
-        """int64 [links] twice: the device that every directed link leaves, and the one it leads to."""
+        """int64 [links] twice: source and destination device of every directed link."""
         index = self.classes.index
         src, dst = ([index[edge[side]] for edge in self.links] for side in (0, 1))
         return np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
 
     @cached_property
     def link_nics(self) -> Ints:
-        """int64 [links]: which NIC every directed link leads to, counted from 0; -1 for other devices."""
+        """int64 [links]: number of the NIC that every directed link leads to; -1 for other devices."""
         nics = [device.id for device in self.topology.devices if device.kind == "nic"]
         number = {name: nic for nic, name in enumerate(nics)}
         return np.array([number.get(dst, -1) for _, dst in self.links], dtype=np.int64)
 
     @cached_property
     def classes(self) -> HostClasses:
-        """Which hosts look alike."""
+        """The classes of hosts that look alike."""
         return host_classes(self.topology, self.links)
 
     def cheapest(self, src: str, dst: str) -> Route:
-        """The cheapest route between two endpoints.
+        """Return the cheapest route between two endpoints.
 
-        Two ranks of one endpoint talk through its nearest forwarding device and back; an endpoint without one
+        Two ranks of one endpoint communicate through its nearest forwarding device and back; an endpoint without one
         (direct links only) reaches itself at no cost.
 
         Raises:
             NoRouteError: There is none, or one of them is no endpoint of the topology.
         """
-        found = self._routes.get((src, dst))
-        if found is None:
-            found = self._routes[src, dst] = self._cheapest(src, dst)
-        return found
+        route = self._routes.get((src, dst))
+        if route is None:
+            route = self._routes[src, dst] = self._cheapest(src, dst)
+        return route
 
     def latencies_us(self, sources: Sequence[str], targets: Sequence[str]) -> Floats:
-        """float64 [n]: latency of the cheapest route from each source to the target beside it, infinite without one."""
+        """Return float64 [n]: latency of the cheapest route from each source to its target, infinite without one."""
         ranks = np.arange(len(sources))
         return self.message_latencies_us([*sources, *targets], ranks, ranks + len(sources))
 
     def message_latencies_us(
         self, endpoints: Sequence[str], src: NDArray[np.integer], dst: NDArray[np.integer]
     ) -> Floats:
-        """float64 [n]: latencies of the routes of many messages, as `routes` has them."""
+        """Return float64 [n]: the latencies of `routes`."""
         device = self._devices(endpoints)
         table, inverse = self._table(device[src], device[dst])
-        found: Floats = table.figures[inverse, 0]
-        return found
+        latency_us: Floats = table.figures[inverse, 0]
+        return latency_us
 
     def routes(self, endpoints: Sequence[str], src: NDArray[np.integer], dst: NDArray[np.integer]) -> Routes:
-        """The cheapest routes of many messages; of infinite latency where there is none.
+        """Return the cheapest routes of many messages; of infinite latency where there is none.
 
         Args:
             endpoints: Endpoint id of each rank.
@@ -148,7 +148,7 @@ class PathFinder:
         return Routes(figures[:, 0], figures[:, 1], figures[:, 2], starts, links)
 
     def explicit(self, devices: Sequence[str], src: str, dst: str) -> Route:
-        """The route along the given devices, checked link by link.
+        """Return the route along the given devices, checked link by link.
 
         Raises:
             PlanError: It does not lead from src to dst, uses a missing link, or passes through an endpoint.
@@ -160,7 +160,7 @@ class PathFinder:
         return Route(tuple(devices), *along(devices, self.links))
 
     def columns(self, routes: Sequence[Route]) -> Routes:
-        """The given routes as columns."""
+        """Return the given routes as columns."""
         number = self._number
         links = [number[edge] for route in routes for edge in route.edges]
         return Routes(
@@ -172,13 +172,13 @@ class PathFinder:
         )
 
     def _devices(self, endpoints: Sequence[str]) -> Ints:
-        """int64 [ranks]: the device of each rank, -1 for an id that is none; kept for the last tuple of endpoints."""
+        """int64 [ranks]: the device of each rank, -1 for unknown ids; cached for the last tuple of endpoints."""
         if self._placed is None or self._placed[0] is not endpoints:
             index = self.classes.index
-            found = np.array([index.get(name, -1) for name in endpoints], dtype=np.int64)
+            devices = np.array([index.get(name, -1) for name in endpoints], dtype=np.int64)
             if not isinstance(endpoints, tuple):
-                return found
-            self._placed = endpoints, found
+                return devices
+            self._placed = endpoints, devices
         return self._placed[1]
 
     @cached_property
@@ -199,16 +199,16 @@ class PathFinder:
 
     @cached_property
     def _position(self) -> Ints:
-        """Where each link stands in `classes.links`."""
+        """int64 [links]: position of each link in `classes.links`."""
         position = np.empty_like(self.classes.links)
         position[self.classes.links] = np.arange(len(position))
         return position
 
     def _table(self, a: Ints, b: Ints) -> tuple[_Table, Ints]:
-        """The templates of pairs of devices, each once, and which each pair has."""
+        """The templates of pairs of devices, each once, and the index of each pair's."""
         _, first, inverse = np.unique(self._codes(a, b), return_index=True, return_inverse=True)
-        found = [self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)]
-        return _Table(found), inverse
+        templates = [self._template(*pair) for pair in zip(a[first].tolist(), b[first].tolist(), strict=True)]
+        return _Table(templates), inverse
 
     def _codes(self, a: Ints, b: Ints) -> Ints:
         """int64 [n]: equal for pairs of devices with one template; -1 where one is no endpoint."""
@@ -224,12 +224,12 @@ class PathFinder:
         return np.where(ends, code, -1)
 
     def _has_template(self, end: int) -> bool:
-        """Whether the routes of a device's class are its own."""
+        """Whether the routes of a device's class hold for the device."""
         classes = self.classes
         return self._templates.exact(int(classes.class_of[classes.group[end]]), int(classes.place[end]))
 
     def _template(self, a: int, b: int) -> Template:
-        """The route between two devices; that of their classes where there is one."""
+        """The route between two devices, by their classes if possible."""
         classes = self.classes
         if min(a, b) < 0 or not (classes.is_end[a] and classes.is_end[b]):
             return _NO_ROUTE
@@ -255,7 +255,7 @@ class PathFinder:
             why = "no path leads there through switches, NICs and NUMA nodes"
             raise NoRouteError(f"topology {self.topology.name!r}: {src} -> {dst}: {why}")
         groups = int(classes.group[a]), int(classes.group[b]), NETWORK
-        devices = tuple(classes.id_at(groups[whose], place) for whose, place in template.devices)
+        devices = tuple(classes.id_at(groups[owner], place) for owner, place in template.devices)
         if not devices:
             devices = self._searched(src, dst) or ()
         return Route(devices, *along(devices, self.links))
@@ -273,10 +273,10 @@ class _Table:
 
     Attributes:
         figures: float64 [n, 3]: latency, GB/s, gap.
-        hops: int64 [n]: links of each.
-        starts: int64 [n]: where they begin in the next two.
-        owners: int64: whose each link is.
-        positions: int64: its position there.
+        hops: int64 [n]: number of links of each.
+        starts: int64 [n]: index of their first link in the next two.
+        owners: int64: owner of each link.
+        positions: int64: position of each link among its owner's.
     """
 
     def __init__(self, templates: Sequence[Template]) -> None:

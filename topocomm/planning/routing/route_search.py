@@ -1,10 +1,10 @@
 """Cheapest routes by Dijkstra, on the whole machine or, for hosts that look alike, once for all of them.
 
-A *label* is (latency, minus bandwidth, device ids): the least one of a device is its cheapest route, and ties end at
-the lowest ids. `RouteTemplates` finds the routes of a pair of hosts on these two and the network alone. That is exact
-where a way through a third host (or back through the first) never reaches a network device as early as the way that
-stays in the network, which it checks for each source: then no label of these devices comes from elsewhere. Between
-hosts of one class the same routes hold with other ids, since what ids decide is part of the class (`host_classes`).
+A *label* is (latency, minus bandwidth, device ids): the least one of a device is its cheapest route, and ties go to the
+lowest ids. `RouteTemplates` searches the routes of a pair of hosts on these two and the network alone. That is exact
+if a path through a third host (or back through the first) never reaches a network device as early as the path that
+stays in the network, which is checked for each source. Routes between hosts of one class are the same up to ids, since
+the order of ids is part of the class (`host_classes`).
 """
 
 from __future__ import annotations
@@ -16,63 +16,63 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from topocomm.planning.cost.figures import Edge, Figures
 from topocomm.planning.routing.host_classes import NETWORK, HostClasses
 from topocomm.planning.routing.nearest_first import nearest_first
+from topocomm.planning.routing.routes import Edge, Figures
 
 Label = tuple[float, float, tuple[str, ...]]
 Neighbours = Mapping[str, Sequence[tuple[str, Figures]]]
 
 SAME_US = 1e-9
-"""Latencies that differ by less are equal: sums in another order."""
+"""Difference below which latencies count as equal: sums in another order."""
 SOURCE, DESTINATION, ELSEWHERE = 0, 1, 2
-"""Whose links a template's positions count: those of the source's group, the destination's, or all."""
+"""Owner of a template's links: the source's group, the destination's, or neither (positions count all links)."""
 
 
 def start_at(source: str) -> list[Label]:
-    """The label that a search from one device begins with."""
+    """Return the initial label of a search from one device."""
     return [(0.0, -inf, (source,))]
 
 
 def spread(heap: list[Label], after: Neighbours, ends: Container[str]) -> dict[str, Label]:
-    """The least label of every device reached, from the labels given, passing through no device of `ends`."""
-    found: dict[str, Label] = {}
+    """Return the least label of every device reached from the initial labels, passing through no device of `ends`."""
+    least: dict[str, Label] = {}
 
     def onward(label: Label) -> Iterator[Label]:
         latency, width, path = label
         device = path[-1]
-        found[device] = label
+        least[device] = label
         if device in ends and len(path) > 1:
             return
         for following, edge in after.get(device, ()):
-            if following not in found:
+            if following not in least:
                 yield latency + edge.latency_us, max(width, -edge.gb_per_s), (*path, following)
 
     nearest_first(heap, lambda label: label[2][-1], onward)
-    return found
+    return least
 
 
 def neighbours(links: Mapping[Edge, Figures], edges: Iterable[Edge]) -> dict[str, list[tuple[str, Figures]]]:
-    """Where the edges lead from each device."""
-    found: dict[str, list[tuple[str, Figures]]] = {}
+    """Return (next device, figures) of the edges that leave each device."""
+    by_device: dict[str, list[tuple[str, Figures]]] = {}
     for edge in edges:
-        found.setdefault(edge[0], []).append((edge[1], links[edge]))
-    return found
+        by_device.setdefault(edge[0], []).append((edge[1], links[edge]))
+    return by_device
 
 
 def turn(end: str, links: Mapping[Edge, Figures], after: Neighbours, ends: Container[str]) -> tuple[str, ...]:
-    """The way of an endpoint to its nearest forwarding device and back; where it has none, itself alone."""
+    """Return the path of an endpoint to its nearest forwarding device and back; without one, the endpoint alone."""
     turns = []
-    for device, there in after.get(end, ()):
+    for device, out in after.get(end, ()):
         back = links.get((device, end))
         if back is not None and device not in ends:
-            width = min(there.gb_per_s, back.gb_per_s)
-            turns.append((there.latency_us + back.latency_us, -width, (end, device, end)))
+            width = min(out.gb_per_s, back.gb_per_s)
+            turns.append((out.latency_us + back.latency_us, -width, (end, device, end)))
     return min(turns, default=(0.0, 0.0, (end,)))[2]
 
 
 def along(devices: Sequence[str], links: Mapping[Edge, Figures]) -> Figures:
-    """Latency, GB/s and gap of a route by its devices: the sum from its source on, the least, and the greatest."""
+    """Return the figures of a route: the sum of latencies from its source on, the least GB/s, and the largest gap."""
     latency_us, gb_per_s, gap_us = 0.0, inf, 0.0
     for edge in pairwise(devices):
         figures = links[edge]
@@ -84,8 +84,8 @@ def along(devices: Sequence[str], links: Mapping[Edge, Figures]) -> Figures:
 class Template(NamedTuple):
     """A route between places of two groups, for all groups of their classes.
 
-    `devices` and `links` say whose (`SOURCE`, `DESTINATION`, or `ELSEWHERE`: the network's) and which: the place, and
-    the position among the links of `HostClasses`.
+    `devices` and `links` are pairs of an owner (`SOURCE`, `DESTINATION`, or `ELSEWHERE`: the network's) and the place,
+    or the position among the links of `HostClasses`.
     """
 
     latency_us: float
@@ -105,7 +105,7 @@ class _Host:
 
 
 class RouteTemplates:
-    """Routes between places of classes, searched when first asked for and kept."""
+    """Routes between places of classes, searched when first needed and kept."""
 
     def __init__(self, classes: HostClasses, links: Mapping[Edge, Figures]) -> None:
         self._classes, self._links = classes, links
@@ -116,32 +116,32 @@ class RouteTemplates:
         self._positions: dict[int, dict[Edge, int]] = {}
         self._reached: dict[tuple[int, int], dict[str, Label] | None] = {}
         self._entered: dict[tuple[int, int, int], dict[str, Label]] = {}
-        self._found: dict[tuple[int, int, int, int, bool], Template | None] = {}
+        self._templates: dict[tuple[int, int, int, int, bool], Template | None] = {}
 
     def exact(self, kind: int, place: int) -> bool:
-        """Whether routes from a place of a class can be had by template; if not, search the whole machine."""
+        """Whether templates give the routes from a place of a class; if not, the whole machine must be searched."""
         return self._reach(kind, place) is not None
 
-    def template(self, kind: int, place: int, other: int, there: int, same: bool) -> Template | None:
-        """The route from an endpoint to another; None if there is none.
+    def template(self, kind: int, place: int, other: int, target_place: int, same: bool) -> Template | None:
+        """Return the route from one endpoint to another; None if there is none.
 
         Args:
             kind: Class of the source's group.
             place: Place of the source.
             other: Class of the destination's group.
-            there: Place of the destination.
+            target_place: Place of the destination.
             same: Whether both are in one group.
         """
-        key = (kind, place, other, there, same)
-        if key not in self._found:
+        key = (kind, place, other, target_place, same)
+        if key not in self._templates:
             path = self._path(*key)
-            self._found[key] = None if path is None else self._as_template(path, kind, other, same)
-        return self._found[key]
+            self._templates[key] = None if path is None else self._as_template(path, kind, other, same)
+        return self._templates[key]
 
-    def _path(self, kind: int, place: int, other: int, there: int, same: bool) -> tuple[str, ...] | None:
+    def _path(self, kind: int, place: int, other: int, target_place: int, same: bool) -> tuple[str, ...] | None:
         source = self._id(kind, place)
-        target = self._id(other, there)
-        if same and place == there:
+        target = self._id(other, target_place)
+        if same and place == target_place:
             host = self._host(kind)
             after = {source: [*host.inner.get(source, ()), *host.out.get(source, ())]}
             return turn(source, self._links, after, self._ends)
@@ -152,7 +152,7 @@ class RouteTemplates:
         return None if label is None else label[2]
 
     def _reach(self, kind: int, place: int) -> dict[str, Label] | None:
-        """Labels of the source's own group and the network; None where a third host could matter."""
+        """Labels of the source's own group and the network; None if a route could pass through a third host."""
         key = (kind, place)
         if key not in self._reached:
             host = self._host(kind)
@@ -180,7 +180,7 @@ class RouteTemplates:
         return self._entered[key]
 
     def _has_shortcut(self, labels: Mapping[str, Label]) -> bool:
-        """Whether some host leads from one network device to another no later than the network itself does."""
+        """Whether a path through some host joins two network devices no later than the network itself does."""
         for (enters, leaves), latency_us in self._passages.items():
             if enters in labels:
                 through_us = labels[enters][0] + latency_us
@@ -191,7 +191,7 @@ class RouteTemplates:
     @cached_property
     def _passages(self) -> dict[tuple[str, str], float]:
         """Least latency from a network device through one host to another network device."""
-        found: dict[tuple[str, str], float] = {}
+        least_us: dict[tuple[str, str], float] = {}
         for kind in range(len(self._classes.first)):
             host = self._host(kind)
             if len(host.into.keys() | {after for on in host.out.values() for after, _ in on}) < 2:
@@ -201,33 +201,33 @@ class RouteTemplates:
                 for device, (latency_us, _, _) in spread(heap, host.inner, self._ends).items():
                     for leaves, edge in () if device in self._ends else host.out.get(device, ()):
                         if leaves != enters:
-                            known_us = found.get((enters, leaves), inf)
-                            found[enters, leaves] = min(known_us, latency_us + edge.latency_us)
-        return found
+                            known_us = least_us.get((enters, leaves), inf)
+                            least_us[enters, leaves] = min(known_us, latency_us + edge.latency_us)
+        return least_us
 
     def _as_template(self, path: tuple[str, ...], kind: int, other: int, same: bool) -> Template:
         classes = self._classes
-        own = [int(classes.group[classes.index[device]]) for device in path]
-        last = max((at for at, group in enumerate(own) if group == NETWORK), default=NETWORK)
-        whose = [
+        groups = [int(classes.group[classes.index[device]]) for device in path]
+        last = max((at for at, group in enumerate(groups) if group == NETWORK), default=NETWORK)
+        owners = [
             ELSEWHERE if group == NETWORK else DESTINATION if at > last and not same else SOURCE
-            for at, group in enumerate(own)
+            for at, group in enumerate(groups)
         ]
         links = []
-        for (a, b), edge in zip(pairwise(whose), pairwise(path), strict=True):
+        for (a, b), edge in zip(pairwise(owners), pairwise(path), strict=True):
             owner = min(a, b)
             group = NETWORK if owner == ELSEWHERE else classes.first[kind if owner == SOURCE else other]
             links.append((owner, self._position(group, edge)))
         return Template(
             *along(path, self._links),
             tuple(
-                (owner, int(classes.place[classes.index[device]])) for owner, device in zip(whose, path, strict=True)
+                (owner, int(classes.place[classes.index[device]])) for owner, device in zip(owners, path, strict=True)
             ),
             tuple(links),
         )
 
     def _position(self, group: int, edge: Edge) -> int:
-        """Where a link stands among those of its group."""
+        """Position of a link among those of its group."""
         if group not in self._positions:
             numbers = self._classes.links_of(group)
             self._positions[group] = {self._edges[number]: position for position, number in enumerate(numbers)}

@@ -1,15 +1,84 @@
-"""Routes of many messages as columns: figures, and the directed links that each crosses."""
+"""Figures of directed links, and routes of many messages as columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topocomm.errors import PlanError
+from topocomm.topology import links as link_table
+from topocomm.topology.model import Link, Topology
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Edge = tuple[str, str]
+"""(source device, destination device) of a directed link."""
+
+
+class Figures(NamedTuple):
+    """Figures of one directed link, or of a route."""
+
+    latency_us: float
+    gb_per_s: float
+    gap_us: float
+
+
+def link_figures(topology: Topology) -> tuple[dict[Edge, Figures], dict[str, str]]:
+    """Return (figures of every directed link, assumptions in words by link kind).
+
+    Figures that the topology does not know are taken from the table of link kinds; an unknown gap is 0. Parallel links
+    of one direction count as one: their bandwidths add up.
+
+    Raises:
+        PlanError: A link has a bandwidth that is not positive, or another impossible figure; names the link.
+    """
+    by_edge: dict[Edge, Figures] = {}
+    assumed: dict[str, str] = {}
+    known: dict[tuple[object, ...], Figures] = {}  # clusters have thousands of links and a few figures
+    for link in topology.links:
+        alike = link[2:7]
+        figures = known.get(alike)
+        if figures is None:
+            figures = known[alike] = _checked(topology, link, _filled(link, assumed))
+        edge = link[0], link[1]
+        by_edge[edge] = figures if edge not in by_edge else _added(by_edge[edge], figures)
+    return by_edge, assumed
+
+
+def _filled(link: Link, assumed: dict[str, str]) -> Figures:
+    """The figures of a link, unknown ones from the table and noted in `assumed`."""
+    latency, bandwidth = link.latency_us, link.gb_per_s
+    kind = link_table.assume(link.kind)
+    if latency is None:
+        latency = kind.latency_us
+        assumed.setdefault(
+            f"{link.kind} latency",
+            f"{link.kind} latency {latency} us ({kind.latency_source.removeprefix('assumed: ')})",
+        )
+    if bandwidth is None:
+        bandwidth = kind.gb_per_s * (link.lanes or 1)
+        assumed.setdefault(f"{link.kind} GB/s", f"{link.kind} {kind.gb_per_s} GB/s a lane ({kind.source})")
+    return Figures(latency, bandwidth, 0.0 if link.gap_us is None else link.gap_us)
+
+
+def _checked(topology: Topology, link: Link, figures: Figures) -> Figures:
+    if all(map(isfinite, figures)) and figures.latency_us >= 0 and figures.gb_per_s > 0 and figures.gap_us >= 0:
+        return figures
+    gap = f" and a gap of {figures.gap_us} us" if figures.gap_us != 0 else ""
+    raise PlanError(
+        f"topology {topology.name!r}: link {link.src} -> {link.dst} has {figures.gb_per_s} GB/s and "
+        f"{figures.latency_us} us{gap}; expected a positive bandwidth and times of at least 0, all finite: correct "
+        "the link, or remove it"
+    )
+
+
+def _added(one: Figures, other: Figures) -> Figures:
+    return Figures(min(one.latency_us, other.latency_us), one.gb_per_s + other.gb_per_s, max(one.gap_us, other.gap_us))
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,9 +86,9 @@ class Routes:
     """The routes of n messages.
 
     Attributes:
-        latency_us: float64 [n]: of the whole route; infinite where there is none.
-        gb_per_s: float64 [n]: of its narrowest link; infinite where it crosses none.
-        gap_us: float64 [n]: the greatest of its links.
+        latency_us: float64 [n]: latency of the route; infinite where there is none.
+        gb_per_s: float64 [n]: bandwidth of its narrowest link; infinite where it crosses none.
+        gap_us: float64 [n]: the largest gap of its links.
         starts: int64 [n + 1]: route i crosses links[starts[i]:starts[i + 1]], in this order.
         links: int64: numbers of directed links, indices into `PathFinder.edges`.
     """
@@ -35,17 +104,17 @@ class Routes:
 
     @property
     def hops(self) -> Ints:
-        """int64 [n]: how many links each route crosses."""
+        """int64 [n]: number of links of each route."""
         return np.diff(self.starts)
 
     def take(self, which: Ints) -> Routes:
-        """The routes at these indices, in this order."""
+        """Return the routes at these indices, in this order."""
         starts, places = spans(self.starts[which], self.hops[which])
         return Routes(self.latency_us[which], self.gb_per_s[which], self.gap_us[which], starts, self.links[places])
 
 
 def joined(parts: Sequence[Routes]) -> Routes:
-    """The routes of the parts, one after the other."""
+    """Return the routes of the parts, one after the other."""
     hops = np.concatenate([part.hops for part in parts])
     return Routes(
         np.concatenate([part.latency_us for part in parts]),
@@ -57,11 +126,11 @@ def joined(parts: Sequence[Routes]) -> Routes:
 
 
 def spans(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """(where each of n ranges starts when they follow each other, the numbers of all of them).
+    """Return (start of each of n ranges when they follow each other, the numbers of all of them).
 
     Args:
         first: int64 [n]: lowest number of each range.
-        counts: int64 [n]: how many numbers it has.
+        counts: int64 [n]: length of each range.
     """
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     return starts, np.arange(starts[-1]) + np.repeat(first - starts[:-1], counts)

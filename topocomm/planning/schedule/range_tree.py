@@ -1,9 +1,8 @@
 """The expression that all ranks evaluate: a fixed binary tree over contiguous ranges of ranks.
 
-Any two ranks that hold values of this tree's nodes can trade them, in whatever order and over whatever links: what is
-folded in the end is the same expression everywhere, so the bits are equal, the operands stand in rank order, and a
-value that arrives twice does no harm. An aligned tree of radix R splits at the largest power of R below the size of
-the range, so a rank range of R^k aligned ranks is one node.
+Ranks that hold values of this tree's nodes can exchange them in any order over any links: all fold the same expression,
+so the bits are equal, the operands stand in rank order, and a value that arrives twice does no harm. An aligned tree of
+radix R splits at the largest power of R below the size of the range, so R^k aligned ranks are one node.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class RangeTree:
         low: First rank of each node.
         high: End of each node's ranks.
         children: (left, right) of each node, (-1, -1) of a leaf.
-        parent: Of each node, -1 of the root.
+        parent: Parent of each node, -1 of the root.
     """
 
     ranks: int
@@ -37,7 +36,7 @@ class RangeTree:
         return len(self.parent) - 1
 
     def sibling(self, node: int) -> int:
-        """The other child of the node's parent, -1 of the root."""
+        """Return the other child of the node's parent, -1 of the root."""
         above = self.parent[node]
         if above < 0:
             return -1
@@ -46,31 +45,31 @@ class RangeTree:
 
 
 def aligned_tree(ranks: int, radix: int = 2) -> RangeTree:
-    """The aligned tree over `ranks` leaves; of radix 2 it is the canonical one of `canonical.py`."""
-    grower = _Grower(ranks)
-    grower.aligned(list(range(ranks)), radix)
-    return grower.tree()
+    """Return the aligned tree over `ranks` leaves; of radix 2 it is that of `canonical_tree.py`."""
+    builder = _Builder(ranks)
+    builder.aligned(list(range(ranks)), radix)
+    return builder.tree()
 
 
 def nested_tree(below: Sequence[RangeTree], levels: Sequence[Sequence[Sequence[int]]]) -> RangeTree:
-    """Trees side by side under trees over blocks of them.
+    """Return the tree of trees side by side, joined level by level.
 
     Args:
         below: The trees of neighbouring ranges of ranks, from left to right.
-        levels: Innermost first, the sets of blocks that become one: edges, counted in trees of `below`.
+        levels: Innermost first, the sets of blocks that are joined: edges, counted in trees of `below`.
     """
-    grower = _Grower(sum(tree.ranks for tree in below))
+    builder = _Builder(sum(tree.ranks for tree in below))
     tops: dict[int, int] = {}
     first = 0
     for index, tree in enumerate(below):
-        tops[index] = grower.copy(tree, first)
+        tops[index] = builder.copy(tree, first)
         first += tree.ranks
     for sets in levels:
-        tops = {edges[0]: grower.aligned([tops[edge] for edge in edges[:-1]], 2) for edges in sets}
-    return grower.tree()
+        tops = {edges[0]: builder.aligned([tops[edge] for edge in edges[:-1]], 2) for edges in sets}
+    return builder.tree()
 
 
-class _Grower:
+class _Builder:
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
         self.low, self.high = list(range(ranks)), list(range(1, ranks + 1))
@@ -87,11 +86,11 @@ class _Grower:
         return node
 
     def copy(self, tree: RangeTree, first: int) -> int:
-        """The tree's nodes with its first rank at `first`; returns its root."""
-        here = list(range(first, first + tree.ranks))
+        """Add the tree's nodes with its first rank at `first`; returns its root."""
+        nodes = list(range(first, first + tree.ranks))
         for left, right in tree.children[tree.ranks :]:
-            here.append(self.join(here[left], here[right]))
-        return here[-1]
+            nodes.append(self.join(nodes[left], nodes[right]))
+        return nodes[-1]
 
     def aligned(self, tops: Sequence[int], radix: int) -> int:
         """Join the nodes, blocks of the largest power of the radix first, from left to right."""

@@ -1,9 +1,9 @@
-"""A Schedule: who sends which slot of which chunk to whom in which round, and what is combined, as integer columns.
+"""A Schedule: transfers of (slot, chunk) between ranks by round, and combines, as integer columns.
 
-Semantics (the plan format `topocomm.plan/1`): a value lives in (rank, slot, chunk) and is written once per call.
-In a round all transfers read before any of them writes; then the round's combines run in the order listed. A
-combine is the left fold ((a.b).c) of its operand slots. Transfers with the same round, source, destination and
-path are one message. A Schedule is pure data and knows no machine; `verify` proves it.
+Semantics (the plan format `topocomm.plan/1`): a value lives in (rank, slot, chunk) and is written once per call. In a
+round all transfers read before any of them writes; then the round's combines run in the order listed. A combine is the
+left fold ((a.b).c) of its operand slots. Transfers with the same round, source, destination and path are one message.
+A Schedule is pure data and knows no machine; `verify` proves it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,17 @@ from numpy.typing import NDArray
 IntTable = NDArray[np.int32]
 Rows = NDArray[np.int64]
 """Indices of rows of a table."""
+Piece = tuple[int, int]
+"""(slot, chunk) of one rank."""
+Place = tuple[int, int, int]
+"""(rank, slot, chunk)."""
 
 NO_PATH = -1
 """Path index of a transfer that takes the cheapest path."""
 _NONE: Rows = np.zeros(0, dtype=np.int64)
 _LARGEST = np.iinfo(np.int64).max
 SPARSE = 8
-"""Keys are numbered anew where the largest is more than so many times the number of rows."""
+"""Ratio of the largest key to the number of rows above which keys are renumbered."""
 
 
 class Transfer(NamedTuple):
@@ -43,7 +47,7 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True)
 class Repeat:
-    """The rounds run once for each of `count` slices of every chunk, each `stagger_rounds` after the one before.
+    """A pipeline: the rounds run for each of `count` slices of every chunk, each `stagger_rounds` after the last.
 
     Slice i of a chunk of n rows is the i-th of `split_rows(n, count)`; slices share slots by number and no value.
     `count` is at most the rows of the shortest chunk that has any; with a stagger of 0 all slices run at once.
@@ -79,11 +83,11 @@ class Schedule:
         operands: int32 [m]: operand slots of all combines, one after the other.
         operand_starts: int32 [n + 1]: combine i has operands[operand_starts[i]:operand_starts[i + 1]].
         paths: Device ids from source to destination endpoint, for transfers that name a path.
-        owners: Of an allgather, whose part each chunk lies in: a rank's input exists for the chunks that it owns,
-            and for no other. Empty for the other collectives, where it exists for every chunk. Follows from the
-            parts of the collective and the chunks; not in the file.
+        owners: Of an allgather, the rank whose part each chunk lies in: a rank has input for the chunks that it owns
+            only. Empty for other collectives, where ranks have input for every chunk. Follows from the parts of the
+            collective and the chunks; not in the file.
         nodes: Of a schedule in canonical order, the ranges [low, high) of virtual shards that the inputs hold.
-        repeat: Of a pipelined schedule, how often the rounds run and how far apart; None: once.
+        repeat: The pipeline; None: the rounds run once.
     """
 
     ranks: int
@@ -106,29 +110,38 @@ class Schedule:
         return sum(rows for _, rows in self.chunks)
 
     def transfer_list(self) -> list[Transfer]:
-        """The transfers as named tuples, in order."""
+        """Return the transfers as named tuples, in order."""
         return [Transfer(*row) for row in self.transfers.tolist()]
 
     def transfers_of(self, rank: int) -> list[Transfer]:
-        """The transfers that `rank` sends or receives, in order."""
+        """Return the transfers that `rank` sends or receives, in order."""
         both_ends = self._transfers_by_rank.get(rank, _NONE)
         return [Transfer(*row) for row in self.transfers[np.unique(both_ends % max(len(self.transfers), 1))].tolist()]
 
     def combine_list(self) -> list[Combine]:
-        """The combines as named tuples, in order."""
+        """Return the combines as named tuples, in order."""
         return self._combines(np.arange(len(self.combines)))
 
     def combines_of(self, rank: int) -> list[Combine]:
-        """The combines of `rank`, in order."""
+        """Return the combines of `rank`, in order."""
         return self._combines(self._combines_by_rank.get(rank, _NONE))
 
+    def by_round(self, rank: int | None = None) -> list[tuple[list[Transfer], list[Combine]]]:
+        """Return the transfers and combines of every round; those of one rank only where it is given."""
+        rounds: list[tuple[list[Transfer], list[Combine]]] = [([], []) for _ in range(self.rounds)]
+        for move in self.transfer_list() if rank is None else self.transfers_of(rank):
+            rounds[move.round][0].append(move)
+        for fold in self.combine_list() if rank is None else self.combines_of(rank):
+            rounds[fold.round][1].append(fold)
+        return rounds
+
     def inputs_of(self, rank: int) -> list[list[int]]:
-        """The inputs of `rank`, in order."""
+        """Return the inputs of `rank`, in order."""
         rows: list[list[int]] = self.inputs[self._inputs_by_rank.get(rank, _NONE)].tolist()
         return rows
 
     def outputs_of(self, rank: int) -> list[list[int]]:
-        """The outputs of `rank`, in order."""
+        """Return the outputs of `rank`, in order."""
         rows: list[list[int]] = self.outputs[self._outputs_by_rank.get(rank, _NONE)].tolist()
         return rows
 
@@ -160,11 +173,11 @@ class Schedule:
         ]
 
 
-def input_pieces(schedule: Schedule, rank: int) -> tuple[tuple[int, int], ...]:
-    """(slot, chunk) of every piece that is there before the first round, on `rank`: what the caller's value fills.
+def input_pieces(schedule: Schedule, rank: int) -> tuple[Piece, ...]:
+    """Return the pieces of `rank` that its own value fills before the first round, by slot and chunk.
 
-    Slot by slot, by chunk in each: every chunk; of an allgather the chunks of the rank's own part. Most ranks have
-    one input slot, those of a broadcast but the root none, and in canonical order one per range of `nodes`.
+    These are all chunks, of an allgather those of the rank's part. Most ranks have one input slot, those of a
+    broadcast but the root none, and in canonical order one per range of `nodes`.
     """
     chunks: Sequence[int] = range(len(schedule.chunks))
     if schedule.owners:
@@ -173,22 +186,19 @@ def input_pieces(schedule: Schedule, rank: int) -> tuple[tuple[int, int], ...]:
 
 
 def input_table(schedule: Schedule) -> IntTable:
-    """int32 [n, 4]: rank, slot, chunk, row of `inputs`, of every piece that is there before the first round.
-
-    The pieces of all ranks, as `input_pieces` has them of one: row by row of `inputs`, by chunk in each.
-    """
+    """Return int32 [n, 4]: rank, slot, chunk, row of `inputs`, of the `input_pieces` of all ranks, by row and chunk."""
     chunks = len(schedule.chunks)
     rows = np.repeat(np.arange(len(schedule.inputs)), chunks)
     chunk = np.tile(np.arange(chunks), len(schedule.inputs))
     if schedule.owners:
         own = [schedule._chunks_by_owner.get(rank, _NONE) for rank in schedule.inputs[:, 0].tolist()]
-        rows = np.repeat(np.arange(len(own)), [len(some) for some in own])
+        rows = np.repeat(np.arange(len(own)), [len(chunks_of) for chunks_of in own])
         chunk = np.concatenate([_NONE, *own])
     return np.column_stack([schedule.inputs[rows, :2], chunk, rows]).astype(np.int32)
 
 
 def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
-    """One integer for every row of these columns: two are equal where the rows are, and less where a row is less."""
+    """Return one integer for every row of these columns, equal for equal rows and ordered as the rows are."""
     keys, size = np.zeros(len(columns[0]), dtype=np.int64), 1
     for column in columns:
         if not len(column):
@@ -196,8 +206,8 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
         low = int(column.min())
         span = int(column.max()) - low + 1
         if size * span > _LARGEST:
-            found, keys = np.unique(keys, return_inverse=True)
-            size = len(found)
+            distinct, keys = np.unique(keys, return_inverse=True)
+            size = len(distinct)
         keys *= span
         keys += column
         keys -= low
@@ -206,7 +216,7 @@ def row_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 def dense_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
-    """`row_keys`, numbered anew where they are far more than the rows: numbers for tables."""
+    """Return `row_keys`, renumbered where they are sparse, as indices of tables."""
     keys = row_keys(*columns)
     if len(keys) and int(keys.max()) >= SPARSE * len(keys):
         keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
@@ -214,13 +224,13 @@ def dense_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
 
 
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
-    """(first row, rows) of `parts` chunks that differ by at most one row."""
+    """Return (first row, rows) of `parts` chunks that differ by at most one row."""
     edges = [rows * i // parts for i in range(parts + 1)]
     return tuple((low, high - low) for low, high in pairwise(edges))
 
 
 def part_chunks(parts: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
-    """((first row, rows) of one chunk for every part that has rows, whose part each is); of no rows, all parts."""
+    """Return ((first row, rows) of a chunk for every part that has rows, owner of each); of no rows, all parts."""
     edges = (0, *accumulate(parts))
     owners = tuple(rank for rank, rows in enumerate(parts) if rows or not edges[-1])
     return tuple((edges[rank], parts[rank]) for rank in owners), owners
@@ -239,7 +249,7 @@ def make_schedule(  # noqa: PLR0913 - the whole of a schedule, all but two keywo
     nodes: Sequence[tuple[int, int]] = (),
     repeat: Repeat | None = None,
 ) -> Schedule:
-    """A Schedule from rows in any round order; the order within a round is kept."""
+    """Return a Schedule of rows in any round order; the order within a round is kept."""
     moves = sorted(transfers, key=lambda t: t.round)
     folds = sorted(combines, key=lambda c: c.round)
     rounds = max([t.round + 1 for t in moves] + [c.round + 1 for c in folds] + [0])
@@ -267,7 +277,7 @@ def _table(rows: Iterable[Sequence[int]], width: int) -> IntTable:
 
 
 def _rows_by_value(column: IntTable) -> dict[int, Rows]:
-    """Of every value in a column the rows that have it, in order."""
+    """The rows of every value in a column, in order."""
     order = np.argsort(column, kind="stable")
     values, starts = np.unique(column[order], return_index=True)
     return dict(zip(values.tolist(), np.split(order, starts[1:]), strict=True)) if len(column) else {}

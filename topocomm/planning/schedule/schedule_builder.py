@@ -1,4 +1,4 @@
-"""Makes a Schedule the way an algorithm thinks: from values that move and merge, or from whole columns."""
+"""Builders of a Schedule: from sends and folds of values, or from whole columns."""
 
 from __future__ import annotations
 
@@ -21,16 +21,10 @@ def schedule_of_columns(
     combines: NDArray[np.integer],
     operands: Sequence[NDArray[np.int64]],
 ) -> Schedule:
-    """A Schedule from columns in any round order; the order within a round is kept.
+    """Return a Schedule of columns in any round order; the order within a round is kept.
 
-    Args:
-        ranks: Number of ranks.
-        chunks: (first row, rows) of every chunk.
-        inputs: [n, 3] as in Schedule.
-        outputs: [n, 3] as in Schedule.
-        transfers: [n, 7] as in Schedule.
-        combines: [n, 4] as in Schedule.
-        operands: Operand slots of the combines, in blocks [combines of the block, operands of each].
+    The columns are those of Schedule, but `operands` has the operand slots of the combines in blocks [combines of the
+    block, operands of each].
     """
     sorted_already = bool((transfers[1:, 0] >= transfers[:-1, 0]).all())
     moves = transfers if sorted_already else transfers[np.argsort(transfers[:, 0], kind="stable")]
@@ -57,22 +51,29 @@ def schedule_of_columns(
 
 @dataclass
 class ScheduleBuilder:
-    """Writes a Schedule the way an algorithm thinks: values that move and merge, slots numbered by themselves.
+    """Collects sends and folds of values, and numbers their slots.
 
     Slot 0 of every rank is its own contribution (in canonical order, slot i is the i-th of its `nodes`). `send` and
     `fold` return the new slot.
+
+    Attributes:
+        ranks: Number of ranks.
+        chunks: (first row, rows) of every chunk.
+        contributors: Ranks that have an input; None: all.
+        owners: Of an allgather, the rank whose part each chunk lies in.
+        nodes: In canonical order, the ranges of virtual shards of each rank's inputs.
+        first_slots: Number of input slots of each rank; empty: 1, or as many as its `nodes`.
+        transfers: The sends so far.
+        combines: The folds so far.
+        outputs: (rank, slot, chunk) of the results so far.
     """
 
     ranks: int
     chunks: tuple[tuple[int, int], ...]
     contributors: Iterable[int] | None = None
-    """Ranks that put in a value: all, unless the collective says otherwise (broadcast: the root)."""
     owners: Sequence[int] = ()
-    """Of an allgather, whose part each chunk lies in."""
     nodes: Sequence[Sequence[tuple[int, int]]] = ()
-    """In canonical order, the ranges of virtual shards that each rank puts in."""
     first_slots: Sequence[int] = ()
-    """Slots of each rank that are taken before anything is sent; 1 where it is empty, or what `nodes` says."""
     transfers: list[Transfer] = field(default_factory=list)
     combines: list[Combine] = field(default_factory=list)
     outputs: list[tuple[int, int, int]] = field(default_factory=list)
@@ -81,13 +82,13 @@ class ScheduleBuilder:
         self._next_slot = list(self.first_slots) or [len(own) for own in self.nodes] or [1] * self.ranks
 
     def send(self, round_: int, src: int, slot: int, dst: int, *, chunk: int = 0) -> int:
-        """Send (src, slot, chunk) to dst in this round; returns the slot where it arrives."""
+        """Send (src, slot, chunk) to dst in this round; returns the slot at dst."""
         arrived = self._new_slot(dst)
         self.transfers.append(Transfer(round_, src, slot, dst, arrived, chunk))
         return arrived
 
     def fold(self, round_: int, rank: int, operands: Sequence[int], *, chunk: int = 0) -> int:
-        """Left fold of the operand slots of `rank` at the end of this round; returns the slot of the result."""
+        """Left-fold the operand slots of `rank` at the end of this round; returns the slot of the result."""
         if len(operands) == 1:
             return operands[0]
         out = self._new_slot(rank)
@@ -105,14 +106,14 @@ class ScheduleBuilder:
                 self.output(rank, held[rank][chunk], chunk=chunk)
 
     def own_parts(self) -> list[dict[int, int]]:
-        """The slots by rank and chunk that an allgather begins with."""
+        """Return the initial slots of an allgather, by rank and chunk."""
         held: list[dict[int, int]] = [{} for _ in range(self.ranks)]
         for chunk, owner in enumerate(self.owners):
             held[owner][chunk] = 0
         return held
 
     def build(self) -> Schedule:
-        """The finished Schedule."""
+        """Return the finished Schedule."""
         contributors = range(self.ranks) if self.contributors is None else self.contributors
         inputs = [(rank, 0, rank) for rank in contributors]
         if self.nodes:
@@ -130,7 +131,7 @@ class ScheduleBuilder:
         )
 
     def slots_used(self, rank: int) -> int:
-        """How many slots of the rank are taken."""
+        """Return the number of slots of the rank."""
         return self._next_slot[rank]
 
     def _new_slot(self, rank: int) -> int:

@@ -1,4 +1,4 @@
-"""What a schedule sends, counted from its columns: messages, rounds, rows, and the busiest port; never unrolled."""
+"""Traffic of a schedule, counted from its columns and never unrolled: messages, rounds, rows, the busiest port."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topocomm.planning.schedule.schedule import IntTable, Repeat, Rows, Schedule
 
 
 def busiest_port(schedule: Schedule, endpoints: Sequence[str] = ()) -> int:
-    """The most messages that an endpoint sends, or receives, in one round; of a pipelined schedule, over all slices.
+    """Return the most messages that an endpoint sends, or receives, in one round, over all slices of a pipeline.
 
     Args:
         schedule: The schedule.
@@ -23,7 +23,7 @@ def busiest_port(schedule: Schedule, endpoints: Sequence[str] = ()) -> int:
     messages = schedule.transfers[:, [0, 1, 3, 6]].astype(np.int64)
     messages = messages[np.unique(row_keys(*messages.T), return_index=True)[1]]
     repeat = schedule.repeat
-    if repeat is not None and repeat.stagger_rounds:  # so many slices are under way at once, at most
+    if repeat is not None and repeat.stagger_rounds:  # this many slices are under way at once, at most
         slices = min(repeat.count, -(-schedule.rounds // repeat.stagger_rounds))
         later = np.repeat(np.arange(slices) * repeat.stagger_rounds, len(messages))
         messages = np.tile(messages, (slices, 1))
@@ -34,7 +34,7 @@ def busiest_port(schedule: Schedule, endpoints: Sequence[str] = ()) -> int:
 
 
 def count_messages(schedule: Schedule) -> tuple[int, int]:
-    """(rounds that have a transfer, messages); of a pipelined schedule as of the one it unrolls to."""
+    """Return (rounds that have a transfer, messages); of a pipeline those of the unrolled schedule."""
     table, repeat = schedule.transfers, schedule.repeat or Repeat(1, 0)
     return (
         _count_shifted(np.zeros(len(table), dtype=np.int64), table[:, 0], repeat),
@@ -43,16 +43,16 @@ def count_messages(schedule: Schedule) -> tuple[int, int]:
 
 
 def _count_shifted(keys: Rows, rounds: IntTable, repeat: Repeat) -> int:
-    """How many different (key, round) there are when each comes again `count` times, `stagger_rounds` apart."""
+    """Number of distinct (key, round) when each occurs `count` times, `stagger_rounds` apart."""
     stagger = repeat.stagger_rounds or max(int(rounds.max(initial=0)), 1) + 1
     count = repeat.count if repeat.stagger_rounds else 1
-    trains = row_keys(keys, rounds % stagger)  # what can meet when it is shifted
+    trains = row_keys(keys, rounds % stagger)  # entries that can coincide when shifted
     first = np.unique(row_keys(trains, rounds // stagger), return_index=True)[1]
     gaps, together = np.diff(rounds[first] // stagger), np.diff(trains[first]) == 0
     return count * len(first) - int(np.maximum(count - gaps[together], 0).sum())
 
 
 def rows_sent(schedule: Schedule) -> int:
-    """Rows of the payload that all messages carry together; slices of a pipelined schedule share the rows out."""
+    """Return the rows of the payload that all messages carry; the slices of a pipeline divide the rows."""
     times = np.bincount(schedule.transfers[:, 5], minlength=len(schedule.chunks)).tolist()
     return sum(count * rows for count, (_, rows) in zip(times, schedule.chunks, strict=True))

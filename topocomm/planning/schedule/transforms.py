@@ -1,4 +1,4 @@
-"""Schedules made of schedules, for the same computation: without `repeat`, with other ranks, with other rounds."""
+"""Schedules made of schedules, for the same computation: pipelined or not, with other ranks, with other rounds."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from topocomm.planning.schedule.schedule import Combine, IntTable, Repeat, Rows, Schedule, Transfer, make_schedule
+from topocomm.planning.schedule.schedule import (
+    Combine,
+    IntTable,
+    Place,
+    Repeat,
+    Rows,
+    Schedule,
+    Transfer,
+    make_schedule,
+)
 from topocomm.planning.schedule.traffic import busiest_port
 
 
 def unrolled(schedule: Schedule) -> Schedule:
-    """The same computation without `repeat`: every slice of a chunk is a chunk of its own, its rounds come later.
+    """Return the same computation without `repeat`: every slice of a chunk is a chunk of its own.
 
-    Slice i of chunk c is chunk c * count + i, so chunks abut, and its rounds are those of the schedule, each
-    i * stagger_rounds later. In a round the entries of earlier slices come first; entries of several slices from one
-    source to one destination over one path are one message, as they are anywhere. A schedule without `repeat` is
-    returned as it is.
-
-    Args:
-        schedule: A verified schedule.
+    Slice i of chunk c is chunk c * count + i, so chunks abut; its rounds are those of the schedule, i * stagger_rounds
+    later. In a round the entries of earlier slices come first; entries of several slices from one source to one
+    destination over one path are one message. A verified schedule without `repeat` is returned as it is.
     """
     if schedule.repeat is None:
         return schedule
@@ -51,7 +56,7 @@ def unrolled(schedule: Schedule) -> Schedule:
 
 
 def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> IntTable:
-    """The table once for every slice, slice by slice, with its rounds (column 0) and chunks."""
+    """The table repeated for every slice, with its rounds (column 0) and chunks."""
     slices = np.repeat(np.arange(repeat.count, dtype=np.int32), len(table))
     every = np.tile(table, (repeat.count, 1))
     every[:, 0] += slices * repeat.stagger_rounds
@@ -60,7 +65,7 @@ def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> IntTable:
 
 
 def _operands_of(schedule: Schedule, which: Rows) -> tuple[IntTable, IntTable]:
-    """Operands, and where they start, of these combines in this order."""
+    """Operands, and their starts, of these combines in this order."""
     sizes = np.diff(schedule.operand_starts)[which]
     starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     shift = np.repeat(schedule.operand_starts[which] - starts[:-1], sizes)
@@ -68,7 +73,7 @@ def _operands_of(schedule: Schedule, which: Rows) -> tuple[IntTable, IntTable]:
 
 
 def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:
-    """The same schedule with `order[i]` in place of rank i; of a collective in which all ranks are alike."""
+    """Return the schedule with `order[i]` in place of rank i, for a collective in which all ranks are alike."""
     names = np.asarray(order, dtype=np.int32)
 
     def renamed(table: IntTable, *columns: int) -> IntTable:
@@ -88,7 +93,7 @@ def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:
 
 
 def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Schedule:
-    """The same schedule with rounds cut in as many as it takes to give no endpoint over `ports` messages in one.
+    """Return the schedule with rounds cut so that no endpoint has over `ports` messages in one.
 
     Needed where several ranks share an endpoint. A slot is read only in rounds after it was written, so cutting a
     round changes no value. Slices of a pipelined schedule that meet at a port are cut apart one by one.
@@ -96,18 +101,13 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
     if busiest_port(schedule, endpoints) <= ports:
         return schedule
     schedule = unrolled(schedule)
-    transfers, combines = [], []
-    moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
-    folds: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
-    for move in schedule.transfer_list():
-        moves[move.round].append(move)
-    for fold in schedule.combine_list():
-        folds[fold.round].append(fold)
+    transfers: list[Transfer] = []
+    combines: list[Combine] = []
     after = 0
-    for round_ in range(schedule.rounds):
+    for moves, folds in schedule.by_round():
         used: dict[tuple[str, str, int], set[tuple[int, int, int]]] = {}
         last = after
-        for move in moves[round_]:
+        for move in moves:
             message = (move.src, move.dst, move.path)
             at = after
             while not _fits(used, endpoints, ports, message, at):
@@ -116,7 +116,7 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
             used.setdefault(("receive", endpoints[move.dst], at), set()).add(message)
             transfers.append(move._replace(round=at))
             last = max(last, at)
-        combines += [fold._replace(round=last) for fold in folds[round_]]
+        combines += [fold._replace(round=last) for fold in folds]
         after = last + 1
     return make_schedule(
         schedule.ranks,
@@ -132,31 +132,25 @@ def split_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Sc
 
 
 def joined_rounds(schedule: Schedule, endpoints: Sequence[str], ports: int) -> Schedule:
-    """The same schedule with rounds joined where none of them reads what another wrote, in as few as come of that.
+    """Return the schedule with successive rounds joined where none of them reads what another wrote.
 
     No endpoint gets over `ports` messages in a joined round, so a flat exchange in P-1 one-port rounds takes
     ceil((P-1) / ports). A pipelined schedule is returned as it is.
     """
     if schedule.repeat is not None:
         return schedule
-    moves: list[list[Transfer]] = [[] for _ in range(schedule.rounds)]
-    folds: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
-    for move in schedule.transfer_list():
-        moves[move.round].append(move)
-    for fold in schedule.combine_list():
-        folds[fold.round].append(fold)
     joined, last = np.zeros(schedule.rounds, dtype=np.int32), 0
-    written: set[tuple[int, int, int]] = set()
+    written: set[Place] = set()
     messages: set[tuple[int, int, int]] = set()
-    for round_ in range(schedule.rounds):
-        here = {(move.src, move.dst, move.path) for move in moves[round_]}
-        reads = {(move.src, move.src_slot, move.chunk) for move in moves[round_]}
-        if reads & written or (here and messages and _busiest(messages | here, endpoints) > ports):
+    for round_, (moves, folds) in enumerate(schedule.by_round()):
+        added = {(move.src, move.dst, move.path) for move in moves}
+        reads = {(move.src, move.src_slot, move.chunk) for move in moves}
+        if reads & written or (added and messages and _busiest(messages | added, endpoints) > ports):
             last, written, messages = last + 1, set(), set()
         joined[round_] = last
-        messages |= here
-        written |= {(move.dst, move.dst_slot, move.chunk) for move in moves[round_]}
-        written |= {(fold.rank, fold.out_slot, fold.chunk) for fold in folds[round_]}
+        messages |= added
+        written |= {(move.dst, move.dst_slot, move.chunk) for move in moves}
+        written |= {(fold.rank, fold.out_slot, fold.chunk) for fold in folds}
     transfers, combines = schedule.transfers.copy(), schedule.combines.copy()
     transfers[:, 0], combines[:, 0] = joined[transfers[:, 0]], joined[combines[:, 0]]
     return replace(schedule, rounds=last + 1 if schedule.rounds else 0, transfers=transfers, combines=combines)
@@ -181,3 +175,20 @@ def _fits(
         used.get(("receive", endpoints[message[1]], at), set()),
     )
     return all(message in side or len(side) < ports for side in sides)
+
+
+def sliced(schedule: Schedule, slices: int, stagger_rounds: int) -> Schedule:
+    """Return the schedule as a pipeline of slices; of fewer slices where a chunk has fewer rows.
+
+    Args:
+        schedule: A schedule without `repeat`.
+        slices: Slices of every chunk.
+        stagger_rounds: Rounds between the starts of two slices.
+    """
+    count = min(slices, most_slices(schedule))
+    return replace(schedule, repeat=Repeat(count, stagger_rounds)) if count > 1 else schedule
+
+
+def most_slices(schedule: Schedule) -> int:
+    """Return the rows of the shortest chunk that has rows, since every slice has one or more; 1 if none has any."""
+    return min((rows for _, rows in schedule.chunks if rows), default=1)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES
 from topocomm.execute.host.call_engine import Work
-from topocomm.planning.program.slot_memory import Piece, common_cuts, output_pieces
-from topocomm.planning.schedule.schedule import Combine, Transfer, input_pieces
+from topocomm.planning.program.slot_memory import common_cuts, output_pieces
+from topocomm.planning.schedule.schedule import Combine, Piece, Transfer, input_pieces
 
 INPUT, ARENA, OUTPUT = range(3)
 """As the kernel has them."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.mpi import ENVIRONMENT, finished
 from topocomm import PlanError, catalog, plan
-from topocomm.planning.formats.rankfile import rankfile
+from topocomm.planning.formats.rank_order_formats import rankfile
 from topocomm.planning.report.rank_order import Order
 from topocomm.topology.inference.cpu_lists import FACT, cpu_ranges
 from topocomm.topology.readers.hwloc import hwloc_xml

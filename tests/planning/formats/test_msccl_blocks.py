@@ -15,7 +15,7 @@ from tests.planning.schedules import any_schedules, plans
 from topocomm import PlanError, catalog, plan
 from topocomm.planning.collectives import Collective
 from topocomm.planning.formats.gpu_program import KNOWN
-from topocomm.planning.formats.msccl_runtimes import RUNTIMES, Limit, runtime_for
+from topocomm.planning.formats.msccl_blocks import RUNTIMES, Limit, runtime_for
 from topocomm.planning.formats.msccl_xml import dumps
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
