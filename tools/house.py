@@ -1,8 +1,8 @@
-"""The house in figures, and the rules that keep it in order.
+"""Figures of the code base, and the rules that keep it in order.
 
     python tools/house.py [--all]
 
-Prints modules, lines and the longest function of every folder. Ends with status 1, and says where, on an import circle
+Print modules, lines and the longest function of every folder. End with status 1, naming the place, on an import circle
 (imports for types count), a folder of over 15 modules, a file of over 400 lines, a function body of over 60 lines
 outside kernels, a basename that means two things, and a module without a test file of its name.
 """
@@ -24,14 +24,14 @@ PACKAGES = ("topocomm", "attention")
 PROGRAMS = ("tools",)
 MOST_MODULES, MOST_LINES, MOST_BODY = 15, 400, 60
 KERNELS = ("_kernel.py", "/kernels/", "gpu_")
-"""Parts of the paths of kernel files: a compiled function is one launch, whatever its length."""
+"""Parts of paths of kernel files, whose functions may be long: a compiled function is one launch."""
 TWINS = {
     "shift": "one exchange, in host and in device memory",
     "canonical_nodes": "one computation, in host and in device memory",
     "canonical_shards": "one computation, on CPUs and on GPUs",
     "agreement": "ranks that agree before they wait for each other, in both packages",
 }
-"""Basenames that several modules may share, since they do the same job for another device or package."""
+"""Basenames that modules share because they do the same job for another device or package."""
 TESTLESS = Path(__file__).with_name("testless.txt")
 """Modules without a test file of their name, one a line: a list that only gets shorter."""
 
@@ -51,7 +51,7 @@ class Module(NamedTuple):
 
 
 def main() -> int:
-    """Prints the figures and what breaks a rule."""
+    """Print the figures and the faults."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--all", action="store_true", help="print every folder, not only the packages' totals")
     args = parser.parse_args()
@@ -69,7 +69,7 @@ def main() -> int:
 
 
 def modules_below(root: Path) -> Iterator[Module]:
-    """All modules of a folder and of those in it; `__init__.py` only where it has code of its own."""
+    """Yield all modules below a folder; `__init__.py` only if it has code."""
     for path in sorted(root.rglob("*.py")):
         text = path.read_text()
         tree = ast.parse(text)
@@ -80,7 +80,7 @@ def modules_below(root: Path) -> Iterator[Module]:
 
 
 def body_lines(function: ast.FunctionDef, text: str) -> int:
-    """Lines of a function's body that hold code: no docstring, no comment, no blank line."""
+    """Count the lines of code of a function's body, without docstring, comments and blank lines."""
     body = function.body[1:] if ast.get_docstring(function) is not None else function.body
     if not body:
         return 0
@@ -89,7 +89,7 @@ def body_lines(function: ast.FunctionDef, text: str) -> int:
 
 
 def by_folder(modules: list[Module]) -> dict[Path, list[Module]]:
-    """Modules by the folder that they are in."""
+    """Group modules by folder."""
     found: dict[Path, list[Module]] = defaultdict(list)
     for module in modules:
         found[module.path.parent].append(module)
@@ -97,7 +97,7 @@ def by_folder(modules: list[Module]) -> dict[Path, list[Module]]:
 
 
 def print_folders(folders: dict[Path, list[Module]]) -> None:
-    """A line a folder."""
+    """Print a line per folder."""
     print(f"{'folder':44} {'modules':>7} {'lines':>6}  longest function")
     for folder, inside in sorted(folders.items()):
         size, name = max(module.longest for module in inside)
@@ -105,7 +105,7 @@ def print_folders(folders: dict[Path, list[Module]]) -> None:
 
 
 def circles() -> Iterator[str]:
-    """Modules that import each other, directly or by way of others; imports for types count."""
+    """Find modules that import each other, directly or indirectly; imports for types count."""
     graph = grimp.build_graph(*PACKAGES)
     imports = nx.DiGraph()
     for module in graph.modules:
@@ -118,7 +118,7 @@ def circles() -> Iterator[str]:
 
 
 def program_imports(root: Path) -> Iterator[tuple[str, str]]:
-    """Who imports whom among programs, which find modules by their path from the folder of the program."""
+    """Yield (importer, imported) among programs, which import by path from their own folder."""
     for path in root.rglob("*.py"):
         folder = root.joinpath(*path.relative_to(root).parts[:-1][:1])
         for node in ast.walk(ast.parse(path.read_text())):
@@ -132,14 +132,14 @@ def program_imports(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def crowded(folders: dict[Path, list[Module]]) -> Iterator[str]:
-    """Folders of too many modules."""
+    """Find folders with too many modules."""
     for folder, inside in sorted(folders.items()):
         if len(inside) > MOST_MODULES:
             yield f"{folder}: {len(inside)} modules; expected {MOST_MODULES} at most"
 
 
 def long_files(modules: list[Module]) -> Iterator[str]:
-    """Files and functions that are too long."""
+    """Find files and functions that are too long."""
     for module in modules:
         path = module.path.as_posix()
         if module.lines > MOST_LINES:
@@ -150,7 +150,7 @@ def long_files(modules: list[Module]) -> Iterator[str]:
 
 
 def homonyms(modules: list[Module]) -> Iterator[str]:
-    """Basenames that several modules of the packages share."""
+    """Find basenames that several modules share."""
     named: dict[str, list[Path]] = defaultdict(list)
     for module in modules:
         if module.path.parts[0] in PACKAGES and not module.path.stem.startswith("__"):

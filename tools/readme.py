@@ -1,4 +1,4 @@
-"""Runs what the README says: every command block in order, each from the repository root; stops at the first failure.
+"""Run the README's command blocks in order, from the repository root, up to the first failure.
 
     python tools/readme.py [--skip COMMAND ...]
 
@@ -21,7 +21,7 @@ LIMIT_S = 600
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, its text, and the text between the block before and this one."""
+    """A fenced block: language, text, and the prose before it."""
 
     kind: str
     text: str
@@ -29,7 +29,7 @@ class Block(NamedTuple):
 
 
 def blocks(text: str) -> list[Block]:
-    """The fenced blocks of a Markdown text, in order."""
+    """Return the fenced blocks of a Markdown text in order."""
     found = []
     end = 0
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
@@ -39,14 +39,14 @@ def blocks(text: str) -> list[Block]:
 
 
 def check_code(block: Block) -> None:
-    """The code shown stands in the file that is linked above it."""
+    """Check that the code shown is in the file linked above it."""
     linked = re.findall(r"\]\(([\w/]+\.py)\)", block.before)
     if linked and block.text not in (ROOT / linked[-1]).read_text():
         sys.exit(f"README.md: the code below the link to {linked[-1]} is not in that file")
 
 
 def run(block: Block, skip: list[str]) -> str:
-    """The standard output of a command block."""
+    """Run a command block and return its standard output."""
     lines = [line for line in block.text.splitlines() if line.split("#")[0].strip() not in skip]
     script = "\n".join(lines)
     print(f"$ {script}", flush=True)

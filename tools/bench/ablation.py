@@ -1,4 +1,4 @@
-"""What plans lose without one pass of the planner, pass by pass.
+"""Ablation of the planner: what plans lose without each of its passes.
 
     python tools/bench/ablation.py [--tables forests,rails,search] [--most-ranks 32] [--minutes M]
 
@@ -53,13 +53,13 @@ from topocomm.planning.shared_results import SharedResults
 from topocomm.topology.catalog.systems import SYSTEMS
 
 ROWS, SLICES = 1 << 20, 16
-"""Rows of 4 bytes of a payload of packed trees, and its slices."""
+"""Payload of packed trees in rows of 4 bytes, and its number of slices."""
 SAME = 1e-6
-"""Figures that differ by a smaller part are equal."""
+"""Relative difference below which figures count as equal."""
 
 
 class Case(NamedTuple):
-    """A machine, what is planned on it, and the optimum where that is known."""
+    """A machine, its request, and the optimum if known."""
 
     name: str
     topology: Topology
@@ -70,7 +70,7 @@ class Case(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What a plan is and takes; trees and height are 0 of plans that have none."""
+    """Figures of a plan; trees and height are 0 for plans without trees."""
 
     of_bound: float
     us: float
@@ -81,11 +81,11 @@ class Figures(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """Part of the planner.
+    """A pass of the planner.
 
     Attributes:
-        name: Its module, and what is done instead where that is not nothing.
-        places: (object, attribute, what stands there without the pass).
+        name: Its module, and its replacement if there is one.
+        places: (object, attribute, replacement without the pass).
     """
 
     name: str
@@ -93,7 +93,7 @@ class Pass(NamedTuple):
 
 
 def _all_trees(pricer: Any, parts: Any, symmetry: Any, *, most: int | None, loss: float) -> Any:
-    """`pruning.thinned` that leaves out only what there may not be."""
+    """Prune only as far as the limit on trees demands."""
     return parts if most is None else _thinned(pricer, parts, symmetry, most=most, loss=0.0)
 
 
@@ -132,7 +132,7 @@ SEARCH_PASSES = (
 
 
 def packed(case: Case) -> Figures | None:
-    """Packed trees alone; None where there are none."""
+    """Plan with packed trees alone; None if there are none."""
     topology, paths = case.topology, PathFinder(case.topology)
     ends = topology.endpoints
     collective = collective_of(case.collective, len(ends), ROWS)
@@ -146,7 +146,7 @@ def packed(case: Case) -> Figures | None:
 
 
 def planned(case: Case) -> Figures | None:
-    """A whole plan of one row, by its own objective; None where there is none."""
+    """Plan a request as users do; None if there is no plan."""
     rails._joining_template.cache_clear()
     rail_assignment.told_inside.cache_clear()
     ends = case.topology.endpoints
@@ -163,7 +163,7 @@ def planned(case: Case) -> Figures | None:
 
 
 class _Used:
-    """Passes that were called."""
+    """Record which passes were called."""
 
     def __init__(self, passes: Sequence[Pass]) -> None:
         self.passes, self.names = passes, set[str]()
@@ -186,7 +186,7 @@ class _Used:
 
 
 def without(one: Pass, measure: Callable[[Case], Figures | None], case: Case) -> Figures | None:
-    """The figures without a pass."""
+    """Return the figures without a pass."""
     with ExitStack() as stack:
         for where, name, instead in one.places:
             stack.enter_context(patch.object(where, name, instead))
@@ -207,7 +207,7 @@ def table(
     cases: Sequence[Case],
     minutes: float = inf,
 ) -> None:
-    """Measure the cases, as many as so many minutes are enough for, then print a line per pass."""
+    """Measure as many cases as the minutes allow, then print a line per pass."""
     used = _Used(passes)
     pairs: dict[str, list[tuple[Case, Figures, Figures | None]]] = {one.name: [] for one in passes}
     count = 0
@@ -227,7 +227,7 @@ def table(
 
 
 def line(name: str, pairs: Sequence[tuple[Case, Figures, Figures | None]]) -> str:
-    """One line of a table."""
+    """Format one line of a table."""
     both = [(case, whole, less) for case, whole, less in pairs if less is not None]
     if not both:
         return f"{name:42} {len(pairs):5}"
@@ -247,7 +247,7 @@ def line(name: str, pairs: Sequence[tuple[Case, Figures, Figures | None]]) -> st
 
 
 def random_cases() -> Iterator[tuple[str, Topology, dict[str, float]]]:
-    """Name, machine and optima of every random graph."""
+    """Yield name, machine and optima of every random graph."""
     for number, case in enumerate(json.loads(OPTIMA.read_text())):
         yield f"random {number}", random_machine(case), case["optima"]
 
@@ -264,7 +264,7 @@ IRREGULAR = (
 
 
 def whole_machines(most_ranks: int, hosts: Sequence[int]) -> Iterator[tuple[str, Topology]]:
-    """Systems of the catalogue that are not too large, then those with a defect."""
+    """Yield small enough systems of the catalogue, then those with a defect."""
     for machine in [*(Machine(system, count) for system in SYSTEMS for count in hosts), *IRREGULAR]:
         topology = machine.topology()
         if 1 < len(topology.endpoints) <= most_ranks:

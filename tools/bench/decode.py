@@ -33,14 +33,14 @@ from topocomm.execute.transports.mpi import library_name
 
 LOCAL, FLOOR = "local attention alone", "read K and V"
 AGREE = {"float32": 1e-5, "bfloat16": 2.0**-7}
-"""How far ways may be from tree, relative to the largest |out|."""
+"""Tolerance between methods and tree, relative to the largest |out|."""
 SMALL = 16
-"""Tokens per rank of the step that plans and compiles before anything is measured."""
+"""Tokens per rank of the untimed first step, which plans and compiles."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one way took; all figures are of the rank that took most.
+    """Figures of one method, each of the rank with the greatest.
 
     Attributes:
         times: Of every block.
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def compare(comm: Communicator, world: MPI.Comm, options: argparse.Namespace) -> None:
-    """All ways, by context."""
+    """Measure all methods at every context."""
     if comm.rank == 0:
         print(
             f"{options.heads} heads, {options.kv_heads} KV heads, head dim {options.dim}, {options.dtype}; one query\n"
@@ -107,7 +107,7 @@ def compare(comm: Communicator, world: MPI.Comm, options: argparse.Namespace) ->
 def _measure(
     comm: Communicator, step: Step, makers: dict[str, Callable[[Step], Callable[[], torch.Tensor]]], blocks: int
 ) -> dict[str, Row]:
-    """Count, then the peaks, then the times, so that none sees the other's memory."""
+    """Measure bytes, then peaks, then times, so that no measurement sees another's memory."""
     sent_bytes: dict[str, int] = {}
     with by_messages(comm) as twin:
         counter = Counter(twin)
@@ -151,7 +151,7 @@ def _show(context: int, step: Step, rows: dict[str, Row]) -> None:
 
 
 def _check(rows: dict[str, Row], limit: float) -> None:
-    """End the run where a way of ours gives another result than tree."""
+    """End the run if a method's result differs from tree."""
     wrong = {name: row.off for name, row in rows.items() if row.off is not None and not row.off <= limit}
     wrong.pop(PEER, None)  # in 16 bits it rounds more often
     if wrong:
@@ -159,7 +159,7 @@ def _check(rows: dict[str, Row], limit: float) -> None:
 
 
 def _draw(options: argparse.Namespace, context: int, comm: Communicator) -> Step:
-    """Standard normal q, the same on all ranks, and this rank's K and V: its equal share of the tokens."""
+    """Draw normal q, the same on all ranks, and this rank's K and V, an equal share of the tokens."""
     dtype = getattr(torch, options.dtype)
     q = torch.randn(1, options.heads, 1, options.dim, generator=torch.Generator().manual_seed(0)).to(dtype)
     n = (comm.rank + 1) * context // comm.size - comm.rank * context // comm.size

@@ -22,7 +22,7 @@ RATES = (5.0, 10.0, 12.5, 25.0, 50.0, 100.0)
 
 
 class Program:
-    """A linear program by name of its variables."""
+    """A linear program with named variables."""
 
     def __init__(self) -> None:
         self.names: dict[object, int] = {}
@@ -32,14 +32,14 @@ class Program:
         return self.names.setdefault(name, len(self.names))
 
     def add(self, terms: list[tuple[object, float]], right: float, *, equal: bool) -> None:
-        """A row: the terms equal the right side, or are at most it."""
+        """Add a row: the terms equal the right side, or are at most it."""
         row: dict[int, float] = {}
         for name, factor in terms:
             row[self[name]] = row.get(self[name], 0.0) + factor
         self.rows.append((row, right, equal))
 
     def most(self, name: object) -> float:
-        """The greatest value of one variable."""
+        """Maximise one variable and return its value."""
         import numpy as np
         from scipy.optimize import linprog  # type: ignore[import-not-found,import-untyped,unused-ignore]
         from scipy.sparse import lil_matrix  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -106,7 +106,7 @@ def route(program: Program, ends: int, links: Links, source: int, device: int, t
 
 
 def machine(seed: int, ends: int, switches: int, *, both_ways: bool) -> Links:
-    """A random connected machine; device numbers, the endpoints first."""
+    """Draw a random connected machine; devices are numbers, endpoints first."""
     chance = random.Random(seed)
     links: Links = {}
 

@@ -28,7 +28,7 @@ BLOCKS = 100
 
 
 def floor(world: MPI.Comm, size_bytes: int) -> tuple[Call, list[Any]]:
-    """One exchange of so many bytes with the neighbour rank ^ 1, and its requests; an odd last rank sits out."""
+    """Persistent exchange of `size_bytes` with rank ^ 1, and its requests; an odd last rank idles."""
     send, receive = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
     peer = world.rank ^ 1
     requests: list[Any] = []

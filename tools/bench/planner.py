@@ -1,4 +1,4 @@
-"""How good plans are, how far they can be from the optimum, and how long planning takes.
+"""Quality of plans, their gap to the bound, and planning time.
 
     python tools/bench/planner.py [--tables time,latency,collectives,throughput,irregular,random] [--hosts 1,2,4]
 
@@ -62,7 +62,7 @@ IRREGULAR_THROUGHPUT = (
 
 
 def show(title: str, header: str, rows: Iterable[str]) -> None:
-    """One table, row by row as they are measured."""
+    """Print one table, row by row as they are measured."""
     print(f"\n{title}\n{header}")
     for row in rows:
         print(row, flush=True)

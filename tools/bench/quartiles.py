@@ -1,4 +1,4 @@
-"""Several ways to do the same, timed in turns and printed with medians, quartiles and ratios to the first."""
+"""Time several methods in turns; print medians, quartiles and ratios to the first."""
 
 from __future__ import annotations
 

@@ -21,20 +21,20 @@ import topocomm
 
 GROWTH_LIMIT_BYTES = 64 << 20
 KINDS = 24
-"""A communicator keeps a prepared call per kind of call; after this many it is closed and made anew."""
+"""Calls on one communicator, which keeps prepared calls, before it is closed and replaced."""
 CALLS = 3 * KINDS
 LONGEST = 40_000
 OTHER = 0.4
-"""How often the next call is of another kind."""
+"""Probability that the next call is of another kind."""
 
 
 def digest(result: Any) -> str:
-    """The bits of a result."""
+    """Return the bits of a result."""
     return blake2b(b"".join(array.tobytes() for array in result.values())).hexdigest()
 
 
 def series(world: MPI.Comm, seed: int) -> int:
-    """Calls on a communicator of their own; how many came through."""
+    """Run calls on a new communicator and return their number."""
     with topocomm.Communicator.from_mpi(world, topology(WAYS[seed % len(WAYS)], world.size)) as comm:
         stream = Stream(comm, seed, KINDS, longest=LONGEST, other=OTHER)
         bits = []
@@ -48,12 +48,12 @@ def series(world: MPI.Comm, seed: int) -> int:
 
 
 def resident_bytes() -> int:
-    """The most memory this process has held."""
+    """Return the peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> None:
-    """Until the time is over, or something fails."""
+    """Run until the time is over or a call fails."""
     parser = argparse.ArgumentParser(description="Random collectives under mpirun.")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -1,4 +1,4 @@
-"""Every way to disagree that is known here: an error on every rank, at once, that names the odd one.
+"""Every known disagreement between ranks must raise an error on every rank, at once, that names the odd one.
 
     mpirun -n 3 python -m mpi4py tools/soak/disagreements.py [--most 50] [--seed 1]
 
@@ -24,11 +24,11 @@ import topocomm
 ODD = 1
 LIMIT_S = 10.0
 AT_ONCE_S = 5.0
-"""Far below the limit, far above what a busy machine needs."""
+"""Time limit of an error, in seconds: below the deadline, above what a busy machine needs."""
 
 
 def outcome(world: MPI.Comm, where: str, way: Way) -> tuple[str, str, float]:
-    """What this rank gets: the kind of error, its text, and after how many seconds."""
+    """Run a disagreement and return this rank's error class, text and seconds."""
     comm = topocomm.Communicator.from_mpi(world, topology(where, world.size))
     began_s = time.monotonic()
     try:
@@ -42,7 +42,7 @@ def outcome(world: MPI.Comm, where: str, way: Way) -> tuple[str, str, float]:
 
 
 def verdict(outcomes: list[tuple[str, str, float]]) -> str:
-    """What is wrong with the errors of all ranks; nothing where they are right."""
+    """Check the errors of all ranks; empty if they are right."""
     for rank, (kind, text, took_s) in enumerate(outcomes):
         if kind in ("no error", "DeadlineError"):
             return f"rank {rank}: {kind}"
@@ -55,7 +55,7 @@ def verdict(outcomes: list[tuple[str, str, float]]) -> str:
 
 
 def main() -> None:
-    """As many as asked for, in an order of the seed."""
+    """Run as many as asked for, in an order drawn from the seed."""
     parser = argparse.ArgumentParser(description="Ways to disagree.")
     parser.add_argument("--most", type=int, default=len(WAYS))
     parser.add_argument("--seed", type=int, default=int(time.time()))

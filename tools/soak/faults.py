@@ -1,4 +1,4 @@
-"""Kills and stops random ranks at random moments in random calls, and sees what the others do.
+"""Kill and stop random ranks at random moments in random calls, and check what the others do.
 
     python tools/soak/faults.py --kills 1000 --stops 1000 [--seed 1]
 
@@ -34,12 +34,12 @@ Event = dict[str, Any]
 LEAST_RANKS, MOST_RANKS = 5, 8
 PLAIN_EVERY = 20
 ORDERLY_EVERY = 4
-"""The survivors of one job in so many end by MPI_Finalize, which may take its five seconds."""
+"""The survivors of one job in this many end by MPI_Finalize, which may take five seconds."""
 KILL_LIMIT_S = 60.0
-"""Limit of the waits in jobs with kills: nobody is to reach it."""
+"""Deadline of waits in jobs with kills, in seconds; no rank should reach it."""
 STOP_LIMIT_S = 1.0
 WITHIN_S = 10.0
-"""Every survivor raises within this time, and that limit."""
+"""Seconds in which every survivor raises after a kill, and after a stop."""
 BEGIN_WITHIN_S = 90.0
 END_WITHIN_S = 30.0
 LATEST_S = 0.1
@@ -48,17 +48,17 @@ LATEST_S = 0.1
 
 @dataclass
 class Figures:
-    """What was seen."""
+    """Counts of the outcomes."""
 
     faults: int = 0
     jobs: int = 0
     calls: int = 0
     raised_s: list[float] = field(default_factory=list)
-    """From each fault to the last survivor's error."""
+    """Seconds from each fault to the last survivor's error."""
 
 
 class Job:
-    """One mpirun of victims.py and the pipe in which its ranks tell what happens."""
+    """One mpirun of victims.py, and the pipe to which its ranks report."""
 
     def __init__(self, directory: Path, ranks: int, arguments: Sequence[str], *, survives: bool) -> None:
         os.mkfifo(directory / "pipe")
@@ -95,7 +95,7 @@ class Job:
         os.close(self._pipe)
 
     def hear(self, phase: int, event: str, count: int, within_s: float) -> list[Event]:
-        """`count` events of one kind; fails where another comes, or they do not come in time."""
+        """Read `count` events of one kind; fail on another kind, or after the time limit."""
         heard: list[Event] = []
         until_s = time.monotonic() + within_s
         while len(heard) < count:
@@ -117,7 +117,7 @@ class Job:
         return heard
 
     def end(self, within_s: float) -> int:
-        """The exit status of mpirun, once it and all ranks have ended."""
+        """Wait for mpirun and all ranks to end; return mpirun's exit status."""
         status = self.mpirun.wait(within_s)
         until_s = time.monotonic() + within_s
         while left := [process for process in self.processes if alive(process)]:
@@ -127,7 +127,7 @@ class Job:
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has asked about does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return re.search(r"^State:\s+[ZX]", Path(f"/proc/{process}/status").read_text(), re.MULTILINE) is None
     except OSError:
@@ -135,20 +135,20 @@ def alive(process: int) -> bool:
 
 
 def check_kill(event: Event, victim: int) -> None:
-    """A survivor's error after a kill."""
+    """Check a survivor's error after a kill."""
     named = set(re.findall(r"rank (\d+) has", event["text"]))
     assert (event["kind"], named) == ("RankFailedError", {str(victim)}), f"rank {victim} was killed: {event}"
 
 
 def check_stop(event: Event, victim: int) -> None:
-    """A survivor's error after a stop."""
+    """Check a survivor's error after a stop."""
     behind = event["text"].partition("; behind: ")[2]
     assert event["kind"] == "DeadlineError", f"rank {victim} was stopped: {event}"
     assert f"rank {victim} (" in behind, f"rank {victim} was stopped: {event}"
 
 
 def hit(job: Job, phase: int, ranks: int, rng: np.random.Generator, figures: Figures, stop: bool) -> None:
-    """One fault: a random rank of those that have begun, and what the others say."""
+    """Inject one fault into a random running rank, and check the others' reports."""
     begun = {event["rank"]: event["process"] for event in job.hear(phase, "begins", ranks, BEGIN_WITHIN_S)}
     assert sorted(begun) == list(range(ranks))
     victim = int(rng.integers(ranks))
@@ -167,7 +167,7 @@ def hit(job: Job, phase: int, ranks: int, rng: np.random.Generator, figures: Fig
 
 
 def survive(seed: int, faults: int, figures: Figures, *, stop: bool) -> int:
-    """A job that goes on after each of at most `faults` faults; how many there were."""
+    """Run a job that continues after each of at most `faults` faults; return their number."""
     rng = np.random.default_rng([seed, stop])
     ranks = int(rng.integers(LEAST_RANKS, MOST_RANKS + 1))
     faults = min(faults, ranks - 1)
@@ -185,7 +185,7 @@ def survive(seed: int, faults: int, figures: Figures, *, stop: bool) -> int:
 
 
 def perish(seed: int, figures: Figures) -> None:
-    """A kill under a plain mpirun: the job ends, not with status 0."""
+    """Kill a rank under plain mpirun: the job must end with a status other than 0."""
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(2, LEAST_RANKS + 1))
     arguments = ["--faults", "1", "--seed", str(seed), "--way", WAYS[seed % len(WAYS)], "--limit-s", str(KILL_LIMIT_S)]
@@ -202,7 +202,7 @@ def perish(seed: int, figures: Figures) -> None:
 
 
 def series(wanted: int, seed: int, *, stop: bool) -> None:
-    """Faults of one kind until there are as many as wanted; prints the figures."""
+    """Inject faults of one kind up to the wanted number; print the figures."""
     figures, first, began_s = Figures(), seed, time.monotonic()
     plainly = Figures()
     while figures.faults + plainly.faults < wanted:
@@ -227,12 +227,12 @@ def series(wanted: int, seed: int, *, stop: bool) -> None:
 
 
 def most(figures: Figures) -> float:
-    """The longest time from a fault to the end of what it causes."""
+    """Return the longest time from a fault to its last effect."""
     return max(figures.raised_s, default=0.0)
 
 
 def main() -> None:
-    """Kills, then stops."""
+    """Inject kills, then stops."""
     parser = argparse.ArgumentParser(description="Kill and stop ranks, and see what the others do.")
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--stops", type=int, default=1000)

@@ -26,7 +26,7 @@ from topocomm.execute.transports import mpi
 GROWTH_LIMIT_BYTES = 1 << 20
 WARM_UP = 2000
 VALUES = 3
-"""Different values of every call: more than the memories of a prepared call."""
+"""Distinct values per call, more than the memories of a prepared call."""
 UNDER_WAY = 3
 
 
@@ -49,13 +49,13 @@ class Ready:
         return cls(call, call.prepare(comm), given, [call.expected(values, comm.rank) for values in made])
 
     def take(self) -> tuple[Value | None, Value | None]:
-        """The next value and its result."""
+        """Return the next value and its result."""
         self.turn = (self.turn + 1) % VALUES
         return self.given[self.turn], self.wanted[self.turn]
 
 
 def run(ready: list[Ready], rng: np.random.Generator, calls: int) -> None:
-    """Calls in random order, some of them several at a time by handles; every result checked."""
+    """Run calls in random order, some in flight together by handles; check every result."""
     made = 0
     while made < calls:
         one, *others = (ready[index] for index in rng.permutation(len(ready))[:UNDER_WAY].tolist())
@@ -74,12 +74,12 @@ def run(ready: list[Ready], rng: np.random.Generator, calls: int) -> None:
 
 
 def resident_bytes() -> int:
-    """What this process holds now."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def series(world: MPI.Comm, way: str, calls: int, seed: int) -> None:
-    """All calls of one way; prints the figures."""
+    """Run all calls over one transport; print the figures."""
     rng = np.random.default_rng(seed)
     with topocomm.Communicator.from_mpi(world, topology(way, world.size)) as comm:
         kinds = [
@@ -111,7 +111,7 @@ def series(world: MPI.Comm, way: str, calls: int, seed: int) -> None:
 
 
 def main() -> None:
-    """Shared memory, then messages."""
+    """Run over shared memory, then over messages."""
     parser = argparse.ArgumentParser(description="Memory over many calls.")
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -1,4 +1,4 @@
-"""Odd machines and calls of `plan`: every one must end in a plan that is proved and replayed, or in a clear error.
+"""Odd machines and requests: each must end in a plan that is proved and replayed, or in a clear error.
 
     python tools/soak/odd_plans.py --seconds 1200 [--seed 1]
 
@@ -33,7 +33,7 @@ EXPECTED = (
     r"no way leads from \S+ to \S+, also with relays, and rank \d+ needs what rank \d+ has",
     r"scratch of at most \d+ B: every plan for this takes more, the least \d+ B",
 )
-"""What `plan` may say of a call that cannot be served."""
+"""Patterns of errors that `plan` may raise for requests it cannot serve."""
 
 
 def _operators() -> dict[str, Operator]:
@@ -127,7 +127,7 @@ def _graph(rng: np.random.Generator) -> tuple[list[Device], list[tuple[str, str,
 
 
 def odd_ranks(rng: np.random.Generator, ends: tuple[str, ...]) -> list[str] | None:
-    """All endpoints, all in another order, some, or several ranks on some."""
+    """Draw ranks: all endpoints, permuted, a subset, or several ranks on some."""
     way = int(rng.integers(4)) if len(ends) <= MOST_RANKS else 2
     if way == 0:
         return None
@@ -187,7 +187,7 @@ def check_fold(plan: topocomm.Plan, operator: Operator, seed: int) -> None:
 
 
 def check(seed: int) -> str:
-    """One odd call; the algorithm, or what it was refused for."""
+    """Plan one odd request; return the algorithm, or the reason of its refusal."""
     rng = np.random.default_rng(seed)
     machine = odd_machine(rng)
     ranks = odd_ranks(rng, tuple(device.id for device in machine.devices if device.kind in ENDPOINT_KINDS))
@@ -217,7 +217,7 @@ def check(seed: int) -> str:
 
 
 def main() -> None:
-    """Until the time is over, or something fails."""
+    """Run until the time is over or a plan fails."""
     parser = argparse.ArgumentParser(description="Odd machines and calls: a proved plan, or a clear error.")
     parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--seed", type=int, default=int(time.time()))

@@ -65,7 +65,7 @@ def random_machine(rng: np.random.Generator) -> Topology:
 
 
 def value_of(operator: Operator, rank: int, rows: int, seed: int) -> dict[str, Any]:
-    """What a rank gives."""
+    """Draw a rank's value."""
     rng = np.random.default_rng([seed, rank])
     if operator is AFFINE:
         return {name: rng.integers(0, 2**63, rows, np.uint64) for name in ("m", "c")}
@@ -95,7 +95,7 @@ def check_result(operator: Operator, values: list[Value], got: Value) -> None:
 
 
 def cut(value: Value, first: int, rows: int) -> Value:
-    """Some rows of a value."""
+    """Return some rows of a value."""
     return {name: array[first : first + rows] for name, array in value.items()}
 
 
@@ -163,7 +163,7 @@ def random_request(rng: np.random.Generator, ranks: int) -> dict[str, Any]:
 
 
 def check(seed: int) -> int:
-    """One random machine and call; how many plans were checked."""
+    """Check one random machine and request; return the number of plans."""
     rng = np.random.default_rng(seed)
     machine = random_machine(rng)
     ranks = len(machine.endpoints)
@@ -187,7 +187,7 @@ def check(seed: int) -> int:
 
 
 def run(machine: Topology, operator: Operator, plans: list[Plan], values: list[Value]) -> None:
-    """The plans on threads."""
+    """Run the plans on threads."""
 
     def body(comm: topocomm.Communicator) -> list[Any]:
         mine = values[comm.rank]
@@ -203,7 +203,7 @@ def run(machine: Topology, operator: Operator, plans: list[Plan], values: list[V
 
 
 def main() -> None:
-    """Until the time is over, or something fails."""
+    """Run until the time is over or a plan fails."""
     parser = argparse.ArgumentParser(description="Random plans, proved and run on threads.")
     parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--seed", type=int, default=int(time.time()))

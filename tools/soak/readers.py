@@ -1,4 +1,4 @@
-"""Damaged captures: whatever is done to a tool's output, its reader gives a topology or a clear error, at once.
+"""Damaged captures: for any damage to a tool's output its reader returns a topology or raises a clear error, at once.
 
     python tools/soak/readers.py --inputs 100000 [--seed 1] [--only nccl_xml]
 
@@ -29,7 +29,7 @@ TESTS = Path(__file__).parents[2] / "tests"
 CAPTURES = (TESTS / "data/topologies", TESTS / "data/captures")
 ENDINGS = (".txt", ".xml", ".json", ".log")
 LIMIT_S = 1.0
-"""Processor time that an input of a mebibyte may take."""
+"""Limit of CPU seconds for an input of 1 MiB."""
 MEBIBYTE = 1 << 20
 ODD = (
     "",
@@ -55,7 +55,7 @@ Reader = Callable[[str, str], object]
 
 
 def main() -> None:
-    """Read until the inputs are through."""
+    """Read all inputs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=1000, help="damaged inputs for each reader (default 1000)")
     parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 31))
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 class Found(Exception):
-    """What ends the run: an input that a reader does not stand."""
+    """A fault of a reader, which ends the run."""
 
 
 def soak(name: str, texts: list[str], inputs: int, seed: int) -> str:
@@ -113,7 +113,7 @@ def captures_by_reader() -> dict[str, list[str]]:
 
 
 def reader_of(name: str) -> Reader:
-    """The reader's own function."""
+    """Return the reader's function."""
     read: Reader = next(one.read for one in recognise.readers() if one.__name__.endswith(f".{name}"))
     return read
 
@@ -132,7 +132,7 @@ def outcome(read: Reader, text: str, what: str) -> bool:
 
 
 def fail(text: str, what: str) -> None:
-    """Ends the run, and keeps the input."""
+    """End the run, and keep the input."""
     with tempfile.NamedTemporaryFile(
         "w", suffix=".txt", delete=False, encoding="utf-8", errors="surrogatepass"
     ) as file:

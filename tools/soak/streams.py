@@ -1,4 +1,4 @@
-"""Random calls of every collective, each checked against NumPy: what the soak programs make their traffic of.
+"""Random calls of every collective, each checked against NumPy: the traffic of the soak programs.
 
 All ranks draw the same calls from one seed, and every rank knows every rank's values, so each checks its own result.
 """
@@ -124,7 +124,7 @@ class Call:
         return [self.value(rng, rows) for rows in self.rows]
 
     def expected(self, values: Sequence[Value], rank: int) -> Value | None:
-        """What a rank gets; None for nothing."""
+        """Return a rank's expected result; None for none."""
         operator, ranks = self.operator, len(values)
         match self.collective:
             case "barrier":
@@ -248,7 +248,7 @@ class Stream:
         return call.collective, got
 
     def settle(self) -> None:
-        """Wait for every handle; ranks wait in different orders."""
+        """Wait for every handle, in different orders on the ranks."""
         for call, handle, want in self._open[:: -1 if self._comm.rank % 2 else 1]:
             call.check(handle.wait(), want)
             self.made += 1

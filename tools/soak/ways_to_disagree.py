@@ -1,6 +1,6 @@
-"""Ways in which one rank, the odd one, can make other calls than the rest; each on a communicator of its own.
+"""Cases in which one rank, the odd one, makes another call than the rest, each on its own communicator.
 
-A way is a function of (comm, odd) that ends with an error on every rank. `ready` prepares what some need.
+A case is a function of (comm, odd) that ends with an error on every rank. `ready` prepares calls for some.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What decode.py measures: ways to decode, bytes sent, memory read and held."""
+"""Measurements of decode.py: methods, bytes sent, memory read and held."""

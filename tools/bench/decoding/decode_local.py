@@ -18,7 +18,7 @@ HEADS = ((8, 4), (32, 1), (2, 8), (1, 32))
 """Key heads, and query heads for each."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 AGREE = {torch.float32: 1e-4, torch.bfloat16: 2.0**-6, torch.float16: 2.0**-9}
-"""How far SDPA, which rounds more, may be from ours, relative to the largest |out|."""
+"""Tolerance between SDPA, which rounds more, and our kernel, relative to the largest |out|."""
 
 
 def compare_local(mib: int, repeats: int) -> None:

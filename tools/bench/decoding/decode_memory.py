@@ -42,7 +42,7 @@ def compare_memory(comm: Communicator, context: int) -> None:
 
 
 def formula_bytes(method: str, heads: int, tokens: int) -> int:
-    """The paper's formula for a batch of 1."""
+    """Return the paper's formula for a batch of 1."""
     d = heads * DIM
     elements = 4 * tokens * d + 2 * d if method == "ring" else 2 * tokens * d + 2 * d + 2 * heads
     return elements * DTYPE.itemsize

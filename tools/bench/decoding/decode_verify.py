@@ -11,11 +11,11 @@ from topocomm import Communicator
 from topocomm.bench.timing import Pace, Timed, measure
 
 BLOCK = 16
-"""Calls in a row, before it is the other's turn."""
+"""Calls in a row before the other method's turn."""
 
 
 def compare_verify(comm: Communicator, step: Step, calls: int) -> None:
-    """Print means over so many calls of each, rounded up to whole sixty-fours; collective."""
+    """Print means over `calls` calls of each, rounded up to a multiple of 64; collective."""
     calls = -(-calls // EVERY) * EVERY
     plain, watched, always = (partial(tree_decode, *step, comm, verify=verify) for verify in (False, True, 1))
     for _ in range(EVERY):  # sets up, compiles, and leaves the count at the beginning of a sixty-four

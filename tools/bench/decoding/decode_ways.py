@@ -1,6 +1,6 @@
-"""The ways to merge one decode step that `decode.py` compares, each a call that returns the step's output.
+"""Methods to merge one decode step that `decode.py` compares; each is a call that returns the step's output.
 
-All but `ring` attend this rank's keys by the same kernel; they differ in how the partials meet.
+All but `ring` attend this rank's keys by the same kernel and differ in how partials are merged.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Merge(Protocol):
 
 
 def our_ways(comm: Communicator) -> dict[str, Callable[[Step], Way]]:
-    """What makes each way over topocomm's transport, by name; making one is collective."""
+    """Return constructors of the methods over topocomm's transport, by name; constructing is collective."""
     library = _AsLibrary(comm)
     return {
         "tree": lambda step: partial(tree_decode, *step, comm),
@@ -69,7 +69,7 @@ def our_ways(comm: Communicator) -> dict[str, Callable[[Step], Way]]:
 
 
 def other_ways(library: MpiLibrary) -> dict[str, Callable[[Step], Way]]:
-    """The same for the ways that do without topocomm; the last one only where it is installed."""
+    """Return constructors of the methods without topocomm; the last one only if it is installed."""
     ways: dict[str, Callable[[Step], Way]] = {
         "three MPI_Allreduce": lambda step: _merged(step, ThreeAllreduces(library)),
     }
@@ -79,13 +79,13 @@ def other_ways(library: MpiLibrary) -> dict[str, Callable[[Step], Way]]:
 
 
 def has_peer() -> bool:
-    """Whether the peer's package is there."""
+    """Return whether the peer's package is installed."""
     return find_spec(PEER) is not None
 
 
 @contextmanager
 def gloo(world: MPI.Comm) -> Iterator[None]:
-    """The default group of torch.distributed, which the peer's function needs; nothing where that is not installed."""
+    """Open the default group of torch.distributed, which the peer's function needs, if it is installed."""
     if not has_peer():
         yield
         return
@@ -103,7 +103,7 @@ def gloo(world: MPI.Comm) -> Iterator[None]:
 
 
 class _AsLibrary:
-    """topocomm's all-reduces in the form in which `attention.bench` calls a library's."""
+    """topocomm's all-reduces with the interface of a library in `attention.bench`."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
@@ -115,7 +115,7 @@ class _AsLibrary:
 
 
 class _OneReduction:
-    """What tree does, set up by hand as the other merges are here: without the checks and look-ups of a public call."""
+    """The merge of tree, prepared like the other merges: without the checks of a public call."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
@@ -132,7 +132,7 @@ class _OneReduction:
 
 
 class _GatherAndMerge:
-    """One all-gather of (out, lse), packed in one message, and the fold of all partials on every rank."""
+    """One all-gather of packed (out, lse), and the fold of all partials on every rank."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
@@ -154,7 +154,7 @@ class _GatherAndMerge:
 
 
 def _merged(step: Step, merge: Merge) -> Way:
-    """Attend this rank's keys straight into the arrays that `merge` takes."""
+    """Attend this rank's keys into the input arrays of `merge`."""
     q, k, v = step
     _, heads, _, d_v = shape = (*q.shape[:3], v.shape[3])
     x, out = ({OUT: np.empty((heads, d_v), np.float32), LSE: np.empty(heads, np.float32)} for _ in range(2))
@@ -172,7 +172,7 @@ def _merged(step: Step, merge: Merge) -> Way:
 
 
 def _peers_way(step: Step) -> Way:
-    """`tree_attn_decode`, on shards. It knows no shared key heads: the queries of one go in as its rows."""
+    """`tree_attn_decode` on shards. It has no grouped heads, so a key head's queries become its rows."""
     tree_attn_decode = import_module(f"{PEER}.tree_attn_decoding").tree_attn_decode
     q, k, v = step
     rows = q.view(1, k.shape[1], -1, q.shape[3])

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 RESET_PEAK = "5"
-"""What /proc/self/clear_refs takes for this; see proc(5)."""
+"""Value for /proc/self/clear_refs that resets the peak; see proc(5)."""
 
 
 def growth_bytes(call: Callable[[], object]) -> int:
-    """How far resident memory rose above what it was before, at its highest; what the call returns counts."""
+    """Return the peak of resident memory during a call, above its start; the returned value counts."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # freed memory that glibc keeps would be used again, and not be counted
     Path("/proc/self/clear_refs").write_text(RESET_PEAK)

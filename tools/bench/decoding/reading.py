@@ -1,4 +1,4 @@
-"""Reading memory and doing nothing else with it: what no attention over the same keys and values can be faster than."""
+"""Reading memory alone: the lower bound of attention's time over the same keys and values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 def reader(*tensors: torch.Tensor) -> Callable[[], object]:
-    """A call that reads contiguous tensors, each cut between `torch.get_num_threads()` threads."""
+    """Return a call that reads contiguous tensors, each split over `torch.get_num_threads()` threads."""
     threads = torch.get_num_threads()
     words = [x.view(-1).view(torch.int64).numpy() for x in tensors]
     shares = [[one[len(one) * i // threads : len(one) * (i + 1) // threads] for one in words] for i in range(threads)]

@@ -1,4 +1,4 @@
-"""Bytes that a call puts on the wire, counted by the transport as it sends them."""
+"""Bytes that a call sends, counted at the transport."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Counter:
         transport.batch, transport.post = self._counting_batch, self._counting_post
 
     def of(self, call: Callable[[], object]) -> int:
-        """The bytes of one call on the rank that sends most; collective. It must have run before, which sets it up."""
+        """Return the bytes of one call on the rank that sends most; collective. The call must have run once before."""
         self.sent_bytes = 0
         call()
         mine = self.sent_bytes

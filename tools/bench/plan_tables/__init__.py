@@ -1,1 +1,1 @@
-"""The tables of planner.py, a module each, and the machines in them."""
+"""Tables of planner.py, one a module, and their machines."""

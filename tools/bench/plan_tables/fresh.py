@@ -1,4 +1,4 @@
-"""Measurements in processes of their own: nothing that an earlier one planned, imported or allocated is used again."""
+"""Measurements in fresh processes, which share no plan, import or memory with earlier ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from topocomm import PlanError
 
 Made = TypeVar("Made")
 MOST_BYTES = 6 << 30
-"""Of address space: more than any plan may take; it keeps a plan that grows without end from the machine's others."""
+"""Limit of address space, in bytes, above what any plan needs; protects the machine from runaway plans."""
 
 
 class Took(NamedTuple):
-    """What a call took: seconds on the clock, seconds of processors, most MiB that its process had in memory."""
+    """Costs of a call: wall seconds, CPU seconds, peak MiB of its process."""
 
     wall_s: float
     cpu_s: float
@@ -25,7 +25,7 @@ class Took(NamedTuple):
 
 
 def timed(make: Callable[[], Made]) -> tuple[Made, Took]:
-    """What a call returns, and what it took."""
+    """Return a call's result and its costs."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     made = make()
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s

@@ -11,7 +11,7 @@ BEST_KNOWN_US = {1: 1.8, 2: 6.8, 4: 8.0, 8: 8.6, 16: 13.6, 64: 15.4, 2048: 28.4}
 """Of an allreduce on so many hosts of 8 GPUs, 0.6 us apart inside and 5.0 us on the own rail."""
 KNOWN_SYSTEM = "dgx-h100"
 MOST_CHECKED_RANKS = 1024
-"""Beyond these the bound is printed as the plan has it, not derived again from its witness."""
+"""Largest rank count whose bound is derived again from its witness."""
 HEADER = (
     f"{'machine':40} {'collective':14} {'ranks':>5} {'algorithm':18} {'rounds':>6} {'us':>6} {'known':>5} "
     f"{'us/known':>8} {'bound':>6} {'bound/us':>8} {'next best':21} {'us':>6} {'s':>7} {'cpu s':>7}"
@@ -19,7 +19,7 @@ HEADER = (
 
 
 def planned(machine: Machine, collective: str) -> tuple[topocomm.Topology, topocomm.Plan, Took]:
-    """The plan of least latency, its bound checked, and what planning took."""
+    """Return the plan of least latency, its bound checked, and the costs of planning."""
     topology = machine.topology()
     plan, took = timed(lambda: topocomm.plan(topology, collective, payload_bytes=0, objective="latency"))
     if len(plan.ranks) <= MOST_CHECKED_RANKS:
@@ -28,7 +28,7 @@ def planned(machine: Machine, collective: str) -> tuple[topocomm.Topology, topoc
 
 
 def row(machine: Machine, collective: str) -> str:
-    """One line of the table."""
+    """Format one line of the table."""
     topology, plan, took = planned(machine, collective)
     us, bound_us = plan.figures.alpha_us, plan.certificate.alpha_lower_bound_us
     best_us = None

@@ -1,4 +1,4 @@
-"""Machines that the planner is measured on: those of the catalogue, whole or with a defect."""
+"""Machines on which the planner is measured: catalogue systems, whole or with a defect."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class Machine(NamedTuple):
 
 
 def without(whole: Topology, gone: set[str]) -> Topology:
-    """The machine without some devices."""
+    """Return the machine without some devices."""
     devices = tuple(device for device in whole.devices if device.id not in gone)
     links = tuple(link for link in whole.links if link.src not in gone and link.dst not in gone)
     return Topology(whole.name, "bench", devices, links)
 
 
 def cut(whole: Topology, a: str, b: str) -> Topology:
-    """The machine without the links between two devices."""
+    """Return the machine without the links between two devices."""
     links = tuple(link for link in whole.links if {link.src, link.dst} != {a, b})
     return Topology(whole.name, "bench", whole.devices, links)
 
 
 def changed(whole: Topology, change: Callable[[Link], Link]) -> Topology:
-    """The machine with other links."""
+    """Return the machine with other links."""
     return Topology(whole.name, "bench", whole.devices, tuple(map(change, whole.links)))
 
 
@@ -71,7 +71,7 @@ def random_rates(whole: Topology, *, alike: bool) -> Topology:
 
 
 def irregular_hosts(whole: Topology) -> list[str]:
-    """What the ids of one host in a hundred, and of one at least, begin with."""
+    """Return id prefixes of one host in a hundred, at least one."""
     count = len({device.host for device in whole.devices if device.kind == "gpu"})
     return [f"h{host}/" for host in range(count // 2 % 50, count, round(1 / IRREGULAR_SHARE))] if count > 1 else [""]
 

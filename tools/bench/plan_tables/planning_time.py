@@ -1,4 +1,4 @@
-"""What planning for latency takes as machines grow: whole ones, and ones with one irregular host in a hundred."""
+"""Planning time for latency on growing machines: uniform, and with one irregular host in a hundred."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plan_tables.latency import planned
 from plan_tables.machines import Machine
 
 LIMITS_S = {1: (0.05, 0.05), 16: (0.3, 0.3), 128: (1.0, 1.0), 2048: (5.0, 30.0)}
-"""Seconds that a plan may take on so many hosts of 8 GPUs: all alike, with some irregular."""
+"""Limits in seconds by number of 8-GPU hosts: uniform, irregular."""
 DEFECTS = ("1% of hosts uneven", "1% of hosts lack a NIC")
 HEADER = (
     f"{'machine':40} {'ranks':>5} {'algorithm':18} {'us':>6} {'bound':>6} {'bound/us':>8} {'s':>7} {'cpu s':>7} "
@@ -26,7 +26,7 @@ def figures(machine: Machine) -> tuple[str, int, Took]:
 
 
 def row(machine: Machine, repeats: int) -> str:
-    """One line of the table: medians of the seconds, the most memory."""
+    """Format one line of the table: median seconds, peak memory."""
     made = []
     for measured in each_alone(figures, [(machine,)] * repeats):
         if isinstance(measured, str):

@@ -1,4 +1,4 @@
-"""As many rings as a host has GPUs, each over hosts on rails of its own: what NCCL runs where hosts have a switch.
+"""One ring per GPU of a host, each with its own rails between hosts: NCCL's rings on hosts with a switch.
 
 Inside hosts they follow the order of the ranks, or zigzags that use the links of a full mesh alike, but for those that
 close the rings of a single host; the better of the two counts.
@@ -19,7 +19,7 @@ MOST_RANKS = 128
 
 
 def rings_gb_per_s(topology: Topology, rows: int, row_bytes: int) -> float | None:
-    """Throughput of an allreduce in such rings; None on more ranks than are tried, or where no message has a route."""
+    """Return the throughput of an allreduce in such rings; None above the rank limit, or without a route."""
     ends = topology.endpoints
     if len(ends) > MOST_RANKS:
         return None
@@ -59,7 +59,7 @@ def ring_orders(topology: Topology, inside: Callable[[int], list[int]]) -> list[
 
 
 def side_by_side(orders: Sequence[Sequence[int]], rows: int) -> Schedule:
-    """One ring for every order, each with its share of the rows."""
+    """Build one ring per order, each with a share of the rows."""
     chunks: list[tuple[int, int]] = []
     outputs: list[list[int]] = []
     transfers: list[Transfer] = []

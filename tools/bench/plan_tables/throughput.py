@@ -22,7 +22,7 @@ HEADER = (
 
 
 def row(machine: Machine, collective: str, ordered: bool) -> str:
-    """One line of the table."""
+    """Format one line of the table."""
     operator = topocomm.AFFINE if ordered else topocomm.SUM
     topology = machine.topology()
     plan, took = timed(
