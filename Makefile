@@ -85,9 +85,9 @@ VENV_NUMPY ?= .venv-python312
 REPORT_EVERY ?= 1
 test-oldest: test-oldest-kernels test-oldest-numpy
 
-KERNEL_TESTS := tests/operators/kernels tests/execute/device/peer tests/execute/test_peer_kernel.py tests/attention/gpu/merge \
-	tests/attention/gpu/decode tests/attention/gpu/prefill $(addprefix tests/attention/gpu/test_,tuned.py compile_keys.py \
-	capped_kernel.py)
+KERNEL_TESTS := tests/operators/kernels tests/execute/device/peer tests/execute/test_peer_kernel.py \
+	tests/attention/gpu/decode tests/attention/gpu/prefill $(addprefix tests/attention/gpu/test_,gpu_merge.py tuned.py \
+	compile_keys.py rows_kernel.py)
 test-oldest-kernels: $(VENV_OLDEST)/ready
 	$(VENV_OLDEST)/bin/python tools/gpu/compile_report.py --arch sm_90 --every $(REPORT_EVERY) --output $(VENV_OLDEST)/compile-report.md
 	sed -n '/^| GPU | kernel | cases/,/^$$/p' $(VENV_OLDEST)/compile-report.md

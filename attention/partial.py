@@ -38,11 +38,11 @@ def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
     if not isinstance(partial.lse, np.ndarray):
         import torch
 
+        from attention.gpu.per_head import add_sinks_on_gpu
         from attention.gpu.placement import on_gpu
-        from attention.gpu.sinks import add_sinks_there
 
         if on_gpu(partial.lse):
-            return Partial(*add_sinks_there(partial.out.detach(), partial.lse.detach(), sinks))
+            return Partial(*add_sinks_on_gpu(partial.out.detach(), partial.lse.detach(), sinks))
         as_arrays = add_sinks(Partial(partial.out.detach().numpy(), partial.lse.detach().numpy()), sinks)
         return Partial(*(torch.from_numpy(x) for x in as_arrays))
     lse = np.logaddexp(partial.lse.astype(np.float64), np.asarray(sinks, np.float64)[:, None])

@@ -16,7 +16,7 @@ from triton.runtime import interpreter  # noqa: E402
 from triton.runtime.interpreter import InterpretedFunction as interpreted  # noqa: E402
 
 import attention.gpu.decode.decode_kernel  # noqa: E402
-import attention.gpu.merge.gpu_states  # noqa: E402
+import attention.gpu.gpu_merge  # noqa: E402
 import attention.gpu.prefill.prefill_kernel  # noqa: E402, F401
 import topocomm.operators.kernels.gpu_formulas  # noqa: E402
 import topocomm.operators.kernels.gpu_kernel  # noqa: E402

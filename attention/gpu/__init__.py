@@ -77,7 +77,7 @@ def fold(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> Partial:
     from attention.partial import Partial
 
     try:
-        from attention.gpu.merge.gpu_states import merge_on_device
+        from attention.gpu.gpu_merge import merge_on_device
     except ModuleNotFoundError as error:
         raise _no_triton("merge_states") from error
     return Partial(*merge_on_device(tuple(outs), tuple(lses)))

@@ -63,7 +63,7 @@ def _kernel(layout: Layout) -> Kernel | None:
 
 
 def _triton(layout: Layout) -> TritonCombine:
-    from attention.gpu.merge.gpu_merge import merge
+    from attention.gpu.gpu_merge import merge
 
     return TritonCombine("triton.logsumexp/1", merge)
 

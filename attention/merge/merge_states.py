@@ -146,7 +146,7 @@ def _gpu_fold(device_type: str, dim: int) -> GpuFold | None:
     if device_type != "cuda":
         return None
     try:
-        from attention.gpu.merge.gpu_states import MOST_DIM, merge_on_device
+        from attention.gpu.gpu_merge import MOST_DIM, merge_on_device
     except ImportError:  # triton is optional; without it the formula runs
         return None
     return merge_on_device if dim <= MOST_DIM else None

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from attention.gpu.archs import arch_of
 from attention.gpu.decode.arrivals import arrivals
 from attention.gpu.decode.decode_inputs import Seen, are_columns, check_inputs, check_out
 from attention.gpu.decode.decode_table import (
@@ -21,9 +20,9 @@ from attention.gpu.decode.decode_table import (
     splits_for,
 )
 from attention.gpu.decode.occupancy import Multiprocessor, multiprocessor_of, programs_held
+from attention.gpu.limits import arch_of, pieces
+from attention.gpu.per_head import slopes_on
 from attention.gpu.placement import current
-from attention.gpu.slopes import slopes_on
-from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from topocomm import MissingExtraError

@@ -19,9 +19,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attention.gpu.capped_kernel import capped
 from attention.gpu.decode.schedule_kernel import blocks_of, first_key, keys_within, part_of_tile, range_of_program
-from attention.gpu.rows_kernel import load_rows, operand, store_rows
+from attention.gpu.rows_kernel import capped, load_rows, operand, store_rows
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)

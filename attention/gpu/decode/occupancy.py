@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from attention.gpu.archs import generation_of
+from attention.gpu.limits import generation_of
 
 PARTITIONS = 4
 """Of a multiprocessor, compute capabilities 7.x to 12.x (cuda_occupancy.h, cudaOccSubPartitionsPerMultiprocessor);

@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from attention.arrays import Inputs
-from attention.gpu.archs import arch_of
+from attention.gpu.limits import arch_of, pieces
+from attention.gpu.per_head import slopes_on
 from attention.gpu.placement import current
 from attention.gpu.prefill.block_lists import Visits, visits_of
 from attention.gpu.prefill.prefill_inputs import (
@@ -26,8 +27,6 @@ from attention.gpu.prefill.prefill_inputs import (
 )
 from attention.gpu.prefill.prefill_kernel import prefill_kernel
 from attention.gpu.prefill.prefill_table import Tile, problem_of, tile_for
-from attention.gpu.slopes import slopes_on
-from attention.gpu.widths import pieces
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
 from attention.visibility import Masking

@@ -15,8 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from attention.gpu.capped_kernel import capped
-from attention.gpu.rows_kernel import load_rows
+from attention.gpu.rows_kernel import capped, load_rows
 from attention.gpu.rows_kernel import operand as _operand
 
 LOG2_E = tl.constexpr(1.4426950408889634)

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from attention.gpu.archs import SHARED_KIB, generation_of
+from attention.gpu.limits import SHARED_KIB, generation_of
 from attention.gpu.tuned import Tuned
 
 TUNED = Tuned(Path(__file__).with_name("prefill_table.json"))

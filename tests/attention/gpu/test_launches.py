@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attention import Partial
+from attention.gpu import gpu_merge
 from attention.gpu.decode import decode
-from attention.gpu.merge import gpu_states
 from attention.gpu.prefill import prefill
 from tests.attention.gpu.inputs import made
 
@@ -13,7 +13,7 @@ OUTS = [Partial(torch.rand(3, 8), torch.rand(3)) for _ in range(2)]
 CALLS = {
     "decode": (decode, lambda: decode.decode_partial(*made(0, 1, 2, 1, 1, 40, 16, 16))),
     "prefill": (prefill, lambda: prefill.prefill_partial(*made(0, 1, 2, 1, 20, 20, 16, 16))),
-    "merge": (gpu_states, lambda: gpu_states.merge_on_device(*(tuple(part) for part in zip(*OUTS, strict=True)))),
+    "merge": (gpu_merge, lambda: gpu_merge.merge_on_device(*(tuple(part) for part in zip(*OUTS, strict=True)))),
 }
 
 

@@ -15,7 +15,7 @@ from attention import ShardedKVCache, ShardMap, Spec, ring_decode, three_allredu
 from attention.gpu.decode import decode
 from attention.gpu.prefill import prefill
 from attention.gpu import placement as where
-from attention.gpu.merge import gpu_states
+from attention.gpu import gpu_merge
 from tests.execute.fake_device import FakeDevice, devices_of
 from tests.execute.transports.recording_nccl import World
 from topocomm import run_local
@@ -41,7 +41,7 @@ def shapes_only():
         patch.setattr(device_folds, "_probe", lambda *told: None)
         patch.setattr(where, "_held", lambda x: x.is_meta)
         patch.setattr(prefill, "check_tensors", lambda *told, **how: None)  # it knows no meta tensors
-        for module, name in ((decode, "_launch"), (prefill, "_launch"), (gpu_states, "_launch")):
+        for module, name in ((decode, "_launch"), (prefill, "_launch"), (gpu_merge, "_launch")):
             patch.setattr(module, name, lambda *told, name=module.__name__: launched.append(name))
         world.launched = launched
         yield world

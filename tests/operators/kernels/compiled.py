@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 
 import topocomm
 from attention import LOGSUMEXP
-from attention.gpu.merge.gpu_merge import states_kernel
+from attention.gpu.gpu_merge import states_kernel
 from topocomm.operators.kernels import gpu
 from topocomm.operators.kernels.gpu_kernel import fold_kernel
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attention.gpu.decode.decode import value_pieces
 from attention.gpu.decode.decode_table import ahead_for, cut_for, fewest_blocks, problem_of, rows_of_program
-from attention.gpu.widths import pieces
+from attention.gpu.limits import pieces
 from configs.resources import Config
 
 COMMON, UNEVEN = (128, 128, False), (80, 80, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attention.gpu.merge.gpu_states import MOST_STATES, tiles
+from attention.gpu.gpu_merge import MOST_STATES, tiles
 from configs.resources import Config
 
 CASES = (
@@ -22,7 +22,7 @@ def merge_configs(arch: str) -> Iterator[Config]:
 
 
 def _config(dtype: str, states: int, dim: int, rows: int) -> Config:
-    from attention.gpu.merge.gpu_merge import states_kernel
+    from attention.gpu.gpu_merge import states_kernel
 
     width, tile_rows, warps = tiles(rows, dim)
     constants = {"COUNT": states, "DIM": dim, "WIDTH": width, "ROWS": tile_rows}

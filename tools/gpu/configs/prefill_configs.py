@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from attention.gpu.limits import pieces
 from attention.gpu.prefill.prefill_table import FEW, problem_of, tile_for
-from attention.gpu.widths import pieces
 from configs.resources import Config
 
 HEAD_DIMS = {

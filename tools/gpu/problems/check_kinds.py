@@ -18,7 +18,7 @@ from card import Card
 from attention import Partial, Spec, bench, merge_states
 from attention.gpu import local_partial
 from attention.gpu.decode.decode import decode_partial
-from attention.gpu.merge.gpu_states import merge_on_device
+from attention.gpu.gpu_merge import merge_on_device
 from attention.gpu.prefill.prefill import prefill_partial
 from attention.visibility import Masking
 from problems.check_draw import Problem, draw, latent

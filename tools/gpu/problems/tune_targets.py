@@ -12,8 +12,8 @@ import torch
 from card import Card, randn
 
 from attention import Partial, Spec
-from attention.gpu.archs import arch_of
 from attention.gpu.decode import decode, decode_table
+from attention.gpu.limits import arch_of
 from attention.gpu.prefill import prefill, prefill_table
 from attention.gpu.prefill.prefill_kernel import prefill_kernel
 

@@ -10,7 +10,6 @@ from triton.runtime.interpreter import interpreter_builder
 from attention import Spec
 from attention.gpu.decode import arrivals, decode, decode_inputs, decode_table
 from attention.gpu.decode.decode import decode_partial
-from attention.gpu.widths import pieces
 from attention.partial import Partial
 from tests.attention.gpu.inputs import DEVICE, assert_close, formula, made, paged, poisoned
 from topocomm import OperatorError
@@ -329,29 +328,6 @@ def test_partials_of_shards_merge_to_the_whole():
     parts = [decode_partial(q, k[:, :, cut], v[:, :, cut]) for cut in (slice(0, 30), slice(30, 30), slice(30, 90))]
     merged = merge_states(tuple(p.out.cpu() for p in parts), tuple(p.lse.cpu() for p in parts))
     assert_close(merged, formula(q, k, v, PLAIN))
-
-
-@pytest.mark.parametrize(
-    ("width", "both"),
-    [
-        (1, (16, 0)),
-        (64, (64, 0)),
-        (80, (64, 16)),
-        (96, (64, 32)),
-        (192, (128, 64)),
-        (256, (128, 128)),
-        (576, (512, 64)),
-    ],
-)
-def test_pieces(width, both):
-    assert pieces(width) == both
-
-
-def test_pieces_hold_every_width():
-    for width in range(1, 577):
-        first, second = pieces(width)
-        assert first + second >= width
-        assert all(x == 0 or (x >= 16 and x & (x - 1) == 0) for x in (first, second))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu.archs import SHARED_KIB, generation_of
 from attention.gpu.decode import decode
 from attention.gpu.decode.decode_table import (
     FORMS,
@@ -18,6 +17,7 @@ from attention.gpu.decode.decode_table import (
     rows_of_program,
     splits_for,
 )
+from attention.gpu.limits import SHARED_KIB, generation_of
 from tests.attention.gpu.inputs import made
 
 ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "interpreter")

@@ -1,31 +1,6 @@
 import pytest
 
-from attention.gpu.archs import arch_of, generation_of
 from attention.gpu.prefill.prefill_table import FORMS, WIDTHS, Tile, problem_of, tile_for
-
-
-@pytest.mark.parametrize(
-    ("backend", "arch", "expected"),
-    [
-        ("cuda", 75, "other"),
-        ("cuda", 80, "sm_80"),
-        ("cuda", 86, "sm_89"),
-        ("cuda", 87, "sm_80"),
-        ("cuda", 89, "sm_89"),
-        ("cuda", 90, "sm_90"),
-        ("cuda", 100, "sm_100"),
-        ("cuda", 103, "sm_100"),
-        ("cuda", 120, "sm_89"),
-        ("cuda", 999, "other"),
-        ("hip", "gfx90a", "gfx9"),
-        ("hip", "gfx942", "gfx9"),
-        ("hip", "gfx950", "gfx9"),
-        ("hip", "gfx1100", "other"),
-        ("xpu", "pvc", "other"),
-    ],
-)
-def test_generations(backend, arch, expected):
-    assert generation_of(arch_of(backend, arch)) == expected
 
 
 @pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_89", "sm_90", "sm_100", "gfx942"])

@@ -1,9 +1,12 @@
-"""Names and limits of the GPUs that kernels are compiled for."""
+"""Limits of the GPUs that kernels are compiled for, and head dims as kernels hold them."""
 
 from __future__ import annotations
 
 SHARED_KIB = {"sm_80": 163, "sm_89": 99, "sm_90": 227, "sm_100": 227, "gfx9": 64, "other": 48}
 """Shared memory of one program by generation: CUDA C programming guide, compute capabilities; AMD CDNA guides."""
+
+FEWEST_COLUMNS = 16
+"""Columns that matrix units take at least."""
 
 
 def arch_of(backend: str, arch: int | str) -> str:
@@ -25,3 +28,15 @@ def generation_of(arch: str) -> str:
         if least <= capability < 120:
             return name
     return "other"
+
+
+def pieces(width: int) -> tuple[int, int]:
+    """A head dim in two powers of two from 16, the second 0 where one is enough: 80 is 64 and 16, 576 is 512 and 64.
+
+    What is a power of two beyond 128 is halved, which needs fewer registers where results are merged: 256 is twice 128.
+    """
+    first = max(FEWEST_COLUMNS, 1 << (width.bit_length() - 1))
+    if first == width > 128:
+        first //= 2
+    rest = width - first
+    return first, 0 if rest <= 0 else max(FEWEST_COLUMNS, 1 << (rest - 1).bit_length())

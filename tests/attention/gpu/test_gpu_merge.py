@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from attention import LOGSUMEXP, merge_states
-from attention.gpu.merge import gpu_states
-from attention.gpu.merge.gpu_states import MOST_STATES, merge_on_device
+from attention.gpu import gpu_merge
+from attention.gpu.gpu_merge import MOST_STATES, merge_on_device
 from attention.merge import merge_states as merging
 from tests.attention.merge.test_logsumexp import exact
 from tests.attention.merge.test_logsumexp import fold as cpu_fold
@@ -111,8 +111,8 @@ def test_a_single_empty_state_is_zero_whatever_it_holds():
 @pytest.mark.parametrize("count", [MOST_STATES + 1, 2 * MOST_STATES])
 def test_more_states_than_one_launch_takes(count, monkeypatch):
     launches = []
-    launch = gpu_states._launch
-    monkeypatch.setattr(gpu_states, "_launch", lambda *args: (launches.append(len(args[0])), launch(*args)))
+    launch = gpu_merge._launch
+    monkeypatch.setattr(gpu_merge, "_launch", lambda *args: (launches.append(len(args[0])), launch(*args)))
     parts = partials(np.random.default_rng(count), 5, 4, count)
     assert_same_bits(by_states(parts), cpu_fold(parts))
     assert len(launches) == 1 + -(-(count - MOST_STATES) // (MOST_STATES - 1))
@@ -120,8 +120,8 @@ def test_more_states_than_one_launch_takes(count, monkeypatch):
 
 def test_up_to_16_states_are_one_launch_and_leave_their_arguments_alone(monkeypatch):
     launches = []
-    launch = gpu_states._launch
-    monkeypatch.setattr(gpu_states, "_launch", lambda *args: (launches.append(1), launch(*args)))
+    launch = gpu_merge._launch
+    monkeypatch.setattr(gpu_merge, "_launch", lambda *args: (launches.append(1), launch(*args)))
     parts = partials(np.random.default_rng(3), 300, 16, MOST_STATES, special=0)
     before = [{name: array.copy() for name, array in part.items()} for part in parts]
     assert_same_bits(by_states(parts), cpu_fold(before))
@@ -156,7 +156,7 @@ def test_the_result_may_replace_an_operand(into):
 
 def test_merge_states_takes_it_on_gpus():
     assert merging._gpu_fold("cuda", 128) is merge_on_device
-    assert merging._gpu_fold("cuda", gpu_states.MOST_DIM + 1) is None
+    assert merging._gpu_fold("cuda", gpu_merge.MOST_DIM + 1) is None
     assert merging._gpu_fold("cpu", 128) is None
 
 

@@ -1,1 +1,0 @@
-"""Merging partials on a GPU, in Triton."""
