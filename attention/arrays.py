@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention.gpu.masks import moved, visibility_there
+from attention.gpu.masks import device_visibility, to_device
 from attention.gpu.placement import on_gpu
 from attention.partial import Partial
 from attention.spec import Spec
-from attention.visibility import Masking, Visibility, told, visibility_of
+from attention.visibility import Masking, Visibility, tensor_of, visibility_of
 from topocomm import OperatorError
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -102,19 +102,19 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
     pages = _pages(function, k, q.shape[0], masking) if paged else None
     n = k.shape[2] * (1 if pages is None else pages.shape[1])
     if on_gpu(q):
-        where = masking._replace(block_tables=None)
-        visibility: Visibility | None = visibility_there(function, q.shape, n, spec, where, q.device)
+        dense = masking._replace(block_tables=None)
+        visibility: Visibility | None = device_visibility(function, q.shape, n, spec, dense, q.device)
     else:
         visibility = visibility_of(function, q.shape, n, spec, masking)
     if pages is not None:
         if not (on_gpu(masking.block_tables) or on_gpu(masking.kv_lengths)):
             _check_pages(function, pages, k, masking)
-        pages = moved(function, "block_tables", pages, q.device)
+        pages = to_device(function, "block_tables", pages, q.device)
     return Inputs(q, k, v, spec, visibility, pages)
 
 
 def _pages(function: str, k: torch.Tensor, batch: int, masking: Masking) -> torch.Tensor:
-    tables = told(masking.block_tables)
+    tables = tensor_of(masking.block_tables)
     if tables.ndim != 2 or tables.shape[0] != batch or tables.is_floating_point() or tables.dtype == torch.bool:
         raise OperatorError(
             f"{function}: block_tables must be integers [batch, pages of an entry] with batch {batch}, "
@@ -128,12 +128,12 @@ def _pages(function: str, k: torch.Tensor, batch: int, masking: Masking) -> torc
 
 
 def _check_pages(function: str, pages: torch.Tensor, k: torch.Tensor, masking: Masking) -> None:
-    used = -(-told(masking.kv_lengths)[:, None] // k.shape[2])
+    used = -(-tensor_of(masking.kv_lengths)[:, None] // k.shape[2])
     bad = (torch.arange(pages.shape[1]) < used) & ((pages < 0) | (pages >= k.shape[0]))
     if bad.any():
-        entry, place = bad.nonzero()[0].tolist()
+        entry, column = bad.nonzero()[0].tolist()
         raise OperatorError(
-            f"{function}: block_tables[{entry}, {place}] is {int(pages[entry, place])}, but k has pages 0 to "
+            f"{function}: block_tables[{entry}, {column}] is {int(pages[entry, column])}, but k has pages 0 to "
             f"{k.shape[0] - 1}; entries beyond kv_lengths may be anything"
         )
 
@@ -171,9 +171,9 @@ def check_out(
         raise OperatorError(f"{function}: {name} must be writable and have no negative strides")
     tensor = as_tensor(function, name, out)
     if tuple(tensor.shape) != shape or tensor.dtype != dtype or tensor.device != device:
-        where = "the CPU" if device.type == "cpu" else device
+        place = "the CPU" if device.type == "cpu" else device
         raise OperatorError(
-            f"{function}: {name} must be {dtype} {list(shape)} on {where}, "
+            f"{function}: {name} must be {dtype} {list(shape)} on {place}, "
             f"got {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
         )
     return tensor
@@ -197,8 +197,8 @@ def _fault(name: str, x: torch.Tensor, q: torch.Tensor) -> str:
     if x.dtype not in DTYPES:
         return f"{name} must be float32, float16 or bfloat16, got {x.dtype}; convert it first"
     if not _placed(x, q):
-        where = f"and q on {q.device}" if x.device != q.device else "which is not covered"
-        return f"{name} is on {x.device}, {where}; q, k and v must all be in host memory, or all on one GPU"
+        place = f"and q on {q.device}" if x.device != q.device else "which is not covered"
+        return f"{name} is on {x.device}, {place}; q, k and v must all be in host memory, or all on one GPU"
     return f"{name} requires gradients; pass {name}.detach() or use torch.no_grad()"
 
 

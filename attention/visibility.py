@@ -1,4 +1,4 @@
-"""Which query sees which key, from what a caller says about positions, masks and lengths."""
+"""Which query sees which key, by positions, masks and lengths in host memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attention.spec import Spec
 from topocomm import OperatorError
 
 HIDDEN = torch.iinfo(torch.int64).max
-"""A key at this position is seen by no query."""
+"""Position of a key that no query sees."""
 
 LOWEST = torch.iinfo(torch.int64).min
 
@@ -35,7 +35,7 @@ class Visibility:
 
     @classmethod
     def of(cls, spec: Spec, queries: torch.Tensor, keys: torch.Tensor) -> Visibility:
-        """What a Spec lets queries at these positions see."""
+        """Return what a Spec lets queries at these positions see."""
         far = (1 << 62) if spec.window is None else int(spec.window) - 1
         low = queries - far if spec.window is not None else torch.full_like(queries, LOWEST)
         high = (
@@ -48,17 +48,17 @@ class Visibility:
         return cls(low.contiguous(), high.contiguous(), queries.contiguous(), keys.contiguous())
 
     def with_keys(self, keys: torch.Tensor) -> Visibility:
-        """The same queries with keys at other positions."""
+        """Return the same queries with keys at other positions."""
         return Visibility(self.low, self.high, self.queries, keys)
 
     def entry(self, batch: int, rows: slice, part: slice) -> tuple[torch.Tensor, ...]:
-        """(low, high, queries, keys) of some queries and keys of one batch entry."""
+        """Return (low, high, queries, keys) of some queries and keys of one batch entry."""
         of_queries = [x[batch if len(x) > 1 else 0, rows] for x in (self.low, self.high, self.queries)]
         return (*of_queries, self.keys[batch if len(self.keys) > 1 else 0, part])
 
 
 class Masking(NamedTuple):
-    """What a caller says about positions, as given: see `local_attention` and `tree_decode`."""
+    """Positions, masks, lengths and pages as a caller gave them: see `local_attention` and `tree_decode`."""
 
     q_positions: Any = None
     kv_positions: Any = None
@@ -68,11 +68,10 @@ class Masking(NamedTuple):
 
 
 UNMASKED = Masking()
-"""Nothing is said."""
 
 
 def visibility_of(function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking) -> Visibility | None:
-    """Which of the queries of a q of this shape sees which of n keys; None: all see all.
+    """Return which of the queries of a q of this shape sees which of n keys; None: all see all.
 
     Raises:
         OperatorError: Positions, masks or lengths do not fit; the message begins with the name of the function.
@@ -93,15 +92,15 @@ def visibility_of(function: str, q_shape: tuple[int, ...], n: int, spec: Spec, m
 
 
 def present_keys(function: str, batch: int, n: int, masking: Masking) -> torch.Tensor | None:
-    """Which keys exist, bool [batch or 1, n]; None: all."""
+    """Return which keys exist, bool [batch or 1, n]; None: all."""
     present = None
     if masking.kv_mask is not None:
-        mask = told(masking.kv_mask)
+        mask = tensor_of(masking.kv_mask)
         if mask.dtype != torch.bool:
             raise OperatorError(f"{function}: kv_mask must be bool, True where a key exists, got {mask.dtype}")
         present = entries_of(function, "kv_mask", mask, batch, n)
     if masking.kv_lengths is not None:
-        lengths = told(masking.kv_lengths)
+        lengths = tensor_of(masking.kv_lengths)
         if lengths.shape != (batch,) or lengths.is_floating_point() or not ((lengths >= 0) & (lengths <= n)).all():
             raise OperatorError(
                 f"{function}: kv_lengths must be {batch} integers from 0 to {n}, the keys given; got {lengths.tolist()}"
@@ -114,15 +113,8 @@ def present_keys(function: str, batch: int, n: int, masking: Masking) -> torch.T
 def _both_positions(
     function: str, batch: int, q_len: int, n: int, masking: Masking
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    given = {"q_positions": masking.q_positions, "kv_positions": masking.kv_positions}
-    missing = [name for name, x in given.items() if x is None]
-    if len(missing) == 1:
-        raise OperatorError(
-            f"{function}: attention that is causal, or has a window or slopes, needs q_positions and kv_positions; "
-            f"{missing[0]} is missing"
-        )
-    if missing:  # the queries are the last of the sequence
-        lengths = n if masking.kv_lengths is None else told(masking.kv_lengths)[:, None]
+    if not check_both_positions(function, masking):  # the queries are the last of the sequence
+        lengths = n if masking.kv_lengths is None else tensor_of(masking.kv_lengths)[:, None]
         return torch.arange(q_len).view(1, -1) + (lengths - q_len), torch.arange(n).view(1, -1)
     return (
         positions_of(function, "q_positions", masking.q_positions, batch, q_len),
@@ -130,22 +122,38 @@ def _both_positions(
     )
 
 
-def told(given: Any) -> torch.Tensor:
-    """Positions, masks and lengths as a tensor; of read-only arrays a copy, since torch warns of them."""
-    read_only = isinstance(given, np.ndarray) and not given.flags.writeable
-    return torch.as_tensor(given.copy() if read_only else given)
+def check_both_positions(function: str, masking: Masking) -> bool:
+    """Return whether there are positions; of queries and keys, or of neither.
+
+    Raises:
+        OperatorError: Of one alone.
+    """
+    given = {"q_positions": masking.q_positions, "kv_positions": masking.kv_positions}
+    missing = [name for name, x in given.items() if x is None]
+    if len(missing) == 1:
+        raise OperatorError(
+            f"{function}: attention that is causal, or has a window or slopes, needs q_positions and kv_positions; "
+            f"{missing[0]} is missing"
+        )
+    return not missing
 
 
-def positions_of(function: str, name: str, given: Any, batch: int, count: int) -> torch.Tensor:
-    """Positions as int64 [1 or batch, count]."""
-    positions = told(given)
+def tensor_of(values: Any) -> torch.Tensor:
+    """Return positions, masks or lengths as a tensor; of read-only arrays a copy, since torch warns of them."""
+    read_only = isinstance(values, np.ndarray) and not values.flags.writeable
+    return torch.as_tensor(values.copy() if read_only else values)
+
+
+def positions_of(function: str, name: str, values: Any, batch: int, count: int) -> torch.Tensor:
+    """Return positions as int64 [1 or batch, count]."""
+    positions = tensor_of(values)
     if positions.dtype == torch.bool or positions.is_floating_point():
         raise OperatorError(f"{function}: {name} must be integers, got {positions.dtype}")
     return entries_of(function, name, positions, batch, count).to(torch.int64)
 
 
 def entries_of(function: str, name: str, x: torch.Tensor, batch: int, count: int) -> torch.Tensor:
-    """Values for each of `count` queries or keys, [count], [1, count] or [batch, count], as [1 or batch, count]."""
+    """Return values for each of `count` queries or keys, [count] or [1 or batch, count], as [1 or batch, count]."""
     if x.shape not in ((count,), (1, count), (batch, count)):
         raise OperatorError(
             f"{function}: {name} must be [{count}] or [batch, {count}] with batch {batch}, got {list(x.shape)}"

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _of_torch: dict[Any, Communicator] = {}
 """Communicators of process groups and meshes, which live as long as the process."""
 PREPARED_LIMIT = 32
-"""Prepared calls kept per communicator; the one unused for longest goes first, on all ranks alike."""
+"""Prepared calls kept per communicator; the least recently used is freed first, on all ranks alike."""
 
 
 def as_communicator(function: str, comm: Any) -> Communicator:
-    """The Communicator itself, or that of an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh.
+    """Return the Communicator itself, or that of an mpi4py communicator, a torch ProcessGroup or a 1-D DeviceMesh.
 
     Those are wrapped at their first use, which is collective.
     """
@@ -55,57 +55,39 @@ def _mpi_key() -> int:
 
 
 def state_of(comm: Communicator) -> dict[str, Any]:
-    """What attention keeps for a communicator.
-
-    It lies on the communicator, since it refers back to it: as values of a weak dictionary it would live for ever.
-    """
+    """Return what attention keeps for a communicator, in its `attributes`: it refers back to the communicator."""
     state: dict[str, Any] = comm.attributes.setdefault("attention", {})
     return state
 
 
-def turns_of(comm: Communicator) -> StreamOrder:
-    """Which streams use the send buffers of prepared calls on a GPU."""
-    state = state_of(comm)
-    if "turns" not in state:
-        state["turns"] = StreamOrder()
-    turns: StreamOrder = state["turns"]
-    return turns
+def stream_order_of(comm: Communicator) -> StreamOrder:
+    """Return which stream uses the send buffers of prepared calls on a GPU."""
+    order: StreamOrder = state_of(comm).setdefault("stream_order", StreamOrder())
+    return order
 
 
-def prepared(
-    comm: Communicator,
-    collective: str,
-    like: Mapping[str, torch.Tensor],
-    operator: Operator | None = None,
-    **options: Any,
-) -> PreparedCall:
-    """The prepared call for values of these shapes; collective at the first use of each shape."""
-    key = (collective, operator, *options.items(), *((name, x.shape, x.dtype, x.device) for name, x in like.items()))
-    return kept(comm, key, lambda: comm.prepare(collective, like=dict(like), operator=operator, **options))
-
-
-class KeptCalls(OrderedDict[Hashable, "PreparedCall"]):
-    """The prepared calls of a communicator, from the one unused for longest on.
+class CachedCalls(OrderedDict[Hashable, "PreparedCall"]):
+    """The prepared calls of a communicator, least recently used first.
 
     Attributes:
-        dropped: How many were given back so far: as long as it stays, every call is still there.
+        dropped: How many were freed so far; while it stays, every call is still there.
     """
 
     dropped = 0
 
 
-def calls_of(comm: Communicator) -> KeptCalls:
-    """The prepared calls of a communicator."""
-    calls: KeptCalls = state_of(comm).setdefault("calls", KeptCalls())
+def calls_of(comm: Communicator) -> CachedCalls:
+    """Return the prepared calls of a communicator."""
+    calls: CachedCalls = state_of(comm).setdefault("calls", CachedCalls())
     return calls
 
 
-def kept(comm: Communicator, key: Hashable, make: Callable[[], PreparedCall]) -> PreparedCall:
-    """The prepared call that is kept under this key, made at its first use."""
+def cached_call(comm: Communicator, key: Hashable, prepare: Callable[[], PreparedCall]) -> PreparedCall:
+    """Return the prepared call of this key, prepared at its first use."""
     calls = calls_of(comm)
     call = calls.get(key)
     if call is None:
-        call = calls[key] = make()
+        call = calls[key] = prepare()
         if len(calls) > PREPARED_LIMIT:
             calls.popitem(last=False)[1].free()
             calls.dropped += 1
@@ -113,6 +95,13 @@ def kept(comm: Communicator, key: Hashable, make: Callable[[], PreparedCall]) ->
     return call
 
 
-def prepared_allreduce(comm: Communicator, like: Mapping[str, torch.Tensor], operator: Operator) -> PreparedCall:
-    """`prepared` for an all-reduce."""
-    return prepared(comm, "allreduce", like, operator)
+def prepared_call(
+    comm: Communicator,
+    collective: str,
+    like: Mapping[str, torch.Tensor],
+    operator: Operator | None = None,
+    **options: Any,
+) -> PreparedCall:
+    """Return the prepared call for values of these shapes; collective at the first use of each shape."""
+    key = (collective, operator, *options.items(), *((name, x.shape, x.dtype, x.device) for name, x in like.items()))
+    return cached_call(comm, key, lambda: comm.prepare(collective, like=dict(like), operator=operator, **options))

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from attention.arrays import check_inputs
-from attention.decode.communicators import prepared_allreduce
+from attention.decode.communicators import prepared_call
 from attention.decode.sharded import Options
 from attention.partial import Partial
 from attention.ring.backward import backward_block
@@ -63,5 +63,5 @@ class _Function(torch.autograd.Function):
         dq, dk, dv = backward_block(inputs, out, lse, *arriving)
         if ctx.needs_input_grad[0]:
             summed = {"value": dq}
-            prepared_allreduce(ctx.prepared.comm, summed, SUM)(summed, out=summed)
+            prepared_call(ctx.prepared.comm, "allreduce", summed, SUM)(summed, out=summed)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None

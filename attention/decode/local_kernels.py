@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from attention import gpu
 from attention.arrays import Inputs, empty_partial
-from attention.decode.communicators import turns_of
-from attention.gpu.masks import visibility_there
+from attention.decode.communicators import stream_order_of
+from attention.gpu.masks import device_visibility
 from attention.gpu.placement import current, on_gpu
 from attention.local.compiled_attention import Place, StepKernel, covers
 from attention.merge.logsumexp import LSE, OUT
@@ -58,15 +58,15 @@ class HostKernel:
             def see(n: int) -> Visibility | None:
                 return visibility_of(self._function, q.shape, n, self._spec, masking)
 
-        mine = reduction.input
-        mine = self._own if mine is None else mine
+        sent = reduction.input
+        sent = self._own if sent is None else sent
         if reduction is not self._reduction:
             self._places.clear()
             self._reduction = reduction
-        known = self._places.get(id(mine))
-        if known is None:
-            known = self._places[id(mine)] = mine, (mine[OUT].ctypes.data, mine[LSE].ctypes.data)
-        return known[0] if self._kernel.run(q, k, v, see, known[1]) else None
+        place = self._places.get(id(sent))
+        if place is None:
+            place = self._places[id(sent)] = sent, (sent[OUT].ctypes.data, sent[LSE].ctypes.data)
+        return place[0] if self._kernel.run(q, k, v, see, place[1]) else None
 
 
 class DeviceKernel:
@@ -78,7 +78,7 @@ class DeviceKernel:
 
         self._function, self._spec = function, inputs.spec
         self._partial_spec = gpu.without_sinks(inputs.spec)
-        self._decode, self._turns = decode_partial, turns_of(comm)
+        self._decode, self._stream_order = decode_partial, stream_order_of(comm)
         self._shape, self._device = inputs.out_shape, inputs.q.device
         self._kind = _kind_of(inputs.q, inputs.k, inputs.v)
 
@@ -89,15 +89,15 @@ class DeviceKernel:
         wants = q.requires_grad or k.requires_grad or v.requires_grad
         if wants or _kind_of(q, k, v) != self._kind or k.shape[:3] != v.shape[:3]:
             return None
-        seen = visibility_there(self._function, q.shape, k.shape[2], self._spec, masking, self._device)
-        self._turns.take(self._device, reduction)
-        mine = reduction.input
-        if mine is None:
-            mine = empty_partial(self._shape, self._device)._asdict()
-        there = {} if seen is None else seen.there._asdict()
+        visibility = device_visibility(self._function, q.shape, k.shape[2], self._spec, masking, self._device)
+        self._stream_order.acquire(self._device, reduction)
+        sent = reduction.input
+        if sent is None:
+            sent = empty_partial(self._shape, self._device)._asdict()
+        given = {} if visibility is None else visibility.on_device._asdict()
         with current(self._device):
-            self._decode(q, k, v, spec=self._partial_spec, out=Partial(mine[OUT], mine[LSE]), **there)
-        return mine  # type: ignore[no-any-return]
+            self._decode(q, k, v, spec=self._partial_spec, out=Partial(sent[OUT], sent[LSE]), **given)
+        return sent  # type: ignore[no-any-return]
 
 
 def local_kernel(function: str, inputs: Inputs, comm: Communicator) -> LocalKernel | None:

@@ -11,16 +11,15 @@ import torch
 from attention import gpu
 from attention.arrays import Inputs, empty_partial
 from attention.cache.shards import ShardMap
-from attention.decode.canonical_shards import canonical_partials
-from attention.decode.communicators import calls_of, kept, prepared, state_of, turns_of
+from attention.decode.canonical import canonical_partials
+from attention.decode.communicators import cached_call, calls_of, prepared_call, state_of, stream_order_of
 from attention.decode.sharded import ShardedCall, head_range
 from attention.decode.verification import Verification
-from attention.gpu.canonical_shards import canonical_there
 from attention.gpu.placement import on_gpu
 from attention.local.dispatch import attend
 from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT
 from attention.partial import Partial
-from attention.ring.ring_buffers import Partials
+from attention.ring.ring_buffers import partials_like
 from topocomm import Communicator, OperatorError, PreparedCall
 
 
@@ -52,12 +51,12 @@ class AllReduce(Reduction):
         super().__init__(comm, inputs)
         self._key = (self.shape, self.device if self.on_gpu else None)
         self._calls = calls_of(comm)
-        self._call, self._dropped = kept(comm, self._key, self._prepare), self._calls.dropped
+        self._call, self._dropped = cached_call(comm, self._key, self._prepare), self._calls.dropped
 
     def call(self) -> PreparedCall:
         """The prepared all-reduce; planned again, on all ranks alike, where `PREPARED_LIMIT` others took its place."""
         if self._calls.dropped != self._dropped:
-            self._call, self._dropped = kept(self.comm, self._key, self._prepare), self._calls.dropped
+            self._call, self._dropped = cached_call(self.comm, self._key, self._prepare), self._calls.dropped
         return self._call
 
     def _prepare(self) -> PreparedCall:
@@ -72,18 +71,17 @@ class AllReduce(Reduction):
     def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
         """As `Reduction.merge`; the partial is written into the send buffer where the payload is sent whole."""
         reduction = self.call()
-        mine = reduction.input
-        mine = self.empty() if mine is None else mine
-        partial = as_tensors(mine)
+        sent = self.empty() if reduction.input is None else reduction.input
+        partial = as_tensors(sent)
         if self.on_gpu:
-            turns_of(self.comm).take(self.device, reduction)
+            stream_order_of(self.comm).acquire(self.device, reduction)
         attend(call.inputs, partial)
         if watch is not None:
             watch.note(partial.lse)
-        place = None if call.target is None else call.empty()._asdict()
-        if place is not None and not self.on_gpu:
-            place = {name: x.numpy() for name, x in place.items()}
-        return as_tensors(reduction(mine, out=place))
+        merged = None if call.target is None else call.empty()._asdict()
+        if merged is not None and not self.on_gpu:
+            merged = {name: x.numpy() for name, x in merged.items()}
+        return as_tensors(reduction(sent, out=merged))
 
 
 class ReduceScatter(Reduction):
@@ -101,14 +99,14 @@ class ReduceScatter(Reduction):
         return empty_partial((heads, batch, q_len, d_v), self.device)._asdict()
 
     def _call(self, by_heads: dict[str, torch.Tensor]) -> PreparedCall:
-        return prepared(self.comm, "reduce_scatter", by_heads, LOGSUMEXP, rows=self._rows)
+        return prepared_call(self.comm, "reduce_scatter", by_heads, LOGSUMEXP, rows=self._rows)
 
     def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
         """As `Reduction.merge`."""
         by_heads = self._empty()
         reduction = self._call(by_heads)
         if self.on_gpu:
-            turns_of(self.comm).take(self.device, reduction)
+            stream_order_of(self.comm).acquire(self.device, reduction)
             by_heads = by_heads if reduction.input is None else reduction.input
         attend(call.inputs, Partial(*(by_heads[name].transpose(0, 1) for name in (OUT, LSE))))
         if watch is not None:
@@ -131,25 +129,23 @@ class SixteenBitGather(Reduction):
         self._call(_rounded(inputs.empty_partial()))
 
     def _call(self, sent: dict[str, torch.Tensor]) -> PreparedCall:
-        return prepared(self.comm, "allgather", sent)
+        return prepared_call(self.comm, "allgather", sent)
 
     def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
         """As `Reduction.merge`."""
-        mine = call.inputs.empty_partial()
-        attend(call.inputs, mine, exact=self._exact)
+        partial = call.inputs.empty_partial()
+        attend(call.inputs, partial, exact=self._exact)
         if watch is not None:
-            watch.note(mine.lse)
-        sent = _rounded(mine)
+            watch.note(partial.lse)
+        sent = _rounded(partial)
         gather = self._call(sent)
         if self.on_gpu:
-            turns_of(self.comm).take(self.device, gather)
+            stream_order_of(self.comm).acquire(self.device, gather)
         gathered = gather(sent)
         if self.on_gpu:
             return _own_heads(call, gpu.fold(gathered[OUT], gathered[LSE]))
         state, size = state_of(self.comm), self.comm.size
-        partials = state.get("partials")
-        if partials is None or partials.shape != self.shape:
-            partials = state["partials"] = Partials(self.shape, size)
+        partials = state["partials"] = partials_like(call.inputs, size, state.get("partials"))
         for rank in range(size):
             partials.of(rank).out.copy_(gathered[OUT][rank])
             partials.of(rank).lse.copy_(gathered[LSE][rank])
@@ -175,12 +171,12 @@ class CanonicalReduce(Reduction):
         self._call(empty_partial((stop - first, *self.shape), self.device)._asdict())
 
     def _call(self, parts: dict[str, torch.Tensor]) -> PreparedCall:
-        return prepared(self.comm, "allreduce", parts, LOGSUMEXP, order="canonical", shards=self._range)
+        return prepared_call(self.comm, "allreduce", parts, LOGSUMEXP, order="canonical", shards=self._range)
 
     def merge(self, call: ShardedCall, watch: Verification | None) -> Partial:
         """As `Reduction.merge`."""
-        make = canonical_there if self.on_gpu else canonical_partials
-        parts = make(call.inputs, self.comm, self._shards, call.options.masking.kv_positions)._asdict()
+        positions = call.options.masking.kv_positions
+        parts = canonical_partials(call.inputs, self.comm, self._shards, positions)._asdict()
         if watch is not None:
             watch.note(torch.logsumexp(parts[LSE], 0))
         return _own_heads(call, Partial(**self._call(parts)(parts)))

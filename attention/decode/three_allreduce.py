@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from attention.decode.agreement import agree_once
-from attention.decode.communicators import prepared_allreduce
+from attention.decode.communicators import prepared_call
 from attention.decode.sharded import Options, ShardedCall
 from attention.gpu.loading import load_once
 from attention.local.dispatch import attend
@@ -46,12 +46,12 @@ def three_allreduce_decode(  # noqa: PLR0913
     numerator, lse = merged
     attend(call.inputs, merged)
     top = {"value": lse.clone()}
-    prepared_allreduce(call.comm, top, MAX)(top, out=top)
+    prepared_call(call.comm, "allreduce", top, MAX)(top, out=top)
     base = torch.where(top["value"] == -torch.inf, 0, top["value"])
     denominator = torch.exp(lse - base)
     numerator.mul_(denominator[..., None])
     for term in ({"value": numerator}, {"value": denominator}):
-        prepared_allreduce(call.comm, term, SUM)(term, out=term)
+        prepared_call(call.comm, "allreduce", term, SUM)(term, out=term)
     numerator.div_(torch.where(denominator == 0, 1, denominator)[..., None])
     torch.add(base, denominator.log(), out=lse)
     return call.finish(merged)

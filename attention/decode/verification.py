@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from attention import gpu
+from attention.decode.agreement import coverage_fault, key_ranges
 from attention.decode.communicators import state_of
-from attention.decode.coverage import fault, key_ranges
 from attention.decode.sharded import ShardedCall
 from attention.gpu.placement import capturing, on_gpu
 from attention.partial import Partial
@@ -79,7 +79,7 @@ class Verification:
             MismatchError: It is wrong; on every rank.
         """
         comm = self.call.comm
-        misplaced = fault(comm, self.call.inputs, self.keys)
+        misplaced = coverage_fault(comm, self.call.inputs, self.keys)
         whole = merged.lse.shape == self.lse.shape
         exact = exact_head(self.call, self.entry, self.head)
         told = [self.lse.tobytes(), _digest(*merged), self._asked(), *(x.tobytes() for x in exact)]

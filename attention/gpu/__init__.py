@@ -102,24 +102,24 @@ def _decode_inputs(inputs: Inputs, result: Partial, *, loads: bool = False) -> N
     from attention.gpu.decode.decode import decode_partial, load_decode
     from attention.gpu.masks import masking_of
 
-    seen = masking_of(inputs.visibility, inputs.spec, inputs.q.device)._replace(block_tables=inputs.pages)
+    masking = masking_of(inputs.visibility, inputs.spec, inputs.q.device)._replace(block_tables=inputs.pages)
     dense = result if all(x.is_contiguous() for x in result) else inputs.empty_partial()
     spec = without_sinks(inputs.spec)
     run = load_decode if loads else decode_partial
-    run(inputs.q, inputs.k, inputs.v, spec=spec, out=dense, **seen._asdict())
+    run(inputs.q, inputs.k, inputs.v, spec=spec, out=dense, **masking._asdict())
     if dense is not result:
-        for target, found in zip(result, dense, strict=True):
-            target.copy_(found)
+        for target, x in zip(result, dense, strict=True):
+            target.copy_(x)
 
 
 def _prefill_inputs(inputs: Inputs, result: Partial) -> None:
     """As the caller gave them, positions in host memory may be contiguous, which is the fast way."""
     from attention.gpu.masks import DeviceVisibility
 
-    kernels, seen = _prefill("attend"), inputs.visibility
-    if isinstance(seen, DeviceVisibility):
+    kernels, visibility = _prefill("attend"), inputs.visibility
+    if isinstance(visibility, DeviceVisibility):
         arrays = inputs.q, inputs.k, inputs.v
-        kernels.attend_arrays("attend", arrays, without_sinks(inputs.spec), seen.placed, out=result)
+        kernels.attend_arrays("attend", arrays, without_sinks(inputs.spec), visibility.for_prefill, out=result)
     else:
         kernels.attend_inputs(inputs, result)
 
@@ -136,8 +136,8 @@ def local_partial(
     if _decodes(arrays, out):
         return _decoded(function, arrays, spec, masking, out)
     _check_no_pages(function, masking.block_tables)
-    found: Partial = _prefill(function).attend_arrays(function, arrays, spec, masking, out=out)
-    return found
+    partial: Partial = _prefill(function).attend_arrays(function, arrays, spec, masking, out=out)
+    return partial
 
 
 def _decodes(arrays: tuple[Any, Any, Any], out: Partial | None) -> bool:
@@ -158,13 +158,13 @@ def _decoded(function: str, arrays: tuple[Any, Any, Any], spec: Spec, masking: M
     from topocomm import OperatorError
 
     device = arrays[0].device
-    given: dict[str, Any] = {}
+    on_device: dict[str, Any] = {}
     for name, x in masking._asdict().items():
         if x is not None:
-            there = torch.as_tensor(x, device=device)
-            given[name] = there if name == "kv_mask" else there.to(torch.int64)
+            tensor = torch.as_tensor(x, device=device)
+            on_device[name] = tensor if name == "kv_mask" else tensor.to(torch.int64)
     try:
-        return decode_partial(*arrays, spec=spec, out=out, **given)
+        return decode_partial(*arrays, spec=spec, out=out, **on_device)
     except OperatorError as error:
         raise OperatorError(str(error).replace("decode_partial", function, 1)) from None
 

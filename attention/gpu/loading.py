@@ -22,7 +22,7 @@ from attention.decode.communicators import state_of
 from attention.decode.sharded import ShardedCall
 from attention.gpu.decode.decode import interpreted
 from attention.gpu.decode.decode_inputs import are_columns
-from attention.gpu.masks import WHOLE, masking_of, visibility_there
+from attention.gpu.masks import INTEGERS, device_visibility, masking_of
 from attention.gpu.placement import capturing, on_gpu
 from attention.visibility import Masking, Visibility
 from topocomm import Communicator
@@ -112,7 +112,7 @@ def _forms(comm: Communicator, inputs: Inputs, moved: bool) -> list[_Form]:
         return [_Form(mask, None, 0) for mask in ((True,) if always else (False, True))]
     own = np.array([_form_of(inputs, moved).page])
     sizes = {int(other.view(np.int64)[0]) for other in comm.allgather_bytes(own.view(np.uint8))}
-    every = itertools.product((False, True), (None, *WHOLE), sorted({0, *sizes}))
+    every = itertools.product((False, True), (None, *INTEGERS), sorted({0, *sizes}))
     return [form for form in itertools.starmap(_Form, every) if form.lengths is not None or not form.page]
 
 
@@ -159,7 +159,7 @@ def _inputs_of(form: _Form, few: Inputs, moved: bool) -> Inputs:
         kv_mask=torch.ones(n, dtype=torch.bool, device=device) if form.mask else None,
         kv_lengths=None if form.lengths is None else torch.ones(q_shape[0], dtype=form.lengths, device=device),
     )
-    seen: Visibility | None = visibility_there("load", q_shape, n, few.spec, given, device)
+    seen: Visibility | None = device_visibility("load", q_shape, n, few.spec, given, device)
     if moved:
         seen = seen.with_keys(seen.keys) if form.mask and seen is not None else None
     pages = torch.zeros((q_shape[0], 1), dtype=torch.int64, device=device) if form.page else None

@@ -1,4 +1,4 @@
-"""Where tensors are. Everything that differs between host memory and a GPU asks here, so that tests can answer."""
+"""Where tensors are: what differs between host memory and a GPU asks here, so that tests can answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def on_gpu(x: Any) -> bool:
-    """Whether it is a torch tensor in the memory of a GPU; AMD's GPUs are CUDA devices to torch."""
+    """Return whether x is a torch tensor in the memory of a GPU; AMD's GPUs are CUDA devices to torch."""
     return isinstance(x, torch.Tensor) and _held(x)
 
 
@@ -23,25 +23,25 @@ def current(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def capturing(device: torch.device) -> bool:
-    """Whether the current stream of a GPU records a graph: nothing can be waited for then."""
+    """Return whether the current stream of a GPU records a graph: nothing can be waited for then."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def on_host(x: Any) -> Any:
-    """What a GPU holds as a tensor in host memory, for which the call waits; anything else as it is."""
+    """Return what a GPU holds as a tensor in host memory, for which the call waits; anything else as it is."""
     return x.cpu() if on_gpu(x) else x
 
 
 class StreamOrder:
-    """Streams that use the buffers of one communicator take turns: each waits for the one before, on the device."""
+    """The order in which streams use the buffers of one communicator: each waits for the one before, on the device."""
 
     def __init__(self) -> None:
         self._last: Any = None
         self.captured: dict[int, Any] = {}
         """Calls that graphs hold, by id: their memory must stay, whatever else is prepared later."""
 
-    def take(self, device: torch.device, call: Any = None) -> None:
-        """The current stream is the next to use them. A graph that is captured waits for nothing outside of it.
+    def acquire(self, device: torch.device, call: Any = None) -> None:
+        """Make the current stream the next to use them. A graph that is captured waits for nothing outside of it.
 
         Args:
             device: Where they are.

@@ -14,7 +14,7 @@ from attention.gpu.decode.decode_inputs import are_columns
 from attention.gpu.placement import on_gpu
 from attention.local.choice import FEW_QUERIES, Call, Seen
 from attention.spec import Spec
-from attention.visibility import HIDDEN, Masking, Visibility, told
+from attention.visibility import HIDDEN, Masking, Visibility, tensor_of
 
 ALIGNMENT_BYTES = 16
 """Of what bulk copies and vector loads read."""
@@ -112,7 +112,7 @@ def _seen(spec: Spec, masking: Masking, q_len: int, n: int) -> Seen | None:
     given = masking.q_positions, masking.kv_positions
     if q_len <= FEW_QUERIES or any(x is None or isinstance(x, int) or on_gpu(x) for x in given):
         return None  # for few queries the look would take longer than it saves
-    queries, keys = (told(x) for x in given)
+    queries, keys = (tensor_of(x) for x in given)
     if not (_fit(queries, q_len) and _fit(keys, n)):
         return None  # the kernels say what is wrong
     if int(queries.min()) >= int(keys.max()):
@@ -145,7 +145,7 @@ def _host_lengths(given: Any, batch: int, n: int) -> bool:
     """Whether the host knows the lengths, and every entry has keys; what does not fit the kernels say."""
     if on_gpu(given):
         return False
-    lengths = told(given)
+    lengths = tensor_of(given)
     whole = not lengths.is_floating_point() and lengths.dtype != torch.bool
     return whole and lengths.shape == (batch,) and bool(((lengths >= 1) & (lengths <= n)).all())
 

@@ -15,7 +15,7 @@ from attention.local.conventions import CONVENTIONS
 from attention.local.flashinfer_plans import planned
 from attention.local.normalise import write_partial
 from attention.partial import Partial
-from attention.visibility import told
+from attention.visibility import tensor_of
 from topocomm import OperatorError
 
 CONVENTION = CONVENTIONS["FlashInfer"]
@@ -154,7 +154,7 @@ def _counts(lengths: Any, batch: int, n: int, device: torch.device) -> list[int]
             "local_attention: kv_lengths is in host memory while a CUDA graph is captured, which would keep its "
             f"values; give it as a tensor on {device}, in the call before the capture too"
         )
-    return [int(count) for count in told(lengths).tolist()]
+    return [int(count) for count in tensor_of(lengths).tolist()]
 
 
 def _starts(counts: torch.Tensor) -> torch.Tensor:

@@ -16,13 +16,12 @@ import torch
 
 from attention.arrays import DTYPES, Inputs
 from attention.decode.agreement import agree_once
-from attention.decode.communicators import state_of, turns_of
+from attention.decode.communicators import state_of
 from attention.decode.sharded import Options, ShardedCall
 from attention.gpu.loading import Folds, load_once
-from attention.gpu.placement import capturing, on_gpu
-from attention.gpu.ring_memory import PartialsThere, Slots
+from attention.gpu.placement import capturing
 from attention.local.dispatch import attend
-from attention.ring.ring_buffers import Partials, Scratch, Shard
+from attention.ring.ring_buffers import Partials, ShardBuffers, partials_like
 from attention.spec import Spec
 from attention.visibility import Masking, Visibility
 from topocomm import Communicator, MismatchError, OperatorError
@@ -83,12 +82,10 @@ class _Ring:
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
-        self._own = Scratch()
-        self._received = Scratch(), Scratch()
-        self._slots = Slots()
+        self._buffers = ShardBuffers(comm)
         self._shifts: dict[int, list[Any]] = {}
         """By number of messages, a shift for each hop."""
-        self._partials: Partials | PartialsThere | None = None
+        self._partials: Partials | None = None
 
     def run(self, inputs: Inputs, merged: Partial) -> None:
         """Attend all shards and write the merged partial; collective."""
@@ -96,35 +93,21 @@ class _Ring:
         sizes, masked = self._exchange_sizes(inputs)
         visibility = inputs.visibility or (_all_visible(inputs) if masked else None)
         keys = None if visibility is None else visibility.keys
-        if on_gpu(inputs.q):
-            turns_of(self.comm).take(inputs.q.device)
-            shards = self._slots.in_turn(inputs, keys, sizes, rank)
-        else:
-            shards = self._in_turn(inputs, keys, sizes)
+        shards = self._buffers.in_turn(inputs, keys, sizes)
         shifts = self._shifts_of(2 if keys is None else 3)
-        partials = self._partials_of(inputs)
+        partials = self._partials = partials_like(inputs, size, self._partials)
         for hop, shard in enumerate(shards):
-            seen = None if visibility is None or shard.keys is None else visibility.with_keys(shard.keys)
-            now = replace(inputs, k=shard.k, v=shard.v, visibility=seen)
+            of_shard = None if visibility is None or shard.keys is None else visibility.with_keys(shard.keys)
+            block = replace(inputs, k=shard.k, v=shard.v, visibility=of_shard)
             target = partials.of((rank - hop) % size)
             if hop == size - 1:
-                attend(now, target)
+                attend(block, target)
             else:
                 shift = shifts[hop]
                 shift.start(shard.buffers, shards[hop + 1].buffers)
-                attend(now, target, between=shift.advance)
+                attend(block, target, between=shift.advance)
                 shift.wait()
         partials.fold(merged)
-
-    def _partials_of(self, inputs: Inputs) -> Partials | PartialsThere:
-        shape, device = inputs.out_shape, inputs.q.device
-        known = self._partials
-        if on_gpu(inputs.q):
-            if not isinstance(known, PartialsThere) or known.shape != shape or known.device != device:
-                known = self._partials = PartialsThere(shape, self.comm.size, device)
-        elif not isinstance(known, Partials) or known.shape != shape:
-            known = self._partials = Partials(shape, self.comm.size)
-        return known
 
     def _exchange_sizes(self, inputs: Inputs) -> tuple[list[int], bool]:
         """(keys per rank, whether any rank masks).
@@ -145,22 +128,6 @@ class _Ring:
                 f"rank 0 has {records[0][2:]}, rank {differing[0]} has {records[differing[0]][2:]}"
             )
         return [other[0] for other in records], any(other[1] for other in records)
-
-    def _in_turn(self, inputs: Inputs, keys: torch.Tensor | None, sizes: list[int]) -> list[Shard]:
-        """The shards in the order in which they are in hand: this rank's, then those that arrive."""
-        rank, size = self.comm.rank, self.comm.size
-        k, v = self._own.place("k", inputs.k), self._own.place("v", inputs.v)
-        masked = keys is not None
-        if keys is not None:
-            keys = self._own.view("keys", (len(k), k.shape[2]), torch.int64).copy_(keys)
-        if size > 1:
-            for scratch in self._received:
-                scratch.shard(inputs, max(sizes), masked)  # grows at most once a call
-        shards = [Shard(k, v, keys)]
-        for hop in range(size - 1):
-            n = sizes[(rank - hop - 1) % size]
-            shards.append(self._received[hop % 2].shard(inputs, n, masked))
-        return shards
 
     def _shifts_of(self, messages: int) -> list[Any]:
         """A shift for each hop; collective at first use."""

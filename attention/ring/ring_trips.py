@@ -4,26 +4,76 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from attention import gpu
 from attention.arrays import Inputs
-from attention.decode.communicators import turns_of
 from attention.gpu.loading import load_together
 from attention.gpu.placement import on_gpu
-from attention.gpu.ring_memory import Slots
 from attention.local.dispatch import attend
 from attention.partial import Partial, add_sinks
 from attention.ring.backward import backward_block
-from attention.ring.ring_buffers import Running, Scratch, Shard
+from attention.ring.ring_buffers import RunningPartial, Scratch, Shard, ShardBuffers
 from attention.ring.ring_layout import Parts
-from attention.visibility import Visibility
 from topocomm import Communicator
 
-NOTHING = Shard(torch.empty(0), torch.empty(0), None)
-"""What is sent where there is nothing to send, so that every step is one exchange of as many messages."""
+
+class Block(NamedTuple):
+    """What is computed at once.
+
+    Attributes:
+        rows: The queries, of this rank's.
+        part: The keys, of a shard's.
+        inputs: These alone.
+    """
+
+    rows: slice
+    part: slice
+    inputs: Inputs
+
+
+class HostMerge:
+    """The result of a rank's queries while blocks of keys are attended, piece of queries by piece; in host memory."""
+
+    def __init__(self, inputs: Inputs, pieces: list[slice]) -> None:
+        batch, heads, _, d_v = inputs.out_shape
+        self._whole, self._pieces = inputs.empty_partial(), pieces
+        self._running = {x.start: RunningPartial((batch, heads, x.stop - x.start, d_v)) for x in pieces}
+
+    def add(self, block: Block, between: Callable[[], None] | None) -> None:
+        """Attend a block and merge it; messages move in `between`."""
+        running = self._running[block.rows.start]
+        attend(block.inputs, running.next, between=between)
+        running.add()
+
+    def result(self) -> Partial:
+        """Return the partial of all queries."""
+        for rows in self._pieces:
+            for target, merged in zip(self._whole, self._running[rows.start].merged, strict=True):
+                target[:, :, rows].copy_(merged)
+        return self._whole
+
+
+class DeviceMerge:
+    """As `HostMerge` on a GPU: the kernel that attends a block merges it. No row is left out: it sees its own key."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        self._whole = inputs.empty_partial()
+        self._begun: set[int] = set()
+
+    def add(self, block: Block, between: Callable[[], None] | None) -> None:
+        """As `HostMerge.add`."""
+        running = Partial(*(x[:, :, block.rows] for x in self._whole))
+        gpu.attend_onto(block.inputs, running, first=block.rows.start not in self._begun)
+        self._begun.add(block.rows.start)
+        if between is not None:
+            between()
+
+    def result(self) -> Partial:
+        """As `HostMerge.result`."""
+        return self._whole
 
 
 class Trips:
@@ -31,81 +81,51 @@ class Trips:
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
-        self._own = Scratch()
-        self._received = Scratch(), Scratch()
+        self._buffers = ShardBuffers(comm)
         self._sums = Scratch(), Scratch()
-        self._slots = Slots()
         self._shifts: dict[int, Any] = {}
         """By number of messages."""
 
     def forward(self, inputs: Inputs, parts: Parts) -> Partial:
-        """The float32 result for this rank's queries; collective."""
+        """Return the float32 result for this rank's queries; collective."""
+        rank, size = self.comm.rank, self.comm.size
         if on_gpu(inputs.q):
-            return self._forward_there(inputs, parts)
-        rank, size = self.comm.rank, self.comm.size
-        shape = inputs.out_shape
-        running = {rows.start: Running((*shape[:2], rows.stop - rows.start, shape[3])) for rows in parts.pieces[rank]}
-        shards = self._in_turn(inputs, parts)
+            kind = ("ring_attention", inputs.q.shape[:2], *parts.sizes, inputs.q.dtype, inputs.spec)
+            load_together(self.comm, kind, inputs, lambda: self._load(inputs, parts))
+            merge: HostMerge | DeviceMerge = DeviceMerge(inputs)
+        else:
+            merge = HostMerge(inputs, parts.pieces[rank])
+        shards = self._buffers.in_turn(inputs, None, parts.sizes)
         for hop, shard in enumerate(shards):
             shift = None
             if hop < size - 1:
                 shift = self._shift(2)
                 shift.start(shard.buffers, shards[hop + 1].buffers)
-            for rows, part, seen in parts.blocks((rank - hop) % size):
-                piece = running[rows.start]
-                attend(_block(inputs, shard, rows, part, seen), piece.next, between=shift and shift.advance)
-                piece.add()
+            for block in _blocks(inputs, parts, shard, (rank - hop) % size):
+                merge.add(block, shift and shift.advance)
             if shift is not None:
                 shift.wait()
-        whole = inputs.empty_partial()
-        for rows in parts.pieces[rank]:
-            for target, found in zip(whole, running[rows.start].merged, strict=True):
-                target[:, :, rows].copy_(found)
-        return whole if inputs.spec.sinks is None else add_sinks(whole, inputs.spec.sinks)
-
-    def _forward_there(self, inputs: Inputs, parts: Parts) -> Partial:
-        """The same on a GPU: every block is merged onto the result by the kernel that attends it.
-
-        No row is left out: a query sees its own key.
-        """
-        rank, size = self.comm.rank, self.comm.size
-        kind = ("ring_attention", inputs.q.shape[:2], *parts.sizes, inputs.q.dtype, inputs.spec)
-        load_together(self.comm, kind, inputs, lambda: self._load(inputs, parts))
-        whole, shards = inputs.empty_partial(), self._in_turn(inputs, parts)
-        begun: set[int] = set()
-        for hop, shard in enumerate(shards):
-            shift = None
-            if hop < size - 1:
-                shift = self._shift(2)
-                shift.start(shard.buffers, shards[hop + 1].buffers)
-            for rows, part, seen in parts.blocks((rank - hop) % size):
-                running = Partial(*(x[:, :, rows] for x in whole))
-                gpu.attend_onto(_block(inputs, shard, rows, part, seen), running, first=rows.start not in begun)
-                begun.add(rows.start)
-                if shift is not None:
-                    shift.advance()
-            if shift is not None:
-                shift.wait()
+        whole = merge.result()
         return whole if inputs.spec.sinks is None else add_sinks(whole, inputs.spec.sinks)
 
     def _load(self, inputs: Inputs, parts: Parts) -> None:
         """Run the kernel once for every form of block, on this rank's keys in place of those of a shard as long."""
-        rank, shard, forms = self.comm.rank, Shard(inputs.k, inputs.v, None), set()
-        whole = inputs.empty_partial()
-        alike = [other for other, n in enumerate(parts.sizes) if n == parts.sizes[rank]]
-        for rows, part, seen in (block for other in alike for block in parts.blocks(other)):
-            form = rows.stop - rows.start, seen is None
-            if form in forms:
+        own, forms, merge = Shard(inputs.k, inputs.v, None), set(), DeviceMerge(inputs)
+        for source, n in enumerate(parts.sizes):
+            if n != parts.sizes[self.comm.rank]:
                 continue
-            forms.add(form)
-            running = Partial(*(x[:, :, rows] for x in whole))
-            for first in (True, False):
-                gpu.attend_onto(_block(inputs, shard, rows, part, seen), running, first=first)
+            for block in _blocks(inputs, parts, own, source):
+                form = block.rows.stop - block.rows.start, block.inputs.visibility is None
+                if form not in forms:
+                    forms.add(form)
+                    running = Partial(*(x[:, :, block.rows] for x in merge.result()))
+                    for first in (True, False):
+                        gpu.attend_onto(block.inputs, running, first=first)
 
     def backward(
         self, inputs: Inputs, parts: Parts, result: Partial, arriving: Partial
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """float32 (dq, dk, dv) of this rank's tokens; collective.
+        """Return float32 (dq, dk, dv) of this rank's tokens; collective.
 
         Step h computes with the shard of rank - h. Meanwhile the next shard arrives, and so do the gradients that the
         ranks before have summed up for the shard in hand; after P steps those of this rank's own shard come home.
@@ -116,10 +136,10 @@ class Trips:
             result: What forward returned: out and lse over all keys.
             arriving: The gradients of out and of lse; that of lse may be None.
         """
-        size = self.comm.size
+        rank, size = self.comm.rank, self.comm.size
         dq = inputs.q.new_zeros(inputs.q.shape, dtype=torch.float32)
-        shards = self._in_turn(inputs, parts)
-        nothing = NOTHING if not on_gpu(dq) else Shard(dq.new_empty(0), dq.new_empty(0), None)
+        shards = self._buffers.in_turn(inputs, None, parts.sizes)
+        nothing = Shard(dq.new_empty(0), dq.new_empty(0), None)  # so that each step exchanges as many messages
         summed = nothing  # gradients for the shard that was in hand before
         for step in range(size + 1 if size > 1 else 1):
             shift, coming = None, nothing
@@ -128,39 +148,20 @@ class Trips:
                 coming = nothing if step == 0 else self._coming(inputs, parts, step)
                 leaving, next_one = shards[step : step + 2] if step < size - 1 else (nothing, nothing)
                 shift.start(leaving.buffers + summed.buffers, next_one.buffers + coming.buffers)
-            found = nothing
+            own = nothing
             if step < size:
-                blocks = [
-                    (rows, part, _block(inputs, shards[step], rows, part, seen))
-                    for rows, part, seen in parts.blocks((self.comm.rank - step) % size)
-                ]
-                found = _contribution(shards[step], blocks, (result, arriving), dq, shift and shift.advance)
+                blocks = _blocks(inputs, parts, shards[step], (rank - step) % size)
+                own = _contribution(shards[step], blocks, (result, arriving), dq, shift and shift.advance)
             if shift is not None:
                 shift.wait()
             if step == 0:
-                summed = found
+                summed = own
             else:
                 if step < size:
-                    coming.k.add_(found.k)
-                    coming.v.add_(found.v)
+                    coming.k.add_(own.k)
+                    coming.v.add_(own.v)
                 summed = coming
         return dq, summed.k, summed.v
-
-    def _in_turn(self, inputs: Inputs, parts: Parts) -> list[Shard]:
-        """The shards in the order in which they are in hand: this rank's, then those that arrive."""
-        rank, size, sizes = self.comm.rank, self.comm.size, parts.sizes
-        if on_gpu(inputs.q):
-            turns_of(self.comm).take(inputs.q.device)
-            return self._slots.in_turn(inputs, None, sizes, rank)
-        if size > 1:
-            for scratch in self._received:
-                scratch.shard(inputs, max(sizes), masked=False)  # grows at most once a call
-        own = Shard(self._own.place("k", inputs.k), self._own.place("v", inputs.v), None)
-        arriving = (
-            self._received[hop % 2].shard(inputs, sizes[(rank - hop - 1) % size], masked=False)
-            for hop in range(size - 1)
-        )
-        return [own, *arriving]
 
     def _coming(self, inputs: Inputs, parts: Parts, step: int) -> Shard:
         """Where the gradients for the shard in hand arrive: own memory at last, which the caller gets."""
@@ -181,15 +182,23 @@ class Trips:
         return self._shifts[messages]
 
 
-def _block(inputs: Inputs, shard: Shard, rows: slice, part: slice, seen: Visibility | None) -> Inputs:
-    """The queries `rows` with the keys `part` of a shard."""
-    q, k, v = inputs.q[:, :, rows], shard.k[:, :, part], shard.v[:, :, part]
-    return replace(inputs, q=q, k=k, v=v, visibility=seen)
+def _blocks(inputs: Inputs, parts: Parts, shard: Shard, source: int) -> list[Block]:
+    """What this rank computes with the shard of rank `source`."""
+    return [
+        Block(
+            rows,
+            part,
+            replace(
+                inputs, q=inputs.q[:, :, rows], k=shard.k[:, :, part], v=shard.v[:, :, part], visibility=visibility
+            ),
+        )
+        for rows, part, visibility in parts.blocks(source)
+    ]
 
 
 def _contribution(
     shard: Shard,
-    blocks: list[tuple[slice, slice, Inputs]],
+    blocks: list[Block],
     results: tuple[Partial, Partial],
     dq: torch.Tensor,
     between: Callable[[], None] | None,

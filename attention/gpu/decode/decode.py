@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from attention.arrays import empty_partial
 from attention.gpu.decode.arrivals import arrivals
-from attention.gpu.decode.decode_inputs import Seen, are_columns, check_inputs, check_out
+from attention.gpu.decode.decode_inputs import are_columns, check_inputs, check_out
 from attention.gpu.decode.decode_table import (
     KEYS_PER_SPLIT,
     ahead_for,
@@ -25,6 +26,7 @@ from attention.gpu.per_head import slopes_on
 from attention.gpu.placement import current
 from attention.partial import Partial
 from attention.spec import PLAIN, Spec
+from attention.visibility import Masking
 from topocomm import MissingExtraError
 from topocomm.extend import compile_kernel, launcher
 
@@ -92,16 +94,16 @@ def decode_partial(  # noqa: PLR0913
         MissingExtraError: Triton is missing.
     """
     spec = PLAIN if spec is None else spec
-    seen = Seen(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
-    check_inputs(q, k, v, spec, seen, (k_scales, v_scales), interpreted())
+    masking = Masking(q_positions, kv_positions, kv_mask, kv_lengths, block_tables)
+    check_inputs(q, k, v, spec, masking, (k_scales, v_scales), interpreted())
     batch, heads, q_len, _ = q.shape
     shape = (batch, heads, q_len, v.shape[3])
     if out is None:
-        out = Partial(*(torch.empty(size, dtype=torch.float32, device=q.device) for size in (shape, shape[:3])))
+        out = empty_partial(shape, q.device)
     check_out(q, out, shape)
     if out.lse.numel():
         with current(q.device):
-            _launch(q, k, v, spec, seen, (k_scales, v_scales), out)
+            _launch(q, k, v, spec, masking, (k_scales, v_scales), out)
     return out
 
 
@@ -118,12 +120,12 @@ def load_decode(
         out: As there; it is written.
         given: Arguments from q_positions to block_tables; what is there must be there in calls, with the same dtype.
     """
-    seen = Seen(**given)
-    check_inputs(q, k, v, spec, seen, (None, None), interpreted())
+    masking = Masking(**given)
+    check_inputs(q, k, v, spec, masking, (None, None), interpreted())
     if out.lse.numel():
         with current(q.device):
             for many in (False, True):
-                _launch(q, k, v, spec, seen, (None, None), out, many=many)
+                _launch(q, k, v, spec, masking, (None, None), out, many=many)
 
 
 def _launch(
@@ -131,7 +133,7 @@ def _launch(
     k: torch.Tensor,
     v: torch.Tensor,
     spec: Spec,
-    seen: Seen,
+    masking: Masking,
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
     out: Partial,
     *,
@@ -141,8 +143,8 @@ def _launch(
     batch, heads, q_len, d = q.shape
     kv_heads, n, d_v = v.shape[1:]
     page_size = 1  # a constant of the kernel, so without pages it must not be n, which grows
-    if seen.block_tables is not None:
-        page_size, n = max(n, 1), n * seen.block_tables.shape[1]
+    if masking.block_tables is not None:
+        page_size, n = max(n, 1), n * masking.block_tables.shape[1]
     if n == 0:  # addresses and strides of no keys would compile another kernel
         out.out.zero_()
         out.lse.fill_(-torch.inf)
@@ -151,13 +153,13 @@ def _launch(
     itemsize = 4 if q.dtype == torch.float32 else 2
     arch, _ = machine_of(q.device)
     shared = are_columns(v, k)
-    problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, form=_form(spec, seen, scales), shared=shared)
+    problem = problem_of(arch, itemsize, max(d, d_v), group * q_len, form=_form(spec, masking, scales), shared=shared)
     cut, rows = cut_for(problem), problem.rows
     tiles = -(-group * q_len // rows)
     (d0, d1), (dv0, dv1) = pieces(d), value_pieces(d, d_v, shared)
     pointers = (
-        seen.kv_lengths, seen.block_tables, seen.q_positions, seen.kv_positions,
-        None if seen.kv_mask is None else seen.kv_mask.view(torch.int8),
+        masking.kv_lengths, masking.block_tables, masking.q_positions, masking.kv_positions,
+        None if masking.kv_mask is None else masking.kv_mask.view(torch.int8),
         slopes_on(q.device, spec.alibi_slopes), *scales,
     )  # fmt: skip
     constants = {
@@ -170,7 +172,7 @@ def _launch(
     }  # fmt: skip
     one_part = batch * kv_heads * tiles
     ranges = is_worth_ranges(n, one_part, cut) if many is None else many
-    flat = seen.kv_lengths is not None and batch > 1 and ranges
+    flat = masking.kv_lengths is not None and batch > 1 and ranges
     slots = 1
     if many or (many is None and n > KEYS_PER_SPLIT):
         types = q.dtype, k.dtype, *(x if x is None else x.dtype for x in pointers)
@@ -187,8 +189,8 @@ def _launch(
         arrivals(q.device, one_part) if many else None, *pointers,
         n, batch, splits, spec.scale_for(d), spec.softcap or 0.0, min(spec.window or 0, 1 << 29),
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        0 if seen.block_tables is None else seen.block_tables.stride(0),
-        *(_entry_stride(x) for x in (seen.q_positions, seen.kv_positions, seen.kv_mask)),
+        0 if masking.block_tables is None else masking.block_tables.stride(0),
+        *(_entry_stride(x) for x in (masking.q_positions, masking.kv_positions, masking.kv_mask)),
         MANY=many, FLAT=flat, **constants,
     )  # fmt: skip
 
@@ -218,14 +220,14 @@ def slots_of(device: torch.device, types: tuple[torch.dtype | None, ...], **cons
     return cores * programs_held(there, compiled.n_regs, compiled.metadata.shared, constants["num_warps"])
 
 
-def _form(spec: Spec, seen: Seen, scales: tuple[torch.Tensor | None, torch.Tensor | None]) -> str:
+def _form(spec: Spec, masking: Masking, scales: tuple[torch.Tensor | None, torch.Tensor | None]) -> str:
     """Of `FORMS`."""
-    bent = (spec.window, spec.softcap, spec.alibi_slopes, seen.q_positions, seen.kv_positions, seen.kv_mask)
+    bent = (spec.window, spec.softcap, spec.alibi_slopes, masking.q_positions, masking.kv_positions, masking.kv_mask)
     if any(x is not None for x in bent):
         return "full"
-    if any(x is not None for x in (seen.block_tables, *scales)):
+    if any(x is not None for x in (masking.block_tables, *scales)):
         return "paged"
-    return "usual" if spec.causal or seen.kv_lengths is not None else "plain"
+    return "usual" if spec.causal or masking.kv_lengths is not None else "plain"
 
 
 def value_pieces(d: int, d_v: int, shared: bool) -> tuple[int, int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from attention.partial import Partial
 from attention.spec import Spec
+from attention.visibility import Masking
 from topocomm import OperatorError
 
 MOST_QUERIES = 16
@@ -17,23 +18,13 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 BYTES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
-class Seen(NamedTuple):
-    """Which query sees which key, as `local_attention` takes it: tensors on q's device, integers int64."""
-
-    q_positions: torch.Tensor | None = None
-    kv_positions: torch.Tensor | None = None
-    kv_mask: torch.Tensor | None = None
-    kv_lengths: torch.Tensor | None = None
-    block_tables: torch.Tensor | None = None
-
-
 # What belongs to a call is checked together.
 def check_inputs(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     spec: Spec,
-    seen: Seen,
+    masking: Masking,
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
     interpreted: bool,
 ) -> None:
@@ -44,7 +35,7 @@ def check_inputs(
         k: As there.
         v: As there.
         spec: As there.
-        seen: The arguments from q_positions to block_tables.
+        masking: Tensors on q's device, integers int64.
         scales: k_scales and v_scales.
         interpreted: Whether the kernel runs in Triton's interpreter, which takes CPU tensors.
     """
@@ -56,7 +47,7 @@ def check_inputs(
         raise _fault(f"q_len must be 1 to {MOST_QUERIES}, got {q_len}; the prefill kernel takes more")
     if k.shape[:3] != v.shape[:3] or k.dtype != v.dtype:
         raise _fault(f"k and v must agree in all but the head dim, got {shapes}, {k.dtype} and {v.dtype}")
-    if k.shape[3] != d or not (seen.block_tables is not None or k.shape[0] == batch):
+    if k.shape[3] != d or not (masking.block_tables is not None or k.shape[0] == batch):
         raise _fault(f"q and k must agree in batch and head dim, got {shapes}")
     if k.shape[1] == 0 or heads % k.shape[1]:
         raise _fault(f"the heads of q must be a multiple of those of k and v, got {shapes}")
@@ -72,8 +63,8 @@ def check_inputs(
             raise _fault(f"{name} must be float32 [{k.shape[1]}], got {values.dtype} {list(values.shape)}")
     if spec.alibi_slopes is not None and len(spec.alibi_slopes) != heads:
         raise _fault(f"spec.alibi_slopes has {len(spec.alibi_slopes)} values, q has {heads} heads")
-    n = k.shape[2] * (1 if seen.block_tables is None else seen.block_tables.shape[-1])
-    _check_seen(batch, q_len, n, spec, seen, q.device)
+    n = k.shape[2] * (1 if masking.block_tables is None else masking.block_tables.shape[-1])
+    _check_masking(batch, q_len, n, spec, masking, q.device)
 
 
 def _check_array(name: str, x: Any, q: torch.Tensor, interpreted: bool) -> None:
@@ -89,9 +80,9 @@ def _check_array(name: str, x: Any, q: torch.Tensor, interpreted: bool) -> None:
         raise _fault(f"{name} requires gradients; pass {name}.detach() or use torch.no_grad()")
 
 
-def _check_seen(batch: int, q_len: int, n: int, spec: Spec, seen: Seen, device: torch.device) -> None:
-    if spec.needs_positions and (seen.q_positions is None) != (seen.kv_positions is None):
-        missing = "q_positions" if seen.q_positions is None else "kv_positions"
+def _check_masking(batch: int, q_len: int, n: int, spec: Spec, masking: Masking, device: torch.device) -> None:
+    if spec.needs_positions and (masking.q_positions is None) != (masking.kv_positions is None):
+        missing = "q_positions" if masking.q_positions is None else "kv_positions"
         raise _fault(f"causal attention, windows and slopes need q_positions and kv_positions; {missing} is missing")
     wanted: dict[str, tuple[int, tuple[torch.dtype, ...]]] = {
         "q_positions": (q_len, (torch.int64,)),
@@ -99,18 +90,17 @@ def _check_seen(batch: int, q_len: int, n: int, spec: Spec, seen: Seen, device: 
         "kv_mask": (n, (torch.bool,)),
     }
     for name, (count, dtypes) in wanted.items():
-        x = getattr(seen, name)
+        x = getattr(masking, name)
         if x is not None and (x.shape not in ((count,), (1, count), (batch, count)) or x.dtype not in dtypes):
             raise _fault(f"{name} must be {dtypes[0]} [{count}] or [{batch}, {count}], got {_described(x)}")
-    whole = (torch.int32, torch.int64)
-    if seen.kv_lengths is not None and (seen.kv_lengths.shape != (batch,) or seen.kv_lengths.dtype not in whole):
-        raise _fault(f"kv_lengths must be integers [{batch}], got {_described(seen.kv_lengths)}")
-    tables = seen.block_tables
+    lengths, tables, whole = masking.kv_lengths, masking.block_tables, (torch.int32, torch.int64)
+    if lengths is not None and (lengths.shape != (batch,) or lengths.dtype not in whole):
+        raise _fault(f"kv_lengths must be integers [{batch}], got {_described(lengths)}")
     if tables is not None and (tables.ndim != 2 or len(tables) != batch or tables.dtype not in whole):
         raise _fault(f"block_tables must be integers [{batch}, pages of an entry], got {_described(tables)}")
-    if tables is not None and seen.kv_lengths is None:
+    if tables is not None and masking.kv_lengths is None:
         raise _fault("block_tables need kv_lengths [batch], the keys of every sequence")
-    for name, x in zip(Seen._fields, seen, strict=True):
+    for name, x in zip(Masking._fields, masking, strict=True):
         if x is not None and (x.device != device or (x.stride(-1) != 1 and x.shape[-1] > 1)):
             raise _fault(f"{name} must be on {device} with a dense last axis, got {x.device}, strides {x.stride()}")
 

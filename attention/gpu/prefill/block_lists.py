@@ -15,7 +15,7 @@ NEVER = (1 << 31) - 1
 """HIDDEN in 32 bits."""
 
 
-class Visits(NamedTuple):
+class BlockLists(NamedTuple):
     """Positions in 32 bits, which take half the registers of 64, and the blocks of keys by block of queries.
 
     A row sees a key iff low <= keys <= high.
@@ -36,7 +36,7 @@ class Visits(NamedTuple):
     counts: torch.Tensor
 
 
-def visits_of(visibility: Visibility, rows: int, keys: int) -> Visits:
+def block_lists_of(visibility: Visibility, rows: int, keys: int) -> BlockLists:
     """The lists for blocks of so many rows and keys, neither q_len nor n being 0; nothing is read from the device.
 
     They are exact where positions ascend or descend within a block; elsewhere a block may be listed of which no row
@@ -53,7 +53,7 @@ def visits_of(visibility: Visibility, rows: int, keys: int) -> Visits:
     kind = 2 - some.to(torch.int8) - full.to(torch.int8)
     numbers = kind.argsort(dim=-1, stable=True).to(torch.int32)
     counts = torch.stack([full.sum(-1), (some & ~full).sum(-1)], -1).to(torch.int32)
-    return Visits(*near, numbers.contiguous(), counts.contiguous())
+    return BlockLists(*near, numbers.contiguous(), counts.contiguous())
 
 
 def _near(visibility: Visibility) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -5,25 +5,25 @@ It can merge onto a partial that is there, so that a hop of a ring needs no pass
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from attention.arrays import Inputs
+from attention.arrays import Inputs, empty_partial
 from attention.gpu.limits import arch_of, pieces
 from attention.gpu.per_head import slopes_on
 from attention.gpu.placement import current
-from attention.gpu.prefill.block_lists import Visits, visits_of
+from attention.gpu.prefill.block_lists import BlockLists, block_lists_of
 from attention.gpu.prefill.prefill_inputs import (
-    Placing,
+    PrefillMask,
     check_result,
     check_spec,
     check_tensors,
-    placing_of,
-    placing_of_visibility,
+    mask_of_visibility,
+    prefill_mask_of,
 )
 from attention.gpu.prefill.prefill_kernel import prefill_kernel
 from attention.gpu.prefill.prefill_table import Tile, problem_of, tile_for
@@ -38,14 +38,14 @@ INTERPRETED = not isinstance(prefill_kernel, triton.runtime.JITFunction)
 DOT_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 CACHE_BYTES = 16 << 20
-"""Heads run side by side as long as their keys and values are no more than this: they are read once per block of
-queries, and should come from the second-level cache (40 to 50 MiB on A100 and H100) after the first."""
+"""Most bytes of keys and values whose heads run side by side: after the first block of queries they should come from
+the second-level cache (40 to 50 MiB on A100 and H100)."""
 
 LEAST_FOLDED = 2.0**-100
-"""From this scale on it is folded into the exponent."""
+"""Least scale that is folded into the exponent."""
 
 MOST_WINDOW = 1 << 30
-"""Wider than any two positions can be apart that lie by their offset."""
+"""Beyond the distance of any two positions that are given by an offset."""
 
 
 # The arguments are those of local_attention; tensors of one call belong together.
@@ -112,14 +112,14 @@ def attend_arrays(
     q, k, v = arrays
     check_tensors(function, q, k, v, interpreted=INTERPRETED)
     check_spec(function, spec, q.shape[1])
-    placing = placing_of(function, tuple(q.shape), k.shape[2], spec, masking, q.device)
+    mask = prefill_mask_of(function, tuple(q.shape), k.shape[2], spec, masking, q.device)
     shape = (*q.shape[:3], v.shape[3])
     result = merge_into if out is None else out
     if result is None:
-        result = _empty(shape, q)
+        result = empty_partial(shape, q.device)
     else:
         result = check_result(function, "merge_into" if out is None else "out", result, shape, q.device)
-    _launch(_Call(q, k, v, spec, result, placing=placing, merges=merge_into is not None))
+    _launch(_Call(q, k, v, spec, result, mask=mask, merges=merge_into is not None))
     return result
 
 
@@ -128,8 +128,8 @@ def attend_inputs(inputs: Inputs, result: Partial, *, merges: bool = False) -> N
 
     Contiguous positions take the fast way if the visibility is on the CPU.
     """
-    placing = placing_of_visibility(inputs.visibility, inputs.spec, inputs.q.device)
-    _launch(_Call(inputs.q, inputs.k, inputs.v, inputs.spec, result, placing=placing, merges=merges))
+    mask = mask_of_visibility(inputs.visibility, inputs.spec, inputs.q.device)
+    _launch(_Call(inputs.q, inputs.k, inputs.v, inputs.spec, result, mask=mask, merges=merges))
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ class _Call:
     v: torch.Tensor
     spec: Spec
     result: Partial
-    placing: Placing = field(default_factory=Placing)
-    merges: bool = False
+    mask: PrefillMask
+    merges: bool
 
     def strides(self) -> list[int]:
         """(batch, head, row) strides of q, k, v, out and lse."""
@@ -150,7 +150,7 @@ class _Call:
 
 
 def _launch(call: _Call) -> None:
-    spec, placing = call.spec, call.placing
+    spec, mask = call.spec, call.mask
     if call.result.lse.numel() == 0:
         return
     call = _dense(call)
@@ -158,11 +158,10 @@ def _launch(call: _Call) -> None:
     heads, d, d_v = q.shape[1], q.shape[-1], v.shape[-1]
     entries, q_len, n = q.shape[0], q.shape[2], k.shape[2]
     dot = q.dtype if q.dtype == k.dtype else torch.float32
-    seen = placing.visibility if n else None
-    tile = _tile(dot, max(d, d_v), q_len, _form(call, seen is not None))
+    visibility = mask.visibility if n else None
+    tile = _tile(dot, max(d, d_v), q_len, _form(call, visibility is not None))
     blocks, pairs = -(-q_len // tile.rows), entries * heads
-    visits = None if seen is None else visits_of(seen, tile.rows, tile.keys)
-    lists, list_strides = ([None] * 6, [0, 0, 0]) if visits is None else (visits, _steps(visits))
+    lists = None if visibility is None else block_lists_of(visibility, tile.rows, tile.keys)
     scale = spec.scale_for(d)
     bent = spec.softcap is not None or spec.alibi_slopes is not None
     if blocks * pairs == 0:
@@ -173,21 +172,21 @@ def _launch(call: _Call) -> None:
             k,
             v,
             *call.result,
-            placing.lengths,
+            mask.lengths,
             slopes_on(q.device, spec.alibi_slopes),
-            *lists,
+            *(lists or [None] * 6),
             q_len,
             n,
-            placing.offset or 0,
+            mask.offset or 0,
             min(spec.window or 0, MOST_WINDOW),
             scale,
             spec.softcap or 0.0,
             blocks,
             pairs,
             _abreast(call, n, heads // k.shape[1]),
-            0 if visits is None else visits.numbers.shape[2],
+            0 if lists is None else lists.numbers.shape[2],
             *call.strides(),
-            *list_strides,
+            *_entry_strides(lists),
             HEADS=heads,
             GROUP=heads // k.shape[1],
             **_pieces("D", d),
@@ -195,7 +194,7 @@ def _launch(call: _Call) -> None:
             CAUSAL=spec.causal,
             WINDOW=spec.window is not None,
             SOFTCAP=spec.softcap is not None,
-            LAST=placing.offset is None,
+            LAST=mask.offset is None,
             FOLDED=scale >= LEAST_FOLDED and not bent,
             MERGE=call.merges,
             DOT=DOT_TYPES[dot],
@@ -207,21 +206,23 @@ def _launch(call: _Call) -> None:
         )
 
 
-def _steps(visits: Visits) -> list[int]:
-    """From an entry of the batch to the next: of low, keys and numbers; 0 where all have the same."""
-    return [x.shape[1] if len(x) > 1 else 0 for x in (visits.low, visits.keys, visits.numbers)]
+def _entry_strides(lists: BlockLists | None) -> list[int]:
+    """From one batch entry to the next, of low, keys and numbers; 0 where all have the same."""
+    return (
+        [0] * 3 if lists is None else [x.shape[1] if len(x) > 1 else 0 for x in (lists.low, lists.keys, lists.numbers)]
+    )
 
 
 def _dense(call: _Call) -> _Call:
     """The call with q, k and v dense in their last axis."""
     q, k, v = (x if x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous() for x in (call.q, call.k, call.v))
-    return _Call(q, k, v, call.spec, call.result, call.placing, call.merges)
+    return replace(call, q=q, k=k, v=v)
 
 
 def _form(call: _Call, lists: bool) -> str:
-    """Of `FORMS`."""
+    """One of `FORMS`."""
     spec = call.spec
-    bent = any(x is not None for x in (spec.window, spec.softcap, spec.alibi_slopes, call.placing.lengths))
+    bent = any(x is not None for x in (spec.window, spec.softcap, spec.alibi_slopes, call.mask.lengths))
     return "lists" if lists else "full" if bent or call.merges else "plain"
 
 
@@ -244,8 +245,3 @@ def _pieces(name: str, width: int) -> dict[str, int]:
     """A head dim and its pieces, as the kernel names them."""
     first, second = pieces(width)
     return {name: width, f"{name}0": first, f"{name}1": second}
-
-
-def _empty(shape: tuple[int, ...], like: torch.Tensor) -> Partial:
-    """An uninitialised float32 Partial."""
-    return Partial(*(torch.empty(x, dtype=torch.float32, device=like.device) for x in (shape, shape[:-1])))

@@ -12,7 +12,7 @@ from attention.arrays import DTYPES
 from attention.gpu.prefill.block_lists import FARTHEST as FARTHEST_LISTED
 from attention.partial import Partial
 from attention.spec import Spec
-from attention.visibility import HIDDEN, Masking, Visibility, positions_of, present_keys
+from attention.visibility import HIDDEN, Masking, Visibility, check_both_positions, positions_of, present_keys
 from topocomm import OperatorError
 
 FARTHEST = 1 << 28
@@ -20,7 +20,7 @@ FARTHEST = 1 << 28
 
 
 @dataclass(frozen=True)
-class Placing:
+class PrefillMask:
     """Where queries and keys lie.
 
     Attributes:
@@ -114,9 +114,9 @@ def check_result(function: str, name: str, result: Any, shape: tuple[int, ...], 
     return found
 
 
-def placing_of(
+def prefill_mask_of(
     function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
-) -> Placing:
+) -> PrefillMask:
     """Where queries and keys lie, from positions, masks and lengths as a caller gave them.
 
     Starts (ints), and positions on the CPU that turn out to be contiguous, need no lists.
@@ -131,25 +131,25 @@ def placing_of(
     if masking.kv_mask is None and starts is not None:
         offset = None if starts == (None, None) else starts[0] - starts[1]  # type: ignore[operator]
         if offset is None or _near(function, masking, offset):
-            return Placing(offset, lengths)
+            return PrefillMask(offset, lengths)
     present = _present(function, masking.kv_mask, lengths, batch, n, device)
     queries, keys = _positions(function, spec, masking, starts, (batch, q_len, n), lengths, device)
     if present is not None:
         keys = torch.where(present, keys, HIDDEN)
-    return Placing(visibility=Visibility.of(spec, queries, keys))
+    return PrefillMask(visibility=Visibility.of(spec, queries, keys))
 
 
-def placing_of_visibility(visibility: Visibility | None, spec: Spec, device: torch.device) -> Placing:
+def mask_of_visibility(visibility: Visibility | None, spec: Spec, device: torch.device) -> PrefillMask:
     """The same from a checked Visibility: contiguous positions on the CPU need no lists."""
     if visibility is None:
-        return Placing()
+        return PrefillMask()
     starts = _run_start(visibility.queries), _run_start(visibility.keys)
     if None not in starts and spec.needs_positions:
         offset = starts[0] - starts[1]  # type: ignore[operator]
         if abs(offset) < FARTHEST:
-            return Placing(offset)
+            return PrefillMask(offset)
     parts = (visibility.low, visibility.high, visibility.queries, visibility.keys)
-    return Placing(visibility=Visibility(*(x.to(device, non_blocking=True).contiguous() for x in parts)))
+    return PrefillMask(visibility=Visibility(*(x.to(device, non_blocking=True).contiguous() for x in parts)))
 
 
 def _plain(given: Any) -> Any:
@@ -179,26 +179,16 @@ def _starts(
 
     Where positions do not matter they are (0, 0).
     """
-    given = {"q_positions": (masking.q_positions, q_len), "kv_positions": (masking.kv_positions, n)}
     if not spec.needs_positions:
         return 0, 0
-    missing = [name for name, (x, _) in given.items() if x is None]
-    if len(missing) == 2:
+    if not check_both_positions(function, masking):
         return None, None
-    if missing:
-        raise OperatorError(
-            f"{function}: attention that is causal, or has a window or slopes, needs q_positions and kv_positions; "
-            f"{missing[0]} is missing"
-        )
-    found: list[int | None] = []
-    for name, (x, count) in given.items():
+    starts: list[int | None] = []
+    for name, x, count in (("q_positions", masking.q_positions, q_len), ("kv_positions", masking.kv_positions, n)):
         if isinstance(x, (bool, float)):
             raise OperatorError(f"{function}: {name} must be integers, or the first as an int, got {x!r}")
-        if isinstance(x, int):
-            found.append(x)
-        else:
-            found.append(_run_start(positions_of(function, name, x, batch, count)))
-    return None if None in found else (found[0], found[1])
+        starts.append(x if isinstance(x, int) else _run_start(positions_of(function, name, x, batch, count)))
+    return None if None in starts else (starts[0], starts[1])
 
 
 def _run_start(positions: torch.Tensor) -> int | None:

@@ -62,12 +62,12 @@ def _leave(
         "blocks",
         "pairs",
         "section",
-        "visit_blocks",
+        "list_blocks",
         "lse_batch",
         "lse_head",
         "low_batch",
         "keys_at_batch",
-        "visits_batch",
+        "lists_batch",
     ],
     do_not_specialize_on_alignment=["lse", "lengths"],
 )
@@ -83,7 +83,7 @@ def prefill_kernel(
     high,
     queries,
     keys_at,
-    visits,
+    lists,
     counts,
     q_len,
     n,
@@ -94,7 +94,7 @@ def prefill_kernel(
     blocks,
     pairs,
     section,
-    visit_blocks,
+    list_blocks,
     q_batch,
     q_head,
     q_row,
@@ -112,7 +112,7 @@ def prefill_kernel(
     lse_row,
     low_batch,
     keys_at_batch,
-    visits_batch,
+    lists_batch,
     HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
@@ -144,9 +144,9 @@ def prefill_kernel(
         lse: float32 [batch, HEADS, q_len].
         lengths: int32 or int64 [batch]: keys that exist, at most n; None: n.
         slopes: float32 [HEADS], ALiBi.
-        low, high, queries, keys_at: int32, as in `Visits`: a row sees a key iff low <= keys_at <= high. low_batch and
-            keys_at_batch are 0 where all entries have the same. None: positions are contiguous.
-        visits: int32 [batch or 1, blocks, visit_blocks]: numbers of the blocks of keys to pass, with `low`.
+        low, high, queries, keys_at: int32, as in `BlockLists`: a row sees a key iff low <= keys_at <= high. low_batch
+            and keys_at_batch are 0 where all entries have the same. None: positions are contiguous.
+        lists: int32 [batch or 1, blocks, list_blocks]: numbers of the blocks of keys to pass, with `low`.
         counts: int32 [batch or 1, blocks, 2]: how many of them all rows see, which come first; how many some see.
         q_len: Rows of an entry.
         offset: Position of the first query less that of the first key; not used if LAST: the queries are the last.
@@ -185,8 +185,8 @@ def prefill_kernel(
         row_low = tl.load(low + entry * low_batch + rows, mask=ok, other=NEVER)
         row_high = tl.load(high + entry * low_batch + rows, mask=ok, other=-NEVER)
         row_at = tl.load(queries + entry * low_batch + rows, mask=ok, other=0)
-        list_at = visits + entry * visits_batch * visit_blocks + block.to(tl.int64) * visit_blocks
-        count_at = counts + entry * visits_batch * 2 + block.to(tl.int64) * 2
+        list_at = lists + entry * lists_batch * list_blocks + block.to(tl.int64) * list_blocks
+        count_at = counts + entry * lists_batch * 2 + block.to(tl.int64) * 2
         full_count = tl.load(count_at)
         some_count = tl.load(count_at + 1)
     else:

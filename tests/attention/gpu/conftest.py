@@ -18,12 +18,12 @@ def _quiet():
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch):
     """Results begin as NaN: what a kernel does not write shows."""
-    fresh = prefill._empty
+    fresh = prefill.empty_partial
 
-    def poisoned(shape, like):
-        partial = fresh(shape, like)
+    def poisoned(shape, device):
+        partial = fresh(shape, device)
         for x in partial:
             x.fill_(torch.nan)
         return partial
 
-    monkeypatch.setattr(prefill, "_empty", poisoned)
+    monkeypatch.setattr(prefill, "empty_partial", poisoned)

@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from attention import Partial, arrays
-from attention.decode import local_kernels, reductions
-from attention.gpu import canonical_shards as canonical
+from attention.decode import canonical, local_kernels, reductions
 from attention.gpu import placement as where
-from attention.gpu import ring_memory
+from attention.ring import ring_buffers
 from tests.execute.device_jobs import fake_nccl, run_in
 
 LAUNCH = threading.RLock()
@@ -41,9 +40,9 @@ def playing(ranks, **options):
     with fake_nccl(ranks, **options) as world, pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreted, "run", one_at_a_time)
         patch.setattr(where, "_held", lambda x: True)
-        for module in (arrays, local_kernels, reductions, canonical, ring_memory):
+        for module in (arrays, local_kernels, reductions, canonical, ring_buffers):
             patch.setattr(module, "empty_partial", poisoned)
-        patch.setattr(ring_memory, "new_memory", lambda size, device: world.allocate(world.rank_here(), size))
+        patch.setattr(ring_buffers, "device_memory", lambda size, device: world.allocate(world.rank_here(), size))
         yield world
 
 

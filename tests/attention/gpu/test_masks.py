@@ -3,7 +3,7 @@
 import torch
 
 from attention import Spec
-from attention.gpu.masks import visibility_there
+from attention.gpu.masks import device_visibility
 from attention.visibility import Masking
 
 CPU = torch.device("cpu")
@@ -11,8 +11,8 @@ CPU = torch.device("cpu")
 
 def test_lengths_beyond_the_keys_and_below_0_are_kept_within():
     def visibility(lengths):
-        made = visibility_there("test", (3, 2, 2, 8), 10, Spec(causal=True), Masking(), CPU)
-        made.there = Masking(kv_lengths=torch.tensor(lengths))  # those of a GPU are not looked at
+        made = device_visibility("test", (3, 2, 2, 8), 10, Spec(causal=True), Masking(), CPU)
+        made.on_device = Masking(kv_lengths=torch.tensor(lengths))  # those of a GPU are not looked at
         return made
 
     wanted, found = visibility([10, 0, 4]), visibility([1 << 40, -7, 4])

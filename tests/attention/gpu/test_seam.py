@@ -33,7 +33,7 @@ CAUSAL = Spec(causal=True)
 def test_checked_inputs(monkeypatch, spec, given, lists, q_len):
     use_tile(monkeypatch, 16, 16)
     if not lists:
-        monkeypatch.setattr(prefill, "visits_of", None)
+        monkeypatch.setattr(prefill, "block_lists_of", None)
     if given.get("q_positions") == "range":
         given = {**given, "q_positions": np.arange(q_len) + 4}
     q, k, v = tensors(2, 1, 2, q_len, 40, 16)
@@ -46,7 +46,7 @@ def test_checked_inputs(monkeypatch, spec, given, lists, q_len):
 
 
 def test_the_blocks_of_a_ring_in_zigzag_need_no_lists(monkeypatch):
-    monkeypatch.setattr(prefill, "visits_of", None)
+    monkeypatch.setattr(prefill, "block_lists_of", None)
     q, k, v = tensors(1, 1, 2, 40, 40, 16)
     chunks = torch.arange(4 * 20).view(4, 20)
     positions = [torch.cat([chunks[rank], chunks[3 - rank]]) for rank in range(2)]

@@ -8,7 +8,7 @@ import torch
 
 from attention import Partial, ShardMap, Spec, gpu, reference_attention, ring_attention, ring_decode, tree_decode
 from attention.arrays import check_inputs
-from attention.decode.communicators import state_of, turns_of
+from attention.decode.communicators import state_of, stream_order_of
 from attention.decode.sharded import ShardedCall
 from attention.gpu import placement as where
 from attention.gpu.decode import decode
@@ -262,12 +262,12 @@ def test_what_no_graph_records_is_refused(monkeypatch):
             "ring.ring_decode",
             "decode.verification",
             "gpu.masks",
-            "gpu.canonical_shards",
+            "decode.canonical",
         ):
             monkeypatch.setattr(f"attention.{name}.capturing", lambda device: True)
         comm.barrier()
         again = tree_decode(*arguments)
-        assert list(turns_of(comm).captured.values()) == [state_of(comm)["calls"][(2, 4, 1, 24), q.device]]
+        assert list(stream_order_of(comm).captured.values()) == [state_of(comm)["calls"][(2, 4, 1, 24), q.device]]
         for refused, told in (
             ("agreed upon by the ranks", {"spec": Spec(scale=0.5)}),
             ("verify reads results back", {"verify": 1}),
@@ -297,14 +297,14 @@ def test_streams_take_turns_with_a_send_buffer(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: now[0])
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     turns, there = where.StreamOrder(), torch.device("cuda", 0)
-    turns.take(there)
-    turns.take(there)
+    turns.acquire(there)
+    turns.acquire(there)
     assert waited == []
     now[0] = two
-    turns.take(there)
-    turns.take(there)
+    turns.acquire(there)
+    turns.acquire(there)
     now[0] = one
-    turns.take(there)
+    turns.acquire(there)
     assert waited == [("two", "one"), ("one", "two")]
 
 

@@ -13,7 +13,7 @@ HEAD_DIMS = {
     "bf16": ((64, 64), (128, 128), (192, 128), (256, 256), (512, 512)),
     "fp32": ((64, 64), (128, 128), (256, 256), (512, 512)),
 }
-LISTS = ("low", "high", "queries", "keys_at", "visits", "counts")
+LISTS = ("low", "high", "queries", "keys_at", "lists", "counts")
 
 
 class Case(NamedTuple):

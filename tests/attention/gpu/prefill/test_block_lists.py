@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attention import Spec
-from attention.gpu.prefill.block_lists import visits_of
+from attention.gpu.prefill.block_lists import block_lists_of
 from attention.visibility import HIDDEN, Visibility
 
 SPECS = [Spec(), Spec(causal=True), Spec(causal=True, window=5), Spec(window=9)]
@@ -40,7 +40,7 @@ def test_every_block_that_is_seen_is_listed_once(spec, sizes, order):
     batch_at = np.where(rng.random((2, n)) < 0.2, HIDDEN, at)
     batch_at[1, 8:16] = HIDDEN
     visibility = Visibility.of(spec, torch.from_numpy(queries)[None], torch.from_numpy(batch_at))
-    found = visits_of(visibility, rows, keys)
+    found = block_lists_of(visibility, rows, keys)
     full, some = kinds(visibility, 2, rows, keys)
     assert found.numbers.shape == full.shape and found.numbers.dtype == found.keys.dtype == torch.int32
     for entry, block in np.ndindex(full.shape[:2]):
@@ -56,14 +56,14 @@ def test_every_block_that_is_seen_is_listed_once(spec, sizes, order):
 @pytest.mark.parametrize("shift", [-(1 << 50), 0, (1 << 50)])
 def test_positions_are_relative(shift):
     at = torch.arange(20)[None] + shift
-    found = visits_of(Visibility.of(Spec(causal=True), at, at), 4, 4)
+    found = block_lists_of(Visibility.of(Spec(causal=True), at, at), 4, 4)
     assert found.counts.tolist() == [[[block, 1] for block in range(5)]]
     assert found.queries.tolist() == found.keys.tolist() == [list(range(20))]
 
 
 def test_what_is_beyond_32_bits_counts_as_far():
     queries, keys = torch.tensor([[0]]), torch.tensor([[-(1 << 60), 1 << 60]])
-    assert visits_of(Visibility.of(Spec(causal=True), queries, keys), 1, 1).counts.tolist() == [[[1, 0]]]
-    assert visits_of(Visibility.of(Spec(window=3), queries, keys), 1, 1).counts.tolist() == [[[0, 0]]]
+    assert block_lists_of(Visibility.of(Spec(causal=True), queries, keys), 1, 1).counts.tolist() == [[[1, 0]]]
+    assert block_lists_of(Visibility.of(Spec(window=3), queries, keys), 1, 1).counts.tolist() == [[[0, 0]]]
     hidden = Visibility.of(Spec(), queries, torch.tensor([[-(1 << 60), HIDDEN]]))
-    assert visits_of(hidden, 1, 1).counts.tolist() == [[[1, 0]]]
+    assert block_lists_of(hidden, 1, 1).counts.tolist() == [[[1, 0]]]

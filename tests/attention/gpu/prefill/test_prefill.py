@@ -82,7 +82,7 @@ def test_starts_and_tensors_give_the_same(tile, spec):
 
 
 def test_consecutive_tensors_need_no_lists(monkeypatch):
-    monkeypatch.setattr(prefill, "visits_of", None)
+    monkeypatch.setattr(prefill, "block_lists_of", None)
     check(*tensors(1, 1, 1, 17, 33, 16), spec=CAUSAL, q_positions=torch.arange(17) + 20, kv_positions=list(range(33)))
 
 
