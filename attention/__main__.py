@@ -6,8 +6,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from attention.jobs.job_launch import OK, WORK_FAILED, JobParser, launched_as, run
-from attention.jobs.models import say
+from attention.jobs.job_launch import OK, WORK_FAILED, JobParser, launched_as, run, say
 from attention.jobs.shadowed import why_shadowed
 from topocomm import MissingExtraError
 

@@ -28,7 +28,6 @@ KERNELS = ("_kernel.py", "/kernels/", "gpu_")
 TWINS = {
     "shift": "one exchange, in host and in device memory",
     "canonical_nodes": "one computation, in host and in device memory",
-    "canonical_shards": "one computation, on CPUs and on GPUs",
     "agreement": "ranks that agree before they wait for each other, in both packages",
 }
 """Basenames that modules share because they do the same job for another device or package."""

@@ -27,10 +27,10 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from attention.cache.shards import ShardMap
-from attention.decode.broadcast_choices import BroadcastChoices
 from attention.huggingface.hf_attention import ACTIVE, IMPLEMENTATION, METHODS, Active
 from attention.huggingface.hf_layers import WITHOUT
 from attention.huggingface.sharded_cache import ShardedCache
@@ -249,6 +249,42 @@ def _note_tokens(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str
         return
     cache = state.cache
     cache.record.add(cache.get_seq_length(), *(given.get(name) for name in RECORDED))
+
+
+class BroadcastChoices(TorchFunctionMode):
+    """A mode of torch that gives every rank the discrete choices of rank 0.
+
+    Logits are equal to the last bit where all ranks run on equal hardware; random generators may differ, and ranks on
+    threads share one.
+    """
+
+    MULTINOMIAL = frozenset({torch.multinomial, torch.Tensor.multinomial})
+    DRAWS = MULTINOMIAL | {torch.rand_like}  # the latter accepts the tokens of an assistant
+    CHOICES = DRAWS | {torch.argmax, torch.Tensor.argmax}
+
+    def __init__(self, comm: Callable[[], Communicator]) -> None:
+        """A mode over the ranks that `comm` gives at each choice: they change where a rank is lost."""
+        super().__init__()
+        self._comm = comm
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in self.CHOICES:
+            return func(*args, **kwargs)
+        comm = self._comm()
+        draws_elsewhere = func in self.DRAWS and comm.rank != 0
+        if not draws_elsewhere:
+            choice = func(*args, **kwargs)
+        elif func in self.MULTINOMIAL:
+            choice = _undrawn(*args, **kwargs)
+        else:
+            choice = torch.zeros_like(*args, **kwargs)
+        return comm.broadcast(choice.cpu(), root=0).to(choice.device)
+
+
+def _undrawn(weights: torch.Tensor, num_samples: int, *_: Any, **__: Any) -> torch.Tensor:
+    """An array like the result of `torch.multinomial` with these arguments, without drawing."""
+    return torch.zeros((*weights.shape[:-1], num_samples), dtype=torch.int64, device=weights.device)
 
 
 @dataclass

@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from attention.jobs.job_errors import InputError
-from attention.jobs.models import KNOWN, convert, say
+from attention.jobs.job_launch import InputError, say
+from attention.jobs.models import KNOWN, convert
 from topocomm import TopocommError
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention.jobs.job_devices import add_device, check_device, device_of_rank
-from attention.jobs.job_errors import InputError
-from attention.jobs.job_launch import OK, WORK_FAILED, positive
-from attention.jobs.models import find_model, load_config, load_model, load_tokenizer, say
+from attention.jobs.job_launch import OK, WORK_FAILED, InputError, positive, say
+from attention.jobs.models import find_model, load_config, load_model, load_tokenizer
 from attention.jobs.progress import Meter
 from topocomm import Communicator
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from attention.jobs.job_errors import InputError
-from attention.jobs.job_launch import launched_as
+from attention.jobs.job_launch import InputError, launched_as
 from topocomm import Communicator
 from topocomm.extend import prepare_for_threads
 

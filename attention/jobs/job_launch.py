@@ -16,8 +16,6 @@ from typing import IO, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
-from attention.jobs.job_errors import InputError, SetupError
-from attention.jobs.models import say
 from topocomm import Communicator, DeadlineError, MissingExtraError, TopocommError, run_local
 
 OK, WORK_FAILED, BAD_INPUT = 0, 1, 2
@@ -32,6 +30,14 @@ LAUNCHERS = (
 )
 
 Result = TypeVar("Result")
+
+
+class InputError(TopocommError, ValueError):
+    """The user gave something that the job cannot use; exit status 2."""
+
+
+class SetupError(TopocommError, RuntimeError):
+    """The machine lacks something that the job needs; exit status 1."""
 
 
 class Job(Protocol[Result]):
@@ -88,6 +94,11 @@ class JobParser(argparse.ArgumentParser):
         """The help, once."""
         if _speaks():
             super().print_help(file)
+
+
+def say(text: str) -> None:
+    """Print a line on standard error."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def positive(text: str) -> int:

@@ -10,7 +10,6 @@ import fcntl
 import importlib
 import importlib.util
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attention.jobs.job_errors import InputError, SetupError
+from attention.jobs.job_launch import InputError, SetupError, say
 from topocomm import MissingExtraError
 
 
@@ -147,11 +146,6 @@ def cache_directory() -> Path:
     if chosen:
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "topocomm"
-
-
-def say(text: str) -> None:
-    """A line on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def _wheel_directory(name: str, model: KnownModel) -> Path:

@@ -29,79 +29,6 @@ def tokens(count, *, start=0, batch=2, heads=3, d=4):
     return k[..., :d], -k
 
 
-def plain_owner(shards, position):
-    """The rule of the interfaces, spelled out."""
-    block = position // shards.block_size
-    v = shards.virtual_shards
-    if shards.capacity is None:
-        shard = block % v
-    else:
-        total = -(-shards.capacity // shards.block_size)
-        shard = next(s for s in range(v) if s * total // v <= block < (s + 1) * total // v)
-    return next(r for r in range(shards.ranks) if r * v // shards.ranks <= shard < (r + 1) * v // shards.ranks)
-
-
-@given(MAPS)
-def test_owner_is_the_rule_spelled_out(shards):
-    positions = np.arange(300)
-    assert shards.owner_of(positions).tolist() == [plain_owner(shards, p) for p in range(300)]
-
-
-@given(MAPS, st.integers(0, 300), st.integers(0, 300))
-def test_every_position_has_one_owner(shards, a, b):
-    start, stop = sorted((a, b))
-    parts = [shards.owned(rank, start, stop) for rank in range(shards.ranks)]
-    assert all((np.diff(part) > 0).all() and part.dtype == np.int64 for part in parts)
-    assert sorted(np.concatenate(parts).tolist()) == list(range(start, stop))
-
-
-@given(MAPS)
-def test_virtual_ranges_follow_each_other(shards):
-    ranges = [shards.virtual_range(rank) for rank in range(shards.ranks)]
-    assert [first for first, _ in ranges] == [0] + [stop for _, stop in ranges[:-1]]
-    assert ranges[-1][1] == shards.virtual_shards
-    assert all(first < stop for first, stop in ranges)
-
-
-def test_contiguous_ranges_are_contiguous():
-    shards = ShardMap(3, virtual_shards=5, block_size=4, capacity=37)
-    assert [shards.owned(rank, 0, 37).tolist() for rank in range(3)] == [
-        list(range(8)),
-        list(range(8, 24)),
-        list(range(24, 37)),
-    ]
-
-
-def test_owner_does_not_depend_on_rank_count_within_a_virtual_shard():
-    positions = np.arange(5000)
-    virtual = ShardMap(1).virtual_shard_of(positions)
-    for ranks in (2, 3, 8, 64):
-        shards = ShardMap(ranks)
-        assert (shards.virtual_shard_of(positions) == virtual).all()
-        for rank in range(ranks):
-            first, stop = shards.virtual_range(rank)
-            assert (shards.owner_of(positions)[(virtual >= first) & (virtual < stop)] == rank).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        ({"ranks": 0}, ["ranks must be at least 1", "got 0"]),
-        ({"ranks": 2, "block_size": 0}, ["block_size must be at least 1"]),
-        ({"ranks": 65}, ["65 ranks", "64 virtual shards", "virtual_shards=65"]),
-    ],
-)
-def test_bad_maps_are_refused(arguments, parts):
-    with pytest.raises(ValueError, match="ShardMap") as caught:
-        ShardMap(**arguments)
-    assert all(part in str(caught.value) for part in parts)
-
-
-def test_positions_beyond_the_capacity_are_refused():
-    with pytest.raises(ValueError, match=r"position 16 lies beyond the capacity of 16 tokens"):
-        ShardMap(2, capacity=16).owned(0, 0, 17)
-
-
 def test_unknown_rank_is_refused():
     with pytest.raises(ValueError, match=r"rank must be 0 to 2, got 3"):
         ShardedKVCache(ShardMap(3), 3)
@@ -158,18 +85,6 @@ def test_empty_shard_has_shape_and_no_rows():
     assert cache.v.shape == (2, 3, 0, 5)
     assert cache.positions.tolist() == []
     assert (cache.n_local, cache.length, cache.used_bytes) == (0, 7, 0)
-
-
-def test_storage_doubles_and_is_told():
-    cache = ShardedKVCache(ShardMap(1), 0)
-    grown = []
-    for position in range(1000):
-        cache.append(*tokens(1, start=position))
-        if not grown or cache.allocated_bytes != grown[-1]:
-            grown.append(cache.allocated_bytes)
-        assert cache.used_bytes <= cache.allocated_bytes <= 2 * cache.used_bytes
-    row_bytes = 2 * 3 * (4 + 5) * 4
-    assert grown == [row_bytes * 2**i for i in range(11)]
 
 
 def test_rows_of_the_batch_are_selected_without_touching_positions():

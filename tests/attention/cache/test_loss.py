@@ -1,5 +1,6 @@
 """Who holds copies, what is lost with which ranks, and who takes it over."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -164,3 +165,13 @@ def test_shards_dealt_out_are_no_range():
     after = deal(ShardMap(3), standing_after(ShardMap(3), [0, 2]))
     with pytest.raises(ValueError, match="a rank's are no range"):
         after.virtual_range(0)
+
+
+def test_a_map_of_those_who_are_left_has_no_weights():
+    from attention.cache.loss import COPY, OWN, deal
+
+    shards = ShardMap(3, virtual_shards=6, weights=(3, 2, 1), replicas=2)
+    left = np.array([[OWN if row[0] == r else COPY * (r in row) for row in shards.table.tolist()] for r in (0, 2)])
+    after = deal(shards, left.astype(np.uint8))
+    assert after.weights is None
+    assert after == replace(after, weights=None)

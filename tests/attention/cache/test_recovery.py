@@ -257,3 +257,81 @@ def test_tokens_are_not_added_behind_a_hole():
         cache.append(*tokens(1, start=20))
 
     run_local(work, ranks=3)
+
+
+LENGTH = 131
+
+
+def held(caches):
+    """The positions that all ranks own together, sorted; each must have its own keys and values."""
+    k, v = tokens(caches[0].length)
+    for rank, cache in enumerate(caches):
+        assert torch.equal(cache.k, k[:, :, cache.positions])
+        assert torch.equal(cache.v, v[:, :, cache.positions])
+        assert (cache.shards.owner_of(cache.positions.numpy()) == rank).all()
+    return sorted(torch.cat([cache.positions for cache in caches]).tolist())
+
+
+def _reduce_for_ever(comm):
+    while True:
+        comm.allreduce(np.ones(3), SUM)
+
+
+def again(positions):
+    """Keys and values as they were, by the position."""
+    k, v = tokens(LENGTH)
+    return k[:, :, positions], v[:, :, positions]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_window_goes_on_over_the_ranks_that_are_left(replicas):
+    def work(comm):
+        shards = ShardMap(comm.size, virtual_shards=19, block_size=3, replicas=replicas)
+        cache = ShardedKVCache(shards, comm.rank, window=40)
+        for start in range(LENGTH):
+            cache.append(*tokens(1, start=start))
+        if comm.rank == 1:
+            leave(comm)
+            return None
+        with pytest.raises(RankFailedError):
+            _reduce_for_ever(comm)
+        left = comm.shrink()
+        told = str(cache.lost(left.parent_ranks))
+        loss = cache.recover(left, recompute=again)
+        assert str(loss) == told
+        assert bool(loss.lost) == (replicas == 1)
+        assert loss.lost == () or loss.lost[0][0] >= cache.first
+        return cache
+
+    caches = [cache for cache in run_local(work, ranks=4) if cache is not None]
+    first = caches[0].first
+    assert LENGTH - 40 - 2 * 3 < first <= LENGTH - 40
+    assert held(caches) == list(range(first, LENGTH))
+    for cache in caches:
+        cache.truncate(LENGTH - 1)
+        cache.append(*tokens(1, start=LENGTH - 1))
+    assert held(caches) == list(range(caches[0].first, LENGTH))
+
+
+def test_a_rank_that_is_ahead_has_dropped_what_the_others_need():
+    """All cut back to what all have; what one has dropped is lost, and computed again."""
+
+    def work(comm):
+        cache = ShardedKVCache(ShardMap(comm.size, virtual_shards=19, block_size=3), comm.rank, window=40)
+        cache.append(*tokens(90))
+        if comm.rank == 2:
+            leave(comm)
+            return None
+        with pytest.raises(RankFailedError):
+            _reduce_for_ever(comm)
+        if comm.rank == 0:
+            cache.append(*tokens(LENGTH - 90, start=90))
+            cache.evict()
+            assert cache.first > 90 - 40
+        cache.recover(comm.shrink(), recompute=again)
+        return cache
+
+    caches = [cache for cache in run_local(work, ranks=3) if cache is not None]
+    assert caches[0].length == 90
+    assert held(caches) == list(range(caches[0].first, 90))
+    assert caches[0].first <= 90 - 40

@@ -6,7 +6,6 @@ import torch
 
 import topocomm
 from attention import LOGSUMEXP, Partial, Spec, reference_attention, ring_decode, three_allreduce_decode, tree_decode
-from attention.decode.communicators import state_of
 from tests.attention.cases import SHAPES, arrays, assert_close, cuts
 from tests.attention.faults import plant_lse_fault
 from topocomm import MismatchError, OperatorError, run_local
@@ -194,34 +193,6 @@ def test_a_planted_fault_shows(monkeypatch):
     assert np.abs(results[0].lse - exact.lse).max() > 1e-2
 
 
-def test_one_reduction_against_three():
-    """tree_decode prepares one all-reduce, the baseline three; the ring none."""
-    q, k, v = arrays(SHAPES[1])
-
-    def on_rank(comm):
-        counts = []
-        for method in METHODS:
-            before = len(state_of(comm).get("calls", ()))
-            method(q, k, v, comm)
-            counts.append(len(state_of(comm).get("calls", ())) - before)
-        return counts
-
-    assert run_local(on_rank, ranks=2) == [[1, 0, 3]] * 2
-
-
-def test_prepared_calls_are_bounded(monkeypatch):
-    monkeypatch.setattr("attention.decode.communicators.PREPARED_LIMIT", 2)
-    q, k, v = arrays((1, 1, 1, 6, 5, 8, 8))
-
-    def on_rank(comm):
-        for q_len in (1, 2, 3, 1, 4, 1):
-            got = tree_decode(q[:, :, :q_len], k, v, comm)
-            assert_close(got, reference_attention(q[:, :, :q_len], k, v).out, atol=1e-5)
-        return len(state_of(comm)["calls"])
-
-    assert run_local(on_rank, ranks=2) == [2, 2]
-
-
 @each_method
 @pytest.mark.parametrize(
     ("options", "parts"),
@@ -245,13 +216,6 @@ def test_what_does_not_fit_is_named(method, options, parts):
         run_local(lambda comm: method(q, k, k, comm, **options), ranks=2)
     for part in [method.__name__, *parts]:
         assert part in str(raised.value)
-
-
-@each_method
-def test_a_wrong_communicator_is_named(method):
-    q = np.zeros((1, 1, 1, 8), np.float32)
-    with pytest.raises(OperatorError, match=r"comm must be a topocomm.Communicator, an mpi4py .* got str"):
-        method(q, q, q, "world")
 
 
 def test_ranks_that_disagree():

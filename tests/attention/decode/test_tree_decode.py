@@ -4,127 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-import attention.decode.tree_decode
-from attention import Partial, ShardMap, Spec, add_sinks, local_attention, reference_attention, ring_decode, tree_decode
+from attention import ShardMap, Spec, local_attention, reference_attention, ring_decode, tree_decode
 from attention.decode.sharded import head_range
 from attention.decode.three_allreduce import three_allreduce_decode
 from tests.attention.cases import arrays, assert_close, by_map, case_of, cuts
 from topocomm import OperatorError, run_local
 
 RANKS = (1, 2, 3, 4, 8)
-
-
-def canonical(case, shards, ranks, **options):
-    """The result bytes of every rank."""
-    q, k, v = case
-
-    def on_rank(comm):
-        k_shard, v_shard, positions = by_map((k, v), shards, comm.rank, k.shape[2])
-        return tree_decode(
-            q,
-            k_shard,
-            v_shard,
-            comm,
-            kv_positions=positions,
-            order="canonical",
-            shards=shards,
-            return_lse=True,
-            **options,
-        )
-
-    return run_local(on_rank, ranks=ranks)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(2, 3, 4, 1, 1037, 16, 24), (1, 2, 2, 5, 700, 24, 16)], ids=str)
-def test_canonical_order_has_the_same_bits_for_every_rank_count(shape, dtype):
-    case = case_of(shape, dtype)
-    spec = Spec(causal=True, window=900)
-    options = {"spec": spec, "q_positions": torch.arange(shape[4] - shape[3], shape[4])}
-    found = [one for ranks in RANKS for one in canonical(case, ShardMap(ranks), ranks, **options)]
-    for other in found[1:]:
-        assert torch.equal(other.out, found[0].out) and torch.equal(other.lse, found[0].lse)
-    exact = reference_attention(
-        *(x.double().numpy() for x in case),
-        spec=spec,
-        kv_positions=np.arange(shape[4]),
-        q_positions=options["q_positions"],
-    )
-    tolerance = 1e-5 if dtype == torch.float32 else 2**-8
-    assert_close(found[0].out.float(), exact.out, atol=tolerance * np.abs(exact.out).max())
-
-
-LAYOUTS = [
-    ((64, 16, None), [(1, None), (2, (5, 1)), (3, (0, 3, 2)), (4, (1, 1, 1, 9)), (8, None)]),
-    ((64, 16, 600), [(1, None), (3, None), (4, (7, 0, 1, 2)), (8, None)]),
-    ((8, 3, None), [(1, None), (2, None), (3, (1, 5, 0)), (8, None), (8, (0, 0, 0, 0, 0, 0, 0, 1))]),
-]
-"""(virtual shards, block size, capacity): which key is of which virtual shard; (ranks, weights): who owns these."""
-
-
-@pytest.mark.parametrize(("rule", "owners"), LAYOUTS, ids=str)
-def test_canonical_order_has_the_same_bits_for_every_layout_of_whole_virtual_shards(rule, owners):
-    case = case_of((2, 2, 3, 1, 515, 16, 24))
-    found = []
-    for ranks, weights in owners:
-        found += canonical(case, ShardMap(ranks, *rule, weights=weights), ranks)
-    assert all(torch.equal(one.out, found[0].out) and torch.equal(one.lse, found[0].lse) for one in found)
-
-
-def test_canonical_order_needs_ranges_of_virtual_shards():
-    dealt = ShardMap(2, holders=tuple((shard % 2,) for shard in range(64)))
-    with pytest.raises(ValueError, match="virtual_range"):
-        canonical(case_of((2, 2, 3, 1, 515, 16, 24)), dealt, 2)
-
-
-def test_the_plain_order_may_differ_in_bits():
-    """Else the tests above would show nothing."""
-    q, k, v = case_of((2, 3, 4, 1, 1037, 16, 24))
-    found = [
-        run_local(
-            lambda comm, ranks=ranks: tree_decode(q, *by_map((k, v), ShardMap(ranks), comm.rank, 1037)[:2], comm),
-            ranks=ranks,
-        )[0]
-        for ranks in RANKS
-    ]
-    assert len({one.numpy().tobytes() for one in found}) > 1
-
-
-def test_canonical_order_in_any_order_of_keys_and_without_the_kernel(monkeypatch):
-    q, k, v = case_of((2, 2, 3, 2, 400, 16, 24))
-    whole = canonical((q, k, v), ShardMap(1), 1)[0]
-
-    def shuffled(comm):
-        k_shard, v_shard, positions = by_map((k, v), ShardMap(2), comm.rank, 400)
-        turn = torch.randperm(len(positions), generator=torch.Generator().manual_seed(comm.rank))
-        return tree_decode(
-            q, k_shard[:, :, turn], v_shard[:, :, turn], comm, kv_positions=positions[turn], order="canonical"
-        )
-
-    assert all(torch.equal(one, whole.out) for one in run_local(shuffled, ranks=2))
-    monkeypatch.setattr(attention.decode.canonical, "kernel_takes", lambda inputs: False)
-    plain = [canonical((q, k, v), ShardMap(ranks), ranks)[0].out for ranks in (1, 3)]
-    torch.testing.assert_close(plain[0], whole.out)
-    torch.testing.assert_close(plain[1], whole.out)
-
-
-def test_canonical_order_names_what_is_wrong():
-    q, k, v = case_of((1, 2, 1, 1, 64, 8, 8))
-    halves = [np.arange(64), np.arange(64, 128)]
-    for positions, options, part in (
-        (None, {}, "needs kv_positions"),
-        ([np.arange(3)] * 2, {}, "kv_positions must be \\[64\\]"),
-        (halves, {"shards": ShardMap(3)}, "shards are for 3 ranks, the communicator has 2"),
-        (halves, {"wire": "bfloat16"}, 'canonical order needs wire="float32"'),
-        (halves, {}, "rank 1 owns the virtual shards 32 to 63, but position 64 belongs to 4"),
-    ):
-
-        def call(comm, positions=positions, options=options):
-            mine = positions and positions[comm.rank]
-            return tree_decode(q, k, v, comm, order="canonical", kv_positions=mine, **options)
-
-        with pytest.raises(OperatorError, match=part):
-            run_local(call, ranks=2)
 
 
 @pytest.mark.parametrize(
@@ -204,17 +90,6 @@ def test_sinks_are_counted_once_over_all_ranks(method, ranks):
     assert np.abs(without.out - exact.out).max() > 0.1
 
 
-def test_add_sinks_on_empty_rows_and_without_weight():
-    partial = Partial(np.array([[[[0.0, 0.0]], [[1.0, -2.0]]]], np.float32), np.array([[[-np.inf], [0.5]]], np.float32))
-    got = add_sinks(partial, [1.5, -np.inf])
-    np.testing.assert_array_equal(got.out, partial.out)
-    np.testing.assert_allclose(got.lse, [[[1.5], [0.5]]])
-    nothing = add_sinks(Partial(partial.out[:, :1], partial.lse[:, :1]), [-np.inf])
-    assert (nothing.out == 0).all() and (nothing.lse == -np.inf).all()
-    as_tensors = add_sinks(Partial(*(torch.from_numpy(x) for x in partial)), torch.tensor([1.5, -torch.inf]))
-    np.testing.assert_array_equal(as_tensors.lse.numpy(), got.lse)
-
-
 def test_pages_over_ranks():
     """Each rank has pages of its own, and sequences of other lengths."""
     q, k, v = case_of((3, 2, 2, 1, 96, 16, 24))
@@ -243,21 +118,6 @@ def test_no_batch_entry_and_no_query(shape, options):
 
     for one in run_local(on_rank, ranks=2):
         assert one.numel() == 0 and one.shape[0] == shape[0] and one.shape[2:] == (shape[3], 4)
-
-
-def test_pages_in_canonical_order_have_the_bits_of_the_same_keys_in_a_row(monkeypatch):
-    q, k, v = case_of((2, 2, 2, 1, 96, 16, 24))
-    whole = canonical((q, k, v), ShardMap(1, block_size=4), 1)[0].out
-    pages = [x.unflatten(2, (12, 8)).transpose(1, 2).flatten(0, 1) for x in (k, v)]
-    given = {"block_tables": torch.arange(24).view(2, 12), "kv_lengths": [96, 96], "kv_positions": torch.arange(96)}
-
-    def on_rank(comm):
-        return tree_decode(q, *pages, comm, order="canonical", shards=ShardMap(1, block_size=4), **given)
-
-    assert torch.equal(run_local(on_rank, ranks=1)[0], whole)
-    monkeypatch.setattr(attention.decode.canonical, "kernel_takes", lambda inputs: False)
-    with pytest.raises(OperatorError, match="block_tables with order"):
-        run_local(on_rank, ranks=1)
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])

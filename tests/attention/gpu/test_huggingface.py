@@ -8,7 +8,7 @@ import torch
 from attention import ShardMap
 from attention.huggingface import hf_attention
 from attention.huggingface.generation import enable, shard_generation
-from tests.attention.huggingface.test_generation import build
+from tests.attention.huggingface.tiny_llama import build
 
 OPTIONS = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
 

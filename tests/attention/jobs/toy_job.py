@@ -6,8 +6,7 @@ import time
 
 import numpy as np
 
-from attention.jobs.job_errors import InputError, SetupError
-from attention.jobs.job_launch import JobParser, launched_as, positive, run
+from attention.jobs.job_launch import InputError, JobParser, SetupError, launched_as, positive, run
 from topocomm import SUM
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.mpi import ENVIRONMENT
 
-EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "lost_rank.py"
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "lost_rank.py"
 LIMIT_S = 120
 
 

@@ -10,8 +10,8 @@ import transformers
 from attention.cache.shards import ShardMap
 from attention.huggingface.generation import enable, shard_generation
 from attention.huggingface.sharded_cache import ShardedCache
+from tests.attention.huggingface.test_hf_layers import build, generate, prompt, small
 from tests.attention.losing import leave
-from tests.attention.test_hf_features import build, generate, prompt, small
 from topocomm import RankFailedError, run_local
 
 LIMIT = 1e-4

@@ -1,0 +1,127 @@
+"""Which rank owns which positions, and shares by weight."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention.cache.shards import ShardMap
+
+MAPS = st.builds(
+    ShardMap,
+    ranks=st.integers(1, 9),
+    virtual_shards=st.integers(9, 70),
+    block_size=st.integers(1, 20),
+    capacity=st.none() | st.integers(300, 700),
+)
+
+
+def plain_owner(shards, position):
+    """The rule of the interfaces, spelled out."""
+    block = position // shards.block_size
+    v = shards.virtual_shards
+    if shards.capacity is None:
+        shard = block % v
+    else:
+        total = -(-shards.capacity // shards.block_size)
+        shard = next(s for s in range(v) if s * total // v <= block < (s + 1) * total // v)
+    return next(r for r in range(shards.ranks) if r * v // shards.ranks <= shard < (r + 1) * v // shards.ranks)
+
+
+@given(MAPS)
+def test_owner_is_the_rule_spelled_out(shards):
+    positions = np.arange(300)
+    assert shards.owner_of(positions).tolist() == [plain_owner(shards, p) for p in range(300)]
+
+
+@given(MAPS, st.integers(0, 300), st.integers(0, 300))
+def test_every_position_has_one_owner(shards, a, b):
+    start, stop = sorted((a, b))
+    parts = [shards.owned(rank, start, stop) for rank in range(shards.ranks)]
+    assert all((np.diff(part) > 0).all() and part.dtype == np.int64 for part in parts)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(start, stop))
+
+
+@given(MAPS)
+def test_virtual_ranges_follow_each_other(shards):
+    ranges = [shards.virtual_range(rank) for rank in range(shards.ranks)]
+    assert [first for first, _ in ranges] == [0] + [stop for _, stop in ranges[:-1]]
+    assert ranges[-1][1] == shards.virtual_shards
+    assert all(first < stop for first, stop in ranges)
+
+
+def test_contiguous_ranges_are_contiguous():
+    shards = ShardMap(3, virtual_shards=5, block_size=4, capacity=37)
+    assert [shards.owned(rank, 0, 37).tolist() for rank in range(3)] == [
+        list(range(8)),
+        list(range(8, 24)),
+        list(range(24, 37)),
+    ]
+
+
+def test_owner_does_not_depend_on_rank_count_within_a_virtual_shard():
+    positions = np.arange(5000)
+    virtual = ShardMap(1).virtual_shard_of(positions)
+    for ranks in (2, 3, 8, 64):
+        shards = ShardMap(ranks)
+        assert (shards.virtual_shard_of(positions) == virtual).all()
+        for rank in range(ranks):
+            first, stop = shards.virtual_range(rank)
+            assert (shards.owner_of(positions)[(virtual >= first) & (virtual < stop)] == rank).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ({"ranks": 0}, ["ranks must be at least 1", "got 0"]),
+        ({"ranks": 2, "block_size": 0}, ["block_size must be at least 1"]),
+        ({"ranks": 65}, ["65 ranks", "64 virtual shards", "virtual_shards=65"]),
+    ],
+)
+def test_bad_maps_are_refused(arguments, parts):
+    with pytest.raises(ValueError, match="ShardMap") as caught:
+        ShardMap(**arguments)
+    assert all(part in str(caught.value) for part in parts)
+
+
+def test_positions_beyond_the_capacity_are_refused():
+    with pytest.raises(ValueError, match=r"position 16 lies beyond the capacity of 16 tokens"):
+        ShardMap(2, capacity=16).owned(0, 0, 17)
+
+
+WEIGHTS = st.lists(st.integers(0, 9), min_size=1, max_size=9).filter(any).map(tuple)
+
+
+@given(WEIGHTS, st.integers(9, 70), st.none() | st.integers(300, 700))
+def test_shares_follow_the_weights_in_whole_virtual_shards(weights, virtual_shards, capacity):
+    ranks = len(weights)
+    shards = ShardMap(ranks, virtual_shards, block_size=3, capacity=capacity, weights=weights)
+    ranges = [shards.virtual_range(rank) for rank in range(ranks)]
+    assert [first for first, _ in ranges] == [0] + [stop for _, stop in ranges[:-1]]
+    assert ranges[-1][1] == virtual_shards
+    for weight, (first, stop) in zip(weights, ranges, strict=True):
+        assert abs((stop - first) - weight * virtual_shards / sum(weights)) < 1
+        assert weight or first == stop
+    positions = np.arange(300)
+    owners = shards.owner_of(positions)
+    virtual = shards.virtual_shard_of(positions)
+    for rank, (first, stop) in enumerate(ranges):
+        assert ((owners == rank) == ((virtual >= first) & (virtual < stop))).all()
+        assert shards.owned(rank, 0, 300).tolist() == positions[owners == rank].tolist()
+
+
+@given(WEIGHTS, st.integers(1, 9))
+def test_copies_of_uneven_shares_are_on_other_ranks(weights, replicas):
+    shards = ShardMap(len(weights), weights=weights, replicas=min(replicas, len(weights)))
+    assert all(len({*holders}) == shards.replicas for holders in shards.table.tolist())
+
+
+@given(st.integers(1, 12))
+def test_equal_weights_are_no_weights(ranks):
+    assert (ShardMap(ranks, weights=(3,) * ranks).table == ShardMap(ranks).table).all()
+
+
+@pytest.mark.parametrize("weights", [(1, 2), (0, 0, 0), (1, -1, 1), (1, 1.5, 1), [1, 1, 1]])
+def test_bad_weights_are_refused(weights):
+    with pytest.raises(ValueError, match=r"weights must be a tuple of 3 integers, one per rank, .* got"):
+        ShardMap(3, weights=weights)
