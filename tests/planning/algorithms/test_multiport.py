@@ -3,18 +3,14 @@
 import pytest
 
 from tests.planning.replay import expected, replay, same
-from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.algorithms.multiport import (
     multiport_allreduce,
     multiport_broadcast,
     multiport_reduce,
-    spread_gossip,
 )
-from topocomm.planning.algorithms.prefix import doubling_exscan, doubling_scan
 from topocomm.planning.bounds import least_rounds
 from topocomm.planning.collectives import Collective
 from topocomm.planning.proof.verify import verify
-from topocomm.planning.schedule.range_tree import aligned_tree
 
 RANKS = [*range(1, 18), 27, 31, 64, 100]
 PORTS = [1, 2, 3, 7]
@@ -35,20 +31,6 @@ def test_fewest_rounds_in_rank_order(ranks, ports):
     for root in {0, ranks // 2, ranks - 1}:
         assert check(multiport_reduce(ranks, 3, root, ports), Collective("reduce", ranks, root), ports).order_kept
         check(multiport_broadcast(ranks, 3, root, ports), Collective("broadcast", ranks, root), ports)
-    check(doubling_scan(ranks, 3, ports), Collective("scan", ranks), ports)
-    check(doubling_exscan(ranks, 3, ports), Collective("exscan", ranks), ports)
-
-
-@pytest.mark.parametrize("ports", [1, 2, 5])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 8, 9, 13])
-def test_parts(ranks, ports):
-    parts = tuple(5 * rank % 4 for rank in range(ranks))
-    told = spread_gossip(ranks, ports)
-    if sum(parts):
-        check(gossip_allgather(told, parts), Collective("allgather", ranks, parts=parts), ports)
-        kept = [gossip_reduce_scatter(told, parts, tree) for tree in (None, aligned_tree(ranks, ports + 1))]
-        proofs = [check(schedule, Collective("reduce_scatter", ranks, parts=parts), ports) for schedule in kept]
-        assert proofs[1].order_kept
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(17, 5), (31, 7), (100, 8), (64, 1), (8, 1)])

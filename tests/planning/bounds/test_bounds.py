@@ -8,7 +8,7 @@ import topocomm
 from tests.machines import hosts, switch
 from tests.planning.schedules import MACHINES
 from tests.plans import every_plan
-from topocomm.planning.bounds import bounds_of, least_rounds
+from topocomm.planning.bounds import bounds_of
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.cost.cost_models import cost_of
@@ -22,14 +22,6 @@ from topocomm.topology.catalog.systems import SYSTEMS
 def bounds(topology, name="allreduce", port_model="alpha", **fields):
     ends = topology.endpoints
     return bounds_of(Collective(name, len(ends), **fields), ends, PathFinder(topology), ports=1, port_model=port_model)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "ports", "rounds"),
-    [(1, 1, 0), (2, 1, 1), (3, 1, 2), (8, 1, 3), (9, 1, 4), (8, 2, 2), (9, 2, 2), (10, 2, 3), (8, 7, 1)],
-)
-def test_least_rounds(ranks, ports, rounds):
-    assert least_rounds(ranks, ports) == rounds
 
 
 def test_eight_gpus_on_nvswitch():

@@ -2,23 +2,19 @@
 
 from math import inf
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.machines import hosts, switch
+from tests.machines import switch
 from tests.planning.bounds.collectives import collectives
 from tests.planning.optimum import beats
 from topocomm import Device, Link, PlanError, Topology, catalog, check_certificate, plan
 from topocomm.planning.bounds import bounds_of
-from topocomm.planning.bounds.hierarchy_bound import Levels, least_time_us
 from topocomm.planning.bounds.latency_bound import postal_us
-from topocomm.planning.certificate_checker.hierarchy_witness import least_levels_us
 from topocomm.planning.collectives import COLLECTIVES, Collective
 from topocomm.planning.plan import OBJECTIVES
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.search.gossip_search import search_gossip
 
 
 def found(machine, name="allreduce", ports=1, ranks=None, port_model="alpha", **fields):
@@ -120,21 +116,6 @@ def test_no_bound_is_above_the_optimum_under_loggp(data):
     assert not beats(bounds.alpha_us, collective, machine.endpoints, latency, hold, ports), bounds.latency_bound
 
 
-@pytest.mark.parametrize(
-    ("count", "bound", "best_known"),
-    [(2, 6.8, 6.8), (4, 8.0, 8.0), (8, 8.6, 8.6), (16, 12.4, 13.6), (64, 14.8, 15.4), (2048, 25.4, 28.4)],
-)
-def test_hosts_of_eight(count, bound, best_known):
-    """0.6 us inside and 5.0 us across; the values that a separate computation gave, and the best plans known."""
-    levels = Levels(0.6, 5.0, members=8, most_own=8, total=8 * count, ports=1, group_ports=8)
-    assert least_time_us(levels, (8, 8 * count - 8)) == pytest.approx(bound)
-    assert bound >= 0.8 * best_known or count > 64
-    if count <= 64:
-        made = found(catalog("dgx-h100", hosts=count))
-        assert made.alpha_us == pytest.approx(bound)
-        assert made.latency_bound.witness["kind"] == "levels"
-
-
 def test_one_level_is_doubling():
     assert found(switch(8)).latency_bound.witness["kind"] == "messages"
     assert found(switch(8), ports=2).alpha_us == pytest.approx(1.2)
@@ -171,58 +152,6 @@ def test_gaps_bind_where_links_have_them():
     assert found(switch(8), port_model="loggp").alpha_us == pytest.approx(0.6)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.sampled_from([(0.6, 5.0), (1.0, 2.0), (1.4, 2.0), (0.3, 0.7)]),
-    st.integers(1, 9),
-    st.integers(1, 40),
-    st.integers(1, 4),
-    st.integers(1, 9),
-    st.integers(0, 20),
-)
-def test_two_ways_of_counting_levels_agree(us, own, foreign, ports, ends, others):
-    """`others` members of the group have no value that counts."""
-    group_ports = ports * min(own, ends)
-    levels = Levels(*us, members=own + others, most_own=own, total=own + foreign, ports=ports, group_ports=group_ports)
-    again = least_levels_us(
-        *us, members=own + others, most_own=own, ports=ports, group_ports=group_ports, wanted=(own, foreign)
-    )
-    assert least_time_us(levels, (own, foreign)) == pytest.approx(again)
-
-
-@settings(max_examples=6, deadline=None)
-@given(
-    st.sampled_from([(2, 2), (3, 1), (2, 1, 1), (3, 2), (2, 2, 1)]),
-    st.sampled_from([1.5, 2.0, 3.0, 5.0, 8.0]),
-    st.integers(1, 2),
-)
-def test_what_is_imported_must_still_spread(sizes, across_us, ports):
-    """The caps of groups and of what their members can have told each other, against a search for gossips."""
-    group = np.repeat(range(len(sizes)), sizes)
-    latency_us = np.where(group[:, None] == group, 1.0, across_us)
-    np.fill_diagonal(latency_us, 0.0)
-    ranks, most = len(group), max(sizes)
-    gossip = search_gossip(latency_us, np.ones((ranks, ranks), bool), ports=ports, objective="latency")
-    levels = Levels(1.0, across_us, most, most, ranks, ports, ports * most)
-    for own in sizes:
-        assert least_time_us(levels, (own, ranks - own)) <= gossip.time + 1e-9
-
-
-def test_a_shared_endpoint_serves_its_ranks_one_by_one():
-    """Four ranks on one endpoint: 2 (4 - 1) messages through one port, 0.6 us each."""
-    made = found(switch(2), ranks=["GPU0"] * 4)
-    assert (made.rounds, made.alpha_us) == (6, pytest.approx(3.6))
-    assert made.rounds_bound.witness["kind"] == "messages"
-    assert found(switch(2), "broadcast", ranks=["GPU0"] * 5 + ["GPU1"]).rounds == 4
-
-
-def test_hops_bind_on_a_line():
-    machine = mesh([[1.0 if abs(a - b) == 1 else inf for b in range(6)] for a in range(6)], [0] * 6)
-    made = found(machine)
-    assert (made.rounds, made.alpha_us) == (5, 5.0)
-    assert made.rounds_bound.witness == {"bounds": "rounds", "kind": "hops", "from": 0, "to": 5, "hops": 5}
-
-
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_ranks_with_no_distance_between_them_have_a_witness(collective):
     """Links of no latency, or all ranks on one endpoint without a switch: some pair is named all the same."""
@@ -239,9 +168,3 @@ def test_what_cannot_reach_is_named():
     with pytest.raises(PlanError, match="no way leads from GPU0 to GPU1"):
         found(machine)
     assert found(machine, "reduce", root=0).alpha_us == 1.0
-
-
-def test_hosts_alone_are_tried_on_large_machines():
-    made = found(hosts(40, 8))
-    assert made.latency_bound.witness["kind"] == "levels"
-    assert len(made.latency_bound.witness["groups"]) == 40

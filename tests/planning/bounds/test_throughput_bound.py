@@ -4,8 +4,6 @@ import random
 from itertools import chain, combinations
 from math import inf
 
-import networkx as nx
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +13,6 @@ from tests.planning.bounds.collectives import collectives
 from topocomm import Device, Link, Topology
 from topocomm.planning.bounds import bounds_of
 from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
-from topocomm.planning.bounds.partitions import Family, best_of_family
 from topocomm.planning.bounds.throughput_bound import MOST_EXACT
 from topocomm.planning.collectives import Collective
 from topocomm.planning.routing.paths import PathFinder
@@ -195,54 +192,6 @@ def test_many_endpoints_on_few_hosts_are_bounded_by_sets_of_hosts():
     made = bound(machine, Collective("allreduce", 80))
     assert made.value == pytest.approx(20.0)
     assert bound(machine, Collective("broadcast", 80)).value == pytest.approx(20.0)
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_nested_groups_have_their_least_partition(seed):
-    """Eight endpoints in four pairs in two fours, with any borders: all ways to choose, tried one by one."""
-    chance = np.random.default_rng(seed)
-    border = [chance.integers(1, 60, size=count).astype(float) for count in (8, 4, 2)]
-    gives = [chance.random(8) < chance.choice([0.3, 1.0])]
-    gives[0][0] = True
-    gives += [gives[0].reshape(4, 2).any(axis=1), gives[0].reshape(2, 4).any(axis=1)]
-    family = Family([np.arange(8) // 2, np.arange(4) // 2], border, gives)
-
-    def ways(level, index):
-        yield [(level, index)]
-        if level:
-            yield from ([*a, *b] for a in ways(level - 1, 2 * index) for b in ways(level - 1, 2 * index + 1))
-
-    rates = [
-        sum(border[level][index] for level, index in (*a, *b))
-        / (len(a) + len(b) + sum(bool(gives[level][index]) for level, index in (*a, *b)) - 2)
-        for a in ways(2, 0)
-        for b in ways(2, 1)
-    ]
-    rate, chosen = best_of_family(family)
-    assert rate == pytest.approx(min(rates))
-    assert sorted(end for level, index in chosen for end in range(index << level, (index + 1) << level)) == [*range(8)]
-
-
-@pytest.mark.parametrize("seed", range(150))
-def test_minimum_cuts_agree_with_networkx(seed):
-    chance = random.Random(seed)
-    nodes, dense = chance.randint(6, 14), chance.choice([0.15, 0.25, 0.5])
-    arcs = [
-        (a, b, float(chance.choice([1, 2, 3, 7, 0.5])))
-        for a in range(nodes)
-        for b in range(nodes)
-        if a != b and chance.random() < dense
-    ]
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(nodes))
-    graph.add_weighted_edges_from(arcs, weight="capacity")
-    flow = nx.maximum_flow_value(graph, 0, nodes - 1)
-    side = FlowNetwork(nodes, arcs).min_cut({0: UNLIMITED}, {nodes - 1: UNLIMITED})
-    assert 0 in side and nodes - 1 not in side
-    assert sum(rate for a, b, rate in arcs if a in side and b not in side) == pytest.approx(flow)
-    assert (
-        FlowNetwork(nodes, arcs).min_cut({0: UNLIMITED}, {nodes - 1: UNLIMITED}, enough=flow * 0.99) is None or not flow
-    )
 
 
 def test_endpoints_without_ranks_carry_nothing():

@@ -4,9 +4,16 @@ import json
 from functools import cache
 from pathlib import Path
 
+import networkx as nx
+import numpy as np
+
+from tests.planning.replay import expected, replay, same
 from topocomm import Device, Link, Topology
 from topocomm.planning.collectives import IN_PARTS, Collective
+from topocomm.planning.cost.cost_models import cost_of
 from topocomm.planning.forests.forest import forest_of
+from topocomm.planning.forests.linear_program.integer_network import network_of
+from topocomm.planning.proof.verify import verify
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import split_rows
 
@@ -61,3 +68,50 @@ def forest(topology, name, rows=1 << 20, *, root=0, parts=None, **options):
     """The packed trees of one request."""
     collective, paths, ends = request(topology, name, rows, root=root, parts=parts)
     return forest_of(collective, paths, ends, rows, **options)
+
+
+def check(topology, name, rows=1 << 20, *, root=0, parts=None, in_order=False, **options):
+    """Prove and replay the schedule; (packed trees, throughput of the schedule)."""
+    collective, paths, ends = request(topology, name, rows, root=root, parts=parts)
+    found = forest(topology, name, rows, root=root, parts=parts, commutative=not in_order, **options)
+    assert found is not None
+    schedule = found.schedule
+    proof = verify(schedule, collective, paths=paths, endpoints=ends, keep_order=in_order)
+    assert schedule.rows == rows and all(size for _, size in schedule.chunks)
+    if len(ends) <= 16:
+        assert same(replay(schedule), expected(collective, schedule.chunks), proof.order_kept)
+    reached = cost_of(schedule, ends, paths, row_bytes=4).throughput_gb_per_s
+    assert reached <= found.gb_per_s * (1 + 1e-5), "the schedule does no more than its trees"
+    assert found.gb_per_s <= found.bound_gb_per_s * (1 + 1e-6), "the trees do no more than their bound"
+    return found, reached
+
+
+def network(topology):
+    """The network of all endpoints of a topology."""
+    return network_of(PathFinder(topology), topology.endpoints)
+
+
+def priced_links(network, seed, *, even=False):
+    """Random prices above zero on the links, the same in both directions where `even`."""
+    prices = np.random.default_rng(seed).choice([0.5, 1.0, 1.0, 2.5, 4.0], size=len(network.links))
+    return np.minimum(prices, prices[network.reverse]) if even else prices
+
+
+def priced_graph(network, prices):
+    """The network as a graph with prices, for searches apart from the planner's."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(network.devices)))
+    graph.add_weighted_edges_from((a, b, price) for (a, b), price in zip(network.links, prices.tolist(), strict=True))
+    return graph
+
+
+def ways_between(network, prices):
+    """Least price between all endpoints through forwarding devices only, infinite where there is no way."""
+    graph, ends = priced_graph(network, prices), range(network.ends)
+    costs = np.full((network.ends, network.ends), np.inf)
+    for a in ends:
+        for b in (b for b in ends if b != a):
+            some = graph.subgraph([a, b, *range(network.ends, len(network.devices))])
+            if nx.has_path(some, a, b):
+                costs[a, b] = nx.shortest_path_length(some, a, b, "weight")
+    return costs

@@ -4,9 +4,7 @@ Operators that reduce inside switches (NVLink SHARP, SHARP) are outside the mode
 that they can do for an operator of one's own.
 """
 
-from topocomm.planning.bounds.bound import Bound
-from topocomm.planning.bounds.bounds import Bounds, bounds_of
-from topocomm.planning.bounds.certificate import certify
-from topocomm.planning.bounds.rounds_bound import least_rounds
+from topocomm.planning.bounds.bounds import Bounds, bounds_of, certify
+from topocomm.planning.bounds.rounds_bound import Bound, least_rounds
 
 __all__ = ["Bound", "Bounds", "bounds_of", "certify", "least_rounds"]

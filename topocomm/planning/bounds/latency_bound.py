@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.distances import SAME, farthest
 from topocomm.planning.bounds.hierarchy_bound import Levels, least_time_us
 from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
+from topocomm.planning.bounds.rounds_bound import Bound
 from topocomm.planning.cost.cost_models import PortModel
 
 MOST_CLUSTERED = 256

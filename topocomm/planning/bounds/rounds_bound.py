@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.distances import farthest
 from topocomm.planning.bounds.machine_columns import Machine
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What no schedule can beat.
+
+    Attributes:
+        value: Rounds, us or GB/s; None where nothing bounds the throughput.
+        argument: Why, in words.
+        witness: Plain JSON data: which of the three bounds it is (`bounds`), the `kind` of argument, and the ranks,
+            devices and figures that the argument is about (docs/concepts/cost-models.md).
+    """
+
+    value: float | None
+    argument: str
+    witness: dict[str, Any]
 
 
 def least_rounds(ranks: int, ports: int) -> int:

@@ -22,12 +22,12 @@ from math import inf
 
 import numpy as np
 
-from topocomm.planning.bounds.bound import Bound
 from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.endpoint_groups import Level, families
 from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
 from topocomm.planning.bounds.machine_columns import Flags, Ints, Machine
 from topocomm.planning.bounds.partitions import LESS, Family, best_of_family, best_partition
+from topocomm.planning.bounds.rounds_bound import Bound
 from topocomm.planning.collectives import IN_PARTS
 
 MOST_EXACT = 64

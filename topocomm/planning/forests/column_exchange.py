@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from topocomm.planning.forests.linear_program.integer_network import Floats
-from topocomm.planning.forests.linear_program.packing import Column, Pricer, priced
-
-Parts = tuple[tuple[float, Column], ...]
+from topocomm.planning.forests.linear_program.packing import Column, Parts, Pricer, priced
 
 MOST_TRIES = 400
 """Programs solved."""

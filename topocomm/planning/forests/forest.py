@@ -15,6 +15,8 @@ from topocomm.planning.forests.linear_program.packing import (
     MANY_ROWS,
     Column,
     Packing,
+    Pair,
+    Parts,
     Pricer,
     pack,
     repack,
@@ -35,12 +37,10 @@ from topocomm.planning.forests.linear_program.symmetry import (
     symmetry_at,
     symmetry_of,
 )
-from topocomm.planning.forests.pairs import Pair
-from topocomm.planning.forests.pruning import Parts, thinned
+from topocomm.planning.forests.pruning import thinned
 from topocomm.planning.forests.root_selection import hung, hung_in_order, keeps_order
-from topocomm.planning.forests.shares import whole_rows
 from topocomm.planning.forests.tree import Edge, Tree
-from topocomm.planning.forests.tree_schedule import Chunk, schedule_of
+from topocomm.planning.forests.tree_schedule import Chunk, schedule_of, whole_rows
 from topocomm.planning.forests.units.bounded_tree_count import LOW, SMALL, Rates, few_pairs, few_trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule

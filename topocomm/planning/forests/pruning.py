@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from topocomm.planning.forests.linear_program.packing import Column, Pricer, repack
+from topocomm.planning.forests.linear_program.packing import Column, Pair, Parts, Pricer, repack
 from topocomm.planning.forests.linear_program.symmetry import Symmetry
-from topocomm.planning.forests.pairs import Pair
-
-Parts = tuple[tuple[float, Column], ...]
 
 
 def thinned(pricer: Pricer, parts: Parts, symmetry: Symmetry, *, most: int | None, loss: float) -> Parts:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topocomm.planning.forests.linear_program.packing import Column
+from topocomm.planning.forests.linear_program.packing import Column, Pair, Parts
 from topocomm.planning.forests.linear_program.symmetry import Symmetry
-from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.tree import Tree
 
 
-def hung(
-    parts: Sequence[tuple[float, Column]], symmetry: Symmetry, most: int | None
-) -> tuple[tuple[float, Column], ...]:
+def hung(parts: Parts, symmetry: Symmetry, most: int | None) -> Parts:
     """The trees hung up at the root of least height, at the one with fewest trees where there are two.
 
     Args:

@@ -19,8 +19,15 @@ from numpy.typing import NDArray
 from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.search.dissemination_bound import clusters, distances
 from topocomm.planning.search.gossip import SAME_US
-from topocomm.planning.search.hashing import hashed, mix
-from topocomm.planning.search.message_weights import NOISES, MessageWeights, noise_tables, shift_tables, tastes_of
+from topocomm.planning.search.message_weights import (
+    NOISES,
+    MessageWeights,
+    hashed,
+    mix,
+    noise_tables,
+    shift_tables,
+    tastes_of,
+)
 
 CLASSES = 4
 """Most classes of latency told apart."""

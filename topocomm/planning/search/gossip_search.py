@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from topocomm.errors import PlanError
 from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.search.beam import beam_search, problem_of
-from topocomm.planning.search.broadcast_trees import broadcast_tree
 from topocomm.planning.search.dissemination_bound import Bound, distances
 from topocomm.planning.search.dissemination_bound import lower_bound as growth_bound
 from topocomm.planning.search.exact_latency import LatencySearch
 from topocomm.planning.search.exact_rounds import OutOfNodesError, RoundsSearch
 from topocomm.planning.search.gossip import SAME_US, Timed, bit_rows, labelled, reversed_in_time, trimmed
 from topocomm.planning.search.local_search import Machine, polished
-from topocomm.planning.search.patterns import flood, patterns
+from topocomm.planning.search.seeds import broadcast_tree, flood, patterns
 
 Objective = Literal["latency", "rounds"]
 

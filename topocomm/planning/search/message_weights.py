@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.planning.search.gossip import SAME_US
-from topocomm.planning.search.hashing import mix
 
 NOISES = 64
 """Tables of noise, used in turn."""
@@ -17,6 +16,7 @@ STYLES = ((0.01, 0.001), (0.2, 0.1), (1.0, 0.3), (0.05, 0.6))
 SHIFT_STYLE = (0.01, 2.0)
 """The same for tables of shifts."""
 
+Words = NDArray[np.uint64]
 Times = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -91,3 +91,18 @@ def _edges(count: int, pairs: list[tuple[int, int]]) -> Times:
     table = np.zeros((count, count))
     table[tuple(np.array(pairs).T)] = 1.0
     return table
+
+
+def hashed(known: Words) -> Words:
+    """uint64 [...] of words uint64 [..., w]: equal where all words are."""
+    key = known[..., 0]
+    for word in range(1, known.shape[-1]):
+        key = mix(key) ^ known[..., word]
+    return mix(key)
+
+
+def mix(values: Words) -> Words:
+    """splitmix64 (Steele, Lea, Flood 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

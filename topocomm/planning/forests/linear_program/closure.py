@@ -14,6 +14,39 @@ from topocomm.planning.forests.linear_program.integer_network import Floats, Int
 from topocomm.planning.forests.tree import Way
 
 
+def cheapest_ways(costs: Floats) -> tuple[Floats, Ints]:
+    """Return the least costs between all pairs, relays allowed, and the next node on each way (Floyd, Warshall).
+
+    Args:
+        costs: float64 [n, n]: of the direct step from row to column, infinite where there is none; 0 on the diagonal.
+    """
+    far, following = costs.copy(), np.broadcast_to(np.arange(len(costs)), costs.shape).copy()
+    for via in range(len(costs)):
+        sources, targets = np.flatnonzero(far[:, via] < inf), np.flatnonzero(far[via] < inf)
+        block = np.ix_(sources, targets)
+        through = far[sources, via][:, None] + far[via, targets]
+        better = through < far[block]
+        far[block] = np.where(better, through, far[block])
+        following[block] = np.where(better, following[sources, via][:, None], following[block])
+    return far, following
+
+
+class Relays:
+    """Cheapest moves from rank to rank where ranks on the way may relay."""
+
+    def __init__(self, costs: Floats) -> None:
+        direct = costs.copy()
+        np.fill_diagonal(direct, 0.0)
+        self.costs, self._next = cheapest_ways(direct)
+
+    def relays(self, a: int, b: int) -> list[int]:
+        """Return the ranks from a to b."""
+        ranks = [a]
+        while ranks[-1] != b:
+            ranks.append(int(self._next[ranks[-1], b]))
+        return ranks
+
+
 class Closure:
     """Costs and ways between the endpoints of one network under changing prices."""
 
@@ -63,15 +96,7 @@ class Closure:
         pairs, links = self._inner
         far[pairs[:, 0], pairs[:, 1]] = prices[links]
         np.fill_diagonal(far, 0.0)
-        following = np.broadcast_to(np.arange(forward), (forward, forward)).copy()
-        for via in range(forward):
-            sources, targets = np.flatnonzero(far[:, via] < inf), np.flatnonzero(far[via] < inf)
-            block = np.ix_(sources, targets)
-            through = far[sources, via][:, None] + far[via, targets]
-            better = through < far[block]
-            far[block] = np.where(better, through, far[block])
-            following[block] = np.where(better, following[sources, via][:, None], following[block])
-        self._far, self._next = far, following
+        self._far, self._next = cheapest_ways(far)
 
     def _leave(self, prices: Floats) -> None:
         """Cost from every endpoint to every forwarding device, and through which it leaves."""

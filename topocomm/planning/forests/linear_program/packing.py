@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.linear_program.integer_network import Floats, Ints
 from topocomm.planning.forests.linear_program.simplex import Simplex
-from topocomm.planning.forests.pairs import Pair
+from topocomm.planning.forests.tree import Tree
 
 FLOOR = 1e-7
 """Least price of a row, as a part of the mean: of ways that cost nothing the shorter one is taken."""
@@ -39,6 +40,35 @@ SMALLEST = 1e-6
 """Weights below this part of the greatest are errors of arithmetic."""
 
 
+class Pair(NamedTuple):
+    """What goes up to one root, and the broadcast tree that goes down from it; None: nothing does.
+
+    The edges of a reduce tree are given away from the root, as those of a broadcast tree.
+    """
+
+    up: Tree | IntervalPlan | None
+    down: Tree | None
+
+    @property
+    def root(self) -> int:
+        """Where the one ends and the other begins."""
+        one = self.up or self.down
+        assert one is not None, "something goes up or down"
+        return one.root
+
+    @property
+    def tree(self) -> Tree:
+        """The broadcast tree, or of a pair without one the reduce tree."""
+        one = self.down or self.up
+        assert isinstance(one, Tree), "no plan that merges ranges"
+        return one
+
+    @property
+    def height(self) -> int:
+        """Most edges between a rank and the root."""
+        return max(one.height for one in self if one is not None)
+
+
 @dataclass(frozen=True)
 class Column:
     """Something that carries payload, what one GB/s of it puts on the rows (not zeros), and what it gains."""
@@ -53,6 +83,10 @@ class Column:
         """What carries; the columns from the start have none."""
         assert self.carrier is not None, "a column from the start carries nothing itself"
         return self.carrier
+
+
+Parts = tuple[tuple[float, Column], ...]
+"""(GB/s, column) of a packing, the heaviest first."""
 
 
 class Pricer(Protocol):
@@ -106,7 +140,7 @@ class Packing:
         last_prices: Those of the program at the end.
     """
 
-    parts: tuple[tuple[float, Column], ...]
+    parts: Parts
     gb_per_s: float
     bound_gb_per_s: float
     columns: tuple[Column, ...]
@@ -128,12 +162,12 @@ def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FI
     return search.result()
 
 
-def repack(pricer: Pricer, columns: Sequence[Column]) -> tuple[tuple[float, Column], ...]:
+def repack(pricer: Pricer, columns: Sequence[Column]) -> Parts:
     """The best weights of the given columns alone, the heaviest first."""
     return priced(pricer, columns)[0]
 
 
-def priced(pricer: Pricer, columns: Sequence[Column]) -> tuple[tuple[tuple[float, Column], ...], Floats]:
+def priced(pricer: Pricer, columns: Sequence[Column]) -> tuple[Parts, Floats]:
     """(the best weights of the given columns alone, as by `repack`; the program's prices of all rows)."""
     program = _Program(pricer.capacity)
     for column in columns:
@@ -169,7 +203,7 @@ class _Program:
         self.columns.append(column)
         self.simplex.add(column.rows, column.loads * self.scale[column.rows], column.gain)
 
-    def parts(self) -> tuple[tuple[float, Column], ...]:
+    def parts(self) -> Parts:
         """Weights that keep the capacities exactly, against the raised right sides; tiny ones are left out."""
         weights = self.simplex.weights()
         most = max((weight for c, weight in weights.items() if self.columns[c].carrier is not None), default=0.0)

@@ -13,12 +13,11 @@ import numpy as np
 
 from topocomm.planning.forests.interval import IntervalPlan, IntervalTable, Step
 from topocomm.planning.forests.linear_program.arborescence import cheapest_arborescence, cheapest_costs
-from topocomm.planning.forests.linear_program.closure import Closure
+from topocomm.planning.forests.linear_program.closure import Closure, Relays
 from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
-from topocomm.planning.forests.linear_program.packing import MANY_ROWS, Column
+from topocomm.planning.forests.linear_program.packing import MANY_ROWS, Column, Pair
 from topocomm.planning.forests.linear_program.spanning import Spanner
 from topocomm.planning.forests.linear_program.symmetry import Symmetry
-from topocomm.planning.forests.pairs import Pair
 from topocomm.planning.forests.tree import Edge, Tree, Way
 
 DEPTH_PRICES = (0.3, 0.1, 0.03, 0.01, 1e-3, 0.0)
@@ -282,28 +281,6 @@ class OrderedPairs(_Sums):
                     number.append(move(number[parts[0]], low + source, low + place))
             results.append(move(number[-1], gate, root))
         return IntervalPlan(root, (*steps, Step(root, tuple(results))))
-
-
-class Relays:
-    """Cheapest moves from rank to rank where ranks on the way may relay (Floyd, Warshall)."""
-
-    def __init__(self, costs: Floats) -> None:
-        self.costs = costs.copy()
-        np.fill_diagonal(self.costs, 0.0)
-        count = len(costs)
-        self._next = np.broadcast_to(np.arange(count), (count, count)).copy()
-        for via in range(count):
-            through = self.costs[:, via, None] + self.costs[via]
-            better = through < self.costs
-            self.costs = np.where(better, through, self.costs)
-            self._next = np.where(better, self._next[:, via, None], self._next)
-
-    def relays(self, a: int, b: int) -> list[int]:
-        """The ranks from a to b."""
-        found = [a]
-        while found[-1] != b:
-            found.append(int(self._next[found[-1], b]))
-        return found
 
 
 class Growing:

@@ -14,12 +14,11 @@ from itertools import combinations_with_replacement, islice
 from math import gcd, lcm
 from typing import NamedTuple
 
-from topocomm.planning.forests.column_exchange import Parts, exchanged
-from topocomm.planning.forests.linear_program.packing import Column, pack, repack
+from topocomm.planning.forests.column_exchange import exchanged
+from topocomm.planning.forests.linear_program.packing import Column, Parts, pack, repack
 from topocomm.planning.forests.linear_program.pricers import DirectedPairs, Gathers, OutTrees, UndirectedTrees
-from topocomm.planning.forests.units.given_roots import trees_in_units
 from topocomm.planning.forests.units.splitting import Split
-from topocomm.planning.forests.units.unequal_weights import unlike_trees
+from topocomm.planning.forests.units.unit_trees import trees_in_units, unlike_trees
 
 SMALL = 16
 """Ranks up to which candidates are weighed again, and trees exchanged."""

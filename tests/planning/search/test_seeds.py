@@ -1,11 +1,16 @@
+"""Gossips to start from: closed forms, flooding and broadcast trees."""
+
 import random
 
 import numpy as np
 import pytest
 
+from tests.machines import hosts, line, switch
 from tests.planning.search import brute
-from topocomm.planning.search.broadcast_trees import broadcast_tree
+from topocomm import catalog
+from topocomm.planning.search.dissemination_bound import distances
 from topocomm.planning.search.gossip import labelled
+from topocomm.planning.search.seeds import broadcast_tree, flood, patterns
 
 
 def end_us(tree):
@@ -43,3 +48,28 @@ def test_a_kind_nobody_has_reached_comes_first_where_that_is_faster():
 def test_a_rank_without_a_route_is_left_out():
     latency = np.array([[np.inf, 1.0, np.inf], [np.inf, np.inf, np.inf], [np.inf, np.inf, np.inf]])
     assert [message.dst for message in broadcast_tree([0, 1, 2], latency, 0)] == [1]
+
+
+@pytest.mark.parametrize("ports", [1, 2])
+def test_flooding_brings_everything_everywhere(ports):
+    one_way = np.full((5, 5), np.inf)
+    one_way[range(5), [1, 2, 3, 4, 0]] = 1.0
+    np.fill_diagonal(one_way, 0.0)
+    for latency in (one_way, brute.machine(line(6)), brute.machine(hosts(2, 3))):
+        gossip = flood(latency, ports)
+        assert brute.gossip_time_us(gossip, latency, brute.everything(len(latency)), ports) < np.inf
+
+
+@pytest.mark.parametrize("ports", [1, 2])
+@pytest.mark.parametrize("topology", [switch(8), switch(9), catalog("mi300x-8")], ids=lambda t: t.name)
+def test_closed_forms_are_complete_and_use_routes_only(topology, ports):
+    latency = brute.machine(topology)
+    found = list(patterns(distances(latency), latency, ports))
+    assert found
+    for gossip in found:
+        assert brute.gossip_time_us(gossip, latency, brute.everything(len(latency)), ports) < np.inf
+
+
+def test_a_line_has_no_closed_form():
+    latency = brute.machine(line(5))
+    assert not list(patterns(distances(latency), latency, 1))

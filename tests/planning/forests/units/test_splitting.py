@@ -1,0 +1,45 @@
+"""Forwarding devices split off: every rank still receives all that the roots send, over links that have room."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from tests.machines import hosts, line, switch
+from tests.planning.forests.machines import less, network, solved
+from topocomm.planning.forests.units.splitting import Split
+from topocomm.planning.forests.units.unit_trees import heaviest
+from topocomm.topology.catalog.systems import catalog
+
+MACHINES = {
+    "switch": switch(5),
+    "line": line(4),
+    "hosts": hosts(3, 2),
+    "cube mesh": catalog("dgx-1-v100"),
+    "seven GPUs": less(catalog("dgx-1-v100"), "GPU5"),
+    **{f"random {case}": solved()[case][0] for case in range(1, 32, 5)},
+}
+
+
+def fits(split, one, weight):
+    """Units between ranks are ways of the machine, and no link has more of them than it carries."""
+    used = Counter()
+    for (a, b), ways in split.ways.items():
+        if max(a, b) >= one.ends:
+            continue
+        assert len(ways) == split.units.left[a][b]
+        assert all((way[0], way[-1]) == (a, b) and min((*way[1:-1], one.ends)) >= one.ends for way in ways)
+        used.update(link for way in ways for link in pairwise(way))
+    return all(count * weight <= one.gb_per_s[one.index[link]] * (1 + 1e-6) for link, count in used.items())
+
+
+@pytest.mark.parametrize("roots", [{0: 2}, {1: 2, 2: 1}])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_ranks_receive_as_much_without_the_devices(machine, roots):
+    one = network(MACHINES[machine])
+    weight = heaviest(one, roots, sum(roots.values()) * float(one.gb_per_s.max()))
+    split = Split(one, weight, roots)
+    forwarding, done = range(one.ends, len(one.devices)), split.take_out()
+    assert done or not one.symmetric, "where as much enters every device as leaves it, all can be split off"
+    assert fits(split, one, weight)
+    assert not done or not any(split.units.out[device] or split.units.into[device] for device in forwarding)
