@@ -4,7 +4,7 @@ import html
 from dataclasses import replace
 
 from topocomm.topology import recognise
-from topocomm.topology.readers.plain.wrapping import unwrapped
+from topocomm.topology.readers.plain.paste import unwrap
 
 
 def _each(mark):
@@ -45,4 +45,4 @@ def assert_survives(text, tmp_path, way):
 
 def assert_lines_stay(text):
     """Messages name lines, so unwrapping may add and drop none."""
-    assert all(unwrapped(way(text)).count("\n") == way(text).count("\n") for way in WAYS.values())
+    assert all(unwrap(way(text)).count("\n") == way(text).count("\n") for way in WAYS.values())

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from topocomm.errors import TopologyError
 from topocomm.topology import recognise
+from topocomm.topology.readers.plain.paste import unwrap
 from topocomm.topology.readers.plain.topology_json import dumps
-from topocomm.topology.readers.plain.wrapping import unwrapped
 
 TESTS = Path(__file__).parents[2] / "tests"
 CAPTURES = (TESTS / "data/topologies", TESTS / "data/captures")
@@ -121,7 +121,7 @@ def reader_of(name: str) -> Reader:
 def outcome(read: Reader, text: str, what: str) -> bool:
     """Whether the text is read; anything but a clear error ends the run."""
     try:
-        read(unwrapped(text), "capture")
+        read(unwrap(text), "capture")
     except TopologyError as error:
         if str(error).strip():
             return False

@@ -10,7 +10,7 @@ from types import ModuleType
 
 from topocomm.errors import TopologyError
 from topocomm.topology.model import Topology
-from topocomm.topology.readers.plain.wrapping import unwrapped
+from topocomm.topology.readers.plain.paste import unwrap
 
 _ODD = re.compile(r"[\x01-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 """What no text has, or little of."""
@@ -64,7 +64,7 @@ def load_text(path: str | os.PathLike[str]) -> str:
         TopologyError: It cannot be read, or is no text.
     """
     name = os.fspath(path)
-    return unwrapped(_text(_bytes(name), name))
+    return unwrap(_text(_bytes(name), name))
 
 
 def read(text: str, name: str) -> Topology:

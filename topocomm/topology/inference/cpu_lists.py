@@ -18,6 +18,12 @@ def cpu_ranges(cpus: Collection[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
+def mask_ranges(mask: int) -> str | None:
+    """Return the CPU list of a bit mask in the kernel's form, `0-23,48-71`; None for an empty mask."""
+    ranges = ((run.start(), run.end() - 1) for run in re.finditer("1+", f"{mask:b}"[::-1]))
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges) or None
+
+
 def cpus_of(text: str | None) -> set[int]:
     """The CPUs of a list in the kernel's form, `0-2,8`; empty where it is none."""
     found: set[int] = set()

@@ -9,7 +9,7 @@ from tests.topology.dumps import assert_said, each_of, expected
 from tests.topology.readers.nvidia.listings import DAMAGE, address, header, meshed, remote, switched, uuid
 from topocomm.errors import TopologyError
 from topocomm.topology.readers.nvidia import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p, nvidia_smi
-from topocomm.topology.readers.nvidia.remote_ends import links_of_model, nvlink_kind
+from topocomm.topology.readers.nvidia.nvidia_nvlink_remote import links_of_model, nvlink_kind
 
 H100 = "NVIDIA H100 80GB HBM3"
 CUBE = {(0, 1): 1, (0, 2): 1, (0, 3): 2, (0, 4): 2, (1, 2): 2, (1, 3): 1, (1, 5): 2, (2, 3): 1, (2, 6): 2, (3, 7): 2}

@@ -8,7 +8,7 @@ from tests.topology.readers.hwloc.facts import assert_facts, codes_of
 from tests.topology.readers.pci.trees import A100, CX6, draw, server
 from topocomm.errors import TopologyError
 from topocomm.topology.readers.pci import lspci
-from topocomm.topology.readers.pci.pci_names import is_gpu, is_nic, nic_model
+from topocomm.topology.readers.pci.lspci import is_gpu, is_nic, nic_model
 
 
 @each_of("lspci-tv")

@@ -1,4 +1,4 @@
-"""`amd-smi topology` (ROCm 6.0 and later): text in, Topology out.
+"""`amd-smi topology` (ROCm 6.0 and later), as text.
 
 Any of its nine tables may be missing (`-a -w -o -t -b -c -n -d -z` choose). Rows and columns are named by bus id; GPU
 numbers are the order of the rows.
@@ -10,8 +10,7 @@ import re
 from pathlib import PurePath
 
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.amd.amd_machine import machine
-from topocomm.topology.readers.amd.amd_tables import fail, find_tables
+from topocomm.topology.readers.amd.amd_tables import fail, find_tables, host_of_tables
 from topocomm.topology.readers.plain.paste import plain_lines
 
 SOURCE = "amd-smi topology"
@@ -38,33 +37,24 @@ _REMEDY = "give the whole output of `amd-smi topology`"
 
 
 def matches(text: str) -> bool:
-    """True if the text has the title of one of the tables, and a bus id."""
+    """Return whether the text has the title of one of the tables, and a bus id."""
     return _MARK.search(text) is not None and BUS_ID.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
-    """The host that the tables describe.
-
-    Args:
-        text: What the tool printed, or a copy of it.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: A table is cut short, damaged or contradicts itself; names file and line.
-    """
+    """Return the host that the tables describe."""
     lines = plain_lines(text)
-    found = find_tables(lines, name, _title, BUS_ID)
-    if not found.tables:
+    tables, warnings = find_tables(lines, name, _title, BUS_ID)
+    if not tables:
         fail(f"{name}:1", f"no table of `amd-smi topology` with rows of bus ids; {_REMEDY}")
-    axis = found.tables[0].axis
-    warnings = list(found.warnings)
+    axis = tables[0].axis
     if len(set(axis)) < len(axis):
         warnings.append(f"{PurePath(name).name}: some GPUs have the same bus id; they are told apart by their order")
-    facts: dict[str, object] = {"tables": [table.title for table in found.tables]}
+    facts: dict[str, object] = {"tables": [table.title for table in tables]}
     if any(_LEGEND.match(line) for line in lines):
         facts["legend"] = True
     gpus = [Device(f"GPU{i}", "gpu", bus_id=bus_id) for i, bus_id in enumerate(axis)]
-    return machine(name, SOURCE, gpus, found.tables, (facts, warnings, _REMEDY), xgmi_only=True)
+    return host_of_tables(name, SOURCE, gpus, tables, (facts, warnings, _REMEDY), xgmi_only=True)
 
 
 def _title(line: str) -> tuple[str, str] | None:

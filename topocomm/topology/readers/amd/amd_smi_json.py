@@ -1,4 +1,4 @@
-"""`amd-smi topology --json`, before and since ROCm 6.3: text in, Topology out.
+"""`amd-smi topology --json`, before and since ROCm 6.3, and what JSON of AMD's tools has in common.
 
 Before: one object per GPU with a map per table (`"weight": {"gpu_0": 0, "gpu_1": 15}`). Since: one object per GPU with
 a list of `links`, one per GPU and itself. What the command line filters out is absent.
@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.amd.amd_json import document_in, starts_with
-from topocomm.topology.readers.amd.amd_machine import machine
 from topocomm.topology.readers.amd.amd_smi import BUS_ID
-from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail
+from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail, host_of_tables
+from topocomm.topology.readers.plain import strict_json
 
 SOURCE = "amd-smi topology --json"
 
@@ -46,27 +45,23 @@ _MARK = re.compile(
     r'"(?:links|link_accessibility|link_type|weight|hops|numa_bandwidth|coherent|atomics|dma|bi_dir)"\s{0,9}:'
 )
 _REMEDY = "give the whole output of `amd-smi topology --json`"
+_START = re.compile(r"^[ \t]*([\[{])", re.MULTILINE)
+_STOP = re.compile(r"([\]}])[ \t\r]*$", re.MULTILINE)
+_TOPOLOGY = re.compile(r'"(?:links?|link_\w+|weight|hops|xgmi_metric|\(Topology\)[^"]{0,100})"')
+_ELIDED = re.compile(r"^[ \t]*(?:\.\.\.|…),?[ \t]*$", re.MULTILINE)
 
 Item = dict[str, Any]
 
 
 def matches(text: str) -> bool:
-    """True if the text has a JSON list of GPUs with keys of the tool's topology, be it damaged."""
+    """Return whether the text has a JSON list of GPUs with keys of the tool's topology, be it damaged."""
     if '"gpu"' not in text or '"link_metrics"' in text or not starts_with(text, "["):
         return False
     return _MARK.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
-    """The host that the document describes.
-
-    Args:
-        text: What the tool printed, or a copy of it.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: Not JSON, a key that is missing or breaks its type, or tables that contradict themselves.
-    """
+    """Return the host that the document describes."""
     items = objects(document_in(text, name, "["), f"{name}: ")
     if not items:
         fail(f"{name}:1", f"a list without GPUs; {_REMEDY}")
@@ -90,11 +85,53 @@ def read(text: str, name: str) -> Topology:
     gpus = [
         Device(gpu, "gpu", bus_id=bus_id(item, place)) for gpu, item, place in zip(axis, items, places, strict=True)
     ]
-    return machine(name, SOURCE, gpus, tables, ({}, [], _REMEDY))
+    return host_of_tables(name, SOURCE, gpus, tables, ({}, [], _REMEDY))
+
+
+def starts_with(text: str, brackets: str) -> bool:
+    """Return whether a line of the text starts a document with one of the brackets."""
+    return _start(text, brackets) is not None
+
+
+def document_in(text: str, name: str, brackets: str = "[{") -> Any:
+    """Return the document that starts on the first line with one of the brackets.
+
+    Warnings of the tool may stand above it, a prompt below.
+
+    Raises:
+        TopologyError: No JSON, or cut short, or a sample with lines left out; names line and column.
+    """
+    start = _start(text, brackets) or 0
+    stop = max((found.start(1) + 1 for found in _STOP.finditer(text, start)), default=len(text))
+    body = "\n" * text.count("\n", 0, start) + text[start : max(stop, start)]
+    try:
+        return strict_json.loads(body)
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data" and _TOPOLOGY.search(body, error.pos) is None:
+            return strict_json.loads(body[: error.pos])  # another command's document stands below
+        place = f"{name}:{error.lineno}"
+        if (elided := _ELIDED.search(body)) is not None:
+            lost = f"lines were left out (line {body.count(chr(10), 0, elided.end()) + 1}: '...')"
+            words = f"{lost}: a sample of a manual; give the whole output of the tool"
+            fail(place, f"not JSON at column {error.colno}, and {words}")
+        hint = "; it ends too early" if error.pos >= len(body.rstrip()) else ""
+        fail(place, f"not JSON: {error.msg} at column {error.colno}{hint}; give the whole output")
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+        fail(name, f"not usable JSON: {error}")
+
+
+def _start(text: str, brackets: str) -> int | None:
+    for found in _START.finditer(text):
+        # A line such as `[user@host ~]$` is a prompt, `[0m` an escape; a document goes on with another value or ends.
+        if found.group(1) in brackets and re.match(
+            r"[\[{]\s*(?:[\[{\"\]}.…]|\Z)", text[found.start(1) : found.end() + 200]
+        ):
+            return found.start(1)
+    return None
 
 
 def objects(value: Any, place: str) -> list[Item]:
-    """The value if it is a list of objects."""
+    """Return the value if it is a list of objects."""
     if not isinstance(value, list):
         fail(place, f"expected a list of objects, got {_shown(value)}")
     for i, item in enumerate(value):
@@ -104,7 +141,7 @@ def objects(value: Any, place: str) -> list[Item]:
 
 
 def gpu_number(item: Item, place: str) -> int:
-    """The `gpu` of an object."""
+    """Return the `gpu` of an object."""
     number = item.get("gpu")
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 10_000:
         fail(f"{place}.gpu", f"expected the number of a GPU, got {_shown(number)}")
@@ -112,7 +149,7 @@ def gpu_number(item: Item, place: str) -> int:
 
 
 def bus_id(item: Item, place: str) -> str | None:
-    """The `bdf` of an object; early versions have none."""
+    """Return the `bdf` of an object; early versions have none."""
     text = item.get("bdf")
     if text in (None, NOT_AVAILABLE):
         return None
@@ -122,7 +159,7 @@ def bus_id(item: Item, place: str) -> str | None:
 
 
 def _from_links(item: Item, numbers: list[int], place: str) -> Mapping[str, list[str]]:
-    """Rows of cells by key, from the `links` of one GPU."""
+    """Return rows of cells by key, from the `links` of one GPU."""
     links = objects(item.get("links"), f"{place}.links")
     places = [f"{place}.links[{i}]" for i in range(len(links))]
     by_gpu = {gpu_number(link, at): (link, at) for link, at in zip(links, places, strict=True)}
@@ -142,7 +179,7 @@ def _from_links(item: Item, numbers: list[int], place: str) -> Mapping[str, list
 
 
 def _from_maps(item: Item, numbers: list[int], place: str) -> Mapping[str, list[str]]:
-    """Rows of cells by key, from the maps of one GPU."""
+    """Return rows of cells by key, from the maps of one GPU."""
 
     def row(key: str) -> list[str] | None:
         values = item.get(key)
@@ -170,7 +207,7 @@ def _check_ends(ends: set[int], numbers: list[int], place: str) -> None:
 
 
 def _cell(value: Any, place: str) -> str:
-    """The value as the tool's tables print it."""
+    """Return the value as the tool's tables print it."""
     if isinstance(value, str):
         # The tool puts the error where the value would be; XMGI is a misprint of ROCm 5.
         return NOT_AVAILABLE if value.startswith("AMDSMI_STATUS_") else value.replace("XMGI", "XGMI")

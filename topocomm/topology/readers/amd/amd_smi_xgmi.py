@@ -1,4 +1,4 @@
-"""`amd-smi xgmi` (ROCm 6.1 and later; also `-m`, `-s`, `-l` alone): text or JSON in, Topology out.
+"""`amd-smi xgmi` (ROCm 6.1 and later; also `-m`, `-s`, `-l` alone), as text and as JSON.
 
 The link metric table names the link type and the rate per GPU, not per pair; its Read and Write rows are traffic, from
 which only a cell without a number says something: since ROCm 6.4 it is a pair without a link. The link status table is
@@ -14,36 +14,26 @@ from typing import Any
 from topocomm.topology.inference.host_tree import PairKey, group_words
 from topocomm.topology.inference.xgmi import Joined, xgmi_links
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.amd.amd_machine import assemble
-from topocomm.topology.readers.amd.amd_smi_xgmi_json import is_json, parse_json
-from topocomm.topology.readers.amd.amd_smi_xgmi_text import is_text, parse_text
-from topocomm.topology.readers.amd.amd_tables import LINK_TYPES, NOT_AVAILABLE
-from topocomm.topology.readers.amd.xgmi_listing import Listing
+from topocomm.topology.readers.amd.amd_tables import NOT_AVAILABLE, host_of_pairs
+from topocomm.topology.readers.amd.xgmi_listing import Listing, is_json, is_text, parse_json, parse_text
 
 SOURCE = "amd-smi xgmi"
 
 _SLOWEST_GB = 20
 """Gb/s per lane. Up to ROCm 6.3 the tool printed the PCIe slot's rate: 16 Gb/s is PCIe 4, and slower than any xGMI."""
 _FASTEST_GB = 200
+"""Gb/s per lane."""
 _MAX_LANES = 32
 _LINKS_PER_GPU = 7
 
 
 def matches(text: str) -> bool:
-    """True if the text has the title of one of the tables, or their JSON."""
+    """Return whether the text has the title of one of the tables, or their JSON."""
     return is_json(text) or is_text(text)
 
 
 def read(text: str, name: str) -> Topology:
-    """The host that the tables describe.
-
-    Args:
-        text: What the tool printed, or a copy of it.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: A table is cut short or damaged; names file and line.
-    """
+    """Return the host that the tables describe."""
     listing = parse_json(text, name) if is_json(text) else parse_text(text, name)
     base = PurePath(name).name
     warnings = list(listing.warnings)
@@ -54,11 +44,11 @@ def read(text: str, name: str) -> Topology:
     warnings += [f"{base}: {words}" for words in _doubts(listing, codes)]
     fabric = xgmi_links(_joined(listing, codes))
     warnings += [f"{base}: {words}" for words in fabric.warnings]
-    return assemble(base, SOURCE, gpus, (codes, {}), fabric, (_facts(listing), warnings))
+    return host_of_pairs(base, SOURCE, gpus, (codes, {}), fabric, (_facts(listing), warnings))
 
 
 def _codes(listing: Listing) -> dict[PairKey, str | None]:
-    """The link type by pair; None where the tool speaks of the GPUs but not of the pair."""
+    """Return the link type by pair; None where the tool speaks of the GPUs but not of the pair."""
     types = {gpu: row.link_type for gpu, row in listing.metrics.items()}
     cells = {
         (a, b): cell
@@ -67,40 +57,40 @@ def _codes(listing: Listing) -> dict[PairKey, str | None]:
         if a != b
     }
     counted = any(cell != NOT_AVAILABLE for cell in cells.values())
-    found: dict[PairKey, str | None] = {}
+    codes: dict[PairKey, str | None] = {}
     for a, b in combinations(listing.gpus, 2):
-        status = listing.status.get((a, b), NOT_AVAILABLE), listing.status.get((b, a), NOT_AVAILABLE)
+        status = {listing.status.get(pair, NOT_AVAILABLE) for pair in ((a, b), (b, a))}
         ends = types.get(a), types.get(b)
-        code = None
-        if status != (NOT_AVAILABLE, NOT_AVAILABLE):
-            code = "XGMI"
+        unlinked = cells.get((a, b)) == cells.get((b, a)) == NOT_AVAILABLE
+        codes[a, b] = None
+        if status != {NOT_AVAILABLE}:
+            codes[a, b] = "XGMI"
         elif ends == ("XGMI", "XGMI"):
-            unlinked = cells.get((a, b)) == cells.get((b, a)) == NOT_AVAILABLE
-            code = None if counted and unlinked and len(listing.gpus) > 2 else "XGMI"
-        elif "PCIE" in ends and set(ends) <= set(LINK_TYPES):
-            code = "PCIE"
-        found[a, b] = code
-    return found
+            codes[a, b] = None if counted and unlinked and len(listing.gpus) > 2 else "XGMI"
+        elif "PCIE" in ends and set(ends) <= {"XGMI", "PCIE"}:
+            codes[a, b] = "PCIE"
+    return codes
 
 
 def _doubts(listing: Listing, codes: dict[PairKey, str | None]) -> list[str]:
-    found = []
+    """Return warnings of what the tables do not say, or say that is not used."""
+    doubts = []
     unknown = [f"{a}-{b}" for (a, b), code in codes.items() if code is None]
     if unknown:
-        found.append(f"no link type for {group_words(unknown)}")
+        doubts.append(f"no link type for {group_words(unknown)}")
     if listing.metrics and not codes:
-        found.append("no GPU has a link type: the machine has no xGMI links, or the tool cannot read them")
+        doubts.append("no GPU has a link type: the machine has no xGMI links, or the tool cannot read them")
     down = [f"{a}-{b}" for (a, b), status in listing.status.items() if {"D", "X"} & set(status.split("/"))]
     if down:
-        found.append(f"links of {group_words(down)} are down or disabled")
+        doubts.append(f"links of {group_words(down)} are down or disabled")
     slow = {row.bit_rate for row in listing.metrics.values() if row.bit_rate and row.bit_rate < _SLOWEST_GB}
     if slow and "XGMI" in codes.values():
-        found.append(f"{min(slow)} Gb/s is the rate of the PCIe slot, not of xGMI; it is not used")
-    return found
+        doubts.append(f"{min(slow)} Gb/s is the rate of the PCIe slot, not of xGMI; it is not used")
+    return doubts
 
 
 def _joined(listing: Listing, codes: dict[PairKey, str | None]) -> dict[PairKey, Joined]:
-    """Links and GB/s of each XGMI pair, as far as the tool says."""
+    """Return links and GB/s of each XGMI pair, as far as the tool says."""
     rates = {_gb_per_s(row.bit_rate, row.max_bandwidth) for row in listing.metrics.values()}
     rate = rates.pop() if len(rates) == 1 else None
     joined = {}
@@ -108,18 +98,17 @@ def _joined(listing: Listing, codes: dict[PairKey, str | None]) -> dict[PairKey,
         if code != "XGMI":
             continue
         lanes = None
-        ways = [listing.status[pair].split("/").count("U") for pair in ((a, b), (b, a)) if pair in listing.status]
-        known = [pair for pair in ((a, b), (b, a)) if listing.status.get(pair, NOT_AVAILABLE) != NOT_AVAILABLE]
-        if known:
-            lanes = min(ways)
+        states = [listing.status[pair] for pair in ((a, b), (b, a)) if pair in listing.status]
+        if set(states) - {NOT_AVAILABLE}:
+            lanes = min(state.split("/").count("U") for state in states)
         elif _LINKS_PER_GPU // (len(listing.gpus) - 1) == 1 and all(code == "XGMI" for code in codes.values()):
-            lanes = 1  # each GPU joined to so many others has one link for each
+            lanes = 1  # a GPU with links to more than half of _LINKS_PER_GPU others has one link for each
         joined[a, b] = Joined(lanes, rate * lanes if rate and lanes else None)
     return joined
 
 
 def _gb_per_s(bit_rate: float | None, max_bandwidth: float | None) -> float | None:
-    """GB/s of one link, None if unknown or if the two figures are not a whole number of lanes apart."""
+    """Return GB/s of one link, None if unknown or if the two figures are not a whole number of lanes apart."""
     if not bit_rate or not max_bandwidth or not _SLOWEST_GB <= bit_rate <= _FASTEST_GB:
         return None
     lanes = max_bandwidth / bit_rate
@@ -147,5 +136,5 @@ def _facts(listing: Listing) -> dict[str, Any]:
 
 
 def _one_or_all(values: dict[str, Any]) -> Any:
-    """The value that all GPUs have, or the values by GPU."""
+    """Return the value that all GPUs have, or the values by GPU."""
     return next(iter(values.values())) if len(set(values.values())) == 1 else values

@@ -1,4 +1,4 @@
-"""Titled square tables of AMD's tools: one row and one column per GPU, one cell per pair.
+"""Titled square tables of AMD's tools, one row and one column per GPU, and the host that they describe.
 
 `rocm-smi --showtopo` and `amd-smi topology` print several such tables one after the other; their JSON holds the same
 cells. A table is taken whole or refused: which cell belongs to which pair is certain only if none is lost.
@@ -7,24 +7,28 @@ cells. A table is taken whole or refused: which cell belongs to which pair is ce
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import PurePath
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
-from topocomm.topology.inference.host_tree import PairKey, group_words
+from topocomm.topology.inference.host_tree import HostTree, PairKey, group_words, host_tree
+from topocomm.topology.inference.xgmi import XgmiLinks, joined_by_tables, xgmi_links
+from topocomm.topology.links import PATH_LATENCY_US
+from topocomm.topology.model import Device, Pair, Topology
 
 MAX_GPUS = 128
 """Twice what the largest partitioned host shows (8 GPUs in 8 parts each)."""
 
 NOT_AVAILABLE = "N/A"
-LINK_TYPES = ("XGMI", "PCIE")
 
 _UNKNOWN = {NOT_AVAILABLE, "XXXX", "UNKNOWN"}
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,20}|N/A")
 _UNSET = 2**32 - 1
-"""A number this large was never written by the driver."""
+"""Numbers from here on were never written by the driver."""
+_SAME_CPU_WEIGHT = 40
+"""The driver's weight of a PCIe path through one CPU: 20 from each GPU. Every greater one crosses NUMA nodes."""
 _TRUTH = re.compile(r"T|F|N/A")
 CELLS = {
     "access": re.compile(r"ENABLED|DISABLED|True|False|N/A"),
@@ -37,7 +41,7 @@ CELLS = {
     "dma": _TRUTH,
     "bidirectional": _TRUTH,
 }
-"""What a cell of each table can be, beside its diagonal. The keys are those of `Topology.facts`."""
+"""Cells of each table, beside its diagonal. The keys are those of `Topology.facts`."""
 
 _OWN_CELL = re.compile(r"SELF|0|N/A|ENABLED|DISABLED|True|False")
 _MUST_AGREE = {"weight", "hops", "link_type"}
@@ -59,37 +63,30 @@ class Table(NamedTuple):
     places: tuple[str, ...]
 
 
-class Found(NamedTuple):
-    """The tables of a text in its order, and what a reader should know about it."""
-
-    tables: tuple[Table, ...]
-    warnings: list[str]
-
-
 def fail(place: str, message: str) -> NoReturn:
-    """Raises the TopologyError of a place (`file:line`, or a file and a JSON path)."""
+    """Raise the TopologyError of a place (`file:line`, or a file and a JSON path)."""
     raise TopologyError(f"{place}: {message}")
 
 
 def find_tables(
     lines: Sequence[str], file: str, title_of: Callable[[str], tuple[str, str] | None], label: re.Pattern[str]
-) -> Found:
-    """All tables in the lines of a pasted text (`paste.plain_lines`).
+) -> tuple[tuple[Table, ...], list[str]]:
+    """Return all tables in the lines of a pasted text (`paste.plain_lines`), and warnings.
 
     Args:
         lines: The text.
         file: Its name, for messages.
         title_of: Key (a row of `CELLS`, or another one for a section without a table) and title of a line; None for a
             line that is no title.
-        label: What names a row and a column.
+        label: Matches the name of a row or column.
 
     Raises:
         TopologyError: A table is cut short, has lost cells, or has more than MAX_GPUS rows; names the line.
     """
-    found = Found((), [])
     tables: list[Table] = []
-    seen: set[str] = set()
-    open_table: _Open | None = None
+    warnings: list[str] = []
+    keys: set[str] = set()
+    open_table: _OpenTable | None = None
     for index, line in enumerate(lines):
         title = title_of(line)
         if title is None:
@@ -99,20 +96,20 @@ def find_tables(
         if open_table is not None:
             tables += open_table.close()
         open_table = None
-        if title[0] in seen and title[0] in CELLS:
-            found.warnings.append(f"{PurePath(file).name}:{index + 1}: a second listing starts here; it was not read")
+        if title[0] in keys and title[0] in CELLS:
+            warnings.append(f"{PurePath(file).name}:{index + 1}: a second listing starts here; it was not read")
             break
-        seen.add(title[0])
-        open_table = _Open(title[0], title[1], file, index, label, found.warnings) if title[0] in CELLS else None
+        keys.add(title[0])
+        open_table = _OpenTable(title[0], title[1], file, index, label, warnings) if title[0] in CELLS else None
     if open_table is not None:
         tables += open_table.close()
     for table in tables[1:]:
         if table.axis != tables[0].axis:
             fail(table.places[0], f"{table.title} names other GPUs than {tables[0].title}; give the output of one run")
-    return found._replace(tables=tuple(tables))
+    return tuple(tables), warnings
 
 
-class _Open:
+class _OpenTable:
     """A table whose title was read."""
 
     def __init__(
@@ -125,7 +122,7 @@ class _Open:
         self.places: list[str] = []
 
     def take(self, index: int, line: str) -> None:
-        """The header, a row, or a message of the tool, which is passed over."""
+        """Take the header or a row; messages of the tool are passed over."""
         if self.key == "numa_bw" and "AMDSMI_STATUS_" in line:
             line = _ERROR_CELL.sub(f" {NOT_AVAILABLE} ", line)
         tokens = line.split()
@@ -167,13 +164,13 @@ class _Open:
 
 
 def pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str) -> dict[PairKey, Cell]:
-    """The cells of a table by pair of GPUs: numbers where the table has numbers, else as printed; None is unknown.
+    """Return the cells by pair of GPUs: numbers where the table has numbers, else as printed; None is unknown.
 
     Args:
         table: The table.
         gpus: Names of the GPUs of its axis.
-        warnings: Gets what the two cells of a pair disagree on.
-        hint: What to do about a cell that cannot stand in this table.
+        warnings: Takes the pairs whose two cells differ.
+        hint: Remedy for a cell that cannot stand in this table.
 
     Raises:
         TopologyError: A cell that cannot stand there, or two cells of a pair that contradict each other.
@@ -188,13 +185,13 @@ def pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str
     found: dict[PairKey, Cell] = {}
     differ: list[str] = []
     for i, j in combinations(range(len(gpus)), 2):
-        there, back = table.cells[i][j], table.cells[j][i]
-        text: str | None = there
-        if there != back:
+        forward, back = table.cells[i][j], table.cells[j][i]
+        text: str | None = forward
+        if forward != back:
             differ.append(f"{gpus[i]}-{gpus[j]}")
-            text = back if there in _UNKNOWN else there if back in _UNKNOWN else None
+            text = back if forward in _UNKNOWN else forward if back in _UNKNOWN else None
             if text is None and table.key in _MUST_AGREE:
-                both = f"{gpus[i]}-{gpus[j]} is {there!r}, {gpus[j]}-{gpus[i]} is {back!r}"
+                both = f"{gpus[i]}-{gpus[j]} is {forward!r}, {gpus[j]}-{gpus[i]} is {back!r}"
                 fail(table.places[j], f"{table.title}: not symmetric: {both}; give the whole output of the tool")
         if text == NOT_AVAILABLE and table.key in _NULL_IF_UNAVAILABLE:
             text = None
@@ -207,3 +204,95 @@ def pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str
 def _number(text: str) -> int | None:
     number = int(text)
     return number if number < _UNSET else None
+
+
+def host_of_tables(
+    name: str,
+    source: str,
+    gpus: Sequence[Device],
+    tables: Sequence[Table],
+    notes: tuple[Mapping[str, Any], Sequence[str], str],
+    *,
+    xgmi_only: bool = False,
+) -> Topology:
+    """Return the host that the tables describe.
+
+    Args:
+        name: The file's name.
+        source: The tool.
+        gpus: The GPUs; where there are tables, the first ones are those of their axis.
+        tables: All tables, with one axis.
+        notes: More facts, warnings so far, and the remedy for a cell that cannot stand in its table.
+        xgmi_only: The bandwidth table has no figures of PCIe pairs, so that it names the xGMI links by itself.
+
+    Raises:
+        TopologyError: A cell that cannot stand in its table, or two cells of a pair that contradict each other.
+    """
+    facts, warnings, hint = dict(notes[0]), list(notes[1]), notes[2]
+    base = PurePath(name).name
+    cells: dict[str, dict[PairKey, Cell]] = {}
+    uneven: list[str] = []
+    for table in tables:
+        cells[table.key] = pair_cells(table, [gpu.id for gpu in gpus][: len(table.axis)], uneven, hint)
+    for key, values in cells.items():
+        if key != "link_type":
+            facts[key] = {f"{a}-{b}": cell for (a, b), cell in values.items()}
+    codes = {pair: str(code) if code is not None else None for pair, code in cells.get("link_type", {}).items()}
+    weights = {pair: weight if isinstance(weight, int) else None for pair, weight in cells.get("weight", {}).items()}
+    bandwidths = {pair: _range(cell) for pair, cell in cells.get("numa_bw", {}).items()}
+    xgmi = [pair for pair, code in codes.items() if code == "XGMI"]
+    if xgmi_only and not codes:
+        xgmi = [pair for pair, bandwidth in bandwidths.items() if bandwidth and bandwidth[1]]
+    fabric = xgmi_links(*joined_by_tables(xgmi, weights, bandwidths))
+    warnings += [f"{base}: {text}" for text in (*uneven, *fabric.warnings)]
+    return host_of_pairs(base, source, gpus, (codes, weights), fabric, (facts, warnings))
+
+
+def host_of_pairs(
+    base: str,
+    source: str,
+    gpus: Sequence[Device],
+    pairs: tuple[Mapping[PairKey, str | None], Mapping[PairKey, int | None]],
+    fabric: XgmiLinks,
+    notes: tuple[Mapping[str, Any], Sequence[str]],
+) -> Topology:
+    """Return the host of GPUs with codes and weights by pair, and their xGMI links.
+
+    Args:
+        base: The file's name without folders.
+        source: The tool.
+        gpus: The GPUs.
+        pairs: Codes and weights; a pair that is in the codes is one that the source speaks of.
+        fabric: The xGMI links.
+        notes: Facts and warnings.
+    """
+    codes, weights = pairs
+    levels = {
+        pair: "NODE" if weight <= _SAME_CPU_WEIGHT else "SYS"
+        for pair, code in codes.items()
+        if code == "PCIE" and (weight := weights.get(pair))
+    }
+    tree = host_tree(gpus, levels) if "PCIE" in codes.values() else HostTree(tuple(gpus), (), ())
+    found = []
+    for pair in combinations([gpu.id for gpu in gpus], 2):
+        if pair in codes:
+            latency_us = PATH_LATENCY_US.get(levels.get(pair, ""))
+            plain = Pair(*pair, codes[pair], None, latency_us, None, None if latency_us is None else "assumed")
+            found.append(fabric.pairs.get(pair, plain))
+    return Topology(
+        name=PurePath(base).stem,
+        source=source,
+        devices=tree.devices,
+        links=(*fabric.links, *tree.links),
+        pairs=tuple(found),
+        warnings=(*notes[1], *(f"{base}: {text}" for text in tree.warnings)),
+        facts=notes[0],
+    )
+
+
+def _range(cell: Cell) -> tuple[int, int] | None:
+    """Return the two figures of `50000-100000`, in MB/s."""
+    if not isinstance(cell, str):
+        return None
+    least, _, most = cell.partition("-")
+    return int(least), int(most)

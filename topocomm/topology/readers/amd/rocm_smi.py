@@ -1,8 +1,7 @@
-"""`rocm-smi --showtopo`: text in, Topology out.
+"""`rocm-smi --showtopo`, its single tables and its JSON.
 
-Also its single tables (`--showtopoweight`, `--showtopohops`, `--showtopotype`, `--showtoponuma`, `--showtopoaccess`),
-`--shownodesbw`, and its `--json`, whose keys are taken from the tool's source: no output of a machine was at hand to
-check them.
+The single tables are `--showtopoweight`, `--showtopohops`, `--showtopotype`, `--showtoponuma`, `--showtopoaccess` and
+`--shownodesbw`. The keys of `--json` are those of the tool's source: no output of a machine was at hand to check them.
 
 `Numa Affinity` is the kernel's NUMA node of the PCI device and becomes `Device.numa`; `Numa Node` is the driver's own
 search for the nearest CPU, which differs from it in partitioned modes, and is a fact only.
@@ -18,9 +17,8 @@ from typing import Any
 
 from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.amd.amd_json import document_in
-from topocomm.topology.readers.amd.amd_machine import machine
-from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail, find_tables
+from topocomm.topology.readers.amd.amd_smi_json import document_in
+from topocomm.topology.readers.amd.amd_tables import MAX_GPUS, NOT_AVAILABLE, Table, fail, find_tables, host_of_tables
 from topocomm.topology.readers.plain.paste import plain_lines
 
 SOURCE = "rocm-smi --showtopo"
@@ -46,7 +44,7 @@ _MARK = re.compile(
     re.IGNORECASE,
 )
 _MARK_WORDS = ("between two gpus", "between drm devices", "(topology) numa", "bandwidth")
-"""Every mark has one of them, in small letters: long texts without them are done with at once."""
+"""Every mark has one of them, in small letters; a long text without them is refused at once."""
 _JSON_KEY = re.compile(
     r"\(Topology\) (Weight|Hops|Link type|Link accessibility) between DRM devices ([0-9]+) and ([0-9]+)"
 )
@@ -63,26 +61,17 @@ Numa = dict[str, dict[int, int]]
 
 
 def matches(text: str) -> bool:
-    """True if the text has a title, a line or a key of the tool's topology."""
+    """Return whether the text has a title, a line or a key of the tool's topology."""
     lowered = text.lower()
     return any(word in lowered for word in _MARK_WORDS) and _MARK.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
-    """The host that the tables describe.
-
-    Args:
-        text: What the tool printed, or a copy of it.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: A table is cut short, damaged or contradicts itself; names file and line.
-    """
+    """Return the host that the tables describe."""
     if '"(Topology)' in text:
         return _read_json(text, name)
     lines = plain_lines(text)
-    found = find_tables(lines, name, _title, _GPU)
-    warnings = list(found.warnings)
+    tables, warnings = find_tables(lines, name, _title, _GPU)
     numa = _numa_lines(lines, name, warnings)
     base = PurePath(name).name
     problems = [(i, line.strip()) for i, line in enumerate(lines, 1) if _PROBLEM.fullmatch(line)]
@@ -90,14 +79,14 @@ def read(text: str, name: str) -> Topology:
     sections = list(dict.fromkeys(title[0] for line in lines if (title := _title(line)) and title[0] != "end"))
     if any(numa.values()) and "numa" not in sections:
         sections.append("numa")
-    if not found.tables and not any(numa.values()):
+    if not tables and not any(numa.values()):
         fail(f"{name}:1", f"no table of GPUs and no line of a NUMA node; {_REMEDY}")
     xgmi_only = not any(_OTHER_LINKS in line for line in lines)
-    return _topology(name, found.tables, numa, warnings, {"sections": sections}, xgmi_only=xgmi_only)
+    return _topology(name, tables, numa, warnings, {"sections": sections}, xgmi_only=xgmi_only)
 
 
 def _title(line: str) -> tuple[str, str] | None:
-    """The section that a line starts; its text stands between rulers of `=`, in forks of the tool of other signs."""
+    """Return the section that a line starts, between rulers of `=` or, in forks of the tool, of other signs."""
     text = line.strip(" \t=-*#")
     key = _KEYS.get(text.lower())
     if key is not None and (key != "numa_bw" or "=" in line):
@@ -112,14 +101,13 @@ def _numa_lines(lines: list[str], name: str, warnings: list[str]) -> Numa:
         if found is None:
             continue
         gpu, value = int(found.group(1)), int(found.group(3))
-        seen = [number for values in numa.values() for number in values.values()]
-        if index == len(lines) - 1 and max(seen, default=0) > 9:  # no line end: the number may go on
+        above = [number for values in numa.values() for number in values.values()]
+        if index == len(lines) - 1 and max(above, default=0) > 9:  # no line end: the number may go on
             warnings.append(f"{PurePath(name).name}:{index + 1}: the text ends inside this line; it is not used")
             continue
         if numa[_NUMA_FACTS[found.group(2).lower()]].setdefault(gpu, value) != value:
-            fail(
-                f"{name}:{index + 1}", f"another {found.group(2)} of GPU{gpu} stands above; give the output of one run"
-            )
+            what = f"another {found.group(2)} of GPU{gpu} stands above"
+            fail(f"{name}:{index + 1}", f"{what}; give the output of one run")
     return numa
 
 
@@ -157,11 +145,11 @@ def _topology(
             all_facts[key] = {gpu: values.get(int(gpu[3:])) for gpu in ids}
     if affinity and not lost:
         all_facts["numa_nodes"] = len({gpu.numa for gpu in gpus if gpu.numa is not None}) or None
-    return machine(name, SOURCE, gpus, tables, (all_facts, warnings, _REMEDY), xgmi_only=xgmi_only)
+    return host_of_tables(name, SOURCE, gpus, tables, (all_facts, warnings, _REMEDY), xgmi_only=xgmi_only)
 
 
 def _read_json(text: str, name: str) -> Topology:
-    """`{"system": {"(Topology) Weight between DRM devices 0 and 1": "15"}, "card0": {"(Topology) Numa Node": "0"}}`."""
+    """Return the host of `{"system": {"(Topology) Hops between DRM devices 0 and 1": "1"}, "card0": {...}}`."""
     document = document_in(text, name, "{")
     cells: dict[str, dict[tuple[int, int], str]] = {}
     numa: Numa = {"numa_node": {}, "numa_affinity": {}}
@@ -194,15 +182,14 @@ def _read_json(text: str, name: str) -> Topology:
 
 
 def _json_table(key: str, cells: dict[tuple[int, int], str], order: list[int], name: str) -> Table:
-    """The square table of pairs that are named once each."""
-    rows = []
-    for a in order:
-        row = []
-        for b in order:
-            cell = "0" if a == b else cells.get((a, b), cells.get((b, a)))
-            if cell is None:
-                fail(f"{name}: system", f"no {key} between devices {a} and {b}; give the whole output of the tool")
-            row.append(cell)
-        rows.append(tuple(row))
-    axis = tuple(f"GPU{i}" for i in order)
-    return Table(key, key, axis, tuple(rows), tuple(f"{name}: system" for _ in order))
+    """Return the square table of pairs that are named once each."""
+    place = f"{name}: system"
+
+    def cell(a: int, b: int) -> str:
+        text = "0" if a == b else cells.get((a, b), cells.get((b, a)))
+        if text is None:
+            fail(place, f"no {key} between devices {a} and {b}; give the whole output of the tool")
+        return text
+
+    rows = tuple(tuple(cell(a, b) for b in order) for a in order)
+    return Table(key, key, tuple(f"GPU{i}" for i in order), rows, (place,) * len(order))

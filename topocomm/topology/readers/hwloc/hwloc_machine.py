@@ -1,4 +1,7 @@
-"""From hwloc's objects to a Topology: GPUs and NICs in their PCI tree, or the cores where there is no GPU."""
+"""From hwloc's objects to a Topology: GPUs and NICs in their PCI tree, or the cores where there is no GPU.
+
+Facts name processors, PCIe bridges and GPUs in the words of NCCL's topology XML, so that it can be written.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,24 @@ from pathlib import PurePath
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.inference.cpu_lists import core_facts, cpus_of
+from topocomm.topology.inference.cpu_lists import core_facts, cpus_of, mask_ranges
+from topocomm.topology.inference.gpu_vendor import VENDOR
 from topocomm.topology.inference.host_tree import group_words
 from topocomm.topology.inference.pci_tree import Bridge, Leaf, check_size, pci_graph, pci_pairs
 from topocomm.topology.links import both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, Topology
-from topocomm.topology.readers.hwloc.hwloc_devices import Nic, family, find_gpus, find_nics, natural
-from topocomm.topology.readers.hwloc.hwloc_hardware import hardware
+from topocomm.topology.readers.hwloc.hwloc_devices import AMD, family, find_gpus, find_nics, natural, number
 from topocomm.topology.readers.hwloc.hwloc_links import Matrix, read_matrices
-from topocomm.topology.readers.hwloc.hwloc_objects import (
-    HwlocObject,
-    Place,
-    bridges_above,
-    cpu_numbers,
-    find_places,
-    home,
-)
+from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject, Place, bridges_above, find_places, home
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS
 
 MAX_CORES = 4096
+_ARCH = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64", "ppc64": "ppc64"}
+_ARCH |= {"ppc64le": "ppc64"}
+_PAIR = re.compile(r"\[?([0-9a-fA-F]{4}):([0-9a-fA-F]{4})\]?")
+_OLD_FAMILIES = 15
+"""Largest base family; the processor says the rest in a second field, which NCCL adds sixteenfold: 25 becomes 175."""
 
 
 def machine(
@@ -40,15 +42,15 @@ def machine(
     warnings: Sequence[str] = (),
     numbered: bool = True,
 ) -> Topology:
-    """The host that a tree of hwloc's objects describes.
+    """Return the host that a tree of hwloc's objects describes.
 
     Args:
         root: The machine object.
         name: The file's name, for messages; its stem names the topology.
         source: The tool.
         matrices: Distances between objects of the tree.
-        facts: What the source says beyond the tree.
-        warnings: What was wrong with the text.
+        facts: Of the source, beyond the tree.
+        warnings: Of the text.
         numbered: False if the bits of CPU sets tell CPUs apart but are not their numbers.
 
     Raises:
@@ -83,7 +85,8 @@ class _Machine:
                 near_cpu.setdefault(id(above), self.numas[next(iter(near))].id)
         fabric = read_matrices(self.gpus, self.matrices, near_cpu)
         gpus = [self._leaf(gpu.holder, Device(gpu.id, "gpu", name=gpu.model)) for gpu in self.gpus]
-        nics = [self._leaf(nic.holder, Device(nic.id, "nic", name=_first_name(nic))) for nic in self.nics]
+        names = [next(iter((*nic.fabric_names, *nic.net_names)), None) for nic in self.nics]
+        nics = [self._leaf(n.holder, Device(n.id, "nic", name=name)) for n, name in zip(self.nics, names, strict=True)]
         leaves = [*gpus, *nics]
         forwarding, links = pci_graph(leaves, self.numas)
         ends: list[Device] = []
@@ -97,11 +100,11 @@ class _Machine:
             links=(*fabric.links, *links),
             pairs=pci_pairs(gpus, nics, fabric.pairs),
             warnings=(*warnings, *(f"{base}: {text}" for text in (*fabric.warnings, *self._unplaced(leaves)))),
-            facts={**facts, **self._facts(nics), **hardware(self.root, self.gpus, self.places), **fabric.facts},
+            facts={**facts, **self._facts(nics), **self._hardware(), **fabric.facts},
         )
 
     def _near(self, above: HwlocObject) -> frozenset[int]:
-        """The NUMA nodes whose CPUs an object shares; none if it is at all of several: its place is not known."""
+        """Return the NUMA nodes whose CPUs an object shares; none if it is at all of several: its place is unknown."""
         near = frozenset(i for i, place in enumerate(self.places) if place.cpuset & above.cpuset)
         return near if len(near) < len(self.places) or len(near) == 1 else frozenset()
 
@@ -113,7 +116,7 @@ class _Machine:
         place = self.places[next(iter(near))] if len(near) == 1 else None
         device = device._replace(
             numa=place.numa if place else None,
-            cpu_affinity=cpu_numbers(above.cpuset) if near and self.numbered else None,
+            cpu_affinity=mask_ranges(above.cpuset) if near and self.numbered else None,
             bus_id=holder.bus_id,
         )
         return Leaf(device, tuple(map(self._bridge, bridges_above(holder))), holder.gb_per_s, near)
@@ -126,21 +129,15 @@ class _Machine:
         return [f"{group_words(lost)}: the NUMA node is not known"] if lost else []
 
     def _cpu_host(self, nics: Sequence[Leaf]) -> tuple[tuple[Device, ...], list[Device], tuple[Link, ...]]:
-        """Cores as endpoints on NUMA nodes that all reach each other, as on a live host without a GPU."""
+        """Return cores as endpoints on NUMA nodes that all reach each other, as on a live host without a GPU."""
         cores: list[Device] = []
         links: list[Link] = []
-        for core in self.cores:
-            near = self._near(core)
-            if len(near) == 1:
-                numa = self.numas[next(iter(near))]
-                cpus = cpu_numbers(core.cpuset) if self.numbered else None
-                cores.append(Device(f"cpu{len(cores)}", "cpu", numa=numa.numa, cpu_affinity=cpus))
-                links += both_ways(cores[-1].id, numa.id, "shared-memory")
-        if not cores:
-            for i, (place, numa) in enumerate(zip(self.places, self.numas, strict=True)):
-                cpus = cpu_numbers(place.cpuset) if self.numbered else None
-                cores.append(Device(f"cpu{i}", "cpu", numa=numa.numa, cpu_affinity=cpus))
-                links += both_ways(f"cpu{i}", numa.id, "shared-memory")
+        known = [(core.cpuset, near) for core in self.cores if len(near := self._near(core)) == 1]
+        for cpuset, near in known or [(place.cpuset, frozenset((i,))) for i, place in enumerate(self.places)]:
+            numa = self.numas[next(iter(near))]
+            cpus = mask_ranges(cpuset) if self.numbered else None
+            cores.append(Device(f"cpu{len(cores)}", "cpu", numa=numa.numa, cpu_affinity=cpus))
+            links += both_ways(cores[-1].id, numa.id, "shared-memory")
         for a, b in combinations(self.numas, 2):
             links += both_ways(a.id, b.id, "smp")
         hub, forwarding = self.numas[0].id, [NETWORK] if nics else []
@@ -177,37 +174,69 @@ class _Machine:
         return found
 
     def _core_facts(self) -> dict[str, Any]:
-        """The cores by package, where the source has each core in one; in its order, which is hwloc's logical one."""
+        """Return the cores by package in hwloc's logical order, where the source has each core in one."""
         packages = [
             [o.cpuset for o in top.walk() if o.type == "Core"] for top in self.root.walk() if top.type == "Package"
         ]
         count = sum(map(len, packages))
         if not self.numbered or not packages or not all(map(len, packages)) or count != len(self.cores):
             return {}
-        return core_facts([[cpus_of(cpu_numbers(core)) for core in own] for own in packages])
+        return core_facts([[cpus_of(mask_ranges(core)) for core in own] for own in packages])
+
+    def _hardware(self) -> dict[str, Any]:
+        """Return `cpus`, `bridge_ids`, `gpu_dev` (the driver's numbers) and the GPUs' vendor, each where it is said."""
+        objects = list(self.root.walk())
+        packages = [o for o in objects if o.type == "Package"]
+        cpus = []
+        for place in self.places:
+            own = [package for package in packages if package.cpuset & place.cpuset] or packages
+            given = _cpu({**self.root.infos, **(own[0].infos if own else {})})
+            if place.numa is not None and given:
+                cpus.append({"numaid": str(place.numa), **given})
+        bridges = {o.bus_id: _ids(o.infos.get("pci_ids", "")) for o in objects if o.type == "PCIBridge" and o.bus_id}
+        found: dict[str, Any] = {"cpus": cpus, BRIDGE_IDS: {bus_id: ids for bus_id, ids in bridges.items() if ids}}
+        for driver in ("nvml", "rsmi"):
+            numbers = [[number(d.name) for d in gpu.os_devices if family(d.name) == driver] for gpu in self.gpus]
+            if self.gpus and all(len(each) == 1 and len(each[0]) == 1 for each in numbers):
+                found["gpu_dev"] = {gpu.id: each[0][0] for gpu, each in zip(self.gpus, numbers, strict=True)}
+        if any(gpu.holder.vendor == AMD or any(family(d.name) == "rsmi" for d in gpu.os_devices) for gpu in self.gpus):
+            found[VENDOR] = "AMD"
+        return {key: value for key, value in found.items() if value}
 
 
 def _numa_devices(places: Sequence[Place], numbered: bool) -> list[Device]:
     devices = []
     for i, place in enumerate(places):
-        cpus = cpu_numbers(place.cpuset) if numbered else None
-        known = place.numa is not None
-        devices.append(
-            Device(
-                f"numa{place.numa}" if known else f"numa-{i}" if len(places) > 1 else "numa",
-                "numa",
-                name=None if known else "NUMA node without a number",
-                numa=place.numa,
-                cpu_affinity=cpus,
-            )
-        )
+        ident, name = f"numa{place.numa}", None
+        if place.numa is None:
+            ident, name = f"numa-{i}" if len(places) > 1 else "numa", "NUMA node without a number"
+        cpus = mask_ranges(place.cpuset) if numbered else None
+        devices.append(Device(ident, "numa", name=name, numa=place.numa, cpu_affinity=cpus))
     return devices
 
 
-def _first_name(nic: Nic) -> str | None:
-    return next(iter((*nic.fabric_names, *nic.net_names)), None)
-
-
 def _pattern(name: str) -> str:
-    """`cuda3` as `cudaN`, `opencl0d3` as `opencl0dN`: what is the same on each GPU."""
+    """Return `cuda3` as `cudaN`, `opencl0d3` as `opencl0dN`: the part that is the same on each GPU."""
     return re.sub(r"\d+$", "N", name) if family(name) else name
+
+
+def _cpu(infos: dict[str, str]) -> dict[str, str]:
+    """Return architecture, vendor and model; only processors with CPUID have a vendor of this name."""
+    vendor = infos.get("CPUVendor")
+    arch = _ARCH.get(infos.get("Architecture", ""), "x86_64" if vendor in ("GenuineIntel", "AuthenticAMD") else None)
+    found = {} if arch is None else {"arch": arch}
+    if arch != "x86_64" or not vendor:
+        return found
+    found["vendor"] = vendor
+    numbers = [infos.get(key, "") for key in ("CPUFamilyNumber", "CPUModelNumber")]
+    if all(re.fullmatch(r"\d{1,4}", text) for text in numbers):
+        own, model = map(int, numbers)
+        own = own if own < _OLD_FAMILIES else _OLD_FAMILIES + 16 * (own - _OLD_FAMILIES)
+        found |= {"familyid": str(own), "modelid": str(model)}
+    return found
+
+
+def _ids(text: str) -> dict[str, str]:
+    """Return the ids of device and subsystem in `[1000:c010] [1000:a096]`, or of the device in `1000:c010`."""
+    parts = [part for pair in _PAIR.findall(text) for part in pair]
+    return {key: f"0x{part.lower()}" for key, part in zip(IDS, parts, strict=False)}

@@ -1,4 +1,4 @@
-"""The objects of hwloc, as its XML and its text have them, and what they say of places: CPUs and NUMA nodes."""
+"""The objects of hwloc, as its XML and its text have them, and their places: CPUs and NUMA nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MAX_MASK_CHARS = 1 << 14
-"""A mask of 45,000 CPUs."""
+"""Characters; a mask of 45,000 CPUs has them."""
 
 BRIDGES = ("HostBridge", "PCIBridge")
 IO_TYPES = (*BRIDGES, "PCIDev", "OSDev", "Misc")
@@ -39,17 +39,17 @@ class HwlocObject:
     parent: HwlocObject | None = None
 
     def add(self, child: HwlocObject) -> None:
-        """Puts an object below this one."""
+        """Put an object below this one."""
         child.parent = self
         self.children.append(child)
 
     def walk(self) -> Iterator[HwlocObject]:
-        """This object and all below it, in the order of the source."""
+        """Return this object and all below it, in the order of the source."""
         left = [self]
         while left:
-            found = left.pop()
-            yield found
-            left += reversed(found.children)
+            item = left.pop()
+            yield item
+            left += reversed(item.children)
 
 
 class Place(NamedTuple):
@@ -61,22 +61,15 @@ class Place(NamedTuple):
 
 
 def bit_mask(text: str) -> int | None:
-    """The CPU set that hwloc prints as 32-bit words, high ones first: `0x00000303,,0x0`. None if it is none."""
+    """Return the CPU set that hwloc prints as 32-bit words, high ones first, as `0x00000303,,0x0`; None for others."""
     if len(text) > MAX_MASK_CHARS or not _MASK.fullmatch(text) or not text:
         return None
     words = [word.removeprefix("0x") for word in text.split(",")]
     return None if any(len(word) > 8 for word in words) else int("".join(word.zfill(8) for word in words), 16)
 
 
-def cpu_numbers(mask: int) -> str | None:
-    """The CPU list of a mask in the kernel's form: `0-23,48-71`; None for no CPU."""
-    bits = f"{mask:b}"[::-1]
-    runs = [(run.start(), run.end() - 1) for run in re.finditer("1+", bits)]
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs) or None
-
-
 def find_places(root: HwlocObject) -> list[Place]:
-    """The NUMA nodes with CPUs of their own, by number; packages where there are none and several packages.
+    """Return the NUMA nodes with CPUs of their own, by number; packages where there are none and several packages.
 
     Memory of GPUs, high-bandwidth memory and memory on CXL are NUMA nodes too. They share their CPUs with another
     node or have none, so the smaller set and the lower number win.
@@ -95,7 +88,7 @@ def find_places(root: HwlocObject) -> list[Place]:
 
 
 def home(device: HwlocObject) -> HwlocObject:
-    """The first object with CPUs above a device."""
+    """Return the first object with CPUs above a device."""
     above = device
     while above.parent is not None and above.type in IO_TYPES:
         above = above.parent
@@ -103,10 +96,10 @@ def home(device: HwlocObject) -> HwlocObject:
 
 
 def bridges_above(device: HwlocObject) -> list[HwlocObject]:
-    """The bridges above a device from the host bridge down; none where bridges were left out."""
-    found = []
+    """Return the bridges above a device from the host bridge down; none where bridges were left out."""
+    bridges = []
     above = device.parent
     while above is not None and above.type in BRIDGES:
-        found.append(above)
+        bridges.append(above)
         above = above.parent
-    return found[::-1] if found and found[-1].type == "HostBridge" else []
+    return bridges[::-1] if bridges and bridges[-1].type == "HostBridge" else []

@@ -1,18 +1,17 @@
-"""Text of `lstopo` (`lstopo-no-graphics`, `lstopo -v`), hwloc 1 to 3: text in, Topology out."""
+"""Text of `lstopo` (`lstopo-no-graphics`, `lstopo -v`), hwloc 1 to 3."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import PurePath
-from typing import NoReturn
+from functools import reduce
+from operator import or_
 
-from topocomm.errors import TopologyError
 from topocomm.topology.inference.pci_tree import MAX_BRIDGES, with_domain
 from topocomm.topology.model import Topology
 from topocomm.topology.readers.hwloc.hwloc_machine import machine
 from topocomm.topology.readers.hwloc.hwloc_objects import BRIDGES, IO_TYPES, HwlocObject
-from topocomm.topology.readers.plain.paste import plain_lines
+from topocomm.topology.readers.plain.paste import LineReader, plain_lines
 
 SOURCE = "lstopo"
 
@@ -66,33 +65,21 @@ _CPU_TYPES = ("Machine", "Package", "Die", "Group", "Cache", "Core", "PU")
 
 
 def matches(text: str) -> bool:
-    """True if the text has lstopo's first line and an object with an index."""
+    """Return whether the text has lstopo's first line and an object with an index."""
     return _FIRST.search(text) is not None and _INDEXED.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
-    """The host that lstopo's text describes. It has no NVLink; addresses are given the domain 0000 that it leaves out.
-
-    Args:
-        text: What the tool printed, or a copy of it.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: The text is cut, or its indentation is damaged; names the line.
-    """
-    return _Reader(plain_lines(text), name).read()
+    """Return the host of a text; it shows no NVLink, and addresses get the domain 0000 that it leaves out."""
+    return _Reader([line.expandtabs(8) for line in plain_lines(text)], name).read()
 
 
-class _Reader:
+class _Reader(LineReader):
     def __init__(self, lines: list[str], name: str) -> None:
-        self.lines, self.name = [line.expandtabs(8) for line in lines], name
-        self.warnings: list[str] = []
+        super().__init__(lines, name)
         self.numbered = True
         self.objects = 0
         self.stack: list[tuple[int, HwlocObject]] = []
-
-    def fail(self, index: int, message: str) -> NoReturn:
-        raise TopologyError(f"{self.name}:{index + 1}: {message}")
 
     def read(self) -> Topology:
         first = next((i for i, line in enumerate(self.lines) if _MACHINE.match(line.strip())), None)
@@ -117,15 +104,15 @@ class _Reader:
             self.fail(last, f"nothing below the machine; {_WHOLE}")
         self._check_memory(root)
         self._cpusets(root)
-        return machine(root, self.name, SOURCE, warnings=self.warnings, numbered=self.numbered)
+        return machine(root, self.file, SOURCE, warnings=self.warnings, numbered=self.numbered)
 
     def _indent(self, index: int) -> int:
-        """How much further right than the machine a line starts."""
+        """Return how many columns right of the machine a line starts."""
         indent = len(self.lines[index]) - len(self.lines[index].lstrip())
         return max(indent - self.stack[0][0], 0)
 
     def _line(self, index: int, text: str) -> None:
-        """Puts the objects of one line (`L2 L#0 (1MB) + Core L#0`) below the last line that is less indented."""
+        """Put the objects of one line (`L2 L#0 (1MB) + Core L#0`) below the last line that is less indented."""
         indent = len(self.lines[index]) - len(self.lines[index].lstrip())
         closed = None
         while self.stack and self.stack[-1][0] >= indent:
@@ -148,7 +135,7 @@ class _Reader:
             self.fail(index, f"more than {MAX_DEPTH} levels; this is no machine")
 
     def _repeat(self, parent: HwlocObject, first: HwlocObject, text: str) -> None:
-        """The other devices of a line such as `2 x { PCI 00:05.0-1 (Ethernet) }`.
+        """Add the other devices of a line such as `2 x { PCI 00:05.0-1 (Ethernet) }`.
 
         Their addresses are known where they are functions of one device.
         """
@@ -172,15 +159,14 @@ class _Reader:
                 self.fail(index, f"more than {MAX_BRIDGES} bridges above one another; this is no machine")
 
     def _elided(self, index: int) -> None:
-        """Dots for lines that somebody left out: harmless between cores only."""
+        """Take dots for lines that somebody left out: harmless between cores only."""
         after = next((line.strip() for line in self.lines[index + 1 :] if line.strip()), "")
         next_object = self._object(index, after)
         near = (self.stack[-1][1], next_object)
         if any(found is None or found.type not in ("Core", "PU", "Cache") for found in near):
             self.fail(index, f"lines were left out ({self.lines[index].strip()[:20]!r}); {_WHOLE}")
         self.numbered = False
-        base = PurePath(self.name).name
-        self.warnings.append(f"{base}:{index + 1}: cores were left out here; no CPU lists are given")
+        self.warn(index, "cores were left out here; no CPU lists are given")
 
     def _object(self, index: int, text: str) -> HwlocObject | None:
         normal = _NORMAL.match(text)
@@ -236,7 +222,7 @@ class _Reader:
         return found
 
     def _check_memory(self, root: HwlocObject) -> None:
-        """The machine's memory is the sum over its nodes, so a text that lost a node shows it."""
+        """Refuse a text that lost a NUMA node: the machine's memory is the sum over its nodes."""
         sizes = [_gigabytes(found.infos) for found in root.walk() if found.type == "NUMANode"]
         total = _gigabytes(root.infos)
         known = sum(size for size in sizes if size is not None)
@@ -245,7 +231,7 @@ class _Reader:
             self.fail(line - 1, f"the machine has {total:.0f} GB, the NUMA nodes shown have {known:.0f}; {_WHOLE}")
 
     def _cpusets(self, root: HwlocObject) -> None:
-        """CPU sets from the PUs. An object without PUs has a bit of its own, so that places can be told apart."""
+        """Set CPU sets from the PUs. An object without PUs gets a bit of its own, so that places can be told apart."""
         order = list(root.walk())
         unnumbered = _MAX_CPU
         for found in reversed(order):
@@ -259,14 +245,14 @@ class _Reader:
                 unnumbered += 1
                 self.numbered = False
             else:
-                found.cpuset = _union(below)
+                found.cpuset = reduce(or_, below)
         for found in order:  # memory without CPUs below it is near to those beside it
             if not found.cpuset and found.parent is not None and found.type not in IO_TYPES:
                 found.cpuset = found.parent.cpuset
 
 
 def _old_style(text: str) -> str:
-    """An OS device of hwloc 3 with one type before its brackets, as hwloc 2 prints it."""
+    """Return the text of an OS device of hwloc 3 as hwloc 2 prints it, with one type before the brackets."""
     typed = _TYPED.match(text)
     if typed is None:
         return text
@@ -275,15 +261,8 @@ def _old_style(text: str) -> str:
     return ("OpenFabrics" if fabric else "Net" if net else "OSDev") + text[typed.end() :]
 
 
-def _union(masks: list[int]) -> int:
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union
-
-
 def _attributes(text: str) -> dict[str, str]:
-    """The `key=value` pairs of `lstopo -v`."""
+    """Return the `key=value` pairs of `lstopo -v`."""
     if "=" not in text:
         return {}
     return {m.group(1): m.group(3) if m.group(2) is None else m.group(2) for m in _ATTRIBUTE.finditer(text)}

@@ -1,9 +1,9 @@
 """The matrix of `nvidia-smi topo -m` as text: header, rows of codes, affinity columns, legends.
 
-Every driver prints it a little differently, and most copies went through a terminal, a mail or a web page. Cells
-are split by tabs where there are tabs, else by blanks (a code is never blank); affinity cells, which can be
-blank, by their place under the header. What is damaged is repaired from the mirrored cell where there is one,
-with a warning; what would have to be guessed is an error that names the line.
+Every driver prints it a little differently, and most copies went through a terminal, a mail or a web page. Cells are
+split by tabs where there are tabs, else by blanks (a code is never blank); affinity cells, which can be blank, by
+their place under the header. A damaged cell is read from its mirror cell, with a warning; what would have to be
+guessed is an error that names the line.
 """
 
 from __future__ import annotations
@@ -11,23 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import combinations
-from pathlib import PurePath
 from typing import NamedTuple, NoReturn
 
-from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import PairKey, group_words
-from topocomm.topology.readers.nvidia.affinity import BY_TAB, CPU, SLACK, UNALIGNED, split_tail
-from topocomm.topology.readers.nvidia.matrix_header import (
-    CODE,
-    CODES,
-    ELISIONS,
-    GPU,
-    NAME,
-    are_codes,
-    find_header,
-    first_row_of_a_gpu,
-    header_at,
-)
+from topocomm.topology.readers.nvidia import matrix_header
+from topocomm.topology.readers.nvidia.matrix_header import BY_TAB, CODE, CODES, CPU, GPU, NAME, SLACK, UNALIGNED
+from topocomm.topology.readers.plain.paste import ELISIONS, LineReader
 
 NOT_AVAILABLE = "N/A"
 
@@ -45,11 +34,11 @@ class Row(NamedTuple):
     label: str
     line: int
     codes: tuple[str | None, ...]
-    tail: dict[str, str]
+    affinity: dict[str, str]
 
 
 class Matrix(NamedTuple):
-    """What the text says: codes as printed, by pair in column order; affinity cells as printed, by GPU."""
+    """The content of the text: codes as printed, by pair in column order; affinity cells as printed, by GPU."""
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
@@ -57,19 +46,18 @@ class Matrix(NamedTuple):
     rows: dict[str, Row]
     nic_names: dict[str, str]
     legend: frozenset[str]
-    tails: int
-    """Affinity columns that the header names."""
+    affinity_columns: int
     damaged: bool
     warnings: list[str]
 
 
 def is_matrix(lines: Sequence[str]) -> bool:
-    """True if there is a header row of GPU names with a row of codes below, or rows that lost their header."""
-    return find_header(lines) is not None or first_row_of_a_gpu(lines) is not None
+    """Return whether there is a header row of GPU names with a row of codes below, or rows that lost their header."""
+    return matrix_header.find_header(lines) is not None or matrix_header.first_row_of_a_gpu(lines) is not None
 
 
 def parse_matrix(lines: Sequence[str], file: str) -> Matrix:
-    """The matrix in the lines of a pasted text (`paste.plain_lines`).
+    """Return the matrix in the lines of a pasted text (`paste.plain_lines`).
 
     Raises:
         TopologyError: It is cut short, damaged beyond repair, not symmetric, or another matrix; names the line.
@@ -77,29 +65,24 @@ def parse_matrix(lines: Sequence[str], file: str) -> Matrix:
     return _Parser(lines, file).parse()
 
 
-class _Parser:
+class _Parser(LineReader):
     def __init__(self, lines: Sequence[str], file: str) -> None:
-        self.lines, self.file = lines, file
-        self.warnings: list[str] = []
+        super().__init__(lines, file)
         self.damaged = False
         self.wrapped: list[tuple[int, str]] = []
-        self.last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
 
-    def fail(self, index: int, message: str) -> NoReturn:
-        raise TopologyError(f"{self.file}:{index + 1}: {message}")
-
-    def warn(self, index: int, message: str, *, damaged: bool = True) -> None:
-        self.warnings.append(f"{PurePath(self.file).name}:{index + 1}: {message}")
-        self.damaged = self.damaged or damaged
+    def damage(self, index: int, message: str) -> None:
+        """Add a warning, after which affinity is checked more closely."""
+        self.warn(index, message)
+        self.damaged = True
 
     def parse(self) -> Matrix:
-        header = find_header(self.lines)
+        header = matrix_header.find_header(self.lines)
         if header is None:
-            self.fail(
-                first_row_of_a_gpu(self.lines) or 0, f"no header row that starts with GPU0 above the rows; {_WHOLE}"
-            )
+            first = matrix_header.first_row_of_a_gpu(self.lines) or 0
+            self.fail(first, f"no header row that starts with GPU0 above the rows; {_WHOLE}")
         if header.first_row == header.line:
-            self.warn(header.line, "the header row is missing; columns are named after the rows")
+            self.damage(header.line, "the header row is missing; columns are named after the rows")
         elided = [name for name in header.names if name in ELISIONS]
         if elided:
             self.fail(header.line, f"columns were left out ({elided[0]!r}); {_WHOLE}")
@@ -111,7 +94,7 @@ class _Parser:
         nics = tuple(name for name in names if name not in gpus)
         codes = self._codes(rows, (*gpus, *nics))
         legend, nic_names = self._legends(nics, codes)
-        return Matrix(gpus, nics, codes, rows, nic_names, legend, len(header.tails), self.damaged, self.warnings)
+        return Matrix(gpus, nics, codes, rows, nic_names, legend, len(header.affinity), self.damaged, self.warnings)
 
     def _rows(self) -> dict[str, Row]:
         rows: dict[str, Row] = {}
@@ -120,8 +103,8 @@ class _Parser:
             if not (line := self.lines[index]):
                 continue
             legend = legend or _LEGEND.match(line) is not None
-            if rows and "GPU" in line and header_at(self.lines, index) is not None:
-                self.warn(index, "a second matrix starts here; only the first was read", damaged=False)
+            if rows and "GPU" in line and matrix_header.header_at(self.lines, index) is not None:
+                self.warn(index, "a second matrix starts here; only the first was read")
                 break
             row = None if legend else self._row(index)
             if row is None:
@@ -131,16 +114,16 @@ class _Parser:
             rows[row.label] = row
         if self.wrapped:
             words = group_words([label for _, label in self.wrapped])
-            self.warn(self.wrapped[0][0], f"{words}: rows go on below, cut by a narrow window; affinity is not used")
+            self.damage(self.wrapped[0][0], f"{words}: rows go on below, cut by a narrow window; affinity is not used")
         self._check_last(list(rows.values()))
         lost = [row for row in rows.values() if row.label not in self.header.names]
         if lost:
             words = group_words([row.label for row in lost])
-            self.warn(lost[0].line, f"no column for {words} in the header; pairs are read from the rows alone")
+            self.damage(lost[0].line, f"no column for {words} in the header; pairs are read from the rows alone")
         return rows
 
     def _row(self, index: int) -> Row | None:
-        """The row on a line; None for another line, and for a NIC row that the end of the text cuts."""
+        """Return the row on a line; None for another line, and for a NIC row that the end of the text cuts."""
         tokens = self.lines[index].split()
         if not tokens or not _is_label(tokens, self.header.names):
             return None
@@ -150,41 +133,44 @@ class _Parser:
         codes, rest, offset = self._cells(index)
         count = len(self.header.names)
         if len(codes) < count and index == self.last:
+            ends = f"the text ends inside row {label} ({len(codes)} of {count} cells)"
             if GPU.fullmatch(label):
-                self.fail(index, f"the text ends inside row {label} ({len(codes)} of {count} cells); {_WHOLE}")
-            self.warn(
-                index, f"the text ends inside row {label} ({len(codes)} of {count} cells); the row is passed over"
-            )
+                self.fail(index, f"{ends}; {_WHOLE}")
+            self.damage(index, f"{ends}; the row is passed over")
             return None
-        tail = {}
+        affinity = {}
         if GPU.fullmatch(label):
-            tail = split_tail(self.header.tails, rest, offset)
             if self._is_wrapped(index):
                 self.wrapped.append((index, label))
-                tail = {}
-            elif rest.split() and not tail:
-                self.warn(index, f"row {label}: {rest.split()[0]!r} and what follows fit no column of the header")
-        return Row(label, index, self._aligned(index, label, codes), tail)
+            else:
+                affinity = matrix_header.split_affinity(self.header.affinity, rest, offset)
+                if rest.split() and not affinity:
+                    words = f"{rest.split()[0]!r} and what follows fit no column of the header"
+                    self.damage(index, f"row {label}: {words}")
+        return Row(label, index, self._aligned(index, label, codes), affinity)
 
     def _is_wrapped(self, index: int) -> bool:
-        """True if the next line has nothing but affinity cells: a terminal cut the row in two, maybe inside a cell."""
+        """Return whether the next line has only affinity cells: a terminal cut the row in two, maybe in a cell."""
         tokens = self.lines[index + 1].split() if index < self.last else []
         return any(c.isdigit() for c in "".join(tokens)) and all(_AFFINITY.fullmatch(token) for token in tokens)
 
     def _check_last(self, rows: list[Row]) -> None:
-        """A text that ends right after a GPU row with less affinity than all rows above was cut there."""
-        if len(rows) > 1 and rows[-1].line == self.last and GPU.fullmatch(rows[-1].label):
-            least = min(len(row.tail) for row in rows[:-1])
-            if len(rows[-1].tail) < least:
-                got = f"{len(rows[-1].tail)} affinity cells, the rows above have {least}"
-                self.fail(self.last, f"the text ends inside row {rows[-1].label} ({got}); {_WHOLE}")
-            cpus = rows[-1].tail.get(CPU, "")
-            longer = [t for row in rows if (t := row.tail.get(CPU, "")) != cpus and t.startswith(cpus)]
-            if cpus and longer and self.lines[-1]:  # no line end either
-                self.fail(self.last, f"the text ends inside row {rows[-1].label} ({cpus!r} of {longer[0]!r}); {_WHOLE}")
+        """Refuse a text that ends right after a GPU row with less affinity than all rows above: it was cut there."""
+        if len(rows) < 2 or rows[-1].line != self.last or not GPU.fullmatch(rows[-1].label):
+            return
+        least, affinity = min(len(row.affinity) for row in rows[:-1]), rows[-1].affinity
+        cpus = affinity.get(CPU, "")
+        longer = [t for row in rows if (t := row.affinity.get(CPU, "")) != cpus and t.startswith(cpus)]
+        got = ""
+        if len(affinity) < least:
+            got = f"{len(affinity)} affinity cells, the rows above have {least}"
+        elif cpus and longer and self.lines[-1]:  # no line end either
+            got = f"{cpus!r} of {longer[0]!r}"
+        if got:
+            self.fail(self.last, f"the text ends inside row {rows[-1].label} ({got}); {_WHOLE}")
 
     def _cells(self, index: int) -> tuple[list[str | None], str, int]:
-        """The codes of a row's line, what follows them, and its offset as `split_tail` takes it."""
+        """Return the codes of a row's line, what follows them, and its offset as `split_affinity` takes it."""
         line, count = self.lines[index].lstrip(), len(self.header.names)
         cells = [cell.strip() for cell in line.split("\t")]
         codes: list[str | None] = []
@@ -192,7 +178,7 @@ class _Parser:
         known = (NOT_AVAILABLE,) if aligned else (NOT_AVAILABLE, "")
         if len(cells) > count and all(CODE.fullmatch(cell) or cell in known for cell in cells[1 : count + 1]):
             rest = "\t".join(line.split("\t")[count + 1 :])
-            if are_codes(rest.split()[:1]):
+            if matrix_header.are_codes(rest.split()[:1]):
                 self._fail_crowded(index)
             return [cell or None for cell in cells[1 : count + 1]], rest, BY_TAB
         text = self.lines[index].expandtabs(8)
@@ -211,20 +197,19 @@ class _Parser:
         self.fail(index, f"more cells than the {count} columns of the header (line {line})")
 
     def _take(self, index: int, token: str, codes: list[str | None], later: Sequence[re.Match[str]]) -> bool:
-        """Adds the codes of one token; False where the affinity columns begin."""
+        """Add the codes of one token; False where the affinity columns begin."""
         if CODES.fullmatch(token):
             found = CODE.findall(token)
             if len(found) > 1:
-                self.warn(index, f"cells run together: {token!r} is read as {' '.join(found)}")
+                self.damage(index, f"cells run together: {token!r} is read as {' '.join(found)}")
             codes += found
         elif token == NOT_AVAILABLE and any(CODES.fullmatch(t.group()) for t in later):
             codes.append(token)
         elif token in ELISIONS:
             self.fail(index, f"cells were left out ({token!r}); {_WHOLE}")
         elif token in _P2P_CELLS:
-            self.fail(
-                index, f"{token!r} is of `nvidia-smi topo -p2p`, which says who reaches whom but not how; {_WHOLE}"
-            )
+            tool = "`nvidia-smi topo -p2p`, which says who reaches whom but not how"
+            self.fail(index, f"{token!r} is of {tool}; {_WHOLE}")
         elif self._ends_codes(index, token, later):
             return False
         else:
@@ -233,30 +218,22 @@ class _Parser:
         return True
 
     def _ends_codes(self, index: int, token: str, later: Sequence[re.Match[str]]) -> bool:
-        """True for the first affinity cell, and for a code that the end of the text cuts short."""
+        """Return whether this is the first affinity cell, or a code that the end of the text cuts short."""
         if index == self.last and not later:
             return True
         return _AFFINITY.fullmatch(token) is not None and not any(CODES.fullmatch(t.group()) for t in later)
 
     def _aligned(self, index: int, label: str, codes: list[str | None]) -> tuple[str | None, ...]:
-        """The codes by column. Of a row that lost cells, the side of its X that is whole; None elsewhere."""
-        count = len(self.header.names)
+        """Return the codes by column, as `whole_side` has them."""
+        count, names = len(self.header.names), self.header.names
         if len(codes) > count:
             self.fail(index, f"row {label} has {len(codes)} cells, the header (line {self.header.line + 1}) {count}")
         if len(codes) == count:
             if None in codes:
-                self.warn(index, f"row {label} has empty cells; they are read from their mirror cells")
+                self.damage(index, f"row {label} has empty cells; they are read from their mirror cells")
             return tuple(codes)
-        self.warn(index, f"row {label} has {len(codes)} of {count} cells; lost ones are read from their mirror cells")
-        found: list[str | None] = [None] * count
-        if label in self.header.names and codes.count("X") == 1:
-            here, self_at = self.header.names.index(label), codes.index("X")
-            after = len(codes) - self_at - 1
-            if self_at == here:
-                found[: here + 1] = codes[: here + 1]
-            if after == count - here - 1:
-                found[here:] = codes[self_at:]
-        return tuple(found)
+        self.damage(index, f"row {label} has {len(codes)} of {count} cells; lost ones are read from their mirror cells")
+        return tuple(matrix_header.whole_side(codes, count, names.index(label) if label in names else -1))
 
     def _check_missing(self, rows: dict[str, Row]) -> None:
         missing = [name for name in self.header.names if name not in rows]
@@ -268,7 +245,7 @@ class _Parser:
             ends = "the text ends here: " if cut else ""
             self.fail(where, f"{ends}no row for {group_words(gpus)} {below}; {_WHOLE}")
         if missing:
-            self.warn(where, f"no row for {group_words(missing)} {below}; the text may be cut", damaged=False)
+            self.warn(where, f"no row for {group_words(missing)} {below}; the text may be cut")
 
     def _codes(self, rows: dict[str, Row], names: Sequence[str]) -> dict[PairKey, str]:
         columns = {name: i for i, name in enumerate(self.header.names)}
@@ -298,17 +275,17 @@ class _Parser:
         return codes
 
     def _report_unknown(self, unknown: Sequence[tuple[str, str, str | None]], rows: dict[str, Row]) -> None:
-        """GPU pairs without a code: an error where the cells were lost, a warning where the tool said N/A."""
+        """Report GPU pairs without a code: an error where the cells were lost, a warning where the tool said N/A."""
         for a, b, code in unknown:
             if code is None and GPU.fullmatch(b):
                 lines = f"lines {rows[a].line + 1} and {rows[b].line + 1}"
                 self.fail(rows[b].line, f"the code of {a}-{b} is lost in both rows ({lines}); {_WHOLE}")
         if unknown:
             words = group_words([f"{a}-{b}" for a, b, _ in unknown])
-            self.warn(rows[unknown[0][0]].line, f"no code for {words}", damaged=False)
+            self.warn(rows[unknown[0][0]].line, f"no code for {words}")
 
     def _legends(self, nics: Sequence[str], codes: dict[PairKey, str]) -> tuple[frozenset[str], dict[str, str]]:
-        """Codes that the legend explains, and the NIC legend; a legend that stops short is a warning."""
+        """Return the codes that the legend explains, and the NIC legend; warn of a legend that stops short."""
         below = self.lines[self.header.line :]
         legend = frozenset(m.group(1) for line in below if (m := _LEGEND_LINE.match(line)))
         found = [m.groups() for line in below if (m := _NIC_LINE.match(line))]
@@ -316,18 +293,18 @@ class _Parser:
         used = {"NV#" if code.startswith("NV") else code for code in codes.values()}
         if legend and used - legend:
             words = ", ".join(sorted(used - legend))
-            self.warn(self.last, f"the legend does not explain {words}; the text may be cut", damaged=False)
+            self.warn(self.last, f"the legend does not explain {words}; the text may be cut")
         unnamed = [nic for nic in nics if nic_names and nic not in nic_names]
         if unnamed:
-            self.warn(self.last, f"the NIC legend has no name for {group_words(unnamed)}", damaged=False)
+            self.warn(self.last, f"the NIC legend has no name for {group_words(unnamed)}")
         return legend, nic_names
 
 
 def _is_label(tokens: Sequence[str], names: Sequence[str]) -> bool:
-    """True if a line with these tokens is a row: it starts with a device, and cells follow or the text is cut."""
+    """Return whether a line with these tokens is a row: it starts with a device, and cells follow or are cut off."""
     if tokens[1:2] in (["="], [":"]):
         return False
     if tokens[0] in names:
         return True
     torn = CODES.fullmatch(tokens[0]) or any(CODES.fullmatch(tokens[0].removeprefix(name)) for name in names)
-    return not torn and NAME.fullmatch(tokens[0]) is not None and are_codes(tokens[1:3])
+    return not torn and NAME.fullmatch(tokens[0]) is not None and matrix_header.are_codes(tokens[1:3])

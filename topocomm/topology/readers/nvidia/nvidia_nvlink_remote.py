@@ -1,17 +1,25 @@
-"""`nvidia-smi nvlink -R` (also `--remotelinkinfo`) and the older `-p`: where each NVLink ends; text in, Topology out.
+"""`nvidia-smi nvlink -R` (also `--remotelinkinfo`) and the older `-p`: where each NVLink ends.
 
 The tool names the far end of a link by its PCI address, and does not say whether that is a GPU or an NVSwitch, nor
-which address each GPU has. Both follow where the listing is whole: `remote_ends` has the rules.
+which address each GPU has. Both follow from the addresses and link numbers that both ends print, where the listing is
+whole. NVSwitches become one switch device, as everywhere here (a path uses all of them); links between GPUs become
+links and pairs, and the GPUs get the PCI addresses that their peers print.
+
+Facts: `remote` counts links by far end, `remote_ports` lists `[link, far end, its link]` as printed (not in listings of
+`-p`), `nvlink_total_per_gpu` counts links, all by GPU; `nvswitches` is the number of switches (0: GPUs are linked to
+each other; absent: not certain, or hidden by the driver), `nvswitch_busids` counts links by switch; `uuids` by GPU.
+Addresses are in lower case.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import PurePath
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
-from topocomm.errors import TopologyError
 from topocomm.topology.inference.nvlink import MAX_LINKS_PER_GPU
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, Link, Pair, Topology
@@ -20,80 +28,81 @@ from topocomm.topology.readers.nvidia.nvlink_listing import (
     RATE,
     REMOTE,
     Block,
-    Listing,
+    ListingReader,
     listing_kind,
     listing_lines,
-    parse_listing,
-)
-from topocomm.topology.readers.nvidia.remote_ends import (
-    HIDDEN,
-    LinkEnd,
-    gpu_addresses,
-    links_of_model,
-    nvlink_kind,
-    through_switches,
 )
 
 SOURCE = "nvidia-smi nvlink -R"
 
+_HIDDEN = re.compile(r"(?:ffff){1,2}:ff:ff\.[0-7]")
+"""Address that the driver gives for an NVSwitch that the host or the virtual machine does not see."""
+_MODELS = (
+    (re.compile(r"\bP100\b"), "nvlink1", 4),
+    (re.compile(r"\bV100\b"), "nvlink2", 6),
+    (re.compile(r"\b(?:A100|A800|A30)\b"), "nvlink3", 12),
+    (re.compile(r"\bRTX (?:A[456]\d00|3090)\b"), "nvlink3-rtx", 4),
+    (re.compile(r"\bG?H(?:100|200|800|20)\b"), "nvlink4", 18),
+    (re.compile(r"\bG?B[123]00\b"), "nvlink5", 18),
+)
+"""Row of `links.KINDS`, and the most links of a GPU, by model (vendor's datasheets)."""
+
+
+class LinkEnd(NamedTuple):
+    """One NVLink of a GPU: its number as printed, and the far end's PCI address and link number."""
+
+    link: int
+    address: str
+    port: int | None
+
+
+Ends = Mapping[str, Sequence[LinkEnd]]
+
 
 def matches(text: str) -> bool:
-    """True if the text holds a listing of remote devices below GPU names, be it damaged."""
+    """Return whether the text holds a listing of remote devices below GPU names, be it damaged."""
     return "GPU" in text and "Link" in text and listing_kind(listing_lines(text)) == "remote"
 
 
 def read(text: str, name: str) -> Topology:
-    """The GPUs of a listing and, where it is whole, what their NVLinks lead to.
-
-    NVSwitches become one switch device, as everywhere here (a path uses all of them); links between GPUs become
-    links and pairs, and the GPUs get the PCI addresses that their peers print. Facts: `remote` counts links by far
-    end, `remote_ports` lists `[link, far end, its link]` as printed (not in listings of `-p`), `nvlink_total_per_gpu`
-    counts links, all by GPU; `nvswitches` is how many switches there are (0: GPUs are linked to each other; absent:
-    not certain, or hidden by the driver), `nvswitch_busids` counts links by switch; `uuids` by GPU. Addresses are in
-    lower case.
-
-    Args:
-        text: What the tool printed, or a copy of it.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: The text is cut short or damaged; names file and line.
-    """
-    lines = listing_lines(text)
-    listing = parse_listing(lines, name, SOURCE)
-    return _Reader(listing, name, cut=bool(lines[-1].strip())).topology()
+    """Return the GPUs of a listing and, where it is whole, what their NVLinks lead to."""
+    return _Reader(text, name).topology()
 
 
-class _Reader:
+def nvlink_kind(model: str | None) -> str:
+    """Return the row of `links.KINDS` for NVLinks of a GPU model; the family where the model is not known."""
+    return next((kind for pattern, kind, _ in _MODELS if model and pattern.search(model)), "nvlink")
+
+
+def links_of_model(model: str | None) -> int:
+    """Return the most NVLinks that a GPU of this model can have."""
+    return next((most for pattern, _, most in _MODELS if model and pattern.search(model)), MAX_LINKS_PER_GPU)
+
+
+class _Reader(ListingReader):
     """From the blocks of a listing to devices and links."""
 
-    def __init__(self, listing: Listing, file: str, *, cut: bool) -> None:
-        self.listing, self.file, self.cut = listing, file, cut
-        self.known = [block for block in listing.blocks if block.known]
-        self.last = max((entry.line for block in listing.blocks for entry in block.entries), default=-1)
+    source = SOURCE
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text, name)
+        self.known = self.listing.known
         self.ends = {block.id: self._ends(block) for block in self.known}
         self._check_counts()
 
-    def fail(self, line: int, message: str) -> NoReturn:
-        raise TopologyError(f"{self.file}:{line + 1}: {message}; give the whole output of `{SOURCE}`")
-
-    def warn(self, message: str, line: int | None = None) -> None:
-        where = "" if line is None else f":{line + 1}"
-        self.listing.warnings.append(f"{PurePath(self.file).name}{where}: {message}")
-
     def topology(self) -> Topology:
-        shown = {block.id: block for block in self.listing.blocks}
-        gpus = [Device(gpu, "gpu", name=shown[gpu].name if gpu in shown else None) for gpu in self.listing.ids]
+        gpus = self.listing.gpus()
         facts = self._facts()
         switch: tuple[Device, ...] = ()
         links: list[Link] = []
         pairs: list[Pair] = []
+        most = max((links_of_model(block.name) for block in self.known), default=MAX_LINKS_PER_GPU)
         addresses = gpu_addresses(self.ends) if self.listing.complete else {}
         if addresses:
             gpus = [gpu._replace(bus_id=addresses.get(gpu.id)) for gpu in gpus]
-            links, pairs = self._direct(addresses, shown)
+            links, pairs = self._direct(addresses)
             facts["nvswitches"] = 0
-        elif through_switches(self.ends, self._most(), complete=self.listing.complete):
+        elif through_switches(self.ends, most, complete=self.listing.complete):
             switch, links = self._to_switch(facts)
         elif any(self.ends.values()):
             self.warn("whether the far ends are GPUs or NVSwitches does not follow from this listing: no links")
@@ -108,30 +117,23 @@ class _Reader:
         )
 
     def _ends(self, block: Block) -> list[LinkEnd]:
-        found = []
+        ends = []
         for entry in block.entries:
-            if (remote := REMOTE.fullmatch(entry.text)) is not None and not (
-                self.cut and entry.line == self.last and remote[2] is None and "Remote" in entry.text
-            ):
-                port = None if remote[2] is None else int(remote[2])
-                found.append(LinkEnd(entry.link, remote[1].lower(), port))
+            remote = REMOTE.fullmatch(entry.text)
+            if remote and not (self.cut and entry.line == self.last and not remote[2] and "Remote" in entry.text):
+                ends.append(LinkEnd(entry.link, remote[1].lower(), None if remote[2] is None else int(remote[2])))
             elif not INACTIVE.fullmatch(entry.text):
-                if entry.line == self.last and self.cut:
-                    self.fail(entry.line, f"the text ends inside Link {entry.link} of {block.id}")
                 what = "a rate, as of `nvidia-smi nvlink -s`" if RATE.fullmatch(entry.text) else "no far end of a link"
-                self.fail(
-                    entry.line,
-                    f"Link {entry.link} of {block.id}: {entry.text[:60]!r} is {what}; "
-                    "expected `Remote Device 00000000:0F:00.0: Link 3`",
-                )
-        return found
+                expected = "expected `Remote Device 00000000:0F:00.0: Link 3`"
+                self.refuse(block, entry, f"{entry.text[:60]!r} is {what}; {expected}")
+        return ends
 
     def _check_counts(self) -> None:
-        """Links per GPU cannot be more than a GPU has; a last GPU with fewer than its like may be cut."""
+        """Refuse more links than a GPU has; a last GPU with fewer than others of its model may be cut."""
         for block in self.known:
             ports = [(end.address, end.port) for end in self.ends[block.id] if end.port is not None]
-            seen = Counter(port for port in ports if not HIDDEN.fullmatch(port[0]))
-            twice = next((port for port, count in seen.items() if count > 1), None)
+            counts = Counter(port for port in ports if not _HIDDEN.fullmatch(port[0]))
+            twice = next((port for port, count in counts.items() if count > 1), None)
             if twice is not None:
                 self.fail(block.line, f"{block.id} has two links to Link {twice[1]} of {twice[0]}")
             if len(ports) > MAX_LINKS_PER_GPU:
@@ -141,59 +143,126 @@ class _Reader:
             return
         most = max(len(block.entries) for block in self.known if block.name == last.name)
         if len(last.entries) < most:
-            counts = f"{last.id} has {len(last.entries)} links, others of its model {most}"
+            words = f"{last.id} has {len(last.entries)} links, others of its model {most}"
             if self.cut:
-                self.fail(self.last, f"the text ends inside the listing: {counts}")
-            self.warn(f"{counts}; the text may be cut", self.last)
-
-    def _most(self) -> int:
-        """The most links that a GPU of this listing can have."""
-        return max((links_of_model(block.name) for block in self.known), default=MAX_LINKS_PER_GPU)
+                self.fail(self.last, f"the text ends inside the listing: {words}")
+            self.warn(f"{words}; the text may be cut", self.last)
 
     def _facts(self) -> dict[str, Any]:
         with_ports = {gpu: [list(end) for end in ends if end.port is not None] for gpu, ends in self.ends.items()}
-        uuids = {block.id: block.uuid for block in self.listing.blocks if block.uuid}
         return {
             "remote": {gpu: dict(Counter(end.address for end in ends)) for gpu, ends in self.ends.items()},
             **({"remote_ports": with_ports} if any(with_ports.values()) else {}),
             "nvlink_total_per_gpu": {gpu: len(ends) for gpu, ends in self.ends.items()},
-            **({"gpus_listed": len(self.listing.blocks)} if self.listing.left_out else {}),
-            **({"uuids": uuids} if uuids else {}),
+            **self.listing.facts(),
         }
 
     def _to_switch(self, facts: dict[str, Any]) -> tuple[tuple[Device, ...], list[Link]]:
         total = Counter(end.address for ends in self.ends.values() for end in ends)
-        if any(HIDDEN.fullmatch(address) for address in total):
+        if any(_HIDDEN.fullmatch(address) for address in total):
             self.warn("the driver hides the addresses of the NVSwitches (FFFFFFFF:FF:FF.0): how many is not known")
         elif self._shows_all():
             facts["nvswitches"] = len(total)
             facts["nvswitch_busids"] = dict(total)
         else:
             self.warn("no GPU here is shown with all links of its model: how many NVSwitches there are is not known")
-        kinds = {block.id: nvlink_kind(block.name) for block in self.known}
         full = all(len(ends) == MAX_LINKS_PER_GPU for ends in self.ends.values())
         switch = Device("nvswitch0", "switch", name="NVSwitch", in_network="nvls" if full else None)
         links: list[Link] = []
-        for gpu, ends in self.ends.items():
-            if ends:
-                links += both_ways(gpu, switch.id, kinds[gpu], lanes=len(ends), latency_us=NVSWITCH_HOP_US)
+        for block in self.known:
+            if lanes := len(self.ends[block.id]):
+                kind = nvlink_kind(block.name)
+                links += both_ways(block.id, switch.id, kind, lanes=lanes, latency_us=NVSWITCH_HOP_US)
         return (switch,), links
 
     def _shows_all(self) -> bool:
-        """True if the listing is whole, or one GPU of it has all the links of its model, which reach every switch."""
+        """Return whether the listing is whole, or one GPU has all links of its model, which reach every switch."""
         full = any(len(self.ends[block.id]) >= links_of_model(block.name) for block in self.known)
         return full or self.listing.complete
 
-    def _direct(self, addresses: dict[str, str], shown: dict[str, Block]) -> tuple[list[Link], list[Pair]]:
+    def _direct(self, addresses: dict[str, str]) -> tuple[list[Link], list[Pair]]:
         links: list[Link] = []
         pairs = []
-        seen = {gpu: Counter(end.address for end in ends) for gpu, ends in self.ends.items()}
+        models = {block.id: block.name for block in self.known}
+        counts = {gpu: Counter(end.address for end in ends) for gpu, ends in self.ends.items()}
         for a, b in combinations(addresses, 2):
-            if lanes := seen[a][addresses[b]]:
-                kind = nvlink_kind(shown[a].name)
-                there, back = both_ways(a, b, kind, lanes=lanes)
-                links += (there, back)
+            if lanes := counts[a][addresses[b]]:
+                forward, back = both_ways(a, b, nvlink_kind(models[a]), lanes=lanes)
+                links += (forward, back)
                 latency_us = KINDS["nvlink4"].latency_us
-                source = there.gb_per_s_source
-                pairs.append(Pair(a, b, f"NV{lanes}", there.gb_per_s, latency_us, source, "assumed"))
+                source = forward.gb_per_s_source
+                pairs.append(Pair(a, b, f"NV{lanes}", forward.gb_per_s, latency_us, source, "assumed"))
         return links, pairs
+
+
+def through_switches(ends: Ends, most: int, *, complete: bool) -> bool:
+    """Return whether the far ends are certainly NVSwitches; no machine has both links to switches and to GPUs.
+
+    Link numbers that no GPU has are a switch's, and so is a device with more links than a GPU has or without an
+    address. Devices that every GPU of a complete listing sees are switches, because no GPU sees itself; in a machine
+    of two boards (DGX-2) the GPUs of one board see the same ones.
+
+    Args:
+        ends: The links of each GPU.
+        most: The most links that a GPU of these models has.
+        complete: Whether all GPUs are shown with all their links.
+    """
+    every = [end for of_gpu in ends.values() for end in of_gpu]
+    if any(_HIDDEN.fullmatch(end.address) for end in every):
+        return True
+    beyond = {(end.address, end.port) for end in every if end.port is not None and end.port >= most}
+    crowded = any(count > most for count in Counter(end.address for end in every).values())
+    evident = len(beyond) > 1 or crowded  # a single number may be a misprint
+    boards = Counter(frozenset(end.address for end in of_gpu) for of_gpu in ends.values() if of_gpu)
+    if not complete or boards.total() < 2:
+        return evident
+    if len(boards) == 1:
+        return True
+    apart = sum(map(len, boards)) == len(frozenset().union(*boards))
+    return evident and apart and min(boards.values()) > 1
+
+
+def gpu_addresses(ends: Ends) -> dict[str, str]:
+    """Return the PCI address of every GPU with links, if both ends of every link agree on them; else empty.
+
+    A GPU is none of the devices that it sees. Where that leaves more than one address, GPUs are taken in the order
+    of their addresses, as the driver numbers them, and every link's number must be the one that its far end prints.
+    """
+    linked = [gpu for gpu, of_gpu in ends.items() if of_gpu]
+    addresses = sorted({end.address for gpu in linked for end in ends[gpu]}, key=lambda text: (len(text), text))
+    if len(linked) < 2 or len(addresses) != len(linked) or any(_HIDDEN.fullmatch(address) for address in addresses):
+        return {}
+    left = {gpu: set(addresses) - {end.address for end in ends[gpu]} for gpu in linked}
+    if all(len(own) == 1 for own in left.values()):
+        found = {gpu: own.pop() for gpu, own in left.items()}
+    elif all(end.port is not None for gpu in linked for end in ends[gpu]):
+        found = dict(zip(linked, addresses, strict=True))
+    else:
+        return {}
+    return found if len(set(found.values())) == len(found) and _ends_agree(ends, found) else {}
+
+
+def _ends_agree(ends: Ends, addresses: Mapping[str, str]) -> bool:
+    """Return whether the far end of every link has that link, too.
+
+    The tool numbers only links that are up: the numbers that far ends print, in order, are those of a GPU's links in
+    the order of the listing.
+    """
+    gpu_at = {address: gpu for gpu, address in addresses.items()}
+    count = Counter((gpu, gpu_at[end.address]) for gpu in addresses for end in ends[gpu])
+    if any(a == b or n != count[b, a] for (a, b), n in count.items()):
+        return False
+    if any(end.port is None for gpu in addresses for end in ends[gpu]):
+        return True
+    ports: dict[str, list[int]] = {gpu: [] for gpu in addresses}
+    for gpu in addresses:
+        for end in ends[gpu]:
+            ports[gpu_at[end.address]].append(end.port or 0)
+    if any(len(set(ports[gpu])) != len(ends[gpu]) for gpu in addresses):
+        return False
+    joins = {
+        (gpu, own, gpu_at[end.address], end.port)
+        for gpu in addresses
+        for own, end in zip(sorted(ports[gpu]), ends[gpu], strict=True)
+    }
+    return all((b, port, a, own) in joins for a, own, b, port in joins)

@@ -1,4 +1,8 @@
-"""`nvidia-smi topo -m` (also `topo -mp` and `topo --matrix`): text in, Topology out."""
+"""`nvidia-smi topo -m` (also `topo -mp` and `topo --matrix`).
+
+NVLink codes become direct links or links into an NVSwitch, PCIe codes a tree of switches, host bridges and NUMA nodes.
+The tool names no GPU model and no PCIe generation: GB/s is None where the codes do not imply it.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +14,21 @@ from topocomm.topology.inference.host_tree import LEVELS, HostTree, host_tree
 from topocomm.topology.inference.nvlink import nvlinks
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Pair, Topology
-from topocomm.topology.readers.nvidia.affinity import CPU, NUMA, cpu_list, numa_node
 from topocomm.topology.readers.nvidia.code_matrix import NOT_AVAILABLE, Matrix, Row, is_matrix, parse_matrix
+from topocomm.topology.readers.nvidia.matrix_header import CPU, NUMA, cpu_list, numa_node
 from topocomm.topology.readers.nvidia.nvlink_listing import listing_kind
-from topocomm.topology.readers.plain.log_prefix import MATRIX_ROW, without_prefix
-from topocomm.topology.readers.plain.paste import markup_line, plain_lines
+from topocomm.topology.readers.plain.paste import MATRIX_ROW, markup_line, plain_lines, strip_prefix
 
 SOURCE = "nvidia-smi topo -m"
 
 
 def matches(text: str) -> bool:
-    """True if the text holds a matrix of GPU names, be it damaged."""
+    """Return whether the text holds a matrix of GPU names, be it damaged."""
     return "GPU" in text and is_matrix(_lines(text))
 
 
 def read(text: str, name: str) -> Topology:
-    """The host that a matrix describes.
-
-    NVLink codes become direct links or links into an NVSwitch, PCIe codes a tree of switches, host bridges and
-    NUMA nodes. The tool names no GPU model and no PCIe generation: GB/s is None where the codes do not imply it.
-
-    Args:
-        text: What the tool printed, or a copy of it.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: The text is cut short, damaged beyond repair or contradicts itself; names file and line.
-    """
+    """Return the host that a matrix describes."""
     lines = _lines(text)
     matrix = parse_matrix(lines, name)
     name = PurePath(name).name  # warnings travel with the topology: no paths of this machine in them
@@ -47,7 +39,9 @@ def read(text: str, name: str) -> Topology:
     if (line := markup_line(text)) is not None:
         warnings.append(f"{name}:{line}: a copy from a web page or mail; it was read through the HTML in it")
     gpus = _gpus(matrix, name, warnings)
-    nics = [Device(nic, "nic", name=_nic_name(nic, matrix)) for nic in matrix.nics]
+    # The NIC legend has the device's own name; old drivers name columns by it.
+    names = [matrix.nic_names.get(nic) or (None if nic.startswith("NIC") else nic) for nic in matrix.nics]
+    nics = [Device(nic, "nic", name=name) for nic, name in zip(matrix.nics, names, strict=True)]
     counts = {
         pair: int(code[2:])
         for pair, code in matrix.codes.items()
@@ -72,62 +66,59 @@ def read(text: str, name: str) -> Topology:
 
 
 def _lines(text: str) -> list[str]:
-    return without_prefix(plain_lines(text), MATRIX_ROW)
+    return strip_prefix(plain_lines(text), MATRIX_ROW)
 
 
 def _pairs(matrix: Matrix, fabric: dict[tuple[str, str], Pair]) -> list[Pair]:
-    """Every GPU-GPU and GPU-NIC pair with its code as printed."""
-    found = []
+    """Return every GPU-GPU and GPU-NIC pair with its code as printed."""
+    pairs = []
     for a, b in combinations((*matrix.gpus, *matrix.nics), 2):
         if a in matrix.gpus:
             code = matrix.codes.get((a, b))
             latency_us = PATH_LATENCY_US.get(code or "")
             plain = Pair(a, b, code, None, latency_us, None, "assumed" if latency_us is not None else None)
-            found.append(fabric.get((a, b), plain))
-    return found
-
-
-def _nic_name(nic: str, matrix: Matrix) -> str | None:
-    """The device's own name: from the NIC legend, or the column, which old drivers call by it."""
-    return matrix.nic_names.get(nic) or (None if nic.startswith("NIC") else nic)
+            pairs.append(fabric.get((a, b), plain))
+    return pairs
 
 
 def _gpus(matrix: Matrix, name: str, warnings: list[str]) -> list[Device]:
-    found = []
+    gpus = []
     damaged = matrix.damaged
     for gpu in matrix.gpus:
         row = matrix.rows[gpu]
-        tail = _sure_cells(row, matrix)
-        if unsure := [cell for column, cell in row.tail.items() if column not in tail]:
+        affinity = _sure_cells(row, matrix)
+        if unsure := [cell for column, cell in row.affinity.items() if column not in affinity]:
             damaged = True
-            got = f"{len(row.tail)} of {matrix.tails} affinity cells; {', '.join(unsure)} may be of another column"
-            warnings.append(f"{name}:{row.line + 1}: {gpu}: {got}: not used")
-        cpus, numa = tail.get(CPU), tail.get(NUMA)
+            got = f"{len(row.affinity)} of {matrix.affinity_columns} affinity cells"
+            words = f"{got}; {', '.join(unsure)} may be of another column: not used"
+            warnings.append(f"{name}:{row.line + 1}: {gpu}: {words}")
+        cpus, numa = affinity.get(CPU), affinity.get(NUMA)
         device = Device(gpu, "gpu", cpu_affinity=cpu_list(cpus or ""), numa=numa_node(numa or ""))
         for text, value, column in ((cpus, device.cpu_affinity, CPU), (numa, device.numa, NUMA)):
             if value is None and text not in (None, NOT_AVAILABLE):
                 damaged = True
                 warnings.append(f"{name}:{row.line + 1}: {gpu}: {column} {text!r} is damaged and not used")
-        found.append(device)
-    return _without_odd_lists(found, name, warnings) if damaged else found
+        gpus.append(device)
+    return _without_odd_lists(gpus, name, warnings) if damaged else gpus
 
 
 def _sure_cells(row: Row, matrix: Matrix) -> dict[str, str]:
-    """The affinity cells of a row: of one with a CPU list and fewer cells than columns, those of another row, too.
+    """Return the affinity cells of a row that are certain.
 
-    The tool leaves no cell but the CPU list blank: one is lost, or has run into its neighbour (`0-31` and `0`),
-    unless no row has more.
+    A row with a CPU list and fewer cells than columns keeps those that another row has, too: the tool leaves no cell
+    but the CPU list blank, so one is lost or has run into its neighbour (`0-31` and `0`), unless no row has more.
     """
-    others = [matrix.rows[gpu].tail for gpu in matrix.gpus if gpu != row.label]
-    most = max((len(tail) for tail in others), default=matrix.tails)
-    alike = len(row.tail) == most and any(len(tail) == most and CPU in tail for tail in others)
-    if CPU not in row.tail or len(row.tail) >= matrix.tails or alike:
-        return row.tail
-    return {column: cell for column, cell in row.tail.items() if any(tail.get(column) == cell for tail in others)}
+    cells, columns = row.affinity, matrix.affinity_columns
+    others = [matrix.rows[gpu].affinity for gpu in matrix.gpus if gpu != row.label]
+    most = max(map(len, others), default=columns)
+    alike = len(cells) == most and any(len(other) == most and CPU in other for other in others)
+    if CPU not in cells or len(cells) >= columns or alike:
+        return cells
+    return {column: cell for column, cell in cells.items() if any(other.get(column) == cell for other in others)}
 
 
 def _without_odd_lists(gpus: list[Device], name: str, warnings: list[str]) -> list[Device]:
-    """In a damaged text, CPU lists that differ from those of most GPUs of their NUMA node are not used."""
+    """Return the GPUs of a damaged text without CPU lists that differ from those of most GPUs of their NUMA node."""
     lists: Counter[tuple[object, str | None]] = Counter(
         (gpu.numa, gpu.cpu_affinity) for gpu in gpus if gpu.cpu_affinity and gpu.numa is not None
     )

@@ -1,21 +1,21 @@
 """What `nvidia-smi nvlink -s`, `-R` and `-p` have in common: a header per GPU, below it a line per link.
 
-Which of the three a text holds is told by what follows `Link k:`. A lost line is an error where the other GPUs of
-the same model show that there was one; lines that somebody replaced by "..." leave their GPU without figures.
+What follows `Link k:` tells the three apart. A lost line is an error where the other GPUs of the same model show that
+there was one; lines that somebody replaced by "..." leave their GPU without figures.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import group_words
-from topocomm.topology.readers.plain.log_prefix import LISTED_GPU, without_prefix
-from topocomm.topology.readers.plain.paste import plain_lines
+from topocomm.topology.model import Device
+from topocomm.topology.readers.plain.paste import ELISIONS, LISTED_GPU, LineReader, plain_lines, strip_prefix
 
 MAX_GPUS = 1024
 """More than one host has; a larger number is damage."""
@@ -38,11 +38,10 @@ _UUID = re.compile(r"\(UUID:\s*([^()\s]+)\s*\)")
 _LINK = re.compile(r"Link\s+(\d{1,3})\s*:\s*(\S.*)$")
 _LINK_BEGINS = re.compile(r"Link\s*(?:$|\d+\b(?!\s*,))")
 _CUT = re.compile(r"GP?|GPU\s*\d*|L|Li|Lin")
-_ELISIONS = {"..", "...", "....", "…", "[...]", "⋮"}
 
 
 class Entry(NamedTuple):
-    """One line `Link k: text`; lines count from 0."""
+    """A line `Link k: text`; lines count from 0."""
 
     link: int
     text: str
@@ -51,7 +50,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Block:
-    """What the text says of one GPU."""
+    """The lines of one GPU."""
 
     number: int
     name: str | None
@@ -59,13 +58,13 @@ class Block:
     line: int
     entries: list[Entry] = field(default_factory=list)
     no_links: bool = False
-    """The tool said in a sentence that no link is active, or that there are none."""
+    """True where the tool wrote that no link is active, or that there are none."""
     known: bool = True
-    """False where lines of it were left out, or where the tool printed nothing: no figure of it is certain."""
+    """False where lines were left out, or where the tool printed nothing: no figure of the GPU is certain."""
 
     @property
     def id(self) -> str:
-        """The device id."""
+        """Device id."""
         return f"GPU{self.number}"
 
 
@@ -77,23 +76,69 @@ class Listing(NamedTuple):
     warnings: list[str]
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        """All GPUs that there are, shown or not, in order of their numbers."""
-        return tuple(f"GPU{i}" for i in sorted((*self.left_out, *(block.number for block in self.blocks))))
+    def known(self) -> list[Block]:
+        """Blocks whose figures are certain."""
+        return [block for block in self.blocks if block.known]
 
     @property
     def complete(self) -> bool:
-        """True if GPU 0 to the last are shown with all their links."""
+        """Whether GPU 0 to the last are shown with all their links."""
         return not self.left_out and self.blocks[0].number == 0 and all(block.known for block in self.blocks)
+
+    def gpus(self) -> list[Device]:
+        """Return all GPUs, shown or left out, in order of their numbers."""
+        names = dict.fromkeys(self.left_out) | {block.number: block.name for block in self.blocks}
+        return [Device(f"GPU{number}", "gpu", name=names[number]) for number in sorted(names)]
+
+    def facts(self) -> dict[str, Any]:
+        """Return `gpus_listed`, where GPUs were left out, and `uuids` by GPU."""
+        uuids = {block.id: block.uuid for block in self.blocks if block.uuid}
+        return {
+            **({"gpus_listed": len(self.blocks)} if self.left_out else {}),
+            **({"uuids": uuids} if uuids else {}),
+        }
+
+
+class ListingReader:
+    """Base of readers of a listing. Lines count from 0.
+
+    Attributes:
+        listing: The blocks.
+        cut: Whether the text lacks its last line end, so that the last line may be cut.
+        last: The last line of a link, -1 without any.
+    """
+
+    source: str
+
+    def __init__(self, text: str, file: str) -> None:
+        lines = listing_lines(text)
+        self.listing = _Parser(lines, file, self.source).parse()
+        self.file, self.cut = file, bool(lines[-1].strip())
+        self.last = max((entry.line for block in self.listing.blocks for entry in block.entries), default=-1)
+
+    def fail(self, line: int, message: str) -> NoReturn:
+        """Raise the error of a line."""
+        raise TopologyError(f"{self.file}:{line + 1}: {message}; give the whole output of `{self.source}`")
+
+    def warn(self, message: str, line: int | None = None) -> None:
+        """Add a warning of a line, or of the whole text."""
+        place = "" if line is None else f":{line + 1}"
+        self.listing.warnings.append(f"{PurePath(self.file).name}{place}: {message}")
+
+    def refuse(self, block: Block, entry: Entry, message: str) -> NoReturn:
+        """Raise the error of a link whose text is of no known form; the last line may be cut."""
+        if entry.line == self.last and self.cut:
+            self.fail(entry.line, f"the text ends inside Link {entry.link} of {block.id}")
+        self.fail(entry.line, f"Link {entry.link} of {block.id}: {message}")
 
 
 def listing_lines(text: str) -> list[str]:
-    """The lines of a pasted text, one for one, as the functions here take them."""
-    return without_prefix(plain_lines(text), LISTED_GPU)
+    """Return the lines of a pasted text, without prefixes."""
+    return strip_prefix(plain_lines(text), LISTED_GPU)
 
 
 def listing_kind(lines: Sequence[str]) -> Literal["status", "remote"] | None:
-    """Which listing begins in the text: the first link line that tells decides; None for other texts."""
+    """Return which listing begins in the text, by the first link line that tells; None for other texts."""
     header = silent = False
     for line in lines:
         text = line.strip()
@@ -113,41 +158,22 @@ def listing_kind(lines: Sequence[str]) -> Literal["status", "remote"] | None:
     return "status" if silent else None
 
 
-def parse_listing(lines: Sequence[str], file: str, command: str) -> Listing:
-    """The listing in the lines of a pasted text (`listing_lines`).
+class _Parser(LineReader):
+    """Puts the lines of a text into blocks."""
 
-    Args:
-        lines: The text.
-        file: What messages call it.
-        command: The command that prints it, for messages.
-
-    Raises:
-        TopologyError: It is cut short, lost lines, or speaks of more than one machine; names the line.
-    """
-    return _Parser(lines, file, command).parse()
-
-
-class _Parser:
     def __init__(self, lines: Sequence[str], file: str, command: str) -> None:
-        self.lines, self.file = lines, file
+        super().__init__(lines, file)
         self.whole = f"give the whole output of `{command}`"
-        self.warnings: list[str] = []
         self.blocks: dict[int, Block] = {}
         self.uuids: dict[str, Block] = {}
         self.elided: int | None = None
-        self.last = max((i for i, line in enumerate(lines) if line.strip()), default=0)
-
-    def fail(self, index: int, message: str) -> NoReturn:
-        raise TopologyError(f"{self.file}:{index + 1}: {message}")
-
-    def warn(self, index: int, message: str) -> None:
-        self.warnings.append(f"{PurePath(self.file).name}:{index + 1}: {message}")
+        """Line of dots that nothing has followed yet."""
 
     def parse(self) -> Listing:
         current: Block | None = None
-        for index, line in self._filled():
-            if line in _ELISIONS:
-                self._elision(index, current)
+        for index, line in enumerate(map(str.strip, self.lines)):
+            if line in ELISIONS:
+                self.elided = self.elided if current is None else index
             elif header := _HEADER.match(line):
                 current = self._header(index, header, current)
                 if current is None:
@@ -170,15 +196,8 @@ class _Parser:
             self.warn(blocks[-1].line, f"no lines for {words}; they exist, because the GPUs around them are shown")
         return Listing(blocks, tuple(left_out), self.warnings)
 
-    def _filled(self) -> Iterator[tuple[int, str]]:
-        return ((index, text) for index, line in enumerate(self.lines) if (text := line.strip()))
-
-    def _elision(self, index: int, current: Block | None) -> None:
-        if current is not None:
-            self.elided = index
-
     def _header(self, index: int, header: re.Match[str], above: Block | None) -> Block | None:
-        """The GPU that begins here; None where a second listing does."""
+        """Return the GPU that begins here; None where a second listing does."""
         rest, uuid = header[2] or "", None
         if (found := _UUID.search(rest)) is not None:
             uuid, said, rest = found[1], rest[found.end() :], rest[: found.start()]
@@ -205,17 +224,16 @@ class _Parser:
             words = f"GPU {block.number} has the UUID of GPU {twin.number} (line {twin.line + 1})"
             self.fail(index, f"{words}; {self.whole}")
         if self.elided is not None and above is not None:
-            self._close_elision(self.elided, above, block)
+            if block.number == above.number + 1:  # else the lines of other GPUs were left out
+                self._lose_lines(self.elided, above)
+            self.elided = None
         self.blocks[block.number] = block
         self._sentence(index, said, block)
         return block
 
-    def _close_elision(self, index: int, above: Block, block: Block) -> None:
-        """Lines were left out between two GPUs: other GPUs where numbers are missing, else links of the upper one."""
-        if block.number == above.number + 1:
-            above.known = False
-            self.warn(index, f"lines of {above.id} were left out; how many links it has is not known")
-        self.elided = None
+    def _lose_lines(self, index: int, block: Block) -> None:
+        block.known = False
+        self.warn(index, f"lines of {block.id} were left out; how many links it has is not known")
 
     def _link(self, index: int, line: str, current: Block | None) -> None:
         found = _LINK.match(line)
@@ -225,15 +243,15 @@ class _Parser:
         if current is None:
             self.fail(index, f"a link above the first line `GPU 0: NAME (UUID: ...)`; {self.whole}")
         if self.elided is not None:
-            current.known, self.elided = False, None
-            self.warn(index - 1, f"lines of {current.id} were left out; how many links it has is not known")
+            self.elided = None
+            self._lose_lines(index - 1, current)
         link = int(found[1])
         if current.entries and link <= current.entries[-1].link:
             self.fail(index, f"{current.id}: Link {link} follows Link {current.entries[-1].link}; {self.whole}")
         current.entries.append(Entry(link, found[2], index))
 
     def _sentence(self, index: int, text: str, block: Block) -> None:
-        """A verdict of the tool on the GPU, after its header or below."""
+        """Take what the tool wrote of the GPU, after its header or below."""
         if _NO_LINKS.search(text):
             block.no_links = True
         elif _ABOUT_LINKS.search(text):
@@ -259,14 +277,13 @@ class _Parser:
             self._check_gap(block, fullest[block.name])
 
     def _check_gap(self, block: Block, fullest: Block) -> None:
-        """A number left out among a GPU's links is a lost line where another of its model has that link."""
+        """Refuse a number left out among a GPU's links where another of its model has that link: a lost line."""
         shown = {entry.link for entry in block.entries}
         gap = [link for link in range(max(shown, default=-1)) if link not in shown]
         if not gap or not block.known:
             return
         if fullest.known and set(gap) <= {entry.link for entry in fullest.entries}:
-            self.fail(
-                block.line, f"{block.id}: no line for Link {gap[0]}, which {fullest.id} of its model has; {self.whole}"
-            )
+            words = f"no line for Link {gap[0]}, which {fullest.id} of its model has"
+            self.fail(block.line, f"{block.id}: {words}; {self.whole}")
         if fullest is block:
             self.warn(block.line, f"{block.id}: no line for Link {gap[0]}; the text may have lost it")

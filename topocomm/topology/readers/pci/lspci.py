@@ -1,7 +1,7 @@
-"""`lspci -tv` (also with `-nn`): a drawn tree in, Topology out.
+"""`lspci -tv` (also with `-nn`): a drawn tree of bridges, buses and names.
 
-The tool draws bridges, buses and names, but no NUMA nodes and no classes: what devices are is read from their names,
-and devices below different host bridges have no code, because NODE and SYS cannot be told apart.
+There are no NUMA nodes and no classes: the names of the PCI database tell GPUs and NICs, and devices below different
+host bridges have no code, because NODE and SYS cannot be told apart.
 """
 
 from __future__ import annotations
@@ -9,18 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.pci_tree import MAX_BRIDGES, Bridge, Leaf, bus_key, check_size, pci_graph, pci_pairs
-from topocomm.topology.model import Device, Topology
-from topocomm.topology.readers.pci.pci_names import cpu_vendor, is_gpu, is_inside_cpu, is_nic, nic_model, plain_name
-from topocomm.topology.readers.plain.log_prefix import without_prefix
-from topocomm.topology.readers.plain.paste import plain_lines
+from topocomm.topology.model import Device, DeviceKind, Topology
+from topocomm.topology.readers.plain.paste import LineReader, plain_lines, strip_prefix
 
 SOURCE = "lspci -tv"
-CPU_VENDOR = "cpu_vendor"
-"""The fact that holds the maker of all processors of a machine, `GenuineIntel` or `AuthenticAMD`: both are x86-64."""
 
 _ROOT = re.compile(r"(?:-?[+\\])?-\[(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}\]-(?=[-+\\]|$)")
 _ROOT_BUS = re.compile(r"-\[(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2})\]-")
@@ -32,8 +28,43 @@ _DRAWN = re.compile(r"[+\\]-[0-9a-fA-F]{2}\.[0-7](?=-\[|  |$)")
 _DETAIL = re.compile(r"(?:Region \d|Memory at|I/O ports at|\[(?:virtual|enhanced)\])")
 _BEGINS = re.compile(r"[ \t]*[-+\\][-+\\ ]*-?\[(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}\]-[-+]")
 _FIRST_LINE = re.compile(r"(?<![^\s>:\]\x01])-(?:\+-)?\[[0-9a-f]{4,8}:[0-9a-f]{2}\]-")
-"""Where the tree begins in a line, whatever stands before it."""
+"""Start of the tree in a line, whatever stands before it."""
 _WHOLE = "give the whole output of `lspci -tv`, its blanks included"
+
+_NVIDIA = re.compile(r"nvidia corporation\b", re.IGNORECASE)
+_AMD = re.compile(r"(?:advanced micro devices|ati technologies).*?(?:\[amd/ati\]|\[ati\]|\bati\b)", re.IGNORECASE)
+_AMD_GPU = re.compile(r"\[AMD\].*\b(?:Instinct|Radeon|MI[1-9]\d\d?[AX]?)\b")
+_INTEL_GPU = re.compile(r"intel corporation.*\b(?:data center gpu|arc\b.*graphics|\[arc|ponte vecchio)", re.IGNORECASE)
+_NO_GPU = re.compile(
+    r"audio|hdmi|\busb|ucsi|type-c|nvswitch|bridge|smbus|\bsata\b|\bide\b|ethernet|azalia|memory controller|\biommu\b"
+    r"|upstream|downstream|pci express|root port|\blpc\b|host controller|\bS?MU\b|nforce|\bmcp\d|\bck804|\bsb\d00|sbx00"
+    r"|\br[sd]\d{3}\b.*(?:host|northbridge|pci)|(?:\bDevice |\[10de:)(?:1ac[0-2]|1af1|22a3)\b|connectx|bluefield",
+    re.IGNORECASE,
+)
+"""Other devices of these vendors. 1ac0 to 1ac2, 1af1 and 22a3 are NVSwitches that old databases do not name."""
+_INSIDE_CPU = re.compile(
+    r"\b(?:Raven|Picasso|Renoir|Lucienne|Cezanne|Barcelo|Rembrandt|Raphael|Phoenix|Granite Ridge|Strix|Mendocino)\b"
+)
+_CPU_VENDORS = (
+    (re.compile(r"intel corporation\b", re.IGNORECASE), "GenuineIntel"),
+    (re.compile(r"advanced micro devices, inc\. \[amd\](?!.*\bati\b)", re.IGNORECASE), "AuthenticAMD"),
+)
+
+_NIC = re.compile(
+    r"\bethernet\b|mellanox technologies device|connectx|infiniband"
+    r"|network connection|netxtreme|omni-path|\bhfi silicon|gigabit|\bgbe\b|nbase-t"
+    r"|elastic (?:network|fabric) adapter|virtio network|slingshot|cassini|\bbcm57\d{2,3}|10gbase"
+    r"|\bmt(?:27|28|29|41|43)\d{2,3}|terminator 5|\bt[4-7]\d{2}-|solarflare|\bsf[cn]\d{4}|aqtion|\baqc\d"
+    r"|\be8[123]\d-|\bx[57]\d\d\b|\b8259\d|vmxnet|fastlinq",
+    re.IGNORECASE,
+)
+_NO_NIC = re.compile(
+    r"wireless|wi-?fi|bluetooth|virtual function|bridge|dma controller|\bsoc management|management interface|audio"
+    r"|\bsas\b|\braid\b|non-volatile|nvme|\bpcie switch|crypto|serial|\busb\b|management topology|thunderbolt",
+    re.IGNORECASE,
+)
+_IDS = re.compile(r"\s*\[[0-9a-f]{4}:[0-9a-f]{4}\]")
+_MODEL = re.compile(r"\b(?:[A-Z]{1,4}\d{3,5}[A-Z]{0,3}(?:-[A-Z0-9]+)?|\d{5}[A-Z]{0,3}|Device [0-9a-f]{4})\b")
 
 
 class _Function(NamedTuple):
@@ -48,9 +79,9 @@ class _Function(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Branch:
-    """A bus being drawn: where its devices' marks stand, its address, and the bridges above it.
+    """A bus being drawn: the column of its devices' marks, its address, and the bridges above it.
 
-    Without an address it is a bridge with several buses, which stand where devices would.
+    Without an address it is a bridge with several buses, which stand in the place of devices.
     """
 
     column: int
@@ -62,26 +93,19 @@ class _Branch:
 
 
 def matches(text: str) -> bool:
-    """True if the text has a root bus as the tool draws it."""
+    """Return whether the text has a root bus as the tool draws it."""
     return "]-" in text and any("]-" in line and _BEGINS.match(line) for line in _lines(text))
 
 
 def read(text: str, name: str) -> Topology:
-    """The GPUs and NICs of a host in its PCI tree; functions of one card are one NIC.
-
-    Args:
-        text: What the tool printed, or a copy of it.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: The drawing is cut or damaged, or has no names; names the line.
-    """
+    """Return the GPUs and NICs of a host in its PCI tree; functions of one card are one NIC."""
     parser = _Parser([line.expandtabs(8) for line in _lines(text)], name)
     parser.parse()
     functions = sorted(parser.functions, key=lambda f: bus_key(f.bus_id))
     if functions and all(re.fullmatch(r"(?:[0-9a-f]{4}:[0-9a-f]{4})?", f.name) for f in functions):
         raise TopologyError(f"{name}:{functions[0].line}: devices without names; use `lspci -tv` without -n")
-    gpus = [_leaf(f, f"GPU{i}", "gpu") for i, f in enumerate(_gpus(functions))]
+    gpu_functions = _gpus(functions)
+    gpus = [_leaf(f, f"GPU{i}", "gpu") for i, f in enumerate(gpu_functions)]
     nics = [f for f in functions if is_nic(f.name)]
     cards = list({f.bus_id.rsplit(".", 1)[0]: f for f in reversed(nics)}.values())[::-1]
     check_size(name, len(gpus), len(cards))
@@ -107,28 +131,26 @@ def read(text: str, name: str) -> Topology:
         facts={
             "host_bridges": len(parser.roots),
             "gpu_busids": [gpu.device.bus_id for gpu in gpus],
-            "gpu_root": {f.bus_id: f.root for f in _gpus(functions)},
+            "gpu_root": {f.bus_id: f.root for f in gpu_functions},
             "nic_functions": len(nics),
             "nic_busids": models,
-            **_cpu(functions),
+            **({"cpu_vendor": vendor} if (vendor := _cpu_vendor(functions)) else {}),
         },
     )
 
 
-def _cpu(functions: list[_Function]) -> dict[str, str]:
-    """The fact `cpu_vendor`: every processor's own first device on its root bus is of the same maker."""
-    found = {cpu_vendor(f.name) for f in functions if len(f.path) == 1 and f.bus_id.endswith(":00.0")}
-    vendor = found.pop() if len(found) == 1 else None
-    return {CPU_VENDOR: vendor} if vendor else {}
+def _cpu_vendor(functions: list[_Function]) -> str | None:
+    """Return the maker of all processors, whose own first devices are on the root buses."""
+    vendors = {cpu_vendor(f.name) for f in functions if len(f.path) == 1 and f.bus_id.endswith(":00.0")}
+    return vendors.pop() if len(vendors) == 1 else None
 
 
-def _leaf(function: _Function, id: str, kind: str) -> Leaf:
-    device = Device(id, "gpu" if kind == "gpu" else "nic", name=plain_name(function.name), bus_id=function.bus_id)
-    return Leaf(device, function.path)
+def _leaf(function: _Function, ident: str, kind: DeviceKind) -> Leaf:
+    return Leaf(Device(ident, kind, name=plain_name(function.name), bus_id=function.bus_id), function.path)
 
 
 def _gpus(functions: list[_Function]) -> list[_Function]:
-    """Function 0 of each GPU: others are its audio and USB, or virtual functions, which have the GPU's name."""
+    """Return function 0 of each GPU: others are its audio and USB, or virtual functions, which have the GPU's name."""
     found = [f for f in functions if is_gpu(f.name)]
     found = [f for f in found if not is_inside_cpu(f.name)] or found
     virtual = {(_bus(f), f.name) for f in found if not f.bus_id.endswith(".0")}
@@ -140,26 +162,23 @@ def _bus(function: _Function) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a pasted text, whose columns count.
+    """Return the lines of a pasted text, whose columns count.
 
-    `plain_lines` takes bars for a table of a web page, and blanks along with the marks of a quote: here bars are the
-    drawing, and marks are a prefix.
+    `plain_lines` takes bars for a table of a web page, and blanks along with the marks of a quote: in a tree, bars are
+    the drawing, and marks are a prefix.
     """
-    lines = without_prefix(re.split(r"\r\n?|\n", text.replace("|", "\x01")), _FIRST_LINE)
+    lines = strip_prefix(re.split(r"\r\n?|\n", text.replace("|", "\x01")), _FIRST_LINE)
     return [line.replace("\x01", "|").rstrip() for line in plain_lines("\n".join(lines))]
 
 
-class _Parser:
+class _Parser(LineReader):
     def __init__(self, lines: list[str], name: str) -> None:
-        self.lines, self.name = lines, name
+        super().__init__(lines, name)
         self.functions: list[_Function] = []
         self.roots: list[str] = []
         self.open: list[_Branch] = []
         self.top: int | None = None
         """Column of the marks of host bridges; None where there is one alone."""
-
-    def fail(self, index: int, message: str) -> NoReturn:
-        raise TopologyError(f"{self.name}:{index + 1}: {message}")
 
     def parse(self) -> None:
         first = next((i for i, line in enumerate(self.lines) if _ROOT.match(line.lstrip())), None)
@@ -209,7 +228,7 @@ class _Parser:
             self._device(index, line, start + 2, branch)
 
     def _first(self, index: int, line: str, start: int) -> None:
-        """`-+-[0000:00]-+-...`: several host bridges; `-[0000:00]-+-...`: one."""
+        """Take the first line: `-+-[0000:00]-+-...` with several host bridges, `-[0000:00]-+-...` with one."""
         column = line.find("+-[", start)
         if column == start + 1 and line[start] == "-":
             self.top = column
@@ -233,7 +252,7 @@ class _Parser:
         self._bus(index, line, match.end(), root, (Bridge(root),), root, 255)
 
     def _bus(self, index: int, line: str, at: int, bus: str, path: tuple[Bridge, ...], root: str, highest: int) -> None:
-        """What follows a bus: several devices (`+-`), one (`--`), or none."""
+        """Take what follows a bus: several devices (`+-`), one (`--`), or none."""
         if len(path) > MAX_BRIDGES:
             self.fail(index, f"more than {MAX_BRIDGES} bridges above one another; this is no machine")
         branch = _Branch(at, bus, path, root, highest=highest)
@@ -281,7 +300,43 @@ class _Parser:
             self._bus(index, line, at + 1 if line.startswith("-", at) else at, bus, path, branch.root, highest)
 
     def _several(self, index: int, line: str, at: int, path: tuple[Bridge, ...], root: str, highest: int) -> None:
-        """A bridge with several buses below: each is drawn like a root bus, one bridge lower."""
+        """Take a bridge with several buses below: each is drawn like a root bus, one bridge lower."""
         branch = _Branch(at, "", path, root, highest=highest)
         self.open.append(branch)
         self._nested(index, line, at, branch)
+
+
+def is_gpu(name: str) -> bool:
+    """Return whether this is a GPU of NVIDIA, AMD or Intel that computes, and not a board's graphics chip."""
+    vendor = _NVIDIA.match(name) or _AMD.match(name) or _AMD_GPU.search(name) or _INTEL_GPU.match(name)
+    return vendor is not None and _NO_GPU.search(name) is None
+
+
+def is_inside_cpu(name: str) -> bool:
+    """Return whether this is graphics inside a desktop CPU of AMD, which is passed over where there is a GPU."""
+    return _AMD.match(name) is not None and _INSIDE_CPU.search(name) is not None
+
+
+def cpu_vendor(name: str) -> str | None:
+    """Return the maker of the processor with this device 00.0 on a root bus, as CPUID spells it."""
+    return next((vendor for pattern, vendor in _CPU_VENDORS if pattern.match(name)), None)
+
+
+def is_nic(name: str) -> bool:
+    """Return whether this is an Ethernet or InfiniBand port, and not Wi-Fi or a virtual function."""
+    return _NIC.search(name) is not None and _NO_NIC.search(name) is None
+
+
+def nic_model(name: str) -> str:
+    """Return the short name of a NIC: its last word in brackets (`ConnectX-7`), else its type number (`X710`)."""
+    bare = _IDS.sub("", name).strip()
+    bracket = re.search(r"\[([^\[\]]+)\]$", bare)
+    if bracket:
+        return bracket.group(1)
+    models = _MODEL.findall(bare)
+    return models[0] if models else bare
+
+
+def plain_name(name: str) -> str:
+    """Return the name without the ids that `-nn` adds."""
+    return _IDS.sub("", name).strip()

@@ -10,7 +10,7 @@ from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator
 from topocomm.topology.readers.nccl.log.nccl_log_fabric import address, numa_of
 from topocomm.topology.readers.nccl.log.nccl_log_lines import Part
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
-from topocomm.topology.readers.nccl.xml.nccl_xml_facts import BRIDGE_IDS, IDS
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS
 
 _AMD = re.compile(r"\bRCCL\b|\+hip\d|\blibrccl|\bXGMI\b|\bROCm\b|\brocm_smi|\bHIP\b|\bgfx\d{3}|\bnRanks \d\d busId")
 """What RCCL writes and NCCL does not; the last behind rings and trees."""

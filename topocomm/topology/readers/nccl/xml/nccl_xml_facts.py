@@ -10,13 +10,9 @@ from topocomm.topology.inference.host_tree import merge_groups
 from topocomm.topology.model import Pair
 from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Gpu, System
 from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import Fabric, gcn_of
-from topocomm.topology.readers.nccl.xml.nccl_xml_values import cpu_words, mask_words
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS, cpu_words, mask_words
 
 Facts = dict[str, Any]
-
-IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-BRIDGE_IDS = "bridge_ids"
-"""The fact that holds these attributes of PCIe switches, by bus id: NCCL flattens some switches by them."""
 
 
 def facts(system: System, fabric: Fabric, pairs: Sequence[Pair]) -> Facts:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from topocomm.topology.inference.cpu_lists import mask_ranges
 from topocomm.topology.inference.nccl_paths import ADAPTER, PORT
 from topocomm.topology.links import PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link
 from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Notes, Pci, System
-from topocomm.topology.readers.nccl.xml.nccl_xml_values import Rate, cpu_list, gt_per_s, pcie_rate, smp_kind, whole
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import Rate, gt_per_s, pcie_rate, smp_kind, whole
 from topocomm.topology.readers.plain.safe_xml import Element
 
 _PIX_US, _PXB_US, _PHB_US, _SYS_US = (PATH_LATENCY_US[code] / 2 for code in ("PIX", "PXB", "PHB", "SYS"))
@@ -84,7 +85,8 @@ class Graph:
 
     def _put_ends(self) -> None:
         """GPUs, NICs and NUMA nodes as devices."""
-        cpus = {id(cpu): None if cpu.words is None else cpu_list(cpu.words) for cpu in self.system.cpus}
+        masks = {id(cpu): int("".join(cpu.words or "0"), 16) for cpu in self.system.cpus}
+        cpus = {cpu: mask_ranges(mask) for cpu, mask in masks.items()}
         for gpu in self.system.gpus:
             cpu = gpu.pci.cpu
             self.devices.append(Device(gpu.id, "gpu", cpu.host, None, cpu.numa, cpus[id(cpu)], gpu.pci.bus_id))

@@ -35,6 +35,10 @@ _MOST_CPUS = 28 * 32
 """NCCL reads texts of at most 254 characters: 28 words of a mask."""
 _MASK = re.compile(r"[0-9a-f]{1,8}(?:,[0-9a-f]{1,8}){0,511}", re.IGNORECASE)
 
+IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+BRIDGE_IDS = "bridge_ids"
+"""Fact with these attributes of PCIe switches, by bus id: NCCL flattens some switches by them."""
+
 _CPU_NAMES = {
     ("GenuineIntel", 6, 79): "Broadwell",
     ("GenuineIntel", 6, 85): "Skylake",
@@ -156,13 +160,6 @@ def cpu_mask(cpus: str | None) -> str | None:
     digits = f"{bits:x}"
     digits = digits.zfill(-(-len(digits) // 8) * 8)
     return ",".join(digits[i : i + 8] for i in range(0, len(digits), 8))
-
-
-def cpu_list(words: list[str]) -> str | None:
-    """CPU numbers of a mask as ranges, `0-23,48-71`; None for an empty mask."""
-    bits = bin(int("".join(words), 16))[:1:-1]  # after "0b", least significant first
-    ranges = ((m.start(), m.end() - 1) for m in re.finditer("1+", bits))
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges) or None
 
 
 def cpu_words(vendor: str, family: int, model: int) -> str:
