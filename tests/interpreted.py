@@ -18,17 +18,16 @@ from triton.runtime.interpreter import InterpretedFunction as interpreted  # noq
 import attention.gpu.decode.decode_kernel  # noqa: E402
 import attention.gpu.gpu_merge  # noqa: E402
 import attention.gpu.prefill.prefill_kernel  # noqa: E402, F401
-import topocomm.operators.kernels.gpu_formulas  # noqa: E402
+import topocomm.operators.kernels.gpu_formulas  # noqa: E402  # noqa: E402
 import topocomm.operators.kernels.gpu_kernel  # noqa: E402
 import topocomm.operators.kernels.gpu_peer  # noqa: E402
-import topocomm.operators.kernels.gpu_rows  # noqa: E402
 
 if _before is None:
     del os.environ["TRITON_INTERPRET"]
 else:
     os.environ["TRITON_INTERPRET"] = _before
 
-assert topocomm.operators.kernels.gpu_floats.INTERPRETED.value, "a module imported triton's kernels before"
+assert topocomm.operators.kernels.gpu_tiles.INTERPRETED.value, "a module imported triton's kernels before"
 __all__ = ["interpreted"]
 
 

@@ -3,7 +3,7 @@
 Importing it needs neither torch nor triton.
 """
 
-from topocomm.execute.setup.cuda_environment import prepare_for_threads
+from topocomm.execute.device.device_library import prepare_for_threads
 from topocomm.operators.kernels.launcher import compile_kernel, launcher, load_kernel
 
 __all__ = ["compile_kernel", "launcher", "load_kernel", "prepare_for_threads"]

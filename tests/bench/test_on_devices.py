@@ -87,7 +87,7 @@ def test_a_call_by_one_kernel_says_so_whatever_else_there_is(wire):
         mine = device.device_of(torch.ones(1))
         shared = np.zeros(EACH + 256, np.uint8)
         peer = peer_memory(shared[-shared.ctypes.data % 256 :][:EACH], 0, 1)[1]
-        comm.session.way = DevicePath(comm.session.waiting, mine, wire, "", peer)
+        comm.session.device_path = DevicePath(comm.session.waiting, mine, wire, "", peer)
         rows = []
         for graph in (False, True):
             row = OnDevices(comm, Problem("allreduce", SUM, layout, 1), mine, graph=graph)
@@ -110,7 +110,7 @@ def test_a_row_that_is_done_keeps_no_graph():
     def body(comm):
         row = OnDevices(comm, Problem("allreduce", SUM, layout, 2), device.device_of(torch.ones(1)), graph=True)
         assert row.prepare(*({"value": np.ones(12, np.float32)} for _ in range(2)))
-        graphs = comm.session.way.wire._handle.graphs
+        graphs = comm.session.device_path.transport._handle.graphs
         before = len(graphs)
         row.free()
         gc.collect()

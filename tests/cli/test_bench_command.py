@@ -12,7 +12,7 @@ from tests.bench import operators
 from tests.mpi import mpirun
 from topocomm.cli import bench_command as bench
 from topocomm.cli.main import main
-from topocomm.execute.setup.cuda_environment import FOR_THREADS
+from topocomm.execute.device.device_library import FOR_THREADS
 
 ROOT = str(Path(__file__).parents[2])
 ROW_KEYS = {"size", "count", "type", "redop", "root", "out_of_place", "in_place", "implementation", "plan_digest"}

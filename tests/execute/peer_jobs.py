@@ -16,7 +16,7 @@ from tests.machines import switch
 from tests.operators.packed import ELEMENTWISE, any_value, assert_same_bits, layout_of
 from tests.plans import every_plan
 from topocomm import DeadlineError
-from topocomm.execute.calls.copy_operator import carrier
+from topocomm.execute.calls.binding import carrier
 from topocomm.execute.device.peer.peer_engine import PeerEngine, PeerPlan
 from topocomm.operators.tensors import as_array, torch_dtype
 

@@ -124,7 +124,7 @@ def test_others_are_told_of_an_error_before_nccl_is_aborted():
 
     def body(comm):
         if comm.rank == 1:
-            comm.session.way = DevicePath(comm.session.waiting, None, Means(), "")
+            comm.session.device_path = DevicePath(comm.session.waiting, None, Means(), "")
             comm.session.fail(RankFailedError("a disk is full"))
             return
         with pytest.raises(RankFailedError, match="a disk is full"):
@@ -349,7 +349,7 @@ def test_several_ranks_on_a_gpu(version, asked, allowed, monkeypatch):
 
     def body(comm):
         call = comm.prepare("allreduce", like=X, operator=SUM)
-        return call(X), isinstance(call, StagedCall), comm.session.way.reason
+        return call(X), isinstance(call, StagedCall), comm.session.device_path.reason
 
     for result, staged, why in run_on_devices(body, 3, gpus=[0, 1, 0], version=version):
         assert torch.equal(result, X * 3)

@@ -171,11 +171,11 @@ class NativeCollective(DeviceMethod):
 
     def prepare(self, x: Arrays, out: Arrays) -> bool:
         """As `Method.prepare`; False if the library lacks the collective, the operator or the dtype."""
-        problem, way = self._problem, self._comm.session.way
-        if way is None or way.wire is None or len(x) != 1 or problem.collective not in CALLS:
+        problem, path = self._problem, self._comm.session.device_path
+        if path is None or path.transport is None or len(x) != 1 or problem.collective not in CALLS:
             return False
         (dtype,) = (array.dtype.name for array in x.values())
-        run = way.wire.native(problem.collective, dtype, problem.operator.name)
+        run = path.transport.native(problem.collective, dtype, problem.operator.name)
         if run is None or (problem.collective not in CARRYING and problem.operator not in OPERATORS):
             return False
         self.name = CALLS[problem.collective]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
-from topocomm.execute.calls.copy_operator import carrier
+from topocomm.execute.calls.binding import carrier
 from topocomm.operators.dtypes import kind
 from topocomm.operators.layout import BoundField, Layout
 from topocomm.operators.operator import Operator

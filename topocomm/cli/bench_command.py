@@ -23,7 +23,7 @@ from topocomm.cli.arguments import parse_sizes
 from topocomm.cli.command_ranks import launched_as, run_on_ranks, speaks
 from topocomm.errors import PlanError, TopocommError
 from topocomm.execute.communicator import Communicator
-from topocomm.execute.setup.cuda_environment import prepare_for_threads
+from topocomm.execute.device.device_library import prepare_for_threads
 from topocomm.operators.find import find_operator
 from topocomm.planning.collectives import COLLECTIVES
 

@@ -11,10 +11,9 @@ from topocomm.errors import TopocommError
 from topocomm.execute.calls.agreement import gather_notes
 from topocomm.execute.calls.binding import agree, explained
 from topocomm.execute.calls.call_cache import CallCache
-from topocomm.execute.calls.call_request import Request
-from topocomm.execute.calls.gathered_ranges import gather_rows, gather_shards
+from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
-from topocomm.execute.calls.ranges import rows_of, split_members, split_record
+from topocomm.execute.calls.ranges import gather_rows, gather_shards, rows_of, split_members, split_record
 from topocomm.execute.device.path_choice import own_gpu
 from topocomm.execute.host.shift import Shift
 from topocomm.execute.liveness.shrinking import ending_after, survivors
@@ -203,8 +202,8 @@ class Communicator:
         """
         self.session.enter()
         try:
-            if self.session.way is not None and self.session.way.flights is not None:
-                self.session.way.flights.wait()
+            if self.session.device_path is not None and self.session.device_path.in_flight is not None:
+                self.session.device_path.in_flight.wait()
         except BaseException as error:
             self.session.fail_with(error)
             raise
@@ -355,16 +354,16 @@ class Communicator:
         self.session.results.close()
         for arena in self.session.arenas:
             arena.close()
-        if self.session.way is not None:
-            self.session.way.leave()
+        if self.session.device_path is not None:
+            self.session.device_path.leave()
         number = self.session.recorder.begin(CLOSING_TAG)
         try:
             self.session.waiting.for_close(UnderWay(None, CLOSING_TAG, number, f"call {number} (close)"))
         except BaseException as error:
             self.session.fail_with(error)
             raise
-        if self.session.way is not None:
-            self.session.way.close()
+        if self.session.device_path is not None:
+            self.session.device_path.close()
         note_close(self.session.transport)
 
     def __enter__(self) -> Self:

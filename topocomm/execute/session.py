@@ -15,7 +15,7 @@ from topocomm.execute.calls.result_memory import ResultMemory
 from topocomm.execute.liveness.failure import gone_with, write_record
 from topocomm.execute.liveness.log import say, show
 from topocomm.execute.liveness.recorder import KEPT, Recorder
-from topocomm.execute.liveness.shutdown import note_failure, watch_departure
+from topocomm.execute.liveness.shutdown import note_failure, watch_shutdown
 from topocomm.execute.liveness.waiting import Waiting, failure_note, rank_failed, refusal_note
 from topocomm.execute.setup.handshake import meet
 from topocomm.execute.setup.settings import Settings
@@ -59,7 +59,7 @@ class Session:
             different times lies in different segments.
         refusal: Why no call can begin now, or None.
         gone: Ranks known to be gone.
-        way: How values on devices travel; None before the first call with such values.
+        device_path: How values on devices travel; None before the first call with such values.
         failed: Whether an error has closed the session.
 
     Raises:
@@ -81,14 +81,14 @@ class Session:
         self.arenas = SharedArena(), SharedArena()
         self.refusal: str | None = None
         self.gone: set[int] = set()
-        self.way: DevicePath | None = None
+        self.device_path: DevicePath | None = None
         self.failed = False
         self._names: dict[int, str] = {}
         self._forgotten: deque[int] = deque()
         self._tag = FIRST_CALL_TAG
         self._subsets = 0
         meet(self.waiting, [topology.by_id[place].host for place in places], self.settings.check)
-        watch_departure(self)
+        watch_shutdown(self)
         show(self.settings.log)
         say(self.rank, f"{self.size} ranks by {transport.name} on {topology.name}: {', '.join(places)}")
 
@@ -146,8 +146,8 @@ class Session:
             if tell:
                 self._tell(FAILURE_TAG, failure_note(self.rank, error))
         finally:
-            if self.way is not None:  # last, since it may take long: what a device waits for does not come
-                self.way.abort()
+            if self.device_path is not None:  # last, since it may take long: what a device waits for does not come
+                self.device_path.abort()
 
     def refuse(self, tag: int, error: OperatorError) -> None:
         """Tell the other ranks that this one does not make the call with a tag, which counts as begun all the same."""

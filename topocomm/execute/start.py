@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from topocomm.errors import PlanError, RankFailedError, TopocommError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.session import Session
-from topocomm.execute.setup.bootstrap import places_of
+from topocomm.execute.setup.bootstrap import places_of, session_of_job
 from topocomm.execute.setup.job_topology import discover_job, hosts_of_ranks
-from topocomm.execute.setup.launch import session_of_job
 from topocomm.execute.transports.threads import World
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.topology.discovery.local_host import discover as discover_host

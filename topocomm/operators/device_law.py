@@ -25,7 +25,7 @@ def trial_of(operator: Operator, layout: Layout) -> tuple[TritonCombine, str] | 
         import torch
 
         from topocomm.operators.kernels import gpu
-        from topocomm.operators.kernels.gpu_floats import INTERPRETED
+        from topocomm.operators.kernels.gpu_tiles import INTERPRETED
     except ImportError:  # both are optional
         return None
     if not INTERPRETED.value and not torch.cuda.is_available():

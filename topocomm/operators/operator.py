@@ -21,8 +21,7 @@ from numpy.typing import DTypeLike
 
 from topocomm.errors import OperatorError
 from topocomm.operators.layout import ROWS, Arrays, BoundField, Buffer, Field, Fold, Layout
-from topocomm.operators.results import field_of, not_its_dtype, read_only
-from topocomm.operators.tensors import tensor_fold
+from topocomm.operators.tensors import field_of, not_its_dtype, read_only, tensor_fold
 
 
 class Kernel(NamedTuple):

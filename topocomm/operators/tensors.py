@@ -1,4 +1,4 @@
-"""NumPy arrays and torch tensors on the same memory, bfloat16 included, and folds that combine tensors.
+"""NumPy arrays and torch tensors on the same memory, bfloat16 included, and folds of tensors by `combine`.
 
 torch is imported where a tensor is at hand or asked for: never by `import topocomm`.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import MissingExtraError, OperatorError
-from topocomm.operators.results import field_of, not_its_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +25,7 @@ BFLOAT16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
 
 
 def as_tensor(array: NDArray[Any]) -> Any:
-    """A torch tensor on the memory of an array; bfloat16 is `ml_dtypes.bfloat16` in NumPy.
+    """Return a torch tensor on the memory of an array; bfloat16 is `ml_dtypes.bfloat16` in NumPy.
 
     Raises:
         OperatorError: torch has no counterpart of the dtype.
@@ -41,7 +40,7 @@ def as_tensor(array: NDArray[Any]) -> Any:
 
 
 def as_array(tensor: Any) -> NDArray[Any]:
-    """A NumPy array on the memory of a CPU tensor that requires no gradients; the other way of `as_tensor`.
+    """Return a NumPy array on the memory of a CPU tensor that requires no gradients.
 
     Raises:
         TypeError: NumPy has no counterpart of the dtype.
@@ -51,40 +50,36 @@ def as_array(tensor: Any) -> NDArray[Any]:
     if tensor.dtype == torch.bfloat16:
         if tensor.requires_grad:  # the view below does not
             raise RuntimeError("the tensor requires gradients; pass x.detach()")
-        array: NDArray[Any] = tensor.view(torch.int16).numpy().view(BFLOAT16)
-        return array
-    found: NDArray[Any] = tensor.numpy()
-    return found
+        halves: NDArray[Any] = tensor.view(torch.int16).numpy().view(BFLOAT16)
+        return halves
+    array: NDArray[Any] = tensor.numpy()
+    return array
 
 
 def device_views(layout: Layout, buffer: torch.Tensor, offset: int, rows: int) -> dict[str, torch.Tensor]:
-    """`Layout.views` of a uint8 tensor on any device: the fields as tensors [rows, *dims] on its memory.
+    """Return the fields of the packed chunk at byte `offset` of a uint8 tensor, as tensors [rows, *dims].
 
     Raises:
         OperatorError: torch has no counterpart of a dtype.
     """
-    found = {}
+    views = {}
     for bound, start in zip(layout.fields, layout.addresses(offset, rows), strict=True):
         dtype = getattr(_torch(), bound.dtype.name, None)
         if dtype is None:
             raise OperatorError(f"field {bound.name!r}: torch has no {bound.dtype}; convert it first")
         flat = buffer[start : start + rows * bound.row_bytes].view(dtype)
-        found[bound.name] = flat.view(rows, *bound.row_shape)
-    return found
+        views[bound.name] = flat.view(rows, *bound.row_shape)
+    return views
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether it is a torch tensor; imports nothing."""
+    """Return whether x is a torch tensor; imports nothing."""
     return hasattr(x, "is_cuda")
 
 
 @cache
 def numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """NumPy's dtype for a torch one.
-
-    Raises:
-        OperatorError: NumPy has none.
-    """
+    """Return NumPy's dtype for a torch one; OperatorError where NumPy has none."""
     try:
         return as_array(_torch().empty(0, dtype=dtype)).dtype
     except TypeError as error:
@@ -93,34 +88,37 @@ def numpy_dtype(dtype: Any) -> np.dtype[Any]:
 
 @cache
 def torch_dtype(dtype: np.dtype[Any]) -> Any:
-    """The torch dtype for NumPy's.
-
-    Raises:
-        OperatorError: torch has none.
-    """
+    """Return the torch dtype for NumPy's; OperatorError where torch has none."""
     return as_tensor(np.empty(0, dtype)).dtype
 
 
 def tensor_fold(
     name: str, combine: Combine, operands: Sequence[Mapping[str, NDArray[Any]]]
 ) -> Callable[[Mapping[str, Any]], None]:
-    """The left fold of `operands` by the `combine` of the operator `name`, on CPU tensors that share their memory."""
+    """Return the left fold of `operands` by an operator's `combine`, on CPU tensors that share their memory."""
     try:
-        tensors = [{part: as_tensor(array) for part, array in operand.items()} for operand in operands]
+        tensors = [{field: as_tensor(array) for field, array in operand.items()} for operand in operands]
     except OperatorError as error:
         raise OperatorError(f"operator {name!r}: {error}") from None
     fold_tensors = device_fold(name, combine, tensors)
 
     def fold(target: Mapping[str, Any]) -> None:
-        fold_tensors({part: as_tensor(array) for part, array in target.items()})
+        fold_tensors({field: as_tensor(array) for field, array in target.items()})
 
     return fold
 
 
 def device_fold(
-    name: str, combine: Combine, operands: Sequence[Mapping[str, torch.Tensor]]
+    name: str, combine: Combine, operands: Sequence[Mapping[str, torch.Tensor]], *, arrays: bool = True
 ) -> Callable[[Mapping[str, torch.Tensor]], None]:
-    """The left fold of `operands` by the `combine` of the operator `name`, on any device, into tensors given to it."""
+    """Return the left fold of `operands` by an operator's `combine`, on any device.
+
+    Args:
+        name: Of the operator, for errors.
+        combine: The operator's.
+        operands: Tensors [rows, *dims] by field, from the left one on.
+        arrays: Whether `combine` may return NumPy arrays.
+    """
     first, *rest = operands
 
     def fold(target: Mapping[str, torch.Tensor]) -> None:
@@ -132,8 +130,8 @@ def device_fold(
                 if "numpy" in str(error).lower() and next(iter(target.values())).device.type != "cpu":
                     raise _only_arrays(name, target) from error
                 raise
-        for part, tensor in target.items():
-            _write(name, part, tensor, field_of(name, acc, part, tuple(tensor.shape)))
+        for field, tensor in target.items():
+            _write(name, field, tensor, field_of(name, acc, field, tuple(tensor.shape)), arrays)
 
     return fold
 
@@ -146,13 +144,23 @@ def _only_arrays(name: str, target: Mapping[str, torch.Tensor]) -> OperatorError
     )
 
 
-def _write(operator: str, name: str, target: torch.Tensor, made: Any) -> None:
+def _write(operator: str, name: str, target: torch.Tensor, result: Any, arrays: bool) -> None:
+    """Copy what `combine` returned for a field to its target."""
     torch = _torch()
-    if not isinstance(made, torch.Tensor):
-        made = as_tensor(np.ascontiguousarray(made))
-    if not torch.can_cast(made.dtype, target.dtype):
-        raise not_its_dtype(operator, name, made.dtype, target.dtype)
-    target.copy_(made.detach())
+    if not isinstance(result, torch.Tensor):
+        if not arrays:
+            raise OperatorError(
+                f"operator {operator!r}: combine made field {name!r} {type(result).__name__} of tensors on a device; "
+                "expected a tensor there"
+            )
+        result = as_tensor(np.ascontiguousarray(result))
+    elif not arrays and result.device != target.device:
+        raise OperatorError(
+            f"operator {operator!r}: combine made field {name!r} on {result.device}, not {target.device}"
+        )
+    if not torch.can_cast(result.dtype, target.dtype):
+        raise not_its_dtype(operator, name, result.dtype, target.dtype)
+    target.copy_(result.detach())
 
 
 def _torch() -> Any:
@@ -161,3 +169,38 @@ def _torch() -> Any:
     except ImportError:
         raise MissingExtraError("an operator on tensors", "torch", "attention") from None
     return torch
+
+
+Views = TypeVar("Views", bound=Mapping[str, NDArray[Any]])
+
+
+def read_only(views: Views) -> Views:
+    """Return the same views, made read-only: a `combine` that writes to its arguments fails on them."""
+    for array in views.values():
+        array.flags.writeable = False
+    return views
+
+
+def field_of(operator: str, result: Any, name: str, shape: tuple[int, ...]) -> Any:
+    """Return one field of what `combine` returned, of the shape that it must have.
+
+    Raises:
+        OperatorError: The field is missing, or has another shape: broadcasting it would give a wrong value.
+    """
+    try:
+        value = result[name]
+    except (KeyError, IndexError, TypeError):
+        got = list(result) if isinstance(result, Mapping) else type(result).__name__
+        raise OperatorError(
+            f"operator {operator!r}: combine must return a dict of its fields, and field {name!r} is missing; got {got}"
+        ) from None
+    if np.shape(value) != shape:
+        raise OperatorError(
+            f"operator {operator!r}: combine made field {name!r} of shape {list(np.shape(value))}, not {list(shape)}"
+        )
+    return value
+
+
+def not_its_dtype(operator: str, name: str, got: Any, expected: Any) -> OperatorError:
+    """Return the error for a field of a dtype that is not cast silently."""
+    return OperatorError(f"operator {operator!r}: combine made field {name!r} {got}, not {expected}; convert it there")

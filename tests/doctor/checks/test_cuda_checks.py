@@ -7,7 +7,7 @@ from topocomm import catalog
 from topocomm.doctor import examine
 from topocomm.doctor.checks import cuda_checks as cuda
 from topocomm.doctor.checks.cuda_checks import check_cuda
-from topocomm.execute.setup.cuda_environment import FOR_THREADS, prepare_for_threads
+from topocomm.execute.device.device_library import FOR_THREADS, prepare_for_threads
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from topocomm import MismatchError, run_local
-from topocomm.execute.calls.gathered_ranges import gather_rows, gather_shards
+from topocomm.execute.calls.ranges import gather_rows, gather_shards
 
 
 def test_rows_are_told_anew_in_every_call():

@@ -8,9 +8,8 @@ from attention import LOGSUMEXP
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World
 from topocomm import AFFINE, ARGMAX, BAND, LOGADDEXP, MAX, MIN, PROD, SUM, TOPK, WELFORD, Field, Operator, OperatorError
-from topocomm.execute.device.device_folds import NONE, DeviceFold, _combine_folds, fold_version, independent
-from topocomm.execute.device.device_values import tensor_views
-from topocomm.operators.tensors import as_array
+from topocomm.execute.device.device_folds import NONE, DeviceFold, combine_folds, fold_version, independent
+from topocomm.operators.tensors import as_array, device_views
 
 
 @pytest.fixture
@@ -52,12 +51,12 @@ def test_tensors_have_the_bits_of_arrays(operator, dtype, device):
     for at in (0, 1024, 2048):
         value = sample(operator, rng, layout)
         operands.append(value)
-        for name, view in tensor_views(layout, memory, at, rows).items():
+        for name, view in device_views(layout, memory, at, rows).items():
             as_array(view)[...] = value[name]
-    _combine_folds(operator, layout, memory, folds)()
+    combine_folds(operator, layout, memory, folds)()
     combine = operator.combine
     expected = combine(combine(combine(operands[0], operands[1]), operands[2]), operands[1])
-    for name, view in tensor_views(layout, memory, 3072, rows).items():
+    for name, view in device_views(layout, memory, 3072, rows).items():
         assert as_array(view).tobytes() == np.asarray(expected[name]).tobytes(), name
 
 

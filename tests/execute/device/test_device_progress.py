@@ -9,7 +9,7 @@ import pytest
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World as NcclWorld
 from topocomm import DeadlineError
-from topocomm.execute.device.device_progress import InFlightCalls
+from topocomm.execute.device.device_path import InFlightCalls
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting

@@ -13,8 +13,8 @@ from topocomm import SUM, Device, Field, Operator, OperatorError, Topology
 from topocomm.execute.device import device_library as device
 from topocomm.execute.device import path_choice as device_way
 from topocomm.execute.device.device_folds import identity_tensors
-from topocomm.execute.device.device_values import tensor_views
 from topocomm.operators.layout import Layout
+from topocomm.operators.tensors import device_views
 
 
 class Array:
@@ -101,7 +101,7 @@ def test_views_and_identities_have_the_layout_of_arrays():
     layout: Layout = BOTH.layout({"a": ((5,), np.int8), "b": ((5,), np.complex128)})
     memory = np.zeros(256, np.uint8)
     arrays = layout.views(memory, 64, 5)
-    tensors = tensor_views(layout, torch.from_numpy(memory), 64, 5)
+    tensors = device_views(layout, torch.from_numpy(memory), 64, 5)
     for name, array in arrays.items():
         assert tensors[name].data_ptr() == array.ctypes.data
         assert tuple(tensors[name].shape) == array.shape

@@ -208,7 +208,7 @@ def test_handles_and_graphs(monkeypatch):
         found = [first.wait(timeout_s=20), second.wait()]
         out = torch.empty_like(x)
         graph = device.device_of(x).graph(lambda: total(x, out=out))
-        assert total.in_graphs and len(comm.session.way.wire._handle.graphs) == 1, (
+        assert total.in_graphs and len(comm.session.device_path.transport._handle.graphs) == 1, (
             "NCCL knows that a graph holds its call"
         )
         x += 1
@@ -322,13 +322,13 @@ def test_a_call_that_one_kernel_runs_stays_with_it(monkeypatch):
         comm.allreduce(x, SUM)  # finds the way
         told = []
         for plan in (object(), None):
-            comm.session.way.peer, comm.session.way.peer_plan = object(), lambda work, plan=plan: plan
+            comm.session.device_path.peer, comm.session.device_path.peer_plan = object(), lambda work, plan=plan: plan
             comm.session.plans.clear()
             told.append(comm.explain("allreduce", like=x, operator=SUM).native)
-        wire, comm.session.way.wire = comm.session.way.wire, None  # long values are staged
+        wire, comm.session.device_path.transport = comm.session.device_path.transport, None  # long values are staged
         comm.session.plans.clear()
         assert comm.explain("allreduce", like=x, operator=SUM).native is None
-        comm.session.way.wire, comm.session.way.peer = wire, None
+        comm.session.device_path.transport, comm.session.device_path.peer = wire, None
         return told
 
     results, _ = run_natively(body, 2, monkeypatch)

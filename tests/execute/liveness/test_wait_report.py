@@ -6,8 +6,8 @@ from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.wait_report import (
     MOST_PASSED_ON,
     ReportTable,
-    Standing,
     WaitEntry,
+    WaitReport,
     blame,
     difference,
     passed_on,
@@ -15,13 +15,13 @@ from topocomm.execute.liveness.wait_report import (
 
 
 def standing(number, awaits, begun=None):
-    return Standing(number, f"call {number}", awaits, begun or {})
+    return WaitReport(number, f"call {number}", awaits, begun or {})
 
 
 def test_a_standing_survives_its_note():
     others = {3: WaitEntry(7, "call 7 (scan sum)", [4], 0.25, 1)}
-    told = Standing(7, "call 7 (scan sum)", [1, 3], {6: 16, 7: 18}, others)
-    assert Standing.decode(told.encode()) == told
+    told = WaitReport(7, "call 7 (scan sum)", [1, 3], {6: 16, 7: 18}, others)
+    assert WaitReport.decode(told.encode()) == told
 
 
 def test_the_first_call_that_differs_is_found():
@@ -61,11 +61,11 @@ def test_word_of_a_chain_comes_to_its_end_turn_by_turn():
     for turn in range(ranks):
         now_s = turn * turn_s
         notes = [
-            Standing(5, "call 5", [rank + 1], {}, passed_on(rank, [rank + 1], heard[rank].words(now_s)))
+            WaitReport(5, "call 5", [rank + 1], {}, passed_on(rank, [rank + 1], heard[rank].words(now_s)))
             for rank in range(ranks)
         ]
         for rank, note in enumerate(notes[1:]):
-            heard[rank].take(rank + 1, Standing.decode(note.encode()), now_s)
+            heard[rank].take(rank + 1, WaitReport.decode(note.encode()), now_s)
     for rank in range(ranks):
         words = heard[rank].words(now_s + 0.1)
         assert blame(rank, [rank + 1], 5, words, turn_s) == f"; behind: rank {ranks} (not heard of)"
@@ -75,10 +75,10 @@ def test_word_of_a_chain_comes_to_its_end_turn_by_turn():
 
 def test_the_newest_word_counts():
     heard = ReportTable()
-    heard.take(1, Standing(5, "call 5", [2], {}), 10.0)
-    heard.take(3, Standing(6, "call 6", [1], {}, {1: word(6, [2], age_s=0.5)}), 11.0)
+    heard.take(1, WaitReport(5, "call 5", [2], {}), 10.0)
+    heard.take(3, WaitReport(6, "call 6", [1], {}, {1: word(6, [2], age_s=0.5)}), 11.0)
     assert heard.words(12.0)[1] == word(6, [2], age_s=1.5, hops=1)
-    heard.take(1, Standing(6, "call 6", [4], {}), 11.5)
+    heard.take(1, WaitReport(6, "call 6", [4], {}), 11.5)
     assert heard.words(12.0)[1] == word(6, [4], age_s=0.5)
 
 
@@ -90,8 +90,8 @@ def test_a_note_tells_of_the_nearest_ranks():
 
 def test_who_waits_for_a_rank_is_told_whatever_call_either_is_in():
     heard = ReportTable()
-    heard.take(1, Standing(5, "call 5", [0, 2], {}), 10.0)
-    heard.take(2, Standing(7, "call 7", [0], {}), 10.5)
-    heard.take(3, Standing(6, "call 6", [2], {}), 10.5)
+    heard.take(1, WaitReport(5, "call 5", [0, 2], {}), 10.0)
+    heard.take(2, WaitReport(7, "call 7", [0], {}), 10.5)
+    heard.take(3, WaitReport(6, "call 6", [2], {}), 10.5)
     assert heard.waiting_for(0, 10.6, 0.25) == {1, 2}
     assert heard.waiting_for(0, 10.7, 0.25) == {2}

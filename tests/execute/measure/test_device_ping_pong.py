@@ -37,15 +37,15 @@ def modelled(quick, monkeypatch):
         return group(wire, arena, sends, receives)
 
     def time_us(pair, groups, count):
-        before = len(pair._two.session.way.wire._nccl.log)
+        before = len(pair._two.session.device_path.transport._nccl.log)
         assert timed(pair, groups, 1) > 0
         mine = (pair._two.rank, 1 - pair._two.rank)
-        log = pair._two.session.way.wire._nccl.log[before:]
+        log = pair._two.session.device_path.transport._nccl.log[before:]
         kinds = [entry[0] for entry in log if entry[:2] in (("send", pair._two.rank), ("recv", pair._two.rank))]
         assert sorted(kinds) == (["recv", "send"] if len(groups) == 2 else kinds[:1]), "there, then back"
         moved = [
             entry[3]
-            for entry in pair._two.session.way.wire._nccl.log[before:]
+            for entry in pair._two.session.device_path.transport._nccl.log[before:]
             if entry[0] in ("send", "recv") and entry[1] in mine
         ]
         del count

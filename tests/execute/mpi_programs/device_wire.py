@@ -11,8 +11,8 @@ from mpi4py import MPI
 from tests.execute.device_cases import compare, count_tensors
 from topocomm import SUM, Communicator, DeadlineError, TopocommError
 from topocomm.execute.device import device_library as device
+from topocomm.execute.transports.device import mpi_device as mpi_devices
 from topocomm.execute.transports.device import mpi_device as mpi_wire
-from topocomm.execute.transports.device import mpi_device_support as mpi_devices
 
 HOW = sys.argv[1]
 world = MPI.COMM_WORLD
@@ -51,7 +51,7 @@ def say(text):
 
 def correct(comm):
     compare(comm)
-    assert comm.session.way.wire.name == "mpi"
+    assert comm.session.device_path.transport.name == "mpi"
     call = comm.prepare("allreduce", like=torch.ones(3), operator=SUM)
     mine.world.capturing = True
     with pytest.raises(TopocommError, match="no graph records that"):
@@ -64,7 +64,7 @@ def correct(comm):
 def staged(comm):
     x = torch.ones(4)
     assert torch.equal(comm.allreduce(x, SUM), x * comm.size)
-    assert comm.session.way.wire is None
+    assert comm.session.device_path.transport is None
     say("staged")
 
 

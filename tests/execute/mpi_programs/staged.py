@@ -14,6 +14,6 @@ for way in ("shared", "two levels"):
     topology = ways(world.size)[way]
     with Communicator.from_mpi(world, topology) as comm:
         compare(comm)
-        assert comm.session.way.wire is None
-        assert "rank 0: " in comm.session.way.reason
+        assert comm.session.device_path.transport is None
+        assert "rank 0: " in comm.session.device_path.reason
 sys.stdout.write(f"[{world.rank}] ok\n")

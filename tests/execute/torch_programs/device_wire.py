@@ -8,27 +8,27 @@ import torch.distributed as dist
 import topocomm
 from tests.execute.device_cases import compare, count_tensors
 from tests.torch_jobs import round_trip
-from topocomm.execute.transports.device import torch_device as torch_wire
+from topocomm.execute.transports.device import torch_device as torch_device
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 me, size = dist.get_rank(), dist.get_world_size()
 count_tensors(me, size)
-torch_wire.device_backend = lambda group: None if group is None else "gloo"
+torch_device.device_backend = lambda group: None if group is None else "gloo"
 
 with topocomm.Communicator.from_torch() as comm:
     compare(comm)
-    assert comm.session.way.wire.name == "torch"
+    assert comm.session.device_path.transport.name == "torch"
     own = torch.arange(6.0).view(3, 2) + me
     reduced, scattered, gathered = torch.empty(3, 2), torch.empty(1, 2), torch.empty(9, 2)
     for name, target in (("allreduce", reduced), ("reduce_scatter", scattered), ("allgather", gathered)):
-        comm.session.way.wire.native(name, "float32", "sum")(own, target, None)
+        comm.session.device_path.transport.native(name, "float32", "sum")(own, target, None)
     assert torch.equal(reduced, 3 * torch.arange(6.0).view(3, 2) + 3)
     assert torch.equal(scattered, reduced[me : me + 1])
     assert torch.equal(gathered[3:6], torch.arange(6.0).view(3, 2) + 1)
     part = comm.split(me % 2)
     compare(part)  # what is split off has no process group of its own
-    assert part.session.way.wire is None or part.size == 1
+    assert part.session.device_path.transport is None or part.size == 1
     part.close()
 total = torch.ones(1)
 dist.all_reduce(total)  # the program's own traffic goes on
@@ -37,7 +37,7 @@ group = dist.new_group([1, 2])
 if me:
     with topocomm.Communicator.from_torch(group) as comm:  # whose ranks are not those of the default group
         compare(comm)
-        assert comm.session.way.wire.name == "torch"
+        assert comm.session.device_path.transport.name == "torch"
 round_trip()
 sys.stdout.write(f"[{me}] ok\n")
 sys.exit(0)

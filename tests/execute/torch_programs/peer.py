@@ -56,7 +56,7 @@ peer_mapping.peer_facts = lambda device, group: PeerFacts(
 
 with topocomm.Communicator.from_torch() as comm:
     compare(comm)
-    assert comm.session.way.wire is None and comm.session.way.peer is not None
+    assert comm.session.device_path.transport is None and comm.session.device_path.peer is not None
     x = torch.arange(6.0).reshape(2, 3) + me
     call = comm.prepare("allreduce", like=x, operator=SUM)
     assert isinstance(call.engines[0], PeerEngine)

@@ -13,7 +13,7 @@ import torch
 from attention import LOGSUMEXP, Partial
 from tests.tools.gpu.running import PYTHON, number, parts_of, table, wrong
 from topocomm import run_local
-from topocomm.execute.setup.cuda_environment import FOR_THREADS
+from topocomm.execute.device.device_library import FOR_THREADS
 from topocomm.planning.collectives import collective_of
 from topocomm.planning.planner import make_plan
 from topocomm.planning.request import Request

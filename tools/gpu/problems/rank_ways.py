@@ -41,13 +41,13 @@ def ours(comm: Communicator, x: Partial) -> dict[str, Way]:
     """
     name, way = _prepared(comm, x)
     found = {name: way}
-    peer = getattr(comm.session.way, "peer", None)
+    peer = getattr(comm.session.device_path, "peer", None)
     if peer is not None:
-        comm.session.way.peer = None  # type: ignore[union-attr]
+        comm.session.device_path.peer = None  # type: ignore[union-attr]
         try:
             name, way = _prepared(comm, x)
         finally:
-            comm.session.way.peer = peer  # type: ignore[union-attr]
+            comm.session.device_path.peer = peer  # type: ignore[union-attr]
         found.setdefault(name, way)
     return found
 
@@ -63,16 +63,16 @@ def _prepared(comm: Communicator, x: Partial) -> tuple[str, Way]:
 
 def way_words(comm: Communicator, call: PreparedCall) -> str:
     """How a call's values travel, and its plan."""
-    way = comm.session.way
+    way = comm.session.device_path
     engine = type(call.engines[0]).__name__
     if way is None:
         words = "host memory"
     elif engine in LANES:
         words = LANES[engine]
-    elif way.wire is None:
+    elif way.transport is None:
         words = "pinned host memory"
     else:
-        words = WIRES.get(type(way.wire).__name__, type(way.wire).__name__)
+        words = WIRES.get(type(way.transport).__name__, type(way.transport).__name__)
     return f"{words}, {call.plan.algorithm}"
 
 

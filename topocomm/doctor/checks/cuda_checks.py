@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from topocomm.doctor.finding import Environment, Finding
-from topocomm.execute.setup.cuda_environment import (
+from topocomm.execute.device.device_library import (
     CONNECTIONS,
     DEFAULT_CONNECTIONS,
     FEWEST_CONNECTIONS,

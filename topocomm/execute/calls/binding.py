@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,19 +16,18 @@ import numpy as np
 
 from topocomm.errors import MismatchError, OperatorError, PlanError, TopocommError
 from topocomm.execute.calls.agreement import disagreement
-from topocomm.execute.calls.call_plans import launch_us_of, plan_for
-from topocomm.execute.calls.call_request import Bound, Request, Shapes
-from topocomm.execute.calls.copy_operator import carrier
+from topocomm.execute.calls.call_plans import Bound, Request, Shapes, launch_us_of, plan_for
 from topocomm.execute.calls.prepared_call import PreparedCall
-from topocomm.execute.calls.structure import Structure, describe, shapes_of
+from topocomm.execute.calls.structure import Structure, describe, parts_of, shapes_of
 from topocomm.execute.device.device_folds import NONE, fold_version
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.device.path_choice import find_way
+from topocomm.execute.device.path_choice import choose_device_path
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
 from topocomm.execute.liveness.log import say
 from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG
+from topocomm.operators.layout import ROWS, Arrays, Field
 from topocomm.operators.operator import Operator, as_operator
 from topocomm.planning.collectives import CARRYING, COLLECTIVES, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
@@ -135,7 +135,9 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
         claim["root"], claim["order"] = str(request.root), request.order
     except TopocommError as error:
         _give_up(session, claim, error)
-    if bound.structure.device is not None and session.way is None:  # what moves the bytes is what a plan is made for
+    if (
+        bound.structure.device is not None and session.device_path is None
+    ):  # what moves the bytes is what a plan is made for
         _agree_on(session, claim)
         settle(session, bound.structure.device)
         session.recorder.begin(AGREEMENT_TAG)
@@ -193,7 +195,7 @@ def _give_up(session: Session, claim: dict[str, str], problem: TopocommError) ->
 def settle(session: Session, device: Device) -> None:
     """Find out how values on devices travel, where that is not known; collective."""
     try:
-        session.way = find_way(session, device)
+        session.device_path = choose_device_path(session, device)
     except BaseException as error:
         session.fail_with(error)
         raise
@@ -202,9 +204,9 @@ def settle(session: Session, device: Device) -> None:
 def _device_folds(session: Session, request: Request, bound: Bound) -> tuple[str | None, str]:
     """Which folds there are on this rank's device, and why there are none; None for values in host memory."""
     device = bound.structure.device
-    if device is None or session.way is None:
+    if device is None or session.device_path is None:
         return None, ""
-    session.way.check(device)
+    session.device_path.check(device)
     if request.collective in CARRYING:
         return "carries", ""
     return fold_version(bound.operator, bound.layout, device)
@@ -215,14 +217,14 @@ def _prepare_on_device(session: Session, work: Work, request: Request, bound: Bo
     from topocomm.execute.device.device_call import DeviceCall
     from topocomm.execute.device.device_staging import StagedCall
 
-    assert session.way is not None, "found out before the plan was made"
-    peer = None if work.plan.native_call else session.way.peer_plan(work)
-    if peer is None and (session.way.wire is None or no_folds):
+    assert session.device_path is not None, "found out before the plan was made"
+    peer = None if work.plan.native_call else session.device_path.peer_plan(work)
+    if peer is None and (session.device_path.transport is None or no_folds):
         if no_folds:
             say(session.rank, f"{work.operator.name} is reduced in host memory: {no_folds}")
         return StagedCall(session, work, bound.structure, bound.local)
     shards = None if bound.local is None else request.shards
-    return DeviceCall(session, work, bound.structure, session.way, peer, shards)
+    return DeviceCall(session, work, bound.structure, session.device_path, peer, shards)
 
 
 def agree(session: Session, claim: Mapping[str, str], what: str) -> None:
@@ -270,3 +272,46 @@ def _check_plan(session: Session, plan: Plan, request: Request, bound: Bound) ->
         )
     if request.plan is not None:
         verify(plan.schedule, wanted, endpoints=plan.ranks, keep_order=not operator.commutative)
+
+
+def carrier(x: Any, *, by_rows: bool) -> Operator:
+    """The operator that moves values like x unchanged.
+
+    Args:
+        x: An array, or a dict, NamedTuple or dataclass of arrays.
+        by_rows: Whether values are joined along axis 0 (all-gather), which all fields must have.
+    """
+    parts = parts_of(x)
+    if not parts:
+        raise OperatorError(f"expected arrays to carry, got an empty {type(x).__name__}")
+    shapes_of(x, tuple(parts))  # each is an array that can travel
+    axes = tuple((name, len(getattr(part, "shape", ()))) for name, part in parts.items())
+    heads = {tuple(part.shape[:1]) for part in parts.values()}
+    same_head = all(count > 0 for _, count in axes) and len(heads) == 1
+    if by_rows and not same_head:
+        raise OperatorError(
+            "allgather joins values along axis 0, which every array must have, of one length on a rank; "
+            "give a scalar as x.reshape(1)"
+        )
+    if len(axes) == 1:
+        return _bare(axes[0][0])
+    return _several(axes, same_head)
+
+
+def _keep(left: Arrays, right: Arrays) -> Arrays:
+    del right
+    return left
+
+
+@lru_cache
+def _bare(name: str) -> Operator:
+    return Operator("copy", (Field(name),), _keep, {name: 0})
+
+
+@lru_cache
+def _several(axes: tuple[tuple[str, int], ...], rows: bool) -> Operator:
+    fields = []
+    for name, count in axes:
+        own = tuple(f"{name}.{axis}" for axis in range(1 if rows else 0, count))
+        fields.append(Field(name, (ROWS, *own) if rows else own))
+    return Operator("copy", tuple(fields), _keep, dict.fromkeys(dict(axes), 0))

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from topocomm.errors import OperatorError
 from topocomm.execute.calls.binding import agree, prepare
-from topocomm.execute.calls.call_request import Request
+from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import signature
 from topocomm.execute.host.call_engine import NOTHING

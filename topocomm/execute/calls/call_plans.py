@@ -1,16 +1,21 @@
-"""The plan of a call, made for what moves its bytes.
+"""A call as a rank asks for it, the same with its sizes, and its plan.
 
-Between devices every group of messages is the launch of a kernel, and takes messages to many peers at once. So those
-plans count launches, and give a rank as many ports as it has peers on its host.
+Between devices every group of messages is the launch of a kernel, and serves many peers at once. So those plans count
+launches, and give a rank as many ports as it has peers on its host.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from topocomm.execute.host.call_engine import Work
+from topocomm.execute.calls.structure import Structure
+from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.host.canonical_nodes import LocalNodes
+from topocomm.operators.layout import Layout
+from topocomm.operators.operator import Operator
 from topocomm.planning import request as planning_request
 from topocomm.planning.collectives import collective_of, shards_of
 from topocomm.planning.plan import Plan
@@ -20,8 +25,55 @@ from topocomm.planning.schedule.transforms import unrolled
 from topocomm.topology.links import GROUP_LAUNCH_US
 
 if TYPE_CHECKING:
-    from topocomm.execute.calls.call_request import Bound, Request
     from topocomm.execute.session import Session
+
+Shapes = dict[str, tuple[tuple[int, ...], Any]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a rank asks for.
+
+    Attributes:
+        collective: Its name.
+        like: A value like those to come.
+        operator: None for collectives that combine nothing.
+        root: Of reduce and broadcast.
+        rows: Entries of axis 0 by rank: what each gives to an all-gather, or gets from a reduce-scatter.
+        order: "any" or "canonical".
+        shards: Of canonical order, the first virtual shard of every rank and the end of the last; None: one a rank.
+        plan: The plan to execute; None takes the planner's.
+    """
+
+    collective: str
+    like: Any
+    operator: Operator | None
+    root: int = 0
+    rows: tuple[int, ...] | None = None
+    order: str = "any"
+    shards: tuple[int, ...] | None = None
+    plan: Plan | None = None
+
+    @property
+    def which(self) -> tuple[Hashable, ...]:
+        """What tells calls with equal values apart."""
+        return (self.collective, self.operator, self.root, self.rows, self.order, self.shards)
+
+
+class Bound(NamedTuple):
+    """A request whose sizes are known."""
+
+    operator: Operator
+    structure: Structure
+    layout: Layout
+    """Of the whole payload."""
+    value: Span
+    result: Span
+    parts: tuple[int, ...] | None = None
+    """Rows of every rank's part, where the collective has parts."""
+    local: LocalNodes | None = None
+    """What folds this rank's virtual shards, where it has several."""
+
 
 GROUP_PEERS = 7
 """Peers that one group serves where hosts have fewer GPUs: as on a host of eight. More messages at once share NICs."""
@@ -42,7 +94,7 @@ def plan_for(session: Session, request: Request, bound: Bound, launch_us: float 
     layout, operator = bound.layout, bound.operator
     which = (request.collective, request.root, bound.parts, request.order, request.shards)
     values = (layout.rows, layout.row_bytes, layout.splittable, tuple(str(field.dtype) for field in layout.fields))
-    key = (*which, operator, *values, launch_us, session.way is None)
+    key = (*which, operator, *values, launch_us, session.device_path is None)
     plan = session.plans.pop(key, None) or _make(session, request, bound, launch_us)
     session.plans[key] = plan
     if len(session.plans) > MOST_PLANS:
@@ -78,18 +130,18 @@ def settled(session: Session, plan: Plan, bound: Bound) -> Plan:
     Where one kernel runs the whole call, that is one launch for all rounds: the library's collective is not chosen.
     Before the first call with values on devices has found the way, the plan is as the planner has it.
     """
-    way = session.way
-    if plan.native is None or way is None:
+    path = session.device_path
+    if plan.native is None or path is None:
         return plan
     name, dtype = plan.collective.name, plan.native.dtype
-    if way.wire is None or way.wire.native(name, dtype, plan.operator) is None:
+    if path.transport is None or path.transport.native(name, dtype, plan.operator) is None:
         return replace(plan, native=None)
-    if not plan.native.chosen or way.peer is None:
+    if not plan.native.chosen or path.peer is None:
         return plan
     tensors = bound.structure.gives_tensors
     schedule = unrolled(plan.schedule)
     work = Work(plan, schedule, bound.operator, bound.layout, 0, session.rank, bound.value, bound.result, tensors)
-    if way.peer_plan(work) is None:
+    if path.peer_plan(work) is None:
         return plan
     return replace(plan, native=replace(plan.native, chosen=False, why=f"one kernel runs the call; {plan.native.why}"))
 
@@ -105,7 +157,7 @@ def launch_us_of(session: Session, bound: Bound, *, folded: bool = True) -> floa
         bound: The call.
         folded: Whether anything folds its values on the device.
     """
-    staged = session.way is not None and session.way.flights is None
+    staged = session.device_path is not None and session.device_path.in_flight is None
     if bound.structure.device is None or staged or not folded:
         return None
     known = session.topology.launch_us

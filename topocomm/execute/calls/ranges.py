@@ -1,4 +1,4 @@
-"""What ranks give to collectives in parts, as they are told of each other."""
+"""Rows, virtual shards and colors of all ranks: exchanged before a collective whose layout depends on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import MismatchError, OperatorError, TopocommError
+from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.structure import parts_of
+from topocomm.execute.session import Session
 
 NO_ROWS = -1
 """Told instead of a number of rows where a value is no array with rows."""
@@ -105,3 +107,22 @@ def shard_edges(told: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
             )
         edges.append(stop)
     return tuple(edges)
+
+
+def gather_rows(calls: CallCache, session: Session, x: Any) -> tuple[int, ...]:
+    """How many rows every rank gives to an all-gather; -1 from one whose value is no array with rows. Collective."""
+    which = ("allgather", None, 0, (1,) * session.size)
+    told = calls.run(which, np.array([rows_of(x)]), None)
+    return tuple(told.tolist())
+
+
+def gather_shards(calls: CallCache, session: Session, shards: tuple[int, int] | None) -> tuple[int, ...] | None:
+    """The first virtual shard of every rank and the end of the last; None where no rank says. Collective."""
+    which = ("allgather", None, 0, (2,) * session.size)
+    told = calls.run(which, np.array(shards_record(shards), np.int64), None)
+    try:
+        return shard_edges([(start, stop) for start, stop in told.reshape(-1, 2).tolist()])
+    except MismatchError as error:
+        mismatch = MismatchError(f"rank {session.rank}: {error}")
+        session.fail(mismatch, tell=False)  # all ranks see the same
+        raise mismatch from None

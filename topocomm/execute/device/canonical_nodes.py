@@ -7,9 +7,9 @@ from typing import Any
 
 from topocomm.execute.device.device_folds import DeviceFold, bind_folds, load_folds
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.device.device_values import tensor_views
 from topocomm.execute.host.call_engine import Work
 from topocomm.operators.layout import ALIGNMENT_BYTES
+from topocomm.operators.tensors import device_views
 from topocomm.planning.schedule.canonical_tree import Node, canonical_nodes, canonical_split
 
 
@@ -31,9 +31,9 @@ class DeviceNodes:
         self._nodes = canonical_nodes(self._first, shards[work.rank + 1], shards[-1])
         self._bytes = -(-layout.packed_bytes(layout.rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         memory = device.memory(max(self._bytes * self._shards, 1))
-        self._values = [tensor_views(layout, memory, self._bytes * index, layout.rows) for index in range(self._shards)]
+        self._values = [device_views(layout, memory, self._bytes * index, layout.rows) for index in range(self._shards)]
         stack = device.memory(max(1, layout.packed_bytes(self._stack_rows)))
-        self._stacked = tensor_views(layout, stack, 0, self._stack_rows)
+        self._stacked = device_views(layout, stack, 0, self._stack_rows)
         self.memories = (memory, stack)
         self._folds: list[DeviceFold] = []
         for node in self._nodes:

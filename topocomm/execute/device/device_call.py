@@ -6,23 +6,24 @@ graph is captured it asks nothing of the device, so `torch.cuda.graph` can recor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
+from topocomm.execute.calls.agreement import gather_notes
 from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure
-from topocomm.execute.device.device_engine import DeviceEngine
-from topocomm.execute.device.device_loading import load_together
+from topocomm.execute.device.device_engine import DeviceEngine, StreamEngine
 from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.device.device_values import Tensors, check_place, check_tensors, check_writable, to_tensor
 from topocomm.execute.device.native_engine import NativeEngine
 from topocomm.execute.device.peer.peer_engine import PeerEngine, PeerPlan
-from topocomm.execute.device.stream_engine import StreamEngine
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.liveness.waiting import UnderWay
+from topocomm.execute.session import Session
+from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.operators.layout import Layout
 from topocomm.operators.tensors import torch_dtype
 
@@ -92,20 +93,20 @@ class DeviceCall(PreparedCall):
         session: Session,
         work: Work,
         structure: Structure,
-        way: DevicePath,
+        path: DevicePath,
         peer: PeerPlan | None,
         shards: Sequence[int] | None,
     ) -> None:
-        assert way.flights is not None, "made where values are not staged"
+        assert path.in_flight is not None, "made where values are not staged"
         self.plan, self.tag = work.plan, work.tag
-        self._session, self._device, self._flights = session, way.device, way.flights
-        self._wire = way.wire if peer is None else None
+        self._session, self._device, self._in_flight = session, path.device, path.in_flight
+        self._transport = path.transport if peer is None else None
         self._structure = structure
         own = 0 if shards is None else shards[work.rank + 1] - shards[work.rank]
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
         self._taken = DeviceValues(structure, work.layout, value, work.result)
-        with way.device.current():
-            load_together(session, lambda: self._make_engine(work, way, peer, shards))
+        with path.device.current():
+            load_together(session, lambda: self._make_engine(work, path, peer, shards))
         self._engines = [self._engine]
         views = self._engine.views
         self._input = None if views is None else structure.give(views)
@@ -117,19 +118,19 @@ class DeviceCall(PreparedCall):
         self._freed = False
         self.quick = None
 
-    def _make_engine(self, work: Work, way: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> None:
-        self._engine = _engine(work, way, peer, shards)
+    def _make_engine(self, work: Work, path: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> None:
+        self._engine = _engine(work, path, peer, shards)
         self._engine.load()
 
     @property
     def moved_by(self) -> str:
         """What moves its data: the name of a wire or of a library's collective, or "kernel" where one runs the call."""
-        return "kernel" if self._wire is None else self.plan.native_call or self._wire.name
+        return "kernel" if self._transport is None else self.plan.native_call or self._transport.name
 
     @property
     def in_graphs(self) -> bool:
         """Whether a graph can record it."""
-        return self._wire is None or self._wire.in_graphs
+        return self._transport is None or self._transport.in_graphs
 
     @property
     def input(self) -> Any:
@@ -157,14 +158,14 @@ class DeviceCall(PreparedCall):
             with self._device.current():
                 capturing = self._device.capturing()
                 if not capturing:
-                    self._flights.look()
+                    self._in_flight.look()
                 target = self._target_tensors(given)
                 engine.begin(fields, target, True)
                 result = self._hand_over(target, given, out)
                 if capturing:
-                    self._flights.keep(self._engine)
+                    self._in_flight.keep(self._engine)
                 else:
-                    self._flights.add(self._engine, self.tag, number)
+                    self._in_flight.add(self._engine, self.tag, number)
         except BaseException as error:
             session.fail_with(error)
             raise
@@ -195,7 +196,7 @@ class DeviceCall(PreparedCall):
         engine, number = self._enter()
         try:
             with device.current():
-                self._flights.look()
+                self._in_flight.look()
                 target = self._target_tensors(given)
                 self._side = self._side or device.new_stream()
                 before = device.event()
@@ -267,16 +268,35 @@ class DeviceCall(PreparedCall):
         return out
 
 
-def _engine(work: Work, way: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> StreamEngine:
+def _engine(work: Work, path: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> StreamEngine:
     if peer is not None:
-        assert way.peer is not None, "who plans for it has it"
-        return PeerEngine(peer, way.device, way.peer, shards)
-    assert way.wire is not None, "values are staged where there is none"
+        assert path.peer is not None, "who plans for it has it"
+        return PeerEngine(peer, path.device, path.peer, shards)
+    assert path.transport is not None, "values are staged where there is none"
     if work.plan.native_call:
-        return NativeEngine(work, way.device, way.wire)
-    return DeviceEngine(work, way.device, way.wire, shards)
+        return NativeEngine(work, path.device, path.transport)
+    return DeviceEngine(work, path.device, path.transport, shards)
 
 
 def tensor_shapes(layout: Layout, span: Span) -> dict[str, tuple[tuple[int, ...], Any]]:
     """Shape and torch dtype of every field of a value."""
     return {f.name: ((*span.leading, *f.row_shape), torch_dtype(f.dtype)) for f in layout.fields}
+
+
+def load_together(session: Session, load: Callable[[], object]) -> None:
+    """Have this rank's device load what a call runs there, while no rank's call waits on a device; collective.
+
+    Args:
+        session: The communicator, whose ranks have agreed on the call if they ever do: what they called before is on
+            their streams then, and comes to its end.
+        load: Loads it.
+    """
+    if session.transport.in_process and session.settings.check == "never":
+        _meet(session)
+    load()
+    if session.transport.in_process:
+        _meet(session)
+
+
+def _meet(session: Session) -> None:
+    gather_notes(session.waiting, b"1", tag=GATHER_TAG, what="the set-up of kernels")

@@ -7,19 +7,96 @@ so one arena serves call after call, and no credits are needed.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from topocomm.execute.device.canonical_nodes import DeviceNodes
-from topocomm.execute.device.device_folds import DeviceFold, bind_folds, load_folds
-from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device
-from topocomm.execute.device.device_values import tensor_views
-from topocomm.execute.device.stream_engine import StreamEngine
-from topocomm.execute.host.call_engine import Span, Work
+from topocomm.execute.device.device_folds import DeviceFold, bind_folds, identity_tensors, load_folds
+from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device, load_copies, reached
+from topocomm.execute.host.call_engine import CallEngine, Span, Work
+from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.transport import Message
+from topocomm.operators.tensors import device_views, torch_dtype
 from topocomm.planning.program.slot_memory import RankProgram, Stage, common_cuts, rank_program
 from topocomm.planning.schedule.schedule import Piece
+
+
+class StreamEngine(CallEngine):
+    """An engine whose steps a stream runs one after the other.
+
+    Args:
+        work: The call.
+        device: Where it is.
+        sends: Bytes that this rank sends, by rank.
+        receives: Bytes that it receives, by rank.
+
+    Attributes:
+        last: The stream that ran it last, or made it.
+        ranks: With whom this rank exchanges data.
+    """
+
+    memory: Any
+    """A tensor of the device: what its arrays lie in."""
+
+    def __init__(self, work: Work, device: Device, sends: Mapping[int, int], receives: Mapping[int, int]) -> None:
+        self._work, self._device = work, device
+        self._peers = [
+            [Message(peer, ((0, size),)) for peer, size in sorted(sizes.items())] for sizes in (sends, receives)
+        ]
+        self.ranks: Sequence[int] = tuple(sorted({*sends, *receives}))
+        self._event = device.event()
+        self._identity = self._first_of_exscan()
+        self.last: Any = device.stream()  # whose memory this is: it may still be in use there
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise where it is known that the call does not come through; asks nothing of the device."""
+
+    def load(self) -> None:
+        """Have the device load all kernels that a call runs; see `device_loading`."""
+        load_copies(self._device, (torch_dtype(field.dtype) for field in self._work.layout.fields))
+
+    def mark(self) -> None:
+        """From now on `advance` tells of the calls that were begun so far."""
+        self._event.record(self.last)
+
+    def advance(self, timeout_s: float) -> bool:
+        """Whether the device is through with what was marked, or is so within about `timeout_s`."""
+        return reached(self._event, timeout_s, self.check)
+
+    def awaited(self) -> AwaitedMessages:
+        """All that this rank exchanges in the call: a device does not say how far it is."""
+        return AwaitedMessages(None, *self._peers)
+
+    def free(self) -> None:
+        """Nothing: a stream that still needs the memory keeps it."""
+
+    def follow(self, before: Any, stream: Any, memories: Sequence[Any]) -> bool:
+        """Have the stream wait for one that used the same memories before; whether it is another one.
+
+        Args:
+            before: That stream.
+            stream: The current one.
+            memories: Tensors.
+        """
+        if before == stream or self._device.capturing():  # no graph waits for what is outside of it
+            return False
+        event = self._device.event()
+        event.record(before)
+        stream.wait_event(event)
+        for memory in memories:
+            self._device.keep(memory, stream)
+        return True
+
+    def _first_of_exscan(self) -> dict[str, Any] | None:
+        """What the first rank gets, which nothing comes before."""
+        if self._work.plan.collective.name != "exscan" or self._work.rank:
+            return None
+        told = identity_tensors(self._work.operator, self._work.layout)
+        return {name: value.to(self._device.place) for name, value in told.items()}
+
 
 Step = Callable[[Any], None]
 
@@ -43,7 +120,7 @@ class DeviceEngine(StreamEngine):
     """
 
     def __init__(self, work: Work, device: Device, wire: DeviceTransport, shards: Sequence[int] | None) -> None:
-        self._wire = wire
+        self._transport = wire
         cuts = common_cuts(work.schedule)
         program = rank_program(work.schedule, work.rank, work.chunk_bytes, ALIGNMENT_BYTES, cuts)
         super().__init__(work, device, *_sizes(program, work))
@@ -86,7 +163,7 @@ class DeviceEngine(StreamEngine):
 
     def check(self) -> None:
         """As `DeviceTransport.check`."""
-        self._wire.check(self.ranks)
+        self._transport.check(self.ranks)
 
     def _follow(self, stream: Any) -> None:
         """Have the stream wait for the one that ran the last call: both use the arena."""
@@ -118,7 +195,7 @@ class DeviceEngine(StreamEngine):
         steps: list[Step] = []
         sends, receives = self._messages(stage.sends), self._messages(stage.receives)
         if sends or receives:
-            steps.append(self._wire.group(self.memory, sends, receives))
+            steps.append(self._transport.group(self.memory, sends, receives))
         folds = [
             DeviceFold(
                 self._work.chunk_rows(fold.chunk),
@@ -146,7 +223,7 @@ class DeviceEngine(StreamEngine):
         for slot, chunk in pieces:
             first, rows = self._work.parts[chunk]
             first += (slots.index(slot) if slots else 0) * self._work.layout.rows - span.first
-            views = tensor_views(self._work.layout, self.memory, self._offsets[slot, chunk], rows)
+            views = device_views(self._work.layout, self.memory, self._offsets[slot, chunk], rows)
             found += [Part(name, slice(first, first + rows), view) for name, view in views.items() if rows]
         return tuple(found)
 

@@ -1,12 +1,12 @@
 """The folds of a stage on device memory: by fused kernels where there are some, else by `combine` on tensors.
 
-An operator has folds on the device if a kernel covers it or its `combine` takes tensors of the device; one that has
-neither is reduced in host memory. Which it is enters the agreement between ranks.
+An operator that has neither a kernel nor a `combine` that takes tensors of the device is reduced in host memory. Which
+implementation a rank has enters the agreement between ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -14,17 +14,18 @@ import numpy as np
 
 from topocomm.errors import OperatorError
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.device.device_values import Tensors, tensor_views
+from topocomm.execute.device.device_values import Tensors, overlap
 from topocomm.execute.host.call_engine import Work
 from topocomm.operators.layout import ALIGNMENT_BYTES, Layout
 from topocomm.operators.operator import Operator
-from topocomm.operators.results import field_of, not_its_dtype
-from topocomm.operators.tensors import torch_dtype
+from topocomm.operators.tensors import device_fold, device_views, torch_dtype
 
 NONE = "none"
-"""The version of folds that there are not."""
+"""Version of an operator without folds on the device."""
 TORCH = "torch"
+"""Version of folds by `combine` on tensors."""
 PROBE_ROWS = 2
+"""Rows of identities that `combine` is tried on."""
 
 
 class DeviceFold(NamedTuple):
@@ -42,7 +43,7 @@ class DeviceFold(NamedTuple):
 
 
 def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[[], None]:
-    """What makes all folds of a stage, in order, on the current stream.
+    """Return a function that runs all folds of a stage, in order, on the current stream.
 
     Args:
         work: The call; its operator has folds on the device (`fold_version`).
@@ -52,10 +53,10 @@ def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[
     operator, layout = work.operator, work.layout
     kernels = _kernels(arena.device)
     if kernels is None or kernels.device_fold_version(operator, layout, arena.device.type) == TORCH:
-        return _combine_folds(operator, layout, arena, folds)
+        return combine_folds(operator, layout, arena, folds)
     launches: list[Callable[[], None]] = [
-        kernels.bind_device_folds(operator, layout, arena, [tuple(fold) for fold in some])
-        for some in independent(layout, folds)
+        kernels.bind_device_folds(operator, layout, arena, [tuple(fold) for fold in part])
+        for part in independent(layout, folds)
     ]
     if len(launches) == 1:
         return launches[0]
@@ -68,30 +69,23 @@ def bind_folds(work: Work, arena: Any, folds: Sequence[DeviceFold]) -> Callable[
 
 
 def load_folds(work: Work, arena: Any, folds: Sequence[DeviceFold], run: Callable[[], None]) -> None:
-    """Have the device load what the folds run, whose chunks hold identities afterwards, or folds of some.
-
-    Args:
-        work: As `bind_folds`.
-        arena: As there.
-        folds: As there.
-        run: What that gave for them.
-    """
+    """Load the kernels of bound folds by running them once, on identities."""
     values = {name: value.to(arena.device) for name, value in identity_tensors(work.operator, work.layout).items()}
     for at, rows in sorted({(at, fold.rows) for fold in folds for at in fold.offsets}):
-        for name, view in tensor_views(work.layout, arena, at, rows).items():
+        for name, view in device_views(work.layout, arena, at, rows).items():
             view.copy_(values[name])
     run()
 
 
 def independent(layout: Layout, folds: Sequence[DeviceFold]) -> list[list[DeviceFold]]:
-    """The folds in order, cut where one needs what another of its part writes, or writes what another reads."""
+    """Return the folds in order, cut where one depends on another of its part."""
     parts: list[list[DeviceFold]] = [[]]
     reads: list[tuple[int, int]] = []
     writes: list[tuple[int, int]] = []
     for fold in folds:
-        size = layout.packed_bytes(fold.rows)
-        target = (fold.target, fold.target + size)
-        operands = [(at, at + size) for at in fold.offsets]
+        chunk_bytes = layout.packed_bytes(fold.rows)
+        target = (fold.target, fold.target + chunk_bytes)
+        operands = [(at, at + chunk_bytes) for at in fold.offsets]
         if overlap([target], reads) or overlap([target, *operands], writes):
             parts.append([])
             reads, writes = [], []
@@ -101,19 +95,8 @@ def independent(layout: Layout, folds: Sequence[DeviceFold]) -> list[list[Device
     return [part for part in parts if part]
 
 
-def overlap(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> bool:
-    """Whether one of some ranges, each a start and an end, shares anything with one of others."""
-    return any(max(start, begin) < min(stop, end) for start, stop in some for begin, end in others)
-
-
 def fold_version(operator: Operator, layout: Layout, device: Device) -> tuple[str, str]:
-    """Which implementation `bind_folds` takes for this layout, equal versions round equally; and why there is none.
-
-    Args:
-        operator: The operator.
-        layout: Of the values.
-        device: Where they are.
-    """
+    """Return the version of the folds for a layout, equal where they round equally; and why there are none."""
     kernels = _kernels(device.place)
     version = TORCH if kernels is None else str(kernels.device_fold_version(operator, layout, device.place.type))
     if version != TORCH:
@@ -134,59 +117,43 @@ def _first_line(error: Exception) -> str:
 
 
 def _kernels(place: Any) -> Any:
-    """The module of fused kernels, or None where it or a GPU is not there."""
+    """Return the module of fused kernels; None where the device is no GPU."""
     if place.type != "cuda":
         return None
-    try:
-        return import_module("topocomm.operators.kernels.gpu")
-    except ImportError:
-        return None
+    return import_module("topocomm.operators.kernels.gpu")
 
 
-def _combine_folds(operator: Operator, layout: Layout, arena: Any, folds: Sequence[DeviceFold]) -> Callable[[], None]:
-    views = {
-        (at, fold.rows): tensor_views(layout, arena, at, fold.rows)
+def combine_folds(operator: Operator, layout: Layout, arena: Any, folds: Sequence[DeviceFold]) -> Callable[[], None]:
+    """Return a function that runs folds by `combine` on tensors."""
+    bound = [
+        (
+            device_fold(
+                operator.name,
+                operator.combine,
+                [device_views(layout, arena, at, fold.rows) for at in fold.offsets],
+                arrays=False,
+            ),
+            device_views(layout, arena, fold.target, fold.rows),
+        )
         for fold in folds
-        for at in (*fold.offsets, fold.target)
-    }
-    bound = [([views[at, fold.rows] for at in fold.offsets], views[fold.target, fold.rows]) for fold in folds]
-    combine = operator.combine
+    ]
 
     def run() -> None:
-        for operands, target in bound:
-            made: Mapping[str, Any] = operands[0]
-            for right in operands[1:]:
-                made = combine(made, right)
-            for name, place in target.items():
-                _write(operator.name, name, place, field_of(operator.name, made, name, tuple(place.shape)))
+        for fold, target in bound:
+            fold(target)
 
     return run
 
 
-def _write(operator: str, name: str, target: Any, made: Any) -> None:
-    import torch
-
-    if not isinstance(made, torch.Tensor):
-        raise OperatorError(
-            f"operator {operator!r}: combine made field {name!r} {type(made).__name__} of tensors on a device; "
-            "expected a tensor there"
-        )
-    if made.device != target.device:
-        raise OperatorError(f"operator {operator!r}: combine made field {name!r} on {made.device}, not {target.device}")
-    if not torch.can_cast(made.dtype, target.dtype):
-        raise not_its_dtype(operator, name, made.dtype, target.dtype)
-    target.copy_(made.detach())
-
-
 def _probe(operator: Operator, layout: Layout, device: Device) -> None:
-    """Raise what `combine` raises on tensors of the device; of identities, two rows of them."""
+    """Raise what `combine` raises on tensors of the device."""
     rows = PROBE_ROWS if layout.splittable else layout.rows
     size = -(-layout.packed_bytes(rows) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     with device.current():
         memory = device.memory(2 * size)
         for at in (0, size):
-            fill_identity(operator, layout, tensor_views(layout, memory, at, rows))
-        _combine_folds(operator, layout, memory, [DeviceFold(rows, (0, size), 0)])()
+            fill_identity(operator, layout, device_views(layout, memory, at, rows))
+        combine_folds(operator, layout, memory, [DeviceFold(rows, (0, size), 0)])()
 
 
 def fill_identity(operator: Operator, layout: Layout, views: Tensors) -> None:
@@ -196,13 +163,13 @@ def fill_identity(operator: Operator, layout: Layout, views: Tensors) -> None:
 
 
 def identity_tensors(operator: Operator, layout: Layout) -> Tensors:
-    """The operator's identity as tensors of host memory that broadcast to a row."""
+    """Return the operator's identity as tensors of host memory that broadcast to a row."""
     import torch
 
-    found = {}
-    told = operator.identities(layout)
+    tensors = {}
+    identity = operator.identities(layout)
     for bound in layout.fields:
-        value = np.ascontiguousarray(np.asarray(told[bound.name]).astype(bound.dtype))
+        value = np.ascontiguousarray(np.asarray(identity[bound.name]).astype(bound.dtype))
         raw = torch.from_numpy(value.reshape(-1).view(np.uint8).copy())
-        found[bound.name] = raw.view(torch_dtype(bound.dtype)).reshape(value.shape)
-    return found
+        tensors[bound.name] = raw.view(torch_dtype(bound.dtype)).reshape(value.shape)
+    return tensors

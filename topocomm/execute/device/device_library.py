@@ -6,12 +6,15 @@ Everything else takes a `Device`, so that tests run the same code on host memory
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
+from topocomm.errors import DeadlineError
 from topocomm.topology.discovery.pci_sysfs import short_bus_id
 
 ALIGNMENT_BYTES = 256
@@ -148,3 +151,65 @@ def load_copies(device: Device, dtypes: Iterable[Any]) -> None:
     for dtype in dict.fromkeys(dtypes):
         dense, turned = (torch.empty((2, 3), dtype=dtype, device=device.place) for _ in range(2))
         dense.view(3, 2).copy_(turned.t())
+
+
+POLL_S = 0.0001
+"""Between two questions, beside which something else may happen."""
+SOON_S = 0.00002
+"""The same where the host has nothing else to do."""
+
+
+def reached(event: Any, timeout_s: float, check: Callable[[], None]) -> bool:
+    """Whether a stream has come to an event, or does so within about `timeout_s`; `check` raises where it cannot."""
+    until_s = time.monotonic() + timeout_s
+    while not event.query():
+        check()
+        if time.monotonic() >= until_s:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def await_event(event: Any, timeout_s: float, device: Device, rank: int, what: str) -> None:
+    """Wait until a stream has come to an event.
+
+    Args:
+        event: That event.
+        timeout_s: How long, in seconds.
+        device: Whose stream.
+        rank: This one.
+        what: What comes after the event: "this call".
+
+    Raises:
+        DeadlineError: It has not by then.
+    """
+    until_s = time.monotonic() + timeout_s
+    while not event.query():
+        if time.monotonic() > until_s:
+            raise DeadlineError(
+                f"rank {rank}: {device.place} is not through with what was put on its stream before {what} after "
+                f"{timeout_s:g} s (limit: TOPOCOMM_TIMEOUT_S)"
+            )
+        time.sleep(SOON_S)
+
+
+MODULE_LOADING = "CUDA_MODULE_LOADING"
+"""LAZY, the default since CUDA 12.2: a kernel of a library is loaded when it is first launched, which may wait until
+the GPU is through with everything, also with a kernel that waits for another rank. EAGER: when CUDA starts, for seconds
+and some hundred MB a process (CUDA Programming Guide, "Lazy Loading")."""
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Queues from a process to a GPU. Streams beyond them share queues: there a kernel waits for the one before it, also if
+that is of another stream and waits for another rank (CUDA Programming Guide, "CUDA Environment Variables")."""
+FEWEST_CONNECTIONS, DEFAULT_CONNECTIONS, MOST_CONNECTIONS = 1, 8, 32
+"""What CUDA takes there; the default is that without MPS (CUDA Programming Guide, 5.2.3.2, of December 2025)."""
+FOR_THREADS = {MODULE_LOADING: "EAGER", CONNECTIONS: str(MOST_CONNECTIONS)}
+
+
+def prepare_for_threads(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set what is not set, for ranks that are threads of this process; to be called before CUDA starts in it.
+
+    Args:
+        environment: The environment.
+    """
+    for name, value in FOR_THREADS.items():
+        environment.setdefault(name, value)

@@ -14,11 +14,9 @@ from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.calls.handle import Handle
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.structure import Structure
-from topocomm.execute.device.device_call import DeviceValues, TensorShapes
-from topocomm.execute.device.device_library import Device, load_copies
-from topocomm.execute.device.device_loading import load_together
+from topocomm.execute.device.device_call import DeviceValues, TensorShapes, load_together
+from topocomm.execute.device.device_library import Device, await_event, load_copies
 from topocomm.execute.device.device_values import Tensors
-from topocomm.execute.device.events import await_event
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.canonical_nodes import LocalNodes
 from topocomm.operators.layout import ALIGNMENT_BYTES

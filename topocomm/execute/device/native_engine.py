@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from topocomm.execute.device.device_folds import overlap
+from topocomm.execute.device.device_engine import StreamEngine
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.device.stream_engine import StreamEngine
+from topocomm.execute.device.device_values import overlap, place_of
 from topocomm.execute.host.call_engine import Work
 from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.operators.tensors import torch_dtype
@@ -32,7 +32,7 @@ class NativeEngine(StreamEngine):
         assert native is not None, "chosen"
         run = wire.native(work.plan.collective.name, native.dtype, work.plan.operator)
         assert run is not None, "settled before the ranks agreed"
-        self._wire, self._run = wire, run
+        self._transport, self._run = wire, run
         (field,) = work.layout.fields
         size_bytes = work.value.rows * field.row_bytes
         self.memory: Any = device.memory(max(size_bytes, 1))
@@ -61,12 +61,12 @@ class NativeEngine(StreamEngine):
 
     def check(self) -> None:
         """As `DeviceTransport.check`."""
-        self._wire.check(self.ranks)
+        self._transport.check(self.ranks)
 
     def _readable(self, value: Any, made: Any) -> Any:
         """The value where the library can read it while it writes the result."""
         in_place = self._work.plan.collective.name == "allreduce" and value.data_ptr() == made.data_ptr()
-        if value.is_contiguous() and (in_place or not overlap([_place(value)], [_place(made)])):
+        if value.is_contiguous() and (in_place or not overlap([place_of(value)], [place_of(made)])):
             return value
         self._sent.copy_(value)
         return self._sent
@@ -85,9 +85,3 @@ def _sizes(work: Work) -> tuple[dict[int, int], dict[int, int]]:
         return whole, whole
     theirs, mine = {peer: parts[peer] * row_bytes for peer in others}, dict.fromkeys(others, parts[rank] * row_bytes)
     return (theirs, mine) if name == "reduce_scatter" else (mine, theirs)
-
-
-def _place(tensor: Any) -> tuple[int, int]:
-    """Where a contiguous tensor starts and ends."""
-    start = int(tensor.data_ptr())
-    return start, start + tensor.numel() * tensor.element_size()

@@ -9,19 +9,18 @@ from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.device.peer.peer_memory import MOST_RANKS, PLENTY, PeerMemory
 from topocomm.execute.liveness.log import say
 from topocomm.execute.session import Session
-from topocomm.execute.transports.device import mpi_device_support as mpi_devices
-from topocomm.execute.transports.device import nccl_library, peer_mapping
-from topocomm.execute.transports.device import torch_device as torch_wire
+from topocomm.execute.transports.device import mpi_device, nccl_library, peer_mapping
+from topocomm.execute.transports.device import torch_device as torch_device
 from topocomm.execute.transports.device.device_transport import NoDeviceTransport
 from topocomm.execute.transports.device.mpi_device import MpiDeviceTransport, prove
+from topocomm.execute.transports.device.nccl import connect, gather_facts, own_facts
 from topocomm.execute.transports.device.nccl_library import Facts, mpi_refusal
-from topocomm.execute.transports.device.nccl_setup import connect, gather_facts, own_facts
 from topocomm.execute.transports.mpi import MpiTransport, load_mpi
 from topocomm.execute.transports.transport import GATHER_TAG
 from topocomm.topology.model import Topology
 
 
-def find_way(session: Session, device: Device) -> DevicePath:
+def choose_device_path(session: Session, device: Device) -> DevicePath:
     """The way of a communicator whose ranks all give values on devices; collective.
 
     Raises:
@@ -32,28 +31,28 @@ def find_way(session: Session, device: Device) -> DevicePath:
     if session.size == 1:
         return DevicePath(session.waiting, device, NoDeviceTransport(), "")
     group = session.transport.device_group
-    has_group = torch_wire.device_backend(group) is not None
+    has_group = torch_device.device_backend(group) is not None
     mpi = session.transport if isinstance(session.transport, MpiTransport) else None
-    why_not = Facts._field_defaults["mpi"] if mpi is None else mpi_devices.refusal(load_mpi())
+    why_not = Facts._field_defaults["mpi"] if mpi is None else mpi_device.refusal(load_mpi())
     facts = gather_facts(session.waiting, own_facts(device, group=has_group, mpi=why_not))
     reason = nccl_library.refusal(facts)
     peer, why_not = find_peers(session, device)
     say(session.rank, "short values on devices go by one kernel" if peer else f"no kernel runs whole calls: {why_not}")
     if reason is None:
-        way = DevicePath(session.waiting, device, connect(session.waiting, device), "", peer)
+        path = DevicePath(session.waiting, device, connect(session.waiting, device), "", peer)
         say(session.rank, f"values on devices go by NCCL {nccl_library.version_text(facts[0].version or 0)}")
     elif nccl_library.group_refusal(facts) is None:
-        way = DevicePath(
+        path = DevicePath(
             session.waiting,
             device,
-            torch_wire.TorchDeviceTransport(group, device, session.settings.timeout_s),
+            torch_device.TorchDeviceTransport(group, device, session.settings.timeout_s),
             reason,
             peer,
         )
         say(session.rank, f"values on devices go by a torch process group, since CuPy's NCCL cannot be used: {reason}")
     else:
         wire, no_mpi = _by_mpi(session, mpi, device, facts)
-        way = DevicePath(session.waiting, device, wire, reason, peer)
+        path = DevicePath(session.waiting, device, wire, reason, peer)
         how = "are staged through host memory" if wire is None else "go by MPI, which takes device memory"
         say(session.rank, f"values on devices {how}, since NCCL cannot be used: {reason}{no_mpi}")
     planned = session.topology.by_id[session.places[session.rank]].bus_id
@@ -62,7 +61,7 @@ def find_way(session: Session, device: Device) -> DevicePath:
             session.rank,
             f"the values are on GPU {device.bus_id}, the topology has this rank on {planned}: costs are its",
         )
-    return way
+    return path
 
 
 def _by_mpi(

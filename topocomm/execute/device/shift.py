@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topocomm.errors import TopocommError
-from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_library import Device, await_event, reached
 from topocomm.execute.device.device_path import DevicePath
-from topocomm.execute.device.events import await_event, reached
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.transport import Message
@@ -56,12 +55,12 @@ class DeviceShift:
         ranks: With whom messages are exchanged.
     """
 
-    def __init__(self, session: Session, way: DevicePath, tag: int) -> None:
-        assert way.wire is not None, "made where there is one"
-        assert way.flights is not None
-        self._device: Device = way.device
-        self._wire: DeviceTransport = way.wire
-        self._flights: Any = way.flights  # which takes whatever has the methods of an engine
+    def __init__(self, session: Session, path: DevicePath, tag: int) -> None:
+        assert path.transport is not None, "made where there is one"
+        assert path.in_flight is not None
+        self._device: Device = path.device
+        self._transport: DeviceTransport = path.transport
+        self._in_flight: Any = path.in_flight  # which takes whatever has the methods of an engine
         self._tag = tag
         self._after, self._before = (session.rank + 1) % session.size, (session.rank - 1) % session.size
         self.ranks = tuple(sorted({self._after, self._before}))
@@ -83,13 +82,15 @@ class DeviceShift:
         with device.current():
             self._captured = device.capturing()
             if not self._captured:
-                self._flights.look()
-            elif not self._wire.in_graphs:
-                raise TopocommError(f"shift by {self._wire.name}: no graph records it; call it outside of the capture")
+                self._in_flight.look()
+            elif not self._transport.in_graphs:
+                raise TopocommError(
+                    f"shift by {self._transport.name}: no graph records it; call it outside of the capture"
+                )
             self._now, self._receives = self._exchange(sends, receives), receives
             if self._captured:  # a graph has one stream, on which nothing is asked
                 for memory in self._own():
-                    self._flights.keep(memory)
+                    self._in_flight.keep(memory)
                 self._put(self._now, sends, device.stream())
                 return
             self._begun.record(device.stream())
@@ -99,7 +100,7 @@ class DeviceShift:
                 self._done.record(self._side)
             for tensor in (*sends, *receives, *self._own()):
                 device.keep(tensor, self._side)
-            self._flights.add(self, self._tag, number)
+            self._in_flight.add(self, self._tag, number)
 
     def wait(self) -> None:
         """Have the current stream wait for the messages; the host does not."""
@@ -121,7 +122,7 @@ class DeviceShift:
 
     def advance(self, timeout_s: float) -> bool:
         """As `DeviceEngine.advance`."""
-        return reached(self._mark, timeout_s, lambda: self._wire.check(self.ranks))
+        return reached(self._mark, timeout_s, lambda: self._transport.check(self.ranks))
 
     def awaited(self) -> AwaitedMessages:
         """All messages of the call: a device does not say how far it is."""
@@ -187,7 +188,7 @@ class DeviceShift:
             [Message(peer, (one,)) for one in some if one[1]]
             for peer, some in ((self._after, ours), (self._before, theirs))
         )
-        return Exchange(self._wire.group(arena, sends, receives), sent, received, (sends, receives))
+        return Exchange(self._transport.group(arena, sends, receives), sent, received, (sends, receives))
 
 
 class PinnedShift:

@@ -12,7 +12,7 @@ from topocomm.execute.host.call_engine import CallEngine, Work
 from topocomm.execute.host.credits import Credits
 from topocomm.execute.host.sliced_engine import SlicedEngine, slices_of
 from topocomm.execute.host.staged_engine import Coordination, StagedEngine, aligned_buffer
-from topocomm.execute.liveness.composite_wait import CompositeWait
+from topocomm.execute.liveness.pollable import CompositeWait
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.shared_memory import SharedMemory, open_shared
 from topocomm.execute.transports.transport import Batch, Message, Transport

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from topocomm.errors import OperatorError, TopocommError
 from topocomm.execute.device import device_library as devices
-from topocomm.execute.device.path_choice import find_way
+from topocomm.execute.device.path_choice import choose_device_path
 from topocomm.execute.device.shift import DeviceShift, PinnedShift
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay
@@ -133,13 +133,13 @@ class Shift:
     def _start_there(self, device: Device, sends: Sequence[Any], receives: Sequence[Any]) -> bool:
         """Begin by the communicator's wire; False where there is none, and host memory has to do."""
         session = self._session
-        if session.way is None:
-            session.way = find_way(session, device)
-        session.way.check(device)
-        if session.way.wire is None:
+        if session.device_path is None:
+            session.device_path = choose_device_path(session, device)
+        session.device_path.check(device)
+        if session.device_path.transport is None:
             self._pinned = self._pinned or PinnedShift(device, session.settings.timeout_s, session.rank)
             return False
-        self._there = self._there or DeviceShift(session, session.way, self._tags[0])
+        self._there = self._there or DeviceShift(session, session.device_path, self._tags[0])
         self._there.start(sends, receives, self._number)
         return True
 

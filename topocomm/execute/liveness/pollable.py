@@ -1,11 +1,13 @@
-"""What a rank can wait for."""
+"""What a rank can wait for: the interface, calls on threads of their own, and batches that are awaited together."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.transport import Batch, Message
 
 
 class AwaitedMessages(NamedTuple):
@@ -31,3 +33,83 @@ class Pollable(Protocol):
 
     def awaited(self) -> AwaitedMessages:
         """What it waits for."""
+
+
+class BackgroundCall:
+    """Such a call, as something to wait for; begun at once.
+
+    Args:
+        call: What is called. The library must give other threads of Python leave to run meanwhile.
+        name: Of the thread, behind the name of the one that begins it.
+        others: Whom the call waits for, as far as that is known.
+
+    Attributes:
+        made: What it returned.
+        error: What it raised.
+    """
+
+    def __init__(self, call: Callable[[], Any], name: str, others: AwaitedMessages | None = None) -> None:
+        self.made: Any = None
+        self.error: Exception | None = None
+        self._others = others or AwaitedMessages(None, (), ())
+        name = f"{threading.current_thread().name}-{name}"
+        self._thread = threading.Thread(target=self._run, args=(call,), name=name, daemon=True)
+        self._thread.start()
+
+    def advance(self, timeout_s: float) -> bool:
+        """Wait a little; whether it is over, its thread included: one still there could outlive the interpreter."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def awaited(self) -> AwaitedMessages:
+        """As told: the library does not say whom it waits for."""
+        return self._others
+
+    def _run(self, call: Callable[[], Any]) -> None:
+        try:
+            self.made = call()
+        except Exception as error:  # noqa: BLE001 - for the thread that waits
+            self.error = error
+
+
+TURN_S = 0.0002
+
+
+class CompositeWait(Batch):
+    """Batches that are started together and awaited together.
+
+    Args:
+        batches: The one that publishes progress first: others may wait for it.
+    """
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self._batches = batches
+        self.sends = [message for batch in batches for message in batch.sends]
+        self.receives = [message for batch in batches for message in batch.receives]
+
+    def start(self) -> None:
+        """As `Batch.start`."""
+        for batch in self._batches:
+            batch.start()
+            batch.wait(0.0)
+
+    def wait(self, timeout_s: float) -> bool:
+        """As `Batch.wait`."""
+        until_s = time.monotonic() + timeout_s
+        while True:
+            left = [batch for batch in self._batches if not batch.wait(0.0)]
+            if not left:
+                return True
+            if time.monotonic() >= until_s:
+                return False
+            left[0].wait(min(timeout_s, TURN_S))
+
+    def pending(self) -> tuple[list[Message], list[Message]]:
+        """As `Batch.pending`."""
+        found = [batch.pending() for batch in self._batches]
+        return [m for sends, _ in found for m in sends], [m for _, receives in found for m in receives]
+
+    def free(self) -> None:
+        """As `Batch.free`."""
+        for batch in self._batches:
+            batch.free()

@@ -56,12 +56,12 @@ _unclosed: dict[int, Transport] = {}
 whatever has become of the communicators."""
 _failed: list[Transport] = []
 """The first transport whose communicator has failed."""
-_bereaved: list[Transport] = []
+_lost_ranks: list[Transport] = []
 """The first transport that has lost ranks: its communicator may have been dropped for a smaller one long before."""
 _numbers = count()
 
 
-def watch_departure(session: Leaving) -> None:
+def watch_shutdown(session: Leaving) -> None:
     """Have the other ranks told when this process ends before `session` is closed."""
     if session.size > 1 and not session.transport.in_process:
         _alive.add(session)
@@ -82,8 +82,8 @@ def note_failure(transport: Transport, *, gone: bool) -> None:
         return
     if not _failed:
         _failed.append(transport)
-    if gone and not _bereaved:
-        _bereaved.append(transport)
+    if gone and not _lost_ranks:
+        _lost_ranks.append(transport)
 
 
 @cache
@@ -92,8 +92,8 @@ def _at_exit() -> None:
 
 
 def _depart() -> None:
-    if _bereaved or (_failed and _failed[0].failed()):
-        _finish_alone((_bereaved or _failed)[0])
+    if _lost_ranks or (_failed and _failed[0].failed()):
+        _finish_alone((_lost_ranks or _failed)[0])
     elif _unclosed and not next(iter(_unclosed.values())).all_leave(FAILED_PATIENCE_S if _failed else PATIENCE_S):
         _leave_alone()
 

@@ -38,7 +38,7 @@ class WaitEntry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Standing:
+class WaitReport:
     """One rank's word.
 
     Attributes:
@@ -60,7 +60,7 @@ class Standing:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def decode(cls, note: bytes) -> Standing:
+    def decode(cls, note: bytes) -> WaitReport:
         """From a note."""
         told = json.loads(note)
         begun = {int(number): tag for number, tag in told["begun"].items()}
@@ -72,29 +72,29 @@ class ReportTable:
     """What a rank has heard of the others.
 
     Attributes:
-        standings: The last word of every rank heard of.
+        reports: The last word of every rank heard of.
     """
 
     def __init__(self) -> None:
-        self.standings: dict[int, Standing] = {}
+        self.reports: dict[int, WaitReport] = {}
         self._when_s: dict[int, float] = {}
 
-    def take(self, peer: int, standing: Standing, now_s: float) -> None:
+    def take(self, peer: int, standing: WaitReport, now_s: float) -> None:
         """Take a note in."""
-        self.standings[peer], self._when_s[peer] = standing, now_s
+        self.reports[peer], self._when_s[peer] = standing, now_s
 
     def waiting_for(self, rank: int, now_s: float, turn_s: float) -> set[int]:
         """Ranks that wait for `rank` and have said so of late, in whatever call."""
         return {
             peer
-            for peer, told in self.standings.items()
+            for peer, told in self.reports.items()
             if rank in told.awaits and now_s - self._when_s[peer] <= SILENT_AFTER * turn_s
         }
 
     def words(self, now_s: float) -> dict[int, WaitEntry]:
         """The newest word of every rank, its own or passed on."""
         words: dict[int, WaitEntry] = {}
-        for peer, told in self.standings.items():
+        for peer, told in self.reports.items():
             since_s = now_s - self._when_s[peer]
             known = {peer: WaitEntry(told.number, told.name, told.awaits, since_s, 0)}
             for other, word in told.others.items():
@@ -105,7 +105,7 @@ class ReportTable:
         return words
 
 
-def difference(recorder: Recorder, standing: Standing) -> int | None:
+def difference(recorder: Recorder, standing: WaitReport) -> int | None:
     """The first call that both ranks have begun and that is not the same on both."""
     for number in sorted(standing.begun):
         mine = recorder.tag(number)

@@ -19,8 +19,8 @@ from typing import Any
 from topocomm.errors import DeadlineError, MismatchError, RankFailedError, TopocommError
 from topocomm.execute.liveness.pollable import AwaitedMessages, Pollable
 from topocomm.execute.liveness.recorder import Recorder
-from topocomm.execute.liveness.wait_report import ReportTable, Standing, blame, difference, passed_on
-from topocomm.execute.transports.transport import FAILURE_TAG, REFUSED_TAG, STANDING_TAG, Message, Transport
+from topocomm.execute.liveness.wait_report import ReportTable, WaitReport, blame, difference, passed_on
+from topocomm.execute.transports.transport import FAILURE_TAG, REFUSED_TAG, REPORT_TAG, Message, Transport
 
 SPIN_S = 0.001
 """Waits are polled this long before the reason for them is looked for."""
@@ -77,7 +77,7 @@ class Waiting:
     said: set[str] = field(default_factory=set)
     refused: dict[int, dict[int, str]] = field(default_factory=dict)
     """Calls that other ranks did not make, by number, each with the reason."""
-    heard: ReportTable = field(default_factory=ReportTable)
+    reports: ReportTable = field(default_factory=ReportTable)
     """What ranks that wait for this one, or answered it, have said."""
 
     def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
@@ -133,7 +133,7 @@ class Waiting:
         whom = _whom(awaited)
         if waited_s >= limit_s:
             round_ = "" if call.engine is None or awaited.stage is None else f", round {awaited.stage + 1}"
-            words = self.heard.words(time.monotonic())
+            words = self.reports.words(time.monotonic())
             behind = blame(rank, _peers(awaited), call.number, words, _tell_again_s(limit_s))
             raise DeadlineError(
                 f"rank {rank}: {name}{round_}: still waiting for {whom} after {limit_s:g} s (limit: "
@@ -147,18 +147,18 @@ class Waiting:
     def tell(self, call: UnderWay, awaited: AwaitedMessages, peers: Iterable[int]) -> None:
         """Tell `peers` which calls this rank has begun, and for whom it waits."""
         awaits = sorted(_peers(awaited))
-        others = passed_on(self.transport.rank, awaits, self.heard.words(time.monotonic()))
-        note = Standing(call.number, self._name(call), awaits, self.recorder.latest(), others).encode()
+        others = passed_on(self.transport.rank, awaits, self.reports.words(time.monotonic()))
+        note = WaitReport(call.number, self._name(call), awaits, self.recorder.latest(), others).encode()
         for peer in peers:
-            self.transport.post(peer, STANDING_TAG, note)
+            self.transport.post(peer, REPORT_TAG, note)
 
     def awaiting(self) -> set[int]:
         """Ranks that wait for this one: they blame by what they know of whom it awaits."""
-        return self.heard.waiting_for(self.transport.rank, time.monotonic(), _tell_again_s(self.timeout_s))
+        return self.reports.waiting_for(self.transport.rank, time.monotonic(), _tell_again_s(self.timeout_s))
 
     def chain(self, awaited: Iterable[int]) -> Chain:
         """What is known of ranks awaited and of those whom they await, apart from how old that is."""
-        known = passed_on(self.transport.rank, awaited, self.heard.words(time.monotonic()))
+        known = passed_on(self.transport.rank, awaited, self.reports.words(time.monotonic()))
         return frozenset((peer, word.number, *word.awaits) for peer, word in known.items())
 
     def _turn(self, engine: Pollable) -> bool:
@@ -217,16 +217,16 @@ class Waiting:
         """Take in what other ranks say of themselves, and answer."""
         rank = self.transport.rank
         for peer in range(self.transport.size):
-            note = self.transport.take(peer, STANDING_TAG) if peer != rank else None
+            note = self.transport.take(peer, REPORT_TAG) if peer != rank else None
             if note is None:
                 continue
-            while (newer := self.transport.take(peer, STANDING_TAG)) is not None:
+            while (newer := self.transport.take(peer, REPORT_TAG)) is not None:
                 note = newer
-            known, told = self.heard.standings.get(peer), Standing.decode(note)
-            self.heard.take(peer, told, time.monotonic())
+            known, told = self.reports.reports.get(peer), WaitReport.decode(note)
+            self.reports.take(peer, told, time.monotonic())
             if known is None or known.number != told.number:
                 self.tell(call, awaited(), [peer])
-        for peer, standing in self.heard.standings.items():
+        for peer, standing in self.reports.reports.items():
             number = difference(self.recorder, standing)
             if number is not None:
                 raise MismatchError(self._mismatch(peer, number, standing, call))
@@ -235,10 +235,10 @@ class Waiting:
         """Take in what others told a rank that never waited long enough to ask: it must not pile up."""
         rank = self.transport.rank
         for peer in range(self.transport.size):
-            while peer != rank and (note := self.transport.take(peer, STANDING_TAG)) is not None:
-                self.heard.take(peer, Standing.decode(note), time.monotonic())
+            while peer != rank and (note := self.transport.take(peer, REPORT_TAG)) is not None:
+                self.reports.take(peer, WaitReport.decode(note), time.monotonic())
 
-    def _mismatch(self, peer: int, number: int, standing: Standing, call: UnderWay) -> str:
+    def _mismatch(self, peer: int, number: int, standing: WaitReport, call: UnderWay) -> str:
         before = self.describe(standing.begun[number]), self.describe(self.recorder.tag(number))
         theirs, mine = (f"call {number} ({name})" for name in before)
         theirs = standing.name if number == standing.number else theirs

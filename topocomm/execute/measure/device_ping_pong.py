@@ -16,9 +16,8 @@ import numpy as np
 from topocomm.errors import TopologyError
 from topocomm.execute.calls.binding import settle
 from topocomm.execute.device import device_library as devices
-from topocomm.execute.device.device_library import Device
+from topocomm.execute.device.device_library import Device, reached
 from topocomm.execute.device.device_path import DevicePath
-from topocomm.execute.device.events import reached
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay
 from topocomm.execute.transports.device.device_transport import DeviceTransport
@@ -58,8 +57,8 @@ def way_of(comm: Communicator, device: Device) -> str:
     assert everyone is not None
     with everyone:
         settle(everyone.session, device)
-        assert everyone.session.way is not None
-        return STAGED if everyone.session.way.wire is None else everyone.session.way.wire.name
+        assert everyone.session.device_path is not None
+        return STAGED if everyone.session.device_path.transport is None else everyone.session.device_path.transport.name
 
 
 class DevicePair:
@@ -75,25 +74,25 @@ class DevicePair:
     def __init__(self, two: Communicator, device: Device, way: str, size_bytes: int) -> None:
         self._two, self._device = two, device
         if way == STAGED:
-            two.session.way = DevicePath(two.session.waiting, device, None, "")
+            two.session.device_path = DevicePath(two.session.waiting, device, None, "")
         else:
             settle(two.session, device)
-        assert two.session.way is not None
-        self._wire = two.session.way.wire
+        assert two.session.device_path is not None
+        self._transport = two.session.device_path.transport
         self._memory = device.memory(size_bytes)
 
     def trips(self, size_bytes: int) -> Callable[[int], float]:
         """What plays so many trips there and back; returns the time of one way in us."""
-        if self._wire is None:
+        if self._transport is None:
             return self._staged(size_bytes)
-        there, back = (self._group(self._wire, size_bytes, sender) for sender in (0, 1))
+        there, back = (self._group(self._transport, size_bytes, sender) for sender in (0, 1))
         return lambda count: self._timed([there, back], count) / 2
 
     def launches(self, size_bytes: int) -> Callable[[int], float] | None:
         """What plays so many groups one way; returns the time of one in us. None where nothing is launched."""
-        if self._wire is None:
+        if self._transport is None:
             return None
-        there = self._group(self._wire, size_bytes, 0)
+        there = self._group(self._transport, size_bytes, 0)
         return lambda count: self._timed([there], count)
 
     def _group(self, wire: DeviceTransport, size_bytes: int, sender: int) -> Callable[[Any], None]:
@@ -139,15 +138,15 @@ class _End:
     """The end of what was put on a stream, as something to wait for."""
 
     def __init__(self, two: Communicator, device: Device, stream: Any) -> None:
-        assert two.session.way is not None
-        assert two.session.way.wire is not None
-        self._wire, self._peers = two.session.way.wire, [Message(1 - two.rank, ())]
+        assert two.session.device_path is not None
+        assert two.session.device_path.transport is not None
+        self._transport, self._peers = two.session.device_path.transport, [Message(1 - two.rank, ())]
         self._event = device.event()
         self._event.record(stream)
 
     def advance(self, timeout_s: float) -> bool:
         """Wait a little; whether it is over."""
-        return reached(self._event, timeout_s, lambda: self._wire.check([peer.peer for peer in self._peers]))
+        return reached(self._event, timeout_s, lambda: self._transport.check([peer.peer for peer in self._peers]))
 
     def awaited(self) -> AwaitedMessages:
         """The other rank."""

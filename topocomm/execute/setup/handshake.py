@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from topocomm.errors import MismatchError
 from topocomm.execute.calls.agreement import gather_texts
 from topocomm.execute.liveness.waiting import Waiting
-from topocomm.execute.setup.process_space import process_space
 from topocomm.execute.transports.shared_memory import kernels_available
-from topocomm.execute.transports.watch import Watch
+from topocomm.execute.transports.watch import Watch, process_space
 
 
 def meet(waiting: Waiting, hosts: Sequence[str], check: str) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from topocomm.execute.calls.agreement import gather_notes, gather_texts
 from topocomm.execute.liveness.waiting import Waiting
-from topocomm.execute.setup.process_space import process_space
 from topocomm.execute.setup.rank_placement import Claim, own_claim, place_ranks_of_host, spread
 from topocomm.execute.transports.transport import GATHER_TAG
+from topocomm.execute.transports.watch import process_space
 from topocomm.topology.discovery.local_host import discover
 from topocomm.topology.inference.cpu_lists import cpus_of
 from topocomm.topology.merge.cluster import merge_hosts

@@ -21,7 +21,7 @@ from topocomm.operators.layout import Buffer
 FAILURE_TAG = 1
 AGREEMENT_TAG = 2
 GATHER_TAG = 3
-STANDING_TAG = 4
+REPORT_TAG = 4
 SHRINK_TAG = 5
 REFUSED_TAG = 6
 CLOSING_TAG = 7

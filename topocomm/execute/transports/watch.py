@@ -1,10 +1,11 @@
-"""Finds out that a process of this host has ended, through file descriptors that the kernel makes readable then."""
+"""Processes of one host: which of them see each other, and which have ended."""
 
 from __future__ import annotations
 
 import os
 import select
 from collections.abc import Mapping
+from pathlib import Path
 
 
 class Watch:
@@ -42,3 +43,15 @@ class Watch:
 
     def __del__(self) -> None:
         self.close()
+
+
+def process_space() -> tuple[str, str]:
+    """What tells machines and process namespaces apart: within one, /proc shows all processes.
+
+    Where the system does not tell, every process has one of its own.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot, os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return f"process {os.getpid()} of {os.uname().nodename}", ""

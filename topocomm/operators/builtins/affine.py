@@ -87,7 +87,7 @@ def _triton(layout: Layout) -> TritonCombine | None:
     """None for matrices of which a kernel takes minutes to compile."""
     if dict(layout.dims)["d"] > MOST_ON_GPU:
         return None
-    from topocomm.operators.kernels.gpu_rows import compose_matrices
+    from topocomm.operators.kernels.gpu_formulas import compose_matrices
 
     return TritonCombine("triton.affine_matrix/1", compose_matrices, (dict(layout.dims)["d"],), long=True)
 

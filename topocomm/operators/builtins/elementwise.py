@@ -16,14 +16,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topocomm.errors import OperatorError
 from topocomm.operators.builtins.formula import Dtypes, Formula
 from topocomm.operators.dtypes import computed, kind
 from topocomm.operators.kernels.cpu import compiled_kernel
 from topocomm.operators.layout import Arrays, Buffer, Field, Fold, Layout
 from topocomm.operators.operator import Kernel, Operator, TritonCombine
-from topocomm.operators.tensors import is_tensor
+from topocomm.operators.tensors import is_tensor, numpy_dtype, torch_dtype
 
 BLOCK_ROWS = 16384
 """Rows that NumPy folds at once, so that what it makes on the way stays in a core's cache."""
@@ -43,12 +43,12 @@ def elementwise(
     names = tuple(f.name for f in fields)
 
     def combine(left: Arrays, right: Arrays) -> Arrays:
-        if is_tensor(left[names[0]]):
-            from topocomm.operators.builtins.elementwise_tensors import combine_tensors
-
-            return combine_tensors(choose, names, left, right)
-        dtypes = tuple(np.asarray(left[field]).dtype for field in names)
-        return _combine(choose(dtypes), names, dtypes, left, right)
+        tensors = is_tensor(left[names[0]])
+        dtypes = tuple(numpy_dtype(left[f].dtype) if tensors else np.asarray(left[f]).dtype for f in names)
+        formula = choose(dtypes)
+        if tensors and formula.wide:  # needs more of float64 than tensors give
+            raise OperatorError(f"{formula.name} has no combine on tensors")
+        return _combine(formula, names, dtypes, left, right)
 
     def kernel(layout: Layout) -> Kernel:
         dtypes = tuple(f.dtype for f in layout.fields)
@@ -84,27 +84,37 @@ def _triton(formula: Formula) -> TritonCombine | None:
     return TritonCombine(f"triton.{formula.name}/{formula.version}", getattr(gpu_formulas, formula.tiles))
 
 
-def _combine(formula: Formula, names: tuple[str, ...], dtypes: Dtypes, left: Arrays, right: Arrays) -> Arrays:
+def _combine(formula: Formula, names: tuple[str, ...], dtypes: Dtypes, left: Arrays, right: Arrays) -> dict[str, Any]:
+    """Combine two values, NumPy arrays or tensors, by the formula."""
     with np.errstate(all="ignore"):  # overflow, NaN and infinities go as IEEE 754 says
         parts = [
             part
             for value in (left, right)
             for name, dtype in zip(names, dtypes, strict=True)
-            for part in _parts(np.asarray(value[name]), dtype, formula.wide)
+            for part in _parts(value[name], dtype, formula.wide)
         ]
-        made = formula.function(*parts)
-        results = iter(made if isinstance(made, tuple) else (made,))
+        combined = formula.function(*parts)
+        results = iter(combined if isinstance(combined, tuple) else (combined,))
         return {name: _join(results, dtype) for name, dtype in zip(names, dtypes, strict=True)}
 
 
-def _parts(array: NDArray[Any], dtype: np.dtype[Any], wide: bool) -> tuple[NDArray[Any], ...]:
+def _parts(value: Any, dtype: np.dtype[Any], wide: bool) -> tuple[Any, ...]:
+    """Split a field into the parts that a formula takes."""
     if kind(dtype) == "c":
-        return array.real, array.imag
-    return (array.astype(computed(dtype, wide), copy=False),)
+        return value.real, value.imag
+    if is_tensor(value):
+        return (value.to(torch_dtype(computed(dtype, wide))),)
+    return (np.asarray(value).astype(computed(dtype, wide), copy=False),)
 
 
-def _join(results: Iterator[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    first = np.asarray(next(results))
+def _join(results: Iterator[Any], dtype: np.dtype[Any]) -> Any:
+    """Round the next results of a formula to a field of the stored dtype."""
+    first = next(results)
+    if is_tensor(first):
+        import torch
+
+        return torch.complex(first, next(results)) if kind(dtype) == "c" else first.to(torch_dtype(dtype))
+    first = np.asarray(first)
     if kind(dtype) == "c":
         joined = np.empty(first.shape, dtype)
         joined.real, joined.imag = first, next(results)

@@ -8,8 +8,17 @@ import numpy as np
 
 from topocomm.operators.builtins.arithmetic import VALUE
 from topocomm.operators.builtins.elementwise import elementwise
-from topocomm.operators.builtins.formula import Formula, select
-from topocomm.operators.builtins.series import EXPONENTIAL, INVERSE_TANH, LEAST, LN2_HIGH, LN2_LOW, LOG2_E, ROUNDING
+from topocomm.operators.builtins.formula import (
+    EXPONENTIAL,
+    INVERSE_TANH,
+    LEAST,
+    LN2_HIGH,
+    LN2_LOW,
+    LOG2_E,
+    ROUNDING,
+    Formula,
+    select,
+)
 from topocomm.operators.dtypes import kind, only
 from topocomm.operators.layout import Field
 

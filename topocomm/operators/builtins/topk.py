@@ -43,7 +43,7 @@ def _triton(layout: Layout) -> TritonCombine | None:
     k, dtype = dict(layout.dims)["k"], layout.fields[0].dtype
     if k > MOST_ON_GPU:
         return None
-    from topocomm.operators.kernels.gpu_rows import merge_sorted
+    from topocomm.operators.kernels.gpu_formulas import merge_sorted
 
     least = 0 if kind(dtype) == "f" else int(lowest(dtype))  # of floats it is -inf
     return TritonCombine("triton.topk/1", merge_sorted, (k, least, (k - 1).bit_length()), long=True)

@@ -178,7 +178,7 @@ def takes(layout: Layout, device_type: str) -> bool:
 def _interpreting() -> bool:
     """Whether kernels run in Triton's interpreter."""
     try:
-        from topocomm.operators.kernels.gpu_floats import INTERPRETED
+        from topocomm.operators.kernels.gpu_tiles import INTERPRETED
     except ImportError:  # triton is optional
         return False
     return bool(INTERPRETED.value)

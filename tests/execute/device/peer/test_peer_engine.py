@@ -13,7 +13,7 @@ from tests.execute.peer_work import work_of
 from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import ARGMAX, SUM, DeadlineError, Field, Operator, TopocommError
-from topocomm.execute.device.device_progress import InFlightCalls
+from topocomm.execute.device.device_path import InFlightCalls
 from topocomm.execute.device.peer.peer_engine import MOST_BYTES, PeerEngine, PeerPlan
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.mpi import mpirun
-from topocomm.execute.transports.device import mpi_device_support as mpi_devices
+from topocomm.execute.transports.device import mpi_device as mpi_devices
 from topocomm.execute.transports.device.nccl_library import Facts, mpi_refusal
 
 pytest.importorskip("torch")  # in the processes that are started

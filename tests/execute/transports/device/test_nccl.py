@@ -50,11 +50,14 @@ def test_a_library_that_waits_for_a_rank_is_ended_at_the_limit(what, monkeypatch
         if comm.rank == 1:
             over.wait(20)
             return
-        library, stream = comm.session.way.wire.native("allreduce", "float32", "sum"), comm.session.way.device.stream()
+        library, stream = (
+            comm.session.device_path.transport.native("allreduce", "float32", "sum"),
+            comm.session.device_path.device.stream(),
+        )
         wait = {"messages": lambda: call(X), "all-reduce": lambda: library(X, torch.empty_like(X), stream)}[what]
         world.blocked = 0 if what == "messages" else None
         text = r"rank 0: NCCL still waits in messages with rank 1 after 1 s"
-        with comm.session.way.device.current(), pytest.raises(DeadlineError, match=text):
+        with comm.session.device_path.device.current(), pytest.raises(DeadlineError, match=text):
             wait()
         over.set()
 
@@ -113,7 +116,7 @@ def test_a_status_without_a_name_in_cupy_is_an_error_too(monkeypatch):
         comm.allreduce(X, SUM)
         comm.synchronize()
         comm.barrier()
-        handle = comm.session.way.wire._handle
+        handle = comm.session.device_path.transport._handle
         if comm.rank == 0:
             handle.check_async_error = lambda: {}[7]
         with pytest.raises(RankFailedError, match="NCCL reports status 7" if comm.rank == 0 else "status 7"):

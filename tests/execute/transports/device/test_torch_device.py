@@ -9,7 +9,7 @@ import torch
 from tests.execute.fake_device import FakeDevice, wait_until
 from tests.execute.transports.recording_nccl import World
 from topocomm.execute.transports.device import nccl
-from topocomm.execute.transports.device import torch_device as torch_wire
+from topocomm.execute.transports.device import torch_device as torch_device
 
 
 @pytest.mark.parametrize("names", [("all_gather_single", "reduce_scatter_single"), ("all_gather_into_tensor",) * 2])
@@ -32,9 +32,9 @@ def test_collectives_of_the_group(monkeypatch, names):
         **{name: noted(name) for name in (gather, scatter)},
     )
     monkeypatch.setattr(
-        torch_wire, "load_torch", lambda: types.SimpleNamespace(distributed=distributed, uint8=torch.uint8)
+        torch_device, "load_torch", lambda: types.SimpleNamespace(distributed=distributed, uint8=torch.uint8)
     )
-    wire = torch_wire.TorchDeviceTransport(types.SimpleNamespace(rank=lambda: 0), FakeDevice(World(2), 0), 60.0)
+    wire = torch_device.TorchDeviceTransport(types.SimpleNamespace(rank=lambda: 0), FakeDevice(World(2), 0), 60.0)
     told.clear()
     x, both = torch.arange(6.0).view(3, 2), torch.empty(6, 2)
     out = torch.empty(3, 2)
@@ -69,9 +69,9 @@ def test_a_group_that_does_not_end_is_left_to_a_thread(monkeypatch, capfd, end):
         all_reduce=lambda tensor, group: None,
         destroy_process_group=Group.abort,
     )
-    monkeypatch.setattr(torch_wire, "load_torch", lambda: types.SimpleNamespace(distributed=distributed))
+    monkeypatch.setattr(torch_device, "load_torch", lambda: types.SimpleNamespace(distributed=distributed))
     monkeypatch.setattr(nccl, "END_S", 0.1)
-    wire = torch_wire.TorchDeviceTransport(Group(), FakeDevice(World(2), 1), 60.0)
+    wire = torch_device.TorchDeviceTransport(Group(), FakeDevice(World(2), 1), 60.0)
     getattr(wire, end)()
     assert "topocomm: rank 1: NCCL does not end after 0.1 s" in capfd.readouterr().err
     assert not ended

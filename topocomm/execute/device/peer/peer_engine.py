@@ -12,11 +12,11 @@ from typing import Any
 
 from topocomm.errors import TopocommError
 from topocomm.execute.device.canonical_nodes import DeviceNodes
-from topocomm.execute.device.device_folds import overlap
+from topocomm.execute.device.device_engine import StreamEngine
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device
+from topocomm.execute.device.device_values import overlap, place_of
 from topocomm.execute.device.peer.peer_memory import PeerMemory
 from topocomm.execute.device.peer.peer_program import PeerProgram, peer_program
-from topocomm.execute.device.stream_engine import StreamEngine
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.operators.tensors import torch_dtype
 
@@ -143,7 +143,7 @@ class PeerEngine(StreamEngine):
         given = _readable(fields, self._sent)
         apart = all(
             (name == result and one.data_ptr() == other.data_ptr() and one.numel() == other.numel())
-            or not overlap([_place(one)], [_place(other)])
+            or not overlap([place_of(one)], [place_of(other)])
             for name, one in given.items()
             for result, other in made.items()
         )
@@ -207,9 +207,3 @@ def _readable(tensors: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str
         name: tensor if tensor.is_contiguous() and tensor.data_ptr() % LOAD_BYTES == 0 else others[name]
         for name, tensor in tensors.items()
     }
-
-
-def _place(tensor: Any) -> tuple[int, int]:
-    """Where a contiguous tensor starts and ends."""
-    start = int(tensor.data_ptr())
-    return start, start + tensor.numel() * tensor.element_size()

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 from topocomm.errors import TopocommError
 from topocomm.execute.calls.agreement import gather_texts
 from topocomm.execute.device.device_library import Device, visible_devices
-from topocomm.execute.liveness.background_call import BackgroundCall
-from topocomm.execute.liveness.pollable import AwaitedMessages
+from topocomm.execute.liveness.pollable import AwaitedMessages, BackgroundCall
 from topocomm.execute.liveness.waiting import UnderWay, Waiting
-from topocomm.execute.setup.process_space import process_space
 from topocomm.execute.transports.device.torch_device import device_backend
 from topocomm.execute.transports.transport import GATHER_TAG, Message
+from topocomm.execute.transports.watch import process_space
 
 WHAT = "the set-up of memory inside the host"
 THREADS, TORCH, CUPY = "threads", "torch's symmetric memory", "CuPy's handles"
