@@ -1,13 +1,13 @@
-"""The matrix of `nvidia-smi topo -m`, in its layout and with its words, whatever source the topology is from."""
+"""The matrix of `nvidia-smi topo -m`, in its layout and words, from any topology."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 from topocomm.errors import TopologyError
 from topocomm.topology.draw.device_tree import Host, local, split_hosts
+from topocomm.topology.inference import nccl_paths
 from topocomm.topology.model import Device, DeviceKind, Pair, Topology
 
 _LEGEND = """
@@ -27,15 +27,14 @@ _FURTHER = {
     "PCIE": "Connection traversing PCIe (as AMD's tools say)",
     "NVL": "Connection traversing NVLinks, their number not known",
 }
-"""Codes of other tools, which nvidia-smi has no line for."""
+"""Codes of other tools, which nvidia-smi's legend lacks."""
 NOT_AVAILABLE = "N/A"
 
 
 def render(topology: Topology) -> str:
-    """One matrix for each host, ending in a newline.
+    """Return one matrix for each host, ending in a newline; with several hosts each below a line with its name.
 
-    Codes are those of the source; pairs that it does not speak of get theirs from the links (`nccl_paths`), or `N/A`
-    where no way joins the two. With several hosts a line with the name is above each matrix.
+    Codes are those of the source. Pairs without one get the code that the links give (`nccl_paths`), or `N/A`.
 
     Raises:
         TopologyError: There is no GPU, so that there would be no row.
@@ -50,51 +49,45 @@ def render(topology: Topology) -> str:
         home = topology.by_id[pair.a].host
         if home in stated and home == topology.by_id[pair.b].host:
             stated[home].append(pair)
-    known: dict[object, str] = {}
+    matrices: dict[object, str] = {}
     texts = []
     for host in hosts:
         key = _key(host, stated[host.name])
-        if key not in known:
-            known[key] = _matrix(host, stated[host.name])
-        texts.append(f"Host {host.name}\n\n{known[key]}" if len(hosts) > 1 else known[key])
+        if key not in matrices:
+            matrices[key] = _matrix(host, stated[host.name])
+        texts.append(f"Host {host.name}\n\n{matrices[key]}" if len(hosts) > 1 else matrices[key])
     return "\n".join(texts)
 
 
 def _key(host: Host, pairs: Sequence[Pair]) -> object:
-    """Equal for hosts whose matrices are."""
+    """Equal for hosts whose matrices are equal."""
     devices = tuple((local(d.id, host.name), *d[1:2], *d[3:6]) for d in host.devices)
     links = tuple((local(x.src, host.name), local(x.dst, host.name), *x[2:6]) for x in host.links)
     return devices, links, tuple((local(p.a, host.name), local(p.b, host.name), p.code) for p in pairs)
 
 
 def _matrix(host: Host, pairs: Sequence[Pair]) -> str:
-    gpus = [d for d in host.devices if d.kind == "gpu"]
-    nics = [d for d in host.devices if d.kind == "nic"]
-    codes = _codes(host, pairs, [*gpus, *nics])
-    names = {d.id: local(d.id, host.name) for d in (*gpus, *nics)}
+    devices = [d for kind in ("gpu", "nic") for d in host.devices if d.kind == kind]
+    codes = _codes(host, pairs, devices)
+    names = {d.id: local(d.id, host.name) for d in devices}
     lines = ["\t".join(["", *names.values(), "CPU Affinity", "NUMA Affinity"])]
-    for device in (*gpus, *nics):
+    for device in devices:
         cells = [" X " if other == device.id else codes.get((device.id, other), NOT_AVAILABLE) for other in names]
         affinity = ["", ""]
         if device.kind == "gpu":
             numa = f"\t{NOT_AVAILABLE}" if device.numa is None else str(device.numa)
             affinity = [device.cpu_affinity or "", numa]
         lines.append("\t".join([names[device.id], *cells, *affinity]))
-    legend = _LEGEND + "".join(
-        f"  {short:<4} = {words}\n" for short, words in _FURTHER.items() if _is_used(short, codes.values())
-    )
-    renamed = [f"  {names[d.id]}: {d.name}" for d in nics if d.name and d.name != names[d.id]]
+    used = {code.rstrip("0123456789") for code in codes.values()}
+    legend = _LEGEND + "".join(f"  {short:<4} = {words}\n" for short, words in _FURTHER.items() if short in used)
+    renamed = [f"  {names[d.id]}: {d.name}" for d in devices if d.kind == "nic" and d.name and d.name != names[d.id]]
     if renamed:
         legend += "\n".join(["\nNIC Legend:\n", *renamed, ""])
     return "\n".join(lines) + "\n" + legend
 
 
-def _is_used(short: str, codes: Iterable[str]) -> bool:
-    return any(re.fullmatch(rf"{short}\d*", code) for code in codes)
-
-
 def _codes(host: Host, pairs: Sequence[Pair], devices: Sequence[Device]) -> dict[tuple[str, str], str]:
-    """Codes by both orders of a pair; those of pairs that the source does not speak of are derived."""
+    """Codes by both orders of a pair; derived for pairs that the source does not name."""
     stated = {frozenset((pair.a, pair.b)) for pair in pairs}
     codes = {(pair.a, pair.b): pair.code for pair in pairs if pair.code}
     if host.links and any(frozenset((a.id, b.id)) not in stated for a, b in combinations(devices, 2)):
@@ -103,14 +96,12 @@ def _codes(host: Host, pairs: Sequence[Pair], devices: Sequence[Device]) -> dict
 
 
 def _derived(host: Host) -> dict[tuple[str, str], str]:
-    from topocomm.topology.inference import nccl_paths
-
     swapped: dict[str, DeviceKind] = {"gpu": "nic", "nic": "gpu"}
-    found: dict[tuple[str, str], str] = {}
-    # The second graph is the same with GPUs and NICs swapped: the codes between NICs, which NCCL does not need.
+    codes: dict[tuple[str, str], str] = {}
+    # The second graph swaps GPUs and NICs, for the codes between NICs, which NCCL does not need.
     for devices in (host.devices, [d._replace(kind=swapped.get(d.kind, d.kind)) for d in host.devices]):
         part = Topology(host.name, "", tuple(devices), host.links)
         for pair in nccl_paths.pairs(part, wording="nvidia-smi"):
             if pair.code:
-                found.setdefault((pair.a, pair.b), pair.code)
-    return found
+                codes.setdefault((pair.a, pair.b), pair.code)
+    return codes

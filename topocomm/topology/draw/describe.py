@@ -1,4 +1,4 @@
-"""Devices and links in words, for who points at them: every figure with where it is from."""
+"""Devices and links in words, every figure with its source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from topocomm.topology.links import KINDS, assume
 from topocomm.topology.model import Device, FigureSource, Link
 from topocomm.topology.network.in_network import IN_NETWORK
 
-_KINDS = {
+_LINK_KINDS = {
     "nvlink": "NVLink",
     "xgmi": "xGMI",
     "xgmi-cpu": "xGMI to the CPU",
@@ -25,7 +25,7 @@ _SOURCES: dict[FigureSource | None, str] = {
     "assumed": "assumed",
     None: "source not named",
 }
-_WHAT = {
+_DEVICE_KINDS = {
     "gpu": "GPU",
     "cpu": "cores",
     "nic": "network card",
@@ -33,22 +33,22 @@ _WHAT = {
     "numa": "NUMA node",
     "host": "host",
 }
+MOST_DEVICES, MOST_LINKS = 12, 4
+"""Devices and links that are described; more are counted."""
 
 
 def kind_words(kind: str) -> str:
-    """A kind of link as people call it."""
-    return _KINDS.get(kind, kind)
+    """Return the display name of a kind of link."""
+    return _LINK_KINDS.get(kind, kind)
 
 
 def device_words(device: Device) -> str:
-    """The device in a few lines; what is not known is not there."""
-    lines = [f"{label(device)}: {_WHAT[device.kind]} {device.id}"]
+    """Return the known facts of a device, a few lines."""
+    lines = [f"{label(device)}: {_DEVICE_KINDS[device.kind]} {device.id}"]
     if device.name and device.name != device.id:
         lines.append(device.name)
-    place = [f"host {device.host}"]
-    if device.numa is not None and device.kind != "numa":
-        place.append(f"NUMA node {device.numa}")
-    lines.append(", ".join(place))
+    numa = device.numa is not None and device.kind != "numa"
+    lines.append(f"host {device.host}" + (f", NUMA node {device.numa}" if numa else ""))
     if device.cpu_affinity:
         lines.append(f"CPUs {device.cpu_affinity}")
     if device.bus_id:
@@ -59,37 +59,36 @@ def device_words(device: Device) -> str:
 
 
 def devices_words(devices: Sequence[Device]) -> str:
-    """One device, or several drawn as one."""
+    """Describe one device, or several that are drawn as one."""
     if len(devices) == 1:
         return device_words(devices[0])
-    shown = [", ".join(filter(None, (d.id, d.name, d.cpu_affinity and f"CPUs {d.cpu_affinity}"))) for d in devices[:12]]
+    shown = devices[:MOST_DEVICES]
+    lines = [", ".join(filter(None, (d.id, d.name, d.cpu_affinity and f"CPUs {d.cpu_affinity}"))) for d in shown]
     more = [f"and {len(devices) - len(shown)} more"] if len(devices) > len(shown) else []
-    return "\n".join([f"{len(devices)} drawn as one:", *shown, *more])
+    return "\n".join([f"{len(devices)} drawn as one:", *lines, *more])
 
 
 def links_words(links: Sequence[Link]) -> str:
-    """One connection, or several drawn as one; the second direction only where it differs.
+    """Describe connections; the second direction only where its figures differ from those of the first.
 
     Args:
         links: Directed links, at least one.
     """
-    lines: list[str] = []
-    told: dict[tuple[str, str], Link] = {}
+    described: dict[tuple[str, str], Link] = {}
     for link in links:
-        back = told.get((link.dst, link.src))
-        if back is not None and back[2:] == link[2:]:
-            continue
-        told[link.src, link.dst] = link
-    for index, link in enumerate(told.values()):
-        if index == 4:
-            lines.append(f"and {len(told) - index} more")
-            break
-        both = any(other.src == link.dst and other.dst == link.src for other in links)
-        same = both and (link.dst, link.src) not in told
-        arrow = "to and from" if same else "to"
-        lines += [f"{link.src} {arrow} {link.dst}: {kind_words(link.kind)}", _rate(link, same), _latency(link)]
+        back = described.get((link.dst, link.src))
+        if back is None or back[2:] != link[2:]:
+            described[link.src, link.dst] = link
+    directions = {link[:2] for link in links}
+    lines: list[str] = []
+    for link in list(described.values())[:MOST_LINKS]:
+        both = (link.dst, link.src) in directions and (link.dst, link.src) not in described
+        arrow = "to and from" if both else "to"
+        lines += [f"{link.src} {arrow} {link.dst}: {kind_words(link.kind)}", _rate(link, both), _latency(link)]
         if link.gap_us is not None:
             lines.append(f"at least {link.gap_us:.6g} us between two messages")
+    if len(described) > MOST_LINKS:
+        lines.append(f"and {len(described) - MOST_LINKS} more")
     return "\n".join(lines)
 
 
@@ -98,16 +97,12 @@ def _rate(link: Link, both: bool) -> str:
     if link.gb_per_s is None:
         row = assume(link.kind)
         return f"{lanes}GB/s not known (plans assume {row.gb_per_s:.6g} a link: {row.source})"
-    table = link.gb_per_s_source in ("table", "assumed")
-    why = next(
-        (
-            row.source
-            for row in KINDS.values()
-            if table and row.family == link.kind and abs(row.gb_per_s * (link.lanes or 1) - link.gb_per_s) < 1e-6
-        ),
-        "",
-    )
-    words = _SOURCES[link.gb_per_s_source] + (f": {why}" if why else "")
+    words = _SOURCES[link.gb_per_s_source]
+    if link.gb_per_s_source in ("table", "assumed"):
+        for row in KINDS.values():
+            if row.family == link.kind and abs(row.gb_per_s * (link.lanes or 1) - link.gb_per_s) < 1e-6:
+                words += f": {row.source}"
+                break
     return f"{lanes}{link.gb_per_s:.6g} GB/s{' each way' * both} ({words})"
 
 

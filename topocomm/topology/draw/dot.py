@@ -1,4 +1,4 @@
-"""A topology for Graphviz: a cluster for each host and NUMA node, an edge for each connection, wide if fast."""
+"""A topology for Graphviz: a cluster for each host and NUMA node, an edge for each connection, wider where faster."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from topocomm.topology.model import Device, Link, Topology
 
 _SHAPES = {"gpu": "box", "cpu": "box", "nic": "component", "switch": "hexagon", "numa": "folder", "host": "tab"}
 _THIN, _THICK = 1.0, 8.0
+"""Least and greatest width of an edge in points."""
 
 
 def render(topology: Topology) -> str:
-    """The graph as a DOT file, ending in a newline; `dot -Tsvg` and its siblings draw it.
+    """Return the graph as a DOT file that ends in a newline.
 
-    Two directions of one connection are one edge, labelled with both rates where they differ.
+    The two directions of a connection are one edge, labelled with both rates where they differ.
     """
     lines = [
-        f"// {_flat(topology.name)} ({_flat(topology.source)})",
+        f"// {_printable(topology.name, ' ')} ({_printable(topology.source, ' ')})",
         f"graph {_quoted(topology.name)} {{",
         '  graph [fontname="sans-serif", compound=true, newrank=true];',
         '  node [fontname="sans-serif", fontsize=11, style=filled, fillcolor=white];',
@@ -38,7 +39,7 @@ def render(topology: Topology) -> str:
 
 
 def _host(devices: Iterable[Device], index: int) -> list[str]:
-    """The devices of one host, those of a NUMA node together."""
+    """The devices of one host, grouped by NUMA node."""
     groups: dict[int | str | None, list[Device]] = {}
     for device in devices:
         groups.setdefault(device.numa, []).append(device)
@@ -57,34 +58,34 @@ def _node(device: Device) -> str:
 
 
 def _edges(links: Iterable[Link]) -> list[str]:
-    ways: dict[tuple[str, str], list[Link]] = {}
+    connections: dict[tuple[str, str], list[Link]] = {}
     for link in links:
-        key = (link.dst, link.src) if (link.dst, link.src) in ways else (link.src, link.dst)
-        ways.setdefault(key, []).append(link)
+        key = (link.dst, link.src) if (link.dst, link.src) in connections else (link.src, link.dst)
+        connections.setdefault(key, []).append(link)
     lines = []
-    for (a, b), own in ways.items():
-        there = sum(link.gb_per_s or 0.0 for link in own if link.src == a)
+    for (a, b), own in connections.items():
+        forth = sum(link.gb_per_s or 0.0 for link in own if link.src == a)
         back = sum(link.gb_per_s or 0.0 for link in own if link.src == b)
-        rates = " / ".join(dict.fromkeys("?" if not rate else f"{rate:.4g}" for rate in (there, back or there)))
+        rates = " / ".join(dict.fromkeys("?" if not rate else f"{rate:.4g}" for rate in (forth, back or forth)))
         lanes = f" x{own[0].lanes}" if own[0].lanes and own[0].lanes > 1 else ""
         colour = KIND_COLOURS.get(own[0].kind, OTHER_COLOURS)[0]
         lines.append(
             f"{_quoted(a)} -- {_quoted(b)} [label={_quoted(f'{kind_words(own[0].kind)}{lanes}, {rates} GB/s')}, "
-            f'penwidth={_width(max(there, back)):.1f}, color="{colour}", tooltip={_quoted(links_words(own))}];'
+            f'penwidth={_width(max(forth, back)):.1f}, color="{colour}", tooltip={_quoted(links_words(own))}];'
         )
     return lines
 
 
 def _width(gb_per_s: float) -> float:
-    """One point up to 16 GB/s, and about one more each time the rate doubles twice."""
+    """Width of an edge: 1 point up to 16 GB/s, about 1 more for every factor of four."""
     return min(max(_THIN, 1.4 * log2(gb_per_s / 8)), _THICK) if gb_per_s > 0 else _THIN
 
 
 def _quoted(text: str) -> str:
-    """A DOT string; line breaks become its own."""
-    kept = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
-    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    """Return a DOT string, line breaks escaped."""
+    lines = (_printable(line, "?").replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
+    return '"' + "\\n".join(lines) + '"'
 
 
-def _flat(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
+def _printable(text: str, instead: str) -> str:
+    return "".join(c if c.isprintable() else instead for c in text)

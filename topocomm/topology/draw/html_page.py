@@ -1,7 +1,4 @@
-"""A topology as one HTML file: its picture to move and to zoom, the facts of each part, and the reader's warnings.
-
-The file needs nothing but itself: no network, no fonts, no other scripts.
-"""
+"""A topology as one self-contained HTML file: the picture to move and zoom, facts of each part, and warnings."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from topocomm.topology.model import Topology
 
 
 def render(topology: Topology) -> str:
-    """The whole file, ending in a newline."""
+    """Return the file, ending in a newline."""
     page, width, height = picture(topology)
     svg = page.render(width, height)
     svg = re.sub(r' xmlns="[^"]*"| role="img"', "", svg, count=2).rstrip("\n")

@@ -1,4 +1,4 @@
-"""What ping-pong measured beside what the topology said, pair by pair."""
+"""Figures that ping-pong measured, beside the topology's, by pair."""
 
 from __future__ import annotations
 
@@ -10,33 +10,32 @@ from topocomm.topology.model import Topology
 
 
 def render(topology: Topology) -> str:
-    """A table with one line for each pair of devices, ending in a newline; figures in brackets were assumed.
+    """Return a table with a line for each pair of devices, ending in a newline; assumed figures are in brackets.
 
     Args:
-        topology: What `topocomm.measure` returned.
+        topology: Result of `topocomm.measure`.
     """
     facts = topology.facts["ping_pong"]
     pairs = facts["pairs"]
     codes = {frozenset((pair.a, pair.b)): pair.code for pair in topology.pairs}
-    wide = max([len(f"{pair['a']} - {pair['b']}") for pair in pairs], default=0)
+    width = max([len(f"{pair['a']} - {pair['b']}") for pair in pairs], default=0)
     lines = [
         f"Measured between {facts['ranks']} ranks by {facts['transport']}, one pair at a time: "
         f"{facts['latency_bytes']} B and {facts['bandwidth_bytes'] >> 20} MiB, one way",
         "",
-        f"{'pair':<{wide}}  {'code':<5}  {'us':>8}  {'nominal':>8}  {'x':>5}  {'GB/s':>8}  {'nominal':>8}  {'x':>5}",
+        f"{'pair':<{width}}  {'code':<5}  {'us':>8}  {'nominal':>8}  {'x':>5}  {'GB/s':>8}  {'nominal':>8}  {'x':>5}",
     ]
     for pair in pairs:
         name = f"{pair['a']} - {pair['b']}"
         code = codes.get(frozenset((pair["a"], pair["b"]))) or "?"
-        latency, rate = (_beside(pair, key) for key in ("latency_us", "gb_per_s"))
-        lines.append(f"{name:<{wide}}  {code:<5}  {latency}  {rate}")
+        lines.append(f"{name:<{width}}  {code:<5}  {_figures(pair, 'latency_us')}  {_figures(pair, 'gb_per_s')}")
     if not pairs:
         lines[2:] = [f"{plural(facts['ranks'], 'rank')} share one device: no link lies between them"]
     return "\n".join(lines) + "\n"
 
 
-def _beside(pair: Mapping[str, Any], key: str) -> str:
-    """Measured, nominal and their quotient."""
+def _figures(pair: Mapping[str, Any], key: str) -> str:
+    """The measured figure, the nominal one and their quotient."""
     measured, nominal = pair[key], pair[f"nominal_{key}"]
     if nominal is None:
         return f"{measured:>8.4g}  {'?':>8}  {'':>5}"

@@ -1,4 +1,4 @@
-"""What differs between two topologies, in words: devices, NUMA nodes, pair codes, links."""
+"""Differences between two topologies in words: devices, pairs, links."""
 
 from __future__ import annotations
 
@@ -11,42 +11,39 @@ from topocomm.topology.draw.names import counts, plural, ranges
 from topocomm.topology.model import Device, Link, Pair, Topology
 
 Facts = dict[str, str]
-"""What is compared of one thing, in words."""
+"""The compared facts of a device, pair or connection, in words."""
 MOST_NAMES = 8
-"""Names in one line; what happened to more is counted."""
+"""Names in one line; more are counted."""
 MOST_LETTERS = 120
-"""Of names drawn together."""
+"""Longest list of names that are drawn together."""
 MOST_LINES = 40
-"""Lines of one part."""
+"""Lines of one part; more are counted."""
 
 
 def render(first: Topology, second: Topology, *, names: tuple[str, str]) -> str:
-    """The differences, ending in a newline; what differs in the same way is one line.
+    """Return the differences, ending in a newline; all that differs in the same facts is one line.
 
-    Devices are the same if their ids are; one host alone is compared with one host, whatever the two are called.
+    Devices are the same if their ids are. Two single hosts are compared whatever they are called.
 
     Args:
         first: One topology.
         second: The other.
         names: What to call them.
     """
-    one, other = _Side(first, second), _Side(second, first)
-    devices = _changed(_device_facts, one.devices, other.devices)
-    pairs = _changed(_pair_facts, one.pairs, other.pairs)
-    links = _changed(_link_facts, one.links, other.links)
+    sides = _Side(first, second), _Side(second, first)
     parts = [
-        ("Devices", [*_missing(one.devices, other.devices, names), *devices]),
-        ("Pairs", [*_missing(one.pairs, other.pairs, names), *pairs]),
-        ("Links", [*_missing(one.links, other.links, names), *links]),
+        ("Devices", _differences(sides[0].devices, sides[1].devices, names, _device_facts)),
+        ("Pairs", _differences(sides[0].pairs, sides[1].pairs, names, _pair_facts)),
+        ("Links", _differences(sides[0].links, sides[1].links, names, _link_facts)),
     ]
     lines = [f"{name}: {t.name} ({t.source}): {counts(t)}" for name, t in zip(names, (first, second), strict=True)]
     lines.append("")
-    for title, found in parts:
-        if found:
-            lines += [title, *(f"  {line}" for line in found[:MOST_LINES])]
-            if len(found) > MOST_LINES:
-                lines.append(f"  and {plural(len(found) - MOST_LINES, 'more difference')}")
-    same = [title.lower() for title, found in parts if not found]
+    for title, differences in parts:
+        if differences:
+            lines += [title, *(f"  {line}" for line in differences[:MOST_LINES])]
+            if len(differences) > MOST_LINES:
+                lines.append(f"  and {plural(len(differences) - MOST_LINES, 'more difference')}")
+    same = [title.lower() for title, differences in parts if not differences]
     if same:
         words = " and ".join(filter(None, (", ".join(same[:-1]), same[-1])))
         lines.append(f"No difference in {words}.")
@@ -54,11 +51,11 @@ def render(first: Topology, second: Topology, *, names: tuple[str, str]) -> str:
 
 
 class _Side:
-    """What one topology has, under names that do not depend on what a single host is called."""
+    """One topology by names that do not depend on what a single host is called."""
 
     def __init__(self, own: Topology, other: Topology) -> None:
-        alone = all(len({d.host for d in t.devices}) == 1 for t in (own, other))
-        names = {d.id: local(d.id, d.host) if alone else d.id for d in own.devices}
+        single = all(len({d.host for d in t.devices}) == 1 for t in (own, other))
+        names = {d.id: local(d.id, d.host) if single else d.id for d in own.devices}
         self.devices: dict[str, Device] = {names[d.id]: d for d in own.devices}
         self.pairs: dict[str, Pair] = {}
         for pair in own.pairs:
@@ -67,30 +64,28 @@ class _Side:
         """Both directions, those out of the first name first."""
         for link in own.links:
             a, b = names[link.src], names[link.dst]
-            forth = _natural(a) < _natural(b)
-            ways = self.links.setdefault(f"{link.kind} {a}-{b}" if forth else f"{link.kind} {b}-{a}", [])
-            ways.insert(0 if forth else len(ways), link)
+            is_forth = _natural(a) < _natural(b)
+            both = self.links.setdefault(f"{link.kind} {a}-{b}" if is_forth else f"{link.kind} {b}-{a}", [])
+            both.insert(0 if is_forth else len(both), link)
 
 
-def _missing(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[str, str]) -> list[str]:
+def _differences(
+    first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[str, str], facts: Callable[[Any], Facts]
+) -> list[str]:
+    """A line for what only one side has, and one for each change of a fact, with all that changed so."""
     lines = []
-    for name, mine, others in ((names[0], one, other), (names[1], other, one)):
-        only = [key for key in mine if key not in others]
+    for name, own, others in ((names[0], first, second), (names[1], second, first)):
+        only = [key for key in own if key not in others]
         if only:
             lines.append(f"only in {name}: {_listed(only)}")
-    return lines
-
-
-def _changed(facts: Callable[[Any], Facts], one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """A line for each way in which what both have differs, with all that differs so."""
-    ways: dict[tuple[str, str, str], list[str]] = {}
-    for key, mine in one.items():
-        if key in other and mine != other[key]:
-            before, after = facts(mine), facts(other[key])
-            for what, text in before.items():
+    changes: dict[str, list[str]] = {}
+    for key, value in first.items():
+        if key in second and value != second[key]:
+            after = facts(second[key])
+            for what, text in facts(value).items():
                 if text != after[what]:
-                    ways.setdefault((what, text, after[what]), []).append(key)
-    return [f"{what} {before} -> {after}: {_listed(keys)}" for (what, before, after), keys in ways.items()]
+                    changes.setdefault(f"{what} {text} -> {after[what]}", []).append(key)
+    return lines + [f"{change}: {_listed(keys)}" for change, keys in changes.items()]
 
 
 def _device_facts(device: Device) -> Facts:
@@ -109,12 +104,12 @@ def _pair_facts(pair: Pair) -> Facts:
 
 
 def _link_facts(links: Sequence[Link]) -> Facts:
-    there = [link for link in links if link.src == links[0].src]
+    forth = [link for link in links if link.src == links[0].src]
     back = [link for link in links if link.src != links[0].src]
     return {
-        "lanes": _both(_sum([link.lanes for link in there]), _sum([link.lanes for link in back])),
-        "GB/s": _both(_sum([link.gb_per_s for link in there]), _sum([link.gb_per_s for link in back])),
-        "latency us": _both(there[0].latency_us, back[0].latency_us if back else None),
+        "lanes": _both(_sum([link.lanes for link in forth]), _sum([link.lanes for link in back])),
+        "GB/s": _both(_sum([link.gb_per_s for link in forth]), _sum([link.gb_per_s for link in back])),
+        "latency us": _both(forth[0].latency_us, back[0].latency_us if back else None),
     }
 
 
@@ -123,9 +118,9 @@ def _sum(figures: Sequence[float | None]) -> float | None:
     return sum(known) if known and len(known) == len(figures) else None
 
 
-def _both(there: float | None, back: float | None) -> str:
+def _both(forth: float | None, back: float | None) -> str:
     """One figure, or one for each direction where they differ."""
-    words = ["not known" if figure is None else f"{figure:.6g}" for figure in (there, back)]
+    words = ["not known" if figure is None else f"{figure:.6g}" for figure in (forth, back)]
     return words[0] if words[0] == words[1] else "/".join(words)
 
 

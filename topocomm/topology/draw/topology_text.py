@@ -1,4 +1,4 @@
-"""A topology as one screen of text: tree first, then counts, unknowns, warnings and the next command."""
+"""A topology as one screen of text: the tree, counts, unknown figures, warnings and the next command."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from topocomm.topology.draw.device_tree import (
     fabric_links,
     forest,
     loose_nodes,
+    shared_cpus,
     split_hosts,
     walk,
 )
@@ -25,12 +26,14 @@ from topocomm.topology.network.in_network import IN_NETWORK
 WIDTH = 80
 HEIGHT = 40
 """One screen of a terminal; the last line is left to the prompt."""
+_INLINE_WIDTH = 70
+"""Longest branch of the tree that is written in one line, in characters."""
 
 _ASCII = str.maketrans({"├": "+", "└": "+", "─": "-", "│": "|"})
 
 
 def render(topology: Topology, *, next_command: str) -> str:
-    """The topology as text of at most 80 columns and, for one host, at most 39 lines.
+    """Return the topology as text of at most 80 columns and, for one host, at most 39 lines.
 
     Lines read like NCCL's system tree, `TYPE[GB/s] - NODE/id`: PCI[?] is a PCIe link of unknown rate, NVS an
     NVSwitch, HB a PCIe host bridge, ADP a network card of several ports, SW a network switch.
@@ -45,14 +48,14 @@ def render(topology: Topology, *, next_command: str) -> str:
     body = [piece for line in _body(topology) for piece in _folded(line)]
     room = HEIGHT - 1 - len(head) - len(foot)
     if len(body) > room:
-        first, last = room * 2 // 3, room - room * 2 // 3 - 1  # the end says what joins the GPUs
+        first, last = room * 2 // 3, room - room * 2 // 3 - 1  # the last lines show the GPU fabric
         more = f"... {len(body) - first - last} more lines; `--format json` has everything"
         body = [*body[:first], more, *body[len(body) - last :]]
     return "\n".join([*head, *body, *foot]) + "\n"
 
 
 def to_ascii(text: str) -> str:
-    """The same for terminals that cannot show box-drawing characters."""
+    """Return the text for terminals that cannot show box-drawing characters."""
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
@@ -60,7 +63,7 @@ def _body(topology: Topology) -> list[str]:
     hosts = split_hosts(topology)
     groups: dict[tuple[str, ...], list[str]] = {}
     for same in alike(hosts):
-        groups.setdefault(tuple(host_lines(topology, same[0])), []).extend(host.name for host in same)
+        groups.setdefault(tuple(_host_lines(topology, same[0])), []).extend(host.name for host in same)
     lines: list[str] = []
     for own, names in groups.items():
         if len(hosts) > 1:
@@ -69,31 +72,34 @@ def _body(topology: Topology) -> list[str]:
     return [*lines, *network_lines(topology)]
 
 
+def _listing(title: str, entries: Sequence[str]) -> list[str]:
+    """A title with its entries drawn as branches; nothing without entries."""
+    last = len(entries) - 1
+    return [title, *(("└─ " if i == last else "├─ ") + text for i, text in enumerate(entries))] if entries else []
+
+
 def network_lines(topology: Topology) -> list[str]:
-    """Switches that sit on no host, those alike on one line."""
+    """Return the switches that sit on no host, one line for all that join the same."""
     hosts = set(topology.hosts)
-    switches = [d for d in topology.devices if d.kind == "switch" and d.host not in hosts]
-    alike: dict[tuple[str, ...], list[Device]] = {}
-    for switch in switches:
-        alike.setdefault(_joins(topology, switch), []).append(switch)
-    entries = [f"{ranges(s.id for s in same)}: {'; '.join(joins)}" for joins, same in alike.items()]
-    if not entries:
-        return []
-    return ["Network", *(("└─ " if i == len(entries) - 1 else "├─ ") + text for i, text in enumerate(entries))]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for device in topology.devices:
+        if device.kind == "switch" and device.host not in hosts:
+            groups.setdefault(_peers_of(topology, device), []).append(device.id)
+    return _listing("Network", [f"{ranges(names)}: {'; '.join(peers)}" for peers, names in groups.items()])
 
 
-def _joins(topology: Topology, switch: Device) -> tuple[str, ...]:
-    """What a network switch joins, in words that are equal for switches alike."""
+def _peers_of(topology: Topology, switch: Device) -> tuple[str, ...]:
+    """What a network switch joins, by figure and kind."""
     groups: dict[tuple[str, str], list[Device]] = {}
     for link in topology.links:
         if link.src == switch.id:
             peer = topology.by_id[link.dst]
             kind = "switch" if peer.host == switch.host else peer.kind
             groups.setdefault((figure(link), kind), []).append(peer)
-    return tuple(f"{how} - {_peers(kind, peers)}" for (how, kind), peers in groups.items())
+    return tuple(f"{rate} - {_peer_words(kind, peers)}" for (rate, kind), peers in groups.items())
 
 
-def _peers(kind: str, peers: Sequence[Device]) -> str:
+def _peer_words(kind: str, peers: Sequence[Device]) -> str:
     if kind == "switch":
         return ranges(peer.id for peer in peers)
     hosts = list(dict.fromkeys(peer.host for peer in peers))
@@ -105,7 +111,7 @@ def _peers(kind: str, peers: Sequence[Device]) -> str:
 
 
 def _in_network(topology: Topology) -> list[str]:
-    """Switches that can reduce on the way, and what they know."""
+    """Switches that can reduce, and their operators."""
     lines = []
     for kind, own in IN_NETWORK.items():
         names = dict.fromkeys(d.id.rsplit("/", 1)[-1] for d in topology.devices if d.in_network == kind)
@@ -116,16 +122,16 @@ def _in_network(topology: Topology) -> list[str]:
 
 
 def _unknowns(topology: Topology) -> list[str]:
-    """Figures that no source gave, and what stands or would be put in their place."""
+    """Figures that no source gave, and what plans assume."""
     rates = dict.fromkeys(link.kind for link in topology.links if link.gb_per_s is None)
-    late = dict.fromkeys(link.kind for link in topology.links if link.latency_us is None)
+    latencies = dict.fromkeys(link.kind for link in topology.links if link.latency_us is None)
     assumed = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
     lines = []
     if rates:
         words = ", ".join(f"{kind} ({assume(kind).gb_per_s:g})" for kind in rates)
         lines += _wrapped("Unknown: ", f"GB/s of {words}; in brackets what plans assume for one link")
-    if late:
-        words = ", ".join(f"{kind} ({assume(kind).latency_us:g})" for kind in late)
+    if latencies:
+        words = ", ".join(f"{kind} ({assume(kind).latency_us:g})" for kind in latencies)
         lines += _wrapped("Unknown: ", f"latency of {words}; in brackets what plans assume, in us")
     if assumed:
         lines += _wrapped("Assumed: ", f"latency of {', '.join(assumed)}, which no tool tells")
@@ -140,11 +146,10 @@ def _warnings(topology: Topology) -> list[str]:
 
 
 def _wrapped(title: str, text: str, limit: int | None = None) -> list[str]:
-    indent = " " * len(title)
     return textwrap.wrap(
         title + text,
         WIDTH,
-        subsequent_indent=indent,
+        subsequent_indent=" " * len(title),
         max_lines=limit,
         placeholder=" ...",
         break_on_hyphens=False,
@@ -152,7 +157,7 @@ def _wrapped(title: str, text: str, limit: int | None = None) -> list[str]:
 
 
 def _folded(line: str) -> list[str]:
-    """A tree line over 80 columns, folded below its text."""
+    """A tree line of over 80 columns, folded below its text."""
     if len(line) <= WIDTH:
         return [line]
     text = line.lstrip("├└│─ ")
@@ -165,45 +170,34 @@ def _cut(text: str) -> str:
     return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
 
 
-_INLINE_WIDTH = 70
-
-
-def host_lines(topology: Topology, host: Host) -> list[str]:
-    """The lines of one host, without its name in them, so that hosts alike give equal lines."""
+def _host_lines(topology: Topology, host: Host) -> list[str]:
+    """The lines of one host, without its name, so that hosts alike give equal lines."""
     devices, links = host.devices, host.links
     fabric = fabric_links(devices, links)
-    kept = set(fabric)
-    roots = forest(devices, [link for link in links if link not in kept])
+    in_fabric = set(fabric)
+    roots = forest(devices, [link for link in links if link not in in_fabric])
     linked = {link.src for link in (*links, *host.outward)}
     loose = loose_nodes(devices, links, roots)
-    for root in roots:  # what no link places, but its NUMA number
-        here = [n for n in loose if n.device.numa is not None and n.device.numa == root.device.numa]
-        root.children.extend(here)
-        loose = [n for n in loose if n not in here]
-    lines = [line for root in roots for line in _root(root, linked)]
-    for numa, nodes in _by_numa(loose):
+    for root in roots:  # devices that have no link, but the root's NUMA number
+        own = [n for n in loose if n.device.numa is not None and n.device.numa == root.device.numa]
+        root.children.extend(own)
+        loose = [n for n in loose if n not in own]
+    lines: list[str] = []
+    for root in roots:
+        lines.append(label(root.device) + _cpus([c.device for c in walk(root.children)]))
+        lines += _children(root.children, "", linked)
+    groups: dict[int | str | None, list[Node]] = {}
+    for node in loose:
+        groups.setdefault(node.device.numa, []).append(node)
+    for numa, nodes in sorted(groups.items(), key=lambda item: (item[0] is None, str(item[0]).zfill(9))):
         title = "NUMA not known" if numa is None else f"NUMA/{numa}"
         lines.append(title + _cpus([n.device for n in nodes]))
         lines += _children(nodes, "", linked)
-    return [*lines, *_meshes(devices, links), *_fabric(topology, devices, fabric)]
-
-
-def _by_numa(nodes: Sequence[Node]) -> list[tuple[int | str | None, list[Node]]]:
-    groups: dict[int | str | None, list[Node]] = {}
-    for node in nodes:
-        groups.setdefault(node.device.numa, []).append(node)
-    return sorted(groups.items(), key=lambda item: (item[0] is None, str(item[0]).zfill(9)))
-
-
-def _root(node: Node, linked: set[str]) -> list[str]:
-    text = label(node.device) + _cpus([c.device for c in walk(node.children)])
-    return [text, *_children(node.children, "", linked)]
+    return [*lines, *_numa_links(devices, links), *_fabric(topology, devices, fabric)]
 
 
 def _cpus(devices: Sequence[Device]) -> str:
-    """The CPU list that all GPUs among the devices share."""
-    lists = {d.cpu_affinity for d in devices if d.kind == "gpu"}
-    shared = lists.pop() if len(lists) == 1 else None
+    shared = shared_cpus(devices)
     return f" (CPUs {shared})" if shared else ""
 
 
@@ -211,113 +205,104 @@ def _children(nodes: Sequence[Node], prefix: str, linked: set[str]) -> list[str]
     """The lines below a node: leaves drawn together by kind and figure, then the branches."""
     entries: list[tuple[str, list[Node]]] = []
     leaves = [n for n in nodes if not n.children]
-    for (how, _), same in groupby(leaves, key=lambda n: (_how(n), n.device.kind)):
+    for (rate, _), same in groupby(leaves, key=lambda n: (_link_words(n), n.device.kind)):
         devices = [n.device for n in same]
         idle = devices[0].kind == "nic" and not any(d.id in linked for d in devices)
-        entries.append((f"{how}{listed(devices)}" + (" (not linked)" if idle else ""), []))
+        entries.append((f"{rate}{listed(devices)}" + (" (not linked)" if idle else ""), []))
     for shape, same in groupby((n for n in nodes if n.children), key=_shape):
         group = list(same)
         if shape is not None and len(group) > 1:
-            below = [child.device for n in group for child in n.children]
-            text = f"{_how(group[0])}{listed([n.device for n in group])}, each {_how(group[0].children[0])}"
-            entries.append((text + ranges(map(label, below)), []))
-            continue
-        entries += map(_branch, group)
+            nics = [child.device for n in group for child in n.children]
+            text = f"{shape[0]}{listed([n.device for n in group])}, each {shape[1]}"
+            entries.append((text + ranges(map(label, nics)), []))
+        else:
+            entries += map(_branch, group)
     lines = []
-    for i, (text, below_nodes) in enumerate(entries):
-        last = i == len(entries) - 1
-        lines.append(prefix + ("└─ " if last else "├─ ") + text)
-        lines += _children(below_nodes, prefix + ("   " if last else "│  "), linked)
+    for i, (text, below) in enumerate(entries):
+        is_last = i == len(entries) - 1
+        lines.append(prefix + ("└─ " if is_last else "├─ ") + text)
+        lines += _children(below, prefix + ("   " if is_last else "│  "), linked)
     return lines
 
 
 def _branch(node: Node) -> tuple[str, list[Node]]:
-    """A branch in one line if all below it have one figure and it is short, else its line and what goes below."""
-    text = _how(node) + named(node.device)
+    """A branch in one line if all below it have one figure and it is short, else its line and its children."""
+    text = _link_words(node) + named(node.device)
     if node.device.kind in ("numa", "host") or label(node.device).startswith("HB"):
         text += _cpus([c.device for c in walk(node.children)])
-    hows = {_how(child) for child in walk(node.children)}
-    if len(hows) == 1:
-        (how,) = hows
-        line = f"{text}: {'' if how == _how(node) else how}{_inline(node.children)}"
-        leaves = not any(child.children for child in node.children)
-        if (leaves and node.device.kind == "switch") or len(line) <= _INLINE_WIDTH:
+    rates = {_link_words(child) for child in walk(node.children)}
+    if len(rates) == 1:
+        (rate,) = rates
+        line = f"{text}: {'' if rate == _link_words(node) else rate}{_inline(node.children)}"
+        has_only_leaves = not any(child.children for child in node.children)
+        if (has_only_leaves and node.device.kind == "switch") or len(line) <= _INLINE_WIDTH:
             return line, []
     return text, node.children
 
 
 def _inline(nodes: Sequence[Node]) -> str:
-    """Leaves by ranges, branches with what is below them in brackets."""
+    """Leaves by ranges, branches with their children in brackets."""
     words = [listed([n.device for n in nodes if not n.children])]
     words += [f"{label(n.device)} ({_inline(n.children)})" for n in nodes if n.children]
     return ", ".join(filter(None, words))
 
 
-def _how(node: Node) -> str:
+def _link_words(node: Node) -> str:
     return f"{figure(node.link)} - " if node.link else ""
 
 
-def _shape(node: Node) -> tuple[str, ...] | None:
-    """Equal for GPUs that have one NIC each of the same figure; None for other branches."""
+def _shape(node: Node) -> tuple[str, str] | None:
+    """Equal for GPUs that have one NIC each with equal figures; None for other branches."""
     if node.device.kind != "gpu" or len(node.children) != 1:
         return None
-    return (_how(node), _how(node.children[0]))
+    return _link_words(node), _link_words(node.children[0])
 
 
-def _meshes(devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
-    """NUMA nodes that are joined each to each."""
-    numas = [d for d in devices if d.kind == "numa"]
-    between = [link for link in links if {link.src, link.dst} <= {d.id for d in numas}]
-    if not between:
-        return []
-    return [f"{figures} - between {ranges(map(label, numas))}" for figures in dict.fromkeys(map(figure, between))]
+def _numa_links(devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
+    numas = {d.id: label(d) for d in devices if d.kind == "numa"}
+    figures = dict.fromkeys(figure(link) for link in links if link.src in numas and link.dst in numas)
+    return [f"{words} - between {ranges(numas.values())}" for words in figures]
 
 
 def _fabric(topology: Topology, devices: Sequence[Device], links: Sequence[Link]) -> list[str]:
-    """NVLink and xGMI: into switches, each to each, or per GPU."""
+    """NVLink and xGMI: into switches, each to each, by pair, or by GPU."""
     lines: list[str] = []
-    gpus = [d for d in devices if d.kind == "gpu"]
+    names = {d.id: label(d) for d in devices if d.kind == "gpu"}
     for kind, title in FABRICS.items():
-        mine = [link for link in links if link.kind == kind]
-        if not mine:
-            continue
-        direct = [link for link in mine if topology.by_id[link.dst].kind == topology.by_id[link.src].kind == "gpu"]
-        entries = _switched(topology, mine)
-        each = {(link.gb_per_s, link.lanes) for link in direct}
-        if len(gpus) > 2 and len(direct) == len(gpus) * (len(gpus) - 1) and len(each) == 1:
-            entries.append(_bond(direct[0], f"between {ranges(map(label, gpus))}, each to each"))
+        own = [link for link in links if link.kind == kind]
+        direct = [link for link in own if link.src in names and link.dst in names]
+        entries = _switched(topology, own)
+        figures = {(link.gb_per_s, link.lanes) for link in direct}
+        if len(names) > 2 and len(direct) == len(names) * (len(names) - 1) and len(figures) == 1:
+            entries.append(_bond(direct[0], f"between {ranges(names.values())}, each to each"))
         elif direct and len({link.src for link in direct}) == len(direct):  # bridges between pairs
-            ends = [(link, [topology.by_id[link.src], topology.by_id[link.dst]]) for link in direct[::2]]
-            entries += [_bond(link, ranges(map(label, pair))) for link, pair in ends]
-        elif direct:
-            entries += [_neighbours(topology, gpu, direct) for gpu in gpus if any(x.src == gpu.id for x in direct)]
-        lines.append(title)
-        lines += [("└─ " if i == len(entries) - 1 else "├─ ") + text for i, text in enumerate(entries)]
+            entries += [_bond(link, ranges((names[link.src], names[link.dst]))) for link in direct[::2]]
+        else:
+            sources = {link.src for link in direct}
+            entries += [f"{names[gpu]}: {_neighbours(names, gpu, direct)}" for gpu in names if gpu in sources]
+        lines += _listing(title, entries)
     return lines
 
 
 def _switched(topology: Topology, links: Sequence[Link]) -> list[str]:
-    into: dict[tuple[str, str], list[Device]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for link in links:
-        if topology.by_id[link.dst].kind == "switch":
-            key = (f"{figure(link)} - {label(topology.by_id[link.dst])}", _lanes(link))
-            into.setdefault(key, []).append(topology.by_id[link.src])
-    return [f"{text}: {ranges(map(label, gpus))}{lanes}" for (text, lanes), gpus in into.items()]
-
-
-def _lanes(link: Link) -> str:
-    return f" ({link.lanes} links each)" if link.lanes else ""
+        switch = topology.by_id[link.dst]
+        if switch.kind == "switch":
+            lanes = f" ({link.lanes} links each)" if link.lanes else ""
+            groups.setdefault((f"{figure(link)} - {label(switch)}", lanes), []).append(label(topology.by_id[link.src]))
+    return [f"{text}: {ranges(gpus)}{lanes}" for (text, lanes), gpus in groups.items()]
 
 
 def _bond(link: Link, peers: str) -> str:
-    """The figure, what it leads to, and the number of bonded links: `NVL[50] - GPU/3-4 (x2)`."""
+    """Figure, peers and number of bonded links: `NVL[50] - GPU/3-4 (x2)`."""
     return f"{figure(link)} - {peers}" + (f" (x{link.lanes})" if link.lanes and link.lanes > 1 else "")
 
 
-def _neighbours(topology: Topology, gpu: Device, links: Sequence[Link]) -> str:
+def _neighbours(names: dict[str, str], gpu: str, links: Sequence[Link]) -> str:
     bonds: dict[tuple[float, int, str], tuple[Link, list[str]]] = {}
     for link in links:
-        if link.src == gpu.id:
+        if link.src == gpu:
             key = (-(link.gb_per_s or 0.0), -(link.lanes or 0), figure(link))
-            bonds.setdefault(key, (link, []))[1].append(label(topology.by_id[link.dst]))
-    return f"{label(gpu)}: " + ", ".join(_bond(link, ranges(peers)) for _, (link, peers) in sorted(bonds.items()))
+            bonds.setdefault(key, (link, []))[1].append(names[link.dst])
+    return ", ".join(_bond(link, ranges(peers)) for _, (link, peers) in sorted(bonds.items()))
