@@ -1,8 +1,8 @@
-"""The order of endpoints in a row, and on which side of the row each link between them runs, with few crossings.
+"""The order of endpoints in a row and the side on which each link between them runs, with few crossings.
 
-Endpoints stand on a line; a link between neighbours runs straight, any other over the row or under it. Two links of one
-side cross exactly if their ends alternate on the line (a two-page book drawing). The order starts as given and
-changes by turning pieces of it around, as long as that saves crossings and keeps every group together.
+A link between neighbours runs straight, any other above or below the row. Two links of one side cross if their ends
+alternate in the row (a two-page book drawing). Local search: reverse a piece of the order while that saves crossings
+and keeps every group together.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 Pair = tuple[str, str]
 ABOVE, STRAIGHT, BELOW = -1, 0, 1
 MOST_TRIES = 500
-"""Orders that are looked at."""
+"""Number of orders that are tried."""
 
 
 class Row(NamedTuple):
-    """The endpoints from left to right, the side of every link, and the pairs of links that cross."""
+    """Endpoints from left to right, the side of every link, and the pairs of links that cross."""
 
     order: tuple[str, ...]
     sides: dict[Pair, int]
@@ -26,39 +26,39 @@ class Row(NamedTuple):
 
 
 def arrange(ends: Sequence[str], groups: Sequence[Collection[str]], chords: Mapping[Pair, float]) -> Row:
-    """A row with few crossings, the same for the same arguments.
+    """Return a row with few crossings; deterministic.
 
     Args:
-        ends: Endpoints in the order that is wanted if nothing speaks against it.
+        ends: Endpoints in the preferred order.
         groups: Sets of endpoints that must stay side by side.
-        chords: Links between endpoints, one entry for both directions, with their weight: of two ways with as many
+        chords: Weight of the links between two endpoints, one entry for both directions; of rows with equally many
             crossings the one is taken where lighter links cross.
     """
     best = tuple(ends)
-    wanted = {name: index for index, name in enumerate(ends)}
+    rank = {name: index for index, name in enumerate(ends)}
     cost, sides = _sides(best, chords)
     tries = 0
     improved = cost > (0, 0.0)
     while improved and tries < MOST_TRIES:
         improved = False
-        found, found_cost = best, cost
+        following, next_cost = best, cost
         for start, stop in combinations(range(len(ends) + 1), 2):
             if stop - start < 2 or tries >= MOST_TRIES:
                 continue
             turned = (*best[:start], *reversed(best[start:stop]), *best[stop:])
-            if not _together(turned, groups):
+            if not _keeps_groups(turned, groups):
                 continue
             tries += 1
             new_cost, _ = _sides(turned, chords)
-            nearer = [wanted[name] for name in turned] < [wanted[name] for name in found]
-            if new_cost < found_cost or (improved and new_cost == found_cost and nearer):
-                found, found_cost, improved = turned, new_cost, True
-        best = found
+            is_nearer = [rank[name] for name in turned] < [rank[name] for name in following]
+            if new_cost < next_cost or (improved and new_cost == next_cost and is_nearer):
+                following, next_cost, improved = turned, new_cost, True
+        best = following
         cost, sides = _sides(best, chords)
     return Row(best, sides, tuple(_crossings(best, sides)))
 
 
-def _together(order: Sequence[str], groups: Sequence[Collection[str]]) -> bool:
+def _keeps_groups(order: Sequence[str], groups: Sequence[Collection[str]]) -> bool:
     place = {name: index for index, name in enumerate(order)}
     for group in groups:
         places = [place[name] for name in group]
@@ -67,27 +67,24 @@ def _together(order: Sequence[str], groups: Sequence[Collection[str]]) -> bool:
     return True
 
 
-def _spans(order: Sequence[str], chords: Collection[Pair]) -> dict[Pair, tuple[int, int]]:
-    place = {name: index for index, name in enumerate(order)}
-    return {(a, b): (min(place[a], place[b]), max(place[a], place[b])) for a, b in chords}
-
-
 def _conflicts(order: Sequence[str], chords: Collection[Pair]) -> dict[Pair, list[Pair]]:
-    """For each link those that it crosses on the same side."""
-    spans = {pair: span for pair, span in _spans(order, chords).items() if span[1] - span[0] > 1}
-    found: dict[Pair, list[Pair]] = {pair: [] for pair in spans}
-    for (one, (a, b)), (other, (c, d)) in combinations(spans.items(), 2):
+    """For each link, the links that it would cross on the same side."""
+    place = {name: index for index, name in enumerate(order)}
+    spans = {pair: sorted((place[pair[0]], place[pair[1]])) for pair in chords}
+    conflicts: dict[Pair, list[Pair]] = {pair: [] for pair, (a, b) in spans.items() if b - a > 1}
+    for one, other in combinations(conflicts, 2):
+        (a, b), (c, d) = spans[one], spans[other]
         if a < c < b < d or c < a < d < b:
-            found[one].append(other)
-            found[other].append(one)
-    return found
+            conflicts[one].append(other)
+            conflicts[other].append(one)
+    return conflicts
 
 
 def _sides(order: Sequence[str], chords: Mapping[Pair, float]) -> tuple[tuple[int, float], dict[Pair, int]]:
-    """Sides for a given order, and what they cost: crossings, then the weight of what crosses."""
+    """Sides of the links for an order, and their cost: crossings, then the weight of crossing links."""
     conflicts = _conflicts(order, chords)
     sides: dict[Pair, int] = {}
-    for start in conflicts:  # two colours, exact wherever two sides are enough
+    for start in conflicts:  # a 2-colouring, exact where two sides suffice
         stack = [(start, ABOVE)]
         while stack:
             pair, side = stack.pop()
@@ -97,8 +94,8 @@ def _sides(order: Sequence[str], chords: Mapping[Pair, float]) -> tuple[tuple[in
     for _ in range(len(sides)):
         moved = False
         for pair, others in conflicts.items():
-            here, there = (_cost(pair, others, sides, chords, side) for side in (sides[pair], -sides[pair]))
-            if there < here:
+            kept, flipped = (_cost(pair, others, sides, chords, side) for side in (sides[pair], -sides[pair]))
+            if flipped < kept:
                 sides[pair], moved = -sides[pair], True
         if not moved:
             break

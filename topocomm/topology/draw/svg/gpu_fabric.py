@@ -1,4 +1,4 @@
-"""What joins the GPUs of one host directly: bars for switches and full meshes, chords for single links."""
+"""The GPU fabric of one host as drawn: bars for switches and full meshes, chords for single links."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from topocomm.topology.model import Device, Link
 
 Pair = tuple[str, str]
 LEAST_MESH = 5
-"""Endpoints that are joined each to each; four can be drawn link by link without a crossing."""
+"""Fewest endpoints of a mesh; four joined each to each are drawn link by link without a crossing."""
 MOST_CHORDS = 120
-"""More single links than can be told apart; what they join gets one bar."""
+"""Largest number of single links that are drawn; more get one bar."""
 MOST_LOST = 0.2
-"""Part of the pairs of a mesh that may have no link; the bar's words name them."""
+"""Largest part of a mesh's pairs without a link; the bar names them."""
 
 
 @dataclass
@@ -24,15 +24,15 @@ class Hub:
     """Switches that join the same devices, or (without switches) devices joined each to each; drawn as one bar."""
 
     switches: list[Device]
-    ways: dict[str, list[Link]]
-    """By endpoint, its links into the switches or to the others, both directions."""
+    links_of: dict[str, list[Link]]
+    """By endpoint, its links to the switches or to other endpoints, both directions."""
     words: tuple[str, ...]
-    """What the bar says, in full and shorter."""
+    """Text of the bar, in full and shorter."""
 
 
 @dataclass
 class Fabric:
-    """The fabric of one host: bars, single links with both directions, and links between its switches."""
+    """The fabric of one host: bars, single links (both directions), and links between switches."""
 
     hubs: list[Hub] = field(default_factory=list)
     chords: dict[Pair, list[Link]] = field(default_factory=dict)
@@ -40,11 +40,11 @@ class Fabric:
 
 
 def find_fabric(devices: Sequence[Device], links: Sequence[Link]) -> Fabric:
-    """The fabric in the links of one host.
+    """Return the fabric of one host.
 
     Args:
         devices: All devices of the host.
-        links: Of kinds in `forest.FABRICS`, between GPUs and switches.
+        links: Links of kinds in `FABRICS`, between GPUs and switches.
     """
     by_id = {d.id: d for d in devices}
     fabric = Fabric()
@@ -61,15 +61,15 @@ def find_fabric(devices: Sequence[Device], links: Sequence[Link]) -> Fabric:
             pair = (link.src, link.dst) if (link.dst, link.src) not in direct else (link.dst, link.src)
             direct.setdefault(pair, []).append(link)
     same: dict[frozenset[str], list[str]] = {}
-    for switch, ways in members.items():
-        same.setdefault(frozenset(ways), []).append(switch)
+    for switch, links_of in members.items():
+        same.setdefault(frozenset(links_of), []).append(switch)
     for names in same.values():
         ends = [name for name in by_id if name in members[names[0]]]
-        ways = {end: [link for name in names for link in members[name][end]] for end in ends}
+        links_of = {end: [link for name in names for link in members[name][end]] for end in ends}
         shown = ranges(label(by_id[name]) for name in names)
-        each = _each(ways)
+        each = _each(links_of)
         words = (f"{shown}: {each}", f"{shown}: {each.split(', ')[-1].removesuffix(' from each GPU')}", shown)
-        fabric.hubs.append(Hub([by_id[name] for name in names], ways, words))
+        fabric.hubs.append(Hub([by_id[name] for name in names], links_of, words))
     for mesh in _meshes(direct):
         fabric.hubs.append(_mesh_hub(mesh, direct, by_id))
         for pair in [pair for pair in direct if set(pair) <= mesh]:
@@ -79,63 +79,61 @@ def find_fabric(devices: Sequence[Device], links: Sequence[Link]) -> Fabric:
 
 
 def _meshes(direct: dict[Pair, list[Link]]) -> list[set[str]]:
-    """Sets of endpoints that a bar stands for: nearly all joined each to each by links of one figure, or too many."""
+    """Sets of endpoints that get a bar: nearly all joined by links of equal figures, or too many links."""
     islands: list[set[str]] = []
     for pair in direct:
         touched = [island for island in islands if island & set(pair)]
         islands = [island for island in islands if island not in touched] + [set(pair).union(*touched)]
-    found = []
+    meshes = []
     for island in islands:
         inside = [links for pair, links in direct.items() if set(pair) <= island]
         figures = {link[2:6] for links in inside for link in links}
         pairs = len(island) * (len(island) - 1) / 2
-        whole = len(island) >= LEAST_MESH and len(figures) == 1 and len(inside) >= (1 - MOST_LOST) * pairs
-        if whole or len(inside) > MOST_CHORDS:
-            found.append(island)
-    return found
+        is_mesh = len(island) >= LEAST_MESH and len(figures) == 1 and len(inside) >= (1 - MOST_LOST) * pairs
+        if is_mesh or len(inside) > MOST_CHORDS:
+            meshes.append(island)
+    return meshes
 
 
 def _mesh_hub(mesh: set[str], direct: dict[Pair, list[Link]], by_id: dict[str, Device]) -> Hub:
     ends = [name for name in by_id if name in mesh]
-    ways: dict[str, list[Link]] = {end: [] for end in ends}
+    links_of: dict[str, list[Link]] = {end: [] for end in ends}
     for pair, links in direct.items():
         for end in set(pair) & mesh:
-            ways[end] += links
-    if len({link[2:6] for own in ways.values() for link in own}) > 1 or len(direct) < len(ends):
-        kind = FABRICS[ways[ends[0]][0].kind]
-        return Hub([], ways, (f"{kind}, {len(direct)} links that differ", kind))
-    lost = [pair for pair in combinations(ends, 2) if pair not in direct and pair[::-1] not in direct]
-    but = ", ".join(f"{label(by_id[a])}-{label(by_id[b]).split('/')[-1]}" for a, b in lost[:4])
-    but = f" but {but}{' ...' if len(lost) > 4 else ''}" if lost else ""
-    link = ways[ends[0]][0]
+            links_of[end] += links
+    if len({link[2:6] for own in links_of.values() for link in own}) > 1 or len(direct) < len(ends):
+        kind = FABRICS[links_of[ends[0]][0].kind]
+        return Hub([], links_of, (f"{kind}, {len(direct)} links that differ", kind))
+    missing = [pair for pair in combinations(ends, 2) if pair not in direct and pair[::-1] not in direct]
+    but = ", ".join(f"{label(by_id[a])}-{label(by_id[b]).split('/')[-1]}" for a, b in missing[:4])
+    but = f" but {but}{' ...' if len(missing) > 4 else ''}" if missing else ""
+    link = links_of[ends[0]][0]
     lanes = f" x{link.lanes}" if link.lanes and link.lanes > 1 else ""
-    words = f"each to each{but}: {FABRICS[link.kind]}{lanes}, {rate(link)}"
-    return Hub([], ways, (words, f"each to each{but}", "each to each"))
+    words = f"each to each{but}: {FABRICS[link.kind]}{lanes}, {rate_words(link.gb_per_s)}"
+    return Hub([], links_of, (words, f"each to each{but}", "each to each"))
 
 
-def _each(ways: dict[str, list[Link]]) -> str:
-    """What each endpoint has into its switches, where all have the same."""
-    totals = {(sum_lanes(own, end), sum_rate(own, end)) for end, own in ways.items()}
-    kind = FABRICS[next(iter(ways.values()))[0].kind]
+def _each(links_of: dict[str, list[Link]]) -> str:
+    """Links and GB/s of each endpoint into its switches, where all have the same."""
+    totals = {(_total(x.lanes for x in own if x.src == end), sum_rate(own, end)) for end, own in links_of.items()}
+    kind = FABRICS[next(iter(links_of.values()))[0].kind]
     if len(totals) > 1:
         return f"{kind}, figures differ"
     lanes, gb_per_s = next(iter(totals))
     words = f"{lanes} {kind}s" if lanes else kind
-    return f"{words}, {'GB/s not known' if gb_per_s is None else f'{gb_per_s:.6g} GB/s'} from each GPU"
+    return f"{words}, {rate_words(gb_per_s)} from each GPU"
 
 
-def rate(link: Link) -> str:
-    """GB/s of a link in words."""
-    return "GB/s not known" if link.gb_per_s is None else f"{link.gb_per_s:.6g} GB/s"
-
-
-def sum_lanes(links: Iterable[Link], end: str) -> int | None:
-    """Bonded links out of an endpoint, None where one does not say."""
-    lanes = [link.lanes for link in links if link.src == end]
-    return sum(lane for lane in lanes if lane) if all(lanes) else None
+def rate_words(gb_per_s: float | None) -> str:
+    """Return a rate in words."""
+    return "GB/s not known" if gb_per_s is None else f"{gb_per_s:.6g} GB/s"
 
 
 def sum_rate(links: Iterable[Link], end: str) -> float | None:
-    """GB/s out of an endpoint, None where one does not say."""
-    rates = [link.gb_per_s for link in links if link.src == end]
-    return sum(r for r in rates if r) if all(rates) else None
+    """Return GB/s out of an endpoint, None where a link does not give its rate."""
+    return _total(link.gb_per_s for link in links if link.src == end)
+
+
+def _total(figures: Iterable[float | None]) -> float | None:
+    values = list(figures)
+    return sum(value for value in values if value) if all(values) else None

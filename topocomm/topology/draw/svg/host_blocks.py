@@ -1,4 +1,4 @@
-"""One host as nested blocks, each as wide as what is drawn in it: bars over their parts, endpoints in a row."""
+"""One host as nested blocks: bars over or under their children, endpoints in a row, NICs beside them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from topocomm.topology.draw.svg.gpu_fabric import Fabric, Pair, find_fabric, sum
 from topocomm.topology.model import ENDPOINT_KINDS, Device, Link
 
 CELL = 62.0
-"""Room of one endpoint in the row."""
+"""Width of one endpoint in the row."""
 FOLDED = 110.0
-"""Room of several drawn as one."""
+"""Width of several devices drawn as one."""
 NIC_CELL = 62.0
+"""Width of one NIC."""
 SLOT = 14.0
+"""Width of the link to the parent, beside NICs."""
 INSET = 4.0
+"""Space between the edge of a cell and its box."""
 SPREAD = 18.0
-"""More room between endpoints where links run straight from one to the next."""
+"""Extra space between endpoints where links run between neighbours."""
 GAP = 16.0
-"""Between blocks that have no parent in common."""
+"""Space between blocks without a common parent."""
 MOST_NICS = 8
-"""NICs of one parent; more are drawn as one."""
+"""NICs of one parent that are drawn; more are drawn as one."""
 _NEAR_CODES = ("PIX", "PXB")
+"""Pair codes that place a NIC without a link beside a GPU."""
 
 
 @dataclass
 class Block:
-    """A device, or several drawn as one, with what hangs on it."""
+    """A device, or several drawn as one, with its children."""
 
     devices: list[Device]
     link: Link | None = None
@@ -37,34 +41,34 @@ class Block:
     nics: list[Block] = field(default_factory=list)
     parent: Block | None = None
     level: int = 0
-    """Rows of bars between it and the endpoints; 0 is an endpoint."""
+    """Rows of bars down to the endpoints; 0 is an endpoint."""
     x: float = 0.0
     width: float = 0.0
     inset: float = 0.0
-    """From the edge of its room to the box."""
+    """Space between the edge of the cell and the box."""
     slot: float = 0.0
-    """Room for the link to the parent, beside NICs."""
+    """Width for the link to the parent, beside NICs."""
     loose: bool = False
     """Placed by a pair code or a NUMA number, not by a link."""
 
     @property
     def is_end(self) -> bool:
-        """Whether ranks can be here."""
+        """Whether the device can hold ranks."""
         return self.devices[0].kind in ENDPOINT_KINDS
 
     def ends(self) -> list[Block]:
-        """The endpoints in this block, from left to right."""
+        """Return the endpoints of this block, from left to right."""
         return [self] if self.is_end else [end for kid in self.kids for end in kid.ends()]
 
     def add(self, kid: Block) -> None:
-        """Hangs a block on this one, in the list of its kind."""
+        """Add a block to the list of its kind."""
         kid.parent = self
         (self.nics if kid.devices[0].kind == "nic" else self.kids).append(kid)
 
 
 @dataclass
 class HostBlocks:
-    """Everything of one host that the picture shows, before it has coordinates."""
+    """Everything of one host that is drawn, without coordinates."""
 
     roots: list[Block]
     row: Row
@@ -72,30 +76,30 @@ class HostBlocks:
     chords: dict[Pair, list[Link]]
     """Single links between endpoints, keyed by the ids of the blocks' first devices."""
     home: dict[str, Block]
-    """By device, the block that shows it."""
+    """Block by device."""
     rest: list[Link]
-    """Links that neither the tree nor the fabric has."""
+    """Links outside the tree and the fabric."""
     left_out: list[Device]
-    """Endpoints beyond the most that are drawn."""
+    """Endpoints that are not drawn."""
     links_of: dict[str, list[Link]]
-    """By device, the links of the tree from it and to it."""
+    """By device, its links of the tree, both directions."""
 
     def tree_links(self, devices: Iterable[Device]) -> list[Link]:
-        """The links of the tree from and to the devices."""
+        """Return the links of the tree from and to the devices."""
         return list(dict.fromkeys(link for device in devices for link in self.links_of.get(device.id, ())))
 
 
 def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostBlocks:
-    """The blocks of one host.
+    """Return the blocks of one host.
 
     Args:
         host: The host.
-        codes: Pair codes by (GPU, NIC): a NIC without a link is placed by them.
+        codes: Pair codes by (GPU, NIC), which place NICs without a link.
         most_ends: Endpoints in the row; more are drawn as one by parent, and left out where that is not enough.
     """
     links = fabric_links(host.devices, host.links)
-    kept = set(links)
-    tree_links = [link for link in host.links if link not in kept]
+    in_fabric = set(links)
+    tree_links = [link for link in host.links if link not in in_fabric]
     nodes = forest(host.devices, tree_links)
     loose = loose_nodes(host.devices, tree_links, nodes)
     roots = [_block(node) for node in nodes]
@@ -109,22 +113,15 @@ def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostB
     left_out = _cut(roots, most_ends)
     for block in walk(roots):
         block.nics = _folded_nics(block.nics)
-    alone = [root for root in roots if root.devices[0].kind == "nic"]
-    roots = [root for root in roots if root.devices[0].kind != "nic"]
-    roots += _folded_nics(alone)
-    roots = sorted(roots, key=_numa_key)
+    nics = _folded_nics([root for root in roots if root.devices[0].kind == "nic"])
+    roots = sorted([*(root for root in roots if root.devices[0].kind != "nic"), *nics], key=_numa_key)
     home = {d.id: block for block in walk(roots) for d in block.devices}
-    shown = [d for d in host.devices if d.id in home or d.kind == "switch"] + list(host.shared)
-    ids = {d.id for d in shown}
-    links += [link for link in host.outward if link.kind in FABRICS]
-    fabric = find_fabric(shown, [link for link in links if {link.src, link.dst} <= ids])
-    for hub in fabric.hubs:
-        if any(switch in host.shared for switch in hub.switches):
-            hub.words = (f"shared by hosts, {hub.words[0]}", f"shared {hub.words[1]}", hub.words[2])
+    fabric = _fabric(host, links, home)
     chords = _chords(fabric, home)
     row = _order(roots, chords)
-    owned = [(d.id, block.parent.devices[0].id) for block in home.values() if block.parent for d in block.devices]
-    drawn = set(map(frozenset, owned))
+    drawn = {
+        frozenset((d.id, block.parent.devices[0].id)) for block in home.values() if block.parent for d in block.devices
+    }
     rest = [x for x in tree_links if frozenset((x.src, x.dst)) not in drawn and x.src in home and x.dst in home]
     linked = {name for link in rest for name in link[:2]}
     for root in roots:
@@ -136,6 +133,18 @@ def build(host: Host, codes: Mapping[Pair, str | None], most_ends: int) -> HostB
     return HostBlocks(roots, row, fabric, chords, home, rest, left_out, links_of)
 
 
+def _fabric(host: Host, links: Sequence[Link], home: Mapping[str, Block]) -> Fabric:
+    """The fabric between drawn devices, with the switches that other hosts share."""
+    shown = [d for d in host.devices if d.id in home or d.kind == "switch"] + list(host.shared)
+    ids = {d.id for d in shown}
+    links = [*links, *(link for link in host.outward if link.kind in FABRICS)]
+    fabric = find_fabric(shown, [link for link in links if {link.src, link.dst} <= ids])
+    for hub in fabric.hubs:
+        if any(switch in host.shared for switch in hub.switches):
+            hub.words = (f"shared by hosts, {hub.words[0]}", f"shared {hub.words[1]}", hub.words[2])
+    return fabric
+
+
 def _block(node: Node) -> Block:
     block = Block([node.device], node.link)
     for child in node.children:
@@ -144,7 +153,7 @@ def _block(node: Node) -> Block:
 
 
 def _add_shared_nic(node: Node, roots: list[Block]) -> None:
-    """Hangs a NIC that is linked to several endpoints on the first of them; those that nothing places are added."""
+    """Add a NIC that several endpoints share to the first of them; endpoints without a block become roots."""
     ends = {d.id: end for root in roots for end in root.ends() for d in end.devices}
     for child in node.children:
         if child.device.id not in ends:
@@ -155,7 +164,7 @@ def _add_shared_nic(node: Node, roots: list[Block]) -> None:
 
 
 def _place_loose_nics(nics: Sequence[Device], roots: list[Block], codes: Mapping[Pair, str | None]) -> None:
-    """NICs without a link: on the GPU that a pair code puts them next to, else on their NUMA node, else alone."""
+    """Place NICs without a link: at the GPU that a pair code names, else on their NUMA node, else as roots."""
     ends = {d.id: end for root in roots for end in root.ends() for d in end.devices}
     taken: dict[str, int] = dict.fromkeys(ends, 0)
     for nic in nics:
@@ -176,7 +185,7 @@ def _place_loose_nics(nics: Sequence[Device], roots: list[Block], codes: Mapping
 
 
 def _folded(roots: list[Block]) -> list[Block]:
-    """The roots with endpoints of one parent and figure drawn as one; those without a parent by NUMA node."""
+    """The roots with endpoints of equal parent and figures drawn as one; those without a parent by NUMA node."""
 
     def fold(kids: Iterable[Block]) -> list[Block]:
         groups: dict[object, Block] = {}
@@ -196,7 +205,7 @@ def _folded(roots: list[Block]) -> list[Block]:
 
 
 def _cut(roots: list[Block], most: int) -> list[Device]:
-    """Takes the endpoints beyond the most out of the blocks."""
+    """Remove the endpoints beyond the most from the blocks and return their devices."""
     extra = [end for root in roots for end in root.ends()][most:]
     for end in extra:
         (end.parent.kids if end.parent else roots).remove(end)
@@ -204,7 +213,7 @@ def _cut(roots: list[Block], most: int) -> list[Device]:
 
 
 def _folded_nics(nics: list[Block]) -> list[Block]:
-    """Many NICs of one place as one."""
+    """The NICs of one parent, as one block where they are too many."""
     if len(nics) <= MOST_NICS:
         return nics
     nics[0].devices = [d for nic in nics for d in nic.devices]
@@ -212,18 +221,18 @@ def _folded_nics(nics: list[Block]) -> list[Block]:
 
 
 def _chords(fabric: Fabric, home: Mapping[str, Block]) -> dict[Pair, list[Link]]:
-    """The single links between blocks; those inside a block that stands for several devices are not drawn."""
-    found: dict[Pair, list[Link]] = {}
+    """The single links between different blocks."""
+    chords: dict[Pair, list[Link]] = {}
     for (a, b), links in fabric.chords.items():
         one, other = home[a].devices[0].id, home[b].devices[0].id
         if one != other:
-            key = (other, one) if (other, one) in found else (one, other)
-            found.setdefault(key, []).extend(links)
-    return found
+            key = (other, one) if (other, one) in chords else (one, other)
+            chords.setdefault(key, []).extend(links)
+    return chords
 
 
 def _order(roots: list[Block], chords: Mapping[Pair, list[Link]]) -> Row:
-    """Decides the order of the endpoints and sorts the blocks by it."""
+    """Choose the order of the endpoints and sort the blocks by it."""
     ends = [end for root in roots for end in root.ends()]
     names = [end.devices[0].id for end in ends]
     groups = [[end.devices[0].id for end in block.ends()] for block in walk(roots)]
@@ -245,14 +254,14 @@ def _order(roots: list[Block], chords: Mapping[Pair, list[Link]]) -> Row:
 
 
 def _measure(block: Block, spread: float, linked: Collection[str]) -> None:
-    """Sets widths, and levels from the endpoints down."""
+    """Set widths and levels."""
     for kid in block.kids:
         _measure(kid, spread, linked)
     block.level = 0 if block.is_end else 1 + max((kid.level for kid in block.kids), default=0)
     block.inset = INSET + (spread / 2 if block.is_end else 0.0)
     nics = sum(nic_width(nic) for nic in block.nics)
-    way_down = nics and (block.parent or any(d.id in linked for d in block.devices))
-    block.slot = SLOT if way_down else 0.0
+    has_uplink = block.parent or any(d.id in linked for d in block.devices)
+    block.slot = SLOT if nics and has_uplink else 0.0
     kids = sum(kid.width for kid in block.kids) + sum(gaps(block))
     spread = spread if block.is_end else 0.0
     own = CELL if len(block.devices) == 1 else FOLDED
@@ -260,24 +269,24 @@ def _measure(block: Block, spread: float, linked: Collection[str]) -> None:
 
 
 def gaps(block: Block) -> list[float]:
-    """Room between the kids of a block, one less than there are kids: NUMA nodes stand apart."""
+    """Return the space before each kid of a block but the first: NUMA nodes stand apart."""
     return [GAP if kid.devices[0].kind == "numa" else 0.0 for kid in block.kids[1:]]
 
 
 def nic_width(nic: Block) -> float:
-    """Room of a NIC, or of several drawn as one."""
+    """Return the width of a NIC, or of several drawn as one."""
     return NIC_CELL if len(nic.devices) == 1 else FOLDED
 
 
 def walk(roots: Iterable[Block]) -> list[Block]:
-    """The blocks and all below them, NICs too, each before what hangs on it."""
-    found: list[Block] = []
+    """Return the blocks and all below them, NICs too, each before its children."""
+    blocks: list[Block] = []
     stack = list(roots)[::-1]
     while stack:
         block = stack.pop()
-        found.append(block)
+        blocks.append(block)
         stack += [*block.nics, *block.kids][::-1]
-    return found
+    return blocks
 
 
 def _numa_key(block: Block) -> tuple[bool, str]:

@@ -1,7 +1,4 @@
-"""One host as a picture: its GPUs or cores in a row by NUMA node, what joins them directly above, PCIe and NICs below.
-
-A switch, a host bridge or a NUMA node is a bar over or under all that hang on it, so that links are short and upright.
-"""
+"""One host as a picture: GPUs or cores in a row by NUMA node, the GPU fabric above, PCIe and NICs below."""
 
 from __future__ import annotations
 
@@ -12,17 +9,18 @@ from topocomm.topology.draw.describe import devices_words, links_words
 from topocomm.topology.draw.device_tree import Host, split_hosts
 from topocomm.topology.draw.svg.host_blocks import build
 from topocomm.topology.draw.svg.host_layout import lay_out
-from topocomm.topology.draw.svg.plot import HEADER, STRIP, Box, Plot, Wire
+from topocomm.topology.draw.svg.plot import HEADER, STRIP, Box, Line, Plot
 from topocomm.topology.draw.svg.svg_page import BOLD_LETTER, LETTER, NAME_LETTER, Page, Point, fitted, kind_class
 from topocomm.topology.model import Link, Topology
 
 MOST_ENDS = 16
+"""Endpoints that are drawn one by one."""
 SIZE = 11.0
-"""Of the letters inside a host; the smallest of the picture."""
+"""Font size inside a host, the smallest of the picture."""
 
 
 class Cable(NamedTuple):
-    """Where a way out of the host begins, and the links it stands for."""
+    """Where links leave the host, and the links."""
 
     at: Point
     links: tuple[Link, ...]
@@ -31,17 +29,17 @@ class Cable(NamedTuple):
 def draw_host(
     page: Page, topology: Topology, host: str, corner: Point, notes: Mapping[str, str]
 ) -> tuple[Point, list[Point]]:
-    """Draws one host in a box.
+    """Draw one host in a box.
 
     Args:
-        page: What to draw on.
+        page: Page to draw on.
         topology: The machine.
         host: Name of the host.
         corner: Upper left corner of the box.
         notes: A word below the name of an endpoint, such as its rank.
 
     Returns:
-        Width and height of the box, and where the cables of its NICs leave it.
+        Width and height of the box, and the points where the cables of its NICs leave it.
     """
     own = next(part for part in split_hosts(topology) if part.name == host)
     plot = plot_host(own, topology)
@@ -53,14 +51,14 @@ def draw_host(
 
 
 def plot_host(host: Host, topology: Topology, most_ends: int = MOST_ENDS) -> Plot:
-    """Where everything of the host goes."""
+    """Return the host with coordinates."""
     ids = {d.id for d in host.devices}
     codes = {(p.a, p.b): p.code for p in topology.pairs if p.a in ids}
     return lay_out(build(host, codes, most_ends))
 
 
 def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping[str, str]) -> list[Cable]:
-    """Draws what is plotted; returns where the ways out of the host begin, which are left to the caller."""
+    """Draw a plotted host; return its cables, which the caller draws."""
 
     def moved(point: Point) -> Point:
         return point[0] + corner[0], point[1] + corner[1]
@@ -73,8 +71,8 @@ def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping
             page.upright(
                 (x + STRIP - 5, y + region.size[1] - 8), fitted(region.words, SIZE, region.size[1] - 12), "soft"
             )
-    for wire in sorted(plot.wires, key=lambda wire: wire.width):
-        _wire(page, wire, [moved(point) for point in wire.points])
+    for line in sorted(plot.lines, key=lambda line: line.width):
+        _line(page, line, [moved(point) for point in line.points])
     for box in plot.boxes:
         _box(page, box, moved(box.corner), notes)
     if plot.left_out:
@@ -82,13 +80,13 @@ def paint_host(page: Page, plot: Plot, host: Host, corner: Point, notes: Mapping
     return _cables(plot, host, corner)
 
 
-def _wire(page: Page, wire: Wire, points: list[Point]) -> None:
-    css = kind_class(wire.kind) + (" heavy" if wire.heavy else "") + (" guess" if wire.words else "")
-    page.begin(wire.words or links_words(wire.links))
+def _line(page: Page, line: Line, points: list[Point]) -> None:
+    css = kind_class(line.kind) + (" heavy" if line.heavy else "") + (" guess" if line.words else "")
+    page.begin(line.words or links_words(line.links))
     if len(points) == 2:
-        page.line(points[0], points[1], css, width=wire.width)
+        page.line(points[0], points[1], css, width=line.width)
     else:
-        page.bend(points, css, width=wire.width)
+        page.bend(points, css, width=line.width)
     page.end()
 
 
@@ -115,13 +113,12 @@ def _box(page: Page, box: Box, corner: Point, notes: Mapping[str, str]) -> None:
 
 
 def _cables(plot: Plot, host: Host, corner: Point) -> list[Cable]:
-    """From the bottom of every NIC that has a link out of the host; from bars where no NIC has one."""
+    """Cables from the bottom of every device with links out of the host."""
     out: dict[str, list[Link]] = {}
     shared = {device.id for device in host.shared}
     for link in host.outward:
-        if link.dst in shared:  # drawn as a bar of the host
-            continue
-        out.setdefault(link.src, []).append(link)
+        if link.dst not in shared:  # those are drawn as a bar of the host
+            out.setdefault(link.src, []).append(link)
     cables = []
     for box in plot.boxes:
         own = [device for device in box.devices if device.id in out]

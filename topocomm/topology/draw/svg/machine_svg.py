@@ -1,6 +1,8 @@
-"""A topology as a picture: its hosts, the network between them, and what the lines mean.
+"""A topology as a picture: its hosts, the network between them, and a legend.
 
-Hosts alike are drawn once where there are many, and the picture says so. Nothing in it is fetched from anywhere.
+Hosts that are alike are drawn once where there are many. The network has a line for each switch that NICs are on, with
+a dot for each cable; a cable that crosses a line without a dot is not on it. Switches that join only switches stand
+upright at the right.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import NamedTuple
 from topocomm.topology.draw.describe import device_words, kind_words, links_words
 from topocomm.topology.draw.device_tree import FABRICS, Host, alike, split_hosts
 from topocomm.topology.draw.names import counts, plural, ranges
-from topocomm.topology.draw.svg.gpu_fabric import rate
+from topocomm.topology.draw.svg.gpu_fabric import rate_words
 from topocomm.topology.draw.svg.host_svg import SIZE, Cable, paint_host, plot_host
 from topocomm.topology.draw.svg.plot import Plot
 from topocomm.topology.draw.svg.svg_page import LETTER, Page, Point, fitted, kind_class
@@ -21,7 +23,7 @@ from topocomm.topology.model import Device, Link, Topology
 
 EDGE = 20.0
 WIDTH = 1280.0
-"""Hosts stand side by side up to here."""
+"""Largest width of hosts side by side, in pixels."""
 LEAST_WIDTH = 720.0
 MOST_HOSTS = 4
 MOST_ENDS = 32
@@ -36,7 +38,7 @@ class _Placed(NamedTuple):
 
 
 def render(topology: Topology) -> str:
-    """The picture as an SVG file, ending in a newline; the warnings of the reader are below it."""
+    """Return the picture as an SVG file that ends in a newline, with the reader's warnings below."""
     page, width, y = picture(topology)
     for words in topology.warnings[:MOST_NOTES]:
         for line in _wrapped(f"Note: {words}", width):
@@ -49,7 +51,7 @@ def render(topology: Topology) -> str:
 
 
 def picture(topology: Topology) -> tuple[Page, float, float]:
-    """The picture without the warnings, its width, and where more can be drawn below it."""
+    """Return the picture without the warnings, its width, and its bottom."""
     page = Page(topology.name, counts(topology))
     rows, width = _rows(topology)
     page.text((EDGE, 34), fitted(f"{topology.name} ({topology.source})", 18, width - 2 * EDGE), "ink bold", size=18)
@@ -57,7 +59,7 @@ def picture(topology: Topology) -> tuple[Page, float, float]:
     for words in _wrapped(counts(topology), width):
         page.text((EDGE, y), words, "soft")
         y += 17
-    wires: list[tuple[Link, float]] = []
+    drawn_links: list[tuple[Link, float]] = []
     cables: list[Cable] = []
     bottom = y
     for row in rows:
@@ -66,13 +68,14 @@ def picture(topology: Topology) -> tuple[Page, float, float]:
             bottom = max(bottom, corner[1] + placed.plot.size[1])
             cables += paint_host(page, placed.plot, placed.host, corner, {})
             page.text((corner[0] + 12, corner[1] + 19), placed.title, "ink bold")
-            wires += [(link, wire.width) for wire in placed.plot.wires for link in wire.links]
+            drawn_links += [(link, line.width) for line in placed.plot.lines for link in line.links]
     drawn = [placed.host for row in rows for placed in row]
     y = _more_hosts(page, topology, drawn, bottom)
-    y, network = draw_network(page, topology, cables if len(rows) == 1 else [], (EDGE, y), width - 2 * EDGE)
-    if len(rows) > 1:
-        _stubs(page, cables)
-    return page, width, _legend(page, [*wires, *((link, 1.6) for link in network)], width, y + 24)
+    y, network = _network(page, topology, cables if len(rows) == 1 else [], (EDGE, y), width - 2 * EDGE)
+    if len(rows) > 1:  # the network has no line below every host
+        for cable in cables:
+            page.line(cable.at, (cable.at[0], cable.at[1] + 8), "network")
+    return page, width, _legend(page, [*drawn_links, *((link, 1.6) for link in network)], width, y + 24)
 
 
 def _wrapped(words: str, width: float) -> list[str]:
@@ -80,7 +83,7 @@ def _wrapped(words: str, width: float) -> list[str]:
 
 
 def _rows(topology: Topology) -> tuple[list[list[_Placed]], float]:
-    """The hosts that are drawn, row by row, and the width of the page."""
+    """The drawn hosts by row, and the width of the page."""
     hosts = split_hosts(topology)
     groups = [[host] for host in hosts] if len(hosts) <= MOST_HOSTS else alike(hosts)[:MOST_HOSTS]
     rows: list[list[_Placed]] = [[]]
@@ -103,7 +106,7 @@ def _rows(topology: Topology) -> tuple[list[list[_Placed]], float]:
 
 
 def _more_hosts(page: Page, topology: Topology, drawn: list[Host], y: float) -> float:
-    """Names how many hosts are not drawn and not like one that is."""
+    """Count the hosts that are unlike every drawn one."""
     hosts = split_hosts(topology)
     if len(hosts) <= MOST_HOSTS:
         return y
@@ -116,17 +119,11 @@ def _more_hosts(page: Page, topology: Topology, drawn: list[Host], y: float) -> 
     return y
 
 
-def _stubs(page: Page, cables: list[Cable]) -> None:
-    """The begin of the ways out, where the network has no line of its own below every host."""
-    for cable in cables:
-        page.line(cable.at, (cable.at[0], cable.at[1] + 8), "network")
-
-
 def _legend(page: Page, links: list[tuple[Link, float]], width: float, y: float) -> float:
-    """One sample for each kind of link and figure, the fastest first."""
+    """A sample for each kind of link and rate, the fastest first."""
     kinds: dict[tuple[str, int, str], tuple[float, float]] = {}
-    for link, wide in links:
-        kinds[link.kind, link.lanes or 1, rate(link)] = (link.gb_per_s or 0.0, wide)
+    for link, line_width in links:
+        kinds[link.kind, link.lanes or 1, rate_words(link.gb_per_s)] = (link.gb_per_s or 0.0, line_width)
     ordered = sorted(kinds, key=lambda key: (key[0] not in FABRICS, key[0] == "network", key[0], -kinds[key][0]))
     x = EDGE
     for kind, lanes, words in ordered:
@@ -145,23 +142,23 @@ SPINE = 26.0
 MOST_LINES = 16
 MOST_SPINES = 4
 MOST_WORDS = 12
-"""Lines of the network in words, where it cannot be drawn."""
+"""Lines of the network in words."""
 
 
-def draw_network(
+def _network(
     page: Page, topology: Topology, cables: Sequence[Cable], corner: Point, width: float
 ) -> tuple[float, list[Link]]:
-    """Draws the network below the hosts.
+    """Draw the switches outside of hosts below the hosts; in words where they are too many or have no cable.
 
     Args:
-        page: What to draw on.
-        topology: The cluster; nothing is drawn where there is no switch outside of hosts.
-        cables: Ways out of the drawn hosts, all of which have free way downwards; none if they have not.
+        page: Page to draw on.
+        topology: The cluster.
+        cables: Cables of the drawn hosts; none where another host is below one of them.
         corner: Upper left corner.
-        width: From left to right.
+        width: Width in pixels.
 
     Returns:
-        Where it ends, and the links that are drawn.
+        The bottom, and the links that are drawn.
     """
     hosts = set(topology.hosts)
     plain = {end for link in topology.links if link.kind not in FABRICS for end in link[:2]}

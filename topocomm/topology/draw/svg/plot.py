@@ -1,4 +1,4 @@
-"""The parts of a drawn host: boxes, lines between them, tinted regions, all with coordinates."""
+"""The parts of a drawn host with coordinates: boxes, lines, tinted regions; and rows for what would overlap."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from topocomm.topology.model import Device, Link
 HEADER = 30.0
 MARGIN = 10.0
 STRIP = 18.0
-"""Beside the endpoints of a NUMA node, for its name."""
+"""Width of the column for the name of a NUMA node."""
 END_HEIGHT, NIC_HEIGHT, BAR_HEIGHT = 40.0, 34.0, 24.0
 TRACK = 13.0
 BOLD, THIN = 5.0, 1.4
-"""Widths of the fastest link of the GPU fabric, and of all links that are not of it."""
+"""Line widths of the GPU fabric's fastest link, and of links outside the fabric."""
 LEAST_BOLD = 2.2
 
 
 class Box(NamedTuple):
-    """Something drawn as a rectangle; `role` is end, nic, bar or mesh."""
+    """A rectangle; `role` is end, nic, bar or mesh."""
 
     devices: tuple[Device, ...]
     corner: Point
@@ -31,12 +31,12 @@ class Box(NamedTuple):
 
     @property
     def middle(self) -> Point:
-        """Its centre."""
+        """Centre of the box."""
         return self.corner[0] + self.size[0] / 2, self.corner[1] + self.size[1] / 2
 
 
-class Wire(NamedTuple):
-    """A line through points; `links` are what it stands for, `heavy` is the fastest of the host's GPU fabric."""
+class Line(NamedTuple):
+    """A line that stands for `links`; `heavy` marks the fastest links of the GPU fabric."""
 
     points: tuple[Point, ...]
     kind: str
@@ -44,11 +44,11 @@ class Wire(NamedTuple):
     links: tuple[Link, ...]
     heavy: bool = False
     words: str = ""
-    """Said instead of the links' facts; such a line is dashed."""
+    """Facts of a line without links, which is dashed."""
 
 
 class Region(NamedTuple):
-    """A tinted rectangle behind the parts of one NUMA node."""
+    """A tinted rectangle behind the devices of one NUMA node."""
 
     corner: Point
     size: Point
@@ -57,25 +57,25 @@ class Region(NamedTuple):
 
 @dataclass
 class Plot:
-    """One host with coordinates from its upper left corner."""
+    """One host, with coordinates from its upper left corner."""
 
     boxes: list[Box] = field(default_factory=list)
-    wires: list[Wire] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     regions: list[Region] = field(default_factory=list)
     at: dict[str, Box] = field(default_factory=dict)
-    """By device."""
+    """Box by device id."""
     size: Point = (0.0, 0.0)
     left_out: int = 0
-    """Endpoints that have no room."""
+    """Number of endpoints without room."""
 
     def add(self, box: Box) -> Box:
-        """Takes in a box, which stands for its devices from now on."""
+        """Add a box and register it for its devices."""
         self.boxes.append(box)
         self.at.update({device.id: box for device in box.devices})
         return box
 
     def straight(self, a: Box, b: Box, links: Sequence[Link], look: tuple[float, bool]) -> None:
-        """From edge to edge: upright where one is above the other, else over a corner."""
+        """Add a line from edge to edge: upright where one box is above the other, else with a corner."""
         upper, lower = sorted((a, b), key=lambda box: box.corner[1])
         x = min(max(upper.middle[0], lower.corner[0] + 8), lower.corner[0] + lower.size[0] - 8)
         foot = upper.corner[1] + upper.size[1]
@@ -85,33 +85,32 @@ class Plot:
             side = lower.corner[0] + (lower.size[0] if upper.middle[0] > lower.middle[0] else 0.0)
             x = upper.corner[0] + 8 if upper.middle[0] > lower.middle[0] else upper.corner[0] + upper.size[0] - 8
             points = ((x, foot), (x, lower.middle[1]), (side, lower.middle[1]))
-        self.wires.append(Wire(points, links[0].kind, look[0], tuple(links), look[1]))
+        self.lines.append(Line(points, links[0].kind, look[0], tuple(links), look[1]))
 
     def thin(self, points: Sequence[Point], links: Sequence[Link]) -> None:
-        """A line that is not of the GPU fabric; none where there is no link."""
+        """Add a line outside the GPU fabric; nothing without links."""
         if links:
-            self.wires.append(Wire(tuple(points), links[0].kind, THIN, tuple(links)))
+            self.lines.append(Line(tuple(points), links[0].kind, THIN, tuple(links)))
 
 
 _Key = TypeVar("_Key")
 
 
-def lanes(spans: Sequence[Point]) -> list[int]:
-    """For each stretch (left, right) the lowest row where it touches none before it."""
+def free_rows(spans: Sequence[Point]) -> list[int]:
+    """Return for each stretch (left, right) the lowest row where it touches none before it."""
     taken: list[list[Point]] = []
-    found = []
+    rows = []
     for left, right in spans:
-        free = [i for i, row in enumerate(taken) if all(right < a or b < left for a, b in row)]
-        lane = free[0] if free else len(taken)
-        if not free:
+        free = (i for i, row in enumerate(taken) if all(right < a or b < left for a, b in row))
+        rows.append(next(free, len(taken)))
+        if rows[-1] == len(taken):
             taken.append([])
-        taken[lane].append((left, right))
-        found.append(lane)
-    return found
+        taken[rows[-1]].append((left, right))
+    return rows
 
 
 def track_levels(spans: Mapping[_Key, Point]) -> dict[_Key, int]:
-    """For each stretch a level above all those inside it, and another one than those it overlaps."""
+    """Return for each stretch a level above those inside it and different from those that overlap it."""
     levels: dict[_Key, int] = {}
     for key, (left, right) in sorted(spans.items(), key=lambda item: (item[1][1] - item[1][0], item[1])):
         inside = [levels[k] for k in levels if left <= spans[k][0] and spans[k][1] <= right]

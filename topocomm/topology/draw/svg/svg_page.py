@@ -1,7 +1,6 @@
-"""A page of shapes and words as one SVG file: no scripts, no fonts of its own, the same bytes every time.
+"""A page of shapes and words as one SVG file without scripts or fonts: the same bytes every time.
 
-Shapes have classes, and the classes have colours for light and for dark viewers; the page paints its own background,
-so it can be read on any. Coordinates are pixels, to a tenth.
+Shapes have classes, with colours for light and dark viewers. Coordinates are pixels, to a tenth.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ KIND_COLOURS = {
     "network": ("#1d5fc2", "#74a9ff"),
     "shared-memory": ("#0b7a7d", "#4dc4c7"),
 }
-"""Of every kind of link, on light and on dark."""
+"""Colours of each kind of link, on light and on dark."""
 OTHER_COLOURS = ("#5b6472", "#a7b0be")
 _PAPER = {
     "paper": ("#ffffff", "#14181f"),
@@ -32,49 +31,50 @@ _PAPER = {
 }
 _INK = {"ink": ("#1b2330", "#e8ecf2"), "soft": ("#5b6472", "#a7b0be")}
 LETTER = 0.56
-"""About how wide a letter is, of its size; no font can be asked."""
+"""Estimated width of a letter, as a part of its size."""
 BOLD_LETTER = 0.68
 NAME_LETTER = 0.64
-"""Of bold words, and of names that are mostly digits."""
+"""The same for bold words, and for names that are mostly digits."""
 _UNWRITABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Control characters, which no XML file can hold."""
 _FONT = "font-family:system-ui,-apple-system,'Segoe UI','DejaVu Sans',Arial,sans-serif"
 
 
 def kind_class(kind: str) -> str:
-    """The class of a kind of link; all kinds that have no colour of their own share one."""
+    """Return the class of a kind of link; kinds without a colour share `other`."""
     return kind if kind in KIND_COLOURS else "other"
 
 
 def fitted(words: str, size: float, room: float, *, letter: float = LETTER) -> str:
-    """The words, cut where they would be wider than the room."""
+    """Return the words, cut where they would be wider than the room."""
     most = max(int(room / (letter * size)), 1)
     return words if len(words) <= most else words[: max(most - 1, 0)] + "…"
 
 
 class Page:
-    """Collects shapes in the order in which they are painted."""
+    """Shapes in the order in which they are painted."""
 
     def __init__(self, title: str, description: str) -> None:
         self.title, self.description = title, description
         self.items: list[str] = []
 
     def rect(self, corner: Point, size: Point, css: str, *, radius: float = 6) -> None:
-        """A rectangle with round corners."""
+        """Add a rectangle with round corners."""
         (x, y), (width, height) = corner, size
         self.items.append(
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}" rx="{_n(radius)}" class="{css}"/>'
         )
 
     def begin(self, facts: str) -> None:
-        """Opens a group that stands for one thing; viewers show the facts to who points at it."""
+        """Open a group; viewers show the facts when pointed at it."""
         self.items.append(f'<g class="hot"><title>{_escaped(facts)}</title>')
 
     def end(self) -> None:
-        """Closes the group."""
+        """Close the group."""
         self.items.append("</g>")
 
     def bend(self, points: Sequence[Point], css: str, *, width: float = 1.6, radius: float = 7) -> None:
-        """A line along points, its corners round."""
+        """Add a line along points, with round corners."""
         parts = [f"M{_n(points[0][0])} {_n(points[0][1])}"]
         for before, corner, after in zip(points, points[1:], points[2:], strict=False):
             near = min(radius, dist(before, corner) / 2, dist(corner, after) / 2)
@@ -84,28 +84,26 @@ class Page:
         self.items.append(f'<path d="{" ".join(parts)}" class="{css} wire" stroke-width="{_n(width)}"/>')
 
     def circle(self, centre: Point, radius: float, css: str) -> None:
-        """A circle."""
+        """Add a circle."""
         self.items.append(f'<circle cx="{_n(centre[0])}" cy="{_n(centre[1])}" r="{_n(radius)}" class="{css}"/>')
 
     def line(self, a: Point, b: Point, css: str, *, width: float = 1.6) -> None:
-        """A straight line."""
+        """Add a straight line."""
         self.items.append(
             f'<line x1="{_n(a[0])}" y1="{_n(a[1])}" x2="{_n(b[0])}" y2="{_n(b[1])}" class="{css} wire" '
             f'stroke-width="{_n(width)}"/>'
         )
 
     def curve(self, a: Point, bend: Point, b: Point, css: str, *, width: float = 1.6) -> None:
-        """A line from a to b that bends towards a point."""
+        """Add a line from a to b that bends towards a point."""
         self.items.append(
             f'<path d="M{_n(a[0])} {_n(a[1])} Q{_n(bend[0])} {_n(bend[1])} {_n(b[0])} {_n(b[1])}" '
             f'class="{css} wire" stroke-width="{_n(width)}"/>'
         )
 
     def arrow(self, a: Point, bend: Point, b: Point, css: str, *, apart: float, both: bool) -> None:
-        """A curve between two round shapes of radius `apart`, with a head at its end, or at both."""
-        start, end = _towards(a, bend, apart), _towards(b, bend, apart + 6)
-        if both:
-            start = _towards(a, bend, apart + 6)
+        """Add a curve between two circles of radius `apart`, with a head at its end, or at both ends."""
+        start, end = _towards(a, bend, apart + 6 if both else apart), _towards(b, bend, apart + 6)
         self.curve(start, bend, end, css)
         for tip, back in [(_towards(b, bend, apart), end)] + [(_towards(a, bend, apart), start)] * both:
             dx, dy = tip[0] - back[0], tip[1] - back[1]
@@ -114,22 +112,22 @@ class Page:
             self.items.append(f'<polygon points="{points}" class="{css} head"/>')
 
     def text(self, at: Point, words: str, css: str = "ink", *, size: float = 12, anchor: str = "start") -> None:
-        """Words in one line, `at` their baseline."""
+        """Add words in one line, `at` their baseline."""
         self.items.append(
             f'<text x="{_n(at[0])}" y="{_n(at[1])}" class="{css} words" font-size="{_n(size)}" '
             f'text-anchor="{anchor}">{_escaped(words)}</text>'
         )
 
     def upright(self, at: Point, words: str, css: str = "ink", *, size: float = 12) -> None:
-        """Words that run upwards from `at`."""
+        """Add words that run upwards from `at`."""
         self.items.append(
             f'<text x="{_n(at[0])}" y="{_n(at[1])}" class="{css} words" font-size="{_n(size)}" '
             f'transform="rotate(-90 {_n(at[0])} {_n(at[1])})">{_escaped(words)}</text>'
         )
 
     def render(self, width: float, height: float) -> str:
-        """The whole file."""
-        name = saxutils.quoteattr(_writable(self.title))
+        """Return the file."""
+        name = saxutils.quoteattr(_UNWRITABLE.sub("\ufffd", self.title))
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" width="{_n(width)}" height="{_n(height)}" '
@@ -146,12 +144,7 @@ class Page:
 
 
 def _escaped(words: str) -> str:
-    return saxutils.escape(_writable(words))
-
-
-def _writable(words: str) -> str:
-    """The words with a mark in place of control characters, which no XML file can hold."""
-    return _UNWRITABLE.sub("\ufffd", words)
+    return saxutils.escape(_UNWRITABLE.sub("\ufffd", words))
 
 
 def _style() -> str:
@@ -177,6 +170,6 @@ def _towards(a: Point, b: Point, distance: float) -> Point:
 
 
 def _n(value: float) -> str:
-    """A tenth of a pixel, without a zero that says nothing."""
+    """A number to a tenth, without a trailing zero."""
     text = f"{value:.1f}"
     return text.removesuffix(".0") if text != "-0.0" else "0"
