@@ -42,3 +42,13 @@ def _cross(one, other):
 def parsed(text):
     """The root of an SVG text, checked to be well-formed XML."""
     return ElementTree.fromstring(text)
+
+
+def words(root):
+    """The texts of an SVG."""
+    return [element.text or "" for element in root.iter(f"{SVG}text")]
+
+
+def facts(root):
+    """The facts of the parts of an SVG."""
+    return [group.find(f"{SVG}title").text for group in root.iter(f"{SVG}g")]

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topocomm.topology.draw.svg.endpoint_order import BELOW, STRAIGHT, arrange
-from topocomm.topology.draw.svg.plot import lanes, track_levels
 
 
 def mesh(names):
@@ -67,11 +66,3 @@ def test_of_as_many_crossings_those_of_light_links_are_taken():
 def test_sides_are_one_of_three():
     row = arrange("abcdef", [], mesh("abcdef"))
     assert set(row.sides.values()) == {-BELOW, STRAIGHT, BELOW}
-
-
-def test_lanes_and_levels():
-    assert lanes([(0, 4), (5, 9), (3, 6), (10, 12)]) == [0, 0, 1, 0]
-    assert lanes([]) == []
-    assert track_levels({"inner": (2, 3), "outer": (0, 9), "beside": (20, 30)}) == {"inner": 0, "outer": 1, "beside": 0}
-    levels = track_levels({"a": (0, 5), "b": (3, 8)})
-    assert levels["a"] != levels["b"]
