@@ -49,8 +49,8 @@ def canonical_partials(inputs: Inputs, comm: Communicator, shards: ShardMap, pos
         return attend_segments(inputs, order[None], np.array([edges[:-1], edges[1:]], np.int64).T)
     if inputs.pages is not None:
         raise OperatorError(
-            'tree_decode: block_tables with order="canonical" need numba and keys whose last axis is not strided; '
-            "install topocomm[attention], or pass contiguous pages"
+            'tree_decode: block_tables with order="canonical" need the compiled part and keys whose last axis is not '
+            "strided; `topocomm doctor` says what is missing, or pass contiguous pages"
         )
     shape = (len(edges) - 1, *inputs.out_shape)
     result = Partial(torch.empty(shape), torch.empty(shape[:4]))

@@ -12,14 +12,13 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from attention import gpu
 from attention.arrays import Inputs, empty_partial
 from attention.decode.communicators import stream_order_of
 from attention.gpu.masks import device_visibility
 from attention.gpu.placement import current, on_gpu
-from attention.local.compiled_attention import Place, StepKernel, covers
+from attention.local.compiled_attention import StepKernel, covers
 from attention.merge.logsumexp import LSE, OUT
 from attention.partial import Partial
 from attention.visibility import UNMASKED, Masking, Visibility, visibility_of
@@ -46,9 +45,6 @@ class HostKernel:
         shape = inputs.out_shape
         self._own = {OUT: np.empty(shape, np.float32), LSE: np.empty(shape[:3], np.float32)}
         self._kernel = StepKernel(inputs)
-        self._reduction: PreparedCall | None = None
-        self._places: dict[int, tuple[dict[str, NDArray[np.float32]], Place]] = {}
-        """Send buffers by id, which stays theirs as long as they are here, and their addresses."""
 
     def run(self, q: Any, k: Any, v: Any, masking: Masking, reduction: PreparedCall) -> dict[str, Any] | None:
         """As `LocalKernel.run`."""
@@ -60,13 +56,7 @@ class HostKernel:
 
         sent = reduction.input
         sent = self._own if sent is None else sent
-        if reduction is not self._reduction:
-            self._places.clear()
-            self._reduction = reduction
-        place = self._places.get(id(sent))
-        if place is None:
-            place = self._places[id(sent)] = sent, (sent[OUT].ctypes.data, sent[LSE].ctypes.data)
-        return place[0] if self._kernel.run(q, k, v, see, place[1]) else None
+        return sent if self._kernel.run(q, k, v, see, (sent[OUT], sent[LSE])) else None
 
 
 class DeviceKernel:

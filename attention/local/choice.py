@@ -264,7 +264,7 @@ TABLE: tuple[Row, ...] = (
         ROWS,
         "cpu",
         "compiled; reads every key and value once, for all that a call may ask",
-        library="numba",
+        library="native",
         mixed=True,
         queries=(0, FEW_QUERIES),
         features=ANYTHING - {"merge", "strided"},

@@ -25,7 +25,7 @@ FLASHINFER_WRAPPERS = {
     "flashinfer.mla": ("BatchMLAPagedAttentionWrapper", ("backend",)),
 }
 """By module: what batches and latents need, and with what it is made."""
-MODULES = {"flashinfer": ("flashinfer",), "triton": ("triton",), "numba": ("numba",)}
+MODULES = {"flashinfer": "flashinfer", "triton": "triton", "native": "attention.kernels._native"}
 
 
 @cache
@@ -36,7 +36,7 @@ def machine_of(device: torch.device, *, gpu: bool) -> Machine:
         device: Where the tensors of a call are.
         gpu: Whether it counts as a GPU: host memory does while kernels run in Triton's interpreter.
     """
-    missing = {name: f"{modules[0]} is not installed" for name, modules in MODULES.items() if module(modules) is None}
+    missing = {name: f"{needed} is not installed" for name, needed in MODULES.items() if module((needed,)) is None}
     if not gpu:
         if not has_grouped_heads():
             missing["torch"] = "this torch's kernel has no grouped heads"

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -61,6 +62,22 @@ def test_on_threads(tiny_model, capsys):
         r"max \|logit difference\| \S+ over all 20 steps \(limit 0\.001\)",
     ):
         assert re.search(f"^{part}$", said.err, re.MULTILINE), part
+
+
+def test_nothing_is_compiled_on_the_way_to_the_first_token(tiny_model):
+    """Generation and `tree_decode` load no compiler."""
+    code = f"""
+import sys
+import torch
+from attention import tree_decode
+from attention.__main__ import main
+from topocomm import run_local
+assert main({generate(str(tiny_model), "--ranks=2")!r}) == 0
+run_local(lambda comm: tree_decode(torch.ones(1, 4, 1, 8), *[torch.ones(1, 2, 5, 8)] * 2, comm), ranks=2)
+print(sorted({{"numba", "llvmlite", "attention.kernels._native"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines()[-1:] == ["['attention.kernels._native']"], done.stderr
 
 
 @pytest.mark.parametrize("method", ["ring", "allreduce"])

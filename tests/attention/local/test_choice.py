@@ -30,7 +30,7 @@ from attention.local.choice import (
 from attention.local.compiled_attention import covers
 from attention.visibility import Masking
 
-LIBRARIES = ("flash_attn_interface", "cuDNN", "flashinfer", "triton", "numba", "torch")
+LIBRARIES = ("flash_attn_interface", "cuDNN", "flashinfer", "triton", "native", "torch")
 NONE_THERE = {name: f"{name} is not installed" for name in LIBRARIES}
 MACHINES = [
     Machine("cuda", name, capability, missing)
@@ -44,10 +44,7 @@ MACHINES = [
         ("MI300X", None),
     )
     for missing in ({}, {"flash_attn_interface": "no"}, {"cuDNN": "off"}, NONE_THERE)
-] + [
-    Machine("cpu", "CPU", None, missing)
-    for missing in ({}, {"numba": "numba is not installed"}, {"torch": "no grouped heads"})
-]
+] + [Machine("cpu", "CPU", None, missing) for missing in ({}, {"native": "not built"}, {"torch": "no grouped heads"})]
 HEAD_DIMS = [
     (1, 1),
     (20, 20),
@@ -126,7 +123,7 @@ def takes(name, call, machine):
             return few and one_dtype and not asked & {"merge", "strided"}
         return max(call.d, call.d_v) <= 512 and "block_tables" not in asked
     if name == ROWS:
-        return "numba" not in machine.missing and call.q_len <= 16 and not asked & {"merge", "strided"}
+        return "native" not in machine.missing and call.q_len <= 16 and not asked & {"merge", "strided"}
     if name == TORCH_CPU:
         rounded = sixteen and call.exact
         fits = one_dtype and call.d == call.d_v and not nothing and "torch" not in machine.missing
@@ -167,7 +164,7 @@ def test_ours_are_always_possible():
     for here in (Machine("cuda", "H100", (9, 0), dict.fromkeys(LIBRARIES[:3], "no")), Machine("cpu", "CPU")):
         for call in calls(here, np.random.default_rng(5)):
             row = choose(call, here).row
-            assert row.library in (None, "triton", "numba", "torch")
+            assert row.library in (None, "triton", "native", "torch")
             wide = max(call.d, call.d_v) > 512
             paged = "block_tables" in call.features
             merged = here.device == "cpu" and "merge" in call.features

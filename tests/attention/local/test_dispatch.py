@@ -170,8 +170,8 @@ def test_numpy_and_torch_strides(path):
 
     def same(*given):
         got = local_attention(*given)
-        assert_close(got.out, exact.out, atol=1e-6)
-        assert_close(got.lse, exact.lse, atol=1e-6)
+        assert_close(got.out, exact.out, atol=2e-6)
+        assert_close(got.lse, exact.lse, atol=2e-6)
 
     room = torch.full((2, 3, 80, 16), torch.nan)
     room[:, :, 7:57] = torch.from_numpy(k)
@@ -239,8 +239,8 @@ def test_temporaries_are_bounded():
             assert floats <= blocks.BLOCK_FLOATS
 
 
-def test_without_numba_blocks_run(monkeypatch):
-    monkeypatch.setitem(sys.modules, "attention.kernels.attend", None)
+def test_without_the_compiled_part_blocks_run(monkeypatch):
+    monkeypatch.setitem(sys.modules, "attention.kernels._native", None)
     assert rows._kernel.__wrapped__() is None
     monkeypatch.setattr(rows, "_kernel", lambda: None)
     check(*arrays(SHAPES[1]))

@@ -38,7 +38,7 @@ def card(monkeypatch):
 
 
 def test_a_card_with_everything(card):
-    here = card("H100", (9, 0), modules=("flash_attn_interface", "flashinfer", "triton", "numba"))
+    here = card("H100", (9, 0), modules=("flash_attn_interface", "flashinfer", "triton", "attention.kernels._native"))
     assert (here.device, here.name, here.capability, dict(here.missing)) == ("cuda", "H100", (9, 0), {})
     assert choose(PROMPT, here).row.name == FLASH_3
 
@@ -92,7 +92,7 @@ def older(q, k, v, softmax_scale=None, causal=False, qv=None, num_splits=1):
 def test_a_library_that_cannot_be_called(card, monkeypatch, options, library, why):
     """It is passed over with its reason: the first call would fail."""
     monkeypatch.setattr(machine.Path, "exists", lambda path: False)
-    everything = ("flash_attn_interface", "flashinfer", "triton", "numba")
+    everything = ("flash_attn_interface", "flashinfer", "triton", "attention.kernels._native")
     here = card("H100", (9, 0), modules=everything, **options)
     assert list(here.missing) == [library] and here.missing[library].startswith(why)
     assert not card("MI300X", (9, 4), modules=everything, hip="6.4", **options).missing.keys() - {"cuDNN"}
@@ -101,7 +101,7 @@ def test_a_library_that_cannot_be_called(card, monkeypatch, options, library, wh
 def test_kernels_of_flashinfer_that_came_compiled(card, monkeypatch):
     monkeypatch.setattr(machine.Path, "exists", lambda path: False)
     assert not card(
-        "H100", (9, 0), modules=("flashinfer", "flashinfer_jit_cache", "triton", "numba"), nvcc=None
+        "H100", (9, 0), modules=("flashinfer", "flashinfer_jit_cache", "triton", "attention.kernels._native"), nvcc=None
     ).missing.keys() - {"flash_attn_interface"}
 
 

@@ -1,0 +1,159 @@
+/* Vectors of LANES float32, in the widest registers of the processor that a source is compiled for. */
+#ifndef ATTENTION_VECTORS_H
+#define ATTENTION_VECTORS_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__AVX2__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Halves __attribute__((vector_size(2 * LANES)));
+
+/* Dtypes of what is loaded. */
+enum { FLOAT32, BFLOAT16, FLOAT16 };
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE Floats spread(float value) { return value - (Floats){0}; }
+
+INLINE Floats select_floats(Ints mask, Floats yes, Floats no) {
+    return (Floats)(((Ints)yes & mask) | ((Ints)no & ~mask));
+}
+
+/* a b + c, rounded once where the processor can. */
+INLINE Floats fma_floats(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+/* The greater; b where one is NaN. */
+INLINE Floats max_floats(Floats a, Floats b) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    return select_floats(a > b, a, b);
+#endif
+}
+
+INLINE Floats load_floats(const float *source) {
+    Floats x;
+    memcpy(&x, source, sizeof x);
+    return x;
+}
+
+INLINE void store_floats(float *target, Floats x) { memcpy(target, &x, sizeof x); }
+
+INLINE int64_t item_bytes(int dtype) { return dtype == FLOAT32 ? 4 : 2; }
+
+/* 16-bit numbers as float32, exactly. */
+INLINE Floats widen(Halves halves, int dtype) {
+#if defined(__AVX512F__)
+    if (dtype == FLOAT16)
+        return (Floats)_mm512_cvtph_ps((__m256i)halves);
+    Words bits = (Words)_mm512_cvtepu16_epi32((__m256i)halves);
+#elif defined(__AVX2__)
+    if (dtype == FLOAT16)
+        return (Floats)_mm256_cvtph_ps((__m128i)halves);
+    Words bits = (Words)_mm256_cvtepu16_epi32((__m128i)halves);
+#else
+    Words bits = __builtin_convertvector(halves, Words);
+#endif
+    if (dtype == BFLOAT16)
+        return (Floats)(bits << 16);
+    /* A product moves the exponent, subnormals included; that of infinities and NaN is set. */
+    Floats size = (Floats)((bits & 0x7FFF) << 13) * spread(0x1p112f);
+    Ints special = (bits & 0x7C00) == 0x7C00;
+    Words wide = (Words)size | ((Words)special & 0x7F800000);
+    return (Floats)(wide | (bits & 0x8000) << 16);
+}
+
+/* LANES numbers of a dtype. */
+INLINE Floats load(const char *source, int dtype) {
+    if (dtype == FLOAT32) {
+        Floats x;
+        memcpy(&x, source, sizeof x);
+        return x;
+    }
+    Halves halves;
+    memcpy(&halves, source, sizeof halves);
+    return widen(halves, dtype);
+}
+
+/* The first `count` < LANES numbers, and zeros; nothing beyond them is read. */
+INLINE Floats load_first(const char *source, int dtype, int64_t count) {
+#if defined(__AVX512F__)
+    if (dtype == FLOAT32)
+        return (Floats)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), source);
+    return widen((Halves)_mm256_maskz_loadu_epi16((__mmask16)((1u << count) - 1), source), dtype);
+#else
+    char whole[4 * LANES] = {0};
+    memcpy(whole, source, (size_t)(count * item_bytes(dtype)));
+    return load(whole, dtype);
+#endif
+}
+
+/* e^x for x <= 0 within 1 ulp; 0 below -87, where e^x is close to the least normal float32; NaN for NaN.
+ *
+ * e^x = 2^n e^r with n = round(x / ln 2), ln 2 in two parts so that r keeps its digits, and e^r by the polynomial of
+ * expf of the Cephes library (Moshier, netlib.org/cephes). */
+INLINE Floats exp_floats(Floats x) {
+    const Floats lowest = spread(-87.0f), rounding = spread(0x1.8p23f); /* adding it leaves n in the low bits */
+    Ints below = x < lowest;
+    x = select_floats(below, lowest, x);
+    Floats shifted = fma_floats(x, spread(1.44269504088896341f), rounding);
+    Floats n = shifted - rounding;
+    Floats r = fma_floats(n, spread(-0.693359375f), x);
+    r = fma_floats(n, spread(2.12194440e-4f), r);
+    Floats p = spread(1.9875691500e-4f);
+    p = fma_floats(p, r, spread(1.3981999507e-3f));
+    p = fma_floats(p, r, spread(8.3334519073e-3f));
+    p = fma_floats(p, r, spread(4.1665795894e-2f));
+    p = fma_floats(p, r, spread(1.6666665459e-1f));
+    p = fma_floats(p, r, spread(5.0000001201e-1f));
+    p = fma_floats(p, r * r, r) + 1.0f;
+    Floats power = (Floats)(((Words)shifted + 127) << 23);
+    return (Floats)((Ints)(p * power) & ~below);
+}
+
+/* tanh x within 3e-7 of its value: (1 - t) / (1 + t) with t = e^(-2 |x|); below 1/4, where that cancels, the Taylor
+ * series to x^11. */
+INLINE Floats tanh_floats(Floats x) {
+    Words sign = (Words)x & 0x80000000u;
+    Floats size = (Floats)((Words)x ^ sign);
+    Floats t = exp_floats(size * -2.0f);
+    Floats far = (1.0f - t) / (1.0f + t);
+    Floats square = size * size, series = spread(-1382.0f / 155925.0f);
+    series = fma_floats(series, square, spread(62.0f / 2835.0f));
+    series = fma_floats(series, square, spread(-17.0f / 315.0f));
+    series = fma_floats(series, square, spread(2.0f / 15.0f));
+    series = fma_floats(series, square, spread(-1.0f / 3.0f));
+    series = fma_floats(series, square, spread(1.0f));
+    return (Floats)((Words)select_floats(size < 0.25f, size * series, far) | sign);
+}
+
+#endif
