@@ -20,9 +20,9 @@ from results import Results, program
 Generate = Callable[[], torch.Tensor]
 THEIRS = "torch SDPA"
 BUILDING_S = 12.0
-"""What a model of transformers and its first texts take."""
+"""Seconds that a model of transformers and its first texts take."""
 RUNS = 1 + FEWEST_ROUNDS
-"""How often each way generates to be timed, at least."""
+"""Least number of timed generations of each method."""
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
@@ -60,7 +60,7 @@ def _prompt(card: Card, batch: int) -> torch.Tensor:
 
 
 def _unequal(made: dict[str, torch.Tensor]) -> str | None:
-    """Which ways give other tokens than torch's."""
+    """Find methods whose tokens differ from torch's."""
     wanted = made[THEIRS]
     wrong = []
     for name, tokens in made.items():
@@ -71,7 +71,7 @@ def _unequal(made: dict[str, torch.Tensor]) -> str | None:
 
 
 def _timed(results: Results, card: Card, title: str, ways: dict[str, Generate], limit: Limit) -> None:
-    """Tokens a second, prompt included."""
+    """Return tokens per second, prompt included."""
     sizes = card.sizes
     made: dict[str, torch.Tensor] = {}
 

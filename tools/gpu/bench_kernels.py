@@ -1,4 +1,4 @@
-"""How fast the kernels are beside what the card can read and multiply, and beside other libraries, in one run.
+"""Speed of the kernels beside the card's limits and other libraries, in one run.
 
 python tools/gpu/bench_kernels.py [OUT] [--seconds S] [--tables rules|tuned] [--workers N]
 
@@ -29,14 +29,14 @@ from topocomm.bench.timing import Times
 OURS, IN_GRAPH = "ours", "ours, graph"
 READ, SUM, COPY, PRODUCT = "read (Triton)", "read (torch.sum)", "copy", "matrix product"
 OFF = 2.0**-6
-"""How far others, which round their results to 16 bits, may be from ours, relative to the largest |out|."""
+"""Tolerance of other libraries, which round to 16 bits, relative to the largest |out|."""
 WARMING_S = 45.0
-"""What several processes may take to compile the kernels of the first problems."""
+"""Seconds for several processes to compile the kernels of the first problems."""
 Rows = list[tuple[object, ...]]
 
 
 class LostError(Exception):
-    """The card does nothing more for this process, after a call of another library."""
+    """The card no longer works for this process, after a call of another library."""
 
     def __init__(self, rival: str, why: str) -> None:
         super().__init__(f"the card was lost by {rival}: {why}")
@@ -119,7 +119,7 @@ def _lengths(results: Results, card: Card, limit: Limit) -> None:
 
 
 def _decode(results: Results, card: Card, shape: Shape, limit: Limit, rivals: Mapping[str, Attend]) -> list[Goal]:
-    """Ways in turns, each over all sets; a table by GB/s of keys and values."""
+    """Time methods in turns, each over all sets; report GB/s of keys and values."""
     sets = shape.sets(card)
     buffers = [x for one in sets for x in one.dense]
     ways: dict[str, Way] = {name: Way(run, len(sets)) for name, run in shape.ours(sets).items()}
@@ -154,7 +154,7 @@ def _decode(results: Results, card: Card, shape: Shape, limit: Limit, rivals: Ma
 
 
 def _prefill(results: Results, card: Card, shape: Shape, limit: Limit, rivals: Mapping[str, Attend]) -> list[Goal]:
-    """Ways in turns; a table by TFLOP/s."""
+    """Time methods in turns; report TFLOP/s."""
     sets = shape.sets(card)[:1]
     ways: dict[str, Way] = {name: Way(run) for name, run in shape.ours(sets).items()}
     refused = _add_rivals(card, ways, shape, sets, rivals, graphs=False)
@@ -216,7 +216,7 @@ def _add_rivals(
 
 
 def _held(card: Card, rival: str, error: Exception) -> None:
-    """See that the card still works after a library refused."""
+    """Check that the card still works after a library refused."""
     if not card.answers():
         raise LostError(rival, first_line(error)) from error
 

@@ -1,4 +1,4 @@
-"""Several ranks on one GPU: what a merge of partials between them takes, by topocomm and by NCCL alone.
+"""Time of a merge of partials between several ranks on one GPU, by topocomm and by NCCL alone.
 
 python tools/gpu/bench_ranks.py [OUT] [--seconds S]
 
@@ -190,7 +190,7 @@ def _title(card: Card, told: Mapping[str, Any]) -> str:
 
 
 def _checked(results: Results, title: str, told: Mapping[str, Any]) -> None:
-    """What is wrong with a payload's results, once."""
+    """Return the distinct faults of a payload's results."""
     wrong = [*told["wrong"], *told.get("graph wrong", ())]
     results.checks([(title, words) for words in wrong])
     results.check(f"{title}: bits", None if not told["wrong"] else "see above")

@@ -21,7 +21,7 @@ Run = Callable[[], object]
 
 
 class Sizes(NamedTuple):
-    """Problems that tell something on the card.
+    """Sizes of problems that suit the card.
 
     Attributes:
         heads: (query heads, key heads, head dim) of most problems.
@@ -86,7 +86,7 @@ class Card:
 
     @property
     def name(self) -> str:
-        """As its maker calls it."""
+        """Name of the card."""
         return str(torch.cuda.get_device_name(self.place))
 
     @property
@@ -95,7 +95,7 @@ class Card:
         return int(torch.cuda.get_device_properties(self.place).multi_processor_count)
 
     def synchronize(self) -> None:
-        """Wait until it is through with everything; raises what went wrong on it before."""
+        """Wait until the card has finished all work; raise its earlier errors."""
         torch.cuda.synchronize(self.place)
 
     def answers(self) -> bool:
@@ -107,11 +107,11 @@ class Card:
         return True
 
     def stopwatch(self) -> Stopwatch:
-        """A clock on the current stream."""
+        """Return a clock on the current stream."""
         return Stopwatch()
 
     def stream(self) -> Any:
-        """A stream of one's own."""
+        """Return a new stream."""
         made: Any = torch.cuda
         return made.Stream(self.place)
 
@@ -142,7 +142,7 @@ class Card:
         return replay
 
     def library(self, comm: Communicator) -> RawNccl:
-        """NCCL between the ranks of a communicator, to compare with; all of them call it."""
+        """Return plain NCCL between the ranks of a communicator; collective."""
         return RawNccl(comm, self.place)
 
     def free_bytes(self) -> int:
@@ -160,15 +160,15 @@ class Stopwatch:
         self._began, self._ended = (cuda.Event(enable_timing=True) for _ in range(2))
 
     def start(self) -> None:
-        """From here."""
+        """Start the clock."""
         self._began.record()
 
     def stop(self) -> None:
-        """To here."""
+        """Stop the clock."""
         self._ended.record()
 
     def us(self) -> float:
-        """Microseconds; waits for the end."""
+        """Wait for the end, and return microseconds."""
         self._ended.synchronize()
         return float(self._began.elapsed_time(self._ended)) * 1e3
 

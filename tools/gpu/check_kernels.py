@@ -22,7 +22,7 @@ from problems.check_kinds import Found
 from results import Results, program
 
 KEEP_S = 5.0
-"""How often what was found is written."""
+"""Seconds between writes of the findings."""
 NOTE = (
     "Differences of out relative to the largest value, of lse to itself. Every problem ran twice, and where it says so "
     "by a CUDA graph, for equal bits; memory that is handed out began as NaN."

@@ -27,7 +27,7 @@ def one(card: Card, index: int) -> Found:
 
 
 def _kept(check: Callable[[], Found], kind: str) -> Found:
-    """What a check found; an exception is a failure of it."""
+    """Return the findings of a check; an exception is a failure."""
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - the next problem may well work

@@ -1,4 +1,4 @@
-"""What every GPU kernel compiles to, for GPUs that need not be there: registers, spills, shared memory, code size.
+"""Compile report of all GPU kernels, cross-compiled: registers, spills, shared memory, code size.
 
     python tools/gpu/compile_report.py [--arch sm_90 ...] [--kernel NAME ...] [--every N] [--output FILE.md]
 
@@ -26,11 +26,11 @@ NAMES = sorted(path.stem.removesuffix("_configs") for path in Path(__file__).par
 PROGRESS_S = 20
 
 Line = tuple[str, str, str, Resources | str]
-"""Arch, kernel, case, and what it takes, or why it does not compile."""
+"""(arch, kernel, case, resources or compile error)."""
 
 
 def main() -> int:
-    """Prints the report, or writes it."""
+    """Print the report, or write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--arch", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--kernel", nargs="+", choices=NAMES, default=NAMES)
@@ -86,7 +86,7 @@ def _line(job: tuple[str, str, int]) -> Line:
 
 
 def fault(line: Line) -> str | None:
-    """Why a line is not as it must be."""
+    """Return the fault of a line, if any."""
     arch, _, _, found = line
     if isinstance(found, str):
         return found

@@ -1,4 +1,4 @@
-"""What the figures were measured with: card, driver, clocks, power limit, versions.
+"""Facts of a measurement: card, driver, clocks, power limit, versions.
 
 python tools/gpu/facts.py [OUT]
 """
@@ -29,11 +29,11 @@ ASKED = (
 )  # fmt: skip
 """Columns of `nvidia-smi --query-gpu`; nothing is set."""
 VARIABLES = ("CUDA_", "NCCL_", "TRITON_", "PYTORCH_", "TOPOCOMM_")
-"""Beginnings of names of variables that change what is measured."""
+"""Prefixes of variables that affect measurements."""
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
-    """Ask, and write."""
+    """Collect the facts and write them."""
     del limit, args
     card = the_card()
     results.data("card", card.name)
@@ -58,7 +58,7 @@ def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
 
 
 def installed(package: str) -> str | None:
-    """Its version."""
+    """Return the version of a package."""
     try:
         return version(package)
     except PackageNotFoundError:

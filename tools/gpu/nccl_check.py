@@ -19,7 +19,7 @@ RANKS, COUNT = 2, 1 << 16
 
 
 def main() -> int:
-    """Run the collectives, and say what came of it."""
+    """Run the collectives and print the result."""
     card = the_card()
     try:
         print(run_local(lambda comm: version_that_works(comm, card), ranks=RANKS)[0])

@@ -26,7 +26,7 @@ from topocomm import MAX, Communicator, TopocommError, run_local
 from topocomm.bench.timing import Pace, Timed, measure
 
 NEAR = 1e-5
-"""How far other ways may be from ours."""
+"""Tolerance between other methods and ours."""
 _recording = threading.Lock()
 
 
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def rank_job(comm: Communicator, card: Card, limit: Limit) -> None:
-    """What each rank does."""
+    """Run one rank."""
     stream = card.stream()
     with card.on(stream):
         library, why = _library(comm, card)
@@ -156,7 +156,7 @@ def _any(comm: Communicator, mine: bool) -> bool:
 
 
 def _all(comm: Communicator, words: list[str]) -> list[str]:
-    """What ranks say, each thing once."""
+    """Return the ranks' distinct messages."""
     mine = json.dumps(words).encode()[:2000].ljust(2000)
     said = []
     for note in comm.allgather_bytes(np.frombuffer(mine, np.uint8)):

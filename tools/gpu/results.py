@@ -1,4 +1,4 @@
-"""What the programs of this folder leave in their output folder: JSON and results.md, written as they go.
+"""Output of the programs of this folder: JSON and results.md, written as they go.
 
 Every program has a part of its own, and leaves the others as they are. A part that has not ended says so. The programs
 of one call of run.sh share results-CALL.json, one that is run alone writes results.json; results.md is made of all such
@@ -33,7 +33,7 @@ LONGEST_START_S = 60.0
 
 
 class Results:
-    """The part of one program.
+    """The results of one program.
 
     Args:
         folder: Where the files are.
@@ -57,7 +57,7 @@ class Results:
         self.save()
 
     def note(self, text: str) -> None:
-        """A paragraph."""
+        """Add a paragraph."""
         print(text, flush=True)
         self._part["blocks"].append({"text": text})
         self.save()
@@ -77,7 +77,7 @@ class Results:
         self.save()
 
     def data(self, name: str, value: Any) -> None:
-        """Figures for programs."""
+        """Add figures for programs to read."""
         self._part["data"][name] = value
         self.save()
 
@@ -93,7 +93,7 @@ class Results:
         return [Goal(*cells) for cells in self._part["data"].get("goals", ())]
 
     def check(self, name: str, wrong: str | None) -> bool:
-        """A check, and what is wrong; None: nothing."""
+        """Record a check and its fault; None: passed."""
         self.checks([(name, wrong)])
         return wrong is None
 

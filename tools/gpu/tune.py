@@ -23,10 +23,10 @@ from results import Results, program
 from tune_worker import tried
 
 COMPILING = 0.7
-"""Share of the time."""
+"""Share of the time for compiling."""
 FINALISTS = 5
 CALLS = 4
-"""How often each is made in a graph."""
+"""Calls of each candidate in a graph."""
 
 
 def work(results: Results, limit: Limit, args: argparse.Namespace) -> None:
@@ -103,7 +103,7 @@ def _best(
 
 
 def _us(card: Card, target: Target, one: Any, calls: Sequence[Call]) -> float:
-    """All calls one after the other, the least of three."""
+    """Time all calls in sequence; return the least of three."""
     replay = _graph(card, target, one, calls)
     least = float("inf")
     for _ in range(3):

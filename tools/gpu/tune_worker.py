@@ -19,7 +19,7 @@ _ready: dict[str, tuple[Call, Any]] = {}
 """Of the target at hand its first call and the rules' result: tensors of all calls, in every worker, are more than a
 card holds."""
 AGREE = 2.0**-7
-"""How far results of candidates may be apart, relative to the largest |out|: they cut the keys in other places."""
+"""Tolerance between candidates, which split the keys differently, relative to the largest |out|."""
 
 
 def tried(card: Card, number: int) -> list[Any] | None:

@@ -1,1 +1,1 @@
-"""Every way in which a kernel is compiled, and what it then takes."""
+"""Configurations in which kernels are compiled, and the resources they then take."""

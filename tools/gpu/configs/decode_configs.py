@@ -1,4 +1,4 @@
-"""Every way in which the decode kernel is compiled that the report looks at."""
+"""Configurations of the decode kernel in the compile report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATENTS = ((576, 512, True), (576, 512, False))
 QUERIES = ((4, 1), (8, 4), (8, 16))
 """Heads of a group, queries: one, two and more tiles of 16 rows."""
 EIGHT_BITS = {"sm_80": "fp8e5", "gfx90a": "fp8e5", "gfx942": "fp8e5"}
-"""Where a GPU has no fp8e4nv (e4m3fn)."""
+"""Arches without fp8e4nv (e4m3fn)."""
 TYPES = {"fp32": 4, "fp16": 2, "bf16": 2}
 POINTERS = {
     "usual": {"lengths": "*i64"},
@@ -50,7 +50,7 @@ def decode_configs(arch: str) -> Iterator[Config]:
 
 
 def _queries(dtype: str, widths: tuple[int, int, bool], form: str) -> list[tuple[int, int]]:
-    """Of `QUERIES`, one for each number of rows that programs have."""
+    """Return one of `QUERIES` for each number of rows of a program."""
     rows = {rows_of_program(x * y, TYPES[dtype], max(widths[:2]), form): (x, y) for x, y in QUERIES}
     return list(rows.values())
 

@@ -1,4 +1,4 @@
-"""Every way in which the fold kernel is compiled that the report looks at: all operators with a Triton combine."""
+"""Configurations of the fold kernel in the compile report: all operators with a Triton combine."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ CASES: tuple[tuple[Operator, tuple[str, ...]], ...] = (
     *((topocomm.AFFINE_MATRIX(d), dtypes) for d, dtypes in ((3, FLOATS), (16, FLOATS))),
     (LOGSUMEXP, ("float32",)),
 )
-"""Operators and dtypes of the fields that leave it open."""
+"""Return operators and the dtypes of their fields of open dtype."""
 
 
 def fold_configs(arch: str) -> Iterator[Config]:
-    """The configurations for one arch, which are those for every arch but for the options of a launch."""
+    """Return the configurations for one arch; only launch options differ between arches."""
     for operator, dtypes in CASES:
         for turn, dtype in enumerate(dtypes):  # the first dtype in all sizes, each other one in one of them
             for rows, operands in SIZES if turn == 0 else SIZES[turn % len(SIZES) :][:1]:

@@ -1,4 +1,4 @@
-"""Every way in which the merge of partials is compiled that the report looks at."""
+"""Configurations of the merge of partials in the compile report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = (
 
 
 def merge_configs(arch: str) -> Iterator[Config]:
-    """The configurations, the same for each arch."""
+    """Return the configurations, the same for each arch."""
     del arch
     for case in CASES:
         yield _config(*case)

@@ -1,4 +1,4 @@
-"""Every way in which the peer kernel is compiled that the report looks at."""
+"""Configurations of the peer kernel in the compile report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OPTIONS = ("num_warps", "enable_fp_fusion", "maxnreg")
 
 
 def peer_configs(arch: str) -> Iterator[Config]:
-    """The configurations for one arch: operators in a flat allreduce, one in a reduce, and values that only move."""
+    """Return the configurations for one arch: operators in a flat allreduce, one in a reduce, and plain copies."""
     for name, dtype, rows, ranks in CASES:
         yield _config(arch, name, dtype, (rows, ranks), "allreduce")
     yield _config(arch, "sum", "f4", (16384, 8), "reduce")

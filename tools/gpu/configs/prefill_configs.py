@@ -1,4 +1,4 @@
-"""Every way in which the prefill kernel is compiled that the report looks at."""
+"""Configurations of the prefill kernel in the compile report."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ CASES = {
     "lists, softcap, slopes, merged": Case(lists=True, bent=True, merge=True),
 }
 PLAIN = {"all keys": Case(), "causal": CASES["causal"], "lists": Case(lists=True)}
-"""Which features add to, shown for one head dim."""
+"""Return the effect of features, for one head dim."""
 
 
 def prefill_configs(arch: str) -> Iterator[Config]:
-    """The configurations for one arch: every problem of the table, plain and merged, with all features."""
+    """Return the configurations for one arch: every problem of the table, plain and merged, with all features."""
     for dtype, dims in HEAD_DIMS.items():
         for d, d_v in dims:
             for name, case in CASES.items():

@@ -1,4 +1,4 @@
-"""One Triton kernel compiled for one GPU that need not be there: its registers, spills, shared memory and code size."""
+"""Cross-compilation of one Triton kernel for one GPU: registers, spills, shared memory and code size."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TARGETS = {
     "gfx90a": ("hip", "gfx90a"),
     "gfx942": ("hip", "gfx942"),
 }
-"""Backend and arch of each GPU that is looked at: A100, RTX 4090 and L4, H100 and H200, B200, MI250X, MI300X."""
+"""Backend and arch of each GPU in the report: A100, RTX 4090 and L4, H100 and H200, B200, MI250X, MI300X."""
 SHARED_BYTES = {"sm_80": 163, "sm_89": 99, "sm_90": 227, "sm_100": 227, "gfx90a": 64, "gfx942": 64}
 SHARED_BYTES = {arch: kib << 10 for arch, kib in SHARED_BYTES.items()}
-"""What one program may have: CUDA C programming guide, compute capabilities; AMD CDNA instruction set guides."""
+"""Limit of shared memory of one program, in bytes: CUDA C programming guide, AMD CDNA instruction set guides."""
 
 
 class Config(NamedTuple):
@@ -66,7 +66,7 @@ class Resources(NamedTuple):
 
 
 def compiled(config: Config, arch: str) -> Resources:
-    """Compiles for an arch of `TARGETS`; needs no GPU.
+    """Compile for an arch of `TARGETS`, without a GPU.
 
     Raises:
         RuntimeError: The assembler refuses it, or does not say what it takes.
@@ -76,7 +76,7 @@ def compiled(config: Config, arch: str) -> Resources:
 
 
 def made_for(config: Config, arch: str) -> Any:
-    """What Triton makes of a configuration; `asm` has the assembly and the machine code."""
+    """Compile a configuration with Triton; `asm` has the assembly and the machine code."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -1,1 +1,1 @@
-"""What the programs share: times in turns, worker processes, targets."""
+"""Parts that the programs share: times in turns, worker processes, targets."""

@@ -1,4 +1,4 @@
-"""What is to be reached on a card, and what of it was: the rows of docs/results/on-a-gpu.md, out of results."""
+"""Targets on a card and whether results reach them: the rows of docs/results/on-a-gpu.md."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ UNMEASURED = "not yet measured"
 HEAD = ("what", "target", "reached", "")
 PASS, MISS = "pass", "MISS"
 READ_SHARE = {1: 0.80, 8: 0.85}
-"""Share of the measured read bandwidth that decoding is to reach, by batch."""
+"""Target share of the measured read bandwidth for decoding, by batch."""
 RIVAL_RATIO = 1.0
-"""How fast decoding is to be, beside the fastest other library."""
+"""Target speed of decoding relative to the fastest other library."""
 MERGE_US = 4.0
-"""What a merge of 8 partials in a CUDA graph is to take less than, in microseconds."""
+"""Limit of a merge of 8 partials in a CUDA graph, in microseconds."""
 ALLREDUCES = 3.0
-"""How much faster than three all-reduces of NCCL a whole exchange is to be."""
+"""Target speed of a whole exchange relative to three all-reduces of NCCL."""
 DECODE = "decode, bf16, 32/8 heads x 128, 65,536 tokens, batch"
 
 
 class Goal(NamedTuple):
-    """What is to be reached, and what was.
+    """A target and its result.
 
     Attributes:
         what: The problem.
-        target: What is to be reached; "-": nothing.
-        reached: What was.
+        target: The target; "-": none.
+        reached: The result.
         met: "yes", "no", "-" or `UNMEASURED`.
         key: Of the row of `TARGETS` that it fills; empty: of none.
     """
@@ -38,7 +38,7 @@ class Goal(NamedTuple):
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """Its cells in a table of a part."""
+        """Return the cells of its row."""
         return self[:4]
 
 

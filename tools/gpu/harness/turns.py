@@ -1,4 +1,4 @@
-"""Several ways to do the same on a card, timed in turns by the card's own clock.
+"""Several methods on a card, timed in turns by the card's own clock.
 
 topocomm.bench.timing has the order of the turns. What is here beside it: blocks between two points of a stream, their
 length found by one process alone, and an end in time, since a card is lent by the minute.
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 FEWEST_ROUNDS = 3
 MOST_RUNS = 512
 LONG_US = 1e5
-"""A run that takes so long is not measured without being counted."""
+"""Microseconds above which the untimed first run of a block counts as a measurement."""
 
 
 class Way(NamedTuple):
-    """One way.
+    """One method.
 
     Attributes:
-        run: Does it.
-        calls: How many calls one run makes: times are per call.
+        run: Runs it.
+        calls: Calls in one run; times are per call.
     """
 
     run: Run
@@ -35,10 +35,10 @@ class Way(NamedTuple):
 
 
 class Limit:
-    """So many seconds from now.
+    """A deadline, given in seconds from now.
 
     Attributes:
-        until_s: Its end, of `time.monotonic()`, which all processes of a machine share.
+        until_s: The deadline by `time.monotonic()`, which all processes of a machine share.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -46,22 +46,22 @@ class Limit:
 
     @classmethod
     def until(cls, until_s: float) -> Limit:
-        """That of another process, whose start took time too."""
+        """Return the deadline given by another process."""
         return cls(until_s - time.monotonic())
 
     @property
     def left_s(self) -> float:
-        """What is left, 0 or more."""
+        """Return the seconds left, at least 0."""
         return max(0.0, self.until_s - time.monotonic())
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left."""
+        """Return whether the deadline has passed."""
         return self.left_s == 0.0
 
 
 def in_turns(card: Card, ways: Mapping[str, Way], limit: Limit) -> dict[str, Times]:
-    """Times of all ways: rounds of blocks, each in another order; fewer rounds, but 3, where the limit comes.
+    """Time all methods in rounds of blocks, each in another order; fewer rounds, at least 3, near the deadline.
 
     A block is as many runs as take `card.sizes.block_us`, after one that is not timed. The block that says so is the
     first round of a way whose single run is long.
@@ -80,7 +80,7 @@ def in_turns(card: Card, ways: Mapping[str, Way], limit: Limit) -> dict[str, Tim
 
 
 def _calibrated(card: Card, way: Way) -> tuple[int, float]:
-    """The runs of a block, and microseconds a run."""
+    """Return the runs of a block and microseconds per run."""
     way.run()
     runs = 1
     while True:
@@ -91,7 +91,7 @@ def _calibrated(card: Card, way: Way) -> tuple[int, float]:
 
 
 def _block_us(card: Card, way: Way, runs: int) -> float:
-    """Per run."""
+    """Return microseconds per run."""
     watch = card.stopwatch()
     card.synchronize()
     watch.start()

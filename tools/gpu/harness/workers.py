@@ -1,4 +1,4 @@
-"""Processes that share the card and share out numbered pieces of work: compiling takes longer than running here.
+"""Worker processes that share the card and divide numbered pieces of work, since compiling dominates.
 
 A worker is a script with the arguments FIRST STEP UNTIL: until that time, of time.monotonic(), it begins the pieces
 FIRST, FIRST + STEP, ... and prints one line of JSON for each, `[number, ...]`. One that loses the card (an illegal
@@ -28,34 +28,34 @@ from results import first_line
 from harness.turns import Limit
 
 MOST = 12
-"""The most workers that are of use."""
+"""Largest useful number of workers."""
 LOST = 3
 HANGS_S = 60.0
-"""A piece that takes longer is a failure, the process's start, kernels that are compiled and all."""
+"""Seconds after which a piece fails; includes process start and compilation."""
 GRACE_S = 20.0
 """After the limit, once, but no more than a sixth of it: pieces that were begun before it may end; then every process
 is killed."""
 RESTARTS = 5
-"""How often processes are started in the place of those that ended early."""
+"""Limit of replacements of processes that ended early."""
 Told = tuple[int, str | None]
 
 
 class Failed(NamedTuple):
-    """A piece whose process ended with it, or took too long, and why."""
+    """A piece whose process died or took too long, and the reason."""
 
     number: int
     why: str
 
 
 class Unfinished(NamedTuple):
-    """A piece that the end of the time cut off: no failure."""
+    """A piece that the deadline cut off: no failure."""
 
     number: int
 
 
 @dataclass
 class _Worker:
-    """A process, the number of its piece, and when that was begun, of time.monotonic()."""
+    """A process, the number of its piece, and the piece's start by time.monotonic()."""
 
     process: subprocess.Popen[str]
     piece: int
@@ -63,12 +63,12 @@ class _Worker:
 
 
 def usual() -> int:
-    """How many workers suit this host."""
+    """Return the number of workers that suits this host."""
     return max(1, min(MOST, len(os.sched_getaffinity(0)) - 2))
 
 
 def shared_out(script: str, workers: int, limit: Limit) -> Iterator[list[Any] | Failed | Unfinished]:
-    """The lines of all workers as they come; another process goes on after one that lost the card, died or hung.
+    """Yield the lines of all workers as they come; a new process replaces one that lost the card, died or hung.
 
     Args:
         script: Of tools/gpu.
@@ -92,7 +92,7 @@ def shared_out(script: str, workers: int, limit: Limit) -> Iterator[list[Any] | 
 
 
 class _Crew:
-    """The workers that run, by numbers of their own, so that what one says that was killed is not another's."""
+    """The running workers by unique numbers, so that a killed worker's output is not taken for another's."""
 
     def __init__(self, script: str, step: int, limit: Limit) -> None:
         self.told: Queue[Told] = Queue()
@@ -102,18 +102,18 @@ class _Crew:
         self._restarts, self._names = RESTARTS, itertools.count()
 
     def start(self, first: int) -> None:
-        """Start one whose first piece is this."""
+        """Start a worker at this piece."""
         words = [self._script, str(first), str(self._step), str(self._limit.until_s)]
         name = next(self._names)
         self.running[name] = _Worker(_started(self.told, name, words), first, time.monotonic())
 
     def patience_s(self) -> float:
-        """How long to wait for a word."""
+        """Return the seconds to wait for output."""
         last = min(worker.since_s + HANGS_S for worker in self.running.values())
         return max(0.0, min(last, self._last_s) - time.monotonic())
 
     def overdue(self) -> Iterator[Failed | Unfinished]:
-        """Kill those whose piece takes too long, and after the grace all."""
+        """Kill workers whose piece takes too long, and all after the grace period."""
         now = time.monotonic()
         ends = now >= self._last_s
         for name, worker in list(self.running.items()):
@@ -126,7 +126,7 @@ class _Crew:
                 self._again(worker.piece + self._step)
 
     def heard(self, name: int, line: str | None) -> Iterator[list[Any] | Failed]:
-        """What a worker said; None: it ended."""
+        """Handle a worker's line; None: it ended."""
         worker = self.running.get(name)
         if worker is None:  # killed
             return
@@ -153,14 +153,14 @@ class _Crew:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """End a process, and wait a little for its end."""
+    """Kill a process and wait briefly for its end."""
     process.kill()
     with suppress(subprocess.TimeoutExpired):  # one that a driver holds ends when the driver lets it
         process.wait(2)
 
 
 def _started(told: Queue[Told], name: int, words: list[str]) -> subprocess.Popen[str]:
-    """A worker, whose lines a thread puts into the queue, at its end None."""
+    """Start a worker; a thread puts its lines into the queue, and None at its end."""
     python = os.environ.get("PYTHON", sys.executable).split()
     script = str(Path(__file__).parents[1] / words[0])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -178,7 +178,7 @@ def _started(told: Queue[Told], name: int, words: list[str]) -> subprocess.Popen
 
 
 def work_through(piece: Callable[[Card, int], list[Any] | None]) -> int:
-    """The main function of a worker, and its status.
+    """Run a worker's main function; return its exit status.
 
     Args:
         piece: Does one and says what is printed after its number; None: there are no more.

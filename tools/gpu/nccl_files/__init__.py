@@ -1,1 +1,1 @@
-"""The library of NCCL: one that is brought along, its device code, its calls."""
+"""NCCL's library: a packed copy, its device code, its calls."""

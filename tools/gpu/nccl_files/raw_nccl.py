@@ -1,4 +1,4 @@
-"""NCCL as any program would call it, through CuPy: what our transports are measured beside."""
+"""Plain NCCL through CuPy, to compare our transports with."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from topocomm.execute.transports.device.nccl_library import (
 
 
 class Library(Protocol):
-    """The two collectives that the alternatives are made of, on tensors of the card and the current stream."""
+    """The two collectives of the alternatives, on tensors of the card and the current stream."""
 
     def all_reduce(self, x: torch.Tensor, op: str) -> None:
-        """The "sum" or "max" of all ranks' float32 values, in place."""
+        """Reduce float32 values of all ranks in place by "sum" or "max"."""
 
     def all_gather(self, x: torch.Tensor, into: torch.Tensor) -> None:
-        """All ranks' bytes, one after the other."""
+        """Gather all ranks' bytes in rank order."""
 
 
 class RawNccl:
@@ -67,7 +67,7 @@ class RawNccl:
         self._made.allGather(x.data_ptr(), into.data_ptr(), x.numel(), self._nccl.NCCL_UINT8, self._stream())
 
     def close(self) -> None:
-        """End it; a second call does nothing."""
+        """Destroy the communicator; a second call does nothing."""
         if self._made is not None:
             self._made.destroy()
             self._made = None

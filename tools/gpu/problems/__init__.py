@@ -1,1 +1,1 @@
-"""What is checked and timed: problems, their inputs, the ways to solve them."""
+"""Problems that are checked and timed, their inputs and methods."""

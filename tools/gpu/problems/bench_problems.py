@@ -18,13 +18,13 @@ from topocomm import bind_device_folds
 
 MOST_SETS = 32
 MEMORY_SHARE = 0.9
-"""Of the free memory: the rest is for results, scratch memory, and what others allocate."""
+"""Share of free memory for inputs; the rest is for results, scratch and other allocations."""
 ENTRIES = 8
 """Of a batch with lengths of its own."""
 
 
 class TooLarge(Exception):
-    """A problem that does not fit the card, in words."""
+    """A problem does not fit the card's memory."""
 
 
 class Set(NamedTuple):
@@ -70,7 +70,7 @@ class Shape:
 
     @property
     def rivals(self) -> bool:
-        """Whether others take it."""
+        """Whether other libraries support it."""
         return self.dtype == torch.bfloat16
 
     @property
@@ -80,7 +80,7 @@ class Shape:
         return whole / 2 if self.causal else whole
 
     def bytes_of(self, one: Set) -> int:
-        """What a call must read of keys and values."""
+        """Bytes of keys and values that a call must read."""
         return sum(x.nbytes for x in one.dense)
 
     @property
@@ -124,11 +124,11 @@ class Shape:
         return Set((q, k, v), (k, v), scales)
 
     def result(self, one: Set) -> Any:
-        """Of one call of ours."""
+        """Make one call of ours."""
         return self._call(one, None).out
 
     def ours(self, sets: list[Set]) -> Mapping[str, Run]:
-        """A run over all sets, into memory of its own."""
+        """Make a run over all sets, into its own memory."""
         q, _, v = sets[0].arrays
         shape = (*q.shape[:3], v.shape[3])
         into = Partial(*(torch.empty(x, dtype=torch.float32, device=q.device) for x in (shape, shape[:3])))
@@ -183,7 +183,7 @@ def decode_shapes(card: Card, n: int) -> list[Shape]:
 
 
 def prefill_shapes(card: Card) -> list[Shape]:
-    """Prompts."""
+    """Return the prompts."""
     heads, kv_heads, dim = card.sizes.heads
     return [
         Shape(

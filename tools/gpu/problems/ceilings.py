@@ -1,4 +1,4 @@
-"""What no kernel that reads memory, or multiplies matrices, can be faster than; measured beside it, on its buffers."""
+"""Upper bounds of speed: reading memory and multiplying matrices, measured on the same buffers."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 from __future__ import annotations
@@ -26,7 +26,7 @@ def read_kernel(words, out, count, BLOCK: tl.constexpr, STEPS: tl.constexpr):
 
 
 def reader(card: Card, buffers: Sequence[torch.Tensor], steps: int = 4) -> Run:
-    """A call that reads dense buffers and does next to nothing else, by a Triton kernel."""
+    """Return a call that only reads dense buffers, by a Triton kernel."""
     flat = [_words(x) for x in buffers]
     grids = [-(-x.numel() // (BLOCK * steps)) for x in flat]
     sums = [torch.empty(grid, dtype=torch.int32, device=card.place) for grid in grids]
@@ -50,7 +50,7 @@ def summer(buffers: Sequence[torch.Tensor]) -> Run:
 
 
 def copier(buffers: Sequence[torch.Tensor]) -> Run:
-    """A call that copies each buffer to one other: its bytes are read and written."""
+    """Return a call that copies each buffer: its bytes are read and written."""
     flat = [_words(x) for x in buffers]
     into = torch.empty_like(max(flat, key=torch.Tensor.numel))
 
@@ -62,7 +62,7 @@ def copier(buffers: Sequence[torch.Tensor]) -> Run:
 
 
 def multiplier(card: Card, size: int) -> tuple[Run, float]:
-    """A bfloat16 product of square matrices of random numbers, and its operations."""
+    """Return a bfloat16 product of random square matrices, and its operations."""
     left, right = (torch.randn(size, size, device=card.place).bfloat16() for _ in range(2))
     made = torch.empty_like(left)
 

@@ -22,7 +22,7 @@ EMPTY = float("-inf")
 MOST_WORK = 1 << 30
 """Products that the formula makes of a problem, at most: a nanosecond each, or less, on one core, in float64."""
 ROW_WORK = 1 << 15
-"""What a row takes however few keys it has, in products."""
+"""Fixed cost of a row, in products."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Problem:
     what: str = ""
 
     def formula(self) -> Partial:
-        """The float64 formula."""
+        """Evaluate the float64 formula."""
         batch, _, q_len, _ = self.q.shape
         n = self.k.shape[2]
         given = {name: _numpy(x) for name, x in self.where.items()}
@@ -66,7 +66,7 @@ class Problem:
         return reference_attention(q, k, v, spec=self.spec, **given)
 
     def on_cpu(self) -> Partial:
-        """What the project's CPU path makes of the same inputs."""
+        """Run the project's CPU path on the same inputs."""
         where: Where = {name: x.cpu() if isinstance(x, torch.Tensor) else x for name, x in self.where.items()}
         for name, count in (("q_positions", self.q.shape[2]), ("kv_positions", self.k.shape[2])):
             if isinstance(where.get(name), int):
@@ -76,7 +76,7 @@ class Problem:
 
 
 def draw(rng: np.random.Generator, card: Card, *, decoding: bool) -> Problem:
-    """Any problem of few queries, or of many."""
+    """Draw a problem of few queries, or of many."""
     batch, kv_heads = int(rng.integers(1, 4)), int(rng.choice(card.sizes.key_heads))
     group = int(rng.choice(card.sizes.groups))
     most = card.sizes.most_keys
@@ -138,7 +138,7 @@ def latent(rng: np.random.Generator, card: Card) -> Problem:
 
 
 def hide(problem: Problem) -> None:
-    """NaN in all keys and values that no query may see, in what is stored too."""
+    """Put NaN into all keys and values that no query may see, and into their stored form."""
     batch, n = problem.k.shape[0], problem.k.shape[2]
     hidden = torch.zeros((batch, n), dtype=torch.bool, device=problem.k.device)
     if "kv_lengths" in problem.where:

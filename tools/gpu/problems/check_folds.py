@@ -28,7 +28,7 @@ Value = dict[str, NDArray[Any]]
 
 @cache
 def pairs() -> list[tuple[Operator, np.dtype[Any]]]:
-    """All that there are."""
+    """Return all pairs of operator and dtype."""
     found: list[tuple[Operator, np.dtype[Any]]] = []
     for operator in OPERATORS:
         fixed = all(f.dtype is not None for f in operator.fields)
@@ -38,7 +38,7 @@ def pairs() -> list[tuple[Operator, np.dtype[Any]]]:
 
 
 def check(card: Card, index: int) -> Found:
-    """One pair, on as many operands and rows as the index draws."""
+    """Check one pair, with operands and rows drawn from the index."""
     operator, dtype = pairs()[index % len(pairs())]
     rng = np.random.default_rng(index)
     rows, count = int(rng.choice(card.sizes.fold_rows)), int(rng.choice([2, 3, 8, 9]))
@@ -111,7 +111,7 @@ def _value(rng: np.random.Generator, operator: Operator, layout: Layout) -> Valu
 
 
 def _layout(operator: Operator, dtype: np.dtype[Any], leading: tuple[int, ...]) -> Layout | None:
-    """None where the operator refuses the dtype."""
+    """Bind the fold; None if the operator refuses the dtype."""
     sizes = {"d": 5, **dict(operator.default_dims)} if operator is LOGSUMEXP else dict(operator.default_dims)
     shapes = {
         f.name: ((*leading, *(sizes[d] for d in f.dims if d != "*rows")), dtype if f.dtype is None else f.dtype)

@@ -25,7 +25,7 @@ from problems.check_draw import Problem, draw, latent
 from topocomm import OperatorError
 
 EXACT = 3e-6
-"""How far float32 results may be from the formula, relative to the largest value, or to lse."""
+"""Tolerance of float32 results against the formula, relative to the largest value, or to lse."""
 AS_CPU = 1e-6
 """How far from the CPU's, likewise; an lse of heads wider than 64 relative to WIDE x d x scale, where that is more: a
 float32 sum of d products errs by its terms, whatever they leave of each other, and |q| |k| of normal numbers is d."""
@@ -60,12 +60,12 @@ class Found:
     graph: bool = False
 
     def record(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return asdict(self)
 
 
 def check(card: Card, kind: str, seed: int) -> Found:
-    """One check, drawn by the seed."""
+    """Run one check, drawn from the seed."""
     rng = np.random.default_rng([seed, sorted(KINDS).index(kind)])
     with poisoned():
         return KINDS[kind](rng, card)
@@ -73,7 +73,7 @@ def check(card: Card, kind: str, seed: int) -> Found:
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """Whatever torch allocates begins as NaN."""
+    """Fill all memory that torch allocates with NaN."""
     memory: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -105,7 +105,7 @@ def _prefill(rng: np.random.Generator, card: Card) -> Found:
 
 
 def _merging(rng: np.random.Generator, card: Card) -> Found:
-    """Attention over the later keys, merged onto that over the earlier ones."""
+    """Attend the later keys and merge onto the earlier ones' partial."""
     problem = draw(rng, card, decoding=False)
     spec = Spec(causal=problem.spec.causal, window=problem.spec.window, softcap=problem.spec.softcap)
     q_len, n = problem.q.shape[2], problem.k.shape[2]
@@ -169,7 +169,7 @@ def _states(rng: np.random.Generator, card: Card) -> Found:
 
 
 def rounded(card: Card, v: torch.Tensor) -> float:
-    """What the prefill kernel's weights add to differences."""
+    """Return the tolerance for the prefill kernel's rounded weights."""
     return ROUNDING[v.dtype] * (1 + card.interpreted)  # the interpreter cuts off, a GPU rounds
 
 
@@ -200,7 +200,7 @@ def _judged(
     graph: bool = False,
     level: float = 1.0,
 ) -> Found:
-    """Run twice, and by a graph, and compare."""
+    """Run twice and by a graph, and compare."""
     try:
         first, second = run(), run()
     except OperatorError as error:
@@ -239,12 +239,12 @@ def distance(got: Partial, wanted: Partial, scale: float, level: float = 1.0) ->
 
 
 def same_bits(one: Partial, other: Partial) -> bool:
-    """Whether two float32 partials are the same bit for bit."""
+    """Return whether two float32 partials have the same bits."""
     return all(torch.equal(a.view(torch.int32), b.view(torch.int32)) for a, b in zip(one, other, strict=True))
 
 
 def _emptiness(got: Partial, exact: Partial) -> str | None:
-    """The same rows must be empty, and exactly (0, -inf)."""
+    """Check that the same rows are empty, and exactly (0, -inf)."""
     empty = np.isneginf(np.asarray(exact.lse))
     if not (np.isneginf(np.asarray(got.lse)) == empty).all():
         return "other rows are empty than by the formula"

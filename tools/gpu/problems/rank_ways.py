@@ -62,7 +62,7 @@ def _prepared(comm: Communicator, x: Partial) -> tuple[str, Way]:
 
 
 def way_words(comm: Communicator, call: PreparedCall) -> str:
-    """How a call's values travel, and its plan."""
+    """Return a call's device path and plan."""
     way = comm.session.device_path
     engine = type(call.engines[0]).__name__
     if way is None:

@@ -28,7 +28,7 @@ def _sdpa(backend: SDPBackend) -> Attend:
 
 
 def _sdpa_rows(backend: SDPBackend) -> Attend:
-    """The query heads of a key head as its rows, which only a query without causality allows: what serves decoding."""
+    """Attend with the query heads of a key head as its rows, which decoding allows."""
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> torch.Tensor:
         batch, heads, q_len, d = q.shape

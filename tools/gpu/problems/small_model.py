@@ -28,7 +28,7 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None
 
 
 def by_sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor | None) -> Any:
-    """Torch's own."""
+    """Attend by torch's SDPA."""
     if lengths is not None:
         mask = torch.arange(k.shape[2], device=q.device) < lengths[:, None]
         return scaled_dot_product_attention(q, k, v, attn_mask=mask[:, None, None], enable_gqa=True)
@@ -102,10 +102,10 @@ class Model:
         return linear(_normal(x[:, -1]), self._embedding)
 
     filled = 0
-    """Tokens in the cache."""
+    """Number of tokens in the cache."""
 
     def prefill(self, prompt: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """Begin anew; the first token of each sequence, [batch, 1]."""
+        """Start a new generation; return the first token of each sequence, [batch, 1]."""
         self.filled = 0
         at = torch.arange(prompt.shape[1], device=prompt.device)
         found = self.logits(prompt, at, attend, whole=False).argmax(-1, keepdim=True)
@@ -113,7 +113,7 @@ class Model:
         return found
 
     def generate(self, prompt: torch.Tensor, count: int, attend: Attend) -> torch.Tensor:
-        """Greedily, [batch, count]."""
+        """Generate greedily, [batch, count]."""
         made = [self.prefill(prompt, attend)]
         for _ in range(count - 1):
             at = torch.tensor([self.filled]).to(prompt.device, non_blocking=True)

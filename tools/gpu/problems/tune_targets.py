@@ -1,4 +1,4 @@
-"""What tune.py tunes: the problems of the kernels' tables in order of worth, with calls that ask for them."""
+"""Problems of the kernels' tables that tune.py tunes, in order of worth, with calls that use them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """In words."""
+        """Describe the target."""
         return f"{self.table.__name__.split('.')[-1].removesuffix('_table')}: {self.problem.key}"
 
     def candidates(self, most: int) -> list[Any]:
@@ -52,7 +52,7 @@ class Target:
 
 @cache
 def targets(card: Card) -> tuple[Target, ...]:
-    """All of them."""
+    """Return all targets."""
     heads, kv_heads, dim = card.sizes.heads
     main = heads, kv_heads, dim, dim
     narrow, wide, half, single = (heads, kv_heads, dim // 2, dim // 2), card.sizes.latent, torch.bfloat16, torch.float32
@@ -118,7 +118,7 @@ def _of_prefill(card: Card, d: int, q_len: int, form: str) -> Target:
 
 
 def _arch(card: Card) -> str:
-    """As the prefill kernel's table has it."""
+    """Return the problem in the form of the prefill kernel's table."""
     if card.interpreted:
         return "interpreter"
     import triton
