@@ -24,8 +24,6 @@ from topocomm.topology.readers.nccl.log import nccl_log_facts as facts_of
 from topocomm.topology.readers.nccl.log.nccl_log_channels import Channels, channels
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, communicator
 from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, address, fabric
-from topocomm.topology.readers.nccl.log.nccl_log_figures import figures
-from topocomm.topology.readers.nccl.log.nccl_log_hardware import hardware
 from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, is_log, parts
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine, machines
 
@@ -208,8 +206,8 @@ class _Reader:
             "nodes": nodes.pop() if len(nodes) == 1 else None,
             "rank_busid": {str(rank): bus_ids[rank] for rank in sorted(bus_ids)},
             "numa_nodes": sum(len(set(m.system.roots)) for m in hosts if m.system and m.system.whole),
-            **figures(hosts),
-            **hardware(self.comm, hosts, self.parts),
+            **facts_of.figures(hosts),
+            **facts_of.hardware(self.comm, hosts, self.parts),
             "net_speed_mbps": {nic: round(rate * 8000) for part in fabrics for nic, rate in part.nic_gb_per_s.items()},
             "p2p": facts_of.refused(self.comm, hosts, known),
             "nvls": facts_of.nvls(self.comm),

@@ -15,8 +15,7 @@ from topocomm.topology.inference.nccl_paths import ADAPTER
 from topocomm.topology.links import NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link, Pair
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
-from topocomm.topology.readers.nccl.log.nccl_log_system import Branch, Key
-from topocomm.topology.readers.nccl.log.nccl_log_tree import NO_LIMIT, Tree
+from topocomm.topology.readers.nccl.log.nccl_log_system import NO_LIMIT, Branch, Key, Tree
 
 MAX_PAIRED = 300
 """Devices of one machine up to which every pair is worked out."""
@@ -183,7 +182,7 @@ class _Builder:
                 self.ids[board] = self.ids[gpu]
         useful = dict.fromkeys([*self.machine.ranks, *on_card])
         for node in list(useful):
-            useful.update((above, None) for above, _ in self.tree.way_up(node))
+            useful.update((above, None) for above, _ in self.tree.path_up(node))
         ends = [end for b in self.tree.branches if b.type in _KINDS for end in (b.parent, b.node)]
         useful.update((end, None) for end in ends if end.type in ("CPU", "NVS"))
         printed = dict.fromkeys(end for b in self.tree.branches for end in (b.parent, b.node))

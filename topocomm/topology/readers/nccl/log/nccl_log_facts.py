@@ -1,16 +1,24 @@
-"""What an NCCL log says beside trees and rings: version, bus ids, transports, refused P2P, affinity, searches."""
+"""Facts of an NCCL log: version, bus ids, transports, refused P2P, affinity, searches, bandwidths, hardware.
+
+Bandwidths are GB/s as NCCL reckons them. Processors, PCIe switches and GPUs are named in the words of NCCL's topology
+XML, so that it can be written.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import combinations
 from typing import Any
 
+from topocomm.topology.inference.gpu_vendor import VENDOR
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, Session
+from topocomm.topology.readers.nccl.log.nccl_log_fabric import address, numa_of
 from topocomm.topology.readers.nccl.log.nccl_log_lines import Part
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine
-from topocomm.topology.readers.nccl.log.nccl_log_system import Search, key, searches
+from topocomm.topology.readers.nccl.log.nccl_log_system import FAST, NO_LIMIT, Key, Search, Tree, key, searches
 from topocomm.topology.readers.nccl.xml.nccl_graph_xml import PATTERN_NAMES
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS
 
 _VERSION = re.compile(r"\b([RN]CCL) version *:? *(\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)(?![\d.])(\+hip)?")
 _CONNECTION = re.compile(
@@ -29,26 +37,33 @@ _USING = re.compile(r"NET/(\w+) : Using (\[0\].*)")
 _ONE_NET = re.compile(r"\[(\d{1,4})\]([\w.+-]{1,60})(?=[:/ ])")
 _NETWORK = re.compile(r"Using network (\w+)")
 _NVLS = re.compile(r"NVLS multicast support is (not )?available on dev")
+_AMD = re.compile(r"\bRCCL\b|\+hip\d|\blibrccl|\bXGMI\b|\bROCm\b|\brocm_smi|\bHIP\b|\bgfx\d{3}|\bnRanks \d\d busId")
+"""Words of RCCL that NCCL does not write; the last stands behind rings and trees."""
+_ARCH = {1: "x86_64", 2: "ppc64", 3: "arm64"}
+_VENDOR = {1: "GenuineIntel", 2: "AuthenticAMD", 3: "CentaurHauls"}
+_INTEL_MODEL = {1: 0x4F, 2: 0x55, 3: 0x8F, 4: 0xCF}
+"""Numbers of `src/include/graph.h`. Of Intel's model a log names only the class, which stands for its first model."""
 
 Warn = Callable[[str], None]
+Figure = float | dict[str, float]
+"""One number where the log has all devices and they have the same, else by device."""
 
 
 def library(parts: list[Part]) -> str | None:
-    """Name and version, if one is printed; `+hip` and RCCL's own word tell RCCL."""
-    found = {}
+    """Return name and version, if one is printed; `+hip` and RCCL's own word tell RCCL."""
+    names = {}
     for part in parts:
         if " version" in part.text and (match := _VERSION.search(part.text)):
             if part.cut and match.end() == len(part.text):
                 continue
             name = "RCCL" if match.group(3) else match.group(1)
-            found[f"{name} {match.group(2)}"] = name
-    rccl = [words for words, name in found.items() if name == "RCCL"]
-    words = rccl or list(found)
+            names[f"{name} {match.group(2)}"] = name
+    words = [words for words, name in names.items() if name == "RCCL"] or list(names)
     return words[0] if len(words) == 1 else None
 
 
 def bus_ids(comm: Communicator, warn: Warn) -> dict[int, str]:
-    """Bus ids by rank as NCCL writes them, from lines beside the tree: those of ranks and of connections.
+    """Return bus ids by rank as NCCL writes them, from lines beside the tree: those of ranks and of connections.
 
     The number in brackets behind a rank is its bus id up to NCCL 2.16 and its device number since; three digits or
     more can only be a bus id.
@@ -76,7 +91,7 @@ def bus_ids(comm: Communicator, warn: Warn) -> dict[int, str]:
 
 
 def transports(comm: Communicator) -> dict[str, Any]:
-    """`transport` if all connections use one family (P2P, SHM, NET, COLLNET), and all that are used in words."""
+    """Return `transport` if all connections use one family (P2P, SHM, NET, COLLNET), and `transports` in words."""
     words = dict.fromkeys(match.group(5) for _, match in _matches(comm, _CONNECTION))
     if not words:
         return {}
@@ -88,14 +103,13 @@ def transports(comm: Communicator) -> dict[str, Any]:
 
 
 def refused(comm: Communicator, machines: list[Machine], known: dict[int, str]) -> dict[str, bool]:
-    """Pairs between which P2P could not be enabled, as `{"GPU0-GPU1": false}`."""
+    """Return pairs between which P2P could not be enabled, as `{"GPU0-GPU1": false}`."""
     by_host: dict[str, dict[str, int]] = {}
     for machine in machines:
         of_host = by_host.setdefault(machine.host, {})
         of_host.update((node.id, rank) for node, rank in machine.ranks.items())
         of_host.update((key("GPU", known[rank]).id, rank) for rank in machine.members if rank in known)
-    only = len(machines) == 1
-    if only:
+    if len(machines) == 1:
         by_host[machines[0].host].update((key("GPU", bus_id).id, rank) for rank, bus_id in known.items())
     pairs = set()
     for session, match in _matches(comm, _REFUSED):
@@ -109,7 +123,7 @@ def refused(comm: Communicator, machines: list[Machine], known: dict[int, str]) 
 
 
 def affinities(comm: Communicator) -> tuple[dict[int, str], dict[int, str]]:
-    """CPU lists and CPU masks by rank. The number printed is that of the device, so the writer's rank counts."""
+    """Return CPU lists and masks by rank. The number printed is that of the device, so the writer's rank counts."""
     lists: dict[int, str] = {}
     masks: dict[int, str] = {}
     for session, match in (*_matches(comm, _GPU_LIST), *_matches(comm, _SET)):
@@ -124,13 +138,13 @@ def affinities(comm: Communicator) -> tuple[dict[int, str], dict[int, str]]:
 
 
 def nvls(comm: Communicator) -> bool | None:
-    """Whether NVSwitches multicast; None where the log does not say or says both."""
+    """Return whether NVSwitches multicast; None where the log does not say or says both."""
     said = {match.group(1) is None for _, match in _matches(comm, _NVLS)}
     return said.pop() if len(said) == 1 else None
 
 
 def nic_names(comm: Communicator, host: str) -> dict[int, str]:
-    """Names of the network devices in use on a host, by number."""
+    """Return the names of the network devices in use on a host, by number."""
     by_network: dict[str, dict[int, str]] = {}
     used: set[str] = set()
     for session in comm.sessions:
@@ -140,8 +154,8 @@ def nic_names(comm: Communicator, host: str) -> dict[int, str]:
             if part.cut or "Using" not in part.text:
                 continue
             if match := _USING.match(part.text.strip()):
-                found = {int(number): name for number, name in _ONE_NET.findall(match.group(2))}
-                if by_network.setdefault(match.group(1), found) != found:
+                names = {int(number): name for number, name in _ONE_NET.findall(match.group(2))}
+                if by_network.setdefault(match.group(1), names) != names:
                     return {}
             elif match := _NETWORK.match(part.text.strip()):
                 used.add(match.group(1))
@@ -150,7 +164,7 @@ def nic_names(comm: Communicator, host: str) -> dict[int, str]:
 
 
 def graphs(comm: Communicator, machine: Machine, warn: Warn) -> list[dict[str, Any]]:
-    """What ranks of a machine searched for, in the shape of the graph file's facts; `channels` only where whole."""
+    """Return what ranks of a machine searched for, as facts of the graph file; `channels` only where whole."""
     best: list[Search] = []
     for session in comm.sessions:
         if session.host != machine.host or (session.rank is not None and session.rank not in machine.members):
@@ -185,7 +199,7 @@ def _graph(search: Search, machine: Machine) -> dict[str, Any]:
 
 
 def _row(channel: tuple[str, ...], machine: Machine) -> tuple[list[int | None], list[int]]:
-    """Ranks and network devices of a channel. Before NCCL 2.20 GPUs are given by rank, in decimal."""
+    """Return ranks and network devices of a channel. Before NCCL 2.20 GPUs are given by rank, in decimal."""
     gpus: list[int | None] = []
     nets: list[int] = []
     for word in channel:
@@ -200,8 +214,118 @@ def _row(channel: tuple[str, ...], machine: Machine) -> tuple[list[int | None], 
 
 
 def _matches(comm: Communicator, pattern: re.Pattern[str]) -> Iterator[tuple[Session, re.Match[str]]]:
-    """Matches in all lines; not such as end where a line may be cut."""
+    """Yield matches in all lines, without those that end where a line may be cut."""
     for session in comm.sessions:
         for part in session.parts:
             if (match := pattern.search(part.text)) and not (part.cut and match.end() == len(part.text)):
                 yield session, match
+
+
+def figures(hosts: list[Machine]) -> dict[str, Figure]:
+    """Return `max_bw`, `total_bw`, `pci_bw`, `sys_bw`, `nvlink_bw` or `xgmi_bw` by GPU, and `path_bw` by pair."""
+    found: dict[str, Figure] = {}
+    titles = {(m.system.max_bw, m.system.total_bw) for m in hosts if m.system}
+    if len(titles) == 1:
+        max_bw, total_bw = titles.pop()
+        found["max_bw"] = max_bw
+        if total_bw is not None:
+            found["total_bw"] = total_bw
+    by_device: dict[str, dict[str, float]] = {"pci_bw": {}, "sys_bw": {}, "nvlink_bw": {}, "xgmi_bw": {}}
+    paths: dict[str, float] = {}
+    for i, machine in enumerate(hosts):
+        tree = Tree(machine.system)
+        by_device["pci_bw"].update(_pci_bw(machine, tree))
+        for fact, device, gb_per_s in _link_bw(machine, tree, f"host{i}/" if len(hosts) > 1 else ""):
+            by_device[fact][device] = gb_per_s
+        paths.update(_path_bw(machine))
+    whole = all(machine.system is not None and machine.system.whole for machine in hosts)
+    for fact, values in by_device.items():
+        if values:
+            found[fact] = next(iter(values.values())) if whole and len(set(values.values())) == 1 else values
+    if paths:
+        found["path_bw"] = paths
+    return found
+
+
+def _pci_bw(machine: Machine, tree: Tree) -> dict[str, float]:
+    """Return GB/s between each GPU and its CPU: the least on the path up the tree, else the matrix's best cell."""
+    cells: dict[Key, float] = {}
+    for (a, b), path in machine.paths.items():
+        if b.type == "CPU":
+            cells[a] = max(cells.get(a, 0.0), path.gb_per_s)
+    rates = {}
+    for node, rank in machine.ranks.items():
+        steps = [gb_per_s for _, gb_per_s in tree.path_up(node) if gb_per_s < NO_LIMIT]
+        if steps or node in cells:
+            rates[f"GPU{rank}"] = min(steps) if steps else cells[node]
+    return rates
+
+
+def _link_bw(machine: Machine, tree: Tree, prefix: str) -> list[tuple[str, str, float]]:
+    """Return fact, device and GB/s of SYS links by pair of CPUs, and of each GPU's NVLinks or xGMI links together."""
+    found: list[tuple[str, str, float]] = []
+    sums: dict[tuple[str, int], float] = {}
+    for branch in tree.branches:
+        gpu = tree.board_gpu.get(branch.parent, branch.parent)
+        if branch.type == "SYS":
+            a, b = sorted((int(branch.parent.id, 16), int(branch.node.id, 16)))
+            found.append(("sys_bw", f"{prefix}CPU{a}-CPU{b}", branch.gb_per_s))
+        elif branch.type in FAST and gpu in machine.ranks:
+            fact_rank = ("nvlink_bw" if branch.type == "NVL" else "xgmi_bw", machine.ranks[gpu])
+            sums[fact_rank] = round(sums.get(fact_rank, 0.0) + branch.gb_per_s, 6)
+    return found + [(fact, f"GPU{rank}", total) for (fact, rank), total in sums.items()]
+
+
+def _path_bw(machine: Machine) -> dict[str, float]:
+    """Return GB/s between GPUs, where both directions have the same."""
+    rates = {}
+    for (a, i), (b, j) in combinations(machine.ranks.items(), 2):
+        said = {cell.gb_per_s for cell in (machine.paths.get((a, b)), machine.paths.get((b, a))) if cell}
+        if len(said) == 1:
+            rates[f"GPU{i}-GPU{j}"] = said.pop()
+    return rates
+
+
+def hardware(comm: Communicator, machines: list[Machine], parts: list[Part]) -> dict[str, Any]:
+    """Return `cpus`, `bridge_ids`, `gpu_dev` (the driver's numbers) and `gpu_rank` of one machine.
+
+    A log of several machines gives the vendor of the GPUs alone, because the numbers of NUMA nodes repeat.
+    """
+    found: dict[str, Any] = {VENDOR: "AMD"} if any(_AMD.search(part.text) for part in parts) else {}
+    if len(machines) != 1:
+        return found
+    machine = machines[0]
+    tree = machine.system
+    ranks = [] if machine.guessed else sorted(machine.members)
+    found["gpu_rank"] = {f"GPU{rank}": rank for rank in ranks}
+    devs = {s.rank: s.nvml_dev for s in comm.sessions if s.rank is not None and s.nvml_dev is not None}
+    if ranks and set(ranks) <= set(devs):
+        found["gpu_dev"] = {f"GPU{rank}": devs[rank] for rank in ranks}
+    if tree is not None:
+        cpus = [(numa_of(machine, cpu), _cpu(tree.about.get(cpu, ""))) for cpu in dict.fromkeys(tree.roots)]
+        found["cpus"] = [{"numaid": str(numa), **given} for numa, given in cpus if numa is not None and given]
+        bridges = {address(node.id): _ids(text) for node, text in tree.about.items() if node.type == "PCI"}
+        found[BRIDGE_IDS] = {bus_id: ids for bus_id, ids in bridges.items() if bus_id is not None and ids}
+    return {fact: value for fact, value in found.items() if value}
+
+
+def _cpu(about: str) -> dict[str, str]:
+    """Return architecture, vendor and model of `1/2/-1`, as far as they are known."""
+    numbers = re.fullmatch(r"(-?\d{1,3})/(-?\d{1,3})/(-?\d{1,3})", about)
+    if numbers is None:
+        return {}
+    arch, vendor, model = map(int, numbers.groups())
+    found = {"arch": _ARCH[arch]} if arch in _ARCH else {}
+    if arch == 1 and vendor in _VENDOR:
+        found["vendor"] = _VENDOR[vendor]
+        if vendor == 1 and model in _INTEL_MODEL:
+            found |= {"familyid": "6", "modelid": str(_INTEL_MODEL[model])}
+    return found
+
+
+def _ids(text: str) -> dict[str, str]:
+    """Return vendor, device, and those of the subsystem, 16 bits each; nothing for an id that is not known."""
+    if re.fullmatch(r"[0-9a-fA-F]{1,16}", text) is None or int(text, 16) == 0:
+        return {}
+    number = int(text, 16)
+    return {name: f"0x{number >> shift & 0xFFFF:04x}" for name, shift in zip(IDS, (48, 32, 16, 0), strict=True)}

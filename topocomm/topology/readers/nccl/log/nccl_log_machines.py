@@ -1,13 +1,13 @@
-"""Which machines an NCCL log describes: the system tree and path matrix of each, and which rank is which GPU.
+"""The machines of an NCCL log: the system tree and path matrix of each, and the rank of each GPU.
 
-Every rank prints the tree and the matrix of its machine. Whole trees come first; what ranks of one machine print
-differently is not used. Two trees of one host name whose ranks have nothing in common are of two machines (container
+Every rank prints the tree and the matrix of its machine. Whole trees come first; cells that ranks of one machine print
+differently are not used. Two trees of one host name whose ranks have nothing in common are of two machines (container
 names repeat).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, Session
 from topocomm.topology.readers.nccl.log.nccl_log_system import Key, Path, System, key, paths, system
@@ -27,23 +27,22 @@ class Machine:
     members: frozenset[int] = frozenset()
     """Ranks that are known to run here."""
     guessed: bool = False
-    """True if nothing says which GPU is of which rank; they are numbered in the order printed."""
+    """True if nothing tells the ranks of the GPUs; they are numbered in the order printed."""
 
 
 def machines(comm: Communicator, bus_ids: dict[int, str], warnings: list[str]) -> list[Machine]:
-    """The machines that lines of the communicator describe or run on, in order of appearance.
+    """Return the machines that lines of the communicator describe or run on, in order of appearance.
 
     Args:
         comm: The sessions.
         bus_ids: Bus ids by rank as NCCL writes them, where lines beside the tree say them.
-        warnings: Where what had to be passed over is added.
+        warnings: Takes what had to be passed over.
     """
-    hosts = dict.fromkeys(s.host for s in comm.sessions if s.thread is not None)
-    found: list[Machine] = []
-    for host in hosts:
-        sessions = [s for s in comm.sessions if s.thread is not None and s.host == host]
-        found += _of_host(host, sessions, bus_ids, warnings)
-    return found
+    by_host: dict[str, list[Session]] = {}
+    for session in comm.sessions:
+        if session.thread is not None:
+            by_host.setdefault(session.host, []).append(session)
+    return [m for host, sessions in by_host.items() for m in _of_host(host, sessions, bus_ids, warnings)]
 
 
 def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warnings: list[str]) -> list[Machine]:
@@ -51,35 +50,36 @@ def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warnin
     members = frozenset(s.rank for s in sessions if s.rank is not None)
     if not trees:
         return [_named(Machine(host, None, _agreed(sessions, warnings), {}, members), bus_ids, warnings)]
-    one = any(session.nodes == 1 for session in sessions)
-    apart: list[list[tuple[System, Session]]] = []
+    is_one = any(session.nodes == 1 for session in sessions)
+    groups: list[list[tuple[System, Session]]] = []
     for tree, session in sorted(trees, key=lambda pair: _quality(pair[0]), reverse=True):
-        mine = set(tree.ranks.values())
-        home = next((g for g in apart if one or not tree.whole or not mine or mine & set(g[0][0].ranks.values())), None)
-        if home is None:
-            apart.append([(tree, session)])
+        ranks = set(tree.ranks.values())
+        fits_any = is_one or not tree.whole or not ranks
+        group = next((g for g in groups if fits_any or ranks & set(g[0][0].ranks.values())), None)
+        if group is None:
+            groups.append([(tree, session)])
         else:
-            home.append((tree, session))
-    apart.sort(key=lambda group: min(tree.line for tree, _ in group))
+            group.append((tree, session))
+    groups.sort(key=lambda group: min(tree.line for tree, _ in group))
     found = []
-    for group in apart:
+    for group in groups:
         best = group[0][0]
         for tree, _ in group[1:]:
             if tree.whole and best.whole and _content(tree) != _content(best):
                 warnings.append(f"the system trees of lines {best.line} and {tree.line} differ; the first was read")
-        own = [session for _, session in group] if len(apart) > 1 else sessions
-        here = frozenset(best.ranks.values()) if len(apart) > 1 else members | frozenset(best.ranks.values())
-        found.append(_named(Machine(host, best, _agreed(own, warnings), {}, here), bus_ids, warnings))
+        own = [session for _, session in group] if len(groups) > 1 else sessions
+        local = frozenset(best.ranks.values()) | (members if len(groups) == 1 else frozenset())
+        found.append(_named(Machine(host, best, _agreed(own, warnings), {}, local), bus_ids, warnings))
     return found
 
 
 def _system(session: Session) -> System | None:
-    """The tree of a session; not whole if the matrix below it has GPUs that it has not."""
+    """Return the tree of a session; not whole if the matrix below it has GPUs that the tree lacks."""
     tree = system(session)
     if tree is None or not tree.whole:
         return tree
     lost = {b for _, b in paths(session) if b.type == "GPU"} - {branch.node for branch in tree.branches}
-    return tree._replace(whole=False, placed=False) if lost else tree
+    return replace(tree, whole=False, placed=False) if lost else tree
 
 
 def _quality(tree: System) -> tuple[bool, bool, int, int]:
@@ -91,24 +91,24 @@ def _content(tree: System) -> object:
 
 
 def _agreed(sessions: list[Session], warnings: list[str]) -> dict[PathKey, Path]:
-    """The path matrix without cells that ranks print differently."""
-    found: dict[PathKey, Path] = {}
+    """Return the path matrix without cells that ranks print differently."""
+    cells: dict[PathKey, Path] = {}
     bad: dict[PathKey, None] = {}
     for session in sessions:
         for pair, path in paths(session).items():
-            if found.setdefault(pair, path) != path:
+            if cells.setdefault(pair, path) != path:
                 bad[pair] = None
     for pair in bad:
-        del found[pair]
+        del cells[pair]
     if bad:
         a, b = next(iter(bad))
         words = f"{a.type}/{a.id} - {b.type}/{b.id}"
         warnings.append(f"{len(bad)} cells of the path matrix differ between ranks ({words}, ...); not used")
-    return found
+    return cells
 
 
 def _named(machine: Machine, bus_ids: dict[int, str], warnings: list[str]) -> Machine:
-    """The machine with the rank of each GPU: from the tree, else by bus id, else in the order of the tree."""
+    """Return the machine with the rank of each GPU: from the tree, else by bus id, else in the order of the tree."""
     tree = machine.system
     gpus = dict.fromkeys(branch.node for branch in (tree.branches if tree else ()) if branch.node.type == "GPU")
     gpus.update(dict.fromkeys(b for _, b in machine.paths if b.type == "GPU"))

@@ -20,7 +20,8 @@ between CPUs are `QPI`, and matrix and searches have numbers for types, which do
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Session
@@ -48,7 +49,11 @@ _PARENTS = {
     "XGMI": {"GPU", "DEV", "CPU"},
     "PCI": {"CPU", "PCI", "DEV", "GPU"},
 }
-"""What a link of each type hangs on; anything else means that the indentation was lost."""
+"""Parents of a link of each type; any other parent means that the indentation was lost."""
+
+FAST = ("NVL", "XGMI")
+NO_LIMIT = 5000.0
+"""GB/s that NCCL writes where a link is no limit, as between a GPU and its board, or for a NIC without a slot."""
 
 
 class Key(NamedTuple):
@@ -89,62 +94,63 @@ class Search(NamedTuple):
     channels: tuple[tuple[str, ...], ...]
 
 
-class System(NamedTuple):
-    """What one rank printed of its machine."""
+@dataclass(slots=True)
+class System:
+    """The machine as one rank printed it."""
 
     line: int
-    whole: bool
-    """False if lines of the tree were cut or lost."""
-    placed: bool
-    """True if the indentation tells which node hangs on which."""
     max_bw: float
     total_bw: float | None
-    roots: tuple[Key, ...]
-    branches: tuple[Branch, ...]
+    whole: bool = False
+    """False if lines of the tree were cut or lost."""
+    placed: bool = False
+    """True if the indentation tells which node hangs on which."""
+    roots: list[Key] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
     """In the order printed; without those whose parent is not certain."""
-    root_of: dict[Key, Key]
+    root_of: dict[Key, Key] = field(default_factory=dict)
     """The CPU that each node was printed under; empty where CPU lines are lost."""
-    ranks: dict[Key, int]
+    ranks: dict[Key, int] = field(default_factory=dict)
     """Of GPUs."""
-    printed: dict[Key, str]
+    printed: dict[Key, str] = field(default_factory=dict)
     """Ids as printed, without the system's number."""
-    about: dict[Key, str]
-    """What stands in brackets behind a CPU (`1/2/-1`: architecture, vendor, model) or a PCIe switch (its ids)."""
+    about: dict[Key, str] = field(default_factory=dict)
+    """Text in brackets behind a CPU (`1/2/-1`: architecture, vendor, model) or a PCIe switch (its ids)."""
 
 
 def system(session: Session) -> System | None:
-    """The first tree that a session printed, whole or not; None where there is none."""
-    texts = iter(session.parts)
-    for part in texts:
+    """Return the first tree that a session printed, whole or not; None where there is none."""
+    parts = iter(session.parts)
+    for part in parts:
         if title := _TITLE.search(part.text):
-            reader = _Tree(part.line)
-            for below in texts:
-                if not reader.take(below):
+            total_bw = None if title.group(2) is None else float(title.group(2))
+            parser = _TreeParser(System(part.line, float(title.group(1)), total_bw))
+            for below in parts:
+                if not parser.take(below):
                     break
-            total_bw = title.group(2)
-            return reader.system(float(title.group(1)), None if total_bw is None else float(total_bw))
+            return parser.close()
     return None
 
 
 def paths(session: Session) -> dict[tuple[Key, Key], Path]:
-    """The cells of the path matrix. Of a cell printed twice (a NIC listed twice) the first counts."""
-    found: dict[tuple[Key, Key], Path] = {}
+    """Return the cells of the path matrix. Of a cell printed twice (a NIC listed twice) the first counts."""
+    cells: dict[tuple[Key, Key], Path] = {}
     for part in session.parts:
         text = part.text.strip()
         row = _ROW.match(text) if "/" in text[:12] else None
         if row is None:
             continue
-        mine = key(row.group(1), row.group(2))
+        source = key(row.group(1), row.group(2))
         for cell in _PATH.finditer(text, row.end()):
             kind, printed, hops, gb_per_s, code = cell.groups()
-            found.setdefault((mine, key(kind, printed)), Path(int(hops), float(gb_per_s), code))
-    return found
+            cells.setdefault((source, key(kind, printed)), Path(int(hops), float(gb_per_s), code))
+    return cells
 
 
 def searches(session: Session) -> list[Search]:
-    """The patterns that a session printed with all their channels."""
+    """Return the patterns that a session printed with all their channels."""
     found: list[Search] = []
-    open_one: Search | None = None
+    is_open = False
     for part in session.parts:
         text = part.text.strip()
         if match := _PATTERN.match(text):
@@ -152,47 +158,41 @@ def searches(session: Session) -> list[Search]:
             speeds = float(groups[3]), float(groups[4])
             types = None if groups[5].isdecimal() else groups[5], groups[6]
             numbers = [int(group[:6]) for group in (*groups[:3], groups[7])]
-            open_one = Search(numbers[0], numbers[1], numbers[2], speeds, types, numbers[3], ())
-            found.append(open_one)
-        elif open_one is not None and (row := _CHANNEL.match(text)):
-            if not part.cut and int(row.group(1)[:6]) == len(open_one.channels):
-                open_one = open_one._replace(channels=(*open_one.channels, tuple(row.group(2).split())))
-                found[-1] = open_one
-            else:
-                open_one = None
+            found.append(Search(numbers[0], numbers[1], numbers[2], speeds, types, numbers[3], ()))
+            is_open = True
+        elif is_open and (row := _CHANNEL.match(text)):
+            channels = found[-1].channels
+            is_open = not part.cut and int(row.group(1)[:6]) == len(channels)
+            if is_open:
+                found[-1] = found[-1]._replace(channels=(*channels, tuple(row.group(2).split())))
     return found
 
 
 @lru_cache(maxsize=100_000)
 def key(kind: str, printed: str) -> Key:
-    """The node that a printed type and id name: `GPU/0-3000`, `GPU/3000`, `NVS/0-0-0`."""
+    """Return the node that a printed type and id name: `GPU/0-3000`, `GPU/3000`, `NVS/0-0-0`."""
     *systems, own = printed.lower().split("-")
     return Key(kind, "-".join(systems).lstrip("0") or "0", own.lstrip("0") or "0")
 
 
-class _Tree:
+class _TreeParser:
     """Takes a tree line by line."""
 
-    def __init__(self, line: int) -> None:
-        self.line = line
-        self.whole = False
+    def __init__(self, system: System) -> None:
+        self.system = system
         self.hurt = False
         self.misplaced = False
-        self.roots: list[Key] = []
-        self.branches: list[Branch] = []
-        self.root_of: dict[Key, Key] = {}
-        self.ranks: dict[Key, int] = {}
-        self.printed: dict[Key, str] = {}
-        self.about: dict[Key, str] = {}
         self.indents: set[int] = set()
         self.exact: set[bool] = set()
+        """Whether children stand under the name of their parent."""
         self.stack: list[tuple[int, int, Key]] = []
+        """Columns of the link and of the name, and the node, of each line above that may have children."""
 
     def take(self, part: Part) -> bool:
-        """Takes a line; False at the end of the tree."""
+        """Take a line; False at the end of the tree."""
         text = part.text.rstrip()
         if _END.match(text.strip()):
-            self.whole = True
+            self.system.whole = True
             return False
         if _TITLE.search(text) or _ROW.match(text) or _PATTERN.match(text):
             return False
@@ -202,10 +202,10 @@ class _Tree:
             self.hurt = self.hurt or part.cut
             if not part.cut:
                 cpu = key(root.group(1), root.group(2))
-                self.roots.append(cpu)
-                self.printed[cpu] = root.group(2).rpartition("-")[2]
-                self.root_of[cpu] = cpu
-                self.about[cpu] = root.group(3) or ""
+                self.system.roots.append(cpu)
+                self.system.printed[cpu] = root.group(2).rpartition("-")[2]
+                self.system.root_of[cpu] = cpu
+                self.system.about[cpu] = root.group(3) or ""
                 self.stack = [(-1, 0, cpu)]
         elif text.lstrip().startswith(("+ ", "CPU/")):
             self.hurt = True
@@ -217,8 +217,7 @@ class _Tree:
         if part.cut or not self.stack:
             self.hurt = True
             return
-        node = key(node_type, printed)
-        column = len(spaces)
+        system, node, column = self.system, key(node_type, printed), len(spaces)
         while column <= self.stack[-1][0]:
             self.stack.pop()
         parent = self.stack[-1][2]
@@ -228,35 +227,92 @@ class _Tree:
         odd = parent.type not in _PARENTS.get(kind, {parent.type}) or (kind == "NET") != (node_type == "NET")
         self.misplaced = self.misplaced or odd
         self.stack.append((column, link.start(4), node))
-        self.branches.append(Branch(parent, kind, float(gb_per_s), node))
+        system.branches.append(Branch(parent, kind, float(gb_per_s), node))
         if kind in ("PCI", "LOC", "NET"):
-            self.root_of.setdefault(node, self.stack[0][2])
-            self.printed.setdefault(node, printed.rpartition("-")[2])
+            system.root_of.setdefault(node, self.stack[0][2])
+            system.printed.setdefault(node, printed.rpartition("-")[2])
         if node_type == "PCI" and about:
-            self.about[node] = about
+            system.about[node] = about
         if node_type == "GPU" and kind in ("PCI", "LOC") and (about or "").isdecimal():
-            self.ranks[node] = int((about or "0")[:9])
+            system.ranks[node] = int((about or "0")[:9])
 
-    def system(self, max_bw: float, total_bw: float | None) -> System:
-        """What was taken."""
-        spoken = {b.node for b in self.branches if b.type == "SYS"}
-        own = any(b.type == "SYS" and b.node == b.parent for b in self.branches)
-        if own or not spoken <= set(self.roots) or len(set(self.roots)) < len(self.roots):
-            self.hurt, self.root_of = True, {}  # the line of a CPU is lost, so what it heads counts to another
-        deep = any(b.node.type == "PCI" or b.type in ("NET", "NVL", "XGMI", "C2C", "LOC") for b in self.branches)
-        whole = self.whole and not self.hurt and bool(self.roots)
+    def close(self) -> System:
+        """Return the system, and say how far it can be trusted."""
+        system, branches, roots = self.system, self.system.branches, set(self.system.roots)
+        ends = {b.node for b in branches if b.type == "SYS"}
+        own = any(b.type == "SYS" and b.node == b.parent for b in branches)
+        if own or not ends <= roots or len(roots) < len(system.roots):
+            self.hurt, system.root_of = True, {}  # the line of a CPU is lost, so its nodes count to another
+        deep = any(b.node.type == "PCI" or b.type in ("NET", "NVL", "XGMI", "C2C", "LOC") for b in branches)
         flat = deep and len(self.indents) == 1
-        placed = whole and not flat and not self.misplaced and len(self.exact) < 2
-        return System(
-            self.line,
-            whole,
-            placed,
-            max_bw,
-            total_bw,
-            tuple(self.roots),
-            tuple(self.branches),
-            self.root_of,
-            self.ranks,
-            self.printed,
-            self.about,
-        )
+        system.whole = system.whole and not self.hurt and bool(roots)
+        system.placed = system.whole and not flat and not self.misplaced and len(self.exact) < 2
+        return system
+
+
+class Tree:
+    """Paths through a system whose lines are whole and placed, and their codes by NCCL's rules; of any other, none."""
+
+    def __init__(self, system: System | None) -> None:
+        self.branches: list[Branch] = list(dict.fromkeys(system.branches)) if system and system.placed else []
+        self.up: dict[Key, tuple[Key, float]] = {}
+        self.holders: dict[Key, list[Key]] = {}
+        self._fast: dict[Key, dict[Key, str]] = {}
+        for branch in self.branches:
+            if branch.type in ("PCI", "LOC"):
+                self.up.setdefault(branch.node, (branch.parent, branch.gb_per_s))
+            elif branch.type == "NET":
+                self.holders.setdefault(branch.node, []).append(branch.parent)
+            elif branch.type in FAST:
+                self._fast.setdefault(branch.parent, {})[branch.node] = branch.type
+
+    @cached_property
+    def board_gpu(self) -> dict[Key, Key]:
+        """The GPU of each board (DEV) that holds one; a board with several stays a device of its own."""
+        on: dict[Key, list[Key]] = {}
+        for node, (parent, _) in self.up.items():
+            if node.type == "GPU" and parent.type == "DEV":
+                on.setdefault(parent, []).append(node)
+        return {board: gpus[0] for board, gpus in on.items() if len(gpus) == 1}
+
+    def path_up(self, node: Key) -> list[tuple[Key, float]]:
+        """Return the nodes above a node with GB/s of the link to each, up to the CPU."""
+        path: list[tuple[Key, float]] = []
+        while node in self.up and len(path) < 50:
+            node, gb_per_s = self.up[node]
+            path.append((node, gb_per_s))
+        return path
+
+    def code(self, a: Key, b: Key) -> str | None:
+        """Return the code of a GPU and another GPU or NET; None where the tree does not hold both."""
+        paths = [self._nodes_up(a), self._nodes_up(b)]
+        if not all(path and path[-1].type == "CPU" for path in paths):
+            return None
+        reach_a, reach_b = self._reach(a), self._reach(b)
+        shared = next((node for node in reach_a if node in reach_b and node.type == "NVS"), None)
+        if b in reach_a:
+            return reach_a[b]
+        if shared is not None:
+            return reach_a[shared]
+        meet = next((node for node in paths[0] if node in paths[1]), None)
+        if meet is None:
+            return "SYS"
+        if meet.type == "CPU":
+            return "PHB"
+        return "PIX" if paths[0].index(meet) == 1 and paths[1].index(meet) == 1 else "PXB"
+
+    def _nodes_up(self, node: Key) -> list[Key]:
+        """Return the nodes from a device on: a NET stands on its NIC, a GPU on its board."""
+        if node.type == "NET":
+            holders = self.holders.get(node, [])
+            if len(set(holders)) != 1:
+                return []
+            node = holders[0]
+        nodes = [node, *(above for above, _ in self.path_up(node))]
+        return nodes[1:] if len(nodes) > 1 and nodes[1] in self.board_gpu else nodes
+
+    def _reach(self, node: Key) -> dict[Key, str]:
+        """Return the nodes that a GPU, or the board it is alone on, reaches over one NVLink or xGMI, with codes."""
+        board = self.up.get(node, (node, 0.0))[0]
+        ends = {**self._fast.get(node, {}), **(self._fast.get(board, {}) if board in self.board_gpu else {})}
+        return {self.board_gpu.get(end, end): code for end, code in ends.items()}

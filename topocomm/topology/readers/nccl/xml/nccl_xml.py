@@ -1,22 +1,29 @@
 """NCCL's topology XML, as NCCL_TOPO_DUMP_FILE writes it and NCCL_TOPO_FILE reads it; also RCCL's, version 2.
 
-Templates of clouds, which leave to NCCL what it finds on the machine, are read for what they say.
+It describes a host, or the hosts of one NVLink domain. PCIe has the nominal GB/s of its speed and width, NVLink and
+xGMI that of the generation that `sm` or `gcn` tells. Pair codes are derived by NCCL's rules (`nccl_paths`). GPUs are
+numbered by `dev`, or in the order of the file where it has no `<gpu>`. Templates of clouds, which leave to NCCL what it
+finds on the machine, are read as far as they go. Only the first `<system>` of a text counts.
 """
 
 from __future__ import annotations
 
 import html
 import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
+from typing import Any
 
 from topocomm.topology.inference import nccl_paths
+from topocomm.topology.inference.host_tree import merge_groups
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Pair, Topology
-from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Notes, read_system
-from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import fabric
-from topocomm.topology.readers.nccl.xml.nccl_xml_facts import facts
+from topocomm.topology.readers.nccl.xml.nccl_xml_devices import Cpu, Gpu, Notes, System, read_system
+from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import Fabric, fabric, gcn_of
 from topocomm.topology.readers.nccl.xml.nccl_xml_graph import Graph
+from topocomm.topology.readers.nccl.xml.nccl_xml_values import BRIDGE_IDS, IDS, cpu_words, mask_words
 from topocomm.topology.readers.plain import safe_xml
 
 SOURCE = "NCCL topology XML"
@@ -25,28 +32,18 @@ _SYSTEM = re.compile(r"<system\b[^<>]{0,500}>")
 _CPU = re.compile(r"<cpu\b[^<>]{0,500}\bnumaid\s*=")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 
+Facts = dict[str, Any]
+
 
 def matches(text: str) -> bool:
-    """True if the text holds a `<system>` with a version or processors, or processors that lost it."""
+    """Return whether the text holds a `<system>` with a version or processors, or processors that lost it."""
     text = _unescaped(text)
     found = _SYSTEM.search(text)
     return (found is not None and ("version" in found[0] or "<cpu" in text)) or _CPU.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
-    """The host, or the hosts of one NVLink domain, that a file describes.
-
-    PCIe has the nominal GB/s of its speed and width, NVLink and xGMI that of the generation that `sm` or `gcn` tells.
-    Pair codes are derived by NCCL's rules (`nccl_paths`). GPUs are numbered by `dev`, or in the order of the file where
-    it has no `<gpu>`.
-
-    Args:
-        text: The file, also with a prompt or other lines around it; only the first `<system>` counts.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: It is cut short or damaged, another version, or contradicts itself; names file and line.
-    """
+    """Return the host, or the hosts of one NVLink domain, that a file describes."""
     document, second = _document(text)
     root = safe_xml.parse(document, name)
     notes = Notes(name)
@@ -64,23 +61,23 @@ def read(text: str, name: str) -> Topology:
         _virtual_pair(pair, home[pair.a] in virtual[pair.b]) if pair.b in virtual else pair
         for pair in nccl_paths.pairs(bare)
     )
-    found = facts(system, links, pairs)
+    facts = facts_of(system, links, pairs)
     if graph.slow_ports:
-        found["slow_ports"] = graph.slow_ports
+        facts["slow_ports"] = graph.slow_ports
     if not system.gpus:
         notes.add("no GPU: nothing has a <gpu> or a GPU's class; NCCL finds out on the machine", root, "<system>")
-    return replace(bare, pairs=pairs, facts=found, warnings=notes.warnings())
+    return replace(bare, pairs=pairs, facts=facts, warnings=notes.warnings())
 
 
 def _unescaped(text: str) -> str:
-    """A copy of a web page's source has its angle brackets spelled out."""
+    """Return the text with angle brackets where a copy of a web page's source spells them out."""
     return html.unescape(text) if "<" not in text and "&lt;system" in text else text
 
 
 def _document(text: str) -> tuple[str, int | None]:
-    """The first `<system>` alone, on its own lines, and the line of a second one.
+    """Return the first `<system>` alone, on its own lines, and the line of a second one.
 
-    Comments, terminal escapes, and what stands around it are gone.
+    Comments, terminal escapes, and the text around it are removed.
     """
     text = _without_comments(_ESCAPE.sub("", _unescaped(text)))
     found = _SYSTEM.search(text)
@@ -97,7 +94,7 @@ def _document(text: str) -> tuple[str, int | None]:
 
 
 def _without_comments(text: str) -> str:
-    """Comments become their line ends: one may hold a `<system>` of its own, or hyphens that XML does not allow."""
+    """Replace comments by their line ends: one may hold a `<system>` of its own, or hyphens that XML forbids."""
     parts = []
     done = 0
     while (start := text.find("<!--", done)) >= 0 and (end := text.find("-->", start)) >= 0:
@@ -107,6 +104,158 @@ def _without_comments(text: str) -> str:
 
 
 def _virtual_pair(pair: Pair, near: bool) -> Pair:
-    """A NIC without PCI device that is listed under several processors is near to the GPUs of each."""
+    """Return the pair of a NIC without PCI device under several processors: it is near to the GPUs of each."""
     code = "PHB" if near else "SYS"
     return pair._replace(code=code, latency_us=PATH_LATENCY_US[code], latency_us_source="assumed")
+
+
+def facts_of(system: System, fabric: Fabric, pairs: Sequence[Pair]) -> Facts:
+    """Return numbers, names and places in the words of the file; a fact is absent where the file lacks it."""
+    facts = {
+        "xml_version": system.version,
+        "numa_nodes": len(system.cpus),
+        "gpu_tags": system.gpu_elements,
+        "nics": len({nic.pci or nic for nic in system.nics}),
+        **_gpu_facts(system.gpus),
+        **_nic_facts(system),
+        **_pci_facts(system),
+        **_cpu_facts(system.cpus),
+        **_fabric_facts(system.gpus, fabric, pairs),
+    }
+    if not system.gpu_elements and system.gpus:
+        facts["links_note"] = "GPU numbers by order in the file"
+    return facts
+
+
+def _stated(facts: Mapping[str, Any]) -> Facts:
+    """Return the facts without those that are empty."""
+    return {key: value for key, value in facts.items() if value not in (None, [], {})}
+
+
+def _gpu_facts(gpus: Sequence[Gpu]) -> Facts:
+    tags = {gpu.id: gpu.element.attributes for gpu in gpus if gpu.element is not None}
+
+    def numbers(key: str) -> dict[str, int | str]:
+        return {gpu: _number(attributes[key]) for gpu, attributes in tags.items() if key in attributes}
+
+    gcns = {gpu.id: gcn for gpu in gpus if (gcn := gcn_of(gpu)) is not None}
+    sms, gdr = numbers("sm"), numbers("gdr")
+    return _stated(
+        {
+            "gpu_dev": numbers("dev"),
+            "gpu_rank": numbers("rank"),
+            "sm": _same_or_all({gpu: sm for gpu, sm in sms.items() if gpu not in gcns}),
+            "compute_units": _same_or_all({gpu: sm for gpu, sm in sms.items() if gpu in gcns}),
+            "gcn": _same_or_all(gcns),
+            "gdr_gpus": sum(1 for value in gdr.values() if value) if gdr else None,
+        }
+    )
+
+
+def _nic_facts(system: System) -> Facts:
+    ports = [nic for nic in system.nics if nic.is_net]
+    alone = [nic for nic in system.nics if len(nic.cpus) == 1 and nic.cpus[0].numa is not None]
+    speeds = {nic.id: _number(nic.element.attributes["speed"]) for nic in ports if "speed" in nic.element.attributes}
+    of_ports: Facts = {
+        "net_names": [nic.id for nic in ports],
+        "net_ports": len(ports),
+        "net_elements": system.net_elements,
+        "net_physical": [nic.id for nic in ports if nic.pci is not None],
+    }
+    return {
+        **_stated({"nic_busids": list(dict.fromkeys(p.bus_id for p in system.pcis if p.kind == "nic"))}),
+        **(of_ports if ports else {}),
+        **_stated({"nic_numa": {nic.id: nic.cpus[0].numa for nic in alone}, "net_speed_mbps": _same_or_all(speeds)}),
+    }
+
+
+def _pci_facts(system: System) -> Facts:
+    unknown = [pci for pci in system.pcis if pci.kind == "other" and "class" not in pci.element.attributes]
+    bridges = [pci for pci in system.pcis if pci.kind == "bridge"]
+    ids = {pci.bus_id: {key: v for key in IDS if (v := pci.element.attributes.get(key))} for pci in bridges}
+    below = [list(top.all()) for cpu in system.cpus for top in cpu.children if top.kind == "bridge"]
+    groups = [[pci.bus_id for kind in ("gpu", "nic") for pci in group if pci.kind == kind] for group in below]
+    speeds = {pci.element.attributes.get("link_speed") for pci in system.pcis}
+    widths = {pci.element.attributes.get("link_width") for pci in system.pcis}
+    speed, width = (next(iter(values)) if len(values) == 1 else None for values in (speeds, widths))
+    return {
+        "pci_devices": len(system.pcis),
+        **_stated(
+            {
+                "busids_file_order": [pci.bus_id for pci in unknown],
+                "numa_by_busid": {pci.bus_id: pci.cpu.numa for pci in unknown},
+                "bridges": [pci.bus_id for pci in bridges],
+                BRIDGE_IDS: {bus_id: values for bus_id, values in ids.items() if values},
+                "pcie_groups": [ends for ends in groups if ends],
+            }
+        ),
+        **({} if speed is None else {"link_speed": speed}),
+        **({} if width is None else {"link_width": _number(width)}),
+        **({"pcie": f"{speed.removesuffix(' PCIe')} x{width}"} if speed and width else {}),
+    }
+
+
+def _cpu_facts(cpus: Sequence[Cpu]) -> Facts:
+    keys = ("numaid", "arch", "vendor", "familyid", "modelid", "affinity")
+    given = [{key: cpu.element.attributes[key] for key in keys if key in cpu.element.attributes} for cpu in cpus]
+    models = {tuple(attributes.get(key, "") for key in ("vendor", "familyid", "modelid")) for attributes in given}
+    words = None
+    if len(models) == 1:
+        vendor, *rest = models.pop()
+        family, model = map(_number, rest)
+        if vendor and isinstance(family, int) and isinstance(model, int):
+            words = cpu_words(vendor, family, model)
+    return {"cpus": given, **_stated({"cpu": words, "affinity_typo": _mask_typos(cpus)})}
+
+
+def _mask_typos(cpus: Sequence[Cpu]) -> dict[str, str]:
+    """Return masks whose first word is shorter than those of the other processors, and how many CPUs that loses."""
+    masks = {id(cpu): mask_words(cpu.element.attributes.get("affinity")) for cpu in cpus}
+    lengths = [len(words[0]) for words in masks.values() if words]
+    counts = Counter(n for words in masks.values() if words for word in words if (n := int(word, 16).bit_count()))
+    usual = counts.most_common(1)[0][0] if counts else 0
+    typos = {}
+    for cpu in cpus:
+        words = masks[id(cpu)]
+        if words and len(words[0]) < max(lengths):
+            got = int(words[0], 16).bit_count()
+            typos[f"cpu {cpu.numa}"] = f"{words[0]},... ({len(words[0])} hex digits: {got} CPUs instead of {usual})"
+    return typos
+
+
+def _fabric_facts(gpus: Sequence[Gpu], fabric: Fabric, pairs: Sequence[Pair]) -> Facts:
+    facts: Facts = {}
+    if any(gpu.element is not None for gpu in gpus):
+        amd = any(gcn_of(gpu) is not None for gpu in gpus)
+        key = "xgmi" if amd or fabric.tags == {"xgmi"} else "nvlink"
+        facts[f"{key}_total_per_gpu"] = dict(fabric.totals)
+    if fabric.loops:
+        facts["self_nvlinks"] = dict(fabric.loops)
+    if fabric.switches:
+        facts["nvswitch"] = True
+        facts["nvswitch_busids"] = {switch: _same_or_all(counts) for switch, counts in sorted(fabric.switches.items())}
+    order = {gpu.id: i for i, gpu in enumerate(gpus)}
+    direct = [(link.src, link.dst) for link in fabric.links if link.kind in ("nvlink", "xgmi")]
+    direct = [pair for pair in direct if set(pair) <= set(order)]
+    if direct:
+        islands = merge_groups([(name,) for name in order], direct)
+        components = [[int(name[3:]) for name in island] for island in islands]
+        facts["xgmi_components" if "xgmi" in fabric.tags else "nvlink_components"] = components
+        missing = {(pair.a, pair.b) for pair in pairs if pair.b in order} - set(direct)
+        in_order = sorted(missing, key=lambda pair: (order[pair[0]], order[pair[1]]))
+        facts["missing_pairs"] = [f"{a}-{b}" for a, b in in_order]
+    return facts
+
+
+def _same_or_all(values: dict[str, Any]) -> Any:
+    """Return the value that all have, else the values by name."""
+    first = next(iter(values.values()), None)
+    return first if values and all(value == first for value in values.values()) else values
+
+
+def _number(text: str) -> int | str:
+    """Return a number of the file; the text where it is none."""
+    try:
+        return int(text, 16 if text.strip().lower().startswith("0x") else 10)
+    except ValueError:
+        return text
