@@ -9,7 +9,7 @@ import numpy as np
 
 from attention import LOGSUMEXP
 from tests.plans import every_plan
-from topocomm.execute.calls.fast_path import Results, quick_arrays
+from topocomm.execute.calls.fast_path import Arrays, quick_arrays
 from topocomm.execute.calls.result_memory import ResultMemory
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.compiled_engine import CompiledEngine, covers
@@ -86,9 +86,12 @@ class Job:
         bare = len(layout.fields) == 1 if bare is None else bare
         self.quick = []
         for caller, engines, work in zip(self.callers, self.engines, works, strict=True):
-            shapes = [(f.name, (*work.result.leading, *f.row_shape), f.dtype) for f in layout.fields]
-            given = plan.collective.name != "reduce" or work.rank == plan.collective.root
-            self.quick.append(quick_arrays(caller, engines, Results(shapes, given), 16, bare=bare))
+            value, result = (
+                [(f.name, (*span.leading, *f.row_shape), f.dtype) for f in layout.fields]
+                for span in (work.value, work.result)
+            )
+            gives = plan.collective.name != "reduce" or work.rank == plan.collective.root
+            self.quick.append(quick_arrays(caller, engines, Arrays(value, result, gives), 16, bare=bare))
 
     def engine(self, rank):
         """The engine of a rank's next call."""

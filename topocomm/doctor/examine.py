@@ -67,11 +67,12 @@ def check_process(
         environment: Environment variables.
     """
     by_mpi = launched[0] if launched is not None and launched[0] in MPI_LAUNCHERS else None
-    kernels = check_kernels(kernels_available, environment)
+    native = check_native()
+    kernels = check_kernels(kernels_available, native)
     return [
         check_python(),
         check_numpy(),
-        check_native(),
+        native,
         check_numba(environment),
         *([] if kernels is None else [kernels]),
         check_mpi4py(by_mpi, library=mpi_library),

@@ -1,8 +1,5 @@
 /* The module topocomm.native._native: what Python asks of the compiled part. Limited API of Python 3.11. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "folds.h"
+#include "types.h"
 
 #include <string.h>
 
@@ -27,15 +24,47 @@ static PyObject *fold_address(PyObject *self, PyObject *args) {
     return PyLong_FromVoidPtr((void *)(intptr_t)fold);
 }
 
+PyDoc_STRVAR(describe_doc, "describe(array, /)\n--\n\n"
+                           "Return (address, whether it is of no subclass, sizes, dtype, flags) as C sees an array.");
+
 static PyMethodDef methods[] = {
     {"fold_address", fold_address, METH_VARARGS, fold_address_doc},
+    {"describe", describe, METH_O, describe_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static int add_types(PyObject *module) {
+    ModuleState *state = PyModule_GetState(module);
+    state->engine = (PyTypeObject *)PyType_FromModuleAndSpec(module, &engine_spec, NULL);
+    PyObject *call = PyType_FromModuleAndSpec(module, &call_spec, NULL);
+    if (state->engine == NULL || call == NULL)
+        return -1;
+    int wrong = PyModule_AddType(module, state->engine) + PyModule_AddType(module, (PyTypeObject *)call);
+    Py_DECREF(call);
+    wrong += PyModule_AddIntConstant(module, "THROUGH", THROUGH) + PyModule_AddIntConstant(module, "WAITING", WAITING);
+    wrong += PyModule_AddIntConstant(module, "TO_FOLD", TO_FOLD) + PyModule_AddIntConstant(module, "STRIDE", STRIDE);
+    wrong += PyModule_AddIntConstant(module, "FINISHED", FINISHED);
+    wrong += PyModule_AddIntConstant(module, "MOST_FIELDS", MOST_FIELDS);
+    wrong += PyModule_AddIntConstant(module, "CALLS_A_TRIAL", CALLS_A_TRIAL);
+    wrong += PyModule_AddIntConstant(module, "CALLS_A_CHOICE", CALLS_A_CHOICE);
+    return wrong;
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg) {
+    Py_VISIT(((ModuleState *)PyModule_GetState(module))->engine);
+    return 0;
+}
+
+static int clear(PyObject *module) {
+    Py_CLEAR(((ModuleState *)PyModule_GetState(module))->engine);
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, add_types}, {0, NULL}};
 
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "topocomm.native._native", "The compiled part, in C.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "topocomm.native._native", "The compiled part, in C.", sizeof(ModuleState), methods, slots,
+    traverse, clear, NULL,
 };
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

@@ -1,4 +1,4 @@
-"""Kernels of operators of one's own: a function of one row, compiled."""
+"""Kernels of users' operators: a function of one row, compiled."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def row_kernel(function: Callable[..., None]) -> Callable[[Layout], Kernel | Non
     `function(left_a, left_b, ..., right_a, right_b, ..., out_a, out_b, ...)` takes for every field of the operator
     the row of the left operand, then of the right one, then of the result, as arrays with the field's named axes; a
     field without any comes as an array of one item. It writes the result; the arrays of the result share no memory
-    with the others. numba compiles it when a layout is first used, without fast-math, and keeps the machine code on
-    disk. It must not raise: nobody would hear of it. Functions and constants that it names count as part of it.
+    with the others. numba compiles it when a layout is first used, without fast-math, says so on stderr, and keeps the
+    machine code on disk. It must not raise: nobody would hear of it. Functions and constants that it names count as
+    part of it.
 
     Where numba is missing or switched off, and for floats of 16 bits, `combine` runs; the agreement between ranks
     tells the two apart.
@@ -54,5 +55,5 @@ def _name(function: Any) -> str:
 def _reason(error: Exception) -> str:
     """The lines of numba's message that say what is wrong, as one."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith(("Failed in nopython", "During:", "<source"))]
-    return "; ".join(told[:4])
+    reasons = [line for line in lines if line and not line.startswith(("Failed in nopython", "During:", "<source"))]
+    return "; ".join(reasons[:4])

@@ -23,8 +23,12 @@ def test_the_compiled_part():
     def missing():
         raise ImportError("No module named 'topocomm.native._native'")
 
-    found(libraries.check_native(), "ok", "in C")
-    found(libraries.check_native(missing), "warn", "NumPy folds the built-in operators", "_native", "python3-dev")
+    there, lost = libraries.check_native(), libraries.check_native(missing)
+    found(there, "ok", "in C")
+    found(lost, "warn", "NumPy folds the built-in operators", "exchange messages", "_native", "python3-dev")
+    found(libraries.check_kernels(lambda: True, there), "ok")
+    found(libraries.check_kernels(lambda: False, there), "warn", "exchange messages")
+    assert libraries.check_kernels(lambda: False, lost) is None
 
 
 def test_numba():
@@ -32,9 +36,6 @@ def test_numba():
     found(libraries.check_numba({}, there), "ok", "0.61")
     found(libraries.check_numba({}, versions()), "info", "not installed", "pip install 'topocomm[mpi]'")
     found(libraries.check_numba({"NUMBA_DISABLE_JIT": "1"}, there), "warn", "unset NUMBA_DISABLE_JIT")
-    found(libraries.check_kernels(lambda: True, {}, there), "ok")
-    found(libraries.check_kernels(lambda: False, {}, there), "warn", "exchange messages")
-    assert libraries.check_kernels(lambda: False, {}, versions()) is None
 
 
 def test_a_missing_optional_library_is_info():

@@ -32,7 +32,7 @@ class _Comm:
         ("mpi", (0, 0, 0), (0, 0, 0), (True, True), "ok", ["ranks 0-2 share memory"]),
         ("mpi", (0, 0, 1, 1), (0, 0, 1, 1), (True, True), "ok", ["ranks 0-1", "ranks 2-3", "MPI messages between"]),
         ("torch", (0, 1), (0, 1), (True, True), "ok", ["gloo messages between hosts", "one rank on each"]),
-        ("mpi", (0, 1), (0, 0), (False, True), "warn", ["no compiled code", "see `numba` and `kernels` above"]),
+        ("mpi", (0, 1), (0, 0), (False, True), "warn", ["no compiled code", "see `native` and `kernels` above"]),
         ("mpi", (0, 1), (0, 0), (True, False), "warn", ["cannot be mapped"]),
         ("mpi", (0, 1), (0, 0), (True, True), "warn", ["different containers"]),
     ],

@@ -309,13 +309,14 @@ def test_a_sweep_that_fails_ends_the_call():
 def test_an_interrupt_closes_the_communicator(monkeypatch, bare):
     """Signals are handled when the compiled code is through: the communicator must not stay busy."""
 
-    def interrupted(*_):
-        def call(*arrays):
+    class Interrupted:
+        def __init__(self, **_):
+            pass
+
+        def run(self, *_):
             raise KeyboardInterrupt("planted")
 
-        return call
-
-    monkeypatch.setattr("topocomm.execute.calls.fast_path.make_builtin", interrupted)
+    monkeypatch.setattr("topocomm.native._native.Call", Interrupted)
     if bare:
         layout = SUM.layout({"value": ((7, 2), np.float32)})
         job, value = Job(every_plan(switch(1), "allreduce", SUM, layout)[0], layout, SUM), np.ones((7, 2), np.float32)

@@ -28,7 +28,7 @@ from tests.plans import every_plan
 from topocomm import Field, Operator
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.compiled_engine import covers
-from topocomm.execute.host.kernels import shared_memory_call as word
+from topocomm.native import _native
 from topocomm.planning.schedule.schedule import split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
@@ -100,28 +100,31 @@ def test_the_way_to_write_that_was_quicker_on_trial_is_taken(streaming):
     value = partial(0, (6,), 4)
     plan, layout = next((job.plan, job.layout) for _, job in jobs(switch(1), (6,), 4))
     job = Job(plan, layout)
-    words = job.engines[0][1].compiled.words
-    quickest = slice(word.QUICKEST, word.QUICKEST + 2)
+    engine, no_time = job.engines[0][1].native, 1 << 62
 
     def call(left):
-        """A call on the engine so many calls before it is chosen; which ways it took note of."""
-        words[word.UNTIL_CHOICE], words[quickest] = left, word.NO_TIME
+        """A call on the engine so many calls before the choice; which ways it took note of."""
+        engine.until_choice, engine.quickest_plain, engine.quickest_streamed = left, no_time, no_time
         for _ in range(2):  # the other engine's turn too
             plain(job, 0, value)
-        return (words[quickest] < word.NO_TIME).tolist()
+        return [engine.quickest_plain < no_time, engine.quickest_streamed < no_time]
 
-    trial = word.CALLS_A_WAY
-    words[word.STREAMING] = 0
-    assert call(2 * trial + 1) == [False, False] and not words[word.STREAMING]
-    assert call(2 * trial) == [False, False] and words[word.STREAMING]  # warms up
-    assert call(trial + 1) == [False, True] and words[word.STREAMING]
-    assert call(trial) == [False, False] and not words[word.STREAMING]
-    assert call(2) == [True, False] and not words[word.STREAMING]
-    words[word.UNTIL_CHOICE], words[word.QUICKEST + streaming] = 1, -1
+    trial = _native.CALLS_A_TRIAL
+    engine.streaming = 0
+    assert call(2 * trial + 1) == [False, False] and not engine.streaming
+    assert call(2 * trial) == [False, False] and engine.streaming  # warms up
+    assert call(trial + 1) == [False, True] and engine.streaming
+    assert call(trial) == [False, False] and not engine.streaming
+    assert call(2) == [True, False] and not engine.streaming
+    engine.until_choice = 1
+    if streaming:
+        engine.quickest_streamed = -1
+    else:
+        engine.quickest_plain = -1
     plain(job, 0, value)
-    assert words[word.STREAMING] == streaming
-    assert words[word.UNTIL_CHOICE] == word.CALLS_A_CHOICE - 1
-    assert words[quickest].tolist() == [word.NO_TIME] * 2
+    assert engine.streaming == streaming
+    assert engine.until_choice == _native.CALLS_A_CHOICE - 1
+    assert engine.quickest_plain == engine.quickest_streamed == no_time
     job.close()
 
 
@@ -134,7 +137,7 @@ def test_a_call_keeps_the_callers_arrays_until_it_is_through(folds):
     arrays = [weakref.ref(array) for array in (*given.values(), *target.values())]
     first, second = job.engine(0), job.engine(1)
     assert not first.begin(given, target, True)
-    del given, target  # compiled code knows them by address only
+    del given, target  # the engine holds them
     assert all(array() is not None for array in arrays)
     run(second, values[1], {name: np.zeros_like(array) for name, array in values[1].items()}, apart=True)
     result = {name: array() for name, array in zip(values[0], arrays[2:], strict=True)}

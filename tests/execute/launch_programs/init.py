@@ -16,6 +16,7 @@ total = comm.allreduce(np.array([comm.rank + 1.0]), SUM)[0]
 assert total == comm.size * (comm.size + 1) / 2
 if comm.size > 1:
     assert sorted(place.rank for place in comm.topology.ranks) == list(range(comm.size))
+assert not {"numba", "llvmlite"} & sys.modules.keys(), "built-in operators need no compiler"
 with pytest.raises(topocomm.TopocommError, match="called before with another topology"):
     topocomm.init(switch(9))
 said = f"{comm.session.transport.name}, {comm.size} ranks"

@@ -27,6 +27,16 @@ def test_under_mpirun():
     assert job.returncode == 0
 
 
+def test_under_mpirun_without_the_compiled_part_ranks_exchange_messages():
+    code = (
+        "import runpy, sys; sys.modules['topocomm.native._native'] = None; "
+        f"comm = runpy.run_path({str(PROGRAM)!r})['comm']; assert len(set(comm.session.transport.hosts)) == comm.size"
+    )
+    job = mpirun(2, ["-c", code], timeout_s=60, env=MPI_VARIABLES)
+    assert job.stdout == "mpi, 2 ranks; helper: threads, 1 ranks\n", job.stderr[-2000:]
+    assert job.returncode == 0
+
+
 @pytest.mark.long
 def test_under_torchrun():
     pytest.importorskip("torch")

@@ -50,15 +50,18 @@ def check_native(load: Callable[[], object] = lambda: import_module("topocomm.na
     try:
         load()
     except ImportError as error:
-        text = f"NumPy folds the built-in operators, to the same bits: {error}"
+        text = (
+            f"NumPy folds the built-in operators, to the same bits, and ranks of a host exchange messages instead of "
+            f"sharing memory: {error}"
+        )
         return Finding("warn", "native", text, "install Python's headers (python3-dev), then topocomm again")
-    return Finding("ok", "native", "built-in operators fold in C")
+    return Finding("ok", "native", "shared memory and built-in operators run in C")
 
 
 def check_numba(environment: Environment = os.environ, find: FindVersion = installed) -> Finding:
-    """Whether operators of one's own are compiled; shared memory needs it too."""
+    """Whether operators of one's own are compiled."""
     got = find("numba")
-    lost = "operators of your own run in NumPy, and ranks of a host exchange messages instead of sharing memory"
+    lost = "operators of your own run in NumPy"
     if got is None:
         return Finding("info", "numba", f"not installed: {lost}", "pip install 'topocomm[mpi]'")
     if environment.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
@@ -66,22 +69,19 @@ def check_numba(environment: Environment = os.environ, find: FindVersion = insta
     return Finding("ok", "numba", f"{got}: operators of your own are compiled")
 
 
-def check_kernels(
-    available: Callable[[], bool], environment: Environment = os.environ, find: FindVersion = installed
-) -> Finding | None:
-    """Whether compiled code does what it must here; None where `check_numba` has said that there is none.
+def check_kernels(available: Callable[[], bool], native: Finding) -> Finding | None:
+    """Whether the compiled part does what it must here; None where `check_native` has said that there is none.
 
     Args:
         available: `kernels_available` of the shared memory.
-        environment: The environment.
-        find: Finds versions.
+        native: What `check_native` found.
     """
-    if check_numba(environment, find).level != "ok":
+    if native.level != "ok":
         return None
     if available():
         return Finding("ok", "kernels", "compiled and tried")
-    text = "numba is there, but its code does not run here: ranks of a host exchange messages"
-    return Finding("warn", "kernels", text, "pip install --upgrade numba llvmlite numpy")
+    text = "the compiled part does not run with this NumPy or system: ranks of a host exchange messages"
+    return Finding("warn", "kernels", text, "install topocomm again, with a NumPy 2")
 
 
 def check_optional(find: FindVersion = installed) -> list[Finding]:

@@ -70,7 +70,7 @@ def check_transport(comm: Communicator, *, kernels: bool, shared_memory: bool) -
         between = f"{messages} between hosts"
         return Finding("ok", "transport", f"{reported}; {between}" if shared else f"{between}: one rank on each")
     if not kernels:
-        reason, remedy = "no compiled code on every rank", "see `numba` and `kernels` above"
+        reason, remedy = "no compiled code on every rank", "see `native` and `kernels` above"
     elif not shared_memory:
         reason, remedy = "memory files cannot be mapped", "see `shared memory` above"
     else:

@@ -154,13 +154,14 @@ class PreparedCall:
         structure = self._structure
         if self._shared is None or self._local is not None or self._identity is not None:
             return None
-        from topocomm.execute.calls.fast_path import Results, quick_arrays, quick_tensors
+        from topocomm.execute.calls.fast_path import Arrays, quick_arrays, quick_tensors
         from topocomm.execute.host.compiled_engine import CompiledEngine
 
         engines = [engine for engine in self._engines if isinstance(engine, CompiledEngine)]
         if not engines or not (structure.bare or structure.rebuild is None):
             return None
-        way = quick_arrays(self._session, engines, Results(self._results, self._gives), self.tag, bare=structure.bare)
+        arrays = Arrays(self._values, self._results, self._gives)
+        way = quick_arrays(self._session, engines, arrays, self.tag, bare=structure.bare)
         dtypes = [dtype for _, _, dtype in self._values]
         return quick_tensors(way, dtypes, bare=structure.bare) if structure.is_torch else way
 
@@ -271,9 +272,9 @@ class PreparedCall:
     def _target(self, fields: Fields | None, given: Fields | None) -> Fields:
         """Where the result goes: to the caller's arrays if it can be made there, else to fresh ones.
 
-        They must be C-contiguous, and overlap the value's only where they are the value's.
+        They must be aligned and C-contiguous, and overlap the value's only where they are the value's.
         """
-        plain = given is not None and all(array.flags.c_contiguous for array in given.values())
+        plain = given is not None and all(array.flags.carray for array in given.values())
         if given is not None and plain and (_apart(fields, given) or _in_place(fields or {}, given)):
             return given
         return {name: self._session.results.empty(shape, dtype) for name, shape, dtype in self._results}

@@ -76,8 +76,8 @@ def _shared_engine(
     work: Work, program: SharedProgram, shared: SharedMemory, transport: Transport, number: int
 ) -> CallEngine:
     from topocomm.execute.host import compiled_engine
-    from topocomm.execute.host.compiled_run import free_memory, shared_stage
-    from topocomm.execute.host.kernels.shared_memory_call import FINISHED
+    from topocomm.execute.host.compiled_engine import free_memory, shared_stage
+    from topocomm.native._native import FINISHED
 
     one_host = len(set(transport.hosts)) == 1
     if one_host and compiled_engine.covers(work):

@@ -1,4 +1,4 @@
-"""What a Python function computes, as a short text: functions that differ in code or constants have different ones."""
+"""Fingerprints of Python functions: those that differ in code or constants have different ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from types import CodeType, FunctionType
 from typing import Any
 
 DIGITS = 16
+"""Hexadecimal digits of a fingerprint."""
 
 
 def fingerprint(function: Any) -> str:
-    """The digest of a function's code and of the functions and constants that it names.
+    """Return the digest of a function's code and of the functions and constants that it names.
 
     Source: bytecode, so it is the same on all ranks that run one version of Python.
     """
@@ -20,21 +21,21 @@ def fingerprint(function: Any) -> str:
     return digest.hexdigest()[:DIGITS]
 
 
-def _words(value: Any, seen: set[int]) -> list[str]:
+def _words(value: Any, visited: set[int]) -> list[str]:
     value = getattr(value, "py_func", getattr(value, "_defn", value))  # of what numba has wrapped: @njit, @intrinsic
     if isinstance(value, FunctionType):
-        if id(value) in seen:
+        if id(value) in visited:
             return [value.__name__]
-        seen.add(id(value))
+        visited.add(id(value))
         closure = [cell.cell_contents for cell in value.__closure__ or ()]
         named = [value.__globals__[name] for name in _names(value.__code__) if name in value.__globals__]
         return _code(value.__code__) + [
-            word for part in (*closure, *named, value.__defaults__) for word in _words(part, seen)
+            word for part in (*closure, *named, value.__defaults__) for word in _words(part, visited)
         ]
     if isinstance(value, (bool, int, float, complex, str, bytes, type(None))):
         return [repr(value)]
     if isinstance(value, tuple):
-        return ["tuple", *(word for item in value for word in _words(item, seen))]
+        return ["tuple", *(word for item in value for word in _words(item, visited))]
     if hasattr(value, "tobytes") and hasattr(value, "dtype"):
         return [str(value.dtype), hashlib.sha256(value.tobytes()).hexdigest()]
     return [getattr(value, "__name__", type(value).__name__)]

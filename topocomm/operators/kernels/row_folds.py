@@ -1,11 +1,12 @@
-"""Compiled folds of functions of one row: C functions `void fold(int64_t *task)`, one per function and fields.
+"""Folds of functions of one row, compiled by numba: C functions `void fold(int64_t *task)`, one for each set of fields.
 
-Every step combines a row into memory of its own, so that the function never writes to what it reads, and the last one
-is copied to the result. numba keeps the machine code on disk as in `cpu.py`; the `key` has all that it depends on.
+Every step combines a row into memory of its own, so that the function never writes to what it reads, and the last row
+is copied to the result. numba keeps the machine code on disk; the `key` has all that it depends on.
 """
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ class Spec(NamedTuple):
 
 _specs: dict[str, Spec] = {}
 _alive: list[Any] = []
+_announced: set[str] = set()
 
 
 def covers(fields: tuple[BoundField, ...]) -> bool:
@@ -58,8 +60,8 @@ def compile_row_function(function: Any, fields: tuple[BoundField, ...]) -> int:
     Raises:
         NumbaError: numba does not take the function.
     """
-    told = ";".join(f"{f.dtype.name}{list(f.row_shape)}" for f in fields)
-    key = f"{getattr(function, '__name__', function)}({told}) {fingerprint(function)}"
+    described = ";".join(f"{f.dtype.name}{list(f.row_shape)}" for f in fields)
+    key = f"{getattr(function, '__name__', function)}({described}) {fingerprint(function)}"
     spec = Spec(function if hasattr(function, "py_func") else njit(function, error_model="numpy"), fields)
     _specs[key] = spec
     offsets, end = [], 0
@@ -79,7 +81,6 @@ def _make_fold(key: str, offsets: tuple[int, ...], row_bytes: int) -> Any:
     fields = len(offsets)
     step = WORD_BYTES * fields
 
-    @cfunc(FOLD, cache=True, error_model="numpy")
     def fold(task):
         rows, operands = task[0], task[1]
         words = carray(task, (2 + (2 + operands) * fields,))
@@ -99,13 +100,26 @@ def _make_fold(key: str, offsets: tuple[int, ...], row_bytes: int) -> Any:
             _copy_row(key, left, left_row, result, row)
         memory[0], places[0] = 0, 0  # numba frees an array after its last use: this is it
 
-    return fold
+    try:
+        return cfunc(FOLD, cache=True, error_model="numpy")(fold)
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        return cfunc(FOLD, error_model="numpy")(fold)  # no folder to keep it in can be written
+
+
+def _announce(key: str) -> None:
+    """Say once that a fold is compiled; called by numba while it compiles, not for what it has on disk."""
+    if key not in _announced:
+        _announced.add(key)
+        sys.stderr.write(f"topocomm: compiling, once: fold of {key.rpartition(' ')[0]}\n")
 
 
 @intrinsic(prefer_literal=True)
 def _combine_row(typingctx, key, left, left_row, right, right_row, out):
     """Row 0 of out = two rows combined; left, right and out are where the addresses of their fields stand."""
     spec = _specs[key.literal_value]
+    _announce(key.literal_value)
     function = typingctx.resolve_value_type(spec.function)
     signature = typingctx.resolve_function_type(function, spec.views * 3, {})
 
@@ -148,7 +162,7 @@ def _row_address(builder, fields, index: int, field: BoundField, row):
 
 def _views(context, builder, spec: Spec, fields, row) -> list[Any]:
     """The row of every field as a numba array, without an owner."""
-    made = []
+    views = []
     for index, (f, kind_of_view) in enumerate(zip(spec.fields, spec.views, strict=True)):
         shape = f.row_shape or (1,)
         strides = [prod(shape[axis + 1 :]) * f.dtype.itemsize for axis in range(len(shape))]
@@ -162,8 +176,8 @@ def _views(context, builder, spec: Spec, fields, row) -> list[Any]:
             itemsize=ir.Constant(WORD, f.dtype.itemsize),
             meminfo=None,
         )
-        made.append(array._getvalue())
-    return made
+        views.append(array._getvalue())
+    return views
 
 
 __all__ = ["NumbaError", "compile_row_function", "covers", "fingerprint"]

@@ -1,4 +1,4 @@
-"""What the quick way takes from the interpreter and gives it: dicts, arrays, references."""
+"""Calls in C: what they take from the interpreter and give it (dicts, arrays, references)."""
 
 import sys
 import weakref
@@ -11,9 +11,7 @@ from tests.execute.engine_jobs import CALLS, Job, jobs, quick, through
 from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import SUM, Field, Operator
-from topocomm.execute.host.kernels import builtin_function as builtin
-from topocomm.execute.host.kernels import shared_memory_call as word
-from topocomm.execute.host.kernels.builtin_function import DONE_AND_SWEEP
+from topocomm.native import _native
 
 
 def misfit(value):
@@ -23,11 +21,10 @@ def misfit(value):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_calls_leave_no_references(rank):
-    """The builtins are called by the interpreter itself: what they take and give must be counted right."""
     values = [partial(rank, (7,), 5) for rank in range(2)]
     misfits = [misfit(value) for value in values]
     job = dict(jobs(switch(2), (7,), 5))["flat"]
-    watched = [*values[rank].values(), values[rank], None, word.MISFIT, word.DONE, DONE_AND_SWEEP]
+    watched = [*values[rank].values(), values[rank], None]
 
     def body(mine):
         for _ in range(3 * CALLS):
@@ -80,7 +77,7 @@ def test_fields_are_told_by_name_not_by_object():
     job.close()
 
 
-@pytest.mark.parametrize("fields", range(1, word.MOST_FIELDS + 1))
+@pytest.mark.parametrize("fields", range(1, _native.MOST_FIELDS + 1))
 def test_the_quick_way_of_every_number_of_fields(fields):
     shapes = {f"field{index}": (5, *range(2, 2 + index)) for index in range(fields)}  # an axis more each
     names = list(shapes)
@@ -159,14 +156,3 @@ def test_a_call_that_waits_keeps_the_arrays_that_it_began_with(into):
         np.testing.assert_array_equal(array, other[name])
     assert all(array() is None for array in watched), "let go of when it is through"
     job.close()
-
-
-def test_builtins_may_outlive_their_module():
-    """What a program still holds when the interpreter ends goes after the modules have gone, and reads its method."""
-    method = weakref.ref(builtin._METHOD)
-    held = vars(builtin).pop("_METHOD")
-    del held
-    try:
-        assert method() is not None
-    finally:
-        builtin._METHOD = method()

@@ -1,1 +1,0 @@
-"""Compiled pieces of the host engines."""

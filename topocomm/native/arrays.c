@@ -1,0 +1,99 @@
+/* NumPy's arrays: see arrays.h. */
+#include "arrays.h"
+
+enum { ABI_VERSION = 0, ARRAY_TYPE = 2, NEW_FROM_DESCR = 94 }; /* places in NumPy's function table */
+
+typedef unsigned (*AbiVersion)(void);
+typedef PyObject *(*NewFromDescr)(PyTypeObject *, PyObject *, int, const Py_ssize_t *, const Py_ssize_t *, void *, int,
+                                  PyObject *);
+
+static PyTypeObject *array_type;
+static NewFromDescr new_from_descr;
+
+int find_numpy(void) {
+    if (array_type != NULL)
+        return 0;
+    PyObject *core = PyImport_ImportModule("numpy._core._multiarray_umath");
+    PyObject *capsule = core == NULL ? NULL : PyObject_GetAttrString(core, "_ARRAY_API");
+    void **table = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, NULL);
+    Py_XDECREF(core);
+    Py_XDECREF(capsule); /* the module keeps it */
+    if (table == NULL)
+        return -1;
+    unsigned version = ((AbiVersion)table[ABI_VERSION])();
+    if (version >> 24 != 2) {
+        PyErr_Format(PyExc_ImportError, "the binary interface of NumPy is 0x%x; expected that of NumPy 2", version);
+        return -1;
+    }
+    new_from_descr = (NewFromDescr)table[NEW_FROM_DESCR];
+    array_type = (PyTypeObject *)table[ARRAY_TYPE];
+    return 0;
+}
+
+int is_array(PyObject *object, int flags) {
+    return Py_TYPE(object) == array_type && (((Array *)object)->flags & flags) == flags;
+}
+
+int is_of_kind(PyObject *object, const ArrayKind *kind, int flags) {
+    const Array *array = (Array *)object;
+    if (!is_array(object, flags) || array->dtype != kind->dtype || array->axes != kind->axes)
+        return 0;
+    for (int axis = 0; axis < kind->axes; axis++)
+        if (array->sizes[axis] != kind->sizes[axis])
+            return 0;
+    return 1;
+}
+
+static int64_t number_of(PyObject *object, const char *name) {
+    PyObject *number = PyObject_GetAttrString(object, name);
+    int64_t value = number == NULL ? -1 : PyLong_AsLongLong(number);
+    Py_XDECREF(number);
+    return value;
+}
+
+int64_t array_bytes(PyObject *array) { return number_of(array, "nbytes"); }
+
+PyObject *new_array(const ArrayKind *kind) {
+    Py_INCREF(kind->dtype); /* the function takes one */
+    return new_from_descr(array_type, kind->dtype, kind->axes, kind->sizes, NULL, NULL, 0, NULL);
+}
+
+int take_kind(PyObject *described, ArrayKind *kind) {
+    PyObject *dtype, *sizes;
+    if (!PyArg_ParseTuple(described, "OO!", &dtype, &PyTuple_Type, &sizes))
+        return -1;
+    Py_ssize_t axes = PyTuple_Size(sizes);
+    int64_t bytes = number_of(dtype, "itemsize");
+    if (bytes < 0 || axes > MOST_AXES) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "too many axes");
+        return -1;
+    }
+    kind->axes = (int)axes;
+    for (int axis = 0; axis < kind->axes; axis++) {
+        kind->sizes[axis] = PyLong_AsSsize_t(PyTuple_GetItem(sizes, axis));
+        if (kind->sizes[axis] < 0 || __builtin_mul_overflow(bytes, (int64_t)kind->sizes[axis], &bytes)) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "no array has such sizes");
+            return -1;
+        }
+    }
+    kind->bytes = bytes;
+    Py_INCREF(dtype);
+    kind->dtype = dtype;
+    return 0;
+}
+
+PyObject *describe(PyObject *module, PyObject *object) {
+    (void)module;
+    if (find_numpy() < 0)
+        return NULL;
+    if (!PyObject_TypeCheck(object, array_type))
+        return PyErr_Format(PyExc_TypeError, "expected a NumPy array, got %R", (PyObject *)Py_TYPE(object));
+    const Array *array = (Array *)object;
+    PyObject *sizes = PyTuple_New(array->axes < 0 || array->axes > MOST_AXES ? 0 : array->axes);
+    for (int axis = 0; sizes != NULL && axis < PyTuple_Size(sizes); axis++)
+        PyTuple_SetItem(sizes, axis, PyLong_FromSsize_t(array->sizes[axis]));
+    return Py_BuildValue("(KiNOi)", (unsigned long long)(uintptr_t)array->data, Py_TYPE(object) == array_type, sizes,
+                         array->dtype, array->flags);
+}

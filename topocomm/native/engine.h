@@ -1,0 +1,108 @@
+/* One rank's part of a plan in memory that the ranks of a host share: write the value, publish progress, await others,
+ * fold, copy the result out. Nothing here needs Python: it runs without the interpreter's lock.
+ *
+ * An engine is read from int64 words (program.c), which are checked once; a run checks nothing. The words: the number of
+ * records of every section, in the order of `Section`, then the sections. Offsets in memory and arrays are in bytes.
+ * Arrays are numbered: the value's fields in the operator's order, then those of the result. */
+#ifndef TOPOCOMM_ENGINE_H
+#define TOPOCOMM_ENGINE_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "folds.h"
+
+enum { MOST_FIELDS = 4, COUNTER_WORDS = 8 }; /* a progress counter has a cache line of its own */
+enum {
+    STRIDE = 1 << 16,      /* counter values of one call: epoch * STRIDE + progress */
+    FINISHED = STRIDE - 1, /* the progress of a rank that is through: more than any stage's */
+    CALLS_A_TRIAL = 4,     /* calls on trial past the caches, then by plain stores; the first of each warms up */
+    CALLS_A_CHOICE = 512   /* calls until the way to write is chosen anew, the last ones on trial */
+};
+#define NO_TIME ((int64_t)1 << 62)
+
+typedef enum {
+    PACK,     /* Copy: pieces of the value that other ranks read, or that are a result */
+    PACK_OWN, /* Copy: pieces that only folds of this rank read: written if these may not read the caller's arrays */
+    UNPACK,   /* Copy: pieces of the result that no fold makes in the caller's arrays */
+    MADE,     /* Copy, by stage: pieces of the result that its folds made in the caller's arrays and other ranks read */
+    OWN,      /* Redirect: operands of folds that are this rank's own value */
+    TARGETS,  /* Redirect: results of folds that are a piece of the result and that no fold of this rank reads */
+    CREDITS,  /* Wait: ranks that must have finished an earlier call before this one writes */
+    WAITS,    /* Wait, by stage */
+    STAGES,   /* Stage */
+    TASKS,    /* by stage: rows, number of operands, then offsets of the fields of the result and of every operand */
+    SECTIONS
+} Section;
+
+typedef struct {
+    int64_t array, at, place, bytes; /* an array and an offset in it; an offset in memory */
+} Copy;
+
+typedef struct {
+    int64_t task, place, row; /* of a task: 0 its result, then its operands; the first row in the caller's arrays */
+} Redirect;
+
+typedef struct {
+    int64_t rank, progress;
+} Wait;
+
+typedef struct {
+    int64_t progress, waits, tasks, copies; /* to publish; records of WAITS, TASKS and MADE that are the stage's */
+} Stage;
+
+/* One field of a Redirect: the word of a task that says where its fold reads or writes. */
+typedef struct {
+    int64_t *word, array, at, place;
+} Field;
+
+typedef enum { THROUGH, WAITING, TO_FOLD } State; /* TO_FOLD: the folds of the stage are to be run outside */
+
+typedef struct {
+    /* What it was made for; set by who makes it, before `read_program`. */
+    Fold fold; /* NULL: folds run outside */
+    int fields;
+    int64_t item_bytes[MOST_FIELDS], row_items[MOST_FIELDS], array_bytes[2 * MOST_FIELDS];
+    char *memory;
+    int64_t memory_bytes;
+    _Atomic int64_t *counters;
+    int64_t ranks, position; /* how many counters, and which one is this rank's */
+    int64_t looks;           /* at a counter, before the core is given away after every look */
+    int64_t final;           /* progress to publish when through; 0 where no rank waits for it */
+    const int64_t *epoch;    /* number of calls on this memory, the running one included */
+    /* The program. */
+    int64_t *words, count[SECTIONS];
+    const int64_t *section[SECTIONS];
+    int64_t *task_words, **tasks;
+    Field *redirected; /* fields of OWN, then of TARGETS */
+    /* The call. */
+    char *data[2 * MOST_FIELDS];
+    int direct; /* whether folds may read the caller's arrays: not where the result goes to the same memory */
+    State state;
+    int64_t stage, wait, task, made; /* stage -1: before the value is written; the first records of the stage */
+    /* The trial. A rank that writes its value with plain stores takes every cache line back from the ranks that read
+     * it in an earlier call, one after the other: 30 ns a line between cores without a common cache, where stores past
+     * the caches do not wait; between cores with one, plain stores are quicker. So every now and then some calls are
+     * made either way and timed, waiting apart. All ranks make the same calls, and try the same way in the same call. */
+    int64_t streaming, until_choice, worked, quickest[2];
+} Engine;
+
+/* Read a program and check every word of it. Returns 0, or -1 with what is wrong; `release_program` is due either way. */
+int read_program(Engine *engine, const int64_t *words, int64_t count, char *wrong, size_t wrong_bytes);
+void release_program(Engine *engine);
+
+/* Begin at the start of the program. Where the program has arrays, `data` must hold all of them. */
+void start(Engine *engine, int direct);
+
+/* Go on with a call, looking at counters so often at most. */
+State run(Engine *engine, int64_t looks);
+
+/* The records that the engine waits for. */
+const Wait *awaited(const Engine *engine, int64_t *count);
+
+static inline int64_t progress_of(const Engine *engine, int64_t rank) {
+    return atomic_load_explicit(&engine->counters[rank * COUNTER_WORDS], memory_order_acquire);
+}
+
+#endif
