@@ -6,7 +6,7 @@ from tests.topology.joined import capture, codes, gpus, rates, topo_m
 from topocomm.errors import TopologyError
 from topocomm.topology.merge.captures import combine, same_host
 from topocomm.topology.merge.cluster import NETWORK
-from topocomm.topology.merge.device_matching import bus_key, join_devices
+from topocomm.topology.merge.device_matching import bus_key, match_devices
 from topocomm.topology.model import Device, Pair
 from topocomm.topology.readers.nvidia import nvidia_p2p
 
@@ -147,7 +147,7 @@ def test_nothing_in_common_is_refused():
     cpu = capture("b", [Device("cpu0", "cpu"), Device("eth0", "nic")], source="sysfs")
     with pytest.raises(TopologyError, match="they have no device in common"):
         combine([capture("a", gpus(2)), cpu])
-    joined = join_devices(cpu, capture("a", [*gpus(2), Device("NIC0", "nic", name="eth0")]))
+    joined = match_devices(cpu, capture("a", [*gpus(2), Device("NIC0", "nic", name="eth0")]))
     assert joined.ids == {"NIC0": "eth0"}
 
 

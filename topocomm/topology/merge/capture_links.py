@@ -1,4 +1,4 @@
-"""Links of several captures of one machine: one capture's PCIe tree, one's fabric, and the figures of all."""
+"""Links of a machine of several captures: one capture's PCIe tree, one's fabric, and the figures of all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from topocomm.topology.model import Device, InNetworkKind, Link, Pair
 
 
 class JoinedLinks(NamedTuple):
-    """Forwarding devices, links and pairs of the machine; what contradicts; whether link rates were read."""
+    """Forwarding devices, links and pairs of the machine, warnings, and whether a tool read all NVLink rates."""
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
@@ -26,15 +26,15 @@ class JoinedLinks(NamedTuple):
 
 
 def join_links(sources: Sequence[LinkSource], devices: Sequence[Device], pairs: Mapping[PairKey, Pair]) -> JoinedLinks:
-    """The links of a machine from those of its captures.
+    """Join the links of a machine's captures.
 
     Args:
         sources: The captures.
-        devices: The machine's GPUs and NICs.
+        devices: GPUs and NICs of the machine.
         pairs: Its pairs, which get the rates that a capture read.
     """
     tree = _Tree(sources, devices)
-    fabric = FabricJoiner(sources, devices, dict(pairs))
+    fabric = _Fabric(sources, devices, dict(pairs))
     switches, links = fabric.build({device.id for device in (*devices, *tree.devices)})
     links = fabric.rated(links)
     return JoinedLinks(
@@ -47,10 +47,10 @@ def join_links(sources: Sequence[LinkSource], devices: Sequence[Device], pairs: 
 
 
 class _Tree:
-    """The tree of one capture, with others' figures of slots.
+    """The tree of one capture, with the figures of slots from all.
 
-    One that joins all GPUs and NICs with their addresses goes before one made of codes, which knows no bridges; then
-    the one that joins most devices, and of those the one with most figures.
+    A tree that joins all GPUs and NICs with their addresses is preferred to one made of codes, which knows no bridges;
+    then the tree of most devices; then the one of most figures.
     """
 
     def __init__(self, sources: Sequence[LinkSource], devices: Sequence[Device]) -> None:
@@ -70,10 +70,10 @@ class _Tree:
         links = [self._slot(link, self.base) for link in self.base.tree]
         ends = {device.id: device for device in devices if device.id in self.base.covered}
         self.devices, self.links = with_numa_nodes(self.base.tree_devices, links, ends)
-        lost = [device.id for device in devices if device.id not in self.base.covered]
+        missing = [device.id for device in devices if device.id not in self.base.covered]
         self.warnings = self.clashes.texts()
-        if self.base.covered and lost:
-            words = f"{group_words(lost)}: not in the tree of {label(self.base.topology)}"
+        if self.base.covered and missing:
+            words = f"{group_words(missing)}: not in the tree of {label(self.base.topology)}"
             self.warnings.append(f"{words}; no PCIe links")
 
     def _slot(self, link: Link, base: LinkSource) -> Link:
@@ -82,9 +82,9 @@ class _Tree:
         if len(ends) != 1 or link.kind != "pcie":
             return link
         for source in self.sources:
-            found = source.slots.get(ends[0], ())
-            if source is not base and len(found) == 1:
-                link, words = better_figures(link, found[0]._replace(latency_us=None))
+            slots = source.slots.get(ends[0], ())
+            if source is not base and len(slots) == 1:
+                link, words = better_figures(link, slots[0]._replace(latency_us=None))
                 self.clashes.add(base.topology, source.topology, (f"PCIe link of {ends[0]} {w}" for w in words))
         return link
 
@@ -92,14 +92,8 @@ class _Tree:
 _REMOTE = "nvidia-smi nvlink -R"
 
 
-class FabricJoiner:
-    """Builds the fabric of a machine and rates its links and pairs.
-
-    Args:
-        sources: The captures.
-        devices: The machine's GPUs and NICs.
-        pairs: Its pairs.
-    """
+class _Fabric:
+    """The fabric of a machine: direct links or switches, lanes, and rates that a tool read."""
 
     def __init__(self, sources: Sequence[LinkSource], devices: Sequence[Device], pairs: dict[PairKey, Pair]) -> None:
         self.sources, self.devices, self.pairs = sources, devices, pairs
@@ -109,14 +103,14 @@ class FabricJoiner:
         self.rates = self._rates()
 
     def build(self, taken: set[str]) -> tuple[tuple[Device, ...], list[Link]]:
-        """One capture's fabric, its shape settled by what `nvidia-smi nvlink -R` says, with the lanes of all."""
+        """Return one capture's fabric in the shape that `nvidia-smi nvlink -R` shows, with the lanes of all."""
         base = max(self.sources, key=lambda s: (len({e for key in s.lanes for e in key} - {SWITCH}), bool(s.lanes)))
         remote = next((s for s in self.sources if s.topology.source == _REMOTE), None)
-        switched = None if remote is None else self._verdict(remote)
+        switched = None if remote is None else self._is_switched(remote)
         if remote is not None and switched is not None:
-            settled = self._settled(base, remote, switched, _unused("nvswitch0", set(taken)))
-            if settled is not None:
-                return settled
+            reshaped = self._reshaped(base, remote, switched, _unused("nvswitch0", set(taken)))
+            if reshaped is not None:
+                return reshaped
         if not base.lanes:
             return (), []
         names = {device.id: _unused(device.id, taken) for device in base.switches}
@@ -128,8 +122,8 @@ class FabricJoiner:
         self.warnings += self.clashes.texts()
         return tuple(device._replace(id=names[device.id]) for device in base.switches), links
 
-    def _verdict(self, remote: LinkSource) -> bool | None:
-        """Whether NVLinks lead to switches: as the reader found, or as the addresses of the machine's GPUs tell."""
+    def _is_switched(self, remote: LinkSource) -> bool | None:
+        """Whether NVLinks lead to switches, by the reader's facts or the addresses of the machine's GPUs."""
         count = remote.facts.get("nvswitches")
         if isinstance(count, int):
             return count > 0
@@ -139,10 +133,10 @@ class FabricJoiner:
             return None
         return True if not ends & set(known) else False if ends <= set(known) else None
 
-    def _settled(
+    def _reshaped(
         self, base: LinkSource, remote: LinkSource, switched: bool, free: str
     ) -> tuple[tuple[Device, ...], list[Link]] | None:
-        """The fabric in the shape that far ends tell, where the base has another or none; None where it has it."""
+        """The fabric in the shape that far ends show; None where the base has this shape."""
         if base.lanes and any(SWITCH in key for key in base.lanes) == switched:
             return None
         counts = self._switch_counts(remote) if switched else self._direct_counts(remote)
@@ -158,19 +152,19 @@ class FabricJoiner:
         links: list[Link] = []
         for (a, b), lanes in counts.items():
             b, latency_us = (free, NVSWITCH_HOP_US) if b == SWITCH else (b, None)
-            there, back = both_ways(a, b, "nvlink", lanes=lanes, latency_us=latency_us)
+            link, _ = both_ways(a, b, "nvlink", lanes=lanes, latency_us=latency_us)
             per_lane = [x for key, x in old.items() if a in key and x.lanes and x.gb_per_s is not None]
             if per_lane:
                 rate = (per_lane[0].gb_per_s or 0) / (per_lane[0].lanes or 1) * lanes
                 source = per_lane[0].gb_per_s_source
-                there, back = (x._replace(gb_per_s=rate, gb_per_s_source=source) for x in (there, back))
-            links += (there, back)
+                link = link._replace(gb_per_s=rate, gb_per_s_source=source)
+            links += (link, link._replace(src=b, dst=a))
         full: InNetworkKind | None = "nvls" if all(lanes == MAX_LINKS_PER_GPU for lanes in counts.values()) else None
         switch = Device(free, "switch", name="NVSwitch", in_network=full)
         return ((switch,) if switched else ()), links
 
     def _switch_counts(self, remote: LinkSource) -> dict[PairKey, int]:
-        """Links into switches by GPU: as far ends count them, else the most that a code of the GPU names."""
+        """Links into switches by GPU: the count of far ends, else the largest in the GPU's codes."""
         totals = _mapping(remote.facts.get("nvlink_total_per_gpu"))
         counts = {(gpu, SWITCH): n for gpu in self.gpus if isinstance(n := totals.get(gpu), int) and n}
         for (a, b), lanes in self._coded():
@@ -191,7 +185,7 @@ class FabricJoiner:
         return counts or dict(self._coded())
 
     def _coded(self) -> Iterator[tuple[PairKey, int]]:
-        """NVLinks by pair, from codes."""
+        """Yield the NVLinks of each pair, from codes."""
         for key, pair in self.pairs.items():
             if pair.code and pair.code[:2] == "NV" and pair.code[2:].isdigit() and set(key) <= set(self.gpus):
                 yield key, int(pair.code[2:])
@@ -214,7 +208,7 @@ class FabricJoiner:
         return link
 
     def _check_totals(self, base: LinkSource) -> None:
-        """Links per GPU as another capture counts them."""
+        """Compare links per GPU with the counts of other captures."""
         total: Counter[str] = Counter()
         for (src, _), link in base.lanes.items():
             if link.kind == "nvlink":
@@ -229,53 +223,54 @@ class FabricJoiner:
             self.clashes.add(base.topology, source.topology, odd)
 
     def _rates(self) -> dict[str, float]:
-        """GB/s of one NVLink by GPU, where a capture read it."""
-        found: dict[str, float] = {}
+        """GB/s of one NVLink by GPU, from the first capture that read it."""
+        rates: dict[str, float] = {}
         for source in self.sources:
-            one = source.facts.get("link_gb_per_s")
+            common = source.facts.get("link_gb_per_s")
             by_gpu = _mapping(source.facts.get("link_gb_per_s_per_gpu"))
             shown = _mapping(source.facts.get("links_per_gpu"))
             for gpu in self.gpus:
-                rate = by_gpu.get(gpu, one if gpu in shown else None)
-                if isinstance(rate, float) and gpu not in found:
-                    found[gpu] = rate
-        return found
+                rate = by_gpu.get(gpu, common if gpu in shown else None)
+                if isinstance(rate, float):
+                    rates.setdefault(gpu, rate)
+        return rates
 
-    def _read(self, ends: Sequence[str], lanes: int | None) -> float | None:
+    def _rate(self, ends: Sequence[str], lanes: int | None) -> float | None:
+        """Lanes times the rate of one link, the slower end's."""
         rates = [self.rates.get(end) for end in ends if end in self.gpus]
         if not lanes or not rates or None in rates:
             return None
         return round(lanes * min(rate for rate in rates if rate is not None), 6)
 
     def rated(self, links: Sequence[Link]) -> list[Link]:
-        """NVLinks with the rate that was read: lanes times that of one link, the slower end's."""
-        found = []
+        """Return NVLinks with the rates that were read."""
+        rated = []
         odd: dict[str, None] = {}
         for link in links:
-            rate = self._read(link[:2], link.lanes) if link.kind == "nvlink" else None
+            rate = self._rate(link[:2], link.lanes) if link.kind == "nvlink" else None
             if rate is not None:
                 figure = link._replace(gb_per_s=rate, gb_per_s_source="read", latency_us=None)
                 link, words = better_figures(link, figure)
                 odd |= dict.fromkeys(f"{between(link.src, link.dst)} {w}" for w in words)
-            found.append(link)
+            rated.append(link)
         if odd:
-            differ = "rates of links that two captures read differ"
-            self.warnings.append(f"{group_words(list(odd))}: {differ}; the first kept")
-        return found
+            differ = "rates of links that two captures read differ; the first kept"
+            self.warnings.append(f"{group_words(list(odd))}: {differ}")
+        return rated
 
     def rated_pairs(self) -> dict[PairKey, Pair]:
-        """Pairs with the same rates."""
+        """Return pairs with the same rates."""
         for key, lanes in list(self._coded()):
-            rate = self._read(key, lanes)
+            rate = self._rate(key, lanes)
             if rate is not None:
                 figure = Pair(*key, None, rate, gb_per_s_source="read")
                 self.pairs[key], _ = better_figures(self.pairs[key], figure)
         return self.pairs
 
     def rates_read(self, fabric: Sequence[Link]) -> bool:
-        """True if no rate of an NVLink is left to an assumption."""
-        mine = [link for link in fabric if link.kind == "nvlink"]
-        return bool(mine) and all(RANK[link.gb_per_s_source] >= RANK["read"] for link in mine)
+        """Return whether all rates of NVLinks were read or measured."""
+        ranks = [RANK[link.gb_per_s_source] for link in fabric if link.kind == "nvlink"]
+        return bool(ranks) and min(ranks) >= RANK["read"]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

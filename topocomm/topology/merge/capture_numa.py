@@ -1,4 +1,4 @@
-"""NUMA nodes in a PCIe tree whose source shows none (`lspci -tv`), from the numbers that other captures give GPUs."""
+"""NUMA nodes for a PCIe tree whose source shows none (`lspci -tv`), from the GPUs' numbers in other captures."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ Tree = tuple[tuple[Device, ...], list[Link]]
 
 
 def with_numa_nodes(devices: Sequence[Device], links: Sequence[Link], ends: Mapping[str, Device]) -> Tree:
-    """The tree with a NUMA node above every part whose GPUs have one number.
+    """Return the tree with a NUMA node above every part whose GPUs have one number.
 
-    Parts with GPUs of several nodes are taken apart at their host bridge, as NCCL does: a virtual machine shows all
-    devices on one. Parts without GPUs stay where they are. The tree is returned unaltered where it has NUMA nodes,
-    where a GPU's number is not known, or where GPUs of several nodes are below one switch.
+    A host bridge above GPUs of several nodes is taken apart, as NCCL does: virtual machines show all devices on one.
+    Parts without GPUs stay where they are. The tree is unaltered where it has NUMA nodes, where the number of a GPU is
+    unknown, or where GPUs of several nodes are below one switch.
 
     Args:
-        devices: The forwarding devices of the tree.
-        links: Its links.
-        ends: The machine's GPUs and NICs by id.
+        devices: Forwarding devices of the tree.
+        links: Links of the tree.
+        ends: GPUs and NICs of the machine by id.
     """
     same = tuple(devices), list(links)
     gpus = [end for end in ends.values() if end.kind == "gpu"]
     if any(d.kind == "numa" for d in devices) or not all(isinstance(gpu.numa, int) for gpu in gpus) or not links:
         return same
-    planter = _Planter(devices, links, ends)
-    return planter.grow() if planter.can_grow() else same
+    tree = _NumaTree(devices, links, ends)
+    return tree.build() if tree.is_divisible() else same
 
 
-class _Planter:
+class _NumaTree:
     def __init__(self, devices: Sequence[Device], links: Sequence[Link], ends: Mapping[str, Device]) -> None:
         self.devices = {device.id: device for device in devices}
         self.ends = ends
@@ -42,20 +42,20 @@ class _Planter:
         for link in links:  # readers write the link upwards first
             if (link.dst, link.src) not in {(x.src, x.dst) for x in self.down[link.src]}:
                 self.down[link.dst].append(link)
-        below = {link.src for ways in self.down.values() for link in ways}
+        below = {link.src for links_down in self.down.values() for link in links_down}
         self.roots = [name for name in self.down if name not in below]
         self.parts: list[tuple[Link | None, str]] = []
         for root in self.roots:
             self._part(None, root)
 
     def _numas(self, name: str) -> set[int]:
-        """NUMA numbers of the GPUs at or below a device."""
+        """NUMA numbers of the GPUs at and below a device."""
         end = self.ends.get(name)
         own = {end.numa} if end is not None and end.kind == "gpu" and isinstance(end.numa, int) else set()
         return own.union(*(self._numas(link.src) for link in self.down[name]))
 
     def _part(self, up: Link | None, name: str) -> None:
-        """A device that goes below one NUMA node; the host, and host bridges above several nodes, are taken apart."""
+        """Add a device as a part; take the host, and host bridges above several nodes, apart."""
         device = self.devices.get(name)
         bridge = device is not None and "host bridge" in (device.name or "")
         if (device is not None and device.kind == "host") or (bridge and len(self._numas(name)) > 1):
@@ -64,12 +64,12 @@ class _Planter:
         else:
             self.parts.append((up, name))
 
-    def can_grow(self) -> bool:
-        """Whether every part is of one node at most."""
+    def is_divisible(self) -> bool:
+        """Return whether every part has GPUs of one node at most."""
         return all(len(self._numas(name)) <= 1 for _, name in self.parts)
 
-    def grow(self) -> Tree:
-        """Parts below their nodes, nodes and the rest below the host, where it joins more than one."""
+    def build(self) -> Tree:
+        """Return parts below their nodes, nodes and other parts below the host, where there are several."""
         numbers = sorted({numa for _, name in self.parts for numa in self._numas(name)})
         nodes = {numa: Device(f"numa{numa}", "numa", self._host(), numa=numa) for numa in numbers}
         loose = [(up, name) for up, name in self.parts if not self._numas(name)]
@@ -95,11 +95,9 @@ class _Planter:
         return {name}.union(*(self._inside(link.src) for link in self.down[name]))
 
     def _join(self, up: Link | None, name: str, above: str, height_us: float) -> tuple[Link, Link]:
-        """The part's link upwards with its figures; its latency is what the part's own height leaves."""
+        """The part's link upwards with its figures; its latency is the height of the parent less that of the part."""
         own_us = 0.0 if name in self.ends else max((link.latency_us or 0.0 for link in self.down[name]), default=0.0)
         rate, source = (up.gb_per_s, up.gb_per_s_source) if up is not None else (None, None)
-        there, back = both_ways(name, above, "pcie", latency_us=round(max(height_us - own_us, 0.1), 6))
-        return (
-            there._replace(gb_per_s=rate, gb_per_s_source=source),
-            back._replace(gb_per_s=rate, gb_per_s_source=source),
-        )
+        link, _ = both_ways(name, above, "pcie", latency_us=round(max(height_us - own_us, 0.1), 6))
+        link = link._replace(gb_per_s=rate, gb_per_s_source=source)
+        return link, link._replace(src=above, dst=name)

@@ -1,6 +1,6 @@
-"""One capture's links as a part of a machine of several captures: its tree, its fabric, its figures.
+"""One capture as a part of a machine of several captures: its tree, its fabric, its figures, its facts.
 
-The *fabric* is what joins GPUs beside PCIe: NVLink and xGMI, direct or through switches. The *tree* is the rest.
+The *fabric* joins GPUs beside PCIe: NVLink and xGMI, direct or through switches. The *tree* is all other links.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from topocomm.topology.merge.device_matching import label
 from topocomm.topology.model import FigureSource, Link, Pair, Topology
 
 SWITCH = "*switch"
-"""Stands for whatever switch a link of a GPU leads to."""
+"""Stands for any switch that a GPU is linked to."""
 RANK: dict[FigureSource | None, int] = {"measured": 4, "read": 3, "table": 2, "assumed": 1, None: 0}
-"""Of two figures the one of the higher rank is kept."""
+"""Rank of a figure's source; of two figures the one of the higher rank is kept."""
 
 _FABRIC_KINDS = ("nvlink", "xgmi")
 
 Figured = TypeVar("Figured", Link, Pair)
 Lanes = dict[PairKey, Link]
-"""The fabric by (GPU, GPU or `SWITCH`): links of one direction summed up."""
+"""The fabric by (GPU or `SWITCH`, GPU or `SWITCH`): the sum of the links of one direction."""
 
 
-def better_figures(mine: Figured, theirs: Figured) -> tuple[Figured, list[str]]:
-    """The first with every figure that the second knows better, and in words where two of the best do not agree."""
+def better_figures(first: Figured, second: Figured) -> tuple[Figured, list[str]]:
+    """Return the first with every figure of the second that has a better source, and contradictions in words."""
     clashes = []
     changes: dict[str, Any] = {}
     for figure, unit in (("gb_per_s", "GB/s"), ("latency_us", "us")):
-        a, b = getattr(mine, figure), getattr(theirs, figure)
-        source_a, source_b = getattr(mine, f"{figure}_source"), getattr(theirs, f"{figure}_source")
+        a, b = getattr(first, figure), getattr(second, figure)
+        source_a, source_b = getattr(first, f"{figure}_source"), getattr(second, f"{figure}_source")
         if b is not None and (a is None or RANK[source_b] > RANK[source_a]):
             changes |= {figure: b, f"{figure}_source": source_b}
         elif None not in (a, b) and source_a == source_b and RANK[source_a] >= RANK["read"] and not agree(a, b):
             clashes.append(f"{a:g} {unit} against {b:g} {unit}")
-    return mine._replace(**changes), clashes
+    return first._replace(**changes), clashes
 
 
 class Clashes:
-    """What contradicts, gathered by the captures that say it: many pairs make one warning."""
+    """Contradictions by the captures that make them: one warning for two captures."""
 
     def __init__(self) -> None:
         self._items: dict[str, dict[str, None]] = {}
 
     def add(self, kept: Topology, other: Topology, items: Iterable[str], which: str = "the first kept") -> None:
-        """Notes items (`GPU0-GPU1 PIX against PXB`) in which two captures differ, and which of them was kept."""
+        """Add items (`GPU0-GPU1 PIX against PXB`) in which two captures differ, and which was kept."""
         words = f"{label(kept)} against {label(other)}; {which}"
         for item in items:
             self._items.setdefault(words, {})[item] = None
 
     def texts(self) -> list[str]:
-        """One warning for each two captures."""
+        """Return one warning for each two captures."""
         return [f"{group_words(list(items))}: {words}" for words, items in self._items.items()]
 
 
 def between(a: str, b: str) -> str:
-    """What a message calls a link, in either direction."""
+    """Return the name of a link in messages, equal for both directions."""
     return "-".join("switch" if end == SWITCH else end for end in sorted((a, b), reverse=SWITCH in (a, b)))
 
 
 class LinkSource:
-    """One capture's links with the ids of the machine; forwarding devices keep theirs."""
+    """One capture's links with the machine's ids; forwarding devices keep their own."""
 
     def __init__(self, topology: Topology, ids: Mapping[str, str]) -> None:
         self.topology, self.ids = topology, ids
@@ -96,27 +96,26 @@ class LinkSource:
 
     @cached_property
     def slots(self) -> dict[str, list[Link]]:
-        """PCIe links that lead from a GPU or NIC, by device."""
-        found: dict[str, list[Link]] = {}
+        """PCIe links out of each GPU and NIC."""
+        slots: dict[str, list[Link]] = {}
         for link in self.tree:
             if link.kind == "pcie" and link.src in self.covered:
-                found.setdefault(link.src, []).append(link)
-        return found
+                slots.setdefault(link.src, []).append(link)
+        return slots
 
     @cached_property
     def lanes(self) -> Lanes:
-        """The fabric summed up by pair."""
-        found: Lanes = {}
+        """The fabric by pair."""
+        lanes: Lanes = {}
         switches = {device.id for device in self.switches}
         for link in self.fabric:
             key = (SWITCH if link.src in switches else link.src, SWITCH if link.dst in switches else link.dst)
-            known = found.get(key)
-            found[key] = link if known is None else _added(known, link)
-        return found
+            lanes[key] = _sum(lanes[key], link) if key in lanes else link
+        return lanes
 
 
-def _added(a: Link, b: Link) -> Link:
-    """Two links side by side."""
+def _sum(a: Link, b: Link) -> Link:
+    """Two parallel links as one."""
     lanes = None if a.lanes is None or b.lanes is None else a.lanes + b.lanes
     rate = None if a.gb_per_s is None or b.gb_per_s is None else a.gb_per_s + b.gb_per_s
     return a._replace(lanes=lanes, gb_per_s=rate, gb_per_s_source=a.gb_per_s_source if rate is not None else None)
@@ -125,38 +124,25 @@ def _added(a: Link, b: Link) -> Link:
 Facts = dict[str, Any]
 
 BY_SOURCE = "by_source"
-"""Where values go that another capture gives otherwise: by source, then by key."""
+"""The fact that holds values of other captures that differ from the merged ones: by source, then by key."""
 
-_OF_THE_CAPTURE = frozenset(
-    [
-        "capability",
-        "p2p",
-        "legend",
-        "format",
-        "sections",
-        "tables",
-        "columns",
-        "xml_version",
-        "hwloc_xml",
-        "library",
-        "gpus_listed",
-        "notes",
-        "cpus",
-    ]
+_OF_THE_CAPTURE = (
+    *("capability", "p2p", "legend", "format", "sections", "tables", "columns"),
+    *("xml_version", "hwloc_xml", "library", "gpus_listed", "notes", "cpus"),
 )
-"""Facts of a text rather than of the machine; that they differ is no contradiction."""
+"""Facts about a text, not about the machine; differences between them are no contradiction."""
 
 _DEVICE = re.compile(r"[^-]+")
 TOLERANCE = 0.05
-"""Figures that are nearer than this agree: tools print raw and net rates of links."""
+"""Relative difference up to which figures agree, as tools print raw and net rates of links."""
 
 
 def renamed(facts: Mapping[str, Any], ids: Mapping[str, str]) -> Facts:
-    """Facts with other device ids, also in keys of pairs (`GPU0-GPU1`)."""
+    """Return the facts with other device ids, also in keys of pairs (`GPU0-GPU1`)."""
     changed = {a: b for a, b in ids.items() if a != b}
 
     def name(text: str) -> str:
-        return _DEVICE.sub(lambda found: changed.get(found[0], found[0]), text)
+        return _DEVICE.sub(lambda match: changed.get(match[0], match[0]), text)
 
     def walk(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -169,46 +155,46 @@ def renamed(facts: Mapping[str, Any], ids: Mapping[str, str]) -> Facts:
 
 
 def merge_facts(captures: Sequence[tuple[Topology, Facts]]) -> tuple[Facts, list[str]]:
-    """All facts, and what contradicts: of two values the first stays, the other goes to `by_source`."""
+    """Merge facts and return contradictions; of two values the first is kept, the other goes to `by_source`."""
     merged: Facts = {}
     owner: dict[str, Topology] = {}
-    aside: dict[str, Facts] = {}
+    others: dict[str, Facts] = {}
     warnings = []
     for topology, facts in captures:
         for key, value in facts.items():
             if key not in merged:
                 merged[key], owner[key] = value, topology
                 continue
-            together = _together(merged[key], value)
-            if together is not None:
-                merged[key] = together
+            both = _merged(merged[key], value)
+            if both is not None:
+                merged[key] = both
                 continue
-            aside.setdefault(topology.source, {})[key] = value
+            others.setdefault(topology.source, {})[key] = value
             if key not in _OF_THE_CAPTURE:
                 shown = f"{_short(merged[key])} ({label(owner[key])}), {_short(value)} ({label(topology)})"
                 warnings.append(f"{key}: {shown}; the first kept, the other is in facts.{BY_SOURCE}")
-    return merged | ({BY_SOURCE: aside} if aside else {}), warnings
+    return merged | ({BY_SOURCE: others} if others else {}), warnings
 
 
-def _together(mine: Any, theirs: Any) -> Any:
-    """One value that says both, None where they contradict each other."""
-    if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
-        found = dict(mine)
-        for key, value in theirs.items():
-            both = _together(found[key], value) if key in found else value
+def _merged(first: Any, second: Any) -> Any:
+    """One value that contains both, None where they contradict each other."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        merged = dict(first)
+        for key, value in second.items():
+            both = _merged(merged[key], value) if key in merged else value
             if both is None and value is not None:
                 return None
-            found[key] = both
-        return found
-    return mine if mine is not None and agree(mine, theirs) else theirs if mine is None else None
+            merged[key] = both
+        return merged
+    return first if first is not None and agree(first, second) else second if first is None else None
 
 
-def agree(mine: Any, theirs: Any) -> bool:
-    """True for equal values and for decimal figures within the tolerance."""
-    if isinstance(mine, float) or isinstance(theirs, float):
-        numbers = [x for x in (mine, theirs) if isinstance(x, int | float) and not isinstance(x, bool)]
-        return len(numbers) == 2 and abs(mine - theirs) <= TOLERANCE * max(abs(mine), abs(theirs))
-    return bool(mine == theirs)
+def agree(first: Any, second: Any) -> bool:
+    """Return whether values are equal or, for floats, within the tolerance."""
+    if isinstance(first, float) or isinstance(second, float):
+        numbers = [x for x in (first, second) if isinstance(x, int | float) and not isinstance(x, bool)]
+        return len(numbers) == 2 and abs(first - second) <= TOLERANCE * max(abs(first), abs(second))
+    return bool(first == second)
 
 
 def _short(value: Any) -> str:

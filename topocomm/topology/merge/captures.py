@@ -1,9 +1,8 @@
-"""Several captures of one machine to one topology: what each tool leaves out, another may say.
+"""Several captures of one machine as one topology.
 
-Devices are joined first (`join`). Then every field, pair and figure is taken from a capture that has it; of two
-figures the one with the better source is kept: measured, read, table, assumed. Links are taken from one capture per
-part of the machine, because two drawings of one PCIe tree would double its paths: `combine_links`. Where captures
-contradict each other, a warning names both, both values, and which was kept.
+Devices are matched first. Then every field, pair and figure is taken from a capture that has it; of two figures the one
+with the better source is kept: measured, read, table, assumed. The PCIe tree is that of one capture, because two trees
+would double its paths. Where captures contradict each other, a warning names both values and which was kept.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from topocomm.topology.inference.host_tree import PairKey
 from topocomm.topology.merge.capture_links import join_links
 from topocomm.topology.merge.capture_sources import Clashes, LinkSource, better_figures, merge_facts, renamed
 from topocomm.topology.merge.cluster import NETWORK
-from topocomm.topology.merge.device_matching import UNNAMED_HOST, host_name, join_devices, label, same_host
+from topocomm.topology.merge.device_matching import UNNAMED_HOST, host_name, label, match_devices, same_host
 from topocomm.topology.model import Device, Pair, Topology
 
 __all__ = ["combine", "same_host"]
@@ -25,31 +24,31 @@ __all__ = ["combine", "same_host"]
 _FABRIC = re.compile(r"(NV|XGMI)\d*")
 _SHOW_FABRIC = ("nvidia-smi topo -m", "rocm-smi", "amd-smi")
 _PRINT_CODES = ("nvidia-smi", "rocm-smi", "amd-smi")
-_JOINED = ("gpu", "nic")
+_RATE_WARNINGS = ("GB/s each assumed", "GB/s of NVLink unknown")
+"""Parts of readers' warnings that do not apply once a capture has read the rates."""
 
 
 def combine(topologies: Sequence[Topology]) -> Topology:
-    """One topology of several captures of the same host.
+    """Combine several captures of one host.
 
-    Ids and order of devices are those of the first capture; what only others have follows. Pair codes that a tool
+    Ids and order of devices are those of the first capture; devices of other captures follow. Pair codes that a tool
     printed are preferred to derived ones, codes of NVLink and xGMI to those of the PCIe path beside it.
 
     Args:
-        topologies: Captures of different kinds, at least one. One alone is returned as it is.
+        topologies: Captures of different kinds, at least one. A single one is returned as it is.
 
     Raises:
-        TopologyError: None is given, one of them has several hosts, or two cannot be of one machine.
+        TopologyError: There is no capture, one has several hosts, or two cannot be of one machine.
     """
     if not topologies:
         raise TopologyError("combine: no topology given; expected at least one")
     if len(topologies) == 1:
         return topologies[0]
-    machine = _Machine(topologies)
-    return machine.topology()
+    return _Machine(topologies).topology()
 
 
 class _Machine:
-    """The captures with their ids translated to those of the first, and what is known so far."""
+    """The captures with ids of the first, and the devices and pairs so far."""
 
     def __init__(self, topologies: Sequence[Topology]) -> None:
         names = [name for topology in topologies if (name := host_name(topology)) != UNNAMED_HOST]
@@ -70,9 +69,9 @@ class _Machine:
         pairs = {key: pair for key, (pair, _) in self.pairs.items()}
         joined = join_links(sources, tuple(self.devices.values()), pairs)
         self._report(joined.warnings)
-        said = [text for capture, _ in self.captures for text in capture.warnings]
+        warnings = [text for capture, _ in self.captures for text in capture.warnings]
         if joined.rates_read:
-            said = [text for text in said if not _settled(text)]
+            warnings = [text for text in warnings if not any(words in text for words in _RATE_WARNINGS)]
         devices = [*self.devices.values(), *joined.devices]
         ranks = next(((c.ranks, ids) for c, ids in self.captures if c.ranks), ((), {}))
         host = self.host
@@ -83,7 +82,7 @@ class _Machine:
             links=joined.links,
             pairs=tuple(joined.pairs.values()),
             ranks=tuple(r._replace(host=host, device=ranks[1].get(r.device, r.device)) for r in ranks[0]),
-            warnings=tuple(dict.fromkeys((*said, *self.warnings))),
+            warnings=tuple(dict.fromkeys((*warnings, *self.warnings))),
             launch_us=next((c.launch_us for c, _ in self.captures if c.launch_us is not None), None),
             facts=facts,
         )
@@ -95,25 +94,25 @@ class _Machine:
         known = self._so_far()
         ids: dict[str, str] = {}
         if known is not None:
-            joined = join_devices(known, topology)
+            joined = match_devices(known, topology)
             ids = joined.ids
             self._report(joined.warnings)
         for device in topology.devices:
-            if device.kind in _JOINED:
+            if device.kind in ("gpu", "nic"):
                 if device.id not in ids:
-                    ids[device.id] = _free(device.id, self.devices)
+                    ids[device.id] = _free_id(device.id, self.devices)
                 self._add_device(device._replace(id=ids[device.id]), topology)
         self.captures.append((topology, ids))
         self._add_pairs(topology, ids)
 
     def _so_far(self) -> Topology | None:
-        """What is known of the machine, for joining the next capture; messages call it by its captures."""
+        """The machine so far, named by its captures, for matching the next one."""
         if not self.captures:
             return None
         uuids: dict[str, Any] = {}
         for capture, ids in self.captures:
-            if isinstance(found := renamed(capture.facts, ids).get("uuids"), Mapping):
-                uuids |= found
+            if isinstance(own := renamed(capture.facts, ids).get("uuids"), Mapping):
+                uuids |= own
         sources = " + ".join(dict.fromkeys(capture.source for capture, _ in self.captures))
         return Topology(
             self.captures[0][0].name,
@@ -137,7 +136,7 @@ class _Machine:
             if kept is None:
                 known = known._replace(**{key: value})
             elif key == "name" and device.kind == "nic" and " " in kept and " " not in value:
-                known = known._replace(name=value)  # the system's name goes before the model's
+                known = known._replace(name=value)  # the system's name rather than the model's
             elif key == "numa" and value != kept:
                 self._report([f"{device.id}: NUMA node {kept} ({said_by}), {value} ({label(topology)}); {kept} kept"])
         self.devices[device.id] = known
@@ -166,8 +165,8 @@ class _Machine:
         self._report(clashes.texts())
 
 
-def _free(name: str, taken: Mapping[str, object]) -> str:
-    """The id, or with a number after it where another device has it."""
+def _free_id(name: str, taken: Mapping[str, object]) -> str:
+    """The id, with a number appended where another device has it."""
     number = 2
     wanted = name
     while wanted in taken:
@@ -175,17 +174,14 @@ def _free(name: str, taken: Mapping[str, object]) -> str:
     return wanted
 
 
-Said = tuple[Pair, Topology]
-
-
-def _code(mine: Said, theirs: Said) -> tuple[str | None, Topology, bool]:
-    """Of two codes of a pair the one to keep, who said it, and whether they contradict each other."""
-    (kept, owner), (pair, other) = mine, theirs
-    if pair.code is None or _same_code(kept.code, pair.code):
+def _code(first: tuple[Pair, Topology], second: tuple[Pair, Topology]) -> tuple[str | None, Topology, bool]:
+    """The code to keep of two of a pair, its capture, and whether the codes contradict each other."""
+    (kept, owner), (pair, other) = first, second
+    if pair.code is None or kept.code == pair.code or {kept.code, pair.code} == {"SYS", "SOC"}:
         return kept.code, owner, False
     if kept.code is None:
         return pair.code, other, False
-    for (a, by_a), (b, by_b) in ((mine, theirs), (theirs, mine)):
+    for (a, by_a), (b, by_b) in ((first, second), (second, first)):
         code, rest = a.code or "", b.code or ""
         if _FABRIC.fullmatch(code) and not _FABRIC.fullmatch(rest):
             return code, by_a, rest != "PCIE" and _shows_fabric(by_b)
@@ -197,15 +193,6 @@ def _code(mine: Said, theirs: Said) -> tuple[str | None, Topology, bool]:
     return (pair.code, other, True) if printed == [False, True] else (kept.code, owner, True)
 
 
-def _same_code(a: str | None, b: str | None) -> bool:
-    return a == b or {a, b} == {"SYS", "SOC"}
-
-
 def _shows_fabric(topology: Topology) -> bool:
-    """False for tools that see only PCIe paths, and for `nvidia-smi topo -mp`."""
+    """Whether the tool shows NVLink and xGMI; `nvidia-smi topo -mp` and others show PCIe paths only."""
     return topology.source.startswith(_SHOW_FABRIC) and not any("topo -mp" in text for text in topology.warnings)
-
-
-def _settled(warning: str) -> bool:
-    """True for what a reader had to say because link counts alone do not tell the rate."""
-    return "GB/s each assumed" in warning or "GB/s of NVLink unknown" in warning

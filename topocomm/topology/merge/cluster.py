@@ -1,4 +1,4 @@
-"""Several hosts to one cluster."""
+"""Several hosts as one cluster."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from topocomm.topology.links import PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, Link, Pair, Topology
 
 NETWORK = Device("network", "switch", "network", "network, its switches not known")
-"""Stands for whatever joins the hosts. Network switches sit on the host name `network`, which has no endpoints."""
+"""The network between hosts, its switches unknown. Network switches sit on the host name `network`."""
 
 
 def prefixed(topology: Topology, host: str) -> Topology:
-    """The same host under another name, its device ids `host/...`; network switches keep theirs."""
+    """Return the host under another name, its device ids `host/...`; network switches keep theirs."""
     ids = {d.id: d.id if d.host == NETWORK.host else f"{host}/{d.id}" for d in topology.devices}
     return Topology(
         name=host,
@@ -29,13 +29,12 @@ def prefixed(topology: Topology, host: str) -> Topology:
 
 
 def merge_hosts(topologies: Sequence[Topology]) -> Topology:
-    """One cluster of the hosts given: ids `host/...`, and one network switch that joins their NICs.
+    """Return one cluster of several hosts: ids `host/...`, and one network switch that joins their NICs.
 
-    A host without NICs joins the network by its NUMA nodes, or by a device for the host where it has none. What
-    the network is and how fast, no host can say: its links have GB/s only where a host's NIC names its port rate, as
-    its own link or in the host's fact `port_gb_per_s`.
-    One topology is returned as it is. Hosts of the same name are called `host0`, `host1`, ... instead. Hosts and
-    their devices keep their order; places of ranks are dropped.
+    A host without NICs joins the network by its NUMA nodes, or by a device for the host where it has none. Links to the
+    network have GB/s where a host's link or its fact `port_gb_per_s` gives the rate of the port. Hosts of the same name
+    are called `host0`, `host1`, ... instead. Hosts and devices keep their order; places of ranks are dropped. A single
+    topology is returned as it is.
 
     Raises:
         TopologyError: No topology is given, or one of them is a cluster already.

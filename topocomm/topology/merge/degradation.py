@@ -1,4 +1,4 @@
-"""A topology without some of its links: what is left of a machine when a cable, a NIC or a rail is down."""
+"""A topology without some of its links, as when a cable, a NIC or a rail is down."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ BOTH_WAYS = "-"
 
 
 def without(topology: Topology, names: Sequence[str]) -> Topology:
-    """The topology without the links named.
-
-    A name is `GPU3-NIC3` (the links between two devices, both directions), `GPU0->GPU1` (one direction), or a device
-    (`h2/NIC3`, `rail3`: all its links). All devices stay, so ranks keep their places. An id may hold a `-` itself.
+    """Return the topology without some links; all devices stay, so that ranks keep their places.
 
     Args:
         topology: The whole machine.
-        names: Each a link or a device, at least one.
+        names: Links to take out: `GPU3-NIC3` (both directions), `GPU0->GPU1` (one direction), or a device (`rail3`: all
+            its links). An id may contain `-`.
 
     Raises:
-        TopologyError: A name is neither, or it names devices that no link joins; the message has the nearest names.
+        TopologyError: A name is neither link nor device; the message has the nearest names.
     """
-    gone: set[tuple[str, str]] = set()
-    for name in names:
-        gone.update(_links(topology, name))
+    gone = {pair for name in names for pair in _links(topology, name)}
     return replace(
         topology,
         name=f"{topology.name} without {', '.join(names)}",
@@ -37,32 +33,30 @@ def without(topology: Topology, names: Sequence[str]) -> Topology:
 
 
 def _links(topology: Topology, name: str) -> list[tuple[str, str]]:
-    """(source, destination) of the links that a name means."""
+    """Source and destination of the links that a name stands for."""
     joined = dict.fromkeys((link.src, link.dst) for link in topology.links)
     if name in topology.by_id:
-        found = [pair for pair in joined if name in pair]
-        if not found:
+        own = [pair for pair in joined if name in pair]
+        if not own:
             raise TopologyError(f"without {name!r}: the device has no link in topology {topology.name!r}")
-        return found
-    ends = _ends(topology, name, ONE_WAY)
-    both = ends is None
-    ends = _ends(topology, name, BOTH_WAYS) if ends is None else ends
+        return own
+    one_way = _ends(topology, name, ONE_WAY)
+    ends = one_way or _ends(topology, name, BOTH_WAYS)
     if ends is None:
         raise TopologyError(
             f"without {name!r}: neither a device of topology {topology.name!r} nor two of them as A-B or A->B; "
             f"{_nearest(topology, name)}"
         )
-    wanted = [ends, ends[::-1]] if both else [ends]
-    found = [pair for pair in wanted if pair in joined]
-    if not found:
+    named = [pair for pair in ([ends] if one_way else [ends, ends[::-1]]) if pair in joined]
+    if not named:
         peers = [dst for src, dst in joined if src == ends[0]]
         known = f"{ends[0]} is linked to {', '.join(peers[:8])}" if peers else f"{ends[0]} has no link"
         raise TopologyError(f"without {name!r}: no link joins {ends[0]} and {ends[1]}; {known}")
-    return found
+    return named
 
 
 def _ends(topology: Topology, name: str, mark: str) -> tuple[str, str] | None:
-    """The two devices of `A<mark>B`: wherever the mark stands in the name, both sides must be devices."""
+    """The two devices of `A<mark>B`, at the first mark with a device on each side."""
     at = name.find(mark)
     while at >= 0:
         a, b = name[:at].strip(), name[at + len(mark) :].strip()
@@ -73,7 +67,7 @@ def _ends(topology: Topology, name: str, mark: str) -> tuple[str, str] | None:
 
 
 def _nearest(topology: Topology, name: str) -> str:
-    """Devices, or links where the name has a mark, that are spelled like it."""
+    """Devices with an id near the name, or near one of its ends."""
     ids = [device.id for device in topology.devices]
     mark = ONE_WAY if ONE_WAY in name else BOTH_WAYS
     words = [word.strip() for word in name.split(mark)] if mark in name else [name]

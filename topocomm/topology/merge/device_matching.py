@@ -1,4 +1,4 @@
-"""Which devices of two captures are the same ones, and whether captures are of one machine at all."""
+"""Which devices of two captures are the same, and whether captures are of one machine."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Topology
 
 UNNAMED_HOST = "host0"
-"""What readers call a host whose name the source does not give."""
+"""Name that readers give a host without a name in the source."""
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9a-f]{1,13}", re.IGNORECASE)
 _BARE_NIC = re.compile(r"NIC\d+")
 
 
-class Join(NamedTuple):
-    """Id in the first capture by id in the other, for GPUs and NICs that both have; and what did not fit."""
+class Matches(NamedTuple):
+    """Id in the first capture by id in the other, for GPUs and NICs that both have; and warnings."""
 
     ids: dict[str, str]
     warnings: tuple[str, ...]
 
 
 def bus_key(text: str | None) -> str | None:
-    """A PCI address as `domain:bus:device.function` without leading zeros in the domain's upper half.
+    """Return a PCI address in one form: `00000000:0F:00.0`, `0f:00.0` and NCCL's number `f000` are `0000:0f:00.0`.
 
-    `00000000:0F:00.0`, `0000:0f:00.0`, `0f:00.0` and NCCL's number `f000` are one address; None for what is none.
+    None for a text that is no address.
     """
     text = (text or "").strip()
-    if (found := _ADDRESS.fullmatch(text)) is not None:
-        domain, bus, device, function = (int(part or "0", 16) for part in found.groups())
+    if (match := _ADDRESS.fullmatch(text)) is not None:
+        domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
     elif _NUMBER.fullmatch(text):
         number = int(text, 16)
         domain, bus, device, function = number >> 20, number >> 12 & 0xFF, number >> 4 & 0xFF, number & 0xF
@@ -43,21 +43,19 @@ def bus_key(text: str | None) -> str | None:
 
 
 def label(topology: Topology) -> str:
-    """What messages call a capture: `node3 (nvidia-smi topo -m)`."""
+    """Return the name of a capture in messages: `node3 (nvidia-smi topo -m)`."""
     return f"{topology.name} ({topology.source})"
 
 
 def same_host(topologies: Sequence[Topology]) -> bool:
-    """Whether several captures are of one machine (`combine`) or of one machine each (`merge_hosts`).
+    """Return whether captures are of one machine (`combine`), rather than of one machine each (`merge_hosts`).
 
-    The rule: captures that name their hosts differently are several machines. Otherwise captures of one kind
-    (`Topology.source`) are a machine each, as nobody gives the same output twice, and captures that are all of
-    different kinds are one machine, as nobody describes the hosts of a cluster each with another tool. Whether
-    their devices agree is not looked at: `combine` refuses those that do not.
+    Captures that name their hosts differently are several machines. Otherwise captures of one kind (`Topology.source`)
+    are a machine each, and captures of all different kinds are one machine. Devices are not compared here: `combine`
+    refuses those that do not match.
 
     Raises:
-        TopologyError: Kinds repeat and differ, as in two outputs each of two machines: who belongs to whom is not
-            said.
+        TopologyError: Some kinds repeat and others do not, so that it is not clear which captures belong together.
     """
     if len(topologies) < 2:
         return True
@@ -75,10 +73,10 @@ def same_host(topologies: Sequence[Topology]) -> bool:
 
 
 def host_name(topology: Topology) -> str:
-    """The one host of a capture.
+    """Return the host of a capture.
 
     Raises:
-        TopologyError: It has several, or none.
+        TopologyError: It has several hosts, or none.
     """
     hosts = {d.host for d in topology.devices} - {NETWORK.host}
     if len(hosts) != 1:
@@ -86,18 +84,18 @@ def host_name(topology: Topology) -> str:
     return hosts.pop()
 
 
-def join_devices(first: Topology, other: Topology) -> Join:
-    """Pairs the devices of two captures: GPUs by UUID, PCI address or number, NICs by name or address.
+def match_devices(first: Topology, other: Topology) -> Matches:
+    """Match the devices of two captures: GPUs by UUID, PCI address or number, NICs by name or address.
 
     Raises:
-        TopologyError: The two cannot be of one machine: says why and what to do.
+        TopologyError: The two cannot be of one machine; says why and what to do.
     """
     warnings: list[str] = []
-    ids = _join_gpus(first, other, warnings)
-    ids |= _join_nics(first, other, ids, warnings)
+    ids = _match_gpus(first, other, warnings)
+    ids |= _match_nics(first, other, ids, warnings)
     if not ids:
         raise _refusal(first, other, "they have no device in common")
-    return Join(ids, tuple(warnings))
+    return Matches(ids, tuple(warnings))
 
 
 def _refusal(first: Topology, other: Topology, why: str) -> TopologyError:
@@ -111,29 +109,29 @@ def _of_kind(topology: Topology, kind: str) -> list[Device]:
     return [device for device in topology.devices if device.kind == kind]
 
 
-def _join_gpus(first: Topology, other: Topology, warnings: list[str]) -> dict[str, str]:
-    mine, theirs = _of_kind(first, "gpu"), _of_kind(other, "gpu")
-    if not mine or not theirs:
+def _match_gpus(first: Topology, other: Topology, warnings: list[str]) -> dict[str, str]:
+    a, b = _of_kind(first, "gpu"), _of_kind(other, "gpu")
+    if not a or not b:
         return {}
-    for key, what in ((_uuid_of, "UUID"), (_address_of, "PCI address")):
-        left, right = _index(mine, key(first)), _index(theirs, key(other))
-        if len(left) < len(mine) or len(right) < len(theirs):
-            continue  # not known of all, or not one each
-        ids = {right[mark]: left[mark] for mark in right if mark in left}
+    for keys, what in (((_uuid_of(first), _uuid_of(other)), "UUID"), ((_address, _address), "PCI address")):
+        left, right = _index(a, keys[0]), _index(b, keys[1])
+        if len(left) < len(a) or len(right) < len(b):
+            continue  # unknown for some, or ambiguous
+        ids = _common(left, right)
         if not ids:
             raise _refusal(first, other, f"no GPU of one has the {what} of one of the other")
-        if len(mine) != len(theirs) or len(ids) < len(mine):
+        if len(a) != len(b) or len(ids) < len(a):
             warnings.append(
-                f"{label(first)} has {len(mine)} GPUs, {label(other)} {len(theirs)}, and {len(ids)} are in both by "
+                f"{label(first)} has {len(a)} GPUs, {label(other)} {len(b)}, and {len(ids)} are in both by "
                 f"{what}; all of them are kept"
             )
         return ids
-    if len(mine) != len(theirs):
-        raise _refusal(first, other, f"the first has {len(mine)} GPUs, the second {len(theirs)}")
-    if {gpu.id for gpu in mine} != {gpu.id for gpu in theirs}:
-        numbers = f"{group_words([d.id for d in mine])} against {group_words([d.id for d in theirs])}"
+    if len(a) != len(b):
+        raise _refusal(first, other, f"the first has {len(a)} GPUs, the second {len(b)}")
+    if {gpu.id for gpu in a} != {gpu.id for gpu in b}:
+        numbers = f"{group_words([d.id for d in a])} against {group_words([d.id for d in b])}"
         raise _refusal(first, other, f"GPUs are numbered differently ({numbers}), and not both give PCI addresses")
-    return {gpu.id: gpu.id for gpu in mine}
+    return {gpu.id: gpu.id for gpu in a}
 
 
 def _uuid_of(topology: Topology) -> Callable[[Device], str | None]:
@@ -142,26 +140,20 @@ def _uuid_of(topology: Topology) -> Callable[[Device], str | None]:
     return lambda gpu: known.get(gpu.id)
 
 
-def _address_of(_: Topology) -> Callable[[Device], str | None]:
-    return lambda gpu: bus_key(gpu.bus_id)
+def _address(device: Device) -> str | None:
+    return bus_key(device.bus_id)
 
 
-def _join_nics(first: Topology, other: Topology, gpus: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
-    """NICs by name; those left over by address, where only one of each side has it (a port pair may share one).
-
-    Where one side has addresses alone, and the other none, the GPUs that share a switch with a NIC tell.
-    """
-    mine, theirs = _of_kind(first, "nic"), _of_kind(other, "nic")
-    names, addresses = _index(mine, nic_name), _index(theirs, nic_name)
-    ids = {addresses[name]: names[name] for name in addresses if name in names}
-    mine = [nic for nic in mine if nic.id not in ids.values()]
-    theirs = [nic for nic in theirs if nic.id not in ids]
-    left, right = (_index(nics, _address_of(first)) for nics in (mine, theirs))
-    ids |= {right[mark]: left[mark] for mark in right if mark in left}
-    mine = [nic for nic in mine if nic.id not in ids.values()]
-    theirs = [nic for nic in theirs if nic.id not in ids]
-    ids |= _by_switch((first, mine), (other, theirs), gpus)
-    for side, rest, against in ((first, mine, other), (other, theirs, first)):
+def _match_nics(first: Topology, other: Topology, gpus: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    """Match NICs by name, then by address where it is unique (ports of a card may share one), then by shared switch."""
+    a, b = _of_kind(first, "nic"), _of_kind(other, "nic")
+    ids: dict[str, str] = {}
+    for key in (nic_name, _address):
+        ids |= _common(_index(a, key), _index(b, key))
+        a = [nic for nic in a if nic.id not in ids.values()]
+        b = [nic for nic in b if nic.id not in ids]
+    ids |= _by_switch((first, a), (other, b), gpus)
+    for side, rest, against in ((first, a, other), (other, b, first)):
         bare = [nic.id for nic in rest if nic_name(nic) is None and nic.id not in ids.values() and nic.id not in ids]
         if bare and _of_kind(against, "nic"):
             warnings.append(
@@ -174,32 +166,36 @@ def _join_nics(first: Topology, other: Topology, gpus: Mapping[str, str], warnin
 def _by_switch(
     first: tuple[Topology, Sequence[Device]], other: tuple[Topology, Sequence[Device]], gpus: Mapping[str, str]
 ) -> dict[str, str]:
-    """NICs that alone of their side share a switch with the same GPUs, where only one side has addresses."""
+    """Match NICs that share a switch with the same GPUs, where only one side has addresses."""
     with_address = [{nic.bus_id is not None for nic in nics} for _, nics in (first, other)]
     if with_address not in ([{True}, {False}], [{False}, {True}]):
         return {}
-    names = {gpu: gpu for gpu in gpus.values()}
-    found = []
-    for (topology, nics), ids in ((first, names), (other, gpus)):
+    same = {gpu: gpu for gpu in gpus.values()}
+    indices = []
+    for (topology, nics), ids in ((first, same), (other, gpus)):
         near: dict[str, list[str]] = {}
         for pair in topology.pairs:
             if pair.code in ("PIX", "PXB") and pair.a in ids:
                 near.setdefault(pair.b, []).append(ids[pair.a])
         marks = {nic.id: " ".join(sorted(near[nic.id])) for nic in nics if nic.id in near}
-        found.append(_index(nics, lambda nic, marks=marks: marks.get(nic.id)))  # type: ignore[misc]
-    left, right = found
-    return {right[mark]: left[mark] for mark in right if mark in left}
+        indices.append(_index(nics, lambda nic, marks=marks: marks.get(nic.id)))  # type: ignore[misc]
+    return _common(*indices)
 
 
 def nic_name(nic: Device) -> str | None:
-    """What the operating system calls the NIC; None where the source only numbers it."""
+    """Return the operating system's name of a NIC; None where the source only numbers it."""
     return nic.name or (None if _BARE_NIC.fullmatch(nic.id) else nic.id)
 
 
 def _index(devices: Iterable[Device], key: Callable[[Device], str | None]) -> dict[str, str]:
-    """Ids by key; keys that several devices have are left out."""
-    found: dict[str, list[str]] = {}
+    """Ids by key, without keys that several devices have."""
+    ids: dict[str, list[str]] = {}
     for device in devices:
         if (mark := key(device)) is not None:
-            found.setdefault(mark, []).append(device.id)
-    return {mark: ids[0] for mark, ids in found.items() if len(ids) == 1}
+            ids.setdefault(mark, []).append(device.id)
+    return {mark: own[0] for mark, own in ids.items() if len(own) == 1}
+
+
+def _common(left: Mapping[str, str], right: Mapping[str, str]) -> dict[str, str]:
+    """Id on the left by id on the right, for common keys."""
+    return {right[mark]: left[mark] for mark in right if mark in left}
