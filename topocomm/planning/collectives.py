@@ -1,9 +1,9 @@
-"""The collectives that can be planned: who puts a value in, and what each result holds.
+"""The collectives that can be planned: their contributors, receivers, and the contributions of each result.
 
-Of `allgather` and `reduce_scatter` the payload is the whole (all rows that allgather puts out, all rows that
-reduce_scatter takes in), cut in one contiguous part per rank: what the rank gives (allgather) or gets
-(reduce_scatter). Every chunk of their schedules lies within one part. In canonical order the contributions are
-virtual shards instead of ranks: `shards` says which contiguous range of them each rank owns.
+The payload of `allgather` and `reduce_scatter` is the whole (all output rows of allgather, all input rows of
+reduce_scatter), cut in one contiguous part per rank: its input (allgather) or output (reduce_scatter). Every chunk of
+their schedules lies within one part. In canonical order the contributions are virtual shards instead of ranks, of which
+each rank owns a contiguous range.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Collective:
 
     Attributes:
         name: One of `COLLECTIVES`.
-        ranks: How many.
-        root: Counts for reduce and broadcast only.
+        ranks: Number of ranks.
+        root: Root of reduce and broadcast.
         parts: Rows that each rank gives (allgather) or gets (reduce_scatter), in rank order; a rank's part is the
             rows after those of the ranks before it. Zeros are allowed. Empty for the other collectives.
         shards: Canonical order (allreduce only): first virtual shard of each rank's contiguous range, and the end
@@ -63,11 +63,11 @@ class Collective:
         self._check_shards()
 
     def __str__(self) -> str:
-        told = [f"{self.name} over {self.ranks} ranks"]
-        told += [f"root {self.root}"] * (self.name in ("reduce", "broadcast"))
-        told += [f"parts {_few(self.parts)}"] * bool(self.parts)
-        told += [f"virtual shards {_few(self.shards)}"] * bool(self.shards)
-        return ", ".join(told)
+        words = [f"{self.name} over {self.ranks} ranks"]
+        words += [f"root {self.root}"] * (self.name in ("reduce", "broadcast"))
+        words += [f"parts {_few(self.parts)}"] * bool(self.parts)
+        words += [f"virtual shards {_few(self.shards)}"] * bool(self.shards)
+        return ", ".join(words)
 
     @property
     def order(self) -> str:
@@ -76,27 +76,22 @@ class Collective:
 
     @property
     def contributors(self) -> range:
-        """Ranks whose value goes in."""
+        """Ranks that have an input."""
         return range(self.root, self.root + 1) if self.name == "broadcast" else range(self.ranks)
 
     @property
     def receivers(self) -> range:
-        """Ranks that hold a result; of reduce_scatter each holds its part."""
+        """Ranks that have a result; of reduce_scatter each has its part."""
         if self.name == "reduce":
             return range(self.root, self.root + 1)
         return range(min(1, self.ranks), self.ranks) if self.name == "exscan" else range(self.ranks)
 
     def receives(self, rank: int, owner: int | None = None) -> bool:
-        """Whether the rank's result has the chunks of this owner's part."""
+        """Whether the rank's result has the chunks of the owner's part."""
         return rank in self.receivers and (self.name != "reduce_scatter" or rank == owner)
 
     def expected(self, rank: int, owner: int | None = None) -> range:
-        """Contributions that the result of `rank` holds, each once.
-
-        Args:
-            rank: Whose result.
-            owner: Whose part the chunk lies in; of allgather and reduce_scatter only.
-        """
+        """Return the contributions of the result of `rank`, for chunks of the owner's part."""
         if self.shards:
             return range(self.shards[-1])
         if self.name == "allgather":
@@ -112,7 +107,7 @@ class Collective:
         return among & (ranks == owners) if self.name == "reduce_scatter" else among
 
     def expected_columns(self, ranks: Column, owners: Column) -> tuple[Column, Column]:
-        """First contribution, and the end, of `expected` for many ranks and owners at once."""
+        """First contribution, and the end, of `expected` of many ranks, and owners of chunks, at once."""
         none = np.zeros_like(ranks)
         if self.shards:
             return none, none + self.shards[-1]
@@ -127,13 +122,13 @@ class Collective:
         return (0, *accumulate(self.parts))
 
     def part(self, rank: int) -> tuple[int, int]:
-        """(first row, rows) of the rank's part of the payload."""
+        """Return (first row, rows) of the rank's part of the payload."""
         return self._starts[rank], self.parts[rank]
 
     def owners(self, chunks: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-        """Whose part each chunk (first row, rows) lies in; empty for collectives without parts.
+        """Return the rank whose part each chunk (first row, rows) lies in; empty for collectives without parts.
 
-        A payload of no rows has as many chunks for one rank as for another, in rank order.
+        A payload of no rows has equally many chunks for every rank, in rank order.
 
         Raises:
             PlanError: A chunk does not lie within one part.
@@ -145,14 +140,14 @@ class Collective:
                 raise PlanError(f"{self.name} of no rows: {len(chunks)} chunks, expected one per rank, {self.ranks}")
             each = len(chunks) // self.ranks
             return tuple(chunk // each for chunk in range(len(chunks)))
-        found, owner = [], 0
+        owners, owner = [], 0
         for chunk, (first, rows) in enumerate(chunks):
             while owner < self.ranks - 1 and first >= self._starts[owner + 1]:
                 owner += 1
             if not (self._starts[owner] <= first and first + rows <= self._starts[owner + 1] and rows):
                 raise PlanError(f"{self.name}: chunk {chunk}, rows {first} to {first + rows}, is within no rank's part")
-            found.append(owner)
-        return tuple(found)
+            owners.append(owner)
+        return tuple(owners)
 
     def _check_parts(self) -> None:
         if self.name not in IN_PARTS:
@@ -185,31 +180,23 @@ def collective_of(
     parts: Sequence[int] | None = None,
     shards: Sequence[int] = (),
 ) -> Collective:
-    """Return the collective with its parts filled in and checked against the rows.
-
-    Args:
-        name: One of `COLLECTIVES`.
-        ranks: How many.
-        rows: Of the payload.
-        root: Of reduce and broadcast.
-        parts: Rows that each rank gives (allgather) or gets (reduce_scatter); None: as even as possible.
-        shards: As of `Collective`.
+    """Return the collective of a payload of `rows` rows; its parts, where None, are as even as possible.
 
     Raises:
         PlanError: An argument is out of range, or the parts do not add up to the rows.
     """
     if parts is None:
         parts = [size for _, size in split_rows(rows, ranks)] if name in IN_PARTS else ()
-    made = Collective(
+    collective = Collective(
         name, ranks, whole_number("root", root), whole_numbers("parts", parts), whole_numbers("shards", shards)
     )
-    if made.parts and sum(made.parts) != rows:
-        raise PlanError(f"{name}: parts of {sum(made.parts)} rows in all, the payload has {rows}")
-    return made
+    if collective.parts and sum(collective.parts) != rows:
+        raise PlanError(f"{name}: parts of {sum(collective.parts)} rows in all, the payload has {rows}")
+    return collective
 
 
 def shards_of(order: str, ranks: int, shards: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the virtual shards of an order: empty for "any", one per rank for "canonical" unless they are given.
+    """Return the virtual shards of an order: none for "any"; for "canonical" one per rank unless given.
 
     Raises:
         PlanError: No such order, shards without canonical order, or no shards at all.
@@ -220,18 +207,14 @@ def shards_of(order: str, ranks: int, shards: Sequence[int] | None) -> tuple[int
         if shards is not None:
             raise PlanError(f"shards go with order 'canonical', the order is {order!r}")
         return ()
-    found = whole_numbers("shards", range(ranks + 1) if shards is None else shards)
-    if not found:
+    owned = whole_numbers("shards", range(ranks + 1) if shards is None else shards)
+    if not owned:
         raise PlanError(f"no shards given; expected the first of each of {ranks} ranks and the end, or None")
-    return found
+    return owned
 
 
 def whole_numbers(what: str, numbers: Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers, one per rank, as Python integers.
-
-    Raises:
-        PlanError: They are no whole numbers.
-    """
+    """Return the numbers as Python integers; a PlanError names `what` if they are no whole numbers."""
     try:
         return tuple(index(number) for number in numbers)
     except TypeError:
@@ -239,11 +222,7 @@ def whole_numbers(what: str, numbers: Sequence[int]) -> tuple[int, ...]:
 
 
 def whole_number(what: str, number: int) -> int:
-    """Return the number as a Python integer.
-
-    Raises:
-        PlanError: It is no whole number.
-    """
+    """Return the number as a Python integer; a PlanError names `what` if it is no whole number."""
     try:
         return index(number)
     except TypeError:
@@ -251,6 +230,6 @@ def whole_number(what: str, number: int) -> int:
 
 
 def _few(numbers: Sequence[int]) -> str:
-    """The numbers, cut where they are many."""
+    """At most 8 of the numbers."""
     shown = ", ".join(map(str, numbers[:8]))
     return f"({shown}, ... {len(numbers)} in all)" if len(numbers) > 8 else f"({shown})"

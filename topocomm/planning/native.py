@@ -1,8 +1,8 @@
-"""Whether a library's own collective is predicted to take less time than a plan's schedule.
+"""Comparison of a plan's schedule with a library's own collective, by predicted time.
 
-Asked of objective "auto" between GPUs, each with one rank, for what NCCL has: sums, products, maxima and minima of one
-array of its dtypes, and all-gathers of one array, in parts of one length. NCCL folds in an order of its own. So nothing
-else is in question: another operator, canonical order, AMD's GPUs, whose library has another model.
+It is made for objective "auto" between NVIDIA GPUs with one rank each, for the collectives of NCCL: sums, products,
+maxima and minima of one array of its dtypes, and all-gathers of one array, in equal parts. NCCL has an order of its
+own, so canonical order is never compared; AMD's library has another model.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from topocomm.topology.network.in_network import knows
 CALLS = {"allreduce": "ncclAllReduce", "reduce_scatter": "ncclReduceScatter", "allgather": "ncclAllGather"}
 OPERATORS = (SUM, PROD, MAX, MIN)
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64")
-"""What NCCL reduces."""
+"""Dtypes that NCCL reduces."""
 _DROPS_NAN = "NCCL's max and min of floats drop NaN, topocomm's keep it"
 
 
 def with_native(plan: Plan, topology: Topology, operator: Operator, layout: Layout) -> Plan:
-    """The plan with what the library's call would take, where that is in question; else the plan itself.
+    """Return the plan with the time of the library's call, where there is one; else the plan itself.
 
     Args:
-        plan: A plan of objective "auto".
-        topology: What it was made for.
+        plan: The plan.
+        topology: Its machine.
         operator: The operator; of an all-gather any.
-        layout: Of the whole payload.
+        layout: Layout of the whole payload.
     """
     dtype = _dtype_of(plan, operator, layout)
-    found = None if dtype is None else native_of(plan, topology, dtype)
-    return plan if found is None else replace(plan, native=found)
+    native = None if dtype is None else native_of(plan, topology, dtype)
+    return plan if native is None else replace(plan, native=native)
 
 
 def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
-    """The same for one array of a dtype; None where no library's call is in question on this machine."""
-    where = _communicator(plan, topology, dtype)
-    if where is None:
+    """Return the library's call for one array of a dtype; None where there is none on this machine."""
+    ranks = _communicator(plan, topology, dtype)
+    if ranks is None:
         return None
-    times = times_us(plan.collective.name, where, plan.payload_bytes)
+    times = times_us(plan.collective.name, ranks, plan.payload_bytes)
     algorithm = min(times, key=lambda name: (times[name], name))
-    # What starting a round was measured to take beyond the table's is in the way of the library's call too.
+    # A measured launch time beyond the table's delays the library's call too.
     native_us = round(times[algorithm] + max(plan.launch_us - GROUP_LAUNCH_US, 0.0), TIME_DIGITS)
     one_launch_us = 0.0 if plan.launch_us else GROUP_LAUNCH_US
     planned_us = round(plan.figures.predicted_us + one_launch_us, TIME_DIGITS)
@@ -73,7 +73,7 @@ def native_of(plan: Plan, topology: Topology, dtype: str) -> Native | None:
 
 
 def _dtype_of(plan: Plan, operator: Operator, layout: Layout) -> str | None:
-    """The dtype of the one array that the library's call would take; None where it takes no such value."""
+    """The dtype of the array that the library's call would take; None where it takes no such value."""
     name, parts = plan.collective.name, plan.collective.parts
     if plan.objective != "auto" or plan.order != "any" or not plan.payload_bytes or len(layout.fields) != 1:
         return None
@@ -86,7 +86,7 @@ def _dtype_of(plan: Plan, operator: Operator, layout: Layout) -> str | None:
 
 
 def _communicator(plan: Plan, topology: Topology, dtype: str) -> Ranks | None:
-    """What NCCL's model has to know of the plan's ranks; None where they are not on NVIDIA's GPUs, one each."""
+    """The plan's ranks for NCCL's model; None where they are not on NVIDIA's GPUs, one each."""
     ends, most = plan.ranks, plan.certificate.throughput_upper_bound_gb_per_s
     on_gpus = all(topology.by_id[end].kind == "gpu" for end in ends)
     amd = any(link.kind.startswith("xgmi") for link in topology.links)
@@ -110,32 +110,31 @@ def _communicator(plan: Plan, topology: Topology, dtype: str) -> Ranks | None:
 
 
 def _joined(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """One name for all that edges join, by each of them."""
+    """The connected component of each node, named by one of its nodes."""
     parent: dict[str, str] = {}
 
-    def top(one: str) -> str:
-        parent.setdefault(one, one)
-        while parent[one] != one:
-            parent[one] = parent[parent[one]]
-            one = parent[one]
-        return one
+    def root_of(node: str) -> str:
+        parent.setdefault(node, node)
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
 
-    for one, other in edges:
-        parent[top(one)] = top(other)
-    return {one: top(one) for one in list(parent)}
+    for a, b in edges:
+        parent[root_of(a)] = root_of(b)
+    return {node: root_of(node) for node in list(parent)}
 
 
 def _nvls(topology: Topology, nodes: Sequence[Sequence[str]]) -> Nvls | None:
-    """NVLink SHARP between these nodes; None where a node has no such switch that joins all its ranks."""
+    """NVLink SHARP between these nodes; None where no such switch joins all ranks of a node."""
     figures, _ = link_figures(topology)
     switches = {device.id for device in topology.devices if device.in_network == "nvls"}
     inside = []
     for node in nodes:
-        ways = [[(end, s) for end in node] + [(s, end) for end in node] for s in switches]
-        mine = [edges for edges in ways if all(edge in figures for edge in edges)]
-        if len(node) < 2 or not mine:
+        stars = [[(end, s) for end in node] + [(s, end) for end in node] for s in switches]
+        complete = [edges for edges in stars if all(edge in figures for edge in edges)]
+        if len(node) < 2 or not complete:
             return None
-        inside.append(min(figures[edge].gb_per_s for edge in mine[0]))
+        inside.append(min(figures[edge].gb_per_s for edge in complete[0]))
     if len(nodes) == 1:
         return Nvls(inside[0], 0.0)
     node_of = {topology.by_id[end].host: number for number, node in enumerate(nodes) for end in node}

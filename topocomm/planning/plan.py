@@ -1,4 +1,4 @@
-"""A Plan: a proved schedule on a topology with its figures and the certificate that sets it beside the bounds."""
+"""A Plan: a proved schedule on a topology with its figures and its certificate; saved and loaded as JSON."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from topocomm.planning.plan_fields import (
     PlanFields,
     PlanFigures,
 )
+from topocomm.topology.draw.names import plural
 
 __all__ = ["OBJECTIVES", "PORT_MODELS", "Certificate", "Native", "Objective", "Plan", "PlanFields", "PlanFigures"]
 
@@ -33,17 +34,14 @@ class Plan(PlanFields):
         return plan_json.plan_digest(plan_json.plan_document(self))
 
     def summary(self) -> str:
-        """The plan in one line."""
+        """Return the plan in one line."""
         f = self.figures
-        gap = f"{self.certificate.gap:.2f}x the bound"
-        ranks = f"{len(self.ranks)} rank" + "s" * (len(self.ranks) != 1)
-        rounds = f"{f.rounds} round" + "s" * (f.rounds != 1)
-        messages = f"{f.transfers} message" + "s" * (f.transfers != 1)
         native = f"by {self.native_call}, predicted {self.predicted_us:.2f} us; else " if self.native_call else ""
         return (
-            f"{self.collective.name} {self.operator} {self.payload_bytes} B on {ranks}: {native}"
-            f"{self.algorithm}, {rounds}, {messages}, predicted {f.predicted_us:.2f} us "
-            f"({self.objective} {gap}), proved, digest {self.digest[:12]}"
+            f"{self.collective.name} {self.operator} {self.payload_bytes} B on {plural(len(self.ranks), 'rank')}: "
+            f"{native}{self.algorithm}, {plural(f.rounds, 'round')}, {plural(f.transfers, 'message')}, predicted "
+            f"{f.predicted_us:.2f} us ({self.objective} {self.certificate.gap:.2f}x the bound), proved, digest "
+            f"{self.digest[:12]}"
         )
 
     def save(self, path: str | Path) -> None:
@@ -61,7 +59,7 @@ class Plan(PlanFields):
 
     @classmethod
     def loads(cls, text: str, name: str = "plan") -> Plan:
-        """A plan from JSON text; raises as `load`, with `name` standing for the file in messages."""
+        """Return the plan of a JSON text; raises as `load`, with `name` for the file in messages."""
         return cls._of(plan_json.loads(text, name))
 
     @classmethod

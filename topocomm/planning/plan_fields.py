@@ -1,4 +1,4 @@
-"""The fields of a Plan: a proved schedule on a topology, its figures, and the certificate beside the bounds."""
+"""The fields of a Plan: a proved schedule on a topology, its figures, and its certificate."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ PORT_MODELS: tuple[str, ...] = get_args(PortModel)
 
 @dataclass(frozen=True)
 class Certificate:
-    """Bounds that no schedule can beat, and the plan's distance from the one of its own objective.
+    """Bounds that no schedule can beat, and the plan's distance from the bound of its objective.
 
     Attributes:
-        gap: The plan's figure of its objective over that bound (of throughput, the bound over the figure).
-        argument: Of that bound, in words.
-        witness: Of that bound, as plain JSON data that it can be derived from again (`check_certificate`). Of
-            objective "auto" the bound is that of latency or of throughput, whichever takes this payload longer;
+        rounds_lower_bound: Least rounds.
+        alpha_lower_bound_us: Least time without bytes, in us.
+        throughput_upper_bound_gb_per_s: Most throughput, in GB/s.
+        gap: The plan's figure of its objective over the bound (of throughput, the bound over the figure).
+        argument: Argument of the bound, in words.
+        witness: Witness of the bound, plain JSON data from which `check_certificate` derives it again. For objective
+            "auto" the bound is that of latency or of throughput, whichever takes this payload longer;
             `witness["bounds"]` says which.
-        other_witnesses: Of the other bounds.
-        proved_by_search: Of a plan above its bound: why no schedule is better, where an exhaustive search ended without
-            one. It is not derived again by `check_certificate`. Empty where nothing is proved but the bound.
+        other_witnesses: Witnesses of the other bounds.
+        proved_by_search: For a plan above its bound: why an exhaustive search proves that no schedule is better;
+            `check_certificate` does not derive it again. Empty where only the bound is proved.
     """
 
     rounds_lower_bound: int
@@ -42,7 +45,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class PlanFigures:
-    """What a plan costs; the fields are those of the plan JSON."""
+    """Costs of a plan; the fields are those of the plan JSON."""
 
     rounds: int
     transfers: int
@@ -60,13 +63,13 @@ class Native:
 
     Attributes:
         library: "nccl".
-        call: The function that is called.
-        dtype: Of the array.
-        algorithm: The library's algorithm that its model has the time of.
-        predicted_us: That time.
-        planned_us: What the schedule takes, started by one launch where the plan counts none.
-        chosen: Whether a call that has this plan goes by the library. Its order and bits are then the library's.
-        why: In words, with what was assumed.
+        call: The library's function.
+        dtype: Dtype of the array.
+        algorithm: The library's fastest algorithm, by its own model.
+        predicted_us: Time of that algorithm.
+        planned_us: Time of the schedule, with one launch where the plan counts none.
+        chosen: Whether a call with this plan uses the library. Its order and bits are then the library's.
+        why: Reason in words, with assumptions.
     """
 
     library: str
@@ -81,28 +84,28 @@ class Native:
 
 @dataclass(frozen=True, eq=False)
 class PlanFields:
-    """What a plan is made of; see `Plan`.
+    """The fields of a `Plan`.
 
     Attributes:
-        collective: What it computes.
-        operator: Name of the operator it was planned for.
+        collective: The collective.
+        operator: Name of the operator.
         order: "any": operands in rank order unless the operator commutes. "canonical": one tree over virtual shards,
             whatever the ranks (`collective.shards`).
-        objective: What was minimised.
+        objective: Figure that was minimised.
         topology_digest: Digest of the topology it was planned on.
         ranks: Endpoint id of every rank.
         payload_bytes: Bytes of one rank's value; of allgather and reduce_scatter, of the whole.
-        algorithm: Name of the algorithm chosen.
+        algorithm: Name of the algorithm.
         ports: K of the K-port model.
         port_model: alpha or loggp.
-        figures: What it costs.
-        proof: What was proved of the schedule.
-        certificate: How far it can be from the optimum.
-        schedule: Who sends what when.
-        assumed: Figures that the topology did not know, in words.
-        launch_us: What every round costs beside its messages, counted in `predicted_us`.
-        native: The library's own collective, where that is in question. A plan that is given to a call is executed by
-            its schedule all the same.
+        figures: Costs.
+        proof: Proved properties of the schedule.
+        certificate: Distance from the bounds.
+        schedule: The schedule.
+        assumed: Assumptions on figures that the topology did not have, in words.
+        launch_us: Cost of a round beside its messages, counted in `predicted_us`.
+        native: The library's own collective, where it was compared. A call that is given this plan executes its
+            schedule all the same.
     """
 
     collective: Collective
@@ -125,12 +128,12 @@ class PlanFields:
 
     @property
     def native_call(self) -> str:
-        """The library's function that was chosen over the schedule; "" where none was."""
+        """The library's function if it was chosen over the schedule, else ""."""
         return self.native.call if self.native is not None and self.native.chosen else ""
 
     @property
     def predicted_us(self) -> float:
-        """The predicted time of what was chosen."""
+        """The predicted time of the schedule, or of the library's call if it was chosen."""
         return self.native.predicted_us if self.native is not None and self.native.chosen else self.figures.predicted_us
 
     @property

@@ -1,7 +1,7 @@
-"""Plans for machines where no algorithm finds a route for all its messages: ranks on the way pass values on.
+"""Plans for machines where no algorithm has routes for all its messages: ranks relay values.
 
-Values go along the cheapest ways from endpoint to endpoint, over whatever forwards between them: to a rank and from it
-to all, of a scan from each rank to the next. That takes more time than it must, but it works wherever ways lead.
+Values travel along the cheapest paths over endpoints and forwarding devices: to one rank and from it to all, of a scan
+from each rank to the next. This is slower than necessary, but works on every connected machine.
 """
 
 from __future__ import annotations
@@ -24,33 +24,34 @@ from topocomm.planning.searched import built
 from topocomm.topology.model import ENDPOINT_KINDS
 
 Near = defaultdict[str, list[tuple[float, str]]]
-"""(latency in us, device) of all that a device has links to, or from."""
+"""(latency in us, device) of the links to, or from, each device."""
 
 
 def relayed_builds(request: Request, paths: PathFinder) -> Builds:
-    """Name and builder of the plan over relays."""
+    """Yield name and builder of the plan over relays."""
     collective = request.collective
-    name, ways = collective.name, _Ways(request, paths)
+    name, relays = collective.name, _Relays(request, paths)
     if collective.ranks > (MOST_RING_RANKS if name in (*IN_PARTS, "scan", "exscan") else MOST_LISTED_RANKS):
         return
     if collective.shards:
         hub = next(rank for rank, (low, high) in enumerate(pairwise(collective.shards)) if low < high)
         build = partial(relayed_canonical, collective.shards, request.layout.rows, hub)
-        yield "relayed", partial(build, ways.gathering(hub), ways.spreading(hub))
+        yield "relayed", partial(build, relays.gather(hub), relays.spread(hub))
         return
     if name in ("scan", "exscan"):
-        told = ways.chain()
+        gossip = relays.chain()
     elif name == "reduce":
-        told = ways.gathering(collective.root)
+        gossip = relays.gather(collective.root)
     elif name == "broadcast":
-        told = ways.spreading(collective.root)
-    else:  # one that gives or gets is in touch with all who do
-        told = ways.over(next((rank for rank, part in enumerate(collective.parts) if part), 0))
-    yield "relayed", partial(built, reversed_gossip(told) if name == "reduce_scatter" else told, request)
+        gossip = relays.spread(collective.root)
+    else:  # a rank with a part is connected to all ranks with parts
+        hub = next((rank for rank, part in enumerate(collective.parts) if part), 0)
+        gossip = [*relays.gather(hub), *relays.spread(hub)]
+    yield "relayed", partial(built, reversed_gossip(gossip) if name == "reduce_scatter" else gossip, request)
 
 
-class _Ways:
-    """The cheapest ways between ranks, from endpoint to endpoint; of several ranks on one the first passes on."""
+class _Relays:
+    """Cheapest paths between ranks over endpoints; the first of several ranks on an endpoint relays."""
 
     def __init__(self, request: Request, paths: PathFinder) -> None:
         devices = paths.topology.devices
@@ -66,30 +67,26 @@ class _Ways:
             self.ahead[a].append((figures.latency_us, b))
             self.behind[b].append((figures.latency_us, a))
 
-    def spreading(self, root: int) -> Gossip:
-        """The root tells all to whom a way leads."""
+    def spread(self, root: int) -> Gossip:
+        """Return the gossip from the root to all ranks that it reaches."""
         return self._levels(root, self.ahead)
 
-    def gathering(self, root: int) -> Gossip:
-        """All from whom a way leads there tell the root."""
+    def gather(self, root: int) -> Gossip:
+        """Return the gossip to the root from all ranks that reach it."""
         return reversed_gossip(self._levels(root, self.behind))
 
-    def over(self, root: int) -> Gossip:
-        """The one, then the other."""
-        return [*self.gathering(root), *self.spreading(root)]
-
     def chain(self) -> Gossip:
-        """Each rank tells the next."""
+        """Return the gossip from each rank to the next."""
         rounds = []
         for rank in range(len(self.ends) - 1):
-            source, way = self._sources(rank, self.ahead), [rank + 1]
-            while way[-1] in source:
-                way.append(source[way[-1]])
-            rounds += [[message] for message in pairwise(reversed(way))]
+            source, path = self._sources(rank, self.ahead), [rank + 1]
+            while path[-1] in source:
+                path.append(source[path[-1]])
+            rounds += [[message] for message in pairwise(reversed(path))]
         return rounds
 
     def _levels(self, root: int, near: Near) -> Gossip:
-        """A round for every endpoint on the way from the root."""
+        """A round for every distance from the root, in endpoints."""
         depth, rounds = {root: 0}, list[list[tuple[int, int]]]()
         for rank, source in self._sources(root, near).items():
             depth[rank] = depth[source] + 1
@@ -98,23 +95,23 @@ class _Ways:
         return rounds
 
     def _sources(self, root: int, near: Near) -> dict[int, int]:
-        """The rank before each rank on its cheapest way from the root, nearest first (Dijkstra).
+        """The predecessor of each rank on its cheapest path from the root, nearest first (Dijkstra).
 
-        Of ways of equal latency the one over fewer endpoints is taken.
+        Of paths of equal latency the one over fewer endpoints is taken.
         """
         start = self.ends[root]
-        found: dict[int, int] = {}
+        sources: dict[int, int] = {}
 
         def onward(label: tuple[float, int, int, str, int]) -> Iterator[tuple[float, int, int, str, int]]:
             at_us, relays, _, device, source = label
             if device in self.on:
                 first = root if device == start else self.on[device][0]
-                found.update({first: source} if first != root else {})
-                found.update((rank, first) for rank in self.on[device] if rank != first)
+                sources.update({first: source} if first != root else {})
+                sources.update((rank, first) for rank in self.on[device] if rank != first)
                 source, relays = first, relays + 1
             for us, after in near[device]:
                 if after not in self.closed:
                     yield round(at_us + us, 9), relays, self.number[after], after, source
 
         nearest_first([(0.0, 0, self.number[start], start, root)], itemgetter(2), onward)
-        return found
+        return sources

@@ -1,8 +1,7 @@
-"""Plans found by search, for machines on which no pattern meets the bound: who tells whom, then the schedule of it."""
+"""Plans by search, for machines on which no pattern meets the bound: a gossip, then its schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
@@ -26,17 +25,17 @@ from topocomm.planning.search.gossip import SAME_US
 from topocomm.planning.search.gossip_search import search_gossip
 
 MOST_SEARCHED_RANKS = 64
-"""Beyond so many ranks a search takes tens of seconds and finds little that the patterns have not."""
+"""Most ranks for a search: above, it takes tens of seconds and rarely beats the patterns."""
 
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
-        schedule: Better than what was reached; None: nothing better was found.
-        least: The figure of the best that was found or reached, where an exhaustive search left nothing below it.
-        proof: Why, in words; empty where nothing is proved beyond the bound.
+        schedule: A schedule better than the candidates; None: there is none.
+        least: The best figure of the search and the candidates.
+        proof: Why no schedule is below `least`, in words; empty where only the bound is proved.
     """
 
     schedule: Schedule | None
@@ -45,19 +44,19 @@ class Searched:
 
 
 def searched(request: Request, paths: PathFinder, reached: float, bound: float) -> Searched | None:
-    """A schedule that is better than what was reached, of objective latency (alpha, us) or rounds, or a proof.
+    """Return a schedule better than the candidates, or a proof, for objective latency (alpha, us) or rounds.
 
-    Of other objectives only where nothing was reached, because some ranks have no way to each other but over others:
-    then one of little latency.
+    For other objectives it searches only where there is no candidate, because some ranks reach each other only over
+    others: then for low latency.
 
     Args:
-        request: What is planned.
+        request: The request.
         paths: Routes on the machine.
-        reached: The figure of the best candidate, infinite where there is none.
-        bound: Nothing is below it.
+        reached: Figure of the best candidate, infinite where there is none.
+        bound: Lower bound of the figure.
 
     Returns:
-        None where nothing is to be searched.
+        None where no search is made.
     """
     ends, objective = request.endpoints, request.objective
     modelled = objective == "rounds" or (objective == "latency" and request.port_model == "alpha")
@@ -67,27 +66,39 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
         return None
     latency_us = _latencies(request, paths)
     if objective != "rounds" and (latency_us <= 0).sum() > len(ends):
-        return None  # the search wants messages that take time; only the diagonal is 0
+        return None  # the search needs messages that take time; only the diagonal is 0
     if request.collective.name == "reduce_scatter":
-        latency_us = latency_us.T  # searched as the allgather that it is backwards
-    found = search_gossip(
+        latency_us = latency_us.T  # searched as the reverse allgather
+    result = search_gossip(
         latency_us,
         _wants(request.collective),
         ports=request.ports,
         objective="rounds" if objective == "rounds" else "latency",
         lower_bound=bound if modelled else None,
     )
-    if found is None:
+    if result is None:
         return None
-    least = min(found.time, reached)
-    proved = modelled and found.proved and found.time > bound + SAME_US and found.time <= least + SAME_US
-    schedule = built(found.gossip, request) if found.time < reached - SAME_US else None
-    return Searched(schedule, least, found.argument if proved else "")
+    least = min(result.time, reached)
+    proved = modelled and result.proved and result.time > bound + SAME_US and result.time <= least + SAME_US
+    schedule = built(result.gossip, request) if result.time < reached - SAME_US else None
+    return Searched(schedule, least, result.argument if proved else "")
 
 
-def built(told: Gossip, request: Request) -> Schedule:
-    """The schedule of who tells whom; of reduce_scatter, of who would tell whom in the allgather of the same parts."""
-    return _BUILDS[request.collective.name](told, request)
+def built(gossip: Gossip, request: Request) -> Schedule:
+    """Return the schedule of a gossip; of reduce_scatter, of the gossip of an allgather of the same parts."""
+    collective, rows = request.collective, request.layout.rows
+    tree = aligned_tree(collective.ranks)
+    if collective.name == "allreduce":
+        return gossip_allreduce(gossip, tree, rows)
+    if collective.name == "reduce":
+        return gossip_reduce(gossip, tree, rows, collective.root)
+    if collective.name == "broadcast":
+        return gossip_broadcast(gossip, collective.ranks, rows, collective.root)
+    if collective.name == "allgather":
+        return gossip_allgather(gossip, collective.parts)
+    if collective.name == "reduce_scatter":
+        return gossip_reduce_scatter(gossip, collective.parts, None if request.operator.commutative else tree)
+    return gossip_scan(gossip, tree, rows, own=collective.name == "scan")
 
 
 def _latencies(request: Request, paths: PathFinder) -> NDArray[np.float64]:
@@ -98,7 +109,7 @@ def _latencies(request: Request, paths: PathFinder) -> NDArray[np.float64]:
 
 
 def _wants(collective: Collective) -> NDArray[np.bool_]:
-    """wants[a, b]: rank b needs something of rank a; of reduce_scatter as of the allgather of the same parts."""
+    """wants[a, b]: rank b needs a contribution of rank a; of reduce_scatter as of the reverse allgather."""
     ranks = collective.ranks
     wants = np.ones((ranks, ranks), dtype=bool)
     if collective.name == "reduce":
@@ -110,41 +121,3 @@ def _wants(collective: Collective) -> NDArray[np.bool_]:
     elif collective.name in ("scan", "exscan"):
         wants = np.triu(wants)
     return wants
-
-
-def _allreduce(told: Gossip, request: Request) -> Schedule:
-    return gossip_allreduce(told, aligned_tree(len(request.endpoints)), request.layout.rows)
-
-
-def _reduce(told: Gossip, request: Request) -> Schedule:
-    tree = aligned_tree(len(request.endpoints))
-    return gossip_reduce(told, tree, request.layout.rows, request.collective.root)
-
-
-def _broadcast(told: Gossip, request: Request) -> Schedule:
-    return gossip_broadcast(told, len(request.endpoints), request.layout.rows, request.collective.root)
-
-
-def _allgather(told: Gossip, request: Request) -> Schedule:
-    return gossip_allgather(told, request.collective.parts)
-
-
-def _reduce_scatter(told: Gossip, request: Request) -> Schedule:
-    tree = None if request.operator.commutative else aligned_tree(len(request.endpoints))
-    return gossip_reduce_scatter(told, request.collective.parts, tree)
-
-
-def _scan(told: Gossip, request: Request) -> Schedule:
-    tree, own = aligned_tree(len(request.endpoints)), request.collective.name == "scan"
-    return gossip_scan(told, tree, request.layout.rows, own=own)
-
-
-_BUILDS: dict[str, Callable[[Gossip, Request], Schedule]] = {
-    "allreduce": _allreduce,
-    "reduce": _reduce,
-    "broadcast": _broadcast,
-    "allgather": _allgather,
-    "reduce_scatter": _reduce_scatter,
-    "scan": _scan,
-    "exscan": _scan,
-}

@@ -1,4 +1,4 @@
-"""A bounded cache whose results are made once: threads that ask for what is being made wait for it."""
+"""A bounded cache whose results are made once: threads that ask for a result in the making wait for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class _Pending(Generic[Result]):
-    """What one thread makes: in the end a result, or an error, or neither where that thread was interrupted."""
+    """A result in the making: at the end a result or an error, or neither if its thread was interrupted."""
 
     def __init__(self) -> None:
         self.done = Event()
@@ -21,9 +21,7 @@ class _Pending(Generic[Result]):
 
 
 class SharedResults(Generic[Key, Result]):
-    """Results by key, of which the least recently used are dropped.
-
-    Results of different keys are made at the same time: no lock is held meanwhile.
+    """Results by key, with a least-recently-used limit. No lock is held while a result is made.
 
     Args:
         make: Makes the result of a key, never None; it must not ask for the same key again.
@@ -37,11 +35,11 @@ class SharedResults(Generic[Key, Result]):
         self._pending: dict[Key, _Pending[Result]] = {}
 
     def get(self, key: Key) -> Result:
-        """Return the result of a key: kept from before, made by another thread meanwhile, or made here.
+        """Return the result of a key: kept, made by another thread meanwhile, or made here.
 
         Raises:
-            Exception: What `make` raised, in every thread that waited for it; it is not kept. Where the thread that
-                makes the result is interrupted (`KeyboardInterrupt`), one of those that wait makes it instead.
+            Exception: The error of `make`, in every thread that waited for it; it is not kept. If the thread that
+                makes the result is interrupted (`KeyboardInterrupt`), a waiting thread makes it instead.
         """
         while True:
             with self._lock:
@@ -57,9 +55,9 @@ class SharedResults(Generic[Key, Result]):
                 raise pending.error
             if pending.result is not None:
                 return pending.result
-        return self._made(key, own)
+        return self._make_pending(key, own)
 
-    def _made(self, key: Key, pending: _Pending[Result]) -> Result:
+    def _make_pending(self, key: Key, pending: _Pending[Result]) -> Result:
         try:
             pending.result = result = self._make(key)
         except Exception as error:

@@ -9,13 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from topocomm.planning.cost.fluid import FluidModel, fluid_time_us
+from topocomm.planning.cost.fluid import ready_times_us
 from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
 from topocomm.planning.cost.port_time import PortRules, port_time_us
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes
-from topocomm.planning.schedule.schedule import Place, Schedule, input_pieces, input_table
+from topocomm.planning.schedule.schedule import Schedule, input_pieces
 from topocomm.planning.schedule.transforms import unrolled
 
 PortModel = Literal["alpha", "loggp"]
@@ -75,7 +75,9 @@ class Cost:
         if not self.wire_bytes:
             return self.alpha_us
         if self.messages <= FLUID_LIMIT_MESSAGES and len(self._schedule.transfers) <= FLUID_LIMIT_TRANSFERS:
-            return _fluid_us(self._schedule, self._endpoints, self._paths, self._row_bytes, self._rules)
+            steps = steps_of(self._schedule, self._endpoints, self._paths, self._row_bytes)
+            ready_us = ready_times_us(self._schedule, steps, self._paths, self._rules)
+            return max(ready_us[rank, slot, chunk] for rank, slot, chunk in self._schedule.outputs.tolist())
         return self.alpha_us + _bytes_us(self._messages, self._routes, self._paths)
 
     @cached_property
@@ -102,16 +104,6 @@ def cost_of(
         PlanError: A path of the schedule does not lead from one to the other.
     """
     return Cost(schedule, endpoints, paths, row_bytes, PortRules(ports, port_model == "loggp"), launch_us)
-
-
-def _fluid_us(
-    schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, row_bytes: int, rules: PortRules
-) -> float:
-    steps = steps_of(schedule, endpoints, paths, row_bytes)
-    nics = frozenset(d.id for d in paths.topology.devices if d.kind == "nic")
-    inputs: list[Place] = [tuple(row[:3]) for row in input_table(schedule).tolist()]
-    outputs: list[Place] = [tuple(row) for row in schedule.outputs.tolist()]
-    return fluid_time_us(steps, inputs, outputs, FluidModel(paths, rules.ports, rules.loggp, nics))
 
 
 def _bytes_us(messages: Messages, routes: Routes, paths: PathFinder) -> float:

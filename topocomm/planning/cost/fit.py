@@ -1,10 +1,10 @@
-"""Figures measured between endpoints, put onto the links of their routes.
+"""Figures of links fitted to measurements between endpoints.
 
-A route's latency is the sum over its links and its bandwidth that of its narrowest link, so pairs say little of single
-links: many figures of links give the same figures of pairs. Latencies keep the proportions that the links had, as far
-as the pairs allow (the multiplicative algebraic reconstruction SMART, Byrne, IEEE Trans. Image Processing 2 (1993)
-96-103: of all latencies that fit best, those nearest to the ones before in Kullback-Leibler distance). A link gets the
-most that any pair got over it; that is all that is known of links that are never the narrowest.
+A route's latency is the sum over its links and its bandwidth that of its narrowest link, so many figures of links give
+the same figures of pairs. Latencies keep the proportions of the links as far as the pairs allow (the multiplicative
+algebraic reconstruction SMART, Byrne, IEEE Trans. Image Processing 2 (1993) 96-103: of all latencies that fit best,
+those nearest to the previous ones in Kullback-Leibler distance). A link gets the largest bandwidth of any pair over it;
+nothing more is known of links that are never the narrowest.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import NamedTuple
 import numpy as np
 
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Edge, Floats, Ints
+from topocomm.planning.routing.routes import Edge, Floats, Ints, joined
 from topocomm.topology.model import Link, Pair, Topology
 
-STEPS = 2000
+STEPS, SAME = 2000, 1e-9
+"""Most iterations, and the relative change at which they end."""
 SMALL_US = 1e-3
-"""Where a link of no latency begins: what is multiplied must not be 0."""
-SAME = 1e-9
+"""Initial latency of a link of latency 0, since the iteration multiplies."""
 FAR = 1.25
-"""How much more or less than measured what links say may be before a warning says so."""
+"""Ratio of measured and fitted figures above which a warning names the pair."""
 
 
 class PairFigures(NamedTuple):
-    """What was measured between two endpoints, either way."""
+    """Figures measured between two endpoints, the same both ways."""
 
     a: str
     b: str
@@ -47,15 +47,15 @@ class _Rows:
 
 
 def with_measured(topology: Topology, measured: Sequence[PairFigures], codes: Sequence[str | None]) -> Topology:
-    """The topology with what was measured on its pairs and on the links that their routes cross.
+    """Return the topology with measured figures on its pairs and on the links that their routes cross.
 
-    Links that no route crosses keep their figures. A warning names pairs whose links, put together, differ by more
-    than a quarter from what was measured: then pairs over the same links do not behave alike.
+    Links that no route crosses keep their figures. A warning names the pair whose links together differ most, if by
+    more than a quarter, from the measurement: then pairs over the same links do not behave alike.
 
     Args:
         topology: The machine.
         measured: One entry for each pair of endpoints.
-        codes: Pair code of each, for those that the topology has no pair for.
+        codes: Pair code of each, for pairs that the topology does not have.
 
     Raises:
         PlanError: A link has an impossible figure.
@@ -63,29 +63,27 @@ def with_measured(topology: Topology, measured: Sequence[PairFigures], codes: Se
     finder = PathFinder(topology)
     routed, rows = _rows(finder, measured)
     fitted = _links(topology, finder, rows)
-    found = replace(topology, links=fitted, pairs=_pairs(topology, measured, codes))
-    warnings = [*topology.warnings, *_without_route(measured, routed), *_far(found, [measured[i] for i in routed])]
-    return replace(found, warnings=tuple(dict.fromkeys(warnings)))
+    result = replace(topology, links=fitted, pairs=_pairs(topology, measured, codes))
+    warnings = [*topology.warnings, *_without_route(measured, routed), *_far(result, [measured[i] for i in routed])]
+    return replace(result, warnings=tuple(dict.fromkeys(warnings)))
 
 
 def _rows(finder: PathFinder, measured: Sequence[PairFigures]) -> tuple[list[int], _Rows]:
-    """(the pairs that links join, the routes of these)."""
+    """(indices of the pairs that have routes, these routes)."""
     ends = tuple(dict.fromkeys(end for pair in measured for end in pair[:2]))
     number = {end: place for place, end in enumerate(ends)}
     a = np.array([number[pair.a] for pair in measured], dtype=np.int64)
     b = np.array([number[pair.b] for pair in measured], dtype=np.int64)
-    there = finder.routes(ends, a, b)
-    back = finder.routes(ends, b, a)
-    routed = np.flatnonzero(np.isfinite(there.latency_us) & np.isfinite(back.latency_us))
-    ways = [way.take(routed) for way in (there, back)]
+    out, back = finder.routes(ends, a, b), finder.routes(ends, b, a)
+    routed = np.flatnonzero(np.isfinite(out.latency_us) & np.isfinite(back.latency_us))
+    routes = joined([out.take(routed), back.take(routed)])
     figures = [np.array([pair[column] for pair in measured], dtype=float)[routed] for column in (2, 3)]
-    of = [np.repeat(np.arange(len(routed)) + len(routed) * which, way.hops) for which, way in enumerate(ways)]
     latency, rate = (np.concatenate([column, column]) for column in figures)
-    return routed.tolist(), _Rows(latency, rate, np.concatenate(of), np.concatenate([way.links for way in ways]))
+    return routed.tolist(), _Rows(latency, rate, np.repeat(np.arange(len(routes)), routes.hops), routes.links)
 
 
 def _links(topology: Topology, finder: PathFinder, rows: _Rows) -> tuple[Link, ...]:
-    """All links, those that are crossed with their new figures; parallel ones share as they did."""
+    """All links, crossed ones with new figures; parallel links keep their shares."""
     before = list(finder.links.values())
     latency = _latencies_us(np.array([figures.latency_us for figures in before]), rows)
     rate = np.zeros(len(before))
@@ -94,7 +92,7 @@ def _links(topology: Topology, finder: PathFinder, rows: _Rows) -> tuple[Link, .
     parallel: dict[Edge, int] = {}
     for link in topology.links:
         parallel[link[:2]] = parallel.get(link[:2], 0) + 1
-    made = []
+    links = []
     for link in topology.links:
         place = number[link[:2]]
         if rate[place] > 0:
@@ -106,12 +104,12 @@ def _links(topology: Topology, finder: PathFinder, rows: _Rows) -> tuple[Link, .
                 gb_per_s_source="measured",
                 latency_us_source="measured",
             )
-        made.append(link)
-    return tuple(made)
+        links.append(link)
+    return tuple(links)
 
 
 def _latencies_us(start_us: Floats, rows: _Rows) -> Floats:
-    """float64 [links]: latencies whose sums over the rows come nearest to those measured."""
+    """float64 [links]: latencies whose sums over the rows are nearest to the measured ones."""
     latency = np.maximum(start_us, SMALL_US)
     if not len(rows.of):
         return latency
@@ -127,14 +125,14 @@ def _latencies_us(start_us: Floats, rows: _Rows) -> Floats:
 
 
 def _pairs(topology: Topology, measured: Sequence[PairFigures], codes: Sequence[str | None]) -> tuple[Pair, ...]:
-    """The pairs of the topology, those that were measured with these figures; new ones at the end."""
+    """The pairs of the topology with their measured figures; new pairs at the end."""
     known = {frozenset((pair.a, pair.b)): pair for pair in topology.pairs}
-    for one, code in zip(measured, codes, strict=True):
-        key = frozenset(one[:2])
-        pair = known.get(key, Pair(one.a, one.b, code))
+    for figures, code in zip(measured, codes, strict=True):
+        key = frozenset(figures[:2])
+        pair = known.get(key, Pair(figures.a, figures.b, code))
         known[key] = pair._replace(
-            gb_per_s=one.gb_per_s,
-            latency_us=one.latency_us,
+            gb_per_s=figures.gb_per_s,
+            latency_us=figures.latency_us,
             gb_per_s_source="measured",
             latency_us_source="measured",
         )
@@ -142,29 +140,29 @@ def _pairs(topology: Topology, measured: Sequence[PairFigures], codes: Sequence[
 
 
 def _without_route(measured: Sequence[PairFigures], routed: Sequence[int]) -> list[str]:
-    joined = set(routed)
-    alone = [f"{pair.a}-{pair.b}" for place, pair in enumerate(measured) if place not in joined]
+    with_route = set(routed)
+    alone = [f"{pair.a}-{pair.b}" for place, pair in enumerate(measured) if place not in with_route]
     if not alone:
         return []
     return [f"no links lead between {', '.join(alone[:8])}: what was measured there stands in the pairs only"]
 
 
-def _far(found: Topology, measured: Sequence[PairFigures]) -> list[str]:
-    """Says which pair's links come farthest from what was measured, where that is far."""
-    finder = PathFinder(found)
+def _far(fitted: Topology, measured: Sequence[PairFigures]) -> list[str]:
+    """A warning on the pair whose links differ most from the measurement, where they differ much."""
+    finder = PathFinder(fitted)
     routes = [finder.cheapest(pair.a, pair.b) for pair in measured]
     latencies = [(pair.latency_us, route.latency_us) for pair, route in zip(measured, routes, strict=True)]
     rates = [(pair.gb_per_s, route.gb_per_s) for pair, route in zip(measured, routes, strict=True)]
     lines = []
-    for what, figures in (("us", latencies), ("GB/s", rates)):
-        times = [max(own / fitted, fitted / own) for own, fitted in figures]
-        far = sum(one > FAR for one in times)
+    for unit, figures in (("us", latencies), ("GB/s", rates)):
+        ratios = [max(own / by_links, by_links / own) for own, by_links in figures]
+        far = sum(ratio > FAR for ratio in ratios)
         if far:
-            most = times.index(max(times))
-            (own, fitted), pair = figures[most], measured[most]
+            most = ratios.index(max(ratios))
+            (own, by_links), pair = figures[most], measured[most]
             lines.append(
                 f"{far} of {len(measured)} pairs measured more than a quarter off what their links say together, most "
-                f"of all {pair.a}-{pair.b} {own:.4g} {what}, by its links {fitted:.4g} {what}: pairs over the same "
+                f"of all {pair.a}-{pair.b} {own:.4g} {unit}, by its links {by_links:.4g} {unit}: pairs over the same "
                 "links are not alike"
             )
     return lines

@@ -1,9 +1,9 @@
-"""Time of a schedule with bytes: messages as fluid flows that share links max-min fairly, driven by events.
+"""Times of a schedule with bytes: messages as fluid flows that share links max-min fairly, driven by events.
 
-The rules are those of the cost models (docs/concepts/cost-models.md): a message starts when its slots are ready
-and fewer than K earlier messages of each of its ports are unfinished. Its bytes flow at the max-min fair rate of
-its route; it arrives one path latency after its last byte left. Under `alpha` it holds its ports until then,
-under `loggp` until its last byte left plus the gap, and a NIC serves one message per gap.
+The rules are those of docs/concepts/cost-models.md: a message starts when its slots are ready and fewer than K earlier
+messages of each of its ports are unfinished. Its bytes flow at the max-min fair rate of its route; it arrives one path
+latency after its last byte left. Under `alpha` it holds its ports until then, under `loggp` until its last byte left
+plus the gap, and a NIC serves one message per gap.
 """
 
 from __future__ import annotations
@@ -13,36 +13,22 @@ from dataclasses import dataclass, field
 from math import inf
 
 from topocomm.planning.cost.messages import Message, Step
+from topocomm.planning.cost.port_time import PortRules
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Edge
-from topocomm.planning.schedule.schedule import Combine, Place
+from topocomm.planning.schedule.schedule import Combine, Place, Schedule, input_table
 
 ARRIVE, RELEASE = 0, 1
+"""Kinds of events."""
 EPSILON_BYTES = 1e-6
+"""Rest of a flow that counts as sent: rounding."""
 
 
-def fluid_time_us(steps: list[Step], inputs: list[Place], outputs: list[Place], model: FluidModel) -> float:
-    """Time of the last output in microseconds."""
-    return _Events(steps, inputs, model).run(outputs)
-
-
-def ready_times_us(
-    steps: list[Step], inputs: list[Place], outputs: list[Place], model: FluidModel
-) -> dict[Place, float]:
-    """When every place that is written before the last output has its value, in microseconds."""
-    events = _Events(steps, inputs, model)
-    events.run(outputs)
+def ready_times_us(schedule: Schedule, steps: list[Step], paths: PathFinder, rules: PortRules) -> dict[Place, float]:
+    """Return the time in us at which every place of a schedule without `repeat` has its value; `steps`: its rounds."""
+    events = _Events(steps, paths, rules)
+    events.run([tuple(row[:3]) for row in input_table(schedule).tolist()])
     return events.ready_us
-
-
-@dataclass(frozen=True)
-class FluidModel:
-    """What the events need to know beside the messages."""
-
-    paths: PathFinder
-    ports: int
-    loggp: bool
-    nics: frozenset[str]
 
 
 @dataclass
@@ -54,7 +40,7 @@ class _Flow:
 
 @dataclass
 class _Port:
-    """Messages of one port in order; the first `limit` unfinished ones may be under way."""
+    """Unfinished messages of one port in order; the first `limit` may be under way."""
 
     limit: int
     queue: list[int] = field(default_factory=list)
@@ -64,8 +50,10 @@ class _Port:
 
 
 class _Events:
-    def __init__(self, steps: list[Step], inputs: list[Place], model: FluidModel) -> None:
-        self.model = model
+    """The simulation: flows, ports, and a heap of events."""
+
+    def __init__(self, steps: list[Step], paths: PathFinder, rules: PortRules) -> None:
+        self.links, self.rules = paths.links, rules
         self.messages: list[Message] = [m for step in steps for m in step.messages]
         self.now_us = 0.0
         self.ready_us: dict[Place, float] = {}
@@ -76,12 +64,13 @@ class _Events:
         self.ports: dict[str, _Port] = {}
         self.ports_of: list[tuple[str, ...]] = []
         self.unstarted: set[int] = set()
-        self._queue_messages()
-        self._wire(steps)
+        self._queue_messages({device.id for device in paths.topology.devices if device.kind == "nic"})
+        self._await_operands(steps)
+
+    def run(self, inputs: list[Place]) -> None:
+        """Run from the time at which the inputs are ready until the last event."""
         for place in inputs:
             self._set_ready(place)
-
-    def run(self, outputs: list[Place]) -> float:
         self._start(set(self.ports))
         while self.flows or self.heap:
             flow_us = min((f.left_bytes / f.rate_bytes_per_us for f in self.flows.values()), default=inf)
@@ -90,20 +79,19 @@ class _Events:
             self._finish_flows()
             touched = self._pop_events()
             self._start(touched)
-        return max(self.ready_us[place] for place in outputs)
 
-    def _queue_messages(self) -> None:
+    def _queue_messages(self, nics: set[str]) -> None:
         for index, message in enumerate(self.messages):
             names = [f"send {message.src_port}", f"receive {message.dst_port}"]
-            if self.model.loggp:
-                names += [f"nic {d}" for d in message.route.devices if d in self.model.nics]
+            if self.rules.loggp:
+                names += [f"nic {device}" for device in message.route.devices if device in nics]
             for name in names:
-                limit = 1 if name.startswith("nic") else self.model.ports
+                limit = 1 if name.startswith("nic") else self.rules.ports
                 self.ports.setdefault(name, _Port(limit)).queue.append(index)
             self.ports_of.append(tuple(names))
             self.unstarted.add(index)
 
-    def _wire(self, steps: list[Step]) -> None:
+    def _await_operands(self, steps: list[Step]) -> None:
         index = 0
         for step in steps:
             for message in step.messages:
@@ -118,7 +106,7 @@ class _Events:
             self.waiting.setdefault(place, []).append(what)
 
     def _set_ready(self, place: Place) -> set[str]:
-        """Mark a place ready now, run the combines this completes, and name the ports of messages now ready."""
+        """Mark a place ready now, run the combines this completes, and return the ports of messages now ready."""
         self.ready_us[place] = self.now_us
         touched: set[str] = set()
         for what in self.waiting.pop(place, ()):
@@ -144,7 +132,7 @@ class _Events:
                 started = True
             else:
                 self._flowed(index)
-            if self.model.loggp:
+            if self.rules.loggp:
                 for name in self.ports_of[index][2:]:
                     heapq.heappush(self.heap, (self.now_us + message.route.gap_us, RELEASE, index, name))
         if started:
@@ -157,7 +145,7 @@ class _Events:
         self.now_us = until_us
 
     def _is_through(self, flow: _Flow) -> bool:
-        """Whether nothing is left, or so little that the clock would not move for it."""
+        """Whether nothing is left, or too little to advance the clock."""
         left_us = flow.left_bytes / flow.rate_bytes_per_us if flow.rate_bytes_per_us else inf
         return flow.left_bytes <= EPSILON_BYTES or self.now_us + left_us == self.now_us
 
@@ -173,7 +161,7 @@ class _Events:
         """The last byte left: schedule arrival and the release of the ports."""
         route = self.messages[index].route
         heapq.heappush(self.heap, (self.now_us + route.latency_us, ARRIVE, index, ""))
-        held_us = route.gap_us if self.model.loggp else route.latency_us
+        held_us = route.gap_us if self.rules.loggp else route.latency_us
         for name in self.ports_of[index][:2]:
             heapq.heappush(self.heap, (self.now_us + held_us, RELEASE, index, name))
 
@@ -190,13 +178,12 @@ class _Events:
         return touched
 
     def _share(self) -> None:
-        """Max-min fair rates: the tightest links share equally among their flows, and so on with what is left."""
-        links = self.model.paths.links
+        """Set max-min fair rates: the tightest links divide equally among their flows, then the next tightest."""
         users: dict[Edge, set[int]] = {}
         for index in self.flows:
             for edge in self.messages[index].route.edges:
                 users.setdefault(edge, set()).add(index)
-        left = {edge: links[edge].gb_per_s * 1e3 for edge in users}  # bytes per us
+        left = {edge: self.links[edge].gb_per_s * 1e3 for edge in users}  # bytes per us
         while users:
             rates = {edge: left[edge] / len(flows) for edge, flows in users.items()}
             rate = min(rates.values())

@@ -1,4 +1,4 @@
-"""The messages of a Schedule on a machine: who needs what, over which route, and what it makes ready.
+"""The messages of a Schedule on a machine, with their routes, sizes and places.
 
 Entries with the same round, source, destination and path are one message.
 """
@@ -17,15 +17,15 @@ from topocomm.planning.schedule.schedule import NO_PATH, Combine, Place, Schedul
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """All messages of a schedule as columns, in the order in which ports serve them.
+    """All messages of a schedule as columns of int64, in the order in which ports serve them.
 
     Attributes:
-        round: int64 [n].
-        src: int64 [n]: the rank that sends.
-        dst: int64 [n]: the rank that receives.
-        path: int64 [n]: index into the schedule's paths, or NO_PATH.
-        payload_bytes: int64 [n].
-        of_transfer: int64 [transfers]: the message that each transfer is part of.
+        round: Round of each message.
+        src: Source rank.
+        dst: Destination rank.
+        path: Index into the schedule's paths, or NO_PATH.
+        payload_bytes: Size.
+        of_transfer: [transfers]: the message of each transfer.
     """
 
     round: Ints
@@ -40,12 +40,7 @@ class Messages:
 
 
 def messages_of(schedule: Schedule, chunk_bytes: Ints) -> Messages:
-    """The messages of a schedule; of a pipelined one, those of one slice.
-
-    Args:
-        schedule: The schedule.
-        chunk_bytes: int64 [chunks]: bytes of each chunk.
-    """
+    """Return the messages of a schedule, of a pipeline those of one slice; `chunk_bytes` has each chunk's size."""
     table = schedule.transfers.astype(np.int64)
     columns = table[:, 0], table[:, 1], table[:, 3], table[:, 6]
     _, first, inverse = np.unique(row_keys(*columns), return_index=True, return_inverse=True)
@@ -60,7 +55,7 @@ def messages_of(schedule: Schedule, chunk_bytes: Ints) -> Messages:
 
 
 def routes_of(messages: Messages, schedule: Schedule, endpoints: Sequence[str], paths: PathFinder) -> Routes:
-    """The route of every message: along its path, or the cheapest.
+    """Return the route of every message: along its path, or the cheapest.
 
     Raises:
         NoRouteError: No route joins the ends of a message.
@@ -71,19 +66,19 @@ def routes_of(messages: Messages, schedule: Schedule, endpoints: Sequence[str], 
     missing = np.flatnonzero(np.isinf(cheapest.latency_us))
     if len(missing):
         src, dst = messages.src[~named][missing[0]], messages.dst[~named][missing[0]]
-        paths.cheapest(endpoints[src], endpoints[dst])  # says why there is none
+        paths.cheapest(endpoints[src], endpoints[dst])  # raises with the reason
     if not named.any():
         return cheapest
     columns = messages.src[named], messages.dst[named], messages.path[named]
     _, first, inverse = np.unique(row_keys(*columns), return_index=True, return_inverse=True)
-    given = [
+    explicit = [
         paths.explicit(schedule.paths[path], endpoints[src], endpoints[dst])
         for src, dst, path in zip(*(column[first].tolist() for column in columns), strict=True)
     ]
     which = np.empty(len(messages), dtype=np.int64)
     which[~named] = np.arange(len(cheapest))
     which[named] = len(cheapest) + inverse
-    return joined([cheapest, paths.columns(given)]).take(which)
+    return joined([cheapest, paths.columns(explicit)]).take(which)
 
 
 @dataclass(frozen=True)
@@ -107,14 +102,7 @@ class Step:
 
 
 def steps_of(schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, row_bytes: int) -> list[Step]:
-    """The rounds of a schedule with routes and sizes filled in, as objects.
-
-    Args:
-        schedule: The schedule, without `repeat`.
-        endpoints: Endpoint id of each rank.
-        paths: Routes on the machine.
-        row_bytes: Bytes of one row of the payload.
-    """
+    """Return the rounds of a schedule without `repeat` as objects, with the routes and sizes of messages."""
     columns = messages_of(schedule, chunk_bytes(schedule, row_bytes))
     pieces: list[tuple[list[Place], list[Place]]] = [([], []) for _ in range(len(columns))]
     for number, move in zip(columns.of_transfer.tolist(), schedule.transfers.tolist(), strict=True):
@@ -127,12 +115,10 @@ def steps_of(schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, ro
         a, b = endpoints[src], endpoints[dst]
         route = paths.cheapest(a, b) if path == NO_PATH else paths.explicit(schedule.paths[path], a, b)
         messages[round_].append(Message(a, b, route, int(size), tuple(reads), tuple(writes)))
-    combines: list[list[Combine]] = [[] for _ in range(schedule.rounds)]
-    for fold in schedule.combine_list():
-        combines[fold.round].append(fold)
-    return [Step(tuple(some), tuple(folds)) for some, folds in zip(messages, combines, strict=True)]
+    combines = (folds for _, folds in schedule.by_round())
+    return [Step(tuple(own), tuple(folds)) for own, folds in zip(messages, combines, strict=True)]
 
 
 def chunk_bytes(schedule: Schedule, row_bytes: int) -> Ints:
-    """int64 [chunks]: bytes of each chunk."""
+    """Return int64 [chunks]: bytes of each chunk."""
     return np.array([rows * row_bytes for _, rows in schedule.chunks], dtype=np.int64)

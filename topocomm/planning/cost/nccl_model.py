@@ -1,10 +1,9 @@
-"""What a collective of NCCL takes, by the model that NCCL itself chooses algorithms with.
+"""Times of NCCL's collectives, by the model with which NCCL itself chooses algorithms.
 
-Source of all figures: NCCL 2.30.7, `src/graph/tuning.cc` (defaults of the tuner), `src/transport/nvls.cc` (channels
-of NVLink SHARP). Times in us; protocols in the order LL, LL128, Simple. What NCCL finds out by searching for rings is
-put in place by the bound of the machine: its rings are taken to be as good as any schedule on these links. Left out,
-since a topology does not say it: limits of a single channel and of a generation's LL, and the CPU's vendor (1 us to
-post to the network, as for Intel). PAT and CollNet are left out too.
+Source of all figures: NCCL 2.30.7, `src/graph/tuning.cc` (defaults of the tuner), `src/transport/nvls.cc` (channels of
+NVLink SHARP). Times in us; protocols in the order LL, LL128, Simple. The bandwidth that NCCL finds by searching rings
+is replaced by the bound of the machine. Left out, since a topology does not have them: limits of a single channel and
+of a generation's LL, and the CPU's vendor (1 us to post to the network, as for Intel); also PAT and CollNet.
 """
 
 from __future__ import annotations
@@ -18,38 +17,39 @@ _TREE_BASE_US = (6.8, 14.0, 8.4)
 _RING_HOP_US = {"nvlink": (0.6, 1.9, 3.4), "pcie": (1.0, 2.5, 5.7), "network": (2.7, 4.0, 14.0)}
 _TREE_HOP_US = {"nvlink": (0.6, 1.25, 4.0), "pcie": (1.0, 1.9, 4.0), "network": (5.0, 8.5, 14.0)}
 _POST_US = (1.0, 1.0, 3.0)
-"""What a step of a ring over several nodes takes at least: to post to the network."""
+"""Least time of a step of a ring over several nodes: posting to the network."""
 _RING_SHARE = (0.5, 0.92, 1.0)
-"""Of a ring's bandwidth."""
+"""Share of a ring's bandwidth."""
 _TREE_SHARE = 0.92
+"""Share of a tree's bandwidth."""
 _TREE_PATTERN = 0.85
-"""Of a tree whose node has its network card on one GPU."""
+"""Share of a tree's bandwidth where a node has its network card on one GPU."""
 _TREE_PROTOCOL_SHARE = {True: (1 / 3.8, 7 / 9, 1.0), False: (1 / 3.8, 120 / 128, 1.0)}
-"""By whether there is one node."""
+"""Share of a tree's bandwidth, by whether there is one node."""
 _TREE_CORRECTION = (
     (1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0),
     (1.0, 1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1.0, 1.0),
     (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
 )
-"""Of a tree's bandwidth, by powers of two from 64 bytes on."""
+"""Share of a tree's bandwidth by message size, in powers of two from 64 bytes on."""
 _PLATEAU = 1.4
-"""How many times as long the latency of a ring's Simple is over several nodes."""
-_NVLS_US = 25.0
-_NVLS_NETWORK_US = 20.9
+"""Factor of a ring's latency over several nodes with protocol Simple."""
+_NVLS_US, _NVLS_NETWORK_US = 25.0, 20.9
+"""Latency of NVLS, and of each level of its tree over the network."""
 _HOPPER_GB_PER_S = 450.0
-"""A GPU's NVLinks into its switch, up to NVLink 4; above, Blackwell's figures count."""
+"""Bandwidth of a GPU into its NVLink 4 switch; above, the figures of Blackwell hold."""
 _NVLS_EFFICIENCY = {True: 0.85, False: 0.74}
-"""By whether it is NVLink 4."""
+"""Share of NVLS's bandwidth, by whether it is NVLink 4."""
 _NVLS_CHANNELS = {True: 16, False: 24}
-"""The same; one of them does nothing but synchronise."""
+"""Channels, by whether it is NVLink 4; one of them only synchronises."""
 
 
 class Nvls(NamedTuple):
     """NVLink SHARP between all ranks of every node.
 
     Attributes:
-        gb_per_s: Of the NVLinks of the narrowest rank into its switch.
-        network_gb_per_s: Out of the narrowest node; 0 with one node.
+        gb_per_s: Bandwidth of the narrowest rank into its switch.
+        network_gb_per_s: Bandwidth out of the narrowest node; 0 with one node.
     """
 
     gb_per_s: float
@@ -57,14 +57,14 @@ class Nvls(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """What the model has to know of a communicator.
+    """The communicator, as far as the model needs it.
 
     Attributes:
-        ranks: How many.
-        nodes: How many sets of them NVLink or a host joins.
-        nvlink: Whether NVLink joins all ranks of each.
-        gb_per_s: Payload bytes a second that no schedule beats: algorithm bandwidth.
-        nvls: None where switches cannot reduce the operator.
+        ranks: Number of ranks.
+        nodes: Number of sets of ranks that NVLink or a host joins.
+        nvlink: Whether NVLink joins all ranks of each node.
+        gb_per_s: Bound on the payload bandwidth of any schedule.
+        nvls: NVLink SHARP; None where switches cannot reduce the operator.
     """
 
     ranks: int
@@ -75,24 +75,24 @@ class Ranks(NamedTuple):
 
 
 def times_us(collective: str, where: Ranks, payload_bytes: int) -> dict[str, float]:
-    """The time of every algorithm and protocol, by name.
+    """Return the time of every algorithm and protocol in us, by name.
 
     Args:
         collective: allreduce, reduce_scatter or allgather.
         where: The communicator, of 2 ranks or more.
         payload_bytes: As a plan counts: of allgather and reduce_scatter the whole.
     """
-    found = [*_rings(collective, where)]
+    algorithms = [*_rings(collective, where)]
     if collective == "allreduce":
-        found += [*_trees(where, payload_bytes), *_in_switches(where)]
-    return {name: latency_us + payload_bytes / (1e3 * gb_per_s) for name, latency_us, gb_per_s in found}
+        algorithms += [*_trees(where, payload_bytes), *_in_switches(where)]
+    return {name: latency_us + payload_bytes / (1e3 * gb_per_s) for name, latency_us, gb_per_s in algorithms}
 
 
 def _rings(collective: str, where: Ranks) -> Iterator[tuple[str, float, float]]:
     """(name, latency in us, GB/s) of rings."""
-    turns = 2 if collective == "allreduce" else 1
-    across = turns * (where.nodes - 1)
-    inside = turns * (where.ranks - 1) - across
+    passes = 2 if collective == "allreduce" else 1
+    across = passes * (where.nodes - 1)
+    inside = passes * (where.ranks - 1) - across
     alone = where.ranks == where.nodes
     for number, protocol in _protocols(where):
         hop_us = _RING_HOP_US["nvlink" if where.nvlink else "pcie"][number]
@@ -130,7 +130,7 @@ def _in_switches(where: Ranks) -> Iterator[tuple[str, float, float]]:
         return
     out = where.nvls.network_gb_per_s
     bus = min(inside, out * (2 if where.nodes == 2 else 1))
-    most = out * where.nodes / (2 * (where.nodes - 1))  # every node hears one value of all others, or sends it
+    most = out * where.nodes / (2 * (where.nodes - 1))  # every node receives or sends one value of all others
     latency_us = _NVLS_US + 2 * (where.nodes.bit_length() - 1) * _NVLS_NETWORK_US
     yield "NVLS tree", latency_us, min(bus * to_algorithm, most, where.nvls.gb_per_s)
 
@@ -141,5 +141,5 @@ def _protocols(where: Ranks) -> list[tuple[int, str]]:
 
 
 def _bus_gb_per_s(where: Ranks) -> float:
-    """What a rank sends a second in an all-reduce by a ring."""
+    """Bandwidth of a rank in an all-reduce by a ring."""
     return where.gb_per_s * 2 * (where.ranks - 1) / where.ranks

@@ -1,4 +1,4 @@
-"""Time of a schedule with no bytes: one pass over the messages in the order in which their ports serve them.
+"""Time of a schedule without bytes: one pass over the messages in the order in which their ports serve them.
 
 A message starts when its slots are ready at the source and its ports are free: K places to send at the source endpoint,
 K to receive at the destination's, and under loggp one at every NIC of its route. It holds them for its latency (alpha)
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from topocomm.planning.cost.messages import Messages
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes, spans
-from topocomm.planning.schedule.schedule import Schedule, row_keys
+from topocomm.planning.schedule.schedule import Schedule, number_places, row_keys
 
 MOST_WAVES = 12
-"""Messages of one round that wait for each other in a longer row are served one after the other."""
+"""Longest row of messages of a round that wait for each other; in longer ones messages are served one by one."""
 
 
 @dataclass(frozen=True)
 class PortRules:
-    """How many messages an endpoint sends, and receives, at once, and whether by loggp (else alpha)."""
+    """Messages that an endpoint sends, and receives, at once; and whether the port model is loggp (else alpha)."""
 
     ports: int
     loggp: bool
@@ -39,9 +39,10 @@ def port_time_us(
     paths: PathFinder,
     rules: PortRules,
 ) -> float:
-    """Time of the last output of a verified schedule without `repeat`, in us."""
-    places = _Places(schedule)
+    """Return the time of the last output of a verified schedule without `repeat`, in us."""
+    places = number_places(schedule)
     ready_us = np.zeros(places.count)
+    combines = _Combines(schedule, places.folded, places.operands, places.fold_of)
     ports = _Ports(messages, routes, endpoints, paths, rules)
     rounds = np.arange(schedule.rounds + 1)
     moves, folds = (np.searchsorted(table[:, 0], rounds).tolist() for table in (schedule.transfers, schedule.combines))
@@ -51,54 +52,39 @@ def port_time_us(
         if here.start < here.stop:
             of = messages.of_transfer[here] - sent[round_]
             slots_us = np.zeros(sent[round_ + 1] - sent[round_])
-            np.maximum.at(slots_us, of, ready_us[places.reads[here]])
-            ready_us[places.writes[here]] = ports.serve(round_, slice(sent[round_], sent[round_ + 1]), slots_us)[of]
+            np.maximum.at(slots_us, of, ready_us[places.sent[here]])
+            ready_us[places.received[here]] = ports.serve(round_, slice(sent[round_], sent[round_ + 1]), slots_us)[of]
         if folds[round_] < folds[round_ + 1]:
-            places.fold(ready_us, folds[round_], folds[round_ + 1])
+            combines.run(ready_us, folds[round_], folds[round_ + 1])
     return float(ready_us[places.outputs].max(initial=0.0))
 
 
-class _Places:
-    """Every (rank, slot, chunk) that a schedule speaks of, by number."""
+class _Combines:
+    """The combines of a schedule by the numbers of their places."""
 
-    def __init__(self, schedule: Schedule) -> None:
-        moves, folds = schedule.transfers, schedule.combines
-        self.starts = schedule.operand_starts.astype(np.int64)
-        of = np.repeat(np.arange(len(folds)), np.diff(self.starts))
-        parts = [
-            moves[:, [1, 2, 5]],
-            moves[:, [3, 4, 5]],
-            folds[:, [1, 2, 3]],
-            np.column_stack([folds[of, 1], schedule.operands, folds[of, 3]]),
-            schedule.outputs,
-        ]
-        keys = row_keys(*np.concatenate(parts).T)
-        if len(keys) and int(keys.max()) >= 4 * len(keys):
-            keys = np.unique(keys, return_inverse=True)[1]
-        self.count = int(keys.max(initial=-1)) + 1
-        ends = np.cumsum([len(part) for part in parts])[:-1]
-        self.reads, self.writes, self.folded, self.operands, self.outputs = np.split(keys, ends)
-        made_in = np.full(self.count, -1, dtype=np.int64)
-        made_in[self.folded] = folds[:, 0]
+    def __init__(self, schedule: Schedule, folded: Ints, operands: Ints, fold_of: Ints) -> None:
+        self._folded, self._operands, self._round = folded, operands, schedule.combines[:, 0]
+        self._starts = schedule.operand_starts.astype(np.int64)
+        written_in = np.full(int(max(folded.max(initial=-1), operands.max(initial=-1))) + 1, -1, dtype=np.int64)
+        written_in[folded] = self._round
+        read_in = self._round[fold_of]
         self._chained = np.zeros(schedule.rounds, dtype=bool)
-        self._chained[folds[of, 0][made_in[self.operands] == folds[of, 0]]] = True
-        self._round = folds[:, 0]
+        self._chained[read_in[written_in[operands] == read_in]] = True
 
-    def fold(self, ready_us: Floats, low: int, high: int) -> None:
-        """The combines low..high-1, all of one round: each result is ready when its last operand is."""
-        starts = self.starts[low : high + 1]
-        operands = self.operands[starts[0] : starts[-1]]
-        chained = self._chained[self._round[low]]
-        while True:
+    def run(self, ready_us: Floats, low: int, high: int) -> None:
+        """Set the times of the combines low..high-1, all of one round: a result is ready when its last operand is."""
+        starts, folded = self._starts[low : high + 1], self._folded[low:high]
+        operands = self._operands[starts[0] : starts[-1]]
+        while True:  # combines that read each other's results take a pass for each in the chain
             folded_us = np.maximum.reduceat(ready_us[operands], starts[:-1] - starts[0])
-            done = not chained or (folded_us == ready_us[self.folded[low:high]]).all()
-            ready_us[self.folded[low:high]] = folded_us
-            if done:  # where one reads what another of this round made, it takes as many times as they follow
+            done = not self._chained[self._round[low]] or (folded_us == ready_us[folded]).all()
+            ready_us[folded] = folded_us
+            if done:
                 return
 
 
 class _Ports:
-    """When each place of each port is free: of endpoints to send, then to receive, then of NICs."""
+    """Times at which each place of each port is free: of endpoints to send, then to receive, then of NICs."""
 
     def __init__(
         self, messages: Messages, routes: Routes, endpoints: Sequence[str], paths: PathFinder, rules: PortRules
@@ -121,7 +107,7 @@ class _Ports:
         self._crowded = _rounds_with_equals(np.repeat(messages.round, behind + 2), self._held)
 
     def serve(self, round_: int, which: slice, slots_us: Floats) -> Floats:
-        """Start the messages of one round, as early as slots and ports allow; returns their arrivals."""
+        """Start the messages of one round as early as slots and ports allow; returns their arrival times."""
         held = self._held[self._starts[which.start] : self._starts[which.stop]]
         counts = np.diff(self._starts[which.start : which.stop + 1])
         holds_us = self._holds_us[which]
@@ -138,7 +124,7 @@ class _Ports:
         return start_us + self._latency_us[which]
 
     def _at_once(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
-        """The start of messages none of which need one port."""
+        """Start times of messages that share no port."""
         place = self._free_us[held].argmin(axis=1)
         free_us = np.maximum.reduceat(self._free_us[held, place], np.cumsum(counts) - counts)
         start_us = np.maximum(slots_us, free_us)
@@ -146,13 +132,13 @@ class _Ports:
         return start_us
 
     def _in_turn(self, held: Ints, counts: Ints, slots_us: Floats, holds_us: Floats) -> Floats:
-        """The start of messages some of which need one port: one after the other."""
+        """Start times of messages that share ports: one after the other."""
         known = np.unique(held)
         queues = dict(zip(known.tolist(), self._free_us[known].tolist(), strict=True))
         for queue in queues.values():
             heapq.heapify(queue)
         needed = [queues[port] for port in held.tolist()]
-        found = []
+        starts_us = []
         ends = np.cumsum(counts)
         ranges = zip((ends - counts).tolist(), ends.tolist(), slots_us.tolist(), holds_us.tolist(), strict=True)
         for low, high, start_us, hold_us in ranges:
@@ -162,19 +148,17 @@ class _Ports:
                     start_us = queue[0]
             for queue in own:
                 heapq.heapreplace(queue, start_us + hold_us)
-            found.append(start_us)
+            starts_us.append(start_us)
         self._free_us[known] = list(queues.values())
-        return np.array(found)
+        return np.array(starts_us)
 
 
 def _waves(held: Ints, counts: Ints) -> list[Ints] | None:
-    """Messages that need no port in common, such that each comes after all that need its ports before it.
-
-    None where they would be many, since messages wait for each other in a long row.
+    """Messages in waves that share no port, each after all earlier messages of its ports; None for too many waves.
 
     Args:
         held: Ports of the messages, one message after the other.
-        counts: How many ports each needs.
+        counts: Number of ports of each message.
     """
     by_port = np.argsort(held, kind="stable")
     follows = np.flatnonzero(held[by_port][1:] == held[by_port][:-1])
@@ -191,7 +175,7 @@ def _waves(held: Ints, counts: Ints) -> list[Ints] | None:
 
 
 def _rounds_with_equals(rounds: Ints, ports: Ints) -> frozenset[int]:
-    """The rounds in which a port is needed more than once."""
+    """The rounds in which several messages share a port."""
     keys, counts = np.unique(row_keys(rounds, ports), return_counts=True)
     if len(keys) == len(rounds):
         return frozenset()

@@ -1,9 +1,8 @@
-"""What the formats for GPU runtimes (MSCCL, MSCCL++) share: what they can say at all, and chunks of equal size.
+"""Parts shared by the formats for GPU runtimes (MSCCL, MSCCL++): their common limits, and chunks of equal size.
 
-Both know sums of whole buffers, cut in equal chunks; neither knows routes, other operators, nor parts that differ.
-Where a call is in place, the result of a chunk takes the place of the rank's own value of it: in each of these
-collectives output (rank, chunk) and input (rank, chunk) are one range of memory. Programs are written so that they are
-right in place and out of place.
+Both have sums of whole buffers, cut in equal chunks; neither has routes, other operators, or unequal parts. Where a
+call is in place, the result of a chunk overwrites the rank's own value of it: in each of these collectives output
+(rank, chunk) and input (rank, chunk) are one range of memory. Programs are right in place and out of place.
 """
 
 from __future__ import annotations
@@ -17,21 +16,26 @@ from typing import NoReturn
 from topocomm.errors import PlanError
 from topocomm.planning.collectives import CARRYING, IN_PARTS, Collective
 from topocomm.planning.plan import Plan
+from topocomm.planning.program.slot_memory import output_pieces
 from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, Transfer, input_pieces, make_schedule
 from topocomm.topology.model import Topology
 
 KNOWN = ("allreduce", "allgather", "reduce_scatter", "broadcast", "reduce")
 MOST_UNITS = 256
-"""A buffer must divide by their number: with more of them hardly a buffer does."""
+"""Most units of a payload with exact chunks: buffers must be divisible by it."""
 ROUNDED_UNITS = 1024
-"""Units of a payload whose chunks are rounded: a power of two, which long buffers divide by."""
+"""Units of a payload with rounded chunks: a power of two, by which long buffers are divisible."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """The payload in equal units: chunk c is `count[c]` of them from `first[c]`.
+    """The payload in equal units.
 
-    `part` is how many of the units are a rank's part (allgather, reduce_scatter); 0 for other collectives.
+    Attributes:
+        first: First unit of each chunk.
+        count: Units of each chunk.
+        total: Units of the payload.
+        part: Units of a rank's part (allgather, reduce_scatter); 0 for other collectives.
     """
 
     first: tuple[int, ...]
@@ -45,15 +49,15 @@ class Units:
         return self.part or self.total
 
     def input_offset(self, collective: str, rank: int, chunk: int) -> int:
-        """Where the rank's input has the chunk; the input of an allgather is the rank's part alone."""
+        """Return the offset of the chunk in the rank's input; of an allgather that is the rank's part alone."""
         return self.first[chunk] - rank * self.part * (collective == "allgather")
 
     def output_offset(self, collective: str, rank: int, chunk: int) -> int:
-        """Where the rank's output has the chunk; the output of a reduce_scatter is the rank's part alone."""
+        """Return the offset of the chunk in the rank's output; of a reduce_scatter that is the rank's part alone."""
         return self.first[chunk] - rank * self.part * (collective == "reduce_scatter")
 
     def sliced(self, slices: int) -> Units:
-        """Each chunk cut in equal slices, chunk by chunk: the chunks of `schedule.unrolled`."""
+        """Return the units of the unrolled schedule: each chunk cut in equal slices."""
         return Units(
             tuple(
                 slices * low + i * own for low, own in zip(self.first, self.count, strict=True) for i in range(slices)
@@ -65,7 +69,7 @@ class Units:
 
 
 def check_exportable(plan: Plan, topology: Topology, form: str) -> None:
-    """Refuse what no GPU runtime can be told.
+    """Refuse plans that no GPU runtime can run.
 
     Raises:
         PlanError: The message says what the format has instead.
@@ -88,18 +92,17 @@ def check_exportable(plan: Plan, topology: Topology, form: str) -> None:
 
 
 def program_name(plan: Plan) -> str:
-    """A name of at most 63 characters; with the root, which the formats have no other place for."""
+    """Return a name of at most 63 characters, with the root, for which the formats have no other place."""
     root = f"-root{plan.collective.root}" if plan.collective.name in ("reduce", "broadcast") else ""
     return f"topocomm-{plan.algorithm[:28]}{root}-{plan.digest[:12]}"
 
 
 def equal_units(collective: Collective, schedule: Schedule, form: str) -> tuple[Schedule, Units]:
-    """A schedule with its chunks in equal units.
+    """Return a schedule with its chunks in equal units.
 
-    Chunks that are as even as their rows allow are equal chunks that a row does not divide: each is one unit. Others
-    are whole numbers of the greatest unit that divides them all. Where that takes too many, their borders are rounded
-    to whole units of `ROUNDED_UNITS`, and chunks that vanish are left out: any cut of the payload is as right as any
-    other, and the busiest link carries one or two hundredths more.
+    Chunks whose rows differ by at most one are one unit each. Others are multiples of the largest unit that divides
+    them all. Where that takes too many units, the borders are rounded to `ROUNDED_UNITS` and empty chunks are left out:
+    any cut of the payload is correct, and the busiest link carries 1 or 2 % more.
 
     Raises:
         PlanError: The parts of the ranks are not equal.
@@ -120,7 +123,7 @@ def equal_units(collective: Collective, schedule: Schedule, form: str) -> tuple[
 
 
 def _equal_part(collective: Collective, owners: Sequence[int], units: tuple[list[int], list[int]], form: str) -> int:
-    """Units of every rank's part, which must be the same number."""
+    """Units of every rank's part; raises where they differ."""
     first, count = units
     own = [0] * collective.ranks
     for chunk, owner in enumerate(owners):
@@ -144,7 +147,7 @@ def _refuse_parts(collective: Collective, form: str) -> NoReturn:
 
 
 def _rounded(collective: Collective, schedule: Schedule, owners: Sequence[int], form: str) -> tuple[Schedule, Units]:
-    """The borders of the chunks rounded to units, of each part apart where there are parts."""
+    """The schedule with the borders of chunks rounded to units, within each part where there are parts."""
     if owners and not _parts_even(collective):
         _refuse_parts(collective, form)
     part = max(ROUNDED_UNITS // collective.ranks, 1) if owners else 0
@@ -154,15 +157,15 @@ def _rounded(collective: Collective, schedule: Schedule, owners: Sequence[int], 
     def border(row: int, owner: int) -> int:
         return owner * units + (2 * (row - starts[owner]) * units + sizes[owner]) // (2 * sizes[owner])
 
-    whose = owners or [0] * len(schedule.chunks)
-    cuts = [(border(low, o), border(low + own, o)) for (low, own), o in zip(schedule.chunks, whose, strict=True)]
+    parts = owners or [0] * len(schedule.chunks)
+    cuts = [(border(low, o), border(low + own, o)) for (low, own), o in zip(schedule.chunks, parts, strict=True)]
     kept = [chunk for chunk, (low, high) in enumerate(cuts) if low < high]
     first, count = tuple(cuts[chunk][0] for chunk in kept), tuple(cuts[c][1] - cuts[c][0] for c in kept)
     return _with_chunks(schedule, kept), Units(first, count, units * len(sizes), part)
 
 
 def _with_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
-    """The schedule of these chunks alone."""
+    """The schedule restricted to these chunks."""
     number = {chunk: new for new, chunk in enumerate(kept)}
     return make_schedule(
         schedule.ranks,
@@ -179,28 +182,29 @@ def _with_chunks(schedule: Schedule, kept: Sequence[int]) -> Schedule:
 
 @dataclass(frozen=True)
 class RankUse:
-    """What one rank does with its pieces."""
+    """The uses of one rank's pieces.
+
+    Attributes:
+        inputs: Pieces of its input.
+        outputs: Pieces of its result.
+        reads: Events that read each piece, by round, transfers before combines.
+    """
 
     inputs: frozenset[Piece]
     outputs: frozenset[Piece]
     reads: dict[Piece, list[Transfer | Combine]]
-    """In the order of rounds; within one, transfers before combines."""
 
 
 def uses_of(schedule: Schedule) -> list[RankUse]:
-    """What every rank does with its pieces."""
-    outputs: list[set[Piece]] = [set() for _ in range(schedule.ranks)]
-    for rank, slot, chunk in schedule.outputs.tolist():
-        outputs[rank].add((slot, chunk))
+    """Return the uses of every rank's pieces."""
     reads: list[dict[Piece, list[Transfer | Combine]]] = [{} for _ in range(schedule.ranks)]
-    events: list[Transfer | Combine] = [*schedule.transfer_list(), *schedule.combine_list()]
-    for event in sorted(events, key=lambda e: (e.round, isinstance(e, Combine))):
-        if isinstance(event, Transfer):
-            reads[event.src].setdefault((event.src_slot, event.chunk), []).append(event)
-        else:
-            for slot in dict.fromkeys(event.operands):
-                reads[event.rank].setdefault((slot, event.chunk), []).append(event)
+    for moves, folds in schedule.by_round():
+        for move in moves:
+            reads[move.src].setdefault((move.src_slot, move.chunk), []).append(move)
+        for fold in folds:
+            for slot in dict.fromkeys(fold.operands):
+                reads[fold.rank].setdefault((slot, fold.chunk), []).append(fold)
     return [
-        RankUse(frozenset(input_pieces(schedule, rank)), frozenset(outputs[rank]), reads[rank])
+        RankUse(frozenset(input_pieces(schedule, rank)), frozenset(output_pieces(schedule, rank)), reads[rank])
         for rank in range(schedule.ranks)
     ]

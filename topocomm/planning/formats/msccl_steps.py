@@ -1,8 +1,8 @@
-"""The steps of a plan as MSCCL's runtimes run them, before thread blocks are made of them.
+"""The steps of a plan for MSCCL's runtimes, before they are cut into thread blocks.
 
 Both ends of a message make their step together, so the steps of all ranks have one order: by round, messages before
-folds, place in the list. Every step needs earlier ones only. That is why a receive reduces by itself (`rrc`) only
-where its other operand is there before the round.
+folds, place in the list. Every step needs earlier ones only; a receive therefore reduces (`rrc`) only where its other
+operand is written before the round.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from topocomm.planning.formats.gpu_program import Units, uses_of
 from topocomm.planning.schedule.schedule import Combine, Piece, Schedule, Transfer
+from topocomm.planning.schedule.schedule import Place as SchedulePlace
 
 MOST_COUNT = 64
 """Most units of one step; each runtime takes fewer than 72 (MSCCL_MAX_COUNT)."""
@@ -20,9 +21,9 @@ MOST_FUSED = 16
 Place = tuple[str, int]
 """(buffer i, o or s; unit)."""
 Connection = tuple[int, int]
-"""(sender, receiver); twice the same rank for what that rank does by itself."""
+"""(sender, receiver); twice the same rank for its local steps."""
 When = tuple[int, bool]
-"""(round, whether among its folds, which come after its messages)."""
+"""(round, whether among its folds, which follow its messages)."""
 
 
 @dataclass(eq=False)
@@ -30,11 +31,11 @@ class Step:
     """One step of a rank.
 
     Attributes:
-        connection: What it belongs to.
-        turn: Its place among the steps of the connection; both ends of a message have the same.
+        connection: Its connection.
+        turn: Its number among the steps of the connection, the same at both ends of a message.
         kind: `s`, `r`, `rrc`, `cpy` or `re`.
-        src: What it reads, or what it sends.
-        dst: What it writes.
+        src: Place that it reads or sends.
+        dst: Place that it writes.
         count: Units.
         needs: Earlier steps of the same rank that must be done.
         ends_run: Whether the runtime may not join later reductions to it.
@@ -52,7 +53,7 @@ class Step:
 
 @dataclass
 class _Run:
-    """Chunks of one message that lie one behind the other everywhere: what is sent, read, and written."""
+    """Chunks of one message that are adjacent everywhere: where they are sent, read, and written."""
 
     kind: str
     places: tuple[Place, Place, Place]
@@ -62,7 +63,7 @@ class _Run:
     written: list[Piece]
 
     def takes(self, kind: str, places: tuple[Place, Place, Place], count: int) -> bool:
-        """Whether a chunk continues the run and one step still moves it."""
+        """Whether a chunk continues the run within the limit of one step."""
         follow = tuple((buffer, unit + self.count) for buffer, unit in self.places)
         return kind == self.kind and places == follow and self.count + count <= MOST_COUNT
 
@@ -71,9 +72,9 @@ class Program:
     """The steps of all ranks.
 
     Attributes:
-        steps: Of each rank, in an order in which they can run.
+        steps: Steps of each rank, in an order in which they can run.
         scratch: Units of scratch memory of each rank.
-        turns: How many steps each connection has.
+        turns: Number of steps of each connection.
     """
 
     def __init__(self, name: str, schedule: Schedule, units: Units, *, merged: bool = True) -> None:
@@ -81,9 +82,9 @@ class Program:
 
         Args:
             name: The collective.
-            schedule: Without `repeat`: the runtime slices by itself.
+            schedule: The schedule; its `repeat` is ignored, since the runtime slices by itself.
             units: Its chunks in units.
-            merged: Whether chunks of one message that are neighbours share a step.
+            merged: Whether adjacent chunks of one message share a step.
         """
         self.name, self.schedule, self.units, self.merged = name, schedule, units, merged
         self.scratch = [0] * schedule.ranks
@@ -104,9 +105,9 @@ class Program:
                 self._places[rank][piece] = ("i", self.units.input_offset(self.name, rank, piece[1]))
 
     def _fusible(self, fold: Combine) -> tuple[int, int, int] | None:
-        """(rank, slot, chunk) of the operand that is reduced as it arrives, if the fold can be done so.
+        """Place of the operand that is reduced as it arrives, if the fold allows it.
 
-        Of two operands one must arrive, be read by nothing else, and find the other there before its round.
+        Of two operands one must arrive and be read by nothing else, and the other be written before its round.
         """
         if len(fold.operands) != 2:
             return None
@@ -121,26 +122,23 @@ class Program:
         return None
 
     def _run(self) -> None:
-        merged = set(self._fused.values())
-        moves: list[dict[Connection, list[Transfer]]] = [{} for _ in range(self.schedule.rounds)]
-        folds: list[list[Combine]] = [[] for _ in range(self.schedule.rounds)]
-        for move in self.schedule.transfer_list():
-            moves[move.round].setdefault((move.src, move.dst), []).append(move)
-        for fold in self.schedule.combine_list():
-            if fold not in merged:
-                folds[fold.round].append(fold)
-        for round_ in range(self.schedule.rounds):
-            for message in moves[round_].values():
+        fused = set(self._fused.values())
+        for round_, (moves, folds) in enumerate(self.schedule.by_round()):
+            messages: dict[Connection, list[Transfer]] = {}
+            for move in moves:
+                messages.setdefault((move.src, move.dst), []).append(move)
+            for message in messages.values():
                 self._message(sorted(message, key=lambda move: self.units.first[move.chunk]), (round_, False))
-            for fold in folds[round_]:
-                self._fold(fold, (round_, True))
+            for fold in folds:
+                if fold not in fused:
+                    self._fold(fold, (round_, True))
         for rank, use in enumerate(self._uses):
             for piece in sorted(use.outputs):
                 if self._places[rank][piece][0] != "o":
                     self._copy_out(rank, piece)
 
     def _message(self, moves: list[Transfer], when: When) -> None:
-        """What one rank sends to another in one round."""
+        """Add the steps of one rank's message to another in one round."""
         runs: list[_Run] = []
         for move in moves:
             self._add(runs, move, when)
@@ -170,7 +168,7 @@ class Program:
         runs[-1].written.append(written)
 
     def _both_ends(self, connection: Connection, run: _Run) -> tuple[list[Step], list[Step]]:
-        """The steps of the sender and of the receiver, as many."""
+        """The steps of the sender and of the receiver, equal in number."""
         sender, receiver = connection
         sends, receives = [], []
         sent, origin, home = run.places
@@ -183,10 +181,10 @@ class Program:
         return sends, receives
 
     def _fold(self, fold: Combine, when: When) -> None:
-        """The left fold of the operands into a place of its own, begun with a copy of the first."""
+        """Add a copy of the first operand to a place of its own, and the reductions of the others into it."""
         rank, out = fold.rank, (fold.out_slot, fold.chunk)
         operands = [(slot, fold.chunk) for slot in fold.operands]
-        if operands[1] in self._uses[rank].inputs:  # a + b is b + a bit by bit; in place the own value is the result's
+        if operands[1] in self._uses[rank].inputs:  # a + b is b + a bit by bit; in place the input is the result
             operands[:2] = operands[1], operands[0]
         home = self._home(rank, out, when, operands[0])
         before: list[Step] = []
@@ -200,15 +198,15 @@ class Program:
             before = steps
 
     def _copy_out(self, rank: int, piece: Piece) -> None:
-        """A result that lies elsewhere is copied at the end."""
+        """Add the copy of a result that is not in the output."""
         home = ("o", self.units.output_offset(self.name, rank, piece[1]))
         steps = self._local(rank, "cpy", self._places[rank][piece], home, piece[1])
         self._reads(rank, [piece], steps)
-        if piece not in self._uses[rank].inputs:  # in place the own value is copied onto itself
+        if piece not in self._uses[rank].inputs:  # in place the input is copied onto itself
             self._wait_for_readers(rank, piece[1], steps)
 
     def _local(self, rank: int, kind: str, src: Place, dst: Place, chunk: int) -> list[Step]:
-        """Steps for all units of a chunk that the rank does by itself."""
+        """Add local steps for all units of a chunk."""
         whole, own = self.units.count[chunk], (rank, rank)
         steps = [
             Step(own, self._turn(own), kind, _after(src, at), _after(dst, at), min(MOST_COUNT, whole - at))
@@ -223,13 +221,13 @@ class Program:
         return turn
 
     def _home(self, rank: int, piece: Piece, when: When, own: Piece | None = None) -> Place:
-        """Where a piece is written: straight into the output, if nothing reads the rank's own value there later.
+        """Place of a piece: the output, if nothing reads the rank's input of that chunk later; else scratch.
 
         Args:
-            rank: Whose piece.
-            piece: What is written.
-            when: When that is.
-            own: What the same step reads first; it may lie in the same place.
+            rank: The rank.
+            piece: The piece that is written.
+            when: Time of the write.
+            own: Piece that the same step reads first; it may be in the same place.
         """
         use = self._uses[rank]
         if piece in use.outputs and all(
@@ -258,7 +256,7 @@ class Program:
             self._writer[rank].setdefault(piece, []).extend(steps)
 
     def _wait_for_readers(self, rank: int, chunk: int, steps: list[Step]) -> None:
-        """In place the result overwrites the own value: whoever reads that comes first."""
+        """Make the steps wait for the readers of the rank's input, which the result overwrites in place."""
         for own in sorted(self._uses[rank].inputs):
             if own[1] == chunk:
                 for step in steps:
@@ -274,12 +272,12 @@ def _before(event: Transfer | Combine, when: When) -> bool:
 
 
 def _same(event: Transfer | Combine, piece: Piece, own: Piece) -> bool:
-    """Whether the event is the fold that writes `piece`, and reads `own` once."""
+    """Whether the event is the fold that writes `piece` and reads `own` once."""
     return isinstance(event, Combine) and event.out_slot == piece[0] and event.operands.count(own[0]) == 1
 
 
-def _rounds_of(schedule: Schedule) -> tuple[dict[tuple[int, int, int], int], dict[tuple[int, int, int], int]]:
-    """(rank, slot, chunk) -> the round that writes it; the same of those that arrive."""
+def _rounds_of(schedule: Schedule) -> tuple[dict[SchedulePlace, int], dict[SchedulePlace, int]]:
+    """(round that writes each place, round in which each received place arrives)."""
     arrivals = {(move.dst, move.dst_slot, move.chunk): move.round for move in schedule.transfer_list()}
     folds = {(fold.rank, fold.out_slot, fold.chunk): fold.round for fold in schedule.combine_list()}
     return {**arrivals, **folds}, arrivals

@@ -1,12 +1,12 @@
 """The MSCCL XML of a plan for sums: thread blocks of steps, as RCCL, Azure's executor and microsoft/msccl read them.
 
-Every rank has a thread block per peer and direction on a channel, and one for what it folds and copies by itself. A
-step waits for steps of other thread blocks of its GPU (`depid`, `deps`); a step that has several to wait for has
-`nop` steps before it. Sends and receives of a pair and channel match in order. `msccl_blocks.py` has what each
-runtime takes, `msccl_blocks.py` cuts a program to it and says why no program of this file can hang.
+Every rank has a thread block per peer and direction on a channel, and one for its local folds and copies. A step waits
+for a step of another thread block of its GPU (`depid`, `deps`); `nop` steps before it wait for further ones. Sends and
+receives of a pair and channel match in order. `msccl_blocks.py` has the limits of each runtime, cuts a program to them,
+and explains why no program can hang.
 
-The runtime cuts long buffers in slices and runs the program for each, so the `repeat` of a pipelined plan is its own
-work; and it chooses the routes.
+The runtime cuts long buffers in slices and runs the program for each, so the `repeat` of a pipelined plan is left to
+it; it also chooses the routes.
 """
 
 from __future__ import annotations
@@ -35,27 +35,26 @@ from topocomm.topology.model import Topology
 
 FORM = "msccl-xml"
 LL_BYTES = 65536
-"""Up to this payload the low-latency protocol, which sends a flag with every 4 bytes."""
+"""Largest payload for the low-latency protocol, which sends a flag with every 4 bytes."""
 
 
 def dumps(plan: Plan, topology: Topology, runtime: str | None = None) -> str:
-    """The plan as MSCCL XML, ending in a newline.
+    """Return the plan as MSCCL XML, ending in a newline.
 
     Args:
-        plan: What is written.
+        plan: The plan.
         topology: Its machine.
-        runtime: Which program reads the file, a name of `RUNTIMES`; None is the one for the machine's GPUs
-            (`runtime_for`).
+        runtime: Reader of the file, a name of `RUNTIMES`; None: the one for the machine's GPUs (`runtime_for`).
 
     Raises:
-        PlanError: The format cannot say it, or the runtime takes no program so large; the message says why.
+        PlanError: The format cannot express the plan, or the program is too large; the message says why.
     """
     reader = runtime_for(topology) if runtime is None else RUNTIMES[runtime]
     check_exportable(plan, topology, FORM)
     schedule, units = equal_units(plan.collective, plan.schedule, FORM)
     name = plan.collective.name
     program, ranks = _fitting(name, schedule, units, reader)
-    channels = 1 + max((block.channel for one in ranks for block in one.lines), default=0)
+    channels = 1 + max((block.channel for blocks in ranks for block in blocks.lines), default=0)
     both = reader.says_out_of_place or not units.part
     head = {
         "name": program_name(plan),
@@ -70,16 +69,16 @@ def dumps(plan: Plan, topology: Topology, runtime: str | None = None) -> str:
         "maxBytes": MOST_BYTES,
     }
     lines = [f"<algo {_attributes(head)}>"]
-    for rank, one in enumerate(ranks):
-        lines += _gpu_lines(name, units, rank, program.scratch[rank], one)
+    for rank, blocks in enumerate(ranks):
+        lines += _gpu_lines(name, units, rank, program.scratch[rank], blocks)
     return "\n".join([*lines, "</algo>"]) + "\n"
 
 
 def _fitting(name: str, schedule: Schedule, units: Units, runtime: Runtime) -> tuple[Program, list[RankBlocks]]:
-    """A program that the runtime takes.
+    """A program within the limits of the runtime.
 
-    Steps that move several chunks are fewer; but one of them may wait for more thread blocks than a thread block has
-    steps, so a step for each chunk is tried after it.
+    Steps that move several chunks are fewer, but one of them may wait for more thread blocks than a thread block has
+    steps; so a program with a step for each chunk is tried second.
 
     Raises:
         PlanError: Neither fits.
@@ -89,13 +88,14 @@ def _fitting(name: str, schedule: Schedule, units: Units, runtime: Runtime) -> t
         program = Program(name, schedule, units, merged=merged)
         if max(program.scratch) > MOST_SCRATCH:
             raise PlanError(f"{FORM}: {max(program.scratch)} scratch chunks: expected at most {MOST_SCRATCH}")
-        found = blocks_of(program, runtime)
-        if not isinstance(found, str):
-            elements = 1 + schedule.ranks + max(sum(1 + len(own) for own in one.lines.values()) for one in found)
-            if elements <= MOST_ELEMENTS:
-                return program, found
-            found = f"{elements} XML elements for a rank, it takes {MOST_ELEMENTS} (MAX_NODES of its XML parser)"
-        reasons.append(found)
+        ranks = blocks_of(program, runtime)
+        if isinstance(ranks, str):
+            reasons.append(ranks)
+            continue
+        elements = 1 + schedule.ranks + max(sum(1 + len(own) for own in blocks.lines.values()) for blocks in ranks)
+        if elements <= MOST_ELEMENTS:
+            return program, ranks
+        reasons.append(f"{elements} XML elements for a rank, it takes {MOST_ELEMENTS} (MAX_NODES of its XML parser)")
     others = " or ".join(f"--runtime {other}" for other in RUNTIMES if other != runtime.name)
     raise PlanError(
         f"{FORM}: {runtime.title}: {reasons[0]}; plan with fewer ranks, another --bytes or --objective, or write it "
@@ -103,7 +103,7 @@ def _fitting(name: str, schedule: Schedule, units: Units, runtime: Runtime) -> t
     )
 
 
-def _gpu_lines(name: str, units: Units, rank: int, scratch: int, found: RankBlocks) -> list[str]:
+def _gpu_lines(name: str, units: Units, rank: int, scratch: int, blocks: RankBlocks) -> list[str]:
     """The element of one GPU."""
     sizes = {
         "id": rank,
@@ -111,20 +111,20 @@ def _gpu_lines(name: str, units: Units, rank: int, scratch: int, found: RankBloc
         "o_chunks": units.size if name == "reduce_scatter" else units.total,
         "s_chunks": scratch,
     }
-    numbers = {block: number for number, block in enumerate(found.lines)}
+    numbers = {block: number for number, block in enumerate(blocks.lines)}
     lines = [f"  <gpu {_attributes(sizes)}>"]
-    for block, own in found.lines.items():
+    for block, own in blocks.lines.items():
         tb = {"id": numbers[block], "send": block.send, "recv": block.receive, "chan": block.channel}
         lines.append(f"    <tb {_attributes(tb)}>")
-        lines += [_step_line(number, line, found, numbers) for number, line in enumerate(own)]
+        lines += [_step_line(number, line, blocks, numbers) for number, line in enumerate(own)]
         lines.append("    </tb>")
     return [*lines, "  </gpu>"]
 
 
-def _step_line(number: int, line: Line, found: RankBlocks, numbers: Mapping[Block, int]) -> str:
+def _step_line(number: int, line: Line, blocks: RankBlocks, numbers: Mapping[Block, int]) -> str:
     step, wait = line
     src, dst = (step.src, step.dst) if step else (("i", -1), ("o", -1))
-    block, place = found.places[wait] if wait else (None, -1)
+    block, place = blocks.places[wait] if wait else (None, -1)
     entry: dict[str, int | str] = {
         "s": number,
         "type": step.kind if step else "nop",
@@ -135,7 +135,7 @@ def _step_line(number: int, line: Line, found: RankBlocks, numbers: Mapping[Bloc
         "cnt": step.count if step else 0,
         "depid": numbers[block] if block else -1,
         "deps": place,
-        "hasdep": int(step is not None and (step in found.awaited or step.ends_run)),
+        "hasdep": int(step is not None and (step in blocks.awaited or step.ends_run)),
     }
     return f"      <step {_attributes(entry)}/>"
 

@@ -1,13 +1,13 @@
 """The MSCCL++ execution plan (JSON) of a plan for sums, as microsoft/mscclpp's executor reads it.
 
-A rank writes what it sends straight into the peer's memory (`put`), then signals the channel to it; the peer waits for
-that signal. GPUs of one host have a memory channel, GPUs of two hosts a port channel. A rank's program is serial and
-cut in stages (`buffers.py`): put everything, signal, wait for everything, reduce. Puts and signals block nobody and a
-stage is a range of whole rounds, so the least round that is not complete always goes on: no deadlock.
+A rank writes into the peer's memory (`put`), then signals the channel to it, and the peer waits for that signal. GPUs
+of one host have a memory channel, GPUs of two hosts a port channel. A rank's program is serial and cut in stages
+(`slot_memory.py`): put everything, signal, wait for everything, reduce. Puts and signals do not block and a stage is a
+range of whole rounds, so the least incomplete round always proceeds: no deadlock.
 
-Before the first stage every rank tells the ranks that write to it that it has begun: its memory is in use by the call
-before until then. `nop` is the barrier of a thread block, needed between operations that touch the same memory, before
-a signal and after a wait. A thread block holds few operations and channels: a long program goes on in the next one,
+Before the first stage every rank signals the ranks that write to it that it has begun: until then the previous call may
+use its memory. `nop` is the barrier of a thread block, needed between operations that touch the same memory, before a
+signal and after a wait. A thread block holds few operations and channels: a long program continues in the next one,
 which a semaphore starts.
 """
 
@@ -33,11 +33,13 @@ from topocomm.topology.model import Topology
 
 FORM = "mscclpp-json"
 MOST_OPERATIONS = 64
+"""Operations of a thread block."""
 MOST_CHANNELS = 16
-"""Of one kind in one thread block; also remote buffers."""
+"""Channels, and remote buffers, of one kind in a thread block."""
 MOST_FUSED = 8
 """Channels of one operation."""
 MOST_OPERANDS = 10
+"""Operands of one reduction."""
 MOST_SEMAPHORES = 16
 ALIGNMENT_BYTES = 16
 MOST_BYTES = 2**64 - 1
@@ -48,10 +50,10 @@ Document = dict[str, Any]
 
 
 def dumps(plan: Plan, topology: Topology) -> str:
-    """The plan as an MSCCL++ execution plan.
+    """Return the plan as an MSCCL++ execution plan.
 
     Raises:
-        PlanError: The format cannot say it; the message says why.
+        PlanError: The format cannot express the plan; the message says why.
     """
     check_exportable(plan, topology, FORM)
     once, units = equal_units(plan.collective, plan.schedule, FORM)
@@ -59,7 +61,7 @@ def dumps(plan: Plan, topology: Topology) -> str:
     if once.repeat is not None:
         try:
             return _program(plan, unrolled(once), units.sliced(once.repeat.count), hosts)
-        except TooLongError:  # whole chunks are the same sums, and a thread block at a time gains little by slices
+        except TooLongError:  # whole chunks give the same sums, and slices gain little with serial thread blocks
             once = replace(once, repeat=None)
     return _program(plan, once, units, hosts)
 
@@ -88,7 +90,7 @@ class TooLongError(PlanError):
 
 
 class _Memory:
-    """Where every piece of every rank lies, known to all, because a rank writes into its peers' memory."""
+    """Place of every piece of every rank; all ranks know it, since they write into their peers' memory."""
 
     def __init__(self, name: str, schedule: Schedule, units: Units) -> None:
         self.name, self.schedule, self.units = name, schedule, units
@@ -104,7 +106,7 @@ class _Memory:
             self._place(fold.rank, (fold.out_slot, fold.chunk), self._read_before(fold))
 
     def output(self, rank: int, chunk: int) -> Place:
-        """Where the rank's result of a chunk belongs."""
+        """Return the place of the rank's result of a chunk."""
         return "o", self.units.output_offset(self.name, rank, chunk)
 
     def _place(self, rank: int, piece: Piece, free: bool) -> None:
@@ -115,11 +117,11 @@ class _Memory:
             self.scratch[rank] += self.units.count[piece[1]]
 
     def _unread(self, rank: int, chunk: int) -> bool:
-        """Whether the rank has no own value of the chunk: a peer may write the result in its place at any time."""
+        """Whether the rank has no input of the chunk, so that a peer may write the result there at any time."""
         return all(own[1] != chunk for own in self.uses[rank].inputs)
 
     def _read_before(self, fold: Combine) -> bool:
-        """Whether the own value of the chunk is read in no later stage than the fold, and by this fold in one go."""
+        """Whether the input of the chunk is read no later than by the fold, which takes one operation."""
         use = self.uses[fold.rank]
         own = [piece for piece in use.inputs if piece[1] == fold.chunk]
         events = [event for piece in own for event in use.reads.get(piece, ())]
@@ -129,7 +131,7 @@ class _Memory:
 
 @dataclass
 class _Block:
-    """One thread block: its operations, and what of the GPU's they refer to by number."""
+    """One thread block: its operations, and the GPU's channels and buffers that they refer to by number."""
 
     ops: list[Document] = field(default_factory=list)
     channels: dict[str, list[int]] = field(default_factory=lambda: {"memory": [], "port": []})
@@ -151,7 +153,7 @@ class _Rank:
         self.waited = self.wrote = False
         """Whether a wait, and whether a write into a peer, came since the last barrier."""
         self.last = {move.dst: move for move in self.moves if move.src == rank}
-        """The last move to every peer."""
+        """Last move to every peer."""
         self._program()
 
     def document(self) -> Document:
@@ -211,7 +213,7 @@ class _Rank:
                 self._copy(places[piece], piece[1])
 
     def _put(self, moves: list[Transfer]) -> None:
-        """Writes into peers of the same host, several at once where they are from one buffer and of one size."""
+        """Add writes into peers of the same host, fused where they are from one buffer and of one size."""
         group: list[Transfer] = []
         for move in moves:
             if group and (len(group) == MOST_FUSED or self._how(group[0]) != self._how(move)):
@@ -239,10 +241,10 @@ class _Rank:
         self.wrote = True
 
     def _put_through_port(self, moves: list[Transfer]) -> None:
-        """Writes into one peer of another host; the last one signals.
+        """Add writes into one peer of another host; the last one signals.
 
-        A port copies on its own time. What is overwritten later, and what is sent last, is waited for (`pwsf`; the
-        executor's own `flush` does nothing).
+        A port copies asynchronously. Memory that is overwritten later, and the last message, are waited for (`pwsf`;
+        the executor's own `flush` does nothing).
         """
         peer = moves[0].dst
         own = self.memory.uses[self.rank].inputs
@@ -271,7 +273,7 @@ class _Rank:
         self.waited = self.waited or bool(peers)
 
     def _tell(self, name: str, peers: list[int]) -> None:
-        """Signals or waits, several channels at once, each once in an operation."""
+        """Add signals or waits, several channels in one operation, each once."""
         for kind in ("memory", "port"):
             rest = [peer for peer in peers if self._kind(peer) == kind]
             while rest:
@@ -283,7 +285,7 @@ class _Rank:
                 block.ops.append({"name": name, "channel_ids": ids, "channel_type": kind})
 
     def _fold(self, fold: Combine) -> None:
-        """The left fold; one operation takes a few operands, so a long one adds to its own result."""
+        """Add a left fold; one operation takes a few operands, so a long one adds to its own result."""
         places = self.memory.places[self.rank]
         out = places[fold.out_slot, fold.chunk]
         operands = [places[slot, fold.chunk] for slot in fold.operands]
@@ -308,17 +310,17 @@ class _Rank:
         block.ops.append(op)
 
     def _touch(self, reads: list[tuple[Place, int]], writes: list[tuple[Place, int]]) -> None:
-        """A barrier, where what this operation touches was touched since the last one, or has just arrived."""
-        mine = {address: False for place, chunk in reads for address in self._addresses(place, chunk)}
-        mine |= {address: True for place, chunk in writes for address in self._addresses(place, chunk)}
-        clash = any(address in self.touched and (written or self.touched[address]) for address, written in mine.items())
+        """Add a barrier if the operation conflicts with one since the last barrier, or follows a wait."""
+        accesses = {address: False for place, chunk in reads for address in self._addresses(place, chunk)}
+        accesses |= {address: True for place, chunk in writes for address in self._addresses(place, chunk)}
+        clash = any(at in self.touched and (written or self.touched[at]) for at, written in accesses.items())
         if self.waited or clash:
             self._barrier()
-        for address, written in mine.items():
+        for address, written in accesses.items():
             self.touched[address] = written or self.touched.get(address, False)
 
     def _addresses(self, place: Place, chunk: int) -> list[Place]:
-        """Unit by unit, with input and output as the one buffer that they are in place."""
+        """The units of a place, with input and output as one buffer, as they are in place."""
         buffer, low = place
         if buffer != "s":
             buffer, low = "io", self.memory.units.first[chunk]
@@ -333,15 +335,15 @@ class _Rank:
         self.waited = self.wrote = False
 
     def _room(self, peers: list[int], buffers: list[tuple[int, str, str]]) -> _Block:
-        """A thread block with room for one more operation on these channels and buffers, and a barrier before it."""
+        """The thread block with room for one more operation on these channels and buffers, and a barrier before it."""
         block = self.blocks[-1]
         kinds = [self._kind(peer) for peer in peers]
         full = len(block.ops) >= MOST_OPERATIONS - 4
         for kind in dict.fromkeys(kinds):
             ids = {self.peers[kind].index(peer) for peer in peers if self._kind(peer) == kind}
             full = full or len(ids | set(block.channels[kind])) > MOST_CHANNELS
-            far = {self._remote(buffer) for buffer in buffers if buffer[2] == kind}
-            full = full or len(far | set(block.buffers[kind])) > MOST_CHANNELS
+            remote = {self._remote(buffer) for buffer in buffers if buffer[2] == kind}
+            full = full or len(remote | set(block.buffers[kind])) > MOST_CHANNELS
         if not full:
             return block
         semaphore = len(self.blocks) - 1
@@ -357,7 +359,7 @@ class _Rank:
         return self.remote.index(buffer)
 
     def _target(self, move: Transfer) -> tuple[tuple[int, str, str], int]:
-        """(peer, its buffer, kind of channel) that a message writes to, and the unit."""
+        """The target of a message: (peer, its buffer, kind of channel), and the unit."""
         place = self.memory.places[move.dst][move.dst_slot, move.chunk]
         return (move.dst, place[0], self._kind(move.dst)), place[1]
 
@@ -375,7 +377,7 @@ class _Rank:
 
 
 def _number(known: list[int], entry: int) -> int:
-    """The place of an entry in a list that it is added to if it is not there."""
+    """Index of an entry in a list; the entry is added if it is missing."""
     if entry not in known:
         known.append(entry)
     return known.index(entry)

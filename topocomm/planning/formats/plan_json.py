@@ -1,7 +1,7 @@
 """The plan JSON `topocomm.plan/1`: written canonically, read with every figure checked.
 
-A plan that was altered anywhere fails its digest; one whose digest was recomputed still has its schedule proved
-again before it is returned, and the proof and figures that can be recomputed from it alone must agree.
+An altered plan fails its digest. The schedule of a plan that is read is proved again, and the proof and figures that
+follow from the schedule alone must agree.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCHEMA = "topocomm.plan/1"
 
 
 def plan_document(plan: PlanFields) -> dict[str, Any]:
-    """The plan as plain data, in the order of the format, with its digest missing."""
+    """Return the plan as plain data, in the order of the format, without its digest."""
     collective = plan.collective
     return {
         "schema": SCHEMA,
@@ -70,20 +70,20 @@ def plan_document(plan: PlanFields) -> dict[str, Any]:
 
 
 def plan_digest(document: dict[str, Any]) -> str:
-    """SHA-256 of the canonical JSON (sorted keys, no spaces) of a document without its digest."""
+    """Return the SHA-256 of the canonical JSON (sorted keys, no spaces) of a document without its digest."""
     return _digest(_entries(document))
 
 
 def dumps(plan: PlanFields) -> str:
-    """The plan as one JSON document."""
+    """Return the plan as one JSON document."""
     with _no_collection():
         entries = _entries(plan_document(plan))
-    texts = {"schema": entries["schema"], "digest": json.dumps(_digest(entries)), **entries}
-    return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in texts.items()) + "}"
+    ordered = {"schema": entries["schema"], "digest": json.dumps(_digest(entries)), **entries}
+    return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in ordered.items()) + "}"
 
 
 def save(plan: PlanFields, path: Path) -> None:
-    """Write the plan; a reader never sees half of it."""
+    """Write the plan, atomically."""
     part = path.with_name(f"{path.name}.part{os.getpid()}")
     try:
         part.write_text(dumps(plan) + "\n")
@@ -104,10 +104,10 @@ def load(path: Path) -> PlanFields:
 
 
 def loads(text: str, name: str = "plan") -> PlanFields:
-    """A plan from JSON text; `name` stands for the file in messages.
+    """Return the plan of a JSON text; `name` is the file's in messages.
 
     Raises:
-        PlanError: The text is no plan JSON, was altered, or its schedule does not compute what it says.
+        PlanError: The text is no plan JSON, was altered, or its schedule does not compute its collective.
     """
     with _no_collection():
         return _loads(text, name)
@@ -131,7 +131,7 @@ def _loads(text: str, name: str) -> PlanFields:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Python's cycle collector rests: with a million lists that form no cycle it takes as long as all the rest."""
+    """Pause Python's cycle collector: with a million lists without cycles it takes half of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -142,7 +142,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _entries(document: dict[str, Any]) -> dict[str, str]:
-    """The canonical JSON of every entry but the digest: long ones are written once, for the digest and the file."""
+    """The canonical JSON of every entry but the digest, made once for the digest and the file."""
     return {
         key: json.dumps(value, sort_keys=True, separators=(",", ":"), check_circular=False)
         for key, value in document.items()
@@ -163,8 +163,7 @@ def _read(document: dict[str, Json]) -> PlanFields:
     schedule = read_schedule(entry(document, "schedule"), collective)
     proof = a_record(Proof, entry(document, "proof"), "proof")
     proved = verify(schedule, collective, endpoints=ranks, ports=ports, serialised=objective != "rounds")
-    without_machine = [f.name for f in fields(Proof) if f.name != "links_exist"]
-    for part in without_machine:
+    for part in (f.name for f in fields(Proof) if f.name != "links_exist"):
         if getattr(proved, part) != getattr(proof, part):
             raise PlanError(f"proof.{part} is {getattr(proof, part)}, the schedule proves {getattr(proved, part)}")
     figures = a_record(PlanFigures, document, "", others=True)
@@ -204,11 +203,11 @@ def _read_native(document: dict[str, Json]) -> Native | None:
 
 
 def _certificate(plan: PlanFields) -> dict[str, Any]:
-    """The certificate; what a search proved only where one did."""
-    found = asdict(plan.certificate)
+    """The certificate, without an empty `proved_by_search`."""
+    document = asdict(plan.certificate)
     if not plan.certificate.proved_by_search:
-        del found["proved_by_search"]
-    return found
+        del document["proved_by_search"]
+    return document
 
 
 def _read_collective(document: dict[str, Json], ranks: int) -> Collective:
@@ -223,7 +222,7 @@ def _read_collective(document: dict[str, Json], ranks: int) -> Collective:
 
 
 def _check_figures(figures: PlanFigures, schedule: Schedule, payload_bytes: int) -> None:
-    """The figures that a schedule and a payload determine; of a pipelined schedule, over all its slices."""
+    """Check the figures that follow from a schedule and a payload; of a pipeline, over all its slices."""
     if payload_bytes % max(schedule.rows, 1):
         raise PlanError(f"payload_bytes {payload_bytes} is no multiple of the {schedule.rows} rows")
     row_bytes = payload_bytes // max(schedule.rows, 1)

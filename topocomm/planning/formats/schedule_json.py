@@ -1,6 +1,6 @@
 """The `schedule` of a plan JSON: columns to plain lists and back, every entry checked.
 
-Entries go in bulk: a plan of 16,384 ranks has 229,376 transfers and as many combines.
+Entries are converted in bulk: a plan of 16,384 ranks has 229,376 transfers and as many combines.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Repeat, Rows,
 
 RoundLists = list[dict[str, list[Any]]]
 MOST_ROWS = (1 << 53) - 1
-"""Beyond this JSON readers differ."""
+"""Largest integer on which JSON readers agree."""
 CHUNK = (Whole("a first row", MOST_ROWS), Whole("a number of rows", MOST_ROWS))
 NODE = (Whole("a virtual shard", LARGEST), Whole("the end of virtual shards", LARGEST))
 SLOT = Whole("a slot", LARGEST)
 
 
 def schedule_document(schedule: Schedule) -> dict[str, Any]:
-    """The schedule as plain lists."""
+    """Return the schedule as plain lists."""
     moved = _by_round(_transfer_entries(schedule), schedule.transfers, schedule.rounds)
     folded = _by_round(_combine_entries(schedule), schedule.combines, schedule.rounds)
     repeats = schedule.repeat
@@ -53,16 +53,10 @@ def schedule_document(schedule: Schedule) -> dict[str, Any]:
 
 
 def read_schedule(value: object, collective: Collective, where: str = "schedule") -> Schedule:
-    """The schedule of a plan document, its entries in range; nothing is proved here.
-
-    Args:
-        value: The entry `schedule`.
-        collective: What it computes.
-        where: Its path.
+    """Return the schedule of a plan document, its entries in range; nothing is proved here.
 
     Raises:
-        PlanError: An entry is not what it must be, the message has its path; or a chunk of an allgather is within no
-            rank's part.
+        PlanError: An entry is wrong, the message has its path; or a chunk of an allgather is within no rank's part.
     """
     document = an_object(value, where)
     chunks = _pairs(document, "chunks", CHUNK, "[first_row, rows]", where)
@@ -117,8 +111,8 @@ def _lists(document: dict[str, Any], key: str, where: str) -> list[Any]:
 def _pairs(
     document: dict[str, Any], key: str, columns: tuple[Whole, Whole], form: str, where: str
 ) -> tuple[tuple[int, int], ...]:
-    found = table(_lists(document, key, where), columns, form, lambda row: f"{where}.{key}[{row}]")
-    return tuple((low, high) for low, high in found.tolist())
+    pairs = table(_lists(document, key, where), columns, form, lambda row: f"{where}.{key}[{row}]")
+    return tuple((low, high) for low, high in pairs.tolist())
 
 
 def _triples(
@@ -131,15 +125,15 @@ def _triples(
 def _rounds(document: dict[str, Any], where: str) -> RoundLists:
     rounds = _lists(document, "rounds", where)
     for index, value in enumerate(rounds):
-        here = f"{where}.rounds[{index}]"
+        path = f"{where}.rounds[{index}]"
         for key in ("transfers", "combines"):
-            _lists(an_object(value, here), key, here)
+            _lists(an_object(value, path), key, path)
     return rounds
 
 
 def _places(rounds: RoundLists, key: str, where: str) -> tuple[list[Any], NDArray[np.int32], Callable[[int], str]]:
-    """All entries, the round of each, and the path of each by its index."""
-    counts = [len(one[key]) for one in rounds]
+    """All entries, the round of each, and a function from an index to the entry's path."""
+    counts = [len(round_[key]) for round_ in rounds]
     ends = list(accumulate(counts))
 
     def place(row: int) -> str:
@@ -147,7 +141,7 @@ def _places(rounds: RoundLists, key: str, where: str) -> tuple[list[Any], NDArra
         return f"{where}.rounds[{index}].{key}[{row - ends[index] + counts[index]}]"
 
     return (
-        list(chain.from_iterable(one[key] for one in rounds)),
+        list(chain.from_iterable(round_[key] for round_ in rounds)),
         np.repeat(np.arange(len(rounds), dtype=np.int32), counts),
         place,
     )
@@ -157,19 +151,19 @@ def _transfers(rounds: RoundLists, rank: Whole, chunk: Whole, path: Whole, where
     entries, at, place = _places(rounds, "transfers", where)
     columns = (rank, SLOT, rank, SLOT, chunk)
     form = "[src_rank, src_slot, dst_rank, dst_slot, chunk] or one with a path at its end"
-    made = np.full((len(entries), 7), NO_PATH, dtype=np.int32)
-    made[:, 0] = at
+    transfers = np.full((len(entries), 7), NO_PATH, dtype=np.int32)
+    transfers[:, 0] = at
     named = np.zeros(len(entries), dtype=bool)
     if not _are_lists(entries, len(columns)):
-        named[:] = [_are_lists([one], len(columns) + 1) for one in entries]
+        named[:] = [_are_lists([each], len(columns) + 1) for each in entries]
     if path.high < 0 and named.any():
         row = int(named.argmax())
         refuse(f"{place(row)}[5]", "no path, since there are no paths", entries[row][5])
     for which, kinds in (~named, columns), (named, (*columns, path)):
         rows = np.flatnonzero(which)
-        some = entries if len(rows) == len(entries) else [entries[row] for row in rows.tolist()]
-        made[rows, 1 : len(kinds) + 1] = table(some, kinds, form, partial(_place_of, place, rows))
-    return made
+        chosen = entries if len(rows) == len(entries) else [entries[row] for row in rows.tolist()]
+        transfers[rows, 1 : len(kinds) + 1] = table(chosen, kinds, form, partial(_place_of, place, rows))
+    return transfers
 
 
 def _place_of(place: Callable[[int], str], rows: Rows, index: int) -> str:
@@ -178,10 +172,10 @@ def _place_of(place: Callable[[int], str], rows: Rows, index: int) -> str:
 
 
 def _combines(rounds: RoundLists, rank: Whole, chunk: Whole, where: str) -> tuple[IntTable, IntTable, IntTable]:
-    """Operands, where those of each combine start, and the combines."""
+    """Operands, their starts, and the combines."""
     entries, at, place = _places(rounds, "combines", where)
-    if not (_are_lists(entries, 4) and _are_lists(one[2] for one in entries)):
-        wrong = (row for row, one in enumerate(entries) if not (_are_lists([one], 4) and _are_lists([one[2]])))
+    if not (_are_lists(entries, 4) and _are_lists(each[2] for each in entries)):
+        wrong = (row for row, each in enumerate(entries) if not (_are_lists([each], 4) and _are_lists([each[2]])))
         first = next(wrong)
         refuse(place(first), "[rank, out_slot, [operand slots], chunk]", entries[first])
     ranks, slots, operands, chunks = zip(*entries, strict=True) if entries else ((), (), (), ())
@@ -202,7 +196,7 @@ def _combines(rounds: RoundLists, rank: Whole, chunk: Whole, where: str) -> tupl
 
 
 def _are_lists(values: Iterable[Any], size: int | None = None) -> bool:
-    """Whether all are lists, of this many entries."""
+    """Whether all are lists, of `size` entries where it is given."""
     if size is None:
         return set(map(type, values)) <= {list}
     values = list(values)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from topocomm.planning.program.slot_memory import rank_program
 from topocomm.planning.routing.routes import Ints
-from topocomm.planning.schedule.schedule import Schedule, dense_keys, input_table
+from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_table, number_places
 from topocomm.planning.schedule.transforms import unrolled
 
 
@@ -47,7 +47,7 @@ def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
     A piece lives from the stage that writes it to the last that reads it, inputs and results to the end; the result of
     a fold takes the place of an operand that nothing reads later.
     """
-    pieces = _Pieces(schedule)
+    pieces = number_places(schedule)
     stages = _Stages(schedule, pieces)
     forever = int(stages.of_move.max(initial=0)) + int(stages.of_fold.max(initial=0)) + 1
     born = np.zeros(pieces.count, dtype=np.int64)
@@ -63,8 +63,8 @@ def _most_alive(schedule: Schedule, counted: NDArray[np.bool_]) -> Ints:
     real = counted[pieces.chunk]
     at = pieces.rank[real] * width
     alive = _counts(at + born[real], schedule.ranks, width) - _counts(at + dies[real] + 1, schedule.ranks, width)
-    pair = np.diff(pieces.starts) == 2
-    leads = np.arange(len(pieces.operands)) - pieces.starts[pieces.fold_of] == 0
+    pair = np.diff(schedule.operand_starts) == 2
+    leads = np.arange(len(pieces.operands)) == schedule.operand_starts[pieces.fold_of]
     may = leads | pair[pieces.fold_of]
     yields = may & (last_fold[pieces.operands] == pieces.fold_of) & (sent_in <= folded_in)[pieces.operands]
     inherits = np.zeros(len(pair), dtype=bool)
@@ -81,37 +81,10 @@ def _counts(places: Ints, ranks: int, width: int) -> Ints:
     return counts
 
 
-class _Pieces:
-    """Every place of a schedule by number, and the numbers read and written by its entries."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        moves, folds = schedule.transfers, schedule.combines
-        self.starts = schedule.operand_starts.astype(np.int64)
-        self.fold_of = np.repeat(np.arange(len(folds)), np.diff(self.starts))
-        parts = [
-            (moves[:, 1], moves[:, 2], moves[:, 5]),
-            (moves[:, 3], moves[:, 4], moves[:, 5]),
-            (folds[:, 1], folds[:, 2], folds[:, 3]),
-            (folds[self.fold_of, 1], schedule.operands, folds[self.fold_of, 3]),
-            tuple(input_table(schedule)[:, :3].T),
-            tuple(schedule.outputs.T),
-        ]
-        rank, slot, chunk = (np.concatenate([part[place] for part in parts]) for place in range(3))
-        keys = dense_keys(rank, slot, chunk)
-        used = np.zeros(int(keys.max(initial=-1)) + 1, dtype=bool)
-        used[keys] = True
-        number = (np.cumsum(used, dtype=np.int32) - 1)[keys]
-        self.count = int(used.sum())
-        self.rank, self.chunk = (np.empty(self.count, dtype=np.int64) for _ in range(2))
-        self.rank[number], self.chunk[number] = rank, chunk
-        ends = np.cumsum([len(part[0]) for part in parts])[:-1]
-        self.sent, self.received, self.folded, self.operands, self.inputs, self.outputs = np.split(number, ends)
-
-
 class _Stages:
     """The stage of its rank in which each transfer is sent and arrives, and each combine is made (`slot_memory`)."""
 
-    def __init__(self, schedule: Schedule, pieces: _Pieces) -> None:
+    def __init__(self, schedule: Schedule, pieces: PlaceNumbers) -> None:
         rounds = np.arange(schedule.rounds + 1)
         src, dst, fold_rank = schedule.transfers[:, 1], schedule.transfers[:, 3], schedule.combines[:, 1]
         moves, folds = (np.searchsorted(table[:, 0], rounds) for table in (schedule.transfers, schedule.combines))

@@ -1,4 +1,4 @@
-"""What a plan leaves unused: switches that could reduce on the way, and whether its operator could use them at all."""
+"""Advice on switches that could reduce in the network, and whether the plan's operator could use them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from topocomm.topology.model import Device, Topology
 from topocomm.topology.network.in_network import IN_NETWORK, knows
 
 REDUCING = ("allreduce", "reduce", "reduce_scatter")
-"""Collectives that such switches know; of the others only those that fold are told of."""
+"""Collectives of such switches."""
 FOLDING = (*REDUCING, "scan", "exscan")
+"""Collectives that get notes."""
 MOST_NAMED = 3
 
 
 def in_network_notes(plan: Plan, topology: Topology, operator: Operator) -> list[str]:
-    """What switches between the plan's ranks could do by themselves for it, or why they cannot: a note a technology.
+    """Return a note for each technology of reducing switches between the plan's ranks: its use, or why there is none.
 
     Args:
-        plan: The plan; its schedule uses nothing of this, as no schedule does.
-        topology: What it was made for.
-        operator: The operator it was made for, at its default types.
+        plan: The plan; schedules never use such switches.
+        topology: Its machine.
+        operator: Its operator, at its default types.
     """
     if plan.collective.name not in FOLDING:
         return []
-    found = _between(plan, topology)
+    between = _between(plan, topology)
     types = [str(field.dtype) for field in operator.default_layout(1).fields]
     notes = []
     for kind, own in IN_NETWORK.items():
-        mine = [device for device in found if device.in_network == kind]
-        if not mine:
+        switches = [device for device in between if device.in_network == kind]
+        if not switches:
             continue
-        more = f" and {len(mine) - MOST_NAMED} more" if len(mine) > MOST_NAMED else ""
-        who = f"{ranges(device.id for device in mine[:MOST_NAMED])}{more} ({own.name})"
+        more = f" and {len(switches) - MOST_NAMED} more" if len(switches) > MOST_NAMED else ""
+        who = f"{ranges(device.id for device in switches[:MOST_NAMED])}{more} ({own.name})"
         why = _why_not(plan, operator.name, types, knows(kind, operator.name, types))
         if why:
             notes.append(f"{who} can reduce {', '.join(own.types)} of numbers on the way; no use here: {why}")
         else:
-            limit = _limit(plan, mine, topology)
+            limit = _limit(plan, switches, topology)
             by_native = kind == "nvls" and plan.native is not None and plan.native.algorithm.startswith("NVLS")
             use = "no schedule uses it" + (f", {plan.native.call} does" if by_native and plan.native else "")
             notes.append(f"{who} could reduce {operator.name} of {types[0]} on the way; {use}{limit}")
@@ -49,7 +50,7 @@ def in_network_notes(plan: Plan, topology: Topology, operator: Operator) -> list
 
 
 def _between(plan: Plan, topology: Topology) -> list[Device]:
-    """Such switches on hosts of several of the ranks, or of the network between several such hosts."""
+    """Reducing switches on hosts of several of the ranks, or in the network between several hosts."""
     ranks = Counter(topology.by_id[end].host for end in set(plan.ranks))
     hosts = set(topology.hosts)
     return [
@@ -60,7 +61,7 @@ def _between(plan: Plan, topology: Topology) -> list[Device]:
 
 
 def _why_not(plan: Plan, operator: str, types: Sequence[str], known: bool) -> str:
-    """Why such switches are of no use to a plan, in words; "" where they are."""
+    """Why reducing switches are of no use to a plan, in words; "" where they are."""
     if not known and operator in ("sum", "min", "max"):
         return f"they know no {operator} of {', '.join(types)}"
     if not known:
@@ -71,7 +72,7 @@ def _why_not(plan: Plan, operator: str, types: Sequence[str], known: bool) -> st
 
 
 def _limit(plan: Plan, switches: Sequence[Device], topology: Topology) -> str:
-    """Of an allreduce through one switch: what no plan that uses it beats, in words.
+    """The throughput bound of an allreduce through one switch, in words.
 
     Every value leaves its endpoint once and every result enters one, whatever the switch does.
     """

@@ -1,4 +1,4 @@
-"""A plan as a picture: the machine, then one panel a round with what goes where, and the figures that bound it.
+"""A plan as a picture: the machine, the bounds, then one panel a round with its messages.
 
 Hosts alike are drawn once. In a panel every host is a row of its ranks (one host alone: a ring of them); an arrow is a
 message, in the colour of the slowest kind of link that it crosses.
@@ -23,22 +23,22 @@ WIDTH = 1180.0
 EDGE = 24.0
 MOST_ROUNDS = 16
 MOST_HOST_TYPES = 3
-MOST_ROWS = 8
-"""Hosts in a panel; where there are more, it shows a few and what those do."""
-FEW_ROWS = 4
+MOST_ROWS, FEW_ROWS = 8, 4
+"""Most hosts of a panel that are all drawn, and hosts drawn where there are more."""
 MOST_COLUMNS = 16
 """Ranks of a host in a panel."""
 MOST_LETTERS = 84
-"""Of a line of the certificate, beside the kinds of links."""
+"""Characters of a line of the certificate, beside the kinds of links."""
 DOT = 11.0
+"""Radius of a rank, in px."""
 RING_ROOM = 16
-"""Up to this many ranks of one host are drawn as a ring."""
+"""Most ranks of one host that are drawn as a ring."""
 _KINDS = {"nic": "NICs", "switch": "switches", "numa": "NUMA nodes", "host": "hosts"}
 _SLOWEST_FIRST = ("network", "smp", "xgmi-cpu", "pcie", "xgmi", "nvlink", "shared-memory")
 
 
 def dumps(plan: Plan, topology: Topology) -> str:
-    """The picture as an SVG file, ending in a newline."""
+    """Return the picture as an SVG file, ending in a newline."""
     title = f"{plan.collective.name} {plan.operator} on {topology.name}"
     page = Page(title, plan.summary())
     paths = PathFinder(topology)
@@ -67,7 +67,7 @@ def _head(page: Page, plan: Plan, topology: Topology, title: str) -> float:
 
 
 def _machine(page: Page, plan: Plan, topology: Topology, y: float) -> float:
-    """Each kind of host once, and what joins the hosts."""
+    """Draw each kind of host once, and the network between hosts."""
     hosts = topology.hosts
     ranks: dict[str, list[int]] = {}
     for rank, end in enumerate(plan.ranks):
@@ -95,7 +95,7 @@ def _machine(page: Page, plan: Plan, topology: Topology, y: float) -> float:
 
 
 def _alike(topology: Topology) -> list[list[str]]:
-    """Hosts that have the same devices and links, but for the host's name in the ids."""
+    """Groups of hosts with the same devices and links, but for the host's name in the ids."""
     parts: dict[str, list[tuple[object, ...]]] = {host: [] for host in topology.hosts}
     for device in topology.devices:
         if device.host in parts:
@@ -115,7 +115,7 @@ def _local(name: str, host: str) -> str:
 
 
 def _network(page: Page, topology: Topology, y: float) -> float:
-    """What joins the hosts: its switches in words, each with what hangs on it."""
+    """Draw the network between hosts: its switches in words, with their links."""
     hosts = set(topology.hosts)
     switches = [d for d in topology.devices if d.host not in hosts and d.kind == "switch"]
     if not switches:
@@ -135,7 +135,7 @@ def _network(page: Page, topology: Topology, y: float) -> float:
 
 
 def _legend(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:
-    """Kinds of links with their figures, and the certificate."""
+    """Draw the kinds of links with their figures, and the certificate."""
     c = plan.certificate
     kinds: dict[str, set[tuple[float, float]]] = {}
     for link in paths.topology.links:
@@ -161,23 +161,21 @@ def _legend(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:
 
 
 def _figures(figures: set[tuple[float, float]]) -> str:
-    """The span of GB/s and of latencies of a kind of link."""
-    told = []
+    """The ranges of GB/s and of latencies of a kind of link."""
+    ranges_of = []
     for index, unit in enumerate(("GB/s", "us")):
         values = sorted({entry[index] for entry in figures})
-        told.append(f"{values[0]:g}" + (f" to {values[-1]:g}" if len(values) > 1 else "") + f" {unit}")
-    return ", ".join(told) + " a link"
+        ranges_of.append(f"{values[0]:g}" + (f" to {values[-1]:g}" if len(values) > 1 else "") + f" {unit}")
+    return ", ".join(ranges_of) + " a link"
 
 
 def _rounds(page: Page, plan: Plan, paths: PathFinder, y: float) -> float:
-    """One panel a round, as many beside each other as there is room for."""
+    """Draw one panel a round, as many in a row as fit."""
     rows = _rows_of(plan, paths.topology)
     host_of = [paths.topology.by_id[end].host for end in plan.ranks]
     ring = len(rows) == 1 and len(plan.ranks) <= RING_ROOM
     times = round_times(plan, paths)
-    moves: list[list[Transfer]] = [[] for _ in range(plan.schedule.rounds)]
-    for move in plan.schedule.transfer_list():
-        moves[move.round].append(move)
+    moves = [own for own, _ in plan.schedule.by_round()]
     busy = [round_ for round_, own in enumerate(moves) if own]
     _, size = _ring(len(plan.ranks)) if ring else _grid(rows, [])
     across = max(int((WIDTH - 2 * EDGE + 12) // (size[0] + 12)), 1)
@@ -227,7 +225,7 @@ def _left_out(plan: Plan, rounds: int, hosts: int) -> list[str]:
 
 
 def _ring(count: int) -> tuple[dict[int, Point], Point]:
-    """Where each rank of one host is in a panel, and the size of the panel."""
+    """Place of each rank of one host in a panel, and the size of the panel."""
     radius = max(62.0, count * 3.4 * DOT / (2 * pi))
     middle = (radius + 2.5 * DOT, radius + 2.5 * DOT + 44)
     turns = [2 * pi * rank / count - pi / 2 for rank in range(count)]
@@ -236,7 +234,7 @@ def _ring(count: int) -> tuple[dict[int, Point], Point]:
 
 
 def _grid(rows: Mapping[str, Sequence[int]], shown: Sequence[str]) -> tuple[dict[int, Point], Point]:
-    """The same of several hosts, a row of ranks each."""
+    """Place of each rank of several hosts, in rows, and the size of the panel."""
     widest = max(len(own[:MOST_COLUMNS]) for own in rows.values())
     places = {
         rank: (62.0 + 38.0 * column, 96.0 + 66.0 * row)
@@ -251,18 +249,18 @@ def _most_rows(rows: Mapping[str, Sequence[int]]) -> int:
 
 
 def _shown(rows: Mapping[str, Sequence[int]], moves: Sequence[Transfer], host_of: Sequence[str]) -> list[str]:
-    """The hosts of a panel: all, or of many hosts the first with those that it talks to, and so on."""
+    """The hosts of a panel: all, or of many hosts the first with its partners, then the next."""
     most = _most_rows(rows)
     if len(rows) <= most:
         return list(rows)
-    talks: dict[str, dict[str, None]] = {}
+    partners: dict[str, dict[str, None]] = {}
     for move in moves:
         a, b = host_of[move.src], host_of[move.dst]
-        talks.setdefault(a, {})[b] = None
-        talks.setdefault(b, {})[a] = None
+        partners.setdefault(a, {})[b] = None
+        partners.setdefault(b, {})[a] = None
     shown: dict[str, None] = {}
     for host in rows:
-        for each in (host, *talks.get(host, ())):
+        for each in (host, *partners.get(host, ())):
             if len(shown) < most:
                 shown[each] = None
     return [host for host in rows if host in shown]
@@ -271,17 +269,17 @@ def _shown(rows: Mapping[str, Sequence[int]], moves: Sequence[Transfer], host_of
 def _panel(
     page: Page, plan: Plan, paths: PathFinder, moves: Sequence[Transfer], places: dict[int, Point], ring: bool
 ) -> None:
-    """The arrows and ranks of one round."""
+    """Draw the arrows and ranks of one round."""
     xs, ys = [x for x, _ in places.values()], [y for _, y in places.values()]
     middle = ((min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2)
     pairs = dict.fromkeys((move.src, move.dst, move.path) for move in moves)
     hidden = sum(src not in places or dst not in places for src, dst, _ in pairs)
     shown = [pair for pair in pairs if pair[0] in places and pair[1] in places]
-    ways: dict[tuple[int, int], dict[str, dict[int, None]]] = {}
+    arrows: dict[tuple[int, int], dict[str, dict[int, None]]] = {}
     for src, dst, path in shown:
         kind = kind_class(_kind(_route(plan, paths, src, dst, path), paths))
-        ways.setdefault((min(src, dst), max(src, dst)), {}).setdefault(kind, {})[src] = None
-    for ends, kinds in ways.items():
+        arrows.setdefault((min(src, dst), max(src, dst)), {}).setdefault(kind, {})[src] = None
+    for ends, kinds in arrows.items():
         for beside, (kind, sources) in enumerate(kinds.items()):
             src = next(iter(sources)) if len(sources) == 1 else ends[0]
             a, b = places[src], places[ends[0] + ends[1] - src]
@@ -299,24 +297,24 @@ def _panel(
 
 
 def _beside(a: Point, bend: Point, b: Point, beside: int) -> Point:
-    """The bend of an arrow beside others between the same ends, over links of another kind."""
+    """The bend of an arrow beside others of the same ends, over links of another kind."""
     length = hypot(b[0] - a[0], b[1] - a[1]) or 1.0
     away = 14.0 * beside / length
     return bend[0] - away * abs(b[1] - a[1]), bend[1] - away * abs(b[0] - a[0])
 
 
 def _inwards(a: Point, b: Point, middle: Point) -> Point:
-    """Where a chord of a ring bends to: towards the middle, so that it passes inside the ranks between its ends."""
+    """The bend of a chord of a ring: towards the middle, inside the ranks between its ends."""
     pull = 0.35 if hypot(a[0] - b[0], a[1] - b[1]) > 5.4 * DOT else 0.0
     x, y = (a[0] + b[0]) / 2, (a[1] + b[1]) / 2
     return x + pull * (middle[0] - x), y + pull * (middle[1] - y)
 
 
 def _bend(a: Point, b: Point) -> Point:
-    """Where a curve bends to: off the line, so that it passes beside the ranks between its ends."""
+    """The bend of a curve: off the line, beside the ranks between its ends."""
     middle = ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2)
     dx, dy = b[0] - a[0], b[1] - a[1]
-    if abs(dy) < 1:  # in one row: over those between, the higher the farther
+    if abs(dy) < 1:  # in one row: above those between, by the distance
         return (middle[0], middle[1] - 6 - 0.34 * abs(dx)) if abs(dx) > 45 else middle
     if abs(dx) < 1:  # straight down: beside those between
         return (middle[0] + min(0.22 * abs(dy), 30.0), middle[1]) if abs(dy) > 70 else middle

@@ -1,8 +1,4 @@
-"""A plan as text that a person understands.
-
-What is done, what it costs, what bounds it, what it was chosen from; then round by round what goes where over which
-kinds of links, and when it is there.
-"""
+"""A plan as text: request, costs, bounds and rivals; then the messages of each round, their links and arrivals."""
 
 from __future__ import annotations
 
@@ -14,22 +10,24 @@ from textwrap import wrap
 import numpy as np
 
 from topocomm.planning.cost.cost_models import FLUID_LIMIT_MESSAGES
-from topocomm.planning.cost.fluid import FluidModel, ready_times_us
+from topocomm.planning.cost.fluid import ready_times_us
 from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.cost.port_time import PortRules
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import AS_GOOD, Rival, behind, figure_of, times
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes
-from topocomm.planning.schedule.schedule import Schedule, input_pieces, split_rows
+from topocomm.planning.schedule.schedule import Schedule, split_rows
+from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
 
 WIDTH = 80
 MOST_ROUNDS = 16
-MOST_MOVES = 16
-FEW_MOVES = 4
-"""Messages that are listed of a round, and at least of those over one set of link kinds."""
+MOST_MOVES, FEW_MOVES = 16, 4
+"""Most messages listed of a round, and of those over one set of link kinds where there are many sets."""
 MOST_RIVALS = 4
 MOST_PLACES = 6
+"""Runs of ranks on successive endpoints that are listed."""
 _LEAST = {"latency": "least time without bytes", "rounds": "fewest rounds", "auto": "least time with these bytes"}
 
 
@@ -40,34 +38,32 @@ def plan_text(
     defect: str = "",
     switches: Sequence[str] = (),
 ) -> str:
-    """Lines of at most 80 columns, but for names that are longer.
+    """Return lines of at most 80 columns, but for longer names.
 
     Args:
         plan: The plan.
-        topology: What it was made for.
-        rivals: What it was chosen from, or would be today, itself among them, best first (`compare.ranked`); or why
-            that is not known.
-        defect: What a defect of the machine costs (`compare.defect`).
-        switches: What switches could do by themselves (`in_network.in_network_notes`).
+        topology: Its machine.
+        rivals: The candidates for its request, best first (`plan_comparison.ranked`); or why they are not known.
+        defect: Cost of a defect of the machine (`plan_comparison.defect`).
+        switches: Notes on switches that can reduce (`in_network_advice.in_network_notes`).
     """
     f, c = plan.figures, plan.certificate
     algbw = "" if f.algbw_gb_per_s is None else f", {f.algbw_gb_per_s:.2f} GB/s"
     long_run = "" if f.throughput_gb_per_s is None else f"pipelined {f.throughput_gb_per_s:.2f} GB/s; "
     most = c.throughput_upper_bound_gb_per_s
     limit = "" if most is None else f", throughput <= {most:.2f} GB/s"
-    ports = f"{plan.ports} port" + "s" * (plan.ports > 1)
     lines = [
-        f"{plan.collective.name} {plan.operator}, {plan.payload_bytes} B, {_count(len(plan.ranks), 'rank')} "
+        f"{plan.collective.name} {plan.operator}, {plan.payload_bytes} B, {plural(len(plan.ranks), 'rank')} "
         f"on {topology.name}",
         *_wrap("  defect  ", defect),
         *_wrap("  ranks   ", placed(plan.ranks)),
         *_shares(plan),
-        f"  plan    {plan.algorithm}: {_count(f.rounds, 'round')}, {_count(f.transfers, 'message')}, "
+        f"  plan    {plan.algorithm}: {plural(f.rounds, 'round')}, {plural(f.transfers, 'message')}, "
         f"{f.wire_bytes} B on the wire",
         *_slices(plan),
         f"  memory  {f.scratch_bytes} B scratch a rank",
         f"  time    {f.alpha_us:.2f} us without bytes, {f.predicted_us:.2f} us with{algbw}",
-        f"          {long_run}model {plan.port_model}, {ports}, objective {plan.objective}",
+        f"          {long_run}model {plan.port_model}, {plural(plan.ports, 'port')}, objective {plan.objective}",
         *_launches(plan),
         *_native(plan),
         f"  bounds  rounds >= {c.rounds_lower_bound}, time >= {c.alpha_lower_bound_us:.2f} us{limit}",
@@ -93,7 +89,7 @@ def _launches(plan: Plan) -> list[str]:
 
 
 def _native(plan: Plan) -> list[str]:
-    """What the library's own collective would take, where that is in question, and whether it is chosen."""
+    """Predicted time of the library's own collective, where there is one, and whether it is chosen."""
     native = plan.native
     if native is None:
         return []
@@ -103,13 +99,9 @@ def _native(plan: Plan) -> list[str]:
     return _wrap("  native  ", f"{native.call} is chosen: {native.why}; {bits}")
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)
-
-
 def placed(ranks: Sequence[str]) -> str:
-    """`0-7 on h0/GPU0-7, 8-15 on h1/GPU0-7`: ranks in order with their endpoints, cut where there are many."""
-    runs: list[tuple[str, int, int, int]] = []  # what stands before the number, first number, first rank, how many
+    """Return the ranks with their endpoints, cut where there are many: `0-7 on h0/GPU0-7, 8-15 on h1/GPU0-7`."""
+    runs: list[tuple[str, int, int, int]] = []  # (name without number, first number, first rank, count)
     for rank, name in enumerate(ranks):
         split = re.fullmatch(r"(.*?)(\d{1,9})", name)
         stem, number = (split[1], int(split[2])) if split else (name, -1)
@@ -128,17 +120,17 @@ def _run(stem: str, number: int, rank: int, count: int) -> str:
 
 
 def _table_figures(topology: Topology) -> list[str]:
-    """Latencies that stand in the topology, but that no tool told."""
+    """A note on latencies of the topology that are assumed."""
     kinds = dict.fromkeys(link.kind for link in topology.links if link.latency_us_source == "assumed")
     return _wrap("  figures ", f"latency of {', '.join(kinds)} assumed, from the table of link kinds" if kinds else "")
 
 
 def _slices(plan: Plan) -> list[str]:
-    """How a pipelined plan is cut."""
+    """The slices of a pipelined plan."""
     repeat = plan.schedule.repeat
     if repeat is None:
         return []
-    when = f"each {_count(repeat.stagger_rounds, 'round')} after the one before; below are the rounds of one slice"
+    when = f"each {plural(repeat.stagger_rounds, 'round')} after the one before; below are the rounds of one slice"
     return _wrap(
         "  slices  ",
         f"{repeat.count} of every chunk, " + (when if repeat.stagger_rounds else "all in the same messages"),
@@ -146,7 +138,7 @@ def _slices(plan: Plan) -> list[str]:
 
 
 def _choice(plan: Plan, rivals: Sequence[Rival] | str) -> list[str]:
-    """Why this algorithm, and what the next ones would cost."""
+    """The reason for this algorithm, and the costs of the next ones."""
     if isinstance(rivals, str):
         return _wrap("  others  ", f"not known: {rivals}")
     if not rivals:
@@ -158,22 +150,22 @@ def _choice(plan: Plan, rivals: Sequence[Rival] | str) -> list[str]:
     own = figure_of(plan, plan.figures)
     if any(times(plan, rival) < AS_GOOD[0] for rival in others):
         reason = f"kept as it is, not the {reason}"
-    told = [f"{one.algorithm} {_figure(plan, one.figure)} ({behind(plan, one)})" for one in others]
-    rest = f", and {len(told) - MOST_RIVALS} more" if len(told) > MOST_RIVALS else ""
+    costs = [f"{rival.algorithm} {_figure(plan, rival.figure)} ({behind(plan, rival)})" for rival in others]
+    rest = f", and {len(costs) - MOST_RIVALS} more" if len(costs) > MOST_RIVALS else ""
     return [
         *_wrap("  why     ", f"{reason} of {len(others) + 1} algorithms that fit: {_figure(plan, own)}"),
-        *_wrap("  others  ", ", ".join(told[:MOST_RIVALS]) + rest),
+        *_wrap("  others  ", ", ".join(costs[:MOST_RIVALS]) + rest),
     ]
 
 
 def _figure(plan: Plan, figure: float) -> str:
     if plan.objective == "rounds":
-        return _count(int(figure), "round")
+        return plural(int(figure), "round")
     return f"{figure:.2f} GB/s" if plan.objective == "throughput" else f"{figure:.2f} us"
 
 
 def _shares(plan: Plan) -> list[str]:
-    """Uneven parts, and virtual shards: what the ranks give or get."""
+    """Uneven parts, and virtual shards, of the ranks."""
     collective = plan.collective
     if collective.shards:
         owned = [_range(low, high) for low, high in pairwise(collective.shards)]
@@ -214,22 +206,22 @@ def _rounds(plan: Plan, paths: PathFinder) -> list[str]:
     edges = np.searchsorted(messages.round, np.arange(schedule.rounds + 1)).tolist()
     for round_, (low, high) in enumerate(list(pairwise(edges))[:MOST_ROUNDS]):
         own = crossed[low:high]
-        told = []
-        alike = own[np.sort(np.unique(own, return_index=True)[1])].tolist()
-        for mask in alike:
+        words = []
+        masks = own[np.sort(np.unique(own, return_index=True)[1])].tolist()
+        for mask in masks:
             which = low + np.flatnonzero(own == mask)
             pairs = zip(messages.src[which].tolist(), messages.dst[which].tolist(), strict=True)
             over = ", ".join(kind for bit, kind in enumerate(kinds) if mask >> bit & 1)
-            told += [*_exchanges(pairs, max(MOST_MOVES // len(alike), FEW_MOVES)), *[f"({over});"] * bool(over)]
-        lines += _wrap(f"  round {round_ + 1:<2} ", " ".join(told).removesuffix(";")) if told else []
-        lines += _wrap(" " * 11, times[round_]) if told else []
+            words += [*_exchanges(pairs, max(MOST_MOVES // len(masks), FEW_MOVES)), *[f"({over});"] * bool(over)]
+        lines += _wrap(f"  round {round_ + 1:<2} ", " ".join(words).removesuffix(";")) if words else []
+        lines += _wrap(" " * 11, times[round_]) if words else []
     if schedule.rounds > MOST_ROUNDS:
         lines.append(f"  ... and {schedule.rounds - MOST_ROUNDS} more rounds (--format json has them all)")
     return lines
 
 
 def _kinds_crossed(routes: Routes, paths: PathFinder) -> tuple[list[str], Ints]:
-    """The kinds of links by name, and int64 [routes]: which of them each route crosses, a bit each."""
+    """The kinds of links by name, and int64 [routes]: the kinds that each route crosses, one bit each."""
     of_edge = {(link.src, link.dst): link.kind for link in paths.topology.links}
     kinds = sorted(set(of_edge.values()))
     bit = {kind: 1 << number for number, kind in enumerate(kinds)}
@@ -242,10 +234,10 @@ def _kinds_crossed(routes: Routes, paths: PathFinder) -> tuple[list[str], Ints]:
 
 
 def round_times(plan: Plan, paths: PathFinder) -> list[str]:
-    """Round by round the bytes of a message and when the last one has arrived: `16512 B each, all there at 0.64 us`.
+    """Return for each round the bytes of a message and the last arrival: `16512 B each, all there at 0.64 us`.
 
-    The times are those of the plan's own port model and payload. Of a schedule with very many messages, and of a
-    pipelined one, whose slices overlap, only the bytes are told: those of one slice.
+    The times are those of the plan's own port model and payload. For a schedule of very many messages, and for a
+    pipeline, whose slices overlap, only the bytes of one slice are given.
     """
     row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
     schedule = plan.schedule
@@ -255,19 +247,15 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
         return sizes
     steps = steps_of(schedule, plan.ranks, paths, row_bytes)
-    nics = frozenset(device.id for device in paths.topology.devices if device.kind == "nic")
-    inputs = [(rank, *piece) for rank in range(schedule.ranks) for piece in input_pieces(schedule, rank)]
-    outputs = [(rank, slot, chunk) for rank, slot, chunk in schedule.outputs.tolist()]
-    model = FluidModel(paths, plan.ports, plan.port_model == "loggp", nics)
-    ready_us = ready_times_us(steps, inputs, outputs, model)
-    ends = [max((ready_us[p] for m in step.messages for p in m.writes), default=0.0) for step in steps]
+    ready_us = ready_times_us(schedule, steps, paths, PortRules(plan.ports, plan.port_model == "loggp"))
+    ends = [max((ready_us[place] for m in step.messages for place in m.writes), default=0.0) for step in steps]
     return [
         ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
     ]
 
 
 def _message_bytes(schedule: Schedule, row_bytes: int) -> tuple[Messages, Ints, Ints]:
-    """The messages, and int64 [messages] twice: bytes of the least and the largest, over the slices of a pipeline."""
+    """The messages, and int64 [messages] twice: least and most bytes over the slices of a pipeline."""
     messages = messages_of(schedule, chunk_bytes(schedule, row_bytes))
     low = high = messages.payload_bytes
     if schedule.repeat is None or not schedule.repeat.stagger_rounds:
@@ -278,13 +266,13 @@ def _message_bytes(schedule: Schedule, row_bytes: int) -> tuple[Messages, Ints, 
 
 
 def _sizes(low: Ints, high: Ints) -> str:
-    """Bytes of a message of a round, from those that occur; nothing where there are none."""
+    """Range of the bytes of a round's messages; empty where there are none."""
     least, most = min(low.tolist(), default=0), max(high.tolist(), default=0)
     return "" if not most else f"{least} B each" if least == most else f"{least} to {most} B each"
 
 
 def _exchanges(messages: Iterable[tuple[int, int]], most: int) -> list[str]:
-    """`0<>1` where two ranks exchange, `0>1` where one sends; so many of them at most."""
+    """At most `most` exchanges `0<>1` and sends `0>1`."""
     pairs = dict.fromkeys(messages)
     shown = []
     for src, dst in pairs:
@@ -297,7 +285,7 @@ def _exchanges(messages: Iterable[tuple[int, int]], most: int) -> list[str]:
 
 
 def _wrap(head: str, text: str) -> list[str]:
-    """The text after its head, in lines of at most WIDTH columns where its words allow."""
+    """The text after its head, in lines of at most WIDTH columns but for longer words."""
     indent = " " * len(head)
     return wrap(
         text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False

@@ -223,6 +223,60 @@ def dense_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
     return keys
 
 
+@dataclass(frozen=True, eq=False)
+class PlaceNumbers:
+    """The places of a schedule by number, 0 to count - 1, and the number of every read and write.
+
+    Attributes:
+        count: Number of places.
+        rank: int64 [count]: rank of each place.
+        chunk: int64 [count]: chunk of each place.
+        sent: Place that each transfer reads.
+        received: Place that each transfer writes.
+        folded: Place that each combine writes.
+        operands: Place of each operand.
+        inputs: Places of the inputs, as `input_table`.
+        outputs: Place of each output.
+        fold_of: int64: the combine of each operand.
+    """
+
+    count: int
+    rank: Rows
+    chunk: Rows
+    sent: Rows
+    received: Rows
+    folded: Rows
+    operands: Rows
+    inputs: Rows
+    outputs: Rows
+    fold_of: Rows
+
+
+def number_places(schedule: Schedule) -> PlaceNumbers:
+    """Return the numbers of all places that a schedule reads or writes."""
+    moves, folds = schedule.transfers, schedule.combines
+    fold_of = np.repeat(np.arange(len(folds)), np.diff(schedule.operand_starts))
+    parts = [
+        (moves[:, 1], moves[:, 2], moves[:, 5]),
+        (moves[:, 3], moves[:, 4], moves[:, 5]),
+        (folds[:, 1], folds[:, 2], folds[:, 3]),
+        (folds[fold_of, 1], schedule.operands, folds[fold_of, 3]),
+        tuple(input_table(schedule)[:, :3].T),
+        tuple(schedule.outputs.T),
+    ]
+    rank, slot, chunk = (np.concatenate([part[column] for part in parts]) for column in range(3))
+    keys = dense_keys(rank, slot, chunk)
+    used = np.zeros(int(keys.max(initial=-1)) + 1, dtype=bool)
+    used[keys] = True
+    number = (np.cumsum(used) - 1)[keys]
+    count = int(used.sum())
+    rank_of, chunk_of = (np.empty(count, dtype=np.int64) for _ in range(2))
+    rank_of[number], chunk_of[number] = rank, chunk
+    ends = np.cumsum([len(part[0]) for part in parts])[:-1]
+    sent, received, folded, operands, inputs, outputs = np.split(number, ends)
+    return PlaceNumbers(count, rank_of, chunk_of, sent, received, folded, operands, inputs, outputs, fold_of)
+
+
 def split_rows(rows: int, parts: int) -> tuple[tuple[int, int], ...]:
     """Return (first row, rows) of `parts` chunks that differ by at most one row."""
     edges = [rows * i // parts for i in range(parts + 1)]
