@@ -13,7 +13,6 @@ from tests.plans import request_on
 from topocomm import ARGMAX, BOR, MAX, PROD, SUM, Field, Operator, PlanError, catalog
 from topocomm.planning.cost.nccl_model import Nvls, Ranks
 from topocomm.planning.formats.plan_json import dumps, plan_digest, plan_document
-from topocomm.planning.native import native_of
 from topocomm.planning.plan import Plan
 from topocomm.planning.planner import make_plan
 from topocomm.planning.report.plan_text import plan_text
@@ -177,12 +176,3 @@ def test_the_text_says_what_is_chosen_and_why():
     assert "native ncclAllReduce is not chosen: ring LL takes 15.01 us" in text
     assert "with one launch of 6.6 us" in text
     assert " native " not in plan_text(topocomm.plan(H100, payload_bytes=1024, order="canonical"), H100)
-
-
-def test_a_summary_names_the_call():
-    plan = topocomm.plan(H100, payload_bytes=LONG)
-    assert plan.native_call == "ncclAllReduce"
-    assert "by ncclAllReduce, predicted 188.75 us; else direct" in plan.summary()
-    kept = replace(plan, native=None)
-    assert (kept.native_call, kept.predicted_us) == ("", plan.figures.predicted_us)
-    assert native_of(kept, H100, "float32") == plan.native

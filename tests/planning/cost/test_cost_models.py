@@ -3,12 +3,12 @@
 import pytest
 
 from tests.machines import hosts, line, switch
-from topocomm import Device, Link, PlanError, Topology
+from topocomm import Device, Link, Topology
 from topocomm.planning.algorithms.binomial import binomial_broadcast
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import cost_of, memory_us
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 
 
@@ -62,40 +62,6 @@ def test_loggp_nic_serves_one_message_per_gap():
     assert both_cross == pytest.approx((3 * 0.4 + 3.0) + 2.0)
 
 
-@pytest.mark.parametrize("model", ["alpha", "loggp"])
-def test_fluid_time_is_alpha_time_when_bytes_vanish(model):
-    for build in (recursive_doubling_allreduce, ring_allreduce, flat_allreduce):
-        for ranks in (2, 3, 5, 8):
-            machine = (
-                hosts(2, ranks // 2) if ranks % 2 == 0 and build is recursive_doubling_allreduce else switch(ranks)
-            )
-            thin = cost(build(ranks, 10**6), machine, row_bytes=1, port_model=model)
-            none = cost(build(ranks, 0), machine, row_bytes=1, port_model=model)
-            fast = cost(build(ranks, 40), machine, row_bytes=1, port_model=model)
-            assert fast.predicted_us == pytest.approx(none.alpha_us, abs=0.05)
-            assert thin.alpha_us == pytest.approx(none.alpha_us)
-            assert thin.predicted_us > none.alpha_us
-
-
-def test_flows_share_a_link_max_min_fairly():
-    """Root 0 sends 1 MB to three others at once over its one 450 GB/s uplink."""
-    megabyte = 10**6
-    figures = cost(flat_broadcast(4, megabyte, 0), switch(4), row_bytes=1, ports=3)
-    assert figures.predicted_us == pytest.approx(0.6 + 3 * megabyte / 450e3)
-
-
-def test_a_slow_flow_leaves_its_share_to_the_others():
-    devices = (Device("a", "gpu"), Device("b", "gpu"), Device("c", "gpu"), Device("s", "switch"))
-    rates = {"a": 30.0, "b": 10.0, "c": 100.0}
-    links = tuple(
-        Link(x, y, "nvlink", 1, rate, 0.0) for end, rate in rates.items() for x, y in ((end, "s"), ("s", end))
-    )
-    topology = Topology("uneven", "test", devices, links)
-    kilobytes = 30_000
-    figures = cost_of(flat_broadcast(3, kilobytes, 0), ["a", "b", "c"], PathFinder(topology), row_bytes=1, ports=2)
-    assert figures.predicted_us == pytest.approx(kilobytes / 10e3)  # b at 10, c at the 20 left: b ends last
-
-
 def test_relays_take_two_messages():
     assert cost(binomial_broadcast(2, 0, 0), line(2)).alpha_us == pytest.approx(1.0)
     with pytest.raises(NoRouteError, match="GPU0 -> GPU2: no path leads there"):
@@ -110,32 +76,13 @@ def test_ranks_of_one_endpoint_share_its_ports():
     assert figures.alpha_us == pytest.approx(4 * 0.6)
 
 
-@pytest.mark.parametrize(("gb_per_s", "latency_us"), [(0.0, 1.0), (-5.0, 1.0), (5.0, -1.0)])
-def test_impossible_figures_are_refused(gb_per_s, latency_us):
-    devices = (Device("a", "gpu"), Device("b", "gpu"))
-    topology = Topology("odd", "test", devices, (Link("a", "b", "nvlink", 1, gb_per_s, latency_us),))
-    with pytest.raises(PlanError, match=r"link a -> b has .* expected a positive bandwidth"):
-        PathFinder(topology)
+@pytest.mark.parametrize(("cores", "moving_bytes", "waiting_us"), [(2, 20, 2.5), (1, 40, 2 * 2.0)])
+def test_ranks_of_one_memory_move_bytes_and_wait(cores, moving_bytes, waiting_us):
+    """Each reads and writes 4 bytes of its value, folds two of them into a third, and waits once."""
+    found = memory_us(flat_allreduce(2, 1), row_bytes=4, cores=cores)
+    assert found == pytest.approx(moving_bytes / 16_000 + waiting_us)
 
 
-def test_unknown_figures_are_assumed_and_named():
-    devices = (Device("a", "gpu"), Device("b", "gpu"))
-    links = (Link("a", "b", "pcie"), Link("b", "a", "pcie"))
-    paths = PathFinder(Topology("bare", "test", devices, links))
-    assert paths.cheapest("a", "b").latency_us > 0
-    assert len(paths.assumed) == 2
-    assert all("pcie" in note for note in paths.assumed.values())
-
-
-def test_cheapest_path_prefers_latency_then_bandwidth_then_ids():
-    names = ["a", "b", "s1", "s2", "s3"]
-    devices = tuple(Device(n, "gpu" if n in "ab" else "switch") for n in names)
-    figures = {"s1": (0.5, 10.0), "s2": (0.3, 10.0), "s3": (0.3, 20.0)}
-    links = tuple(
-        Link(x, y, "nvlink", 1, rate, latency)
-        for via, (latency, rate) in figures.items()
-        for x, y in (("a", via), (via, "b"))
-    )
-    route = PathFinder(Topology("choice", "test", devices, links)).cheapest("a", "b")
-    assert route.devices == ("a", "s3", "b")
-    assert (route.latency_us, route.gb_per_s) == (pytest.approx(0.6), 20.0)
+def test_payloads_beyond_the_caches_move_more_slowly():
+    near, far = (memory_us(flat_allreduce(2, rows), row_bytes=4, cores=2) - 2.5 for rows in (1 << 16, 1 << 18))
+    assert far == pytest.approx(4 * near * 16 / 6)

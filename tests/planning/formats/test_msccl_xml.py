@@ -115,18 +115,6 @@ def test_planted_faults_are_seen(algorithm):
     assert len(missed) <= found // 3
 
 
-def test_a_fold_of_many_is_cut_where_the_runtime_does_not_check():
-    text = dumps(flat(ranks=17, algorithm="flat"), switch(17))
-    assert computes(text)
-    for tb in ET.fromstring(text).iter("tb"):
-        run = 0
-        for step in tb:
-            fresh = step.get("type") != "re" or step.get("depid") != "-1"
-            run = (step.get("type") == "re") if fresh else run + 1
-            assert run <= 16
-            run = 0 if step.get("hasdep") == "1" else run
-
-
 def test_the_head_says_what_the_runtimes_ask_for():
     head = ET.fromstring(dumps(flat(), switch(4))).attrib
     assert (head["coll"], head["ngpus"], head["inplace"], head["outofplace"]) == ("allreduce", "4", "1", "1")

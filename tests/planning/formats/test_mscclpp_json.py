@@ -5,17 +5,22 @@ from copy import deepcopy
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.machines import hosts, joined, switch
+from tests.planning.formats import mscclpp_machine
 from tests.planning.formats import mscclpp_machine as machine
 from tests.planning.formats.msccl_machine import expected
-from tests.planning.schedules import plans
+from tests.planning.formats.test_msccl_steps import contents, made_of
+from tests.planning.schedules import any_schedules, plans
 from tests.plans import every_plan
 from topocomm import MAX, SUM, PlanError, plan
 from topocomm.planning.formats import mscclpp_json
 from topocomm.planning.formats.gpu_program import KNOWN
 from topocomm.planning.formats.mscclpp_json import dumps
 from topocomm.planning.schedule.schedule import Repeat
+from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def computes(text, root=0, seeds=(0,)):
@@ -153,3 +158,37 @@ def test_the_same_plan_gives_the_same_bytes():
 def test_what_the_format_cannot_say_is_refused(made, topology, message):
     with pytest.raises(PlanError, match=message):
         dumps(made(topology), topology)
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_schedules(), st.booleans(), st.integers(0, 5), st.booleans())
+def test_mscclpp_json_does_what_the_schedule_says(drawn, in_place, seed, apart):
+    schedule = drawn[0]
+    topology = hosts(schedule.ranks, 1) if apart else switch(schedule.ranks)
+    text = mscclpp_json.dumps(made_of(schedule, topology), topology)
+    assert len(json.loads(text)["gpus"]) == schedule.ranks
+    assert mscclpp_machine.run(text, in_place, 0, seed) == [contents(schedule)] * 2
+
+
+def test_a_port_that_copies_late_still_finds_the_own_value():
+    """Rank 0 sends its value through a port, and in place overwrites it with the result before the port looks."""
+    builder = ScheduleBuilder(3, ((0, 4),))
+    sent = builder.send(0, 0, 0, 1)
+    arrived = builder.send(0, 2, 0, 0)
+    result = builder.fold(0, 0, [0, arrived])
+    builder.send(1, 0, result, 1)
+    for rank, slot in ((0, result), (1, sent), (2, 0)):
+        builder.output(rank, slot)
+    schedule, topology = builder.build(), hosts(3, 1)
+    text = mscclpp_json.dumps(made_of(schedule, topology), topology)
+    for seed in range(30):
+        assert mscclpp_machine.run(text, True, 0, seed) == [contents(schedule)] * 2
+    hasty = text.replace("pwsf", "pws", 1)
+    assert any(not survives(hasty, schedule, seed) for seed in range(30))
+
+
+def survives(text, schedule, seed):
+    try:
+        return mscclpp_machine.run(text, True, 0, seed) == [contents(schedule)] * 2
+    except mscclpp_machine.Wrong:
+        return False

@@ -7,13 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machines import switch
+from tests.planning.forests.machines import forest
 from tests.planning.replay import builds, collective_of, expected, replay, same
 from tests.planning.schedules import any_schedules
+from topocomm.planning.algorithms.flat import flat_allgather
+from topocomm.planning.algorithms.two_tree import two_tree_allreduce
 from topocomm.planning.collectives import COLLECTIVES
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.schedule.schedule import Repeat, split_rows
 from topocomm.planning.schedule.traffic import busiest_port, rows_sent
-from topocomm.planning.schedule.transforms import joined_rounds, split_rounds, unrolled
+from topocomm.planning.schedule.transforms import joined_rounds, most_slices, sliced, split_rounds, unrolled
 
 
 @pytest.mark.parametrize("repeat", [(1, 0), (1, 3), (2, 1), (3, 0), (4, 2), (2, 9)], ids=str)
@@ -110,3 +113,16 @@ def test_nothing_is_read_in_the_joined_round_that_wrote_it(made, ports):
     written |= {(t.dst, t.dst_slot, t.chunk): t.round for t in joined.transfer_list()}
     for move in joined.transfer_list():
         assert written.get((move.src, move.src_slot, move.chunk), -1) < move.round
+
+
+def test_slices_are_asked_for_and_cut_to_the_rows():
+    assert sliced(forest(switch(4), "allreduce", 64).schedule, 1, 1).repeat is None
+    assert sliced(forest(switch(4), "allreduce", 64).schedule, 8, 1).repeat == Repeat(8, 1)
+    assert sliced(forest(switch(4), "allreduce", 8).schedule, 8, 1).repeat == Repeat(2, 1)
+
+
+def test_the_shortest_chunk_counts_and_empty_ones_do_not():
+    assert most_slices(flat_allgather([7, 0, 3])) == 3
+    assert most_slices(flat_allgather([0, 0])) == 1
+    assert two_tree_allreduce(4, 5, 64).repeat == Repeat(2, 4)
+    assert two_tree_allreduce(4, 3, 64).repeat is None

@@ -1,15 +1,21 @@
 """What is malformed in a plan file is named with its path, whatever it is."""
 
 import copy
+import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.machines import switch
 from tests.planning.formats.plan_documents import ORIGINAL, change, document, signed
-from topocomm import PlanError
-from topocomm.planning.plan import Plan
+from topocomm import Plan, PlanError, plan
+from topocomm.planning.formats.plan_json import dumps
+from topocomm.planning.schedule.schedule import Repeat
+from topocomm.planning.schedule.traffic import count_messages
 
 MOVE = ["schedule", "rounds", 0, "transfers", 1]
 FOLD = ["schedule", "rounds", 0, "combines", 1]
@@ -135,3 +141,38 @@ def places(node, path=()):
 
 DOCUMENTS = [ORIGINAL, *(document(collective=name) for name in ("allgather", "scan")), document(order="canonical")]
 PLACES = [list(places(made)) for made in DOCUMENTS]
+
+
+def test_what_repeats_is_saved_and_read():
+    made = plan(switch(4), payload_bytes=64, objective="throughput")
+    schedule = replace(made.schedule, repeat=Repeat(3, 2))
+    rounds, messages = count_messages(schedule)
+    figures = replace(made.figures, rounds=rounds, transfers=messages)
+    assert messages > made.figures.transfers
+    made = replace(made, schedule=schedule, figures=figures)
+    read = Plan.loads(dumps(made))
+    assert read.schedule.repeat == Repeat(3, 2)
+    assert read.digest == made.digest
+    assert json.loads(dumps(made))["schedule"]["repeat"] == {"count": 3, "stagger_rounds": 2}
+    once = json.loads(dumps(made))
+    once["schedule"]["repeat"] = None
+    with pytest.raises(PlanError, match=r"transfers is|rounds is"):
+        Plan.loads(signed(once))
+
+
+def test_named_paths_are_saved_and_read():
+    made = plan(switch(4), payload_bytes=64, objective="latency")
+    transfers = made.schedule.transfers.copy()
+    transfers[0, 6] = 0
+    way = ("GPU0", "switch", f"GPU{transfers[0, 3]}")
+    made = replace(made, schedule=replace(made.schedule, transfers=transfers, paths=(way,)))
+    text = json.loads(dumps(made))
+    assert [len(entry) for entry in text["schedule"]["rounds"][0]["transfers"]] == [6, 5, 5, 5]
+    read = Plan.loads(dumps(made))
+    assert np.array_equal(read.schedule.transfers, transfers)
+    assert read.schedule.paths == (way,)
+    for wrong in (1, -1, None, True):
+        text["schedule"]["rounds"][0]["transfers"][0][5] = wrong
+        where = r"schedule.rounds\[0\].transfers\[0\]\[5\]: expected a path 0..0, got "
+        with pytest.raises(PlanError, match=where):
+            Plan.loads(signed(text))

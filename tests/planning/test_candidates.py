@@ -1,0 +1,114 @@
+"""Algorithms that are offered: by collective, operator, machine and payload."""
+
+import pytest
+
+import topocomm
+from tests.concatenation import CONCAT
+from tests.machines import joined, line, switch
+from tests.plans import every_plan
+from topocomm import Field, Operator, PlanError, catalog, check_certificate, plan
+from topocomm.planning.collectives import COLLECTIVES
+from topocomm.planning.report.plan_comparison import ranked
+
+
+def test_commutativity_is_not_assumed():
+    machine = switch(4)
+    layout = CONCAT.default_layout(64)
+    for collective in COLLECTIVES:
+        assert all(p.proof.order_kept for p in every_plan(machine, collective, CONCAT, layout))
+
+
+def test_an_operator_without_rows_is_never_split():
+    whole = topocomm.Operator("state", (topocomm.Field("s", ("n",)),), topocomm.SUM.combine, {"s": 0}, True)
+    layout = whole.layout({"s": ((1 << 20,), "float32")})
+    plans = every_plan(switch(4), "allreduce", whole, layout)
+    assert plans and all(len(p.schedule.chunks) == 1 for p in plans)
+
+
+def test_algorithms_without_routes_are_left_out():
+    assert plan(line(2), payload_bytes=4).figures.rounds == 1
+    assert {rival.algorithm for rival in ranked(plan(line(5), payload_bytes=4), line(5), topocomm.SUM)} == {"searched"}
+
+
+@pytest.mark.parametrize(("sizes", "collective"), [((2, 1, 1, 1, 1, 1, 1), "exscan"), ((2, 2, 1, 1, 1, 1, 1), "scan")])
+def test_a_prefix_over_uneven_hosts_is_planned(sizes, collective):
+    """Circulant steps over seven hosts: what the large host folds goes on to ranks whose results end within it."""
+    made = plan(joined(sizes), collective, payload_bytes=4)
+    assert "cyclic-2.2.2" in {rival.algorithm for rival in ranked(made, joined(sizes), topocomm.SUM)}
+    assert check_certificate(joined(sizes), made) is None
+
+
+def test_slices_are_as_many_as_the_payload_is_worth():
+    """What auto takes is no worse than any number of slices, and it has every power of two."""
+    one = plan(catalog("dgx-1-v100"), payload_bytes=4 << 20, ports=2)
+    assert one.algorithm == "forest-8"
+    assert one.schedule.repeat is not None and one.schedule.repeat.count == 8
+    assert plan(catalog("dgx-1-v100"), payload_bytes=64 << 10, ports=2).algorithm == "forest-1"
+
+
+def test_long_payloads_on_gpus_are_pipelined_where_the_model_says_so():
+    """Four hosts: packed trees in slices beat halving and doubling, whose slices all wait for the slow links."""
+    machine = topocomm.catalog("dgx-h100", hosts=4)
+    made = plan(machine, payload_bytes=1 << 27)
+    assert made.algorithm.startswith("forest-") and made.schedule.repeat is not None
+    assert made.figures.algbw_gb_per_s > 0.75 * made.certificate.throughput_upper_bound_gb_per_s
+    assert not plan(machine, payload_bytes=1 << 14).algorithm.startswith("forest")
+
+
+def test_ranks_on_processors_are_not_pipelined():
+    """What every message costs a processor is in no model yet."""
+    machine = topocomm.catalog("cpu-2-socket", hosts=2)
+    assert plan(machine, payload_bytes=1 << 26).schedule.repeat is None
+
+
+def test_scans_and_parts_of_many_ranks():
+    """Where all else takes minutes: rails and shifts as columns, and a word about what no file can list."""
+    machine = catalog("dgx-h100", hosts=64)
+    for collective, algorithm in (("allgather", "rails-8.8"), ("reduce_scatter", "rails-8.8"), ("exscan", "shift-8.8")):
+        one = plan(machine, collective, payload_bytes=0, objective="latency")
+        assert (one.algorithm, one.figures.alpha_us) == (algorithm, pytest.approx(15.4))
+    larger = catalog("dgx-h100", hosts=257)
+    ranks = len(larger.endpoints)
+    for collective in ("allgather", "reduce_scatter"):
+        with pytest.raises(PlanError, match=f"{collective} of 2056 ranks: 4227136 pieces to move, .* at most 4194304"):
+            plan(larger, collective, payload_bytes=0)
+        few = [8] + [0] * (ranks - 1)
+        assert plan(larger, collective, payload_bytes=32, parts=few).algorithm == "dissemination"
+
+
+def test_order_is_kept_in_pipelined_plans():
+    made = plan(topocomm.catalog("dgx-1-v100"), payload_bytes=324 << 10, objective="throughput", operator=CONCAT)
+    assert made.proof.order_kept
+
+
+def test_trees_are_limited():
+    machine = topocomm.catalog("dgx-1-v100")
+    free, few = (plan(machine, payload_bytes=1 << 24, objective="throughput", max_trees=most) for most in (None, 2))
+    assert few.figures.throughput_gb_per_s < free.figures.throughput_gb_per_s
+    with pytest.raises(PlanError, match="max_trees 0: expected at least 1"):
+        plan(machine, payload_bytes=64, max_trees=0)
+    with pytest.raises(PlanError, match="max_scratch_bytes -1: expected 0 or more"):
+        plan(machine, payload_bytes=64, max_scratch_bytes=-1)
+
+
+LONG_ROWS = Operator("long rows", (Field("x", ("*rows", "n")),), max, {"x": 0}, default_dims={"n": 1 << 16})
+"""256 KiB a row."""
+
+
+@pytest.mark.parametrize("objective", ["throughput", "auto"])
+@pytest.mark.parametrize("rows", [8, 31, 100])
+@pytest.mark.parametrize("collective", ["allreduce", "reduce", "broadcast", "allgather", "reduce_scatter"])
+def test_few_long_rows_are_planned(collective, rows, objective):
+    """Trees of unequal weight on few rows: the shortest chunk has one or two, the longest many."""
+    machine = switch(4, gb_per_s=100.0)
+    made = plan(machine, collective, payload_bytes=rows << 18, operator=LONG_ROWS, objective=objective)
+    check_certificate(machine, made)
+
+
+def test_slices_that_come_to_the_same_are_one_candidate():
+    from topocomm.planning.report.plan_comparison import ranked
+
+    made = plan(switch(4), payload_bytes=31 << 18, operator=LONG_ROWS)
+    names = [rival.algorithm for rival in ranked(made, switch(4), LONG_ROWS)]
+    assert {"forest-1", "forest-4", "forest-7", "two-tree-15"} <= set(names)
+    assert len(names) == len(set(names))
