@@ -33,12 +33,12 @@ from attention.visibility import Masking
 from topocomm import OperatorError
 
 LIBRARIES = {
-    FLASH_3: ("attention.local.flash", "attend"),
-    CUDNN: ("attention.local.sdpa", "attend_cudnn"),
+    FLASH_3: ("attention.local.library_kernels", "attend_flash_3"),
+    CUDNN: ("attention.local.library_kernels", "attend_cudnn"),
     FLASHINFER: ("attention.local.flashinfer", "attend"),
     FLASHINFER_BATCH: ("attention.local.flashinfer", "attend_batch"),
     FLASHINFER_LATENTS: ("attention.local.flashinfer", "attend_latents"),
-    TORCH_CPU: ("attention.local.sdpa", "attend_cpu"),
+    TORCH_CPU: ("attention.local.library_kernels", "attend_cpu"),
 }
 """Where the kernels of other libraries are called, each attend(q, k, v, seen, scale, result), with lengths=
 where the table has it take kv_lengths."""

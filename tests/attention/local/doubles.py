@@ -12,7 +12,7 @@ import torch
 import attention.local.dispatch
 from attention import Spec, gpu, reference_attention
 from attention.gpu import placement as where
-from attention.local import flashinfer_plans
+from attention.local import flashinfer as adapter
 from attention.local.choice import Machine
 
 H100 = Machine("cuda", "NVIDIA H100", (9, 0))
@@ -325,9 +325,9 @@ def libraries(here, *, flash3=None, cudnn=None, flashinfer=None, decode=None, la
         if flash3 is not None:
             module = SimpleNamespace(flash_attn_func=flash3.flash_attn_func)
             patch.setitem(sys.modules, "flash_attn_interface", module)
-            patch.setattr("attention.local.flash.module", lambda names: "flash_attn_interface")
-        patch.setattr(flashinfer_plans, "_kept", flashinfer_plans._Kept())
-        patch.setattr(flashinfer_plans, "WORKSPACE_BYTES", 1 << 20)
+            patch.setattr("attention.local.library_kernels.module", lambda names: "flash_attn_interface")
+        patch.setattr(adapter, "_kept", adapter._Kept())
+        patch.setattr(adapter, "WORKSPACE_BYTES", 1 << 20)
         for name, part in parts.items():
             if part is not None:
                 patch.setitem(sys.modules, name, part)

@@ -1,14 +1,11 @@
-"""The table against a second account of what each kernel takes, over calls and machines; and what it is asked."""
+"""The table against a second account of what each kernel takes, over calls and machines."""
 
 from itertools import combinations, product
 
 import numpy as np
 import pytest
-import torch
 
-from attention import Spec, gpu
-from attention.arrays import check_inputs
-from attention.local.calls import call_of, call_of_inputs, well_formed
+from attention import gpu
 from attention.local.choice import (
     BLOCKS,
     CUDNN,
@@ -27,8 +24,6 @@ from attention.local.choice import (
     choose,
     refusal,
 )
-from attention.local.compiled_attention import covers
-from attention.visibility import Masking
 
 LIBRARIES = ("flash_attn_interface", "cuDNN", "flashinfer", "triton", "native", "torch")
 NONE_THERE = {name: f"{name} is not installed" for name in LIBRARIES}
@@ -211,104 +206,3 @@ def test_the_widest_heads_of_our_kernels():
     }
     assert widest == gpu.DECODE_WIDEST
     assert next(row for row in TABLE if row.name == DECODE).queries == (1, gpu.DECODE_QUERIES)
-
-
-def arrays(q_len=3, n=40, d=64, d_v=64, dtype=torch.bfloat16):
-    shapes = (2, 6, q_len, d), (2, 3, n, d), (2, 3, n, d_v)
-    return [torch.zeros(shape, dtype=dtype) for shape in shapes]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "spec", "where", "seen"),
-    [
-        ((20, 40), Spec(), {}, "all"),
-        ((20, 40), Spec(causal=True), {}, "last"),
-        ((40, 40), Spec(causal=True), {}, "square"),
-        ((1, 40), Spec(causal=True), {}, "all"),
-        ((41, 40), Spec(causal=True), {}, None),
-        ((20, 40), Spec(causal=True), {"q_positions": range(20, 40), "kv_positions": range(40)}, "last"),
-        ((20, 40), Spec(causal=True), {"q_positions": range(40, 60), "kv_positions": [*range(40)][::-1]}, "all"),
-        ((20, 40), Spec(causal=True), {"q_positions": range(39, 59), "kv_positions": range(40)}, "all"),
-        ((20, 40), Spec(causal=True), {"q_positions": range(21, 41), "kv_positions": range(40)}, None),
-        ((20, 40), Spec(causal=True), {"q_positions": range(20, 40), "kv_positions": range(39, -1, -1)}, None),
-        ((3, 40), Spec(causal=True), {"q_positions": range(37, 40), "kv_positions": range(40)}, None),  # not looked at
-        ((20, 40), Spec(causal=True), {"q_positions": range(20, 40)}, None),
-        ((20, 40), Spec(causal=True), {"q_positions": range(20, 39), "kv_positions": range(40)}, None),
-        ((20, 40), Spec(causal=True), {"q_positions": np.ones(20), "kv_positions": np.zeros(40)}, None),
-    ],
-    ids=str,
-)
-def test_which_query_sees_which_key(sizes, spec, where, seen):
-    where = {name: list(x) for name, x in where.items()}
-    call = call_of(tuple(arrays(*sizes)), spec, Masking(**where), exact=False)
-    assert ("positions" in call.features) == (seen is None)
-    assert seen is None or call.seen == seen
-
-
-def test_what_a_call_asks():
-    q, k, v = arrays()
-    spec = Spec(causal=True, window=3, softcap=2.0, alibi_slopes=[1.0] * 6)
-    call = call_of((q, k, v), spec, Masking(kv_mask=[True] * 40, kv_lengths=[1, 2]), exact=True)
-    assert call.features == {"window", "softcap", "alibi_slopes", "kv_mask", "kv_lengths"} and call.exact
-    for odd in ([0, 1], [1, 41], [1, 2, 3], [1.0, 2.0]):
-        found = call_of((q, k, v), Spec(), Masking(kv_lengths=odd), exact=True)
-        assert found.features == {"kv_lengths", "device_lengths"}
-    mixed = k.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)
-    assert call_of((q, mixed, mixed), Spec(), Masking(), exact=False).features == {"interleaved"}
-    assert (call.batch, call.heads, call.kv_heads, call.q_len, call.n, call.d, call.d_v) == (2, 6, 3, 3, 40, 64, 64)
-    pages = call_of((q, k, v), Spec(), Masking(block_tables=torch.zeros(2, 5, dtype=torch.int64)), exact=False)
-    assert pages.n == 200 and pages.features == {"block_tables"}
-    assert call_of((q, k, v.transpose(2, 3).contiguous().transpose(2, 3)), Spec(), Masking(), exact=False).features == {
-        "strided",
-        "unaligned",
-        "apart",
-    }
-    assert call_of((q[..., 1:], k[..., 1:], v), Spec(), Masking(), exact=False).features == {"unaligned"}
-    wide = torch.zeros(2, 3, 40, 576)
-    assert call_of((wide[:, :, :1], wide, wide[..., :512]), Spec(), Masking(), exact=False).latents
-    assert not call_of((q, k, v), Spec(), Masking(), exact=False).latents
-
-
-def test_well_formed(monkeypatch):
-    monkeypatch.setattr("attention.gpu.placement._held", lambda x: True)
-    q, k, v = arrays()
-    assert well_formed(q, k, v)
-    for wrong in (
-        (q, k, v[:, :, 1:]),
-        (q[:1], k, v),
-        (q[..., 1:], k, v),
-        (q[:, :5], k, v),
-        (q, k.float(), v),
-        (q[0], k, v),
-    ):
-        assert not well_formed(*wrong)
-    assert not well_formed(q, k[:, :0], v[:, :0]) and not well_formed(q, k.numpy, v)
-    assert not well_formed(q.requires_grad_(), k, v)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_rows_kernel_is_asked_without_the_table(seed):
-    """`covers` is what the table says of it, also for calls that it does not get."""
-    rng = np.random.default_rng(seed)
-    here = Machine("cpu", "CPU")
-    for _ in range(40):
-        q_len, n, d = (int(rng.choice(sizes)) for sizes in ((1, 3, 16, 17, 30), (1, 5, 40), (8, 20)))
-        q, k, v = arrays(q_len, n, d, int(rng.choice([d, 12])), dtype=torch.float32)
-        if rng.random() < 0.2:
-            k = k.transpose(2, 3).contiguous().transpose(2, 3)
-        spec = Spec(causal=bool(rng.random() < 0.5), window=int(rng.choice([2, 9])) if rng.random() < 0.3 else None)
-        mask = rng.random(n) < 0.8 if rng.random() < 0.3 else None
-        inputs = check_inputs("test", q, k, v, spec=spec, masking=Masking(kv_mask=mask))
-        call = call_of_inputs(inputs, exact=bool(rng.random() < 0.5))
-        assert covers(inputs) == (choose(call, here).row.name == ROWS)
-        assert ("kv_mask" in call.features) == (mask is not None and not mask.all())
-
-
-def test_a_position_that_hides_a_key_on_the_cpu():
-    q, k, v = arrays(20, 40)
-    positions = {"q_positions": range(20, 40), "kv_positions": range(40)}
-    inputs = check_inputs("test", q, k, v, spec=Spec(causal=True), masking=Masking(*map(list, positions.values())))
-    assert call_of_inputs(inputs, exact=False).seen == "last" and not call_of_inputs(inputs, exact=False).features
-    lengths = Masking(*map(list, positions.values()), kv_lengths=[40, 39])
-    inputs = check_inputs("test", q, k, v, spec=Spec(causal=True), masking=lengths)
-    assert {"kv_mask", "positions"} <= call_of_inputs(inputs, exact=False).features

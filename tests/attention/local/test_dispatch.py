@@ -1,5 +1,4 @@
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import attention.local.dispatch
 from attention import Partial, Spec, local_attention, reference_attention
 from attention.arrays import check_inputs
 from attention.local import blocks
-from attention.local import compiled_attention as rows
 from attention.local.choice import BLOCKS
 from attention.visibility import Masking
 from tests.attention.cases import SHAPES, arrays, assert_close
@@ -206,44 +204,11 @@ def test_the_result_is_written_where_the_caller_wants(path):
     np.testing.assert_array_equal(strided.lse.numpy(), expected.lse)
 
 
-def test_threads_do_not_change_bits(monkeypatch):
-    q, k, v = arrays((2, 3, 4, 1, 3000, 64, 64))
-    monkeypatch.setattr(rows.torch, "get_num_threads", lambda: 1)
-    one = local_attention(q, k, v)
-    monkeypatch.setattr(rows.torch, "get_num_threads", lambda: 4)
-    monkeypatch.setattr(rows, "BYTES_PER_THREAD", 1)
-    four = local_attention(q, k, v)
-    assert one.out.tobytes() == four.out.tobytes()
-    assert one.lse.tobytes() == four.lse.tobytes()
-
-
 def test_the_caller_is_called_between_pieces(path):
     calls = []
     inputs = check_inputs("test", *arrays(SHAPES[1]), spec=Spec(), masking=Masking())
     attention.local.dispatch.attend(inputs, inputs.empty_partial(), between=lambda: calls.append(1))
     assert len(calls) > 1
-
-
-def test_temporaries_are_bounded():
-    like = torch.empty(1, dtype=torch.bfloat16)
-    for batch, kv_heads, group, q_len, n, d in [
-        (1, 8, 4, 1, 131072, 128),
-        (2, 3, 3, 2000, 500, 64),
-        (1, 1, 64, 4096, 9, 576),
-    ]:
-        q, k = like.expand(batch, kv_heads * group, q_len, d), like.expand(batch, kv_heads, n, d)
-        inputs = check_inputs("test", q, k, k, spec=Spec(), masking=Masking())
-        keys, queries = blocks.block_sizes(inputs)
-        heads = kv_heads * group
-        for floats in (heads * queries * keys, kv_heads * keys * d, heads * queries * d):
-            assert floats <= blocks.BLOCK_FLOATS
-
-
-def test_without_the_compiled_part_blocks_run(monkeypatch):
-    monkeypatch.setitem(sys.modules, "attention.kernels._native", None)
-    assert rows._kernel.__wrapped__() is None
-    monkeypatch.setattr(rows, "_kernel", lambda: None)
-    check(*arrays(SHAPES[1]))
 
 
 def test_slips_of_layout_and_base_would_be_seen():

@@ -2,16 +2,11 @@
 
 from itertools import product
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
 
 from attention import Spec, local_attention, reference_attention
-from attention.arrays import check_inputs
-from attention.local import compiled_attention as rows
-from attention.visibility import Masking
 from tests.attention.cases import assert_close, covered, pairwise
 from tests.attention.local.test_dispatch import only_blocks
 from topocomm import OperatorError
@@ -194,64 +189,3 @@ def test_slopes_for_other_heads_are_refused():
 def test_sinks_are_no_part_of_a_partial():
     with pytest.raises(OperatorError, match="add_sinks"):
         local_attention(*plain(), spec=Spec(sinks=[0.0] * 6))
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    n=st.integers(0, 300), q_len=st.integers(1, 16), heads=st.integers(1, 3), group=st.integers(1, 9),
-    d=st.integers(1, 70), d_v=st.integers(1, 70), seed=st.integers(0, 1 << 30), causal=st.booleans(),
-)  # fmt: skip
-def test_kernel_on_random_shapes(n, q_len, heads, group, d, d_v, seed, causal):
-    rng = np.random.default_rng(seed)
-    q, k, v = (
-        rng.standard_normal(size, np.float32)
-        for size in ((2, heads * group, q_len, d), (2, heads, n, d), (2, heads, n, d_v))
-    )
-    positions = {"q_positions": rng.integers(0, n + 1, q_len), "kv_positions": rng.permutation(n)}
-    exact = reference_attention(q, k, v, spec=Spec(causal=causal), **positions)
-    got = local_attention(q, k, v, spec=Spec(causal=causal), **positions)
-    assert_close(got.out, exact.out, atol=1e-5)
-    assert_close(got.lse, exact.lse, atol=1e-5)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_threads_and_cuts_do_not_change_bits(threads):
-    rng = np.random.default_rng(4)
-    q, k, v = (torch.from_numpy(rng.standard_normal((1, 1, n, 64), np.float32)) for n in (3, 20_000, 20_000))
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        got = local_attention(q, k, v)
-    finally:
-        torch.set_num_threads(before)
-    first = local_attention(q, k, v)
-    assert torch.equal(got.out, first.out) and torch.equal(got.lse, first.lse)
-    exact = reference_attention(q, k, v)
-    assert_close(got.out, exact.out, atol=1e-6)
-
-
-def test_segments_have_the_bits_that_their_keys_alone_have():
-    q, k, v = (torch.from_numpy(x) for x in plain((2, 2, 3, 2, 200, 16, 24)))
-    order = np.random.default_rng(0).permutation(200)
-    segments = np.array([[0, 70], [70, 70], [70, 200]])
-    inputs = check_inputs("test", q, k, v, spec=Spec(), masking=Masking())
-    got = rows.attend_segments(inputs, order[None], segments)
-    for number, (start, stop) in enumerate(segments.tolist()):
-        index = torch.from_numpy(order[start:stop].copy())
-        alone = local_attention(q, k.index_select(2, index), v.index_select(2, index))
-        assert torch.equal(got.out[number], alone.out) and torch.equal(got.lse[number], alone.lse)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("strided", [False, True])
-def test_every_number_of_16_bits_as_a_query(dtype, strided):
-    """Subnormals, both zeros, infinities and NaN too: with one key, 1, the score is the query."""
-    q = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(dtype).view(1, 4096, 16, 1)
-    if strided:
-        q = torch.stack([q, torch.ones_like(q)], -1)[..., 0]
-    key = torch.ones(1, 4096, 1, 1, dtype=dtype)
-    out, lse = local_attention(q, key, key, spec=Spec(scale=0.5))
-    wanted = q[..., 0].float() * 0.5
-    finite = wanted.isfinite()
-    assert torch.equal(lse[finite], wanted[finite]) and torch.equal(out[..., 0][finite], torch.ones(int(finite.sum())))
-    assert torch.equal(lse.isnan() | lse.isinf(), ~finite)

@@ -1,4 +1,4 @@
-"""Run by test_libraries under mpirun: every call of both libraries, out of place and in place, against NumPy."""
+"""Run by test_library_kernels under mpirun: every call of both libraries, out of place and in place, against NumPy."""
 
 import sys
 

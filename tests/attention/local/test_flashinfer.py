@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from attention import Spec, local_attention
-from attention.local import flashinfer, flashinfer_plans
+from attention.local import flashinfer
 from attention.local.choice import FLASHINFER_BATCH, FLASHINFER_LATENTS
-from tests.attention.local import test_libraries
+from tests.attention.local import test_library_kernels
 from tests.attention.local.doubles import A100, FlashInferDecode, FlashInferLatents, OursError, libraries
-from tests.attention.local.test_libraries import CAUSAL, SIXTEEN_BITS, tensors
+from tests.attention.local.test_library_kernels import CAUSAL, SIXTEEN_BITS, tensors
 from topocomm import OperatorError
 
 MLA_SCALE = 192**-0.5
@@ -38,7 +38,7 @@ def spec_for(name, **options):
 
 def compare(got, q, k, v, spec, kv_lengths=None):
     masks = {} if kv_lengths is None else {"kv_mask": np.arange(k.shape[2]) < np.array(kv_lengths)[:, None]}
-    test_libraries.compare(got, q, k, v, spec, **masks)
+    test_library_kernels.compare(got, q, k, v, spec, **masks)
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN_BITS, ids=str)
@@ -134,7 +134,7 @@ def test_a_plan_serves_until_shapes_or_lengths_change(name):
         local_attention(q, k, v, spec=Spec(scale=0.5))
         local_attention(q[:2], k[:2], v[:2], spec=spec_for(name))
         assert len(double.plans) == 5
-    assert len(double.wrappers) == flashinfer_plans.KEPT
+    assert len(double.wrappers) == flashinfer.KEPT
     assert len({x.workspace.data_ptr() for x in double.wrappers}) == 1
 
 
@@ -146,7 +146,7 @@ def test_the_plan_used_longest_ago_is_replaced(name):
         for n in [*range(20, 37), 36, 35, 34, 33]:
             keys, values = k[:, :, :n], v[:, :, :n]
             compare(local_attention(q, keys, values, spec=spec_for(name)), q, keys, values, spec_for(name))
-    assert len(double.plans) == 17 and len(double.wrappers) == flashinfer_plans.KEPT
+    assert len(double.plans) == 17 and len(double.wrappers) == flashinfer.KEPT
 
 
 def test_a_wrapper_is_planned_anew_when_its_plan_was_copied():
@@ -160,8 +160,8 @@ def test_a_wrapper_is_planned_anew_when_its_plan_was_copied():
     world, made = there(FLASHINFER_BATCH)
     q, k, v = tensors_for(FLASHINFER_BATCH)
     with world, pytest.MonkeyPatch.context() as patch:
-        real = flashinfer_plans._planned
-        patch.setattr(flashinfer_plans, "_planned", lambda *x: real(*x)._replace(copied=Copied()))
+        real = flashinfer._planned
+        patch.setattr(flashinfer, "_planned", lambda *x: real(*x)._replace(copied=Copied()))
         for n in range(20, 26):
             local_attention(q, k[:, :, :n], v[:, :, :n])
     assert waited == [4, 5]
@@ -173,13 +173,13 @@ def test_a_graph_takes_the_plan_of_the_call_before(name):
     q, k, v = tensors_for(name)
     with world, pytest.MonkeyPatch.context() as patch:
         local_attention(q, k, v, spec=spec_for(name))
-        patch.setattr(flashinfer_plans, "capturing", lambda device: True)
+        patch.setattr(flashinfer, "capturing", lambda device: True)
         for _ in range(2):  # layers
             compare(local_attention(q, k, v, spec=spec_for(name)), q, k, v, spec_for(name))
         with pytest.raises(OperatorError, match=r"^local_attention: FlashInfer plans this call on the host"):
             local_attention(q, k[:, :, :30], v[:, :, :30], spec=spec_for(name))
         assert len(double.plans) == 1
-        patch.setattr(flashinfer_plans, "capturing", lambda device: False)
+        patch.setattr(flashinfer, "capturing", lambda device: False)
         for n in range(20, 30):
             local_attention(q, k[:, :, :n], v[:, :, :n], spec=spec_for(name))
         captured, *later = double.wrappers
