@@ -60,30 +60,6 @@ def put(pieces: Sequence[str], lengths: Sequence[int] = (1,)) -> Change:
     return change
 
 
-def lose(most: int) -> Change:
-    """Loses one to `most` characters."""
-    return put([""], range(1, most + 1))
-
-
-def copy(most: int, lengths: Sequence[int] = (1,)) -> Change:
-    """Puts up to `most` characters of another place in the place of others, as `put` does."""
-
-    def change(text: str, random: Random) -> str:
-        start = random.randrange(len(text) + 1)
-        return put([text[start : start + random.randrange(most + 1)]], lengths)(text, random)
-
-    return change
-
-
-def exchange(words: Sequence[str]) -> Change:
-    """Puts another of the words in the place of the first one to three times that one is there."""
-
-    def change(text: str, random: Random) -> str:
-        return text.replace(random.choice(words), random.choice(words), random.randint(1, 3))
-
-    return change
-
-
 def cut(text: str, random: Random) -> str:
     """The text ends early."""
     return text[: random.randrange(len(text) + 1)]
@@ -122,28 +98,10 @@ def lose_lines(most: int = 1) -> Change:
 
 
 @of_lines
-def double_line(lines: list[str], random: Random) -> None:
-    """A line is there again, anywhere."""
-    lines.insert(random.randrange(len(lines)), random.choice(lines))
-
-
-@of_lines
 def swap_lines(lines: list[str], random: Random) -> None:
     """Two lines change places."""
     i, j = random.randrange(len(lines)), random.randrange(len(lines))
     lines[i], lines[j] = lines[j], lines[i]
-
-
-@of_lines
-def shuffle_lines(lines: list[str], random: Random) -> None:
-    """The lines come in any order."""
-    random.shuffle(lines)
-
-
-@of_a_line
-def indent_line(line: str, random: Random) -> str:
-    """A line stands at another column."""
-    return " " * random.randrange(12) + line.strip()
 
 
 cut_line = of_a_line(cut)

@@ -1,10 +1,9 @@
 """`amd-smi topology` as text: any subset of its tables, and what damage to them says."""
 
-import re
-
 import pytest
 
-from tests.topology.readers.amd.texts import all_pairs, amd_tables, bus, codes_of, readable
+from tests.topology.dumps import assert_said, each_of, expected
+from tests.topology.readers.amd.texts import all_pairs, amd_tables, bus, codes_of
 from topocomm.errors import TopologyError
 from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
 
@@ -86,21 +85,6 @@ def test_bandwidth_alone_names_links_but_no_code():
     }
 
 
-def test_types_the_tool_does_not_know():
-    def cell(i, j):
-        return {1: "UNKNOWN", 2: "N/A"}.get(i + j, "XGMI")
-
-    topology = read(amd_tables(3, {"LINK TYPE": (cell, "SELF")}))
-    assert codes_of(topology) == {"GPU0-GPU1": "UNKNOWN", "GPU0-GPU2": None, "GPU1-GPU2": "XGMI"}
-
-
-def test_an_error_in_the_bandwidth_cells():
-    text = amd_tables(2, {"NUMA BW": (lambda i, j: "AMDSMI_STATUS_NOT_SUPPORTED - Feature not supported", "N/A")})
-    assert read(text).facts["numa_bw"] == {"GPU0-GPU1": None}
-    text = amd_tables(3, {"NUMA BW": (lambda i, j: "AMDSMI_STATUS_NO_DATA - No data was found", "N/A")})
-    assert read(text).facts["numa_bw"] == all_pairs(3, None)
-
-
 def test_partitions_with_one_bus_id():
     text = amd_tables(3, {"LINK TYPE": MESH["LINK TYPE"]}).replace(bus(2), bus(1))
     topology = read(text)
@@ -117,68 +101,25 @@ def test_prompt_warnings_and_escapes_around():
     assert codes_of(topology) == all_pairs(3, "XGMI")
 
 
-def test_a_second_listing_is_not_read():
-    text = amd_tables(2, MESH)
-    topology = read(text + "\n" + amd_tables(2, {"ACCESS": (lambda i, j: "DISABLED", "ENABLED")}))
-    assert topology.facts["access"] == {"GPU0-GPU1": "ENABLED"}
-    assert any("a second listing" in warning for warning in topology.warnings)
-
-
-def test_capabilities_that_differ_by_direction_are_unknown():
-    text = amd_tables(2, {"DMA": (lambda i, j: "T" if i < j else "F", "SELF")})
-    topology = read(text)
-    assert topology.facts["dma"] == {"GPU0-GPU1": None}
-    assert topology.warnings == ("dump.txt: DMA: the two cells of GPU0-GPU1 differ",)
-
-
-def test_a_type_lost_one_way_is_read_from_the_other():
-    text = amd_tables(2, {"LINK TYPE": (lambda i, j: "XGMI" if i < j else "N/A", "SELF")})
-    assert codes_of(read(text)) == {"GPU0-GPU1": "XGMI"}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text[: text.rindex(bus(2))], r"dump\.txt:4: LINK TYPE: no row for"),
-        (lambda text: text.replace("XGMI ", "     ", 1), r"dump\.txt:3: LINK TYPE: row \S+ has 2 cells, the header 3"),
-        (lambda text: text.replace("XGMI", "PCIE", 1), r"dump\.txt:4: LINK TYPE: not symmetric: GPU0-GPU1 is 'PCIE'"),
-        (lambda text: text.replace("XGMI", "XGM", 1), r"dump\.txt:3: LINK TYPE: GPU0-GPU1 is 'XGM'"),
-        (lambda text: text.replace("XGMI", "15", 1), r"GPU0-GPU1 is '15'; that is a cell of 'weight'"),
-        (lambda text: text.replace("SELF", "XGMI", 1), r"dump\.txt:3: LINK TYPE: GPU0-GPU0 is 'XGMI'"),
-        (lambda text: text.replace(f"\n{bus(1)}", "\n...\n" + bus(1)), r"dump\.txt:4: rows were left out"),
-        (lambda text: text.replace(f"\n{bus(1)}", "\n" + bus(2)), r"dump\.txt:4: LINK TYPE: row \S+ where the header"),
-        (lambda text: re.sub(r"\n {13}.*", "", text), r"a row without a header"),
-    ],
-)
-def test_damage_is_refused_with_its_place(change, message):
-    text = amd_tables(3, {"LINK TYPE": MESH["LINK TYPE"]})
-    with pytest.raises(TopologyError, match=message):
-        read(change(text))
-
-
-def test_tables_of_two_machines():
-    text = amd_tables(2, {"ACCESS": MESH["ACCESS"]}) + amd_tables(3, {"HOPS": MESH["HOPS"]})
-    with pytest.raises(TopologyError, match="HOPS names other GPUs than ACCESS"):
-        read(text)
-
-
 def test_no_table():
     with pytest.raises(TopologyError, match="no table"):
         amd_smi.read("HOPS TABLE:\n", "dump.txt")
 
 
-def test_too_many_gpus():
-    header = " ".join([bus(0)] * 129)
-    with pytest.raises(TopologyError, match="129 GPUs; a host has at most 128"):
-        amd_smi.read(f"HOPS TABLE:\n{header}\n", "dump.txt")
-
-
-def test_mutations():
-    text = amd_tables(4, MESH, legend=True)
-    assert readable(amd_smi, text, 1) > 20
-
-
-def test_the_largest_host_is_read():
-    tables = {**MESH, "LINK TYPE": (lambda i, j: "XGMI" if i // 8 == j // 8 else "PCIE", "SELF")}
-    text = amd_tables(128, tables)
-    assert len(amd_smi.read(text, "dump.txt").pairs) == 128 * 127 // 2
+@each_of("amd-smi-topology", "amd-smi-xgmi")
+def test_facts(path):
+    text = path.read_text()
+    facts = expected(path)
+    (reader,) = [reader for reader in (amd_smi, amd_smi_json, amd_smi_xgmi) if reader.matches(text)]
+    if facts["malformed"]:
+        with pytest.raises(TopologyError, match=r"\.json:14: not JSON at column 13, and lines were left out"):
+            reader.read(text, path.name)
+        return
+    topology = reader.read(text, path.name)
+    said = {
+        **topology.facts,
+        "gpus": sum(d.kind == "gpu" for d in topology.devices),
+        "busids": {d.id: d.bus_id for d in topology.devices if d.bus_id} or None,
+        "links": {f"{pair.a}-{pair.b}": pair.code for pair in topology.pairs} or None,
+    }
+    assert_said(said, facts, but={"malformed", "format"}, absent=None)

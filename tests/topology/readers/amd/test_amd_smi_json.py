@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.topology.readers.amd.texts import all_pairs, bus, codes_of, json_links, json_maps, readable
+from tests.topology.readers.amd.texts import all_pairs, bus, codes_of, json_links, json_maps
 from topocomm.errors import TopologyError
 from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
 from topocomm.topology.readers.plain import topology_json
@@ -166,6 +166,16 @@ def test_too_many_gpus():
         amd_smi_json.read(json.dumps([{"gpu": i} for i in range(200)]), "dump.json")
 
 
-def test_mutations():
-    assert readable(amd_smi_json, json_links(3, NEW), 2) > 10
-    assert readable(amd_smi_json, json_maps(3, OLD), 3) > 10
+LINKS = json_links(2, NEW)
+OTHER = json.dumps([{"gpu": 0, "usage": {"gfx_activity": {"value": 1, "unit": "%"}}}], indent=4)
+
+
+def test_the_json_of_another_command_below():
+    both = f"$ amd-smi topology --json\n{LINKS}\n$ amd-smi metric --json\n{OTHER}\n"
+    assert read(both).pairs == read(LINKS).pairs
+
+
+@pytest.mark.parametrize("first", [LINKS, OTHER])
+def test_two_documents_of_which_the_second_counts_are_refused(first):
+    with pytest.raises(TopologyError, match=r"dump\.json:\d+: not JSON: Extra data at column 1"):
+        amd_smi_json.read(f"{first}\n{LINKS}\n", "dump.json")

@@ -1,11 +1,13 @@
 """`rocm-smi --showtopo` and its single tables, of ROCm 5 and 6, whole and damaged."""
 
 import json
+import re
 
 import pytest
 
 from tests.topology import damage
-from tests.topology.readers.amd.texts import all_pairs, codes_of, readable, rocm_numa_old, rocm_tables
+from tests.topology.dumps import assert_said, each_of, expected
+from tests.topology.readers.amd.texts import all_pairs, codes_of, rocm_numa_old, rocm_tables
 from topocomm.errors import TopologyError
 from topocomm.topology.readers.amd import amd_smi, amd_smi_json, amd_smi_xgmi, rocm_smi
 
@@ -250,12 +252,7 @@ def test_a_title_without_a_table():
         read(f"=== {HOPS} ===\n")
 
 
-def test_mutations():
-    assert readable(rocm_smi, rocm_tables(4, TWO_HIVES, NUMA[:4]), 6) > 20
-    document = {"system": {"(Topology) Hops between DRM devices 0 and 1": "1"}, "card0": {"(Topology) Numa Node": "0"}}
-    assert readable(rocm_smi, json.dumps(document, indent=1), 7) > 20
-
-
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "text",
     [
@@ -273,3 +270,37 @@ def test_mutations():
 def test_large_texts_are_read(text):
     assert rocm_smi.matches(text)
     damage.attempt(rocm_smi, text)
+
+
+TABLES = {
+    "Weight between two GPUs": lambda i, j: "15" if i // 2 == j // 2 else "72",
+    "Hops between two GPUs": lambda i, j: "1" if i // 2 == j // 2 else "3",
+    "Link Type between two GPUs": lambda i, j: "XGMI" if i // 2 == j // 2 else "PCIE",
+}
+
+
+@pytest.mark.parametrize("sign", ["-", "*", "# "])
+def test_titles_between_other_signs(sign):
+    text = rocm_tables(4, TABLES, [(i // 2, i // 2) for i in range(4)])
+    other = re.sub(r"=+ ((?:Weight|Hops|Link|Numa)[^=]*) =+", rf"{sign * 12} \1 {sign * 12}", text)
+    assert other.count("=") < text.count("=")
+    assert read(other).pairs == read(text).pairs
+
+
+@each_of("rocm-smi-showtopo")
+def test_facts(path):
+    text = path.read_text()
+    facts = expected(path)
+    assert rocm_smi.matches(text)
+    if facts["malformed"]:  # link types under the title of the weights
+        with pytest.raises(TopologyError, match="Weight between two GPUs: GPU0-GPU1 is 'XGMI'; that is a cell of"):
+            rocm_smi.read(text, path.name)
+        return
+    topology = rocm_smi.read(text, path.name)
+    said = {
+        **topology.facts,
+        "gpus": sum(d.kind == "gpu" for d in topology.devices),
+        "links": {f"{pair.a}-{pair.b}": pair.code for pair in topology.pairs} or None,
+    }
+    assert_said(said, facts, but={"malformed"}, absent=None)
+    assert {d.id: d.numa for d in topology.devices if d.kind == "gpu"} == facts["numa_affinity"]

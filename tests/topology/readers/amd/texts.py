@@ -1,11 +1,9 @@
-"""Invented machines in the formats of AMD's tools: square tables, as lines of text and as JSON; what damages them."""
+"""Invented machines in the formats of AMD's tools: square tables, as lines of text and as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-
-from tests.topology import damage
 
 Cell = Callable[[int, int], str]
 
@@ -100,14 +98,3 @@ def codes_of(topology) -> dict[str, str | None]:
 
 def all_pairs(count: int, value: object) -> dict[str, object]:
     return {f"GPU{i}-GPU{j}": value for i in range(count) for j in range(i + 1, count)}
-
-
-PIECES = ["", *' \n\t0[]{}",/', "-1", "99999999999999999999999", "N/A", "XXXX", "GPU0", "GPU1", "null", "true"]
-PIECES += ["1e999", "...", "====", "TABLE:", "\x1b[0m", "\u0663", "\ud7ff", "0000:0b:00.0"]
-DAMAGE = [*[damage.put(PIECES, [0, 1, 1, 3, 20, 200])] * 20, damage.cut, damage.shuffle_lines]
-"""What happens to these texts on their way: mostly, some characters become others."""
-
-
-def readable(reader: damage.Reader, text: str, seed: int) -> int:
-    """How many of 1500 damaged copies of a text are still read."""
-    return len(damage.attempts(reader, [text], DAMAGE, seed=seed, times=1500)[0])

@@ -3,7 +3,9 @@
 import pytest
 
 from tests.topology import damage
-from tests.topology.readers.hwloc.machines import Xml, machine, package, two_sockets
+from tests.topology.dumps import each_of, expected
+from tests.topology.readers.hwloc.facts import assert_facts
+from tests.topology.readers.hwloc.machines import Xml, machine, two_sockets
 from tests.topology.readers.hwloc.test_hwloc_links import boxed, square
 from topocomm.errors import TopologyError
 from topocomm.topology.readers.hwloc import hwloc_xml
@@ -41,39 +43,6 @@ def test_message(old, new, message):
         hwloc_xml.read(text.replace(old, new, 1), "box.xml")
 
 
-def test_a_numa_number_twice():
-    xml = Xml()
-    machine(xml, 2)
-    for i in range(2):
-        package(xml, i, numa=0)
-        xml.end()
-    xml.end()
-    with pytest.raises(TopologyError, match=r"x\.xml:\d+: a NUMA node of this number is there twice"):
-        hwloc_xml.read(xml.text(), "x.xml")
-
-
-def test_names_that_devices_of_ours_have_are_not_taken():
-    xml = Xml()
-    machine(xml)
-    package(xml, 0)
-    xml.host_bridge()
-    for i, name in enumerate(("GPU0", "numa0", "eth0", "eth0")):
-        xml.nic(f"0000:0{i}:00.0", name)
-    xml.gpu("0000:08:00.0", "cuda0")
-    xml.end(3)
-    found = [d.id for d in hwloc_xml.read(xml.text(), "x.xml").devices if d.kind == "nic"]
-    assert found == ["0000:00:00.0", "0000:01:00.0", "eth0", "0000:03:00.0"]
-
-
-def test_more_gpus_than_a_host_has():
-    xml, _ = boxed(1)
-    for i in range(300):
-        xml.gpu(f"{i + 1:04x}:00:00.0")
-    xml.end(2)
-    with pytest.raises(TopologyError, match="301 GPUs in one host; expected at most 256"):
-        hwloc_xml.read(xml.text(), "x.xml")
-
-
 def test_bridges_above_one_another():
     xml = Xml()
     machine(xml)
@@ -84,7 +53,7 @@ def test_bridges_above_one_another():
         hwloc_xml.read(xml.text(), "x.xml")
 
 
-@pytest.mark.alone
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["cores", "devices", "partitions", "matrix", "words"])
 def test_a_megabyte_is_read(kind):
     xml = Xml()
@@ -104,7 +73,13 @@ def test_a_megabyte_is_read(kind):
     damage.attempt(hwloc_xml, xml.text())
 
 
-def test_mutations_give_no_other_exception():
-    words = ["PCIDev", "OSDev", "Bridge", "NUMANode", "Machine", "Core", "0x", "25000", "-1", "99999999"]
-    changes = [damage.put('0123456789abcdef<>"/:,. '), damage.lose(40), damage.lose_lines(), damage.swap_lines]
-    damage.attempts(hwloc_xml, [full(), two_sockets().text()], [*changes, damage.exchange(words)], seed=7, times=1500)
+@each_of("hwloc-xml")
+def test_shared_dumps(path):
+    assert_facts(hwloc_xml.read(path.read_text(), str(path)), expected(path))
+
+
+def test_junk_around_the_document_is_passed_over_and_lines_keep_their_numbers():
+    text = "$ lstopo --of xml -\n" + two_sockets().text() + "$ \n"
+    assert len(hwloc_xml.read(text, "x.xml").endpoints) == 4
+    assert hwloc_xml.matches(text)
+    assert not hwloc_xml.matches('<system version="1"><cpu numaid="0"/></system>')

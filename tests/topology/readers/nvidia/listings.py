@@ -1,8 +1,6 @@
-"""Renders listings of `nvidia-smi nvlink -s` and `-R` from facts; what damages them."""
+"""Renders listings of `nvidia-smi nvlink -s` and `-R` from facts."""
 
 from __future__ import annotations
-
-from tests.topology import damage
 
 
 def uuid(number: int, machine: int = 1) -> str:
@@ -56,14 +54,3 @@ def switched(gpus: int, switches: int, links: int) -> list[list[tuple[str, int]]
         [(f"{8 + s:08X}:00:00.0", gpu * links + k) for s in range(switches) for k in range(links)]
         for gpu in range(gpus)
     ]
-
-
-DAMAGE = [
-    damage.put("GPUXLink0123456789:.()<> \t\n…OKNS\x1b\0é"),
-    damage.cut,
-    damage.lose(40),
-    damage.double_line,
-    damage.lose_lines(),
-    damage.put(["...\n", "99999999999999999999", "Link ", "GPU ", "\r\n"], [0]),
-]
-"""What happens to a listing or matrix of `nvidia-smi` on its way."""

@@ -210,3 +210,53 @@ def test_asymmetry_of_any_pair_is_found():
         cells[column] = "NODE" if cells[column] != "NODE" else "SYS"
         with pytest.raises(TopologyError, match="not symmetric"):
             read("\n".join([*good[:row], "\t".join(cells), *good[row + 1 :]]) + "\n")
+
+
+def wrapped(text, width):
+    lines = text.expandtabs(8).splitlines()
+    return "".join(line[at : at + width] + "\n" for line in lines for at in range(0, max(len(line), 1), width))
+
+
+def test_rows_cut_by_a_narrow_window_have_no_affinity():
+    """The head of a CPU list is a list, too: `0-11,24` of `0-11,24-35` must not be taken for the whole."""
+    facts = two_sockets()
+    facts.cpu = dict.fromkeys(facts.gpus, "0-11,24-35")
+    text = render_tabs(facts, columns=1, legend=None)
+    topology = read(wrapped(text, text.expandtabs(8).splitlines()[1].index("0-11,24-35") + 7))
+    assert codes_of(topology) == {pair: code for pair, code in facts.codes.items() if pair[0] in facts.gpus}
+    assert all(topology.by_id[gpu].cpu_affinity is None for gpu in facts.gpus)
+    assert "dump.txt:3: GPU0, GPU1, GPU2, GPU3: rows go on below, cut by a narrow window; affinity is not used" in (
+        topology.warnings
+    )
+
+
+def test_line_of_dashes_below_the_rows_is_no_cut_row():
+    facts = two_sockets(nics=())
+    assert_says(read(render_tabs(facts, columns=2, legend=None) + "-----\n"), facts)
+
+
+def test_second_matrix_below_the_legend_is_said():
+    facts = two_sockets()
+    text = render_tabs(facts, columns=2)
+    topology = read(text + "\n" + render_tabs(two_sockets(near="PIX"), columns=2))
+    assert_says(topology, facts)
+    line = text.count("\n") + 2
+    assert f"dump.txt:{line}: a second matrix starts here; only the first was read" in topology.warnings
+
+
+TORN = (
+    "\tGPU0\tGPU1\tNIC0\tCPU Affinity\n"
+    "GPU0\t X \tNV4\tPIX\t0-11\n"
+    "GPU1\tNV4\t X \tSYS\t12-23\n"
+    "NIC0\tPIX\tSYS\t X \n"
+    "\nLegend:\n\n  X    = Self\n"
+)
+
+
+@pytest.mark.parametrize("torn", [("GPU1\tNV4\t X", "GPU1\nNV4\t X"), ("NIC0\tPIX", "NIC0PIX")])
+def test_torn_rows_are_no_devices(torn):
+    """A row that goes on in the next line, and a name that has run into its first cell."""
+    topology = read(TORN.replace(*torn))
+    assert [d.id for d in topology.devices if d.kind in ("gpu", "nic")] == ["GPU0", "GPU1", "NIC0"]
+    assert codes_of(topology) == {("GPU0", "GPU1"): "NV4", ("GPU0", "NIC0"): "PIX", ("GPU1", "NIC0"): "SYS"}
+    assert "row GPU1 has" in " ".join(topology.warnings) or "no row for NIC0" in " ".join(topology.warnings)

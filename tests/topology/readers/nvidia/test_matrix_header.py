@@ -1,52 +1,11 @@
-"""What people paste around and into `nvidia-smi topo -m`: prefixes, other output, retyped columns, narrow windows."""
+"""Headers and affinity columns of `nvidia-smi topo -m`: retyped, blank, lost or run together."""
 
 import pytest
 
 from tests.topology.matrices import facts_of, render_blanks, render_tabs
-from tests.topology.readers.nvidia.listings import header, remote, status
 from tests.topology.readers.nvidia.smi_texts import assert_says, codes_of, read, two_sockets
 from topocomm.errors import TopologyError
 from topocomm.topology import recognise
-from topocomm.topology.readers.nvidia import nvidia_smi
-
-PREFIXES = {
-    "logger": lambda i: f"2025-03-04 10:11:{i:02d},{i:03d} INFO ",
-    "ISO time": lambda i: f"[2025-03-04T10:11:{i:02d}Z] ",
-    "container": lambda i: f"2025-03-04T10:11:00.{123456 + i}Z stdout F ",
-    "srun -l": lambda i: "0: ",
-    "mpirun --tag-output": lambda i: "[1,0]<stdout>:",
-    "pdsh": lambda i: "node-12: ",
-    "comment": lambda i: "# ",
-    "bar": lambda i: "node| ",
-    "line number": lambda i: f"{i + 1:6d}\t",
-    "line number and colon": lambda i: f"{i + 1}:",
-}
-
-
-def prefixed(text, prefix):
-    return "".join(prefix(i) + line for i, line in enumerate(text.splitlines(True)))
-
-
-@pytest.mark.parametrize("render", [render_tabs, render_blanks])
-@pytest.mark.parametrize("prefix", PREFIXES)
-def test_prefix_on_every_line(prefix, render):
-    facts = two_sockets()
-    text = prefixed(render(facts, columns=3), PREFIXES[prefix])
-    assert nvidia_smi.matches(text)
-    assert_says(read(text), facts, 3)
-
-
-def test_prefix_with_blank_lines_and_text_around():
-    facts = two_sockets()
-    text = prefixed("\n\n" + render_tabs(facts, columns=2).replace("\n", "\n\n"), PREFIXES["bar"])
-    assert_says(read(f"job 7 starts\n{text}job 7 ends\n"), facts)
-
-
-def test_two_ranks_are_two_machines():
-    one = render_tabs(two_sockets(), columns=2, legend=None).splitlines(True)
-    text = "".join(f"0: {line}1: {line}" for line in one)
-    with pytest.raises(TopologyError, match=r"dump\.txt:2: "):
-        read(text)
 
 
 def test_header_on_the_line_of_the_command():
@@ -102,53 +61,6 @@ def test_blank_cpu_list_where_columns_are_lost_is_unknown(copied):
         assert "row GPU1: '1' and what follows fit no column" in " ".join(topology.warnings)
 
 
-def wrapped(text, width):
-    lines = text.expandtabs(8).splitlines()
-    return "".join(line[at : at + width] + "\n" for line in lines for at in range(0, max(len(line), 1), width))
-
-
-def test_rows_cut_by_a_narrow_window_have_no_affinity():
-    """The head of a CPU list is a list, too: `0-11,24` of `0-11,24-35` must not be taken for the whole."""
-    facts = two_sockets()
-    facts.cpu = dict.fromkeys(facts.gpus, "0-11,24-35")
-    text = render_tabs(facts, columns=1, legend=None)
-    topology = read(wrapped(text, text.expandtabs(8).splitlines()[1].index("0-11,24-35") + 7))
-    assert codes_of(topology) == {pair: code for pair, code in facts.codes.items() if pair[0] in facts.gpus}
-    assert all(topology.by_id[gpu].cpu_affinity is None for gpu in facts.gpus)
-    assert "dump.txt:3: GPU0, GPU1, GPU2, GPU3: rows go on below, cut by a narrow window; affinity is not used" in (
-        topology.warnings
-    )
-
-
-def test_line_of_dashes_below_the_rows_is_no_cut_row():
-    facts = two_sockets(nics=())
-    assert_says(read(render_tabs(facts, columns=2, legend=None) + "-----\n"), facts)
-
-
-def test_listing_of_links_in_the_same_text():
-    """The matrix says more than `nvlink -s` and `-R`, wherever it stands; what was not read is said."""
-    facts = facts_of(2, lambda i, j: "NV4", cpu={"GPU0": "0-11", "GPU1": "0-11"})
-    matrix = render_tabs(facts, columns=1)
-    rates = status([[14.062] * 4] * 2, "NVIDIA RTX A6000")
-    names = header(0, "NVIDIA RTX A6000") + header(1, "NVIDIA RTX A6000")
-    for text, option in ((rates + matrix, "-s"), (names + matrix + rates, "-s"), (matrix + remote(PEERS), "-R")):
-        topology = recognise.read(text, "all.txt")
-        assert_says(topology, facts, 1)
-        assert f"all.txt: the output of `nvidia-smi nvlink {option}` in this text was not read" in topology.warnings
-
-
-PEERS = [[("0000002F:00:00.0", k) for k in range(4)], [("0000001F:00:00.0", k) for k in range(4)]]
-
-
-def test_second_matrix_below_the_legend_is_said():
-    facts = two_sockets()
-    text = render_tabs(facts, columns=2)
-    topology = read(text + "\n" + render_tabs(two_sockets(near="PIX"), columns=2))
-    assert_says(topology, facts)
-    line = text.count("\n") + 2
-    assert f"dump.txt:{line}: a second matrix starts here; only the first was read" in topology.warnings
-
-
 def test_rows_without_header_and_names_of_nics():
     rows = render_tabs(two_sockets(), columns=2, legend=None).splitlines(True)[1:5]
     with pytest.raises(TopologyError, match=r"cut\.txt:3: no header row that starts with GPU0 above the rows"):
@@ -194,24 +106,6 @@ def test_blank_cpu_list_below_names_that_run_together():
     assert [(d.cpu_affinity, d.numa) for d in topology.devices[1:3]] == [(None, 1), (None, 1)]
 
 
-TORN = (
-    "\tGPU0\tGPU1\tNIC0\tCPU Affinity\n"
-    "GPU0\t X \tNV4\tPIX\t0-11\n"
-    "GPU1\tNV4\t X \tSYS\t12-23\n"
-    "NIC0\tPIX\tSYS\t X \n"
-    "\nLegend:\n\n  X    = Self\n"
-)
-
-
-@pytest.mark.parametrize("torn", [("GPU1\tNV4\t X", "GPU1\nNV4\t X"), ("NIC0\tPIX", "NIC0PIX")])
-def test_torn_rows_are_no_devices(torn):
-    """A row that goes on in the next line, and a name that has run into its first cell."""
-    topology = read(TORN.replace(*torn))
-    assert [d.id for d in topology.devices if d.kind in ("gpu", "nic")] == ["GPU0", "GPU1", "NIC0"]
-    assert codes_of(topology) == {("GPU0", "GPU1"): "NV4", ("GPU0", "NIC0"): "PIX", ("GPU1", "NIC0"): "SYS"}
-    assert "row GPU1 has" in " ".join(topology.warnings) or "no row for NIC0" in " ".join(topology.warnings)
-
-
 def test_column_called_numa_alone():
     text = MATRIX.replace("NUMA Affinity\tGPU NUMA ID", "NUMA").replace("\t\tN/A", "")
     assert [(d.cpu_affinity, d.numa) for d in read(text).devices[:2]] == [("0-11,24-35", 0), ("12-23,36-47", 1)]
@@ -223,3 +117,10 @@ def test_names_of_columns_that_run_together():
     text += "GPU0\t X \tSYS\tPIX\tNODE\tSYS\t0-7\nGPU1\tSYS\t X \tSYS\tSYS\tPIX\t8-15\n"
     with pytest.raises(TopologyError, match=r"dump\.txt:2: more cells than the 4 columns of the header \(line 1\)"):
         read(text)
+
+
+def test_blank_affinity_does_not_slide():
+    facts = facts_of(2, lambda i, j: "SYS", cpu={}, numa={"GPU0": "0", "GPU1": "1"})
+    for text in (render_tabs(facts, columns=3), render_blanks(facts, columns=3)):
+        topology = read(text)
+        assert [(d.cpu_affinity, d.numa) for d in topology.devices[:2]] == [(None, 0), (None, 1)]

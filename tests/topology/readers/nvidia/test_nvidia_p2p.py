@@ -7,7 +7,6 @@ import pytest
 from tests.topology import damage
 from tests.topology.dumps import assert_said, each_of, expected
 from tests.topology.matrices import facts_of, render_tabs
-from tests.topology.readers.nvidia.listings import DAMAGE
 from topocomm.errors import TopologyError
 from topocomm.topology.readers.nvidia import nvidia_nvlink_remote, nvidia_nvlink_status, nvidia_p2p
 
@@ -165,11 +164,7 @@ def test_the_matrix_of_paths_is_another():
     assert not nvidia_p2p.matches("GPU0 and GPU1 are OK\nGPU0 OK\n")
 
 
-def test_mutations():
-    texts = [matrix(4, near), matrix(8), matrix(2, lambda a, b: "TNS", legend="")]
-    damage.attempts(nvidia_p2p, texts, DAMAGE, seed=5, times=3000)
-
-
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "text",
     [
@@ -191,3 +186,21 @@ def test_facts(path):
     facts = {**topology.facts, "gpus": len(topology.devices), "malformed": bool(topology.warnings)}
     assert facts.get("capability") in (None, wanted["capability"])  # the matrix itself does not say it
     assert_said(facts, wanted, but={"capability"})
+
+
+@pytest.mark.parametrize("prefix", ["2025-03-04 10:11:12 INFO ", "3: ", "[1,0]<stdout>:", "# ", "    7\t"])
+def test_prefix_on_every_line(prefix):
+    text = "".join(prefix + line for line in matrix(4, near).splitlines(True))
+    assert nvidia_p2p.matches(text)
+    topology = nvidia_p2p.read(text, "p2p.txt")
+    assert topology.facts == nvidia_p2p.read(matrix(4, near), "p2p.txt").facts
+    assert topology.warnings == ()
+
+
+def test_several_capabilities_in_one_text():
+    """The first is read; that there are others is said, also below a legend."""
+    text = f"$ nvidia-smi topo -p2p r\n{matrix(2)}$ nvidia-smi topo -p2p w\n{matrix(2, lambda a, b: 'NS')}"
+    topology = nvidia_p2p.read(text, "p2p.txt")
+    assert topology.facts == {"capability": "r", "p2p": {"GPU0-GPU1": "OK"}, "legend": True}
+    line = text.splitlines().index("$ nvidia-smi topo -p2p w") + 2
+    assert topology.warnings == (f"p2p.txt:{line}: a second matrix starts here; only the first was read",)

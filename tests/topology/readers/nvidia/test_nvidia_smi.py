@@ -1,4 +1,4 @@
-"""What a text of `nvidia-smi topo -m` says is read, in every style that drivers and copies have."""
+"""Texts of `nvidia-smi topo -m` in every style that drivers and copies have, and what people paste around them."""
 
 import re
 
@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.topology.dumps import each_of, expected
 from tests.topology.matrices import facts_of, render_blanks, render_tabs
 from tests.topology.paths import latency_us
+from tests.topology.readers.nvidia.listings import header, remote, status
 from tests.topology.readers.nvidia.smi_texts import DATA, assert_says, codes_of, read, two_sockets
 from topocomm.errors import TopologyError
+from topocomm.topology import recognise
 from topocomm.topology.readers.nvidia import nvidia_smi
+from topocomm.topology.recognise import load
 
 STYLES = {
     "tabs": lambda f, c: render_tabs(f, columns=c),
@@ -97,13 +101,6 @@ def test_a_text_cut_anywhere_is_refused_or_true(machine, data):
     assert topology.warnings or all(f"\n{name}\t" in text[:cut] for name in facts.names)
 
 
-def test_blank_affinity_does_not_slide():
-    facts = facts_of(2, lambda i, j: "SYS", cpu={}, numa={"GPU0": "0", "GPU1": "1"})
-    for text in (render_tabs(facts, columns=3), render_blanks(facts, columns=3)):
-        topology = read(text)
-        assert [(d.cpu_affinity, d.numa) for d in topology.devices[:2]] == [(None, 0), (None, 1)]
-
-
 def test_sixteen_gpus_and_eighteen_nics():
     facts = two_sockets(16, tuple(f"NIC{i}" for i in range(18)))
     facts.nic_names = {f"NIC{i}": f"mlx5_{i}" for i in range(18)}
@@ -173,3 +170,78 @@ def test_a_matrix_of_pcie_paths_alone_says_that_nvlink_may_hide():
     text = re.sub(r"  NV#.*\n", "", render_tabs(two_sockets(near="NODE")))
     assert any("topo -mp" in warning for warning in read(text).warnings)
     assert not read(render_tabs(two_sockets(near="NODE"))).warnings
+
+
+PREFIXES = {
+    "logger": lambda i: f"2025-03-04 10:11:{i:02d},{i:03d} INFO ",
+    "ISO time": lambda i: f"[2025-03-04T10:11:{i:02d}Z] ",
+    "container": lambda i: f"2025-03-04T10:11:00.{123456 + i}Z stdout F ",
+    "srun -l": lambda i: "0: ",
+    "mpirun --tag-output": lambda i: "[1,0]<stdout>:",
+    "pdsh": lambda i: "node-12: ",
+    "comment": lambda i: "# ",
+    "bar": lambda i: "node| ",
+    "line number": lambda i: f"{i + 1:6d}\t",
+    "line number and colon": lambda i: f"{i + 1}:",
+}
+
+
+def prefixed(text, prefix):
+    return "".join(prefix(i) + line for i, line in enumerate(text.splitlines(True)))
+
+
+@pytest.mark.parametrize("render", [render_tabs, render_blanks])
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_prefix_on_every_line(prefix, render):
+    facts = two_sockets()
+    text = prefixed(render(facts, columns=3), PREFIXES[prefix])
+    assert nvidia_smi.matches(text)
+    assert_says(read(text), facts, 3)
+
+
+def test_prefix_with_blank_lines_and_text_around():
+    facts = two_sockets()
+    text = prefixed("\n\n" + render_tabs(facts, columns=2).replace("\n", "\n\n"), PREFIXES["bar"])
+    assert_says(read(f"job 7 starts\n{text}job 7 ends\n"), facts)
+
+
+def test_two_ranks_are_two_machines():
+    one = render_tabs(two_sockets(), columns=2, legend=None).splitlines(True)
+    text = "".join(f"0: {line}1: {line}" for line in one)
+    with pytest.raises(TopologyError, match=r"dump\.txt:2: "):
+        read(text)
+
+
+def test_listing_of_links_in_the_same_text():
+    """The matrix says more than `nvlink -s` and `-R`, wherever it stands; what was not read is said."""
+    facts = facts_of(2, lambda i, j: "NV4", cpu={"GPU0": "0-11", "GPU1": "0-11"})
+    matrix = render_tabs(facts, columns=1)
+    rates = status([[14.062] * 4] * 2, "NVIDIA RTX A6000")
+    names = header(0, "NVIDIA RTX A6000") + header(1, "NVIDIA RTX A6000")
+    for text, option in ((rates + matrix, "-s"), (names + matrix + rates, "-s"), (matrix + remote(PEERS), "-R")):
+        topology = recognise.read(text, "all.txt")
+        assert_says(topology, facts, 1)
+        assert f"all.txt: the output of `nvidia-smi nvlink {option}` in this text was not read" in topology.warnings
+
+
+PEERS = [[("0000002F:00:00.0", k) for k in range(4)], [("0000001F:00:00.0", k) for k in range(4)]]
+
+
+@each_of("nvidia-smi-topo-m")
+def test_facts(path):
+    facts = expected(path)
+    try:
+        topology = load(path)
+    except TopologyError:
+        assert facts["malformed"]
+        return
+    assert topology.warnings or not facts["malformed"]
+    kinds = [d.kind for d in topology.devices]
+    assert (kinds.count("gpu"), kinds.count("nic")) == (facts["gpus"], facts["nics"])
+    codes = {frozenset((pair.a, pair.b)): pair.code for pair in topology.pairs}
+    told = {**facts["links"], **facts["gpu_nic_links"]}
+    assert codes == {frozenset(pair.split("-", 1)): code for pair, code in told.items()}
+    for gpu in (f"GPU{i}" for i in range(facts["gpus"])):
+        device = topology.by_id[gpu]
+        assert device.cpu_affinity == (facts["cpu_affinity"] or {}).get(gpu)
+        assert device.numa == (facts["numa_affinity"] or {}).get(gpu)

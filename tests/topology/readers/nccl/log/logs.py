@@ -3,6 +3,7 @@
 from topocomm.topology.readers.nccl.log import nccl_log
 
 NAME = "/somewhere/job.log"
+COMM = "comm 0x5a{0} rank {0} nRanks 4 nNodes 1 localRanks 4 localRank {0} MNNVL 0\n"
 
 
 def read(text):
@@ -35,6 +36,28 @@ def chain(ranks, channels=2):
         str(me): {"parent": me - 1 if me else -1, "children": [me + 1] if me + 1 < ranks else []} for me in range(ranks)
     }
     return {str(c): one for c in range(channels)}
+
+
+def links(topology):
+    return {(link.src, link.dst): (link.kind, link.gb_per_s) for link in topology.links}
+
+
+def codes(topology):
+    return {f"{pair.a}-{pair.b}": pair.code for pair in topology.pairs}
+
+
+def orders(count, title="Channel 00/01", end=""):
+    return f"{title} :" + "".join(f"{rank:4}" for rank in range(count)) + end
+
+
+def comm(rank, ranks, pointer="0x7f0000000000"):
+    return f"comm {pointer} rank {rank} nranks {ranks} cudaDev {rank} busId {rank + 1}000 - Init START"
+
+
+def interleaved(texts, host="alpha"):
+    """The lines of all ranks, one of each in turn."""
+    lines = [by(rank, text, host).splitlines() for rank, text in texts.items()]
+    return "".join(f"{own[i]}\n" for i in range(max(map(len, lines))) for own in lines if i < len(own))
 
 
 SWITCHED = """=== System : maxBw 240.0 totalBw 240.0 ===

@@ -2,14 +2,16 @@
 
 import pytest
 
-from tests.topology.readers.nccl.log.logs import by, chain, read, rings
-from topocomm.topology.readers.nccl.log import nccl_log
-
-
-def interleaved(texts, host="alpha"):
-    """The lines of all ranks, one of each in turn."""
-    lines = [by(rank, text, host).splitlines() for rank, text in texts.items()]
-    return "".join(f"{own[i]}\n" for i in range(max(map(len, lines))) for own in lines if i < len(own))
+from tests.topology.readers.nccl.log.logs import (
+    COMM,
+    by,
+    chain,
+    comm,
+    interleaved,
+    orders,
+    read,
+    rings,
+)
 
 
 @pytest.mark.parametrize("new", [True, False])
@@ -75,84 +77,61 @@ def test_a_wrapped_channel_line_is_joined():
         assert len(topology.devices) == 40
 
 
-def test_launchers_timestamps_colours_and_line_ends_do_not_matter():
-    plain = interleaved(rings(4))
-    for prefix in ("[1,0]<stdout>:", "3: ", "2026-01-01T00:00:00.1Z ", "worker-0 | ", "(Worker pid=77) ", "[rank0]: "):
-        assert read("".join(f"{prefix}{line}\n" for line in plain.splitlines())).facts == read(plain).facts
-    assert read(plain.replace("\n", "\r\n")).facts == read(plain).facts
-    assert read(plain.replace("NCCL", "\x1b[32mNCCL\x1b[0m")).facts == read(plain).facts
-    assert read(plain.replace("->", "-&gt;")).facts == read(plain).facts
+def test_rings_of_version_2_3():
+    text = by(0, "Ring 00 :    0   2   1\nRing 01 :    0   1   2\nRing 00 : 0[0] -> 2[2] via P2P/IPC")
+    text += by(1, "Ring 00 : 1 -> 0 via P2P/common device") + by(2, "Ring 00 : 2[2] -> 1[1] via direct shared memory")
+    facts = read(text).facts
+    assert facts["rings"] == {"0": [0, 2, 1], "1": [0, 1, 2]}
+    assert facts["transports"] == ["P2P/IPC", "P2P/common device", "direct shared memory"]
 
 
-def test_two_hosts_of_equal_process_ids():
-    texts = rings(4, 1)
-    start = "comm 0x{0} rank {0} nranks 4 cudaDev {1} nvmlDev {1} busId {1}a000 commId 0x77 - Init START\n"
-    text = "".join(by(r % 2, start.format(r, r % 2) + texts[r], "beta" if r > 1 else "alpha") for r in range(4))
-    topology = read(text + by(1, "Channel 00/0 : 1[1] -> 2[0] [send] via NET/IB/0/GDRDMA"))
+def test_twenty_ranks_may_be_the_beginning_of_more():
+    topology = read(by(0, orders(20)))
+    assert [device.id for device in topology.devices] == ["GPU0"]
+    assert "rings" not in topology.facts
+    assert topology.warnings == ("job.log:1: the order of ring 0 is not whole; not used",)
+
+
+def test_dots_for_the_rest_of_a_ring():
+    topology = read(by(0, f"{comm(0, 64)}\n{orders(40, end=' 4...')}"))
+    assert "rings" not in topology.facts
+    assert topology.warnings[0] == "job.log:2: the order of ring 0 is not whole; not used"
+
+
+def test_a_ring_written_out_is_no_place_of_a_rank():
+    topology = read(by(0, f"{orders(3)}\nRing 00 : 0 -> 1 -> 2 -> 0\nTrees [0] 1/-1/-1->0->-1"))
     assert topology.warnings == ()
-    assert [(d.id, d.host, d.bus_id) for d in topology.devices] == [
-        ("GPU0", "alpha", "0000:0a:00.0"),
-        ("GPU1", "alpha", "0000:1a:00.0"),
-        ("GPU2", "beta", "0000:0a:00.0"),
-        ("GPU3", "beta", "0000:1a:00.0"),
-    ]
-    assert topology.facts["rank_busid"] == {"0": "0a000", "1": "1a000", "2": "0a000", "3": "1a000"}
-    assert (topology.facts["transport"], topology.facts["transports"]) == ("NET", ["NET/IB/0/GDRDMA"])
+    assert topology.facts["trees"] == {"0": {"0": {"parent": -1, "children": [1]}}}
 
 
-def test_ranks_of_hosts_that_are_not_in_the_log_are_no_devices():
-    comm = "comm 0x5a rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0\n"
-    topology = read(by(0, comm + "Channel 00/01 :" + "".join(f"{i:4}" for i in range(16))))
-    assert [d.id for d in topology.devices] == ["GPU0"]
-    assert topology.facts["rings"] == {"0": list(range(16))}
-    assert (topology.facts["ranks"], topology.facts["nodes"]) == (16, 2)
-    assert "15 of 16 ranks are on hosts whose lines are not in this log" in topology.warnings[0]
+def test_trees_that_a_mail_wrapped():
+    text = by(2, comm(2, 4)) + by(2, "Trees [0] 3/-1/-1->2->1 [1] 3/-1/-1->2->1")
+    topology = read(f"{text}[2] -1/-1/-1->2->1 [3] 3/-1/-\n1->2->1\n")
+    assert list(topology.facts["trees"]) == ["0", "1", "2"]
+    assert "nchannels" not in topology.facts
 
 
-def test_the_largest_communicator_is_read():
-    start = "comm 0x{0} rank {1} nranks {2} cudaDev {3} busId {3}a000 commId 0x{2}{4} - Init START\n"
-    texts = rings(4, 1)
-    text = "".join(by(r, start.format(f"1{r}", r, 4, r, 0) + texts[r]) for r in range(4))
-    two = rings(2, 1)
-    text += "".join(by(r, start.format(f"2{r}", r % 2, 2, r, r // 2) + two[r % 2]) for r in range(4))
+def test_disagreement_is_not_used():
+    text = by(0, "Channel 00/01 : 0 1 2 3") + by(2, "Ring 00 : 3 -> 2 -> 0")
     topology = read(text)
-    assert topology.facts["rings"] == {"0": [0, 1, 2, 3]}
-    assert topology.facts["trees"] == chain(4, 1)
-    assert topology.facts["rank_busid"] == {str(r): f"{r}a000" for r in range(4)}
-    assert "3 communicators in this log; the one with 4 ranks was read" in topology.warnings[0]
+    assert "rings" not in topology.facts
+    assert "ring 0: its order and the place of rank 2 (3, 0) disagree; not used" in topology.warnings[0]
+    topology = read(
+        by(0, "Trees [0] 1/-1/-1->0->-1") + by(1, "Trees [0] -1/-1/-1->1->2") + by(2, "Ring 00 : 1 -> 2 -> 3")
+    )
+    assert "trees" not in topology.facts
+    assert any("tree 0: what the log says of rank 1 disagrees" in w for w in topology.warnings)
 
 
-def test_bus_ids_p2p_transport_affinity_and_version():
-    text = "NCCL version 2.18.5+cuda11.8\n"
-    for rank, texts in rings(2, 1).items():
-        other = 1 - rank
-        text += by(rank, texts, dev=rank + 4)
-        text += by(rank, f"Setting affinity for GPU {rank + 4} to ff,ffff0000", dev=rank + 4)
-        text += by(rank, f"Could not enable P2P between dev 5(={other}a000) and dev 4(={rank}a000)", dev=rank + 4)
-        text += by(rank, f"Channel 00 : {rank}[{rank}a000] -> {other}[{other}a000] via direct shared memory")
-    topology = read(text)
-    assert topology.warnings == ()
-    assert topology.facts["library"] == "NCCL 2.18.5"
-    assert topology.facts["rank_busid"] == {"0": "0a000", "1": "1a000"}
-    assert topology.facts["p2p"] == {"GPU0-GPU1": False}
-    assert (topology.facts["transport"], topology.facts["transports"]) == ("SHM", ["direct shared memory"])
-    assert topology.facts["gpu_affinity_mask"] == {"GPU0": "ff,ffff0000", "GPU1": "ff,ffff0000"}
-    assert topology.by_id["GPU1"].bus_id == "0000:1a:00.0"
-    again = read(text.replace("ff,ffff0000", "0-7,16-23").replace("+cuda", "+hip"))
-    assert again.by_id["GPU0"].cpu_affinity == "0-7,16-23"
-    assert "gpu_affinity_mask" not in again.facts
-    assert again.facts["library"] == "RCCL 2.18.5"
+def test_an_order_that_is_not_whole_is_not_used():
+    topology = read(by(0, COMM.format(0) + "Channel 00/02 : 0 1 2\nChannel 01/02 : 0 1 2 3"))
+    assert topology.facts["rings"] == {"1": [0, 1, 2, 3]}
+    assert "job.log:2: the order of ring 0 is not whole; not used" in topology.warnings
+    assert "rings" not in read(by(0, "Channel 00/02 : 0 1 2") + by(7, "Ring 00 : 6 -> 7 -> 0")).facts
 
 
-def test_device_numbers_in_brackets_are_no_bus_ids():
-    text = by(0, "Channel 00/1 : 0[0] -> 1[7] via P2P/CUMEM/read") + by(1, "Channel 00/1 : 1[7] -> 0[0] via P2P/IPC")
-    facts = read(text + interleaved(rings(2, 1))).facts
-    assert "rank_busid" not in facts
-    assert facts["transport"] == "P2P"
-
-
-def test_what_matches():
-    assert nccl_log.matches(by(0, "Channel 00/02 : 0 1"))
-    assert nccl_log.matches("x\n=== System : maxBw 1.0 totalBw 1.0 ===\n")
-    assert not nccl_log.matches("\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n")
-    assert not nccl_log.matches('<system version="1"> <!-- for NCCL --> </system>')
+def test_a_number_at_a_cut_counts_only_if_it_can_have_no_more_digits():
+    comm = "comm 0x5a rank {} nRanks {} nNodes 1\n"
+    for ranks, known in ((12, False), (9, True)):
+        text = by(2, comm.format(2, ranks)) + by(2, "Trees [0] 3/-1/-1->2->1")[:-1] + by(3, "x")
+        assert ("trees" in read(text).facts) is known

@@ -1,13 +1,17 @@
 """NCCL topology files: devices and their numbers, PCIe, processors, facts, copies."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from tests.topology.readers.nccl.xml.reading import codes, links, read
-from tests.topology.readers.nccl.xml.texts import AMD, GEN5, TAG, bridge, cpu, gpu, h100_half, nic, system
+from tests.topology import damage
+from tests.topology.dumps import assert_said, each_of, expected
+from tests.topology.readers.nccl.xml.reading import codes, read
+from tests.topology.readers.nccl.xml.texts import TAG, cpu, gpu, h100_half, nic, nvlink, system
+from topocomm.errors import TopologyError
 from topocomm.topology.inference import nccl_paths
-from topocomm.topology.model import Device, Link
+from topocomm.topology.model import Device
 from topocomm.topology.readers.nccl.xml import nccl_xml
 from topocomm.topology.readers.plain import topology_json
 
@@ -48,24 +52,6 @@ def test_whole_machine():
     }
 
 
-def test_figures_of_a_whole_machine():
-    topology = read(h100_half())
-    found = links(topology)
-    assert found["GPU0", "nvswitch0"] == Link("GPU0", "nvswitch0", "nvlink", 18, 450.0, 0.3, None, "table", "assumed")
-    assert found["pcie0", "GPU0"] == Link("pcie0", "GPU0", "pcie", None, 64.0, 0.5, None, "read", "assumed")
-    assert found["GPU1", "pcie2"].gb_per_s == 32.0
-    assert found["mlx5_1", "adapter0"] == Link(
-        "mlx5_1", "adapter0", "network", None, 25.0, 0.0, None, "read", "assumed"
-    )
-    assert found["numa0", "host0"] == Link("numa0", "host0", "smp", None, 10.0, 0.3, None, "table", "assumed")
-    pairs = {(p.a, p.b): (p.gb_per_s, p.gb_per_s_source, p.latency_us) for p in topology.pairs}
-    assert pairs["GPU0", "GPU1"] == (450.0, "table", 0.6)
-    assert pairs["GPU0", "mlx5_0"] == (64.0, "read", 1.0)
-    assert pairs["GPU1", "mlx5_1"] == (25.0, "read", 1.2)
-    assert pairs["GPU0", "mlx5_1"][2] == 1.4
-    assert pairs["GPU2", "mlx5_0"] == (10.0, "table", 2.0)
-
-
 def test_facts_of_a_whole_machine():
     facts = read(h100_half()).facts
     assert facts == {
@@ -100,110 +86,6 @@ def test_facts_of_a_whole_machine():
 def test_is_plain_json():
     topology = read(h100_half())
     assert topology_json.read(topology_json.dumps(topology), "x") == topology
-
-
-def test_template_without_tags():
-    """GPUs and NICs by class, numbered by their order in the file; a bridge without class by what is in it."""
-    inside = '<pci busid="ffff:ff:01.0">' + gpu("0002:00:00.0") + nic("0102:00:00.0") + gpu("0001:00:00.0") + "</pci>"
-    topology = read(system(cpu(3, inside), cpu(1, gpu("0003:00:00.0", kind="0x120000"))))
-    gpus = {d.id: (d.bus_id, d.numa) for d in topology.devices if d.kind == "gpu"}
-    assert gpus == {"GPU0": ("0002:00:00.0", 3), "GPU1": ("0001:00:00.0", 3), "GPU2": ("0003:00:00.0", 1)}
-    assert codes(topology) == {
-        "GPU0-GPU1": "PIX",
-        "GPU0-GPU2": "SYS",
-        "GPU1-GPU2": "SYS",
-        "GPU0-0102:00:00.0": "PIX",
-        "GPU1-0102:00:00.0": "PIX",
-        "GPU2-0102:00:00.0": "SYS",
-    }
-    assert topology.by_id["0102:00:00.0"] == Device("0102:00:00.0", "nic", numa=3, bus_id="0102:00:00.0")
-    assert topology.facts["gpu_tags"] == 0
-    assert links(topology)["pcie0", "numa3"].gb_per_s is None  # absent attributes: NCCL fills them in
-    assert not {"gpu_rank", "sm", "nvlink_total_per_gpu", "net_names"} & topology.facts.keys()
-
-
-def test_bare_bus_ids():
-    topology = read('<system version="1"><cpu numaid="0"><pci busid="0000:00:1f.0"/></cpu></system>')
-    assert [d.kind for d in topology.devices] == ["numa"]
-    assert topology.facts["busids_file_order"] == ["0000:00:1f.0"]
-    assert topology.facts["numa_by_busid"] == {"0000:00:1f.0": 0}
-    assert "no GPU" in topology.warnings[0]
-
-
-def test_gpus_are_numbered_by_dev_else_rank_else_order():
-    def ids(*tags):
-        text = system(cpu(0, *(gpu(f"0000:0{i}:00.0", tag) for i, tag in enumerate(tags))))
-        return {d.bus_id[5:7]: d.id for d in read(text).devices if d.kind == "gpu"}
-
-    assert ids('dev="5" rank="0"', 'dev="0x1" rank="1"') == {"00": "GPU5", "01": "GPU1"}
-    assert ids('dev="0" rank="7"', 'dev="0" rank="3"') == {"00": "GPU7", "01": "GPU3"}
-    assert ids('sm="80"', 'dev="0"') == {"00": "GPU0", "01": "GPU1"}
-
-
-def test_gpu_without_tag_beside_tagged_ones_is_not_of_the_job():
-    topology = read(system(cpu(0, gpu("0000:01:00.0", TAG), gpu("0000:02:00.0"))))
-    assert [d.id for d in topology.devices if d.kind == "gpu"] == ["GPU0"]
-    assert topology.warnings == (
-        "topo.xml:6: 0000:02:00.0: a GPU without <gpu> beside some that have it; passed over, as NCCL does",
-    )
-
-
-def test_ranks_that_share_a_gpu():
-    shared = '<pci busid="0000:01:00.0" class="0x030200"><gpu dev="0" rank="0"/><gpu dev="0" rank="1"/></pci>'
-    topology = read(system(cpu(0, shared)))
-    assert [d.id for d in topology.devices if d.kind == "gpu"] == ["GPU0"]
-    assert "several <gpu>" in topology.warnings[0]
-
-
-@pytest.mark.parametrize(
-    ("speed", "width", "gb_per_s", "source"),
-    [
-        ("2.5 GT/s", "16", 4.0, "read"),
-        ("5 GT/s", "8", 4.0, "read"),
-        ("8 GT/s", "16", 16.0, "read"),
-        ("8.0 GT/s PCIe", "0x10", 16.0, "read"),
-        ("16.0 GT/s PCIe", "4", 8.0, "read"),
-        ("64.0 GT/s PCIe", "16", 120.0, "read"),
-        ("", "0", 16.0, "assumed"),
-        ("Unknown speed", "16", 16.0, "assumed"),
-        ("16 GT/s", "0", 32.0, "assumed"),
-        ("16 GT/s", "255", 32.0, "assumed"),
-        ("16 GT/s", "", 32.0, "assumed"),
-        ("16 GT/s", None, None, None),
-        (None, "16", None, None),
-    ],
-)
-def test_pcie_rate(speed, width, gb_per_s, source):
-    given = [f'{key}="{text}"' for key, text in (("link_speed", speed), ("link_width", width)) if text is not None]
-    topology = read(system(cpu(0, gpu("0000:01:00.0", TAG, link=" ".join(given)))))
-    link = links(topology)["GPU0", "numa0"]
-    assert (link.gb_per_s, link.gb_per_s_source) == (gb_per_s, source)
-    assert len(topology.warnings) == (source == "assumed")
-
-
-def test_virtual_port_that_says_gen2_above_gen5_devices():
-    slow = bridge(
-        "0000:05:00.0", gpu("0000:06:00.0", TAG, link=GEN5), link='link_speed="5.0 GT/s PCIe" link_width="16"'
-    )
-    topology = read(system(cpu(0, slow)))
-    link = links(topology)["pcie0", "numa0"]
-    assert (link.gb_per_s, link.gb_per_s_source) == (64.0, "assumed")
-    assert "at most 5 GT/s above faster devices" in topology.warnings[0]
-
-
-def test_slower_bridge_limits_its_device():
-    topology = read(system(cpu(0, bridge("0000:05:00.0", gpu("0000:06:00.0", TAG, link=GEN5), nic("0000:07:00.0")))))
-    assert links(topology)["pcie0", "numa0"].gb_per_s == 32.0
-    assert topology.warnings == ()
-
-
-def test_numa_numbers():
-    topology = read(system(*(cpu(n, gpu(f"0000:0{i}:00.0"), more=AMD) for i, n in enumerate(("-1", "0x8", 0, None)))))
-    assert [d.numa for d in topology.devices if d.kind == "gpu"] == [0, 8, 0, None]
-    assert [d.id for d in topology.devices if d.kind == "numa"] == ["numa0", "numa8", "numa0.1", "numa"]
-    assert set(codes(topology).values()) == {"SYS"}
-    assert links(topology)["numa8", "host0"].gb_per_s == 16.0
-    assert len(topology.warnings) == 3
 
 
 def test_cpu_mask_that_lost_a_digit():
@@ -256,3 +138,67 @@ def test_other_formats_do_not_match(text):
 def test_codes_follow_from_links_alone():
     topology = read(h100_half())
     assert nccl_paths.pairs(replace(topology, pairs=())) == topology.pairs
+
+
+def test_every_cut_is_an_error():
+    whole = h100_half().rstrip()
+    for end in range(20, len(whole) - 1, 13):
+        if nccl_xml.matches(whole[:end]):
+            with pytest.raises(TopologyError, match=r"topo\.xml:"):
+                nccl_xml.read(whole[:end], "topo.xml")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!--" * 250_000,
+        "<system " * 120_000,
+        '<system version="1">' * 50_000,
+        "<cpu numaid" * 90_000,
+        system(cpu(0, '<pci busid="0:0:0">' * 90, '<pci busid="0:0:0"/>' * 45_000, "</pci>" * 90)),
+        system(cpu(0, more=f'affinity="{"ffffffff," * 100_000}"')),
+        system(cpu(0, gpu("0:1:0", TAG, nvlink("0:2:0") * 20_000))),
+        system(cpu(0, gpu("0:1:0", TAG, *(nvlink(f"{i:x}:2:0") for i in range(20_000))))),
+        system(cpu(0, *(gpu(f"{i:x}:1:0") for i in range(256)), *(nic(f"{i:x}:2:0") for i in range(256)))),
+    ],
+)  # fmt: skip
+def test_a_megabyte_is_read(text):
+    damage.attempt(nccl_xml, text)
+
+
+def from_devices(topology):
+    """The facts that follow from devices and pairs, in the shapes of the expected ones."""
+    gpus = [d for d in topology.devices if d.kind == "gpu"]
+    codes = {f"{pair.a}-{pair.b}": pair.code for pair in topology.pairs}
+    ends = {gpu.id for gpu in gpus}
+    return {
+        "gpus": len(gpus) or None,
+        "busids": {gpu.id: gpu.bus_id for gpu in gpus},
+        "numa_affinity": {gpu.id: gpu.numa for gpu in gpus},
+        "links": {f"{p.a}-{p.b}": p.code for p in topology.pairs if p.b in ends} or None,
+        "gpu_nic_links": {f"{p.a}-{p.b}": p.code for p in topology.pairs if p.b not in ends},
+    } | {"codes": codes}
+
+
+@each_of("nccl-topo-xml")
+def test_facts(path):
+    text, facts = path.read_text(), expected(path)
+    assert nccl_xml.matches(text)
+    try:
+        topology = nccl_xml.read(text, str(path))
+    except TopologyError:
+        assert facts["malformed"]
+        return
+    assert not any(str(path.parent) in warning for warning in topology.warnings)
+    found = {**topology.facts, **from_devices(topology)}
+    if facts["nics"] is None:
+        found["nics"] = found["nics"] or None
+    near = facts.get("gpu_nic_links", {})
+    if "gpu_nic_links_others" in facts:  # in words: PHB within a NUMA node, SYS across
+        for gpu, nic in product((f"GPU{i}" for i in range(8)), facts["net_names"]):
+            same = topology.by_id[gpu].numa == topology.by_id[nic].numa
+            wanted = near.get(f"{gpu}-{nic}", "PHB" if same else "SYS")
+            assert found["codes"][f"{gpu}-{nic}"] == wanted
+    assert_said(found, facts, but={"malformed", "gpu_nic_links", "gpu_nic_links_others"})
+    assert {pair: found["gpu_nic_links"].get(pair) for pair in near} == near
