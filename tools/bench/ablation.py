@@ -94,11 +94,11 @@ class Pass(NamedTuple):
 
 def _all_trees(pricer: Any, parts: Any, symmetry: Any, *, most: int | None, loss: float) -> Any:
     """Prune only as far as the limit on trees demands."""
-    return parts if most is None else _thinned(pricer, parts, symmetry, most=most, loss=0.0)
+    return parts if most is None else _prune(pricer, parts, symmetry, most=most, loss=0.0)
 
 
-_thinned = pruning.thinned
-_exact_latency = gossip_search._Hunt._exact_latency
+_prune = pruning.prune
+_exact_latency = gossip_search._Search._exact_latency
 
 
 def _without_rails(request: Request, paths: PathFinder) -> Iterator[tuple[str, Any]]:
@@ -107,15 +107,15 @@ def _without_rails(request: Request, paths: PathFinder) -> Iterator[tuple[str, A
 
 
 FOREST_PASSES = (
-    Pass("bounded_tree_count", ((forest, "few_trees", lambda *_: ()), (forest, "few_pairs", lambda *_: ()))),
+    Pass("bounded_tree_count", ((forest, "bounded_trees", lambda *_: ()), (forest, "bounded_pairs", lambda *_: ()))),
     Pass("given_roots", ((bounded_tree_count, "trees_in_units", lambda *_: []),)),
-    Pass("unequal_weights", ((bounded_tree_count, "unlike_trees", lambda *_: None),)),
+    Pass("unequal_weights", ((bounded_tree_count, "unequal_trees", lambda *_: None),)),
     Pass(
         "column_exchange",
-        ((bounded_tree_count, "exchanged", lambda pricer, one, *_: repack(pricer, [*pricer.start(), *one])),),
+        ((bounded_tree_count, "exchange_columns", lambda pricer, one, *_: repack(pricer, [*pricer.start(), *one])),),
     ),
-    Pass("pruning", ((forest, "thinned", _all_trees),)),
-    Pass("height_reduction", ((forest, "lowered", lambda _, trees: [tree for _, tree in trees]),)),
+    Pass("pruning", ((forest, "prune", _all_trees),)),
+    Pass("height_reduction", ((forest, "reduce_height", lambda _, trees: [tree for _, tree in trees]),)),
 )
 RAIL_PASSES = (
     Pass(
@@ -125,9 +125,9 @@ RAIL_PASSES = (
     Pass("rails, cyclic, shift", ((planner, "candidate_builds", _without_rails),)),
 )
 SEARCH_PASSES = (
-    Pass("exact_rounds", ((gossip_search._Hunt, "_exact_rounds", lambda _: None),)),
-    Pass("exact_rounds, exact_latency instead", ((gossip_search._Hunt, "_exact_rounds", _exact_latency),)),
-    Pass("exact_latency", ((gossip_search._Hunt, "_exact_latency", lambda *_: None),)),
+    Pass("exact_rounds", ((gossip_search._Search, "_exact_rounds", lambda _: None),)),
+    Pass("exact_rounds, exact_latency instead", ((gossip_search._Search, "_exact_rounds", _exact_latency),)),
+    Pass("exact_latency", ((gossip_search._Search, "_exact_latency", lambda *_: None),)),
 )
 
 

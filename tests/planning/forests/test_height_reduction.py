@@ -9,7 +9,7 @@ import pytest
 from tests.machines import switch
 from tests.planning.forests.machines import forest
 from topocomm import Device, Link, Topology, catalog
-from topocomm.planning.forests.height_reduction import BASE, lowered
+from topocomm.planning.forests.height_reduction import BASE, reduce_height
 from topocomm.planning.forests.linear_program.integer_network import Network, network_of
 from topocomm.planning.forests.tree import Edge, Tree
 from topocomm.planning.routing.paths import PathFinder
@@ -39,17 +39,17 @@ def random_tree(draw, ends, after):
     edges, reached = [], [root]
     while len(reached) < ends:
         parent = draw.choice(reached)
-        way = [parent, draw.choice(after[parent])]
-        while way[-1] >= ends and (on := [one for one in after[way[-1]] if one not in way]):
-            way.append(draw.choice(on))
-        if way[-1] < ends and way[-1] not in reached:
-            edges.append(Edge(parent, way[-1], tuple(way)))
-            reached.append(way[-1])
+        path = [parent, draw.choice(after[parent])]
+        while path[-1] >= ends and (on := [one for one in after[path[-1]] if one not in path]):
+            path.append(draw.choice(on))
+        if path[-1] < ends and path[-1] not in reached:
+            edges.append(Edge(parent, path[-1], tuple(path)))
+            reached.append(path[-1])
     return Tree(root, edges)
 
 
 def steps(tree):
-    return [step for _, _, way in tree.edges for step in pairwise(way)]
+    return [step for _, _, path in tree.edges for step in pairwise(path)]
 
 
 def check(network, before, after):
@@ -57,9 +57,9 @@ def check(network, before, after):
     loads = np.zeros(len(network.links))
     for (weight, old), new in zip(before, after, strict=True):
         assert new.root == old.root and sorted(new.depths) == list(range(network.ends))
-        for parent, child, way in new.edges:
-            assert (way[0], way[-1]) == (parent, child) and all(device >= network.ends for device in way[1:-1])
-            assert len(set(way)) == len(way)
+        for parent, child, path in new.edges:
+            assert (path[0], path[-1]) == (parent, child) and all(device >= network.ends for device in path[1:-1])
+            assert len(set(path)) == len(path)
         np.add.at(loads, new.links(network), weight)
     assert (loads <= network.gb_per_s * (1 + 1e-6)).all()
 
@@ -71,14 +71,14 @@ def depths(trees):
 @pytest.mark.parametrize("seed", range(60))
 def test_random_trees_stay_right_and_get_no_higher(seed):
     network, trees = random_case(seed)
-    after = lowered(network, trees)
+    after = reduce_height(network, trees)
     check(network, trees, after)
     assert depths(after) <= depths([tree for _, tree in trees])
 
 
 def test_most_random_trees_do_get_lower():
     cases = [random_case(seed) for seed in range(40)]
-    gains = [depths(lowered(network, trees)) < depths([tree for _, tree in trees]) for network, trees in cases]
+    gains = [depths(reduce_height(network, trees)) < depths([tree for _, tree in trees]) for network, trees in cases]
     assert sum(gains) > 20
 
 
@@ -94,7 +94,7 @@ def chain(network, order):
 
 def test_a_chain_with_bandwidth_left_becomes_a_star():
     network = on_a_switch(8, 7.0)
-    (tree,) = lowered(network, [(1.0, chain(network, range(8)))])
+    (tree,) = reduce_height(network, [(1.0, chain(network, range(8)))])
     assert tree.height == 1 and tree.root == 0
 
 
@@ -102,7 +102,7 @@ def test_chains_that_fill_every_link_share_the_forwarding():
     network = on_a_switch(9, 8.0)
     order = list(range(1, 9))
     trees = [(1.0, chain(network, [0, *order[n:], *order[:n]])) for n in range(8)]
-    after = lowered(network, trees)
+    after = reduce_height(network, trees)
     check(network, trees, after)
     assert max(tree.height for tree in after) <= 3
 
@@ -122,7 +122,7 @@ def test_a_heavy_edge_goes_where_a_light_one_went_only_if_there_is_room():
         heavy = Tree(0, [Edge(0, 1, (0, 1)), Edge(1, 2, (1, 2)), Edge(2, 3, (2, 3))])
         light = Tree(0, [Edge(0, 1, (0, 1)), Edge(0, 2, (0, 2)), Edge(0, 3, (0, 3))])
         trees = [(2.0, heavy), (1.0, light)]
-        after = lowered(network, trees)
+        after = reduce_height(network, trees)
         check(network, trees, after)
         assert after[0].height == height
 

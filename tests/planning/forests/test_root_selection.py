@@ -9,7 +9,7 @@ from tests.planning.forests.machines import network
 from topocomm.planning.forests.linear_program.packing import Column, Pair, pack
 from topocomm.planning.forests.linear_program.pricers import UndirectedTrees
 from topocomm.planning.forests.linear_program.symmetry import no_symmetry
-from topocomm.planning.forests.root_selection import hung, hung_in_order, keeps_order
+from topocomm.planning.forests.root_selection import keeps_order, root_in_order, root_trees
 from topocomm.planning.forests.tree import Edge, Tree
 
 
@@ -25,7 +25,7 @@ def column(tree):
 def test_trees_get_their_least_height(topology):
     symmetry = no_symmetry(network(topology))
     parts = pack(UndirectedTrees(symmetry), 1e-6, 600).parts
-    for (weight, before), (kept, after) in zip(parts, hung(parts, symmetry, None), strict=True):
+    for (weight, before), (kept, after) in zip(parts, root_trees(parts, symmetry, None), strict=True):
         assert kept == weight
         assert after.pair.up is after.pair.down
         assert after.pair.root in before.pair.tree.centres()
@@ -34,7 +34,7 @@ def test_trees_get_their_least_height(topology):
 def test_a_root_has_no_more_than_it_may():
     symmetry = no_symmetry(network(switch(4)))
     parts = [(1.0, column(chain(1, 0, 2, 3)))] * 5
-    roots = [one.pair.root for _, one in hung(parts, symmetry, 1)]
+    roots = [one.pair.root for _, one in root_trees(parts, symmetry, 1)]
     assert roots == [0, 2, 1, 3], "the centres first; the fifth finds none"
 
 
@@ -45,5 +45,5 @@ def test_ranges_that_are_merged_must_be_neighbours():
 
 def test_the_root_that_keeps_order_is_the_lowest_such():
     symmetry = no_symmetry(network(switch(4)))
-    (found,) = hung_in_order([column(chain(0, 1, 2, 3)), column(chain(0, 2, 1, 3))], symmetry)
+    (found,) = root_in_order([column(chain(0, 1, 2, 3)), column(chain(0, 2, 1, 3))], symmetry)
     assert found.pair.tree.height == 2 and keeps_order(found.pair.tree)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.machines import switch
 from tests.planning.forests.machines import network
-from topocomm.planning.forests.tree import Edge, Tree, simple
+from topocomm.planning.forests.tree import Edge, Tree, without_loops
 
 
 @st.composite
@@ -32,7 +32,7 @@ def test_another_root_keeps_the_edges(tree, data):
     other = tree.at(root)
     assert other.root == root and sorted(other.depths) == sorted(tree.depths)
     assert {frozenset(edge[:2]) for edge in other.edges} == {frozenset(edge[:2]) for edge in tree.edges}
-    assert all((edge.way[0], edge.way[-1]) == (edge.parent, edge.child) for edge in other.edges)
+    assert all((edge.path[0], edge.path[-1]) == (edge.parent, edge.child) for edge in other.edges)
     assert all(other.depths[edge.child] == other.depths[edge.parent] + 1 for edge in other.edges)
 
 
@@ -41,19 +41,19 @@ def test_an_image_has_the_same_shape(tree):
     image = [*range(1, 101), 0]
     mapped = tree.mapped(image)
     assert {image[rank]: depth for rank, depth in tree.depths.items()} == mapped.depths
-    assert all(edge.way == (edge.parent, image[100], edge.child) for edge in mapped.edges)
+    assert all(edge.path == (edge.parent, image[100], edge.child) for edge in mapped.edges)
 
 
 def test_links_are_counted_as_often_as_they_are_used():
     one = network(switch(3))
     tree = Tree(0, [Edge(0, 1, (0, 3, 1)), Edge(0, 2, (0, 3, 2))])
-    wanted = [one.index[step] for edge in tree.edges for step in pairwise(edge.way)]
+    wanted = [one.index[step] for edge in tree.edges for step in pairwise(edge.path)]
     assert tree.links(one).tolist() == wanted and len(set(wanted)) == 3
 
 
 @pytest.mark.parametrize(
-    ("way", "short"),
+    ("path", "short"),
     [((1,), (1,)), ((1, 2, 3), (1, 2, 3)), ((1, 5, 2, 5, 3), (1, 5, 3)), ((1, 2, 1, 4, 2, 6), (1, 4, 2, 6))],
 )
-def test_a_way_without_its_loops(way, short):
-    assert simple(way) == short
+def test_a_way_without_its_loops(path, short):
+    assert without_loops(path) == short

@@ -9,7 +9,7 @@ from tests.planning.search import brute
 from topocomm.planning.search.dissemination_bound import distances
 from topocomm.planning.search.exact_latency import LatencySearch
 from topocomm.planning.search.exact_rounds import OutOfNodesError
-from topocomm.planning.search.gossip import bit_rows, labelled
+from topocomm.planning.search.gossip import assign_rounds, bit_rows
 from topocomm.planning.search.local_search import Machine
 
 
@@ -29,7 +29,7 @@ def test_least_time_is_that_of_trying_everything(seed):
     machine = Machine(latency.tolist(), bit_rows(wants.T), 1)
     search = LatencySearch(machine, distances(latency), 10**5)
     messages = search.find(best + 0.5)
-    assert brute.gossip_time_us(labelled(messages), latency, wants, 1) <= best
+    assert brute.gossip_time_us(assign_rounds(messages), latency, wants, 1) <= best
     assert search.find(best - 0.5) is None
 
 
@@ -44,5 +44,5 @@ def test_least_broadcasts_are_those_of_trying_all_trees(seed):
     best = brute.least_broadcast(latency, 0)
     machine = Machine(latency.tolist(), bit_rows(wants.T), 1)
     search = LatencySearch(machine, distances(latency), 10**5)
-    assert brute.gossip_time_us(labelled(search.find(best + 1e-6)), latency, wants, 1) == pytest.approx(best)
+    assert brute.gossip_time_us(assign_rounds(search.find(best + 1e-6)), latency, wants, 1) == pytest.approx(best)
     assert search.find(best - 1e-6) is None

@@ -10,7 +10,7 @@ from tests.planning.search import brute
 from topocomm.planning.cost.cost_models import cost_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Transfer, make_schedule
-from topocomm.planning.search.gossip import Timed, bit_rows, labelled, replay, reversed_in_time, trimmed
+from topocomm.planning.search.gossip import Timed, assign_rounds, bit_rows, replay, reversed_in_time, trim
 
 
 @st.composite
@@ -47,7 +47,7 @@ def test_a_trimmed_gossip_takes_the_same_time_and_sends_the_same(case, seed):
     wants = np.array([[dice.random() < 0.6 for _ in latency] for _ in latency])
     wanted = bit_rows(wants.T)
     before = replay(gossip, latency.tolist(), wanted, ports)
-    after = replay(trimmed(gossip, latency.tolist(), wanted, ports), latency.tolist(), wanted, ports)
+    after = replay(trim(gossip, latency.tolist(), wanted, ports), latency.tolist(), wanted, ports)
     assert sorted(m[1:] for m in after.sent) == sorted(m[1:] for m in before.sent)
     assert (after.time_us, after.missing, after.done_us) == (before.time_us, before.missing, before.done_us)
 
@@ -119,7 +119,7 @@ def test_messages_that_cross_get_rounds_in_which_none_waits_for_what_it_need_not
     wants = np.zeros((4, 4), bool)
     wants[0, 1:] = wants[1, 2:] = True
     wants[0, 3] = False
-    run = replay(labelled(timed), latency.tolist(), bit_rows(wants.T), 1)
+    run = replay(assign_rounds(timed), latency.tolist(), bit_rows(wants.T), 1)
     assert sorted((m.start_us, m.arrival_us, m.src, m.dst) for m in run.sent) == sorted(timed)
     assert run.missing == 0
 

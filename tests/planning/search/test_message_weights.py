@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from topocomm.planning.search.message_weights import hashed, noise_tables, shift_tables, tastes_of
+from topocomm.planning.search.message_weights import hashed, noise_tables, shift_tables, weights_of
 
 
 def test_noise_is_spread_over_the_unit_interval():
@@ -33,10 +33,10 @@ def test_a_shift_goes_with_the_class_of_its_longest_message():
     label = np.array([0, 0, 2, 2])
     latency = np.where(label[:, None] == label, 1.0, 5.0)
     shifts = shift_tables(4, (label,))
-    weights = tastes_of(latency, [1.0, 5.0], noise_tables(4)[:2], shifts)
+    weights = weights_of(latency, [1.0, 5.0], noise_tables(4)[:2], shifts)
     assert weights.kinds[:4].tolist() == [[0, 0], [1, 0], [0, 1], [1, 1]], "noise goes with every class"
-    for level, way in weights.kinds[4:].tolist():
-        crosses = (weights.table[way] * latency).max() > 1.0
+    for level, variant in weights.kinds[4:].tolist():
+        crosses = (weights.table[variant] * latency).max() > 1.0
         assert level == int(crosses)
 
 

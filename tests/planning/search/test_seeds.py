@@ -9,7 +9,7 @@ from tests.machines import hosts, line, switch
 from tests.planning.search import brute
 from topocomm import catalog
 from topocomm.planning.search.dissemination_bound import distances
-from topocomm.planning.search.gossip import labelled
+from topocomm.planning.search.gossip import assign_rounds
 from topocomm.planning.search.seeds import broadcast_tree, flood, patterns
 
 
@@ -27,7 +27,7 @@ def test_every_rank_hears_once_and_the_times_are_those_of_the_model(count):
         assert sorted(message.dst for message in tree) == [r for r in range(count) if r != count // 2]
         wants = np.zeros((count, count), bool)
         wants[count // 2] = True
-        assert brute.gossip_time_us(labelled(tree), latency, wants, ports) == pytest.approx(end_us(tree))
+        assert brute.gossip_time_us(assign_rounds(tree), latency, wants, ports) == pytest.approx(end_us(tree))
 
 
 @pytest.mark.parametrize(("hosts", "expected_us"), [(1, 1.8), (2, 6.8), (4, 8.0), (256, 21.0)])

@@ -1,4 +1,4 @@
-"""Throughput plans: trees packed by linear programming, thinned out, and laid out as a pipelined Schedule."""
+"""Throughput plans: trees packed by linear programming, pruned, and written as a pipelined Schedule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from topocomm.planning.collectives import Collective
-from topocomm.planning.forests.height_reduction import lowered
+from topocomm.planning.forests.height_reduction import reduce_height
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network, network_of
 from topocomm.planning.forests.linear_program.packing import (
@@ -37,36 +37,37 @@ from topocomm.planning.forests.linear_program.symmetry import (
     symmetry_at,
     symmetry_of,
 )
-from topocomm.planning.forests.pruning import thinned
-from topocomm.planning.forests.root_selection import hung, hung_in_order, keeps_order
+from topocomm.planning.forests.pruning import prune
+from topocomm.planning.forests.root_selection import keeps_order, root_in_order, root_trees
 from topocomm.planning.forests.tree import Edge, Tree
 from topocomm.planning.forests.tree_schedule import Chunk, schedule_of, whole_rows
-from topocomm.planning.forests.units.bounded_tree_count import LOW, SMALL, Rates, few_pairs, few_trees
+from topocomm.planning.forests.units.bounded_tree_count import LOW, SMALL, Rates, bounded_pairs, bounded_trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
 
-Ways = frozenset[Edge] | IntervalPlan | None
+Identity = frozenset[Edge] | IntervalPlan | None
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
 MOST_RANKS = 512
+"""Most ranks for which trees are packed."""
 MOST_ROOTS = 128
-"""Roots, without those that are alike by symmetry, of programs that look for trees from every one of them."""
+"""Most roots, one per orbit, of programs that price trees from every root."""
 MOST_IRREGULAR, MOST_ROWS = 128, 256
-"""More ranks than this are for machines so regular that their program has no more rows."""
+"""Most ranks of any machine; beyond, most rows of the program of a regular one."""
 SMALL_ORDERED = 16
-"""Ranks up to which all plans that keep rank order are searched, exactly; beyond, those that work host by host."""
+"""Most ranks for which all plans that keep rank order are searched; beyond, those that work host by host."""
 MOST_ORDERED = 32
-"""Ranks of a host, or of a machine that has no hosts of contiguous ranks, for such plans: their table has the cube."""
-THIN = 4e-4
-"""Part of the throughput given up for fewer trees."""
+"""Most ranks of a host, or of a machine without hosts of contiguous ranks, for such plans: a table has the cube."""
+LOSS = 4e-4
+"""Part of the throughput that fewer trees may cost."""
 FEW = 8
-"""Trees of one root that are few: no more are used where so many do."""
-LOWER = 1e-5
-"""Part of its throughput that a tree may lose for one edge less of height."""
+"""Trees of a root that are few: more are used only where they carry more."""
+HEIGHT_GAIN = 1e-5
+"""Part of its gain that a tree loses per edge of height."""
 
 
 class Effort(NamedTuple):
-    """How near to its bound a packing must come, and after how many turns the search ends anyway (of each kind)."""
+    """Relative distance from the bound that is near enough, and most turns of each kind."""
 
     accuracy: float
     turns: int
@@ -78,9 +79,9 @@ class Forest:
     """Packed trees and the schedule made of them.
 
     Attributes:
-        schedule: Chunks by weight: throughput up to `gb_per_s`, less what whole rows cost.
-        gb_per_s: Payload per time of the trees at their exact weights.
-        bound_gb_per_s: What no packing of such trees exceeds.
+        schedule: Chunks in proportion to the weights, in whole rows.
+        gb_per_s: Throughput of the trees at their exact weights.
+        bound_gb_per_s: Bound of any packing of such trees.
         trees_per_root: Most chunks of one root.
         height: Most edges between a rank and a root.
         partition: Of allreduce, groups of devices whose egress may prove the bound.
@@ -103,10 +104,10 @@ def forest_of(
     commutative: bool = True,
     max_trees: int | None = None,
 ) -> Forest | None:
-    """The best packing of trees for a collective, or None where it does not fit.
+    """Return the best packing of trees for a collective, or None where trees do not fit.
 
-    It does not fit scans, canonical order, a payload of no rows, several ranks on one endpoint, endpoints that do not
-    reach each other, and machines too large and irregular for the time a plan may take.
+    They do not fit scans, canonical order, payloads without rows, several ranks on one endpoint, endpoints that do not
+    reach each other, and machines too large and irregular for the time that a plan may take.
 
     Args:
         collective: allreduce, reduce, broadcast, allgather or reduce_scatter.
@@ -114,7 +115,7 @@ def forest_of(
         endpoints: Endpoint id of every rank.
         rows: Rows of the payload; of allgather and reduce_scatter, of the whole.
         commutative: False keeps the operands of every fold in rank order.
-        max_trees: Most chunks of one root; None: what the packing needs.
+        max_trees: Most chunks of one root; None: any number.
     """
     if collective.name not in COLLECTIVES or collective.shards or not rows:
         return None
@@ -139,7 +140,7 @@ def forest_of(
 
 
 class _Request(NamedTuple):
-    """One collective on one machine."""
+    """One collective on one machine, with the host of every device."""
 
     collective: Collective
     network: Network
@@ -149,7 +150,7 @@ class _Request(NamedTuple):
 
 
 class _Planned(NamedTuple):
-    """Templates with their weights, the group whose images they stand for, and what they reach."""
+    """Weighted trees, the group whose images they stand for, and their throughput."""
 
     templates: list[tuple[float, Pair]]
     elements: Ints
@@ -164,12 +165,12 @@ class _Planned(NamedTuple):
 
     @property
     def trees(self) -> int:
-        """Trees of all roots, images that are equal counted each."""
+        """Number of trees, all images counted."""
         return len(self.templates) * len(self.elements)
 
 
 def effort_of(ends: int) -> Effort:
-    """Small machines exactly, large irregular ones nearly."""
+    """Return the effort for so many ranks: small machines exactly, large ones nearly."""
     if ends <= 16:
         return Effort(1e-6, 600)
     return Effort(2e-4, 400, 120) if ends <= 32 else Effort(5e-3, 200)
@@ -203,17 +204,17 @@ def _allreduce(request: _Request) -> _Planned | None:
     if network.symmetric:
         if pricer.links <= MANY_ROWS:
             parts = repack(pricer, [_cheaper_if_low(column) for column in packing.columns])
-        parts = hung(parts, symmetry, request.max_trees)
-    planned = _thin(request, pricer, packing, parts, symmetry)
-    if request.max_trees is None or planned.gb_per_s >= planned.bound_gb_per_s * (1 - THIN) or network.ends > SMALL:
+        parts = root_trees(parts, symmetry, request.max_trees)
+    planned = _pruned(request, pricer, packing, parts, symmetry)
+    if request.max_trees is None or planned.gb_per_s >= planned.bound_gb_per_s * (1 - LOSS) or network.ends > SMALL:
         return planned
     alone = no_symmetry(network)
     plain = UndirectedTrees(alone) if network.symmetric else DirectedPairs(alone)
-    few = few_pairs(plain, request.max_trees)
+    few = bounded_pairs(plain, request.max_trees)
     total = plain.total(few)
-    if total < planned.gb_per_s * (1 + THIN):
+    if total < planned.gb_per_s * (1 + LOSS):
         return planned
-    few = hung(few, alone, request.max_trees) if network.symmetric else few
+    few = root_trees(few, alone, request.max_trees) if network.symmetric else few
     return planned._replace(templates=_paired(request, few), elements=alone.elements, gb_per_s=total)
 
 
@@ -222,13 +223,13 @@ def _is_too_large(pricer: Pricer, network: Network) -> bool:
 
 
 def _cheaper_if_low(column: Column) -> Column:
-    """The same tree, gaining a little less the higher it is: among best packings one of low trees is then found."""
+    """Return the column with a gain that falls with its height, to find the lowest of the best packings."""
     tree = column.pair.tree
-    return replace(column, gain=1 - LOWER * tree.at(tree.centres()[0]).height)
+    return replace(column, gain=1 - HEIGHT_GAIN * tree.at(tree.centres()[0]).height)
 
 
 def _one_root(request: _Request) -> _Planned | None:
-    """Broadcast, or reduce as broadcast on the machine turned round."""
+    """Plan a broadcast, or a reduce as a broadcast on the transposed network."""
     name, root = request.collective.name, request.collective.root
     network = request.network if name == "broadcast" else request.network.transposed()
     symmetry = symmetry_at(network, request.hosts, root, request.max_trees)
@@ -236,24 +237,24 @@ def _one_root(request: _Request) -> _Planned | None:
     if _is_too_large(pricer, network):
         return None
     packing = pack(pricer, *effort_of(network.ends))
-    planned = _thin(request, pricer, packing, packing.parts, symmetry)
+    planned = _pruned(request, pricer, packing, packing.parts, symmetry)
     if request.max_trees is None and planned.trees <= FEW and planned.height <= LOW:
         return planned
     return _lower(_with_few(request, OutTrees(no_symmetry(network), root), planned, [root]), network)
 
 
 def _with_few(request: _Request, pricer: OutTrees | Gathers, planned: _Planned, roots: Sequence[int]) -> _Planned:
-    """The plan, or one of as few trees as asked for, else of at most `FEW`, if that loses nothing beside it."""
+    """Return a plan of at most `max_trees` trees (or `FEW`) a root if that loses little, else the plan as it is."""
     most = FEW if request.max_trees is None else request.max_trees
-    parts = few_trees(pricer, roots, most, Rates(planned.bound_gb_per_s, planned.gb_per_s), THIN)
-    if not parts or pricer.total(parts) < planned.gb_per_s * (1 - THIN):
+    parts = bounded_trees(pricer, roots, most, Rates(planned.bound_gb_per_s, planned.gb_per_s), LOSS)
+    if not parts or pricer.total(parts) < planned.gb_per_s * (1 - LOSS):
         return planned
     symmetry = no_symmetry(request.network)
     return planned._replace(templates=_paired(request, parts), elements=symmetry.elements, gb_per_s=pricer.total(parts))
 
 
 def _in_parts(request: _Request) -> _Planned | None:
-    """Allgather, or reduce_scatter as allgather on the machine turned round."""
+    """Plan an allgather, or a reduce_scatter as an allgather on the transposed network."""
     gathers = request.collective.name == "allgather"
     network = request.network if gathers else request.network.transposed()
     parts = request.collective.parts
@@ -273,7 +274,7 @@ def _in_parts(request: _Request) -> _Planned | None:
         kept = repack(pricer, [*pricer.start(), *keeping])
         if {column.pair.root for _, column in kept} != set(pricer.shares):
             return None
-    planned = _thin(request, pricer, packing, kept, symmetry)
+    planned = _pruned(request, pricer, packing, kept, symmetry)
     if request.max_trees is None or not even or (not gathers and not request.commutative):
         return planned
     ranks = range(network.ends)
@@ -282,10 +283,10 @@ def _in_parts(request: _Request) -> _Planned | None:
 
 
 def _lower(planned: _Planned, network: Network) -> _Planned:
-    """The plan with lower trees, each of which goes one way only on this network; as it is where it has symmetries."""
+    """Return the plan with lower trees; only for trees of one direction without symmetries."""
     if planned.height <= LOW or len(planned.elements) > 1:
         return planned
-    trees = lowered(network, [(weight, pair.tree) for weight, pair in planned.templates])
+    trees = reduce_height(network, [(weight, pair.tree) for weight, pair in planned.templates])
     up = planned.templates[0][1].down is None
     pairs = [Pair(tree, None) if up else Pair(None, tree) for tree in trees]
     return planned._replace(
@@ -294,50 +295,50 @@ def _lower(planned: _Planned, network: Network) -> _Planned:
 
 
 def _ordered_allreduce(request: _Request) -> _Planned | None:
-    """By trees that merge contiguous ranges, where these reach what any trees do; else by interval plans too."""
+    """Plan by trees that merge contiguous ranges if they reach the bound, else by interval plans too."""
     network = request.network
     symmetry = symmetry_of(network, request.hosts)
-    found = None
+    by_trees = None
     if network.symmetric:
         pricer = UndirectedTrees(symmetry)
         if _is_too_large(pricer, network):
             return None
         packing = pack(pricer, *effort_of(network.ends))
-        columns = hung_in_order(packing.columns, symmetry)
+        columns = root_in_order(packing.columns, symmetry)
         if columns:
-            found = _thin(request, pricer, packing, repack(pricer, columns), symmetry)
-            if found.gb_per_s >= packing.bound_gb_per_s * (1 - 2 * THIN):
-                return found
-    other = _interval_plans(request, None)
-    return max((one for one in (other, found) if one is not None), key=lambda one: one.gb_per_s, default=None)
+            by_trees = _pruned(request, pricer, packing, repack(pricer, columns), symmetry)
+            if by_trees.gb_per_s >= packing.bound_gb_per_s * (1 - 2 * LOSS):
+                return by_trees
+    by_ranges = _interval_plans(request, None)
+    plans = [plan for plan in (by_ranges, by_trees) if plan is not None]
+    return max(plans, key=lambda plan: plan.gb_per_s, default=None)
 
 
 def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
-    """Reduce to a root, or allreduce, by plans that merge adjacent ranges: of all ranks, or of each host's."""
+    """Plan a reduce, or an allreduce without root, by merging adjacent ranges: of all ranks, or inside each host."""
     network, hosts = request.network, request.hosts
     if network.ends > MOST_IRREGULAR:
         return None
     small = network.ends <= SMALL_ORDERED
-    found = None if small else host_ranges(network, hosts)
-    ranges = found or [(0, network.ends)]
+    ranges = (None if small else host_ranges(network, hosts)) or [(0, network.ends)]
     symmetry = host_turns(network, hosts) if len(ranges) > 1 and root is None else no_symmetry(network)
     if max(end - low for low, end in ranges) > MOST_ORDERED or len(symmetry.roots) > MOST_ROOTS:
         return None
     pricer = OrderedPairs(symmetry, ranges, root=root)
     packing = pack(pricer, *(effort_of(network.ends) if small else Effort(5e-3, 150)))
-    return _thin(request, pricer, packing, packing.parts, symmetry)
+    return _pruned(request, pricer, packing, packing.parts, symmetry)
 
 
-def _thin(request: _Request, pricer: Pricer, packing: Packing, parts: Parts, symmetry: Symmetry) -> _Planned:
-    """The packing with fewer templates, as pairs of what goes up and what goes down."""
-    kept = thinned(pricer, parts, symmetry, most=request.max_trees, loss=THIN)
+def _pruned(request: _Request, pricer: Pricer, packing: Packing, parts: Parts, symmetry: Symmetry) -> _Planned:
+    """Return the plan of the packing with fewer trees."""
+    kept = prune(pricer, parts, symmetry, most=request.max_trees, loss=LOSS)
     prices = [vector[pricer.row] for vector in (packing.prices, packing.last_prices)]
     templates = _paired(request, kept)
     return _Planned(templates, symmetry.elements, pricer.total(kept), packing.bound_gb_per_s, prices)
 
 
 def _paired(request: _Request, parts: Parts) -> list[tuple[float, Pair]]:
-    """Weights with what goes up and what goes down."""
+    """Return the weights with the trees of each direction."""
     up = request.collective.name in ("reduce", "reduce_scatter")
     pairs = [Pair(column.pair.down, None) if up and column.pair.up is None else column.pair for _, column in parts]
     return [(weight, pair) for (weight, _), pair in zip(parts, pairs, strict=True)]
@@ -348,38 +349,38 @@ def _in_order(tree: Tree, symmetry: Symmetry) -> bool:
 
 
 def _images(templates: Sequence[tuple[float, Pair]], elements: Ints) -> list[tuple[float, Pair]]:
-    """The images of all templates, equal ones as one."""
+    """Return the images of all trees, equal ones merged."""
     if len(elements) == 1:
         return list(templates)
-    found: dict[tuple[int, Ways, Ways], tuple[float, Pair]] = {}
+    images: dict[tuple[int, Identity, Identity], tuple[float, Pair]] = {}
     for number, (weight, pair) in enumerate(templates):
         for element in elements.tolist():
             up = pair.up and pair.up.mapped(element)
             down = pair.down and pair.down.mapped(element)
             image = Pair(up, up if pair.up is pair.down and isinstance(up, Tree) else down)
-            key = (number, _ways(up), _ways(image.down))
-            before = found[key][0] if key in found else 0.0
-            found[key] = (before + weight / len(elements), image)
-    return list(found.values())
+            key = (number, _identity(up), _identity(image.down))
+            weight_so_far = images[key][0] if key in images else 0.0
+            images[key] = (weight_so_far + weight / len(elements), image)
+    return list(images.values())
 
 
-def _ways(one: Tree | IntervalPlan | None) -> Ways:
-    """What tells a tree or plan from another."""
-    return frozenset(one.edges) if isinstance(one, Tree) else one
+def _identity(carrier: Tree | IntervalPlan | None) -> Identity:
+    """Return what identifies a tree or plan."""
+    return frozenset(carrier.edges) if isinstance(carrier, Tree) else carrier
 
 
 def _chunks(collective: Collective, templates: Sequence[tuple[float, Pair]], elements: Ints, rows: int) -> list[Chunk]:
-    """Whole rows for every image of every template, in the order of the payload; none for those without rows."""
+    """Return the chunks in the order of the payload, in whole rows; images without rows are left out."""
     images = _images(templates, elements)
     if not collective.parts:
         shares = whole_rows(rows, [weight for weight, _ in images])
         return [Chunk(n, pair.up, pair.down) for n, (_, pair) in zip(shares, images, strict=True) if n]
-    found = []
+    chunks = []
     for rank, part in enumerate(collective.parts):
-        mine = [(weight, pair) for weight, pair in images if pair.root == rank]
-        shares = whole_rows(part, [weight for weight, _ in mine]) if part else []
-        found += [Chunk(n, pair.up, pair.down) for n, (_, pair) in zip(shares, mine, strict=False) if n]
-    return found
+        own = [(weight, pair) for weight, pair in images if pair.root == rank]
+        shares = whole_rows(part, [weight for weight, _ in own]) if part else []
+        chunks += [Chunk(n, pair.up, pair.down) for n, (_, pair) in zip(shares, own, strict=False) if n]
+    return chunks
 
 
 def _most_of_a_root(chunks: Sequence[Chunk]) -> int:

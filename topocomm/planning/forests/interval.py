@@ -1,8 +1,8 @@
 """Reductions that keep rank order on any machine: plans that merge only adjacent ranges of ranks.
 
-A plan moves partial values and merges neighbours, (i..k) and (k+1..j), where both are; moved values need not stay
-where they merge, and raw values may be forwarded. The cheapest plan under prices on links is found range by range
-(the recurrence of Cocke, Younger and Kasami): C[i, j, v] = min over k of C[i, k, v] + C[k+1, j, v], then over moves.
+A plan moves partial values and merges neighbouring ranges, (i..k) and (k+1..j), at a rank that holds both. The cheapest
+plan under prices on links follows range by range (the recurrence of Cocke, Younger and Kasami):
+C[i, j, v] = min over k of C[i, k, v] + C[k+1, j, v], then over moves.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import NamedTuple
 import numpy as np
 
 from topocomm.planning.forests.linear_program.integer_network import Floats
-from topocomm.planning.forests.tree import Way
+from topocomm.planning.forests.tree import Path
 
 
 class Step(NamedTuple):
-    """One range at one rank: put together from adjacent ranges there, or moved there from a source."""
+    """One range at one rank: merged there from adjacent ranges, or moved there from a source."""
 
     rank: int
     parts: tuple[int, ...]
-    """Numbers of earlier steps: those merged, in order; the one that is moved; or none: the rank's own value."""
+    """Numbers of the earlier steps that are merged, in order, or moved; empty: the rank's own value."""
     source: int = -1
-    way: Way | None = None
-    """From the source to the rank; None: nothing moves."""
+    path: Path | None = None
+    """Path from the source to the rank; None: nothing moves."""
 
 
 class IntervalPlan(NamedTuple):
-    """Steps that end with all ranks' values, in order, at the root."""
+    """Steps whose last has the values of all ranks, in order, at the root."""
 
     root: int
     steps: tuple[Step, ...]
@@ -39,33 +39,32 @@ class IntervalPlan(NamedTuple):
         """Most moves of one value."""
         high: list[int] = []
         for step in self.steps:
-            high.append(max((high[part] for part in step.parts), default=0) + (step.way is not None))
+            high.append(max((high[part] for part in step.parts), default=0) + (step.path is not None))
         return high[-1]
 
     def mapped(self, image: Sequence[int]) -> IntervalPlan:
-        """The plan under a permutation of the devices, with what is merged in the order that results.
+        """Return the image of the plan under a permutation of the devices.
 
-        It keeps rank order only if the permutation maps every range that a step holds onto a range.
+        It keeps rank order only if the permutation maps the range of every step onto a range.
         """
         steps: list[Step] = []
         lowest: list[int] = []
         for step in self.steps:
             parts = tuple(sorted(step.parts, key=lambda part: lowest[part]))
             lowest.append(min((lowest[part] for part in parts), default=image[step.rank]))
-            way = step.way and tuple(image[device] for device in step.way)
-            steps.append(Step(image[step.rank], parts, image[step.source] if way else -1, way))
+            path = step.path and tuple(image[device] for device in step.path)
+            steps.append(Step(image[step.rank], parts, image[step.source] if path else -1, path))
         return IntervalPlan(image[self.root], tuple(steps))
 
 
 class IntervalTable:
-    """Cheapest plans for every range at every rank, under one set of prices."""
+    """Cheapest plans for every range at every rank, under one set of prices.
+
+    Args:
+        costs: float64 [ranks, ranks]: of moving one value from row to column.
+    """
 
     def __init__(self, costs: Floats) -> None:
-        """Fill the table.
-
-        Args:
-            costs: float64 [ranks, ranks]: of moving one value from row to column.
-        """
         count = len(costs)
         self.moves = costs.copy()
         np.fill_diagonal(self.moves, 0.0)
@@ -76,28 +75,29 @@ class IntervalTable:
         for length in range(1, count + 1):
             for low in range(count - length + 1):
                 high = low + length - 1
-                here = np.full(count, inf)
+                merged = np.full(count, inf)
                 if length == 1:
-                    here[low] = 0.0
+                    merged[low] = 0.0
                 else:
                     both = self.cost[low, low:high] + self.cost[low + 1 : high + 1, high]
                     best = both.argmin(axis=0)
                     self.split[low, high] = low + best
-                    here = both[best, ranks]
-                arriving = here[:, None] + self.moves
+                    merged = both[best, ranks]
+                arriving = merged[:, None] + self.moves
                 source = arriving.argmin(axis=0)
-                stays = here <= arriving[source, ranks]
+                stays = merged <= arriving[source, ranks]
                 self.source[low, high] = np.where(stays, ranks, source)
-                self.cost[low, high] = np.minimum(here, arriving[source, ranks])
+                self.cost[low, high] = np.minimum(merged, arriving[source, ranks])
 
     def plan(self, root: int) -> tuple[list[tuple[int, tuple[int, ...], int]], float]:
-        """(steps as (rank, parts, source or -1), cost) of the cheapest plan that ends at the root."""
+        """Return (steps as (rank, parts, source or -1), cost) of the cheapest plan that ends at the root."""
         count = len(self.moves)
         steps: list[tuple[int, tuple[int, ...], int]] = []
         self._build(0, count - 1, root, steps)
         return steps, float(self.cost[0, count - 1, root])
 
     def _build(self, low: int, high: int, rank: int, steps: list[tuple[int, tuple[int, ...], int]]) -> int:
+        """Write the steps that bring the range to the rank; return the number of the last."""
         source = int(self.source[low, high, rank])
         if source != rank:
             part = self._here(low, high, source, steps)
@@ -106,7 +106,7 @@ class IntervalTable:
         return self._here(low, high, rank, steps)
 
     def _here(self, low: int, high: int, rank: int, steps: list[tuple[int, tuple[int, ...], int]]) -> int:
-        """The range as it is put together at the rank, or its own value."""
+        """Write the steps that merge the range at the rank, or its own value; return the number of the last."""
         if low == high:
             steps.append((rank, (), -1))
         else:

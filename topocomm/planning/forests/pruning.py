@@ -1,4 +1,4 @@
-"""Fewer trees: the heaviest columns of a packing that lose little when they are packed again alone."""
+"""Fewer trees: the heaviest columns of a packing, packed again alone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from topocomm.planning.forests.linear_program.packing import Column, Pair, Parts
 from topocomm.planning.forests.linear_program.symmetry import Symmetry
 
 
-def thinned(pricer: Pricer, parts: Parts, symmetry: Symmetry, *, most: int | None, loss: float) -> Parts:
-    """A packing with few columns: as few of the heaviest as keep all but `loss` of the throughput.
+def prune(pricer: Pricer, parts: Parts, symmetry: Symmetry, *, most: int | None, loss: float) -> Parts:
+    """Return a packing of as few of the heaviest columns as keep all but `loss` of the throughput.
 
     Args:
-        pricer: Whose columns they are.
+        pricer: The source of the columns.
         parts: The whole packing.
-        symmetry: Whose images they stand for.
+        symmetry: The group whose images the columns stand for.
         most: Most columns of one root; None: any number.
-        loss: Part of the throughput that may go, beside what `most` takes.
+        loss: Part of the throughput that may be lost, beside what `most` costs.
     """
     lowest = symmetry.elements.min(axis=0).tolist()
 
@@ -25,32 +25,32 @@ def thinned(pricer: Pricer, parts: Parts, symmetry: Symmetry, *, most: int | Non
 
     ranked = _ranked(parts, root_of)
     if most is not None:
-        ranked = [one for one in ranked if (one[0] + 1) * symmetry.images[root_of(one[3].pair)] <= most]
+        ranked = [entry for entry in ranked if (entry[0] + 1) * symmetry.images[root_of(entry[3].pair)] <= most]
     every_root = bool(pricer.start())
-    columns = [one[3] for one in sorted(ranked, key=lambda one: one[:3] if every_root else one[1:3])]
+    columns = [entry[3] for entry in sorted(ranked, key=lambda entry: entry[:3] if every_root else entry[1:3])]
     least = len({root_of(column.pair) for column in columns}) if every_root else 1
     best = _packed(pricer, columns)
     goal = _total(pricer, best) * (1 - loss)
     low, high = least, len(columns)
     while low < high:
         middle = (low + high) // 2
-        found = _packed(pricer, columns[:middle])
-        if _total(pricer, found) >= goal:
-            best, high = found, middle
+        fewer = _packed(pricer, columns[:middle])
+        if _total(pricer, fewer) >= goal:
+            best, high = fewer, middle
         else:
             low = middle + 1
     return best
 
 
 def _ranked(parts: Parts, root_of: Callable[[Pair], int]) -> list[tuple[int, float, int, Column]]:
-    """(place among the columns of its root, negative weight, number, column)."""
+    """Return (place among the columns of its root, negative weight, number, column) of each column."""
     counts: dict[int, int] = {}
-    found = []
+    ranked = []
     for number, (weight, column) in enumerate(parts):
         root = root_of(column.pair)
         counts[root] = counts.get(root, -1) + 1
-        found.append((counts[root], -weight, number, column))
-    return found
+        ranked.append((counts[root], -weight, number, column))
+    return ranked
 
 
 def _packed(pricer: Pricer, columns: Sequence[Column]) -> Parts:

@@ -1,4 +1,4 @@
-"""Where a tree without root is hung up: low, spread over the ranks, or so that rank order is kept."""
+"""Roots of undirected trees: for least height, spread over the ranks, or so that rank order is kept."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from topocomm.planning.forests.linear_program.symmetry import Symmetry
 from topocomm.planning.forests.tree import Tree
 
 
-def hung(parts: Parts, symmetry: Symmetry, most: int | None) -> Parts:
-    """The trees hung up at the root of least height, at the one with fewest trees where there are two.
+def root_trees(parts: Parts, symmetry: Symmetry, most: int | None) -> Parts:
+    """Root each tree for least height; of two such ranks, at the one with fewest trees.
 
     Args:
         parts: Weighted columns of trees that may be rooted anywhere.
-        symmetry: Whose images they stand for: ranks of one orbit share their trees.
-        most: Trees that one root may have, where others can take them; None: any number.
+        symmetry: The group whose images the trees stand for: ranks of one orbit share their trees.
+        most: Most trees of one root, where others can take them; None: any number.
     """
     lowest = symmetry.elements.min(axis=0).tolist()
     counts = dict.fromkeys(symmetry.roots, 0)
@@ -23,7 +23,7 @@ def hung(parts: Parts, symmetry: Symmetry, most: int | None) -> Parts:
     def fits(rank: int) -> bool:
         return most is None or counts[lowest[rank]] + symmetry.images[lowest[rank]] <= most
 
-    found = []
+    parts_rooted = []
     for weight, column in parts:
         tree = column.pair.tree
         centres = [rank for rank in tree.centres() if fits(rank)]
@@ -34,26 +34,26 @@ def hung(parts: Parts, symmetry: Symmetry, most: int | None) -> Parts:
             centres = [min(open_roots, key=lambda rank: tree.at(rank).height)]
         root = min(centres, key=lambda rank: (counts[lowest[rank]] + symmetry.images[lowest[rank]], rank))
         counts[lowest[root]] += symmetry.images[lowest[root]]
-        found.append((weight, _rooted(column, tree.at(root))))
-    return tuple(found)
+        parts_rooted.append((weight, _rooted(column, tree.at(root))))
+    return tuple(parts_rooted)
 
 
-def hung_in_order(columns: Sequence[Column], symmetry: Symmetry) -> list[Column]:
-    """Those trees, each at the root of least height at which all its images keep rank order; the others are left."""
-    found = []
+def root_in_order(columns: Sequence[Column], symmetry: Symmetry) -> list[Column]:
+    """Root each tree for least height among roots where all its images keep rank order; leave out trees without one."""
+    kept = []
     for column in columns:
         tree = column.pair.tree
         rooted = [tree.at(rank) for rank in sorted(tree.depths)]
-        keeping = [one for one in rooted if keeps_order(one)]
-        for one in sorted(keeping, key=lambda one: one.height):
-            if all(keeps_order(one.mapped(element)) for element in symmetry.elements[1:].tolist()):
-                found.append(_rooted(column, one))
+        keeping = [candidate for candidate in rooted if keeps_order(candidate)]
+        for candidate in sorted(keeping, key=lambda candidate: candidate.height):
+            if all(keeps_order(candidate.mapped(element)) for element in symmetry.elements[1:].tolist()):
+                kept.append(_rooted(column, candidate))
                 break
-    return found
+    return kept
 
 
 def keeps_order(tree: Tree) -> bool:
-    """Whether the reduce tree merges contiguous ranges of ranks only, so that rank order can be kept."""
+    """Whether the reduce tree merges only neighbouring ranges of ranks, so that rank order can be kept."""
     low = {rank: rank for rank in tree.depths}
     high, size = dict(low), dict.fromkeys(low, 1)
     for parent, child, _ in reversed(tree.edges):

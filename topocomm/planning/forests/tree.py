@@ -1,4 +1,4 @@
-"""Trees over the ranks, each edge a way through forwarding devices."""
+"""Trees over the ranks, each edge a path through forwarding devices."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 
 from topocomm.planning.forests.linear_program.integer_network import Ints, Network
 
-Way = tuple[int, ...]
-"""Device numbers from one endpoint to another; what lies between forwards."""
+Path = tuple[int, ...]
+"""Device numbers from one endpoint to another, forwarding devices between."""
 
 
 class Edge(NamedTuple):
@@ -20,13 +20,13 @@ class Edge(NamedTuple):
 
     parent: int
     child: int
-    way: Way
+    path: Path
 
 
 class Tree:
-    """A spanning tree by its edges, parents before their children; the root is the first parent.
+    """A spanning tree as edges, parents before their children.
 
-    As a broadcast tree values run along the ways; as a reduce tree against them, over the same devices.
+    In a broadcast values follow the paths of the edges; in a reduce they run against them, over the same devices.
     """
 
     def __init__(self, root: int, edges: Sequence[Edge]) -> None:
@@ -35,69 +35,69 @@ class Tree:
 
     @cached_property
     def depths(self) -> dict[int, int]:
-        """Edges between the root and each rank."""
-        found = {self.root: 0}
+        """Number of edges between the root and each rank."""
+        depths = {self.root: 0}
         for parent, child, _ in self.edges:
-            found[child] = found[parent] + 1
-        return found
+            depths[child] = depths[parent] + 1
+        return depths
 
     @property
     def height(self) -> int:
-        """Edges on the longest way from the root."""
+        """Number of edges between the root and the farthest rank."""
         return max(self.depths.values())
 
     def links(self, network: Network) -> Ints:
-        """int64: number of every link on the ways, one entry per use."""
-        used = [network.index[step] for _, _, way in self.edges for step in pairwise(way)]
+        """Return the number of every link on the paths, int64, one entry per use."""
+        used = [network.index[step] for *_, path in self.edges for step in pairwise(path)]
         return np.array(used, dtype=np.int64)
 
     def at(self, root: int) -> Tree:
-        """The same edges without direction, hung up at another root."""
-        near: dict[int, list[Edge]] = {}
-        for parent, child, way in self.edges:
-            near.setdefault(parent, []).append(Edge(parent, child, way))
-            near.setdefault(child, []).append(Edge(child, parent, way[::-1]))
-        edges, seen, queue = [], {root}, [root]
+        """Return the tree of the same edges at another root."""
+        adjacent: dict[int, list[Edge]] = {}
+        for parent, child, path in self.edges:
+            adjacent.setdefault(parent, []).append(Edge(parent, child, path))
+            adjacent.setdefault(child, []).append(Edge(child, parent, path[::-1]))
+        edges, reached, queue = [], {root}, [root]
         for rank in queue:
-            for edge in near.get(rank, ()):
-                if edge.child not in seen:
-                    seen.add(edge.child)
+            for edge in adjacent.get(rank, ()):
+                if edge.child not in reached:
+                    reached.add(edge.child)
                     queue.append(edge.child)
                     edges.append(edge)
         return Tree(root, edges)
 
     def centres(self) -> tuple[int, ...]:
-        """The ranks from which the tree has the least height: one or two."""
+        """Return the one or two ranks from which the tree has the least height."""
         degree = {self.root: 0}
-        near: dict[int, list[int]] = {self.root: []}
+        adjacent: dict[int, list[int]] = {self.root: []}
         for parent, child, _ in self.edges:
             degree[parent] += 1
             degree[child] = 1
-            near[parent].append(child)
-            near[child] = [parent]
+            adjacent[parent].append(child)
+            adjacent[child] = [parent]
         left, leaves = len(degree), sorted(rank for rank, count in degree.items() if count <= 1)
         while left > 2:
             left -= len(leaves)
             following = []
             for leaf in leaves:
-                for other in near[leaf]:
-                    degree[other] -= 1
-                    if degree[other] == 1:
-                        following.append(other)
+                for neighbour in adjacent[leaf]:
+                    degree[neighbour] -= 1
+                    if degree[neighbour] == 1:
+                        following.append(neighbour)
             leaves = following
         return tuple(sorted(leaves))
 
     def mapped(self, image: Sequence[int]) -> Tree:
-        """The tree under a permutation of the devices."""
-        edges = [Edge(image[a], image[b], tuple(image[d] for d in way)) for a, b, way in self.edges]
+        """Return the image of the tree under a permutation of the devices."""
+        edges = [Edge(image[a], image[b], tuple(image[d] for d in path)) for a, b, path in self.edges]
         return Tree(image[self.root], edges)
 
 
-def simple(way: Sequence[int]) -> Way:
-    """The way without what lies between two visits of one device."""
-    found: list[int] = []
-    for device in way:
-        if device in found:
-            del found[found.index(device) :]
-        found.append(device)
-    return tuple(found)
+def without_loops(path: Sequence[int]) -> Path:
+    """Return the path without what lies between two visits of one device."""
+    short: list[int] = []
+    for device in path:
+        if device in short:
+            del short[short.index(device) :]
+        short.append(device)
+    return tuple(short)

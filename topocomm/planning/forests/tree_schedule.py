@@ -1,8 +1,8 @@
-"""From trees with their rows to a Schedule: chunks, messages with ways, folds and rounds.
+"""The Schedule of trees with their rows: chunks, messages with paths, folds and rounds.
 
-A rank sends up its tree in the round after it has heard its last child, and down its tree in the round after it has
-heard its parent: all trees at once. The slices of a pipelined schedule follow each other one round apart: in every
-round each message of every tree is then under way, for one slice or another, which is what the throughput counts.
+A rank sends up its tree in the round after its last child's message, and down in the round after its parent's. All
+trees run at once. Slices of a pipelined schedule are one round apart, so each round has every message of every tree,
+for one slice or another: the load that the throughput is computed from.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 from topocomm.planning.collectives import Collective
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.linear_program.integer_network import Network
-from topocomm.planning.forests.tree import Edge, Tree, Way
+from topocomm.planning.forests.tree import Edge, Path, Tree
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule
 
 STAGGER_ROUNDS = 1
-"""Between the slices of a pipelined schedule of trees."""
+"""Rounds between the slices of a pipelined schedule of trees."""
 
 
 class Chunk(NamedTuple):
-    """A range of rows and the trees that it goes up and down."""
+    """A number of rows, the tree (or plan) that reduces them and the tree that broadcasts them."""
 
     rows: int
     up: Tree | IntervalPlan | None
@@ -32,13 +32,13 @@ class Chunk(NamedTuple):
 
 
 def schedule_of(chunks: Sequence[Chunk], collective: Collective, network: Network, paths: PathFinder) -> Schedule:
-    """The schedule of chunks that lie one after the other in the payload.
+    """Return the schedule of chunks that follow each other in the payload.
 
     Args:
         chunks: In the order of their rows; of allgather and reduce_scatter part by part.
-        collective: What they compute.
+        collective: What the schedule computes.
         network: The machine; rank r is on device r.
-        paths: Routes on it, to name those ways that are not the cheapest.
+        paths: Routes on it: paths other than the cheapest are named in the schedule.
     """
     writer = _Writer(network, paths)
     first, ranges = 0, []
@@ -50,19 +50,19 @@ def schedule_of(chunks: Sequence[Chunk], collective: Collective, network: Networ
 
 
 class _Writer:
-    """Columns of a schedule under way."""
+    """Columns of a schedule that is being written."""
 
     def __init__(self, network: Network, paths: PathFinder) -> None:
         self.network, self.finder = network, paths
-        self.moves: list[tuple[int, int, int, int, int, int, int]] = []
-        self.folds: list[tuple[int, int, int, int]] = []
+        self.transfers: list[tuple[int, int, int, int, int, int, int]] = []
+        self.combines: list[tuple[int, int, int, int]] = []
         self.operands: list[tuple[int, ...]] = []
         self.outputs: list[tuple[int, int, int]] = []
         self.paths: list[tuple[str, ...]] = []
-        self.path_of: dict[Way, int] = {}
+        self.path_of: dict[Path, int] = {}
 
     def chunk(self, number: int, chunk: Chunk) -> None:
-        """Write the messages and folds of one chunk, and its outputs."""
+        """Write messages, folds and outputs of one chunk."""
         slots = [1] * self.network.ends
         holder, slot, round_ = -1, 0, 0
         if isinstance(chunk.up, Tree):
@@ -75,19 +75,19 @@ class _Writer:
             self._down(number, chunk.down, slots, slot, round_)
 
     def finish(self, collective: Collective, ranges: list[tuple[int, int]]) -> Schedule:
-        """The schedule, sorted by round."""
-        moves, folds = _table(self.moves, 7), _table(self.folds, 4)
-        order = np.argsort(folds[:, 0], kind="stable")
+        """Return the schedule, sorted by round."""
+        transfers, combines = _table(self.transfers, 7), _table(self.combines, 4)
+        order = np.argsort(combines[:, 0], kind="stable")
         operands = [self.operands[i] for i in order.tolist()]
-        last = max([int(table[:, 0].max()) for table in (moves, folds) if len(table)], default=-1)
+        last = max([int(table[:, 0].max()) for table in (transfers, combines) if len(table)], default=-1)
         return Schedule(
             ranks=collective.ranks,
             rounds=last + 1,
             chunks=tuple(ranges),
             inputs=_table([(rank, 0, rank) for rank in collective.contributors], 3),
             outputs=_table(sorted(self.outputs, key=lambda out: (out[0], out[2])), 3),
-            transfers=moves[np.argsort(moves[:, 0], kind="stable")],
-            combines=folds[order],
+            transfers=transfers[np.argsort(transfers[:, 0], kind="stable")],
+            combines=combines[order],
             operands=np.array([slot for slots in operands for slot in slots], dtype=np.int32),
             operand_starts=np.cumsum([0, *map(len, operands)]).astype(np.int32),
             paths=tuple(self.paths),
@@ -95,7 +95,7 @@ class _Writer:
         )
 
     def _up(self, number: int, tree: Tree, slots: list[int]) -> tuple[int, int]:
-        """(slot of the result at the root, first round after)."""
+        """Reduce along a tree; return (slot of the result at the root, first round after)."""
         children: dict[int, list[Edge]] = {}
         lowest = dict(zip(tree.depths, tree.depths, strict=True))
         for edge in reversed(tree.edges):
@@ -107,22 +107,22 @@ class _Writer:
             operands, round_ = [(rank, 0)], 0
             for edge in below:
                 slot, at = held[edge.child]
-                operands.append((lowest[edge.child], self._send(at, edge.child, slot, rank, slots, number, edge.way)))
+                operands.append((lowest[edge.child], self._send(at, edge.child, slot, rank, slots, number, edge.path)))
                 round_ = max(round_, at + 1)
             held[rank] = (self._fold(round_ - 1, rank, [slot for _, slot in sorted(operands)], slots, number), round_)
         return held[tree.root]
 
     def _merge(self, number: int, plan: IntervalPlan, slots: list[int]) -> tuple[int, int]:
-        """As `_up`, along a plan that merges adjacent ranges."""
+        """Reduce along a plan that merges adjacent ranges; return the same as `_up`."""
         held: list[list[tuple[int, int]]] = []
         for step in plan.steps:
-            if step.way is None:
+            if step.path is None:
                 pieces = [piece for part in step.parts for piece in held[part]] or [(0, 0)]
                 held.append(pieces)
                 continue
             slot, at = self._folded(number, step.source, held[step.parts[0]], slots)
-            way = step.way[::-1]
-            held.append([(self._send(at, step.source, slot, step.rank, slots, number, way), at + 1)])
+            path = step.path[::-1]
+            held.append([(self._send(at, step.source, slot, step.rank, slots, number, path), at + 1)])
         return self._folded(number, plan.root, held[-1], slots)
 
     def _folded(self, number: int, rank: int, pieces: list[tuple[int, int]], slots: list[int]) -> tuple[int, int]:
@@ -132,16 +132,16 @@ class _Writer:
     def _down(self, number: int, tree: Tree, slots: list[int], slot: int, round_: int) -> None:
         held = {tree.root: slot}
         self.outputs.append((tree.root, slot, number))
-        for parent, child, way in tree.edges:
+        for parent, child, path in tree.edges:
             at = round_ + tree.depths[parent]
-            held[child] = self._send(at, parent, held[parent], child, slots, number, way[::-1])
+            held[child] = self._send(at, parent, held[parent], child, slots, number, path[::-1])
             self.outputs.append((child, held[child], number))
 
-    def _send(self, round_: int, src: int, slot: int, dst: int, slots: list[int], number: int, against: Way) -> int:
-        """Send along a way, given from the destination to the source; returns the slot where it arrives."""
+    def _send(self, round_: int, src: int, slot: int, dst: int, slots: list[int], number: int, against: Path) -> int:
+        """Send along a path, given from destination to source; return the slot where it arrives."""
         arrived = slots[dst]
         slots[dst] += 1
-        self.moves.append((round_, src, slot, dst, arrived, number, self._path(against)))
+        self.transfers.append((round_, src, slot, dst, arrived, number, self._path(against)))
         return arrived
 
     def _fold(self, round_: int, rank: int, operands: list[int], slots: list[int], number: int) -> int:
@@ -149,12 +149,12 @@ class _Writer:
             return operands[0]
         out = slots[rank]
         slots[rank] += 1
-        self.folds.append((round_, rank, out, number))
+        self.combines.append((round_, rank, out, number))
         self.operands.append(tuple(operands))
         return out
 
-    def _path(self, against: Way) -> int:
-        """Number of the path, NO_PATH where it is the cheapest."""
+    def _path(self, against: Path) -> int:
+        """Return the number of a path given backwards, NO_PATH where it is the cheapest."""
         known = self.path_of.get(against)
         if known is None:
             devices = tuple(self.network.devices[device] for device in reversed(against))
@@ -168,17 +168,14 @@ class _Writer:
 
 
 def whole_rows(rows: int, weights: Sequence[float]) -> list[int]:
-    """Rows in proportion to the weights, by largest remainder; ties go to the first.
-
-    Where there are fewer rows than weights, the heaviest get one each.
-    """
+    """Return rows in proportion to the weights, by largest remainder; ties go to the first."""
     total = sum(weights)
     exact = [rows * weight / total for weight in weights]
-    found = [int(share) for share in exact]
-    order = sorted(range(len(weights)), key=lambda i: (found[i] - exact[i], i))
-    for i in order[: rows - sum(found)]:
-        found[i] += 1
-    return found
+    shares = [int(share) for share in exact]
+    order = sorted(range(len(weights)), key=lambda i: (shares[i] - exact[i], i))
+    for i in order[: rows - sum(shares)]:
+        shares[i] += 1
+    return shares
 
 
 def _table(rows: Sequence[tuple[int, ...]], width: int) -> IntTable:

@@ -1,11 +1,10 @@
 """Beam search over rounds of messages, with the clocks of the `alpha` model.
 
-A state holds what every rank knows, when that is there, and when its ports are free. A child adds one round: per
-port a matching by new knowledge, among messages of at most some latency (its class). Classes make the words of
-hierarchical plans: rounds inside, rounds across. States that used each class equally often compete: those are kept
-from which most can be known one message later, whose ranks know the same sets (sets that agree go on fitting each
-other), and whose clocks are early. Matchings vary by tables of taste (`tastes`): a hash as noise, and shifts inside
-clusters of near ranks and between them, which noise would not find.
+A state holds what every rank knows, since when, and when its ports are free. A child adds one round: per port a
+matching by new knowledge, among messages of at most some latency (its class). A sequence of classes is the outline of a
+hierarchical plan: rounds inside, rounds across. States that used each class equally often compete; kept are those from
+which most can be known one message later, whose ranks know equal sets, and whose clocks are early. Matchings vary by
+`message_weights`: hashes as noise, and shifts inside and between clusters of near ranks, which noise would not find.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ from topocomm.planning.search.message_weights import (
     mix,
     noise_tables,
     shift_tables,
-    tastes_of,
+    weights_of,
 )
 
 CLASSES = 4
-"""Most classes of latency told apart."""
+"""Most classes of latency."""
 CELLS = 4_000_000
-"""Most children of a round, times pairs of ranks."""
+"""Most children of a round times pairs of ranks: bounds the memory."""
 FINISHED = 8
 """Most gossips returned."""
 PARTITIONS = 3
-"""Most partitions in clusters whose shifts are tried."""
+"""Most partitions into clusters whose shifts are tried."""
 RELAYED = 0.25
-"""What a contribution counts that a rank can only pass on."""
+"""Weight of a contribution that a rank can only pass on."""
 
 Words = NDArray[np.uint64]
 Times = NDArray[np.float64]
@@ -47,14 +46,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Problem:
-    """What is searched for, as arrays.
+    """The search problem as arrays.
 
     Attributes:
         latency_us: float64 [n, n], infinite where no route exists and on the diagonal.
-        wanted: uint64 [n, w]: bit a of row b says that rank b needs the contribution of rank a.
-        useful: uint64 [w]: contributions that somebody else wants.
+        wanted: uint64 [n, w]: bit a of row b is set where rank b needs the contribution of rank a.
+        useful: uint64 [w]: contributions that another rank wants.
         ports: Messages that a rank sends, and receives, at once.
-        partitions: Of the ranks in clusters of near ones, coarse first: cluster number by rank.
+        partitions: Cluster number by rank, of partitions into clusters of near ranks, coarse first.
     """
 
     latency_us: Times
@@ -69,12 +68,12 @@ class States:
     """A batch of states.
 
     Attributes:
-        known: uint64 [batch, n, w].
-        ready_us: float64 [batch, n]: when all that a rank knows is there.
-        sending_us: float64 [batch, n, ports]: when each send port is free, the earliest first.
+        known: Contributions that each rank knows, uint64 [batch, n, w].
+        ready_us: Arrival of the last of them, float64 [batch, n].
+        sending_us: When each send port is free, float64 [batch, n, ports], the earliest first.
         receiving_us: The same of the receive ports.
-        word: int64 [batch]: how often each class was used, as digits.
-        sources: int16 [batch, rounds, ports, n]: source of each message by destination, -1 for none.
+        word: How often each class was used, as digits, int64 [batch].
+        sources: Source of each message by destination, -1 for none, int16 [batch, rounds, ports, n].
     """
 
     known: Words
@@ -85,97 +84,97 @@ class States:
     sources: NDArray[np.int16]
 
     def at(self, index: Ints) -> States:
-        """The states of these numbers."""
+        """Return the states of these numbers."""
         return States(*(column[index] for column in vars(self).values()))
 
 
 def problem_of(latency_us: Times, wants: NDArray[np.bool_], ports: int) -> Problem:
-    """The arrays of a problem: see `find.search_gossip`."""
+    """Return the arrays of a problem; arguments as in `gossip_search.search_gossip`."""
     routes = latency_us.copy()
     np.fill_diagonal(routes, inf)
     asked: NDArray[np.bool_] = np.any(wants & ~np.eye(len(wants), dtype=bool), axis=1)
-    return Problem(routes, _words(wants.T), _words(asked[None])[0], ports, _partitions(latency_us))
+    return Problem(routes, _packed(wants.T), _packed(asked[None])[0], ports, _partitions(latency_us))
 
 
 def beam_search(
     problem: Problem, *, width: int, variants: int, below_us: float, turn: int = 0
 ) -> list[tuple[float, Gossip]]:
-    """(time by this module's clocks, gossip) of gossips faster than `below_us`, the best first.
+    """Return (upper bound of the time in us, gossip) of gossips faster than `below_us`, the best first.
 
     Args:
-        problem: What is searched for.
+        problem: The search problem.
         width: States kept per round.
         variants: Children of a state per class of latency.
-        below_us: Slower ones are of no interest.
-        turn: Another number takes other tables of noise.
+        below_us: Gossips of this time or slower are left out.
+        turn: Chooses the tables of noise.
     """
     states = _start(problem)
     noise, shifts = noise_tables(len(problem.wanted)), shift_tables(len(problem.wanted), problem.partitions)
     limits = _limits(problem.latency_us)
-    found: list[tuple[float, Gossip]] = []
+    gossips: list[tuple[float, Gossip]] = []
     for depth in range(4 * len(problem.wanted)):
         chosen = noise[(np.arange(variants) + depth * variants + 13 * turn) % NOISES]
-        tastes = tastes_of(problem.latency_us, limits, chosen, shifts)
-        states = _children(problem, states, limits, tastes)
+        weights = weights_of(problem.latency_us, limits, chosen, shifts)
+        states = _children(problem, states, limits, weights)
         done = ~(problem.wanted & ~states.known).any(axis=(1, 2))
         times = states.ready_us.max(axis=1)
         ended = np.flatnonzero(done & (times < below_us - SAME_US))
         first = ended[np.argsort(times[ended], kind="stable")][:FINISHED].tolist()
-        found += [(float(times[index]), _gossip(states.sources[index])) for index in first]
-        found = sorted(found, key=lambda pair: pair[0])[:FINISHED]
-        if len(found) == FINISHED:
-            below_us = found[-1][0]
+        gossips += [(float(times[index]), _gossip(states.sources[index])) for index in first]
+        gossips = sorted(gossips, key=lambda pair: pair[0])[:FINISHED]
+        if len(gossips) == FINISHED:
+            below_us = gossips[-1][0]
         states = _kept(problem, states.at(np.flatnonzero(~done)), width, below_us)
         if not len(states.word):
             break
-    return found
+    return gossips
 
 
 def _start(problem: Problem) -> States:
     count = len(problem.wanted)
     free = np.zeros((1, count, problem.ports))
-    own = _words(np.eye(count, dtype=bool))[None]
+    own = _packed(np.eye(count, dtype=bool))[None]
     sources = np.full((1, 0, problem.ports, count), -1, np.int16)
     return States(own, np.zeros((1, count)), free, free, np.zeros(1, np.int64), sources)
 
 
-def _children(problem: Problem, states: States, limits: list[float], tastes: MessageWeights) -> States:
-    """One round more: every kind of child for every state."""
+def _children(problem: Problem, states: States, limits: list[float], weights: MessageWeights) -> States:
+    """Return the states after one more round, every kind of child of every state."""
     batch, count = states.ready_us.shape
-    kinds = tastes.kinds
+    kinds = weights.kinds
     each = min(len(kinds), max(len(limits), CELLS // (batch * count * count)))
     parent = np.repeat(np.arange(batch), each)
     # Where not all kinds can be tried, every state tries others, spread over all.
     turn = (np.arange(batch)[:, None] * 7 + np.arange(each) * len(kinds) // each) % len(kinds)
-    level, way = kinds[turn.ravel()].T
+    level, variant = kinds[turn.ravel()].T
     outside = np.stack([~(problem.latency_us <= limit + SAME_US) for limit in limits])
-    before = states.at(parent)
-    after = before
+    states_before = states.at(parent)
+    states_after = states_before
     chosen = np.full((len(parent), problem.ports, count), -1, np.int16)
     for port in range(problem.ports):
-        arrival_us = _arrivals(problem, before, after)
+        arrival_us = _arrivals(problem, states_before, states_after)
         early = (arrival_us - arrival_us.min(axis=(1, 2), keepdims=True)) / limits[0]
-        gain = _gain(problem, before.known, after.known)
+        gain = _gain(problem, states_before.known, states_after.known)
         with np.errstate(divide="ignore", invalid="ignore"):
-            weight = np.log2(gain) - tastes.early[way, None, None] * early
-            weight += (tastes.taste[:, None, None] * tastes.table)[way]
+            weight = np.log2(gain) - weights.early_weight[variant, None, None] * early
+            weight += (weights.table_weight[:, None, None] * weights.table)[variant]
         weight[outside[level] | (gain <= 0)] = -inf
-        chosen[:, port] = _matching(weight, tastes.mutual[way])
-        after = _told(before, after, chosen[:, port], arrival_us)
+        chosen[:, port] = _matching(weight, weights.mutual[variant])
+        states_after = _after_messages(states_before, states_after, chosen[:, port], arrival_us)
     moved = (chosen >= 0).any(axis=(1, 2))
-    sources = np.concatenate([before.sources, chosen[:, None]], axis=1)
-    return replace(after, sources=sources, word=after.word + 64**level).at(np.flatnonzero(moved))
+    sources = np.concatenate([states_before.sources, chosen[:, None]], axis=1)
+    return replace(states_after, sources=sources, word=states_after.word + 64**level).at(np.flatnonzero(moved))
 
 
 def _arrivals(problem: Problem, before: States, after: States) -> Times:
-    """float64 [batch, n, n]: when a message would arrive that carries what its source knew before the round."""
+    """Return when a message with all that its source knew before the round would arrive, float64 [batch, n, n]."""
     ports_us = np.maximum(after.sending_us[:, :, None, 0], after.receiving_us[:, None, :, 0])
     arrival_us: Times = np.maximum(before.ready_us[:, :, None], ports_us) + problem.latency_us
     return arrival_us
 
 
 def _gain(problem: Problem, sources: Words, targets: Words) -> Times:
-    """float64 [batch, n, n]: what each source would add to each target."""
+    """Return the weighted number of contributions that each source would add to each target, float64 [batch, n, n]."""
     news = sources[:, :, None] & ~targets[:, None]
     asked: Times = np.bitwise_count(news & problem.wanted).sum(axis=-1, dtype=np.float64)
     if (problem.wanted == problem.useful).all():
@@ -185,7 +184,7 @@ def _gain(problem: Problem, sources: Words, targets: Words) -> Times:
 
 
 def _matching(weight: Times, mutual: NDArray[np.bool_]) -> NDArray[np.int16]:
-    """int16 [batch, n]: source by destination, heaviest first; where `mutual`, pairs that exchange come first."""
+    """Return greedy matchings as source by destination, int16 [batch, n]; where `mutual`, pairs that exchange first."""
     batch, count = weight.shape[:2]
     sources = np.full((batch, count), -1, np.int16)
     pairs = np.flatnonzero(mutual)
@@ -202,7 +201,7 @@ def _matching(weight: Times, mutual: NDArray[np.bool_]) -> NDArray[np.int16]:
 
 
 def _take(weight: Times, sources: NDArray[np.int16], which: Ints, *, exchange: bool) -> None:
-    """Take the heaviest message (or exchange) of each, and what shares no port with it, until none is left."""
+    """Take the heaviest message (or exchange) of each state whose ports are free, until none is left."""
     count = sources.shape[1]
     while len(which):
         flat = weight.reshape(len(which), -1)
@@ -224,8 +223,8 @@ def _take(weight: Times, sources: NDArray[np.int16], which: Ints, *, exchange: b
             weight[open_, :, src] = -inf
 
 
-def _told(before: States, after: States, sources: NDArray[np.int16], arrival_us: Times) -> States:
-    """The states after messages, one per destination at most, that carry what their source knew before."""
+def _after_messages(before: States, after: States, sources: NDArray[np.int16], arrival_us: Times) -> States:
+    """Return the states after messages, at most one per destination, with what their source knew before."""
     index, dst = np.nonzero(sources >= 0)
     src = sources[index, dst]
     at_us = arrival_us[index, src, dst]
@@ -241,13 +240,13 @@ def _told(before: States, after: States, sources: NDArray[np.int16], arrival_us:
 
 
 def _kept(problem: Problem, states: States, width: int, below_us: float) -> States:
-    """The best states, of every word its share; what cannot end below the limit is left out."""
+    """Return the best states, in equal shares of every word; those that cannot end below the limit are left out."""
     states = states.at(np.flatnonzero(_end_us(problem, states) < below_us - SAME_US))
     if not len(states.word):
         return states
-    scores, marks = _scores(problem, states), _marks(states)
+    scores, hashes = _scores(problem, states), _state_hashes(states)
     order = np.lexsort((np.arange(len(scores)), -scores, states.word))
-    same = (states.word[order][1:] == states.word[order][:-1]) & (marks[order][1:] == marks[order][:-1])
+    same = (states.word[order][1:] == states.word[order][:-1]) & (hashes[order][1:] == hashes[order][:-1])
     order = order[np.concatenate([[True], ~same])]
     _, starts, sizes = np.unique(states.word[order], return_index=True, return_counts=True)
     place = np.arange(len(order)) - np.repeat(starts, sizes)
@@ -256,7 +255,7 @@ def _kept(problem: Problem, states: States, width: int, below_us: float) -> Stat
 
 
 def _end_us(problem: Problem, states: States) -> Times:
-    """Earliest end: what a rank lacks comes in messages of at most what anybody knows, times K+1 a message."""
+    """Return a bound on the end: a message multiplies the largest known set by at most K+1."""
     missing = np.bitwise_count(problem.wanted & ~states.known).sum(axis=2)
     most = np.bitwise_count(states.known).sum(axis=2).max(axis=1, keepdims=True)
     messages = np.ceil(np.log2(missing / most + 1.0) / np.log2(problem.ports + 1.0) - SAME_US)
@@ -266,10 +265,10 @@ def _end_us(problem: Problem, states: States) -> Times:
 
 
 def _scores(problem: Problem, states: States) -> Times:
-    """What a state is worth beside others of its word.
+    """Return the scores of states among those of their word.
 
-    It counts how much ranks can know one message later and clusters know together, how many ranks know the same, and
-    how early the clocks are.
+    They count what ranks can know one message later, what clusters know together, how many ranks know the same, and how
+    early the clocks are.
     """
     gain = _gain(problem, states.known, states.known)
     gain[:, ~np.isfinite(problem.latency_us)] = 0.0
@@ -278,17 +277,17 @@ def _scores(problem: Problem, states: States) -> Times:
     rows = np.sort(hashed(states.known), axis=1)
     different = 1 + (rows[:, 1:] != rows[:, :-1]).sum(axis=1)
     clocks = (states.ready_us.mean(axis=1) + states.ready_us.max(axis=1)) / 2
-    near = np.zeros(len(reach))
+    joint = np.zeros(len(reach))
     for label in problem.partitions:
         for name in np.unique(label).tolist():
             inside = np.bitwise_or.reduce(states.known[:, label == name], axis=1)
-            near += np.log2(np.bitwise_count(inside).sum(axis=1)) * ((label == name).sum() / held.shape[1])
-    worth: Times = reach + near - different / (4.0 * held.shape[1]) - 0.25 * clocks / float(problem.latency_us.min())
+            joint += np.log2(np.bitwise_count(inside).sum(axis=1)) * ((label == name).sum() / held.shape[1])
+    worth: Times = reach + joint - different / (4.0 * held.shape[1]) - 0.25 * clocks / float(problem.latency_us.min())
     return worth
 
 
-def _marks(states: States) -> Words:
-    """uint64 [batch]: equal for states that know the same at the same times."""
+def _state_hashes(states: States) -> Words:
+    """Return hashes, uint64 [batch], equal for states that know the same at the same times."""
     clocks = np.rint(states.ready_us * 1e6).astype(np.uint64)
     rows = mix(hashed(states.known) ^ mix(clocks + np.uint64(7)))
     factors = mix(np.arange(rows.shape[1], dtype=np.uint64) + np.uint64(1)) | np.uint64(1)
@@ -297,13 +296,13 @@ def _marks(states: States) -> Words:
 
 
 def _partitions(latency_us: Times) -> tuple[Ints, ...]:
-    """Partitions in clusters, where few different latencies make them mean something."""
+    """Return partitions into clusters; none where latencies have many different values."""
     classes = np.unique(np.rint(latency_us[np.isfinite(latency_us)] * 1e6))
     return tuple(clusters(distances(latency_us))[:PARTITIONS]) if len(classes) <= 2 * CLASSES else ()
 
 
 def _limits(latency_us: Times) -> list[float]:
-    """The largest latency of each class: all of them where there are few, else some at equal shares of the pairs."""
+    """Return the largest latency of each class: all latencies where there are few, else quantiles."""
     values = np.sort(latency_us[np.isfinite(latency_us)])
     steps = values[np.concatenate([np.diff(values) > SAME_US, [True]])]
     if len(steps) > CLASSES:
@@ -311,8 +310,8 @@ def _limits(latency_us: Times) -> list[float]:
     return [float(step) for step in steps]
 
 
-def _words(table: NDArray[np.bool_]) -> Words:
-    """Rows of a boolean table as uint64 words, column c as bit c."""
+def _packed(table: NDArray[np.bool_]) -> Words:
+    """Return the rows of a boolean table as uint64 words, column c as bit c."""
     count = table.shape[1]
     wide = np.zeros((len(table), -(-count // 64) * 64), bool)
     wide[:, :count] = table
@@ -322,7 +321,7 @@ def _words(table: NDArray[np.bool_]) -> Words:
 
 
 def _gossip(sources: NDArray[np.int16]) -> Gossip:
-    """The rounds of one state."""
+    """Return the gossip of one state."""
     return tuple(
         tuple((src, dst) for layer in layers for dst, src in enumerate(layer) if src >= 0)
         for layers in sources.tolist()

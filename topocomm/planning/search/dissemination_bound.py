@@ -1,13 +1,13 @@
-"""What time a contribution needs at least: to reach all who want it, or to come from all whom a rank wants.
+"""Bounds on the time of a gossip: of one contribution to all ranks that want it, or of all to one rank.
 
-Growth. Let a rank with a value have `t` left. Whatever it does with its one port, the value reaches at most F(rank, t)
-further ranks of a group through it: it tells some rank v, which takes the latency to v, and then both go on:
-F(u, t) = max over v of F(u, t - l(u, v)) + [v in group] + K F(v, t - l(u, v)), K ports being one for each. Counting a
-rank twice only helps, so the least t with K F(source, t) >= ranks of the group that want the value is a bound. It holds
-for every group; those used are all ranks, clusters of near ones, and what is outside of one.
-To come from all is the same on the reversed machine.
+Growth. In time t a value reaches at most F(u, t) more ranks of a group through one port of rank u: u sends it to some
+rank v, which takes the latency l(u, v), and then both go on:
+F(u, t) = max over v of F(u, t - l(u, v)) + [v in group] + K F(v, t - l(u, v)), with K ports. Ranks counted twice only
+raise F, so the least t with K F(source, t) >= the ranks of the group that want the value is a bound, for every group.
+Used are all ranks, clusters of near ranks, and what is outside a cluster. The other direction is the same on the
+reversed machine.
 
-Distance. A value needs at least the latency of the shortest way, with relays.
+Distance. A value needs at least the latency of the shortest path, with relays.
 """
 
 from __future__ import annotations
@@ -20,30 +20,25 @@ from numpy.typing import NDArray
 from topocomm.planning.search.gossip import SAME_US
 
 STEPS = 512
-"""Most steps of the time grid; latencies that are no multiples are rounded down to it."""
+"""Most steps of the time grid; latencies are rounded down to it."""
 SMALL, GROUPS = 32, 32
-"""Up to so many ranks, so many groups are counted; of more ranks an eighth of them."""
+"""Most groups counted on machines of at most `SMALL` ranks; on larger ones an eighth."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A time that no gossip beats.
-
-    Attributes:
-        time_us: The time.
-        argument: Why, in words.
-    """
+    """A time that no gossip beats, and the argument in words."""
 
     time_us: float
     argument: str
 
 
 def lower_bound(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int) -> Bound:
-    """The best of the bounds above, over all ranks and both directions.
+    """Return the best of the bounds over all ranks and both directions.
 
     Args:
         latency_us: float64 [n, n], infinite where no route exists.
-        wants: bool [n, n]: wants[a, b] says that rank b needs the contribution of rank a.
+        wants: bool [n, n]: wants[a, b] where rank b needs the contribution of rank a.
         ports: Messages that a rank sends, and receives, at once.
     """
     away_us = distances(latency_us)
@@ -58,15 +53,15 @@ def lower_bound(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports
         return best
     for latency, wanted, what in ((latency_us, asked, "reach"), (latency_us.T, asked.T, "hear of")):
         for group, name in _groups(away_us):
-            found = _growth(latency, wanted, group, ports, best.time_us)
-            if found is not None and found[0] > best.time_us + SAME_US:
-                time_us, rank, size = found
+            latest = _growth(latency, wanted, group, ports, best.time_us)
+            if latest is not None and latest[0] > best.time_us + SAME_US:
+                time_us, rank, size = latest
                 best = Bound(time_us, f"rank {rank} must {what} {size} ranks{name}, which takes {time_us:g}")
     return best
 
 
 def distances(latency_us: NDArray[np.float64]) -> NDArray[np.float64]:
-    """float64 [n, n]: least latency with relays (Floyd, Warshall)."""
+    """Return the least latencies with relays, float64 [n, n] (Floyd, Warshall)."""
     best = latency_us.copy()
     np.fill_diagonal(best, 0.0)
     for relay in range(len(best)):
@@ -75,29 +70,28 @@ def distances(latency_us: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def clusters(away_us: NDArray[np.float64]) -> list[NDArray[np.int64]]:
-    """Partitions of the ranks in clusters of near ones, coarse first: each an array of cluster numbers by rank.
+    """Return partitions of the ranks into clusters by single linkage, coarse first, as cluster numbers by rank.
 
-    Ranks are near when a chain of steps of at most some latency joins them both ways; one partition per latency
-    that changes it.
+    A cluster is joined by steps of at most some latency both ways; there is one partition per latency that changes it.
     """
     count = len(away_us)
-    both = np.maximum(away_us, away_us.T)
+    apart_us = np.maximum(away_us, away_us.T)
     label = np.arange(count)
-    found: list[NDArray[np.int64]] = []
-    order = np.unravel_index(np.argsort(both, axis=None, kind="stable"), both.shape)
+    partitions: list[NDArray[np.int64]] = []
+    order = np.unravel_index(np.argsort(apart_us, axis=None, kind="stable"), apart_us.shape)
     last = -np.inf
     for a, b in zip(*(axis.tolist() for axis in order), strict=True):
-        if both[a, b] > last + SAME_US:
-            if 1 < len(np.unique(label)) < count and (not found or (found[-1] != label).any()):
-                found.append(label.copy())
-            last = both[a, b]
+        if apart_us[a, b] > last + SAME_US:
+            if 1 < len(np.unique(label)) < count and (not partitions or (partitions[-1] != label).any()):
+                partitions.append(label.copy())
+            last = apart_us[a, b]
         if label[a] != label[b]:
             label[label == max(label[a], label[b])] = min(label[a], label[b])
-    return found[::-1]
+    return partitions[::-1]
 
 
 def _groups(away_us: NDArray[np.float64]) -> list[tuple[NDArray[np.bool_], str]]:
-    """Groups of ranks to count: all, clusters, and what is outside of one, each with its name."""
+    """Return groups of ranks with their names: all, clusters, and what is outside each cluster."""
     count = len(away_us)
     groups = [(np.ones(count, bool), "")]
     for label in clusters(away_us):
@@ -110,19 +104,18 @@ def _groups(away_us: NDArray[np.float64]) -> list[tuple[NDArray[np.bool_], str]]
 
 
 class Growth:
-    """F above: how many ranks of a group a value reaches through one port of a rank, at most, in the time left."""
+    """The function F of the module: ranks of a group that a value reaches through one port, at most, in some time.
+
+    Args:
+        latency_us: float64 [n, n], infinite where no route exists.
+        group: bool [n]: the ranks that count.
+        ports: Messages that a rank sends at once.
+        horizon_us: About the longest time asked for; sets the grid where latencies have no common unit.
+    """
 
     def __init__(
         self, latency_us: NDArray[np.float64], group: NDArray[np.bool_], ports: int, horizon_us: float
     ) -> None:
-        """Grow as `most` asks for it.
-
-        Args:
-            latency_us: float64 [n, n], infinite where no route exists.
-            group: bool [n]: the ranks that count.
-            ports: Messages that a rank sends at once.
-            horizon_us: About the longest time asked for; sets the grid where latencies have no common unit.
-        """
         route = np.isfinite(latency_us) & ~np.eye(len(group), dtype=bool)
         self.unit_us = _unit_us(latency_us[route], horizon_us)
         steps = np.zeros(route.shape, np.int64)
@@ -134,7 +127,7 @@ class Growth:
         self._filled = 1
 
     def row(self, time: int) -> NDArray[np.float64]:
-        """float64 [n]: F of every rank with `time` units left."""
+        """Return F of every rank for a time in units, float64 [n]."""
         columns = np.arange(len(self._group))
         while self._filled <= time:
             if self._filled == len(self._reached):
@@ -149,14 +142,14 @@ class Growth:
         return row
 
     def units(self, time_us: float) -> int:
-        """Whole units in a time, rounded up where they nearly fit."""
+        """Return the whole units in a time, rounded up where one nearly fits."""
         return int(time_us / self.unit_us + SAME_US)
 
 
 def _growth(
     latency_us: NDArray[np.float64], wanted: NDArray[np.bool_], group: NDArray[np.bool_], ports: int, known_us: float
 ) -> tuple[float, int, int] | None:
-    """The latest (time, rank, ranks of the group to reach) over all ranks; None when none is above `known_us`."""
+    """Return the latest (time, rank, ranks of the group to reach); None when none is above `known_us`."""
     sizes = (wanted & group).sum(axis=1)
     growth = Growth(latency_us, group, ports, known_us)
     if growth.bounds_nothing:
@@ -174,6 +167,6 @@ def _growth(
 
 
 def _unit_us(latencies_us: NDArray[np.float64], horizon_us: float) -> float:
-    """The largest unit that all latencies are multiples of, or that keeps the grid small."""
+    """Return the largest unit of which all latencies are multiples, or a larger one to keep the grid small."""
     exact_us = int(np.gcd.reduce(np.rint(latencies_us * 1e6).astype(np.int64))) * 1e-6
     return max(exact_us, 2 * horizon_us / STEPS)

@@ -1,11 +1,11 @@
-"""Whether a gossip can end by a deadline, by depth-first search over event times.
+"""Exact search for a gossip that ends by a deadline, depth first over event times.
 
-A message need start only when something allowed it to: its source has just heard something, or a port of the two has
-just become free; else it could have started before. At such a time the search chooses who starts now, and goes on at
-the next arrival. A choice is left out that another contains: when a message more would end before anything else
-happens, it does no harm. A state is given up when something wanted cannot come in time from any rank that knows it, or
-cannot grow to all who want it (`growth`). States that failed are kept, their times counted from now. Twins, ranks
-that can change places, hear in the order of their numbers.
+A message need start only when its source has just received something or one of its ports has just become free; else it
+could have started before. At such a time the search chooses the messages that start, and goes on at the next arrival.
+Choices contained in others are left out: one more message that ends before anything else happens does no harm. A state
+is given up when something wanted cannot come in time from any rank that knows it, or cannot spread in time
+(`dissemination_bound`). Failed states are remembered, with times relative to now. Twins, ranks that can change places,
+receive in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from topocomm.planning.search.gossip import SAME_US, Timed
 from topocomm.planning.search.local_search import Machine
 
 REFUSALS = 8
-"""So many schedules that are not accepted end the search."""
+"""Gossips that are not accepted before the search ends."""
 GROUPS = 4
-"""Most groups whose growth is looked at besides that of all ranks."""
+"""Most groups whose growth is bounded besides that of all ranks."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class _State:
     """A moment of a schedule.
 
     Attributes:
-        now_us: When it is.
+        now_us: The time.
         known: What every rank knows.
-        flying: (arrival, source, destination, load) of the messages under way.
-        woken: Bit of the ranks whose knowledge or send port has just changed.
-        freed: Bit of the ranks whose receive port has just become free.
+        flying: (arrival, source, destination, load) of messages in flight.
+        woken: Bits of ranks whose knowledge or send port has just changed.
+        freed: Bits of ranks whose receive port has just become free.
     """
 
     now_us: float
@@ -49,7 +49,7 @@ class _State:
 
 @dataclass(frozen=True)
 class _Choice:
-    """What may start now: (source, destination) by destination; per rank, the twins that come before it."""
+    """The messages that may start now, by destination; per rank, the twins that come before it."""
 
     now_us: float
     offers: list[tuple[int, int]]
@@ -58,7 +58,7 @@ class _Choice:
 
 @dataclass(frozen=True)
 class _Started:
-    """What has been chosen, and how many messages every port still takes."""
+    """The messages chosen, and how many more every port takes."""
 
     messages: list[tuple[int, int]]
     sending: list[int]
@@ -66,7 +66,7 @@ class _Started:
 
 
 class LatencySearch:
-    """One machine, what is wanted on it, and how many choices may be looked at."""
+    """One machine, the wants on it, and the nodes allowed."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class LatencySearch:
 
     @property
     def looked_at(self) -> int:
-        """Choices looked at so far."""
+        """Nodes used so far."""
         return self._allowed - max(self._nodes, 0)
 
     def _all_growths(self, away_us: NDArray[np.float64]) -> list[tuple[int, Growth]]:
-        """(ranks as bits, growth) of all ranks and of what is outside of the clusters of the coarsest partition."""
+        """Return (ranks as bits, growth) of all ranks and of what is outside each cluster of the coarsest partition."""
         everybody = np.ones(len(away_us), bool)
         groups = [everybody]
         for label in clusters(away_us)[:1]:
@@ -112,12 +112,12 @@ class LatencySearch:
         return [(mask, growth) for mask, growth in zip(bits, growths, strict=True) if not growth.bounds_nothing]
 
     def find(self, deadline_us: float) -> list[Timed] | None:
-        """Messages that end by a deadline; None when there are none that are `accepted`.
+        """Return messages that end by a deadline; None when there are none that are `accepted`.
 
-        `refused` counts then those that were not.
+        `refused` then counts those that were not.
 
         Raises:
-            OutOfNodesError: Neither is known after the nodes allowed.
+            OutOfNodesError: The nodes allowed did not settle it.
         """
         self._deadline_us = deadline_us
         self._failed.clear()
@@ -139,19 +139,19 @@ class LatencySearch:
         if self._nodes < 0:
             raise OutOfNodesError
         now_us, key = state.now_us, self._key(state)
-        if self._failed.get(key, now_us + 1.0) <= now_us + SAME_US or self._hopeless(state):
+        if self._failed.get(key, now_us + 1.0) <= now_us + SAME_US or self._is_hopeless(state):
             return None
         for started in self._choices(state):
             self._path += [Timed(now_us, now_us + self._latency[src][dst], src, dst) for src, dst in started]
-            found = self._from(self._next(state, started))
-            if found is not None:
-                return found
+            messages_found = self._from(self._next(state, started))
+            if messages_found is not None:
+                return messages_found
             del self._path[len(self._path) - len(started) :]
         self._failed[key] = now_us
         return None
 
     def _key(self, state: _State) -> tuple[object, ...]:
-        """Equal for states with the same future: each rank's part of it, those of twins in order."""
+        """Return a key that is equal for states with the same future; the parts of twins are sorted."""
         sending: list[list[int]] = [[] for _ in self._ranks]
         receiving: list[list[tuple[int, int]]] = [[] for _ in self._ranks]
         for arrival_us, src, dst, load in state.flying:
@@ -171,18 +171,18 @@ class LatencySearch:
         return tuple(tuple(sorted(parts[rank] for rank in twins)) for twins in self._twins)
 
     def _all_twins(self) -> list[list[int]]:
-        """Ranks in classes: in one class are those whose contribution nobody wants and that can change places."""
+        """Return classes of twins: ranks that can change places and whose contribution no other wants."""
         classes: list[list[int]] = []
         for rank in self._ranks:
             for twins in classes:
-                if self._alike(rank, twins[0]):
+                if self._are_twins(rank, twins[0]):
                     twins.append(rank)
                     break
             else:
                 classes.append([rank])
         return classes
 
-    def _alike(self, a: int, b: int) -> bool:
+    def _are_twins(self, a: int, b: int) -> bool:
         if self._useful >> a & 1 or self._useful >> b & 1 or (self._wanted[a] ^ self._wanted[b]) & self._useful:
             return False
         latency_us = self._latency
@@ -205,7 +205,7 @@ class LatencySearch:
         return _State(now_us, tuple(known), tuple(flying), woken, freed)
 
     def _choices(self, state: _State) -> Iterator[list[tuple[int, int]]]:
-        """Every set of messages that may start now and that no other contains without harm."""
+        """Yield the sets of messages that may start now, without those contained in others."""
         sending, receiving = [self._ports] * len(state.known), [self._ports] * len(state.known)
         coming = [0] * len(state.known)
         for _, src, dst, load in state.flying:
@@ -223,58 +223,58 @@ class LatencySearch:
         offers.sort()
         next_us = state.flying[0][0] if state.flying else inf
         choice = _Choice(state.now_us, [(src, dst) for dst, _, _, src in offers], self._before(state))
-        yield from self._chosen(choice, _Started([], sending, receiving), 0, next_us)
+        yield from self._subsets(choice, _Started([], sending, receiving), 0, next_us)
 
     def _before(self, state: _State) -> list[list[int]]:
-        """Per rank, its twins of lower number in the same state: it hears nothing now unless they do."""
+        """Return, per rank, its twins of lower number in the same state: it receives nothing now unless they do."""
         busy = {rank for _, src, dst, _ in state.flying for rank in (src, dst)}
         before: list[list[int]] = [[] for _ in self._ranks]
         for twins in self._twins:
-            seen: dict[tuple[int, int, int], list[int]] = {}
+            lower: dict[tuple[int, int, int], list[int]] = {}
             for rank in twins:
                 if len(twins) > 1 and rank not in busy:
                     mark = (state.known[rank] & self._useful, state.woken >> rank & 1, state.freed >> rank & 1)
-                    before[rank] = list(seen.setdefault(mark, []))
-                    seen[mark].append(rank)
+                    before[rank] = list(lower.setdefault(mark, []))
+                    lower[mark].append(rank)
         return before
 
-    def _chosen(self, choice: _Choice, chosen: _Started, at: int, next_us: float) -> Iterator[list[tuple[int, int]]]:
+    def _subsets(self, choice: _Choice, chosen: _Started, at: int, next_us: float) -> Iterator[list[tuple[int, int]]]:
         offers, sending, receiving = choice.offers, chosen.sending, chosen.receiving
         while at < len(offers) and not (sending[offers[at][0]] and receiving[offers[at][1]]):
             at += 1
         if at == len(offers):
-            if (chosen.messages or next_us < inf) and not self._room(choice, chosen, next_us):
+            if (chosen.messages or next_us < inf) and not self._is_extendable(choice, chosen, next_us):
                 yield list(chosen.messages)
             return
         self._nodes -= 1
         if self._nodes < 0:
             raise OutOfNodesError
         src, dst = offers[at]
-        told = {target for _, target in chosen.messages}
-        if all(twin in told for twin in choice.before[dst]):
+        targets = {target for _, target in chosen.messages}
+        if all(twin in targets for twin in choice.before[dst]):
             sending[src] -= 1
             receiving[dst] -= 1
             chosen.messages.append((src, dst))
             arrival_us = choice.now_us + self._latency[src][dst]
-            yield from self._chosen(choice, chosen, at + 1, min(next_us, arrival_us))
+            yield from self._subsets(choice, chosen, at + 1, min(next_us, arrival_us))
             chosen.messages.pop()
             sending[src] += 1
             receiving[dst] += 1
-        yield from self._chosen(choice, chosen, at + 1, next_us)
+        yield from self._subsets(choice, chosen, at + 1, next_us)
 
-    def _room(self, choice: _Choice, chosen: _Started, next_us: float) -> bool:
-        """Whether a message more would end before anything else happens."""
-        told = {target for _, target in chosen.messages}
+    def _is_extendable(self, choice: _Choice, chosen: _Started, next_us: float) -> bool:
+        """Whether one more message would end before anything else happens."""
+        targets = {target for _, target in chosen.messages}
         return any(
             chosen.sending[src]
             and chosen.receiving[dst]
             and choice.now_us + self._latency[src][dst] <= next_us + SAME_US
             and (src, dst) not in chosen.messages
-            and all(twin in told for twin in choice.before[dst])
+            and all(twin in targets for twin in choice.before[dst])
             for src, dst in choice.offers
         )
 
-    def _hopeless(self, state: _State) -> bool:
+    def _is_hopeless(self, state: _State) -> bool:
         """Whether something wanted cannot be everywhere by the deadline."""
         end_us, known = self._deadline_us, state.known
         sending = [[state.now_us] * self._ports for _ in self._ranks]
@@ -297,10 +297,10 @@ class LatencySearch:
                         lacks &= ~load
                 if lacks:
                     return True
-        return self._too_many(ahead, state, sending)
+        return self._exceeds_growth(ahead, state, sending)
 
-    def _too_many(self, ahead: list[int], state: _State, sending: list[list[float]]) -> bool:
-        """Whether some contribution cannot grow to all who want it."""
+    def _exceeds_growth(self, ahead: list[int], state: _State, sending: list[list[float]]) -> bool:
+        """Whether some contribution cannot spread to all ranks that want it in time."""
         end_us = self._deadline_us
         for mask, growth in self._growths:
             reach = [

@@ -1,11 +1,10 @@
-"""The fewest rounds of a gossip, by depth-first search over rounds of messages.
+"""Exact search for a gossip of fewest rounds, depth first over rounds of messages.
 
-A state is what every rank knows, R the rounds left. It is given up when, for some rank, what it lacks is not known
-within R hops of it, or is more than R rounds can bring: what a rank knows grows at most to (K+1) times the largest
-set a round. The same holds for the ranks that a contribution has reached. A round is a maximal choice of messages
-that bring something: a message more does no harm. Where a contribution has no round to lose on its way to a rank, and
-one rank only can take it on, that rank must hear it now. In the last round every rank hears all it lacks, and in the
-last but one a choice is given up as soon as some rank could not do so.
+A state is what every rank knows, with R rounds left. It is given up when what some rank lacks is not known within R
+hops of it, or is more than R rounds can bring: a round multiplies the largest known set by at most K+1. The same holds
+for the ranks that a contribution has reached. A round is a maximal set of messages that bring something: one more
+message does no harm. Where a contribution must move in this round to be in time, and only one rank can take it on, that
+rank must receive it. In the last round but one a choice is given up as soon as some rank could not finish in the last.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
 
 
 class OutOfNodesError(Exception):
-    """The search met its limit of nodes: neither found nor excluded."""
+    """The search met its limit of nodes: nothing found, nothing excluded."""
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What a round is chosen from.
+    """The choice of a round.
 
     Attributes:
         known: What every rank knows.
-        needed: What every rank must hear now.
-        later: What the rounds after this one can bring a rank at most.
-        left: Rounds left, this one among them.
-        order: Ranks that can hear something, in the order in which they choose.
+        needed: What every rank must receive now.
+        later: Most contributions that the rounds after this one bring a rank.
+        left: Rounds left, this one included.
+        order: Ranks that can receive something, in the order in which they choose.
         offers: Their sources that know something new.
     """
 
@@ -44,13 +43,13 @@ class _Choice:
 
 @dataclass
 class RoundsSearch:
-    """One machine and what is wanted on it.
+    """One machine and the wants on it.
 
     Attributes:
-        sources: Per rank, who can tell it something.
-        wanted: Per rank, bit a where it needs the contribution of rank a.
+        sources: Per rank, the ranks with a route to it.
+        wanted: Per rank, bit a is set where it needs the contribution of rank a.
         ports: Messages that a rank sends, and receives, per round.
-        nodes: How many choices may still be looked at, over all calls.
+        nodes: Nodes left, over all calls.
     """
 
     sources: Sequence[Sequence[int]]
@@ -63,14 +62,14 @@ class RoundsSearch:
         count = len(self.wanted)
         self._within: list[list[int]] = [[1 << rank for rank in range(count)]]
         self._asked = [sum(1 << b for b in range(count) if self.wanted[b] >> a & 1) for a in range(count)]
-        self._told_by = [sum(1 << u for u in sources) for sources in self.sources]
+        self._sources_of = [sum(1 << u for u in sources) for sources in self.sources]
         self._useful = sum(1 << a for a in range(count) if self._asked[a] & ~(1 << a))
 
     def find(self, rounds: int) -> Gossip | None:
-        """A gossip of so many rounds; None when there is none.
+        """Return a gossip of so many rounds; None when there is none.
 
         Raises:
-            OutOfNodesError: Neither is known after the nodes allowed.
+            OutOfNodesError: The nodes allowed did not settle it.
         """
         while len(self._within) <= rounds:
             last = self._within[-1]
@@ -81,7 +80,7 @@ class RoundsSearch:
     def _from(self, known: tuple[int, ...], left: int) -> Gossip | None:
         if all(not want & ~have for want, have in zip(self.wanted, known, strict=True)):
             return ()
-        if not left or (left, known) in self._failed or self._hopeless(known, left):
+        if not left or (left, known) in self._failed or self._is_hopeless(known, left):
             return None
         for messages in self._rounds(known, left):
             after = list(known)
@@ -93,13 +92,13 @@ class RoundsSearch:
         self._failed.add((left, known))
         return None
 
-    def _hopeless(self, known: tuple[int, ...], left: int) -> bool:
+    def _is_hopeless(self, known: tuple[int, ...], left: int) -> bool:
         ranks = range(len(known))
         growth = (self.ports + 1) ** left - 1
         most = growth * max(mask.bit_count() for mask in known)
         for rank in ranks:
             lacks = self.wanted[rank] & ~known[rank]
-            if lacks and (lacks.bit_count() > most or lacks & ~_union(_chosen(known, self._within[left][rank]))):
+            if lacks and (lacks.bit_count() > most or lacks & ~_union(_selected(known, self._within[left][rank]))):
                 return True
         for a in ranks:
             reached = sum(1 << rank for rank in ranks if known[rank] >> a & 1)
@@ -108,7 +107,7 @@ class RoundsSearch:
         return False
 
     def _rounds(self, known: tuple[int, ...], left: int) -> Iterator[tuple[Message, ...]]:
-        """Every maximal round that leaves no rank without hope."""
+        """Yield every maximal round that may still end in time."""
         needed = self._needed(known, left)
         if needed is None:
             return
@@ -123,16 +122,16 @@ class RoundsSearch:
         yield from self._assign(choice, [self.ports] * len(known), {})
 
     def _needed(self, known: tuple[int, ...], left: int) -> list[int] | None:
-        """What each rank must hear in this round; None when no rank can take on what must move."""
+        """Return what each rank must receive in this round; None when no rank can take on what must move."""
         ranks = range(len(known))
         holders = [sum(1 << rank for rank in ranks if known[rank] >> a & 1) for a in ranks]
         needed = [0] * len(known)
         for rank in ranks:
             close = self._within[left - 1][rank]
-            late = self.wanted[rank] & ~_union(_chosen(known, close))
+            late = self.wanted[rank] & ~_union(_selected(known, close))
             for a in ranks:
                 if late >> a & 1:
-                    able = [v for v in ranks if close >> v & 1 and self._told_by[v] & holders[a]]
+                    able = [v for v in ranks if close >> v & 1 and self._sources_of[v] & holders[a]]
                     if not able:
                         return None
                     if len(able) == 1:
@@ -144,17 +143,17 @@ class RoundsSearch:
     ) -> Iterator[tuple[Message, ...]]:
         order, known = choice.order, choice.known
         if len(chosen) == len(order):
-            if self._maximal(choice, free, chosen):
+            if self._is_maximal(choice, free, chosen):
                 yield tuple((src, rank) for rank in order for src in chosen[rank])
             return
         rank = order[len(chosen)]
         lacks, needed = self.wanted[rank] & ~known[rank], choice.needed[rank]
         able = [u for u in choice.offers[rank] if free[u]]
-        # Fewer than the ports take only where others may need the senders.
+        # Fewer messages than ports, only where others may need the senders.
         sets = [s for size in range(min(self.ports, len(able)), -1, -1) for s in combinations(able, size)]
-        heard = {s: _union([known[u] for u in s]) for s in sets}
-        sets = [s for s in sets if not needed & ~heard[s] and (lacks & ~heard[s]).bit_count() <= choice.later]
-        for senders in sorted(sets, key=lambda s: -(heard[s] & lacks).bit_count()):
+        received = {s: _union([known[u] for u in s]) for s in sets}
+        sets = [s for s in sets if not needed & ~received[s] and (lacks & ~received[s]).bit_count() <= choice.later]
+        for senders in sorted(sets, key=lambda s: -(received[s] & lacks).bit_count()):
             self.nodes -= 1
             if self.nodes < 0:
                 raise OutOfNodesError
@@ -168,7 +167,7 @@ class RoundsSearch:
                 free[u] += 1
 
     def _can_end(self, choice: _Choice, chosen: dict[int, tuple[int, ...]], changed: int) -> bool:
-        """Whether one round more could bring every rank near `changed` all it lacks, if nothing more is chosen."""
+        """Whether one more round could bring all they lack to `changed` and the ranks that it can reach."""
         known, ranks = choice.known, range(len(choice.known))
         after = [mask | _union([known[u] for u in chosen.get(rank, ())]) for rank, mask in enumerate(known)]
         decided = [rank in chosen or rank not in choice.offers for rank in ranks]
@@ -183,8 +182,8 @@ class RoundsSearch:
                 return False
         return True
 
-    def _maximal(self, choice: _Choice, free: list[int], chosen: dict[int, tuple[int, ...]]) -> bool:
-        """Whether no rank with a port left could hear of somebody with a port left."""
+    def _is_maximal(self, choice: _Choice, free: list[int], chosen: dict[int, tuple[int, ...]]) -> bool:
+        """Whether no further message fits the ports."""
         return not any(
             len(chosen[rank]) < self.ports and any(free[u] and u not in chosen[rank] for u in choice.offers[rank])
             for rank in choice.order
@@ -197,5 +196,5 @@ def _union(masks: Sequence[int], first: int = 0) -> int:
     return first
 
 
-def _chosen(known: tuple[int, ...], which: int) -> list[int]:
+def _selected(known: tuple[int, ...], which: int) -> list[int]:
     return [mask for rank, mask in enumerate(known) if which >> rank & 1]

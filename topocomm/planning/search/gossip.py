@@ -1,10 +1,10 @@
-"""Gossip: who tells whom in which round, and the exact time of it under the `alpha` model.
+"""Gossip, rounds of messages (source, destination), and its exact time under the `alpha` model.
 
-A rank starts with its own contribution. A message carries what its destination still lacks, of what its source knows
-by messages of earlier rounds, and what is of use: the destination wants it, or passes it on later. A message that
-would carry nothing is not sent. Of two messages of one round to one rank the later in the list leaves out what the
-earlier brings. Rounds are labels: a message starts when all that it carries is there and both its ports are free,
-and ports serve messages in (round, index) order, as the `alpha` model says.
+A rank starts with its own contribution. A message carries contributions that its source knows by messages of earlier
+rounds, that its destination lacks, and that are of use: the destination wants them or passes them on later. Empty
+messages are not sent. Of two messages of one round to one rank the later leaves out what the earlier brings. Rounds
+are labels: a message starts when its load is there and both its ports are free; ports serve messages in
+(round, index) order.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ Distance = tuple[int, int, int]
 """(i, j, d): the round of message j is at least that of message i, plus d."""
 
 SAME_US = 1e-9
-"""Times that differ by less are equal: sums in another order."""
+"""Times that differ by less are equal: they are sums in another order."""
 
 
 class Sent(NamedTuple):
-    """A message with its time and its load."""
+    """A message with its times and its load."""
 
     round: int
     src: int
     dst: int
     carried: int
-    """Bit c: the contribution of rank c."""
+    """Bit c is set where it carries the contribution of rank c."""
     start_us: float
     arrival_us: float
 
 
 class Replay(NamedTuple):
-    """What happens when a gossip runs.
+    """The run of a gossip.
 
     Attributes:
-        time_us: When the last rank has all that it wants; infinite when one never has.
+        time_us: When the last rank has all that it wants; infinite if some rank never has.
         sent: The messages that carry something, in (round, index) order.
-        done_us: Per rank, when it has what it wants.
-        missing: How many wanted contributions never arrive.
+        done_us: When each rank has what it wants.
+        missing: Number of wanted contributions that never arrive.
     """
 
     time_us: float
@@ -56,13 +56,13 @@ class Replay(NamedTuple):
 
 
 def bit_rows(table: NDArray[np.bool_]) -> list[int]:
-    """Every row of a boolean table as an integer, column c as bit c."""
+    """Return every row of a boolean table as an integer, column c as bit c."""
     packed = np.packbits(table, axis=1, bitorder="little")
     return [int.from_bytes(row.tobytes(), "little") for row in packed]
 
 
 def replay(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int) -> Replay:
-    """Run a gossip; `wanted[b]` has bit a where rank b needs the contribution of rank a."""
+    """Run a gossip; bit a of `wanted[b]` is set where rank b needs the contribution of rank a."""
     loads, known = _loads(gossip, wanted)
     ranks = range(len(wanted))
     pieces: list[list[tuple[float, int]]] = [[(0.0, 1 << rank)] for rank in ranks]
@@ -91,7 +91,7 @@ def replay(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequen
 
 
 def _loads(gossip: Gossip, wanted: Sequence[int]) -> tuple[list[list[int]], list[int]]:
-    """What every message carries, and what every rank knows in the end."""
+    """Return what every message carries, and what every rank knows in the end."""
     known = [1 << rank for rank in range(len(wanted))]
     loads: list[list[int]] = []
     for messages in gossip:
@@ -113,12 +113,11 @@ def _loads(gossip: Gossip, wanted: Sequence[int]) -> tuple[list[list[int]], list
     return loads, known
 
 
-def trimmed(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int) -> Gossip:
-    """The gossip without messages that carry nothing, each in the earliest round that changes nothing else.
+def trim(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Sequence[int], ports: int) -> Gossip:
+    """Return the gossip without empty messages, each message in the earliest round that keeps all loads and times.
 
-    A message comes after what its source has heard, not before what its ports serve earlier, and not before what its
-    destination sends without it; where that allows it a port has at most `ports` messages a round. So loads and port
-    orders stay, and with them all times.
+    A message stays after the messages that its source received, in the order of its ports, and not before messages that
+    its destination sends without it. If possible a port has at most `ports` messages a round.
     """
     count = len(wanted)
     outgoing: list[list[int]] = [[] for _ in range(count)]
@@ -137,7 +136,7 @@ def trimmed(gossip: Gossip, latency_us: Sequence[Sequence[float]], wanted: Seque
 
 
 def _levels(messages: list[Message], outgoing: list[list[int]], incoming: list[list[int]], ports: int) -> list[int]:
-    """The earliest rounds of messages that had one round, after those whose rounds are given by port."""
+    """Return the earliest rounds of messages of one round, after the rounds already given out by port."""
 
     def after_port(side: int, index: int, queue: list[int]) -> int:
         beside = sum(other[side] == messages[index][side] for other in messages[:index])
@@ -146,9 +145,9 @@ def _levels(messages: list[Message], outgoing: list[list[int]], incoming: list[l
 
     levels = []
     for i, (src, dst) in enumerate(messages):
-        heard = max(incoming[src], default=-1) + 1
-        told = max(outgoing[dst], default=0)
-        levels.append(max(heard, told, after_port(0, i, outgoing[src]), after_port(1, i, incoming[dst])))
+        received = max(incoming[src], default=-1) + 1
+        sent = max(outgoing[dst], default=0)
+        levels.append(max(received, sent, after_port(0, i, outgoing[src]), after_port(1, i, incoming[dst])))
     moved = True
     while moved:  # ends: no level rises above the highest
         moved = False
@@ -162,7 +161,7 @@ def _levels(messages: list[Message], outgoing: list[list[int]], incoming: list[l
 
 
 class Timed(NamedTuple):
-    """A message that was given a time."""
+    """A message with its time."""
 
     start_us: float
     arrival_us: float
@@ -170,66 +169,66 @@ class Timed(NamedTuple):
     dst: int
 
 
-def labelled(messages: Sequence[Timed]) -> Gossip:
-    """Rounds for messages with times, so that each carries what had arrived when it starts and no more.
+def assign_rounds(messages: Sequence[Timed]) -> Gossip:
+    """Return messages in rounds, so that each carries what had arrived at its start and no more.
 
-    A message comes after those that its source had received when it starts, and not after those that its source
-    received later and that have news for its destination: they would delay it. Where not all can be, as messages can
-    cross, some of the second kind give way.
+    A message comes after those that its source had received at its start. It does not come after those that its source
+    received later and that have news for its destination, since it would wait for them; where messages cross, not all
+    of these orders can be kept.
     """
     order = sorted(messages)
-    knew = _knew(order)
-    after: list[Distance] = []
-    apart: list[Distance] = []
+    knew = _known_at_start(order)
+    required: list[Distance] = []
+    in_order: list[Distance] = []
     crossing: list[Distance] = []
-    for i, one in enumerate(order):
-        for j, other in enumerate(order):
+    for i, message in enumerate(order):
+        for j, later in enumerate(order):
             if i == j:
                 continue
-            ended = one.arrival_us <= other.start_us + SAME_US
-            if one.dst == other.src and ended:
-                after.append((i, j, 1))
-            elif one.dst == other.src and knew[i][0] & ~knew[j][1]:
+            ended = message.arrival_us <= later.start_us + SAME_US
+            if message.dst == later.src and ended:
+                required.append((i, j, 1))
+            elif message.dst == later.src and knew[i][0] & ~knew[j][1]:
                 crossing.append((j, i, 0))
-            if i < j and (one.src == other.src or one.dst == other.dst):
-                after.append((i, j, 0))
-                apart.append((i, j, int(ended)))
+            if i < j and (message.src == later.src or message.dst == later.dst):
+                required.append((i, j, 0))
+                in_order.append((i, j, int(ended)))
     start = [0] * len(order)
-    rounds = _longest([*after, *apart, *crossing], start) or _spaced(after, crossing, start)
+    rounds = _least_rounds([*required, *in_order, *crossing], start) or _fitting_rounds(required, crossing, start)
     gossip: list[list[Message]] = [[] for _ in range(max(rounds, default=-1) + 1)]
     for message, number in zip(order, rounds, strict=True):
         gossip[number].append((message.src, message.dst))
     return tuple(tuple(messages) for messages in gossip if messages)
 
 
-def _knew(order: Sequence[Timed]) -> list[tuple[int, int]]:
-    """Per message, what its source and its destination knew when it started."""
-    found: list[tuple[int, int]] = []
+def _known_at_start(order: Sequence[Timed]) -> list[tuple[int, int]]:
+    """Return what source and destination of each message knew at its start."""
+    known: list[tuple[int, int]] = []
     for message in order:
         source, target = 1 << message.src, 1 << message.dst
-        for earlier, (load, _) in zip(order, found, strict=False):
+        for earlier, (load, _) in zip(order, known, strict=False):
             if earlier.arrival_us <= message.start_us + SAME_US:
                 source |= load * (earlier.dst == message.src)
                 target |= load * (earlier.dst == message.dst)
-        found.append((source, target))
-    return found
+        known.append((source, target))
+    return known
 
 
-def _spaced(after: list[Distance], crossing: list[Distance], start: list[int]) -> list[int]:
-    """The smallest rounds that keep the first distances, and of the second all, or those that fit one by one."""
-    rounds = _longest([*after, *crossing], start)
+def _fitting_rounds(required: list[Distance], crossing: list[Distance], start: list[int]) -> list[int]:
+    """Return the least rounds that keep the first distances, and of the second all, or those that fit one by one."""
+    rounds = _least_rounds([*required, *crossing], start)
     if rounds is not None:
         return rounds
-    kept, rounds = after, _longest(after, start) or start
-    for one in crossing:
-        longer = _longest([*kept, one], rounds)
+    kept, rounds = required, _least_rounds(required, start) or start
+    for distance in crossing:
+        longer = _least_rounds([*kept, distance], rounds)
         if longer is not None:
-            kept, rounds = [*kept, one], longer
+            kept, rounds = [*kept, distance], longer
     return rounds
 
 
-def _longest(least: list[Distance], start: list[int]) -> list[int] | None:
-    """The smallest rounds from `start` on that keep all distances; None when they go round in a circle."""
+def _least_rounds(least: list[Distance], start: list[int]) -> list[int] | None:
+    """Return the least rounds from `start` on that keep all distances; None where they form a cycle."""
     rounds, limit = list(start), max(start, default=0) + len(start)
     moved = True
     while moved:
@@ -243,5 +242,5 @@ def _longest(least: list[Distance], start: list[int]) -> list[int] | None:
 
 
 def reversed_in_time(sent: Sequence[Sent], end_us: float) -> Gossip:
-    """Every message the other way round, the last first: of a broadcast, a reduce of the same time."""
-    return labelled([Timed(end_us - m.arrival_us, end_us - m.start_us, m.dst, m.src) for m in sent])
+    """Return the gossip backwards in time: of a broadcast, a reduce of the same time."""
+    return assign_rounds([Timed(end_us - m.arrival_us, end_us - m.start_us, m.dst, m.src) for m in sent])

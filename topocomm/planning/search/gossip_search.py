@@ -1,4 +1,4 @@
-"""The gossip of least time, or of fewest rounds, that can be found on a machine, and whether none is better."""
+"""Search for the gossip of least time, or of fewest rounds, on a machine, with a proof where one is found."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from topocomm.errors import PlanError
 from topocomm.planning.algorithms.gossip_schedule import Gossip
 from topocomm.planning.search.beam import beam_search, problem_of
 from topocomm.planning.search.dissemination_bound import Bound, distances
-from topocomm.planning.search.dissemination_bound import lower_bound as growth_bound
+from topocomm.planning.search.dissemination_bound import lower_bound as dissemination_lower_bound
 from topocomm.planning.search.exact_latency import LatencySearch
 from topocomm.planning.search.exact_rounds import OutOfNodesError, RoundsSearch
-from topocomm.planning.search.gossip import SAME_US, Timed, bit_rows, labelled, reversed_in_time, trimmed
-from topocomm.planning.search.local_search import Machine, polished
+from topocomm.planning.search.gossip import SAME_US, Timed, assign_rounds, bit_rows, reversed_in_time, trim
+from topocomm.planning.search.local_search import Machine, improve
 from topocomm.planning.search.seeds import broadcast_tree, flood, patterns
 
 Objective = Literal["latency", "rounds"]
 
 EXACT_RANKS = 16
-"""Up to so many ranks the search tries to end with a proof."""
+"""Most ranks for exact searches."""
 NODES = 20_000
-"""Choices that an exact search over times looks at before it leaves the question open."""
+"""Most nodes of an exact search over times."""
 ROUND_NODES = 100_000
-"""The same of a search over rounds, where they take less."""
+"""Most nodes of an exact search over rounds, which cost less each."""
 FEW_RANKS, FEW_NODES = 6, 100_000
-"""Up to so many ranks it looks at more."""
+"""Most ranks of a small machine, and most nodes there."""
 GLANCE_RANKS, GLANCE_NODES = 8, 2_000
-"""Up to so many ranks the exact search comes first, with so many choices."""
+"""Most ranks for which a short exact search comes first, and its most nodes."""
 PARTS, PART_NODES = 6, 5_000
-"""Kinds of ranks of which it is searched whether they alone need as long as the whole; choices for each."""
+"""Most kinds of ranks whose broadcast or reduce alone is searched for a proof; most nodes of each."""
 WIDTHS = ((8, 200), (16, 150), (32, 80), (64, 48), (128, 16))
-"""(up to so many ranks, states that the beam keeps per round)."""
+"""(most ranks, states that the beam keeps per round)."""
 BEAMS = ((4, 8), (2, 4), (1, 2))
-"""Beams after the first: part of that width, tables of noise."""
+"""Beams after the first: divisor of the width, tables of noise."""
 LARGE = 64
-"""Above so many ranks only the last of them."""
-POLISHED, MOVES = 4, 120_000
-"""Gossips that the local search starts from; its moves from each, times messages."""
+"""Above this number of ranks only the last of them runs."""
+IMPROVED, MOVES = 4, 120_000
+"""Gossips that the local search starts from; its moves from each, times the messages of the gossip."""
 FEWEST_MOVES = 200
-"""Fewer are not worth the while."""
+"""Least moves worth a local search."""
 NEXT_US = 1e-6
-"""A time that is better is better by so much."""
+"""Least improvement of a time in us."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A gossip and what is known of it.
+    """A gossip, its time, and a bound.
 
     Attributes:
         gossip: Rounds of (source, destination).
-        time: Of objective `latency` the `alpha` time in us, of `rounds` the number of rounds.
-        bound: Nothing is below it.
-        proved: Whether nothing is below `time`, in the model, for this kind of plan.
-        argument: Why, in words; what the bound is where nothing is proved.
-        nodes: Choices that exact searches looked at.
+        time: The `alpha` time in us, or of objective `rounds` the number of rounds.
+        bound: Lower bound of `time`.
+        proved: Whether `time` is optimal in the model, for this kind of plan.
+        argument: The proof, or the argument of the bound, in words.
+        nodes: Nodes of exact searches.
     """
 
     gossip: Gossip
@@ -80,25 +80,25 @@ def search_gossip(
     incumbent: float | None = None,
     lower_bound: float | None = None,
 ) -> Found | None:
-    """Who tells whom when, so that every rank gets what it wants as early as can be.
+    """Return the best gossip found in which every rank gets what it wants.
 
-    Patterns, then beam search, then local search on the best, then exact search up to 16 ranks; it ends as soon as a
-    bound is met. The same input gives the same gossip.
+    The stages are closed forms, beam search, local search on the best, and up to 16 ranks exact search; the search ends
+    when a bound is met. The same input gives the same gossip.
 
     Args:
         latency_us: float64 [n, n], source by destination; infinite where no route exists, 0 on the diagonal. Every
             rank has its own ports.
-        wants: bool [n, n]: wants[a, b] says that rank b needs the contribution of rank a.
+        wants: bool [n, n]: wants[a, b] where rank b needs the contribution of rank a.
         ports: Messages that a rank sends, and receives, at once.
         objective: `latency` for the `alpha` model, `rounds` for synchronous rounds.
-        incumbent: A time (or number of rounds) that is known already.
-        lower_bound: A time (or number of rounds) that nothing is below, known to the caller.
+        incumbent: A time (or number of rounds) that is reached already.
+        lower_bound: A lower bound of the time (or number of rounds).
 
     Returns:
-        What was found; None when that is no better than the incumbent.
+        The gossip; None when it is no better than the incumbent.
 
     Raises:
-        PlanError: Some wanted contribution has no way, a message takes no time, or the arrays do not fit.
+        PlanError: A wanted contribution has no route, a message takes no time, or the arrays do not fit.
     """
     task = _task(latency_us, wants, ports, objective)
     bound = task.bound
@@ -107,24 +107,24 @@ def search_gossip(
     limit = inf if incumbent is None else incumbent
     if limit <= bound.time_us + SAME_US:
         return None
-    found = _solved(task, bound)
-    return found if found.time < limit - SAME_US else None
+    best = _search(task, bound)
+    return best if best.time < limit - SAME_US else None
 
 
-def _solved(task: _Task, bound: Bound) -> Found:
+def _search(task: _Task, bound: Bound) -> Found:
     if not task.to_one:
-        return _Hunt(task, bound).ended()
-    # All to one rank: the best broadcast from it on the reversed machine, backwards.
-    back = _parts(task.latency_us.T, task.wants.T, task.machine.ports, task.objective)
-    found = _solved(back, bound)
-    run = back.machine.run(found.gossip)
-    gossip = _tidy(task, reversed_in_time(run.sent, run.time_us))
-    return replace(found, gossip=gossip, time=task.machine.run(gossip).time_us)
+        return _Search(task, bound).ended()
+    # All to one rank: the best broadcast from it on the reversed machine, backwards in time.
+    back = _task_of(task.latency_us.T, task.wants.T, task.machine.ports, task.objective)
+    result = _search(back, bound)
+    run = back.machine.run(result.gossip)
+    gossip = _few_rounds(task, reversed_in_time(run.sent, run.time_us))
+    return replace(result, gossip=gossip, time=task.machine.run(gossip).time_us)
 
 
 @dataclass(frozen=True)
 class _Task:
-    """The search in the terms of its parts: of objective `rounds` every latency is 1."""
+    """The search problem; of objective `rounds` every latency is 1."""
 
     latency_us: NDArray[np.float64]
     away_us: NDArray[np.float64]
@@ -135,13 +135,13 @@ class _Task:
 
     @property
     def root(self) -> int | None:
-        """The one rank whose contribution is wanted elsewhere, if it is one."""
+        """The only rank whose contribution is wanted elsewhere; None where there are several or none."""
         asked = (self.wants & ~np.eye(len(self.wants), dtype=bool)).any(axis=1)
         return int(asked.argmax()) if asked.sum() == 1 else None
 
     @property
     def to_one(self) -> bool:
-        """Whether one rank only wants something of others, and of more than one."""
+        """Whether only one rank wants contributions of others, and of more than one."""
         asked = self.wants & ~np.eye(len(self.wants), dtype=bool)
         return int(asked.any(axis=0).sum()) == 1 and self.root is None
 
@@ -166,16 +166,16 @@ def _task(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int,
         raise PlanError(
             f"rank {b} needs the contribution of rank {a}, and no route leads there, with relays or without"
         )
-    return _parts(routes, wants, ports, objective)
+    return _task_of(routes, wants, ports, objective)
 
 
-def _parts(routes: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, objective: Objective) -> _Task:
+def _task_of(routes: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, objective: Objective) -> _Task:
     machine = Machine(routes.tolist(), bit_rows(wants.T), ports)
-    return _Task(routes, distances(routes), wants, machine, growth_bound(routes, wants, ports), objective)
+    return _Task(routes, distances(routes), wants, machine, dissemination_lower_bound(routes, wants, ports), objective)
 
 
-class _Hunt:
-    """The best gossip so far, and why nothing is better once that is known."""
+class _Search:
+    """The best gossip so far, and the proof of it once there is one."""
 
     def __init__(self, task: _Task, bound: Bound) -> None:
         self._task, self._bound = task, bound
@@ -186,8 +186,8 @@ class _Hunt:
         self._nodes = 0
 
     def ended(self) -> Found:
-        """What was found, after all stages or as soon as nothing better can be."""
-        search: tuple[Callable[[], None], ...] = (self._wide_beams, self._polish)
+        """Run the stages until the best gossip is proved, and return it."""
+        search: tuple[Callable[[], None], ...] = (self._wide_beams, self._local_search)
         stages: tuple[Callable[[], None], ...]
         if self._task.objective == "rounds":
             stages = (self._patterns, self._small_beam, self._exact_rounds, *search)
@@ -201,7 +201,7 @@ class _Hunt:
                 break
         proved = self._reason is not None
         bound_us = self._time_us if proved else self._bound.time_us
-        gossip = _tidy(self._task, self._best)
+        gossip = _few_rounds(self._task, self._best)
         return Found(gossip, self._time_us, bound_us, proved, self._reason or self._bound.argument, self._nodes)
 
     def _offer(self, gossip: Gossip) -> None:
@@ -214,7 +214,7 @@ class _Hunt:
         task = self._task
         if task.root is not None:
             routes = np.where(np.eye(len(task.wants), dtype=bool), inf, task.latency_us)
-            self._offer(labelled(broadcast_tree(range(len(routes)), routes, task.root, task.machine.ports)))
+            self._offer(assign_rounds(broadcast_tree(range(len(routes)), routes, task.root, task.machine.ports)))
         for gossip in patterns(task.away_us, task.latency_us, task.machine.ports):
             if self._time_us <= self._bound.time_us + SAME_US:
                 break
@@ -240,41 +240,41 @@ class _Hunt:
         for _, gossip in beam_search(problem, width=width, variants=variants, below_us=self._time_us, turn=turn):
             self._offer(gossip)
 
-    def _polish(self) -> None:
+    def _local_search(self) -> None:
         self._seeds.sort(key=lambda seed: seed[0])
-        for number, (_, gossip) in enumerate(self._seeds[:POLISHED]):
+        for number, (_, gossip) in enumerate(self._seeds[:IMPROVED]):
             moves = MOVES // max(20, sum(map(len, gossip)))
             if moves < FEWEST_MOVES:
                 continue
             enough_us = self._bound.time_us
-            self._offer(polished(self._task.machine, gossip, moves=moves, enough_us=enough_us, seed=number + 1))
+            self._offer(improve(self._task.machine, gossip, moves=moves, enough_us=enough_us, seed=number + 1))
 
     def _trees(self) -> None:
-        """Whether one rank alone needs so long to reach all, or to hear of all: an exact search over trees."""
+        """Look for a proof: one rank alone cannot reach all, or hear of all, sooner."""
         task, count = self._task, len(self._task.wants)
         if task.root is not None or count > EXACT_RANKS:
             return
-        seen: set[tuple[float, ...]] = set()
+        tried: set[tuple[float, ...]] = set()
         for latency_us, wants, what in (
             (task.latency_us, task.wants, "reach"),
             (task.latency_us.T, task.wants.T, "hear of"),
         ):
             routes = np.where(np.eye(count, dtype=bool), inf, latency_us)
             for rank in range(count):
-                looks = (*np.sort(latency_us[rank]).tolist(), *np.sort(latency_us[:, rank]).tolist())
-                looks = (*looks, float(what == "reach"))
+                signature = (*np.sort(latency_us[rank]).tolist(), *np.sort(latency_us[:, rank]).tolist())
+                signature = (*signature, float(what == "reach"))
                 tree = broadcast_tree(range(count), routes, rank, task.machine.ports)
                 slow = max((message.arrival_us for message in tree), default=0.0) >= self._time_us - SAME_US
-                if looks in seen or not slow or len(seen) == PARTS:
+                if signature in tried or not slow or len(tried) == PARTS:
                     continue
-                seen.add(looks)
-                if self._excluded(latency_us, wants, rank):
+                tried.add(signature)
+                if self._is_optimal_alone(latency_us, wants, rank):
                     others = int(wants[rank].sum()) - int(wants[rank, rank])
                     self._reason = f"rank {rank} cannot {what} {others} ranks in less than {self._time_us:g}"
                     return
 
-    def _excluded(self, latency_us: NDArray[np.float64], wants: NDArray[np.bool_], rank: int) -> bool:
-        """Whether the contribution of one rank cannot be everywhere sooner."""
+    def _is_optimal_alone(self, latency_us: NDArray[np.float64], wants: NDArray[np.bool_], rank: int) -> bool:
+        """Whether an exact search excludes that the contribution of one rank is everywhere sooner."""
         part = np.zeros_like(wants)
         part[rank] = wants[rank]
         machine = Machine(latency_us.tolist(), bit_rows(part.T), self._task.machine.ports)
@@ -287,7 +287,7 @@ class _Hunt:
             self._nodes += search.looked_at
 
     def _glance(self) -> None:
-        """An exact search, where a short one may do."""
+        """Run a short exact search on small machines."""
         if len(self._task.wants) <= GLANCE_RANKS:
             self._exact_latency(GLANCE_NODES)
 
@@ -295,9 +295,9 @@ class _Hunt:
         if len(self._task.wants) > EXACT_RANKS:
             return
 
-        def faster(messages: list[Timed]) -> bool:  # rounds may not give these messages these loads
+        def faster(messages: list[Timed]) -> bool:  # in rounds the messages may have other loads
             before_us = self._time_us
-            self._offer(labelled(messages))
+            self._offer(assign_rounds(messages))
             return self._time_us < before_us - SAME_US
 
         most = FEW_NODES if len(self._task.wants) <= FEW_RANKS else NODES
@@ -331,11 +331,11 @@ class _Hunt:
             self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
 
 
-def _tidy(task: _Task, gossip: Gossip) -> Gossip:
-    """The same messages in few rounds: of objective `rounds` those that start together share one."""
+def _few_rounds(task: _Task, gossip: Gossip) -> Gossip:
+    """Return the same messages in few rounds; of objective `rounds`, those that start together share one."""
     machine = task.machine
     if task.objective == "latency":
-        return trimmed(gossip, machine.latency_us, machine.wanted, machine.ports)
+        return trim(gossip, machine.latency_us, machine.wanted, machine.ports)
     sent = sorted(machine.run(gossip).sent, key=lambda message: message.start_us)
     return tuple(
         tuple((message.src, message.dst) for message in group)

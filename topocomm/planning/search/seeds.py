@@ -18,11 +18,11 @@ from topocomm.planning.algorithms.multiport import circulant_gossip, exchange_go
 from topocomm.planning.search.gossip import SAME_US, Timed
 
 ROUND_ORDERS = 24
-"""Most orders of the rounds tried; all of them up to four rounds."""
+"""Most orders of the rounds tried: all of them up to four rounds."""
 
 
 def patterns(away_us: NDArray[np.float64], latency_us: NDArray[np.float64], ports: int) -> Iterator[Gossip]:
-    """Every pattern all of whose messages have a route.
+    """Yield every closed form whose messages all have a route.
 
     Args:
         away_us: float64 [n, n]: latencies with relays.
@@ -34,13 +34,13 @@ def patterns(away_us: NDArray[np.float64], latency_us: NDArray[np.float64], port
     for order in _orders(away_us):
         for gossip in (circulant_gossip(count, ports), exchange_gossip(count, ports)):
             for chosen in islice(permutations(gossip), ROUND_ORDERS):
-                told = [[(order[src], order[dst]) for src, dst in messages] for messages in chosen]
-                if told and all(routes[src][dst] for messages in told for src, dst in messages):
-                    yield told
+                numbered = [[(order[src], order[dst]) for src, dst in messages] for messages in chosen]
+                if numbered and all(routes[src][dst] for messages in numbered for src, dst in messages):
+                    yield numbered
 
 
 def flood(latency_us: NDArray[np.float64], ports: int) -> Gossip:
-    """All messages that have a route, in rounds, as often as there are ranks: whatever can arrive does."""
+    """Return all messages that have a route, in rounds, repeated once a rank: whatever can arrive does."""
     count = len(latency_us)
     rounds: list[list[Message]] = []
     for src, dst in np.argwhere(np.isfinite(latency_us) & ~np.eye(count, dtype=bool)).tolist():
@@ -55,32 +55,29 @@ def flood(latency_us: NDArray[np.float64], ports: int) -> Gossip:
 
 
 def _orders(away_us: NDArray[np.float64]) -> list[list[int]]:
-    """Orders of the ranks: as they are, and from near to near."""
+    """Return orders of the ranks: as they are, and each followed by its nearest."""
     count = len(away_us)
-    both = away_us + away_us.T
-    chain, left = [0], list(range(1, count))
-    while left:
-        left.sort(key=lambda rank: (round(float(both[chain[-1], rank]), 6), rank))
-        chain.append(left.pop(0))
+    round_trip_us = away_us + away_us.T
+    chain, waiting = [0], list(range(1, count))
+    while waiting:
+        waiting.sort(key=lambda rank: (round(float(round_trip_us[chain[-1], rank]), 6), rank))
+        chain.append(waiting.pop(0))
     orders = [list(range(count)), chain]
     return orders if orders[0] != orders[1] else orders[:1]
 
 
 def broadcast_tree(kinds: Sequence[int], latency_us: NDArray[np.float64], root: int, ports: int = 1) -> list[Timed]:
-    """The messages of a broadcast, in the time of ranks x (log ranks + kinds).
+    """Return the messages of a greedy broadcast by start time, one per rank in reach.
 
-    Two greedy trees are built, and the faster returned: always the message that arrives first; and the same, but a
-    kind that nobody has reached yet comes before all others, for each sender.
+    The faster of two trees: always the message that arrives first; and the same, but each sender prefers kinds that no
+    rank has reached yet. It takes O(ranks x (log ranks + kinds)).
 
     Args:
-        kinds: The kind of each rank, a row of `latency_us`; ranks of one kind (a host's, say) are told in rank order.
+        kinds: The kind of each rank, a row of `latency_us`; ranks of one kind (of a host, say) are reached in order.
         latency_us: float64 [kinds, kinds]: from a rank of one kind to a rank of another, on the diagonal to another
             of its kind; infinite where no route exists.
         root: The rank that has the value.
         ports: Messages that a rank sends at once.
-
-    Returns:
-        One message per rank that can be reached, by start time.
     """
     trees = [_tree(kinds, latency_us, root, ports, new_first=new_first) for new_first in (False, True)]
     return min(trees, key=lambda tree: (-len(tree), max((message.arrival_us for message in tree), default=0.0)))
@@ -89,40 +86,40 @@ def broadcast_tree(kinds: Sequence[int], latency_us: NDArray[np.float64], root: 
 def _tree(
     kinds: Sequence[int], latency_us: NDArray[np.float64], root: int, ports: int, *, new_first: bool
 ) -> list[Timed]:
-    left: list[list[int]] = [[] for _ in range(len(latency_us))]
+    waiting: list[list[int]] = [[] for _ in range(len(latency_us))]
     for rank in range(len(kinds) - 1, -1, -1):
         if rank != root:
-            left[kinds[rank]].append(rank)
-    number = np.array([len(ranks) for ranks in left])
-    fresh = np.arange(len(left)) != kinds[root]
+            waiting[kinds[rank]].append(rank)
+    waiting_count = np.array([len(ranks) for ranks in waiting])
+    unreached = np.arange(len(waiting)) != kinds[root]
     tree: list[Timed] = []
     heap: list[tuple[float, int, float]] = []
 
     def nearest(rank: int) -> tuple[float, int]:
-        """(latency, kind) of whom to tell: of the nearest kinds the one with most ranks left."""
-        row = np.where(number > 0, latency_us[kinds[rank]], np.inf)
-        if new_first and np.isfinite(row[fresh]).any():
-            row = np.where(fresh, row, np.inf)
+        """Return (latency, kind) of the next target: of the nearest kinds the one with most ranks left."""
+        row = np.where(waiting_count > 0, latency_us[kinds[rank]], np.inf)
+        if new_first and np.isfinite(row[unreached]).any():
+            row = np.where(unreached, row, np.inf)
         least_us = float(row.min())
-        return least_us, int(np.where(row <= least_us + SAME_US, number, -1).argmax())
+        return least_us, int(np.where(row <= least_us + SAME_US, waiting_count, -1).argmax())
 
     def offer(rank: int, free_us: float) -> None:
-        away_us, _ = nearest(rank)
-        if np.isfinite(away_us):
-            heapq.heappush(heap, (free_us + away_us, rank, free_us))
+        latency_us_there, _ = nearest(rank)
+        if np.isfinite(latency_us_there):
+            heapq.heappush(heap, (free_us + latency_us_there, rank, free_us))
 
     for _ in range(ports):
         offer(root, 0.0)
     while heap:
         arrival_us, src, free_us = heapq.heappop(heap)
-        away_us, kind = nearest(src)
-        if free_us + away_us > arrival_us + SAME_US:  # others were faster
+        latency_us_there, kind = nearest(src)
+        if free_us + latency_us_there > arrival_us + SAME_US:  # other senders were faster
             offer(src, free_us)
             continue
-        dst = left[kind].pop()
-        number[kind] -= 1
-        fresh[kind] = False
-        arrival_us = free_us + away_us
+        dst = waiting[kind].pop()
+        waiting_count[kind] -= 1
+        unreached[kind] = False
+        arrival_us = free_us + latency_us_there
         tree.append(Timed(free_us, arrival_us, src, dst))
         offer(src, arrival_us)
         for _ in range(ports):

@@ -18,9 +18,9 @@ def test_relays_lead_there_at_the_cost(count, chance):
     relays = Relays(costs)
     for a in range(count):
         for b in (b for b in range(count) if b != a):
-            way = relays.relays(a, b)
-            assert (way[0], way[-1]) == (a, b)
-            assert sum(costs[x, y] for x, y in pairwise(way)) == pytest.approx(relays.costs[a, b])
+            path = relays.relays(a, b)
+            assert (path[0], path[-1]) == (a, b)
+            assert sum(costs[x, y] for x, y in pairwise(path)) == pytest.approx(relays.costs[a, b])
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -34,6 +34,6 @@ def test_ways_through_what_forwards(topology, seed):
     costs = closure.search(prices)
     assert costs == pytest.approx(ways_between(one, prices))
     for a, b in np.argwhere(np.isfinite(costs)).tolist():
-        way = closure.way(a, b)
-        assert (way[0], way[-1]) == (a, b) and all(device >= one.ends for device in way[1:-1])
-        assert sum(prices[one.index[step]] for step in pairwise(way)) == pytest.approx(costs[a, b])
+        path = closure.path(a, b)
+        assert (path[0], path[-1]) == (a, b) and all(device >= one.ends for device in path[1:-1])
+        assert sum(prices[one.index[step]] for step in pairwise(path)) == pytest.approx(costs[a, b])

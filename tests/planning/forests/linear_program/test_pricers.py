@@ -28,13 +28,13 @@ def pricers(one):
     return [*found, UndirectedTrees(alone)] if one.symmetric else found
 
 
-def links_of(way_holder, one, *, against):
+def links_of(carrier, one, *, against):
     """Uses of every link by a tree or plan."""
     uses = np.zeros(len(one.links))
-    ways = [edge.way for edge in way_holder.edges] if isinstance(way_holder, Tree) else []
-    ways = ways or [step.way for step in getattr(way_holder, "steps", ()) if step.way]
-    for way in ways:
-        for step in pairwise(way):
+    paths = [edge.path for edge in carrier.edges] if isinstance(carrier, Tree) else []
+    paths = paths or [step.path for step in getattr(carrier, "steps", ()) if step.path]
+    for path in paths:
+        for step in pairwise(path):
             uses[one.index[step[::-1] if against else step]] += 1
     return uses
 

@@ -28,8 +28,8 @@ def test_the_least_spanning_tree(topology, seed):
         assert cost == pytest.approx(least)
         assert sum(prices[link] for link in tree.links(one)) == pytest.approx(least)
         assert tree.root == root and sorted(tree.depths) == list(range(one.ends))
-        assert all((way[0], way[-1]) == (parent, child) for parent, child, way in tree.edges)
-        assert all(step in one.index for _, _, way in tree.edges for step in pairwise(way))
+        assert all((path[0], path[-1]) == (parent, child) for parent, child, path in tree.edges)
+        assert all(step in one.index for _, _, path in tree.edges for step in pairwise(path))
 
 
 def test_where_depth_is_dear_the_tree_is_low():

@@ -24,12 +24,12 @@ MACHINES = {
 def fits(split, one, weight):
     """Units between ranks are ways of the machine, and no link has more of them than it carries."""
     used = Counter()
-    for (a, b), ways in split.ways.items():
+    for (a, b), paths in split.paths.items():
         if max(a, b) >= one.ends:
             continue
-        assert len(ways) == split.units.left[a][b]
-        assert all((way[0], way[-1]) == (a, b) and min((*way[1:-1], one.ends)) >= one.ends for way in ways)
-        used.update(link for way in ways for link in pairwise(way))
+        assert len(paths) == split.units.left[a][b]
+        assert all((path[0], path[-1]) == (a, b) and min((*path[1:-1], one.ends)) >= one.ends for path in paths)
+        used.update(link for path in paths for link in pairwise(path))
     return all(count * weight <= one.gb_per_s[one.index[link]] * (1 + 1e-6) for link, count in used.items())
 
 

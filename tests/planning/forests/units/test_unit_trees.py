@@ -9,7 +9,7 @@ from tests.machines import hosts, line, switch
 from tests.planning.forests.machines import less, solved
 from topocomm.planning.forests.linear_program.integer_network import network_of
 from topocomm.planning.forests.units.splitting import Split
-from topocomm.planning.forests.units.unit_trees import disjoint_trees, heaviest, trees_in_units, unlike_trees
+from topocomm.planning.forests.units.unit_trees import disjoint_trees, heaviest, trees_in_units, unequal_trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.topology.catalog.systems import catalog
 
@@ -44,7 +44,7 @@ def test_so_many_trees_as_flow_to_every_rank(machine, roots):
         return
     wanted = [(root, 1) for root, trees in roots.items() for _ in range(trees)]
     trees = disjoint_trees(split, wanted)
-    used = Counter(link for tree in trees for edge in tree.edges for link in pairwise(edge.way))
+    used = Counter(link for tree in trees for edge in tree.edges for link in pairwise(edge.path))
     assert [tree.root for tree in trees] == [root for root, _ in wanted]
     assert all(sorted(tree.depths) == list(range(one.ends)) for tree in trees)
     for link, times in used.items():
@@ -72,11 +72,11 @@ def test_trees_of_unlike_weights(machine, root):
     wanted = [(root, weight) for weight in weights]
     split = Split(one, 1.0, {root: sum(weights)}, max(weights))
     assert split.take_out()
-    trees = unlike_trees(split, wanted)
+    trees = unequal_trees(split, wanted)
     used = Counter()
     for weight, tree in zip(weights, trees, strict=True):
         assert tree.root == root and sorted(tree.depths) == list(range(one.ends))
-        for link in (link for edge in tree.edges for link in pairwise(edge.way)):
+        for link in (link for edge in tree.edges for link in pairwise(edge.path)):
             used[link] += weight
     assert all(load <= one.gb_per_s[one.index[link]] for link, load in used.items())
 
@@ -85,4 +85,4 @@ def test_no_trees_of_unlike_weights_where_links_are_too_narrow():
     one = network(line(3))
     wanted = [(0, 3), (0, 2)]
     split = Split(one, float(one.gb_per_s.max()) / 4, {0: 5})
-    assert unlike_trees(split, wanted) is None
+    assert unequal_trees(split, wanted) is None

@@ -1,6 +1,6 @@
-"""The cheapest tree that leads from a root to every node of a dense directed graph (Chu, Liu 1965; Edmonds 1967).
+"""The cheapest directed spanning tree from a root in a dense graph (Chu, Liu 1965; Edmonds 1967).
 
-Contraction along one growing path, whole rows at a time: O(n^2) element operations in O(n) array steps.
+Cycles are contracted along one growing path, whole rows at a time: O(n^2) element operations in O(n) array steps.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 
 def cheapest_arborescence(costs: NDArray[np.float64], root: int) -> list[int] | None:
-    """Parent of every node, -1 at the root; None where some node cannot be reached.
+    """Return the parent of every node, -1 at the root; None where some node is out of reach.
 
     Args:
-        costs: float64 [n, n]: of the edge from row to column; infinite where there is none. Not changed.
-        root: Where the tree begins.
+        costs: Cost of the edge from row to column, float64 [n, n]; infinite where there is none.
+        root: Root of the tree.
     """
     count = len(costs)
     work = _Contraction(costs, root)
@@ -27,32 +27,28 @@ def cheapest_arborescence(costs: NDArray[np.float64], root: int) -> list[int] | 
 
 
 def cheapest_costs(costs: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """float64 [n]: what the cheapest tree from every root costs; None where some node has no way to some other.
+    """Return the cost of the cheapest tree from every root, float64 [n]; None where a node cannot reach another.
 
-    Contracting does not depend on the root if it goes on until one node is left (Gabow, Galil, Spencer, Tarjan 1986):
-    a tree pays for every set that was contracted, what the cheapest edge into it cost then, but for those that hold
-    its root.
+    Contraction down to one node does not depend on the root (Gabow, Galil, Spencer, Tarjan 1986): a tree pays the
+    cheapest edge into every contracted set that does not contain its root.
     """
     work = _Contraction(costs, None)
     work.grow(0)
     if work.within.count(-1) > 1:
         return None
     total = fsum(work.paid.values())
-    found = np.empty(len(costs))
+    costs_of = np.empty(len(costs))
     for root in range(len(costs)):
         saved, name = [], root
         while name >= 0:
             saved.append(work.paid.get(name, 0.0))
             name = work.within[name]
-        found[root] = total - fsum(saved)
-    return found
+        costs_of[root] = total - fsum(saved)
+    return costs_of
 
 
 class _Contraction:
-    """Nodes and contracted cycles, each with the edge that enters it.
-
-    Without a root all is contracted into one node, as far as there are ways.
-    """
+    """Nodes and contracted cycles, each with the edge that enters it; without a root all become one if possible."""
 
     def __init__(self, costs: NDArray[np.float64], root: int | None) -> None:
         self.count, self.root = len(costs), root
@@ -62,21 +58,21 @@ class _Contraction:
             self.costs[:, root] = inf
         self.sources = np.broadcast_to(np.arange(self.count)[:, None], costs.shape).copy()
         self.targets = np.broadcast_to(np.arange(self.count), costs.shape).copy()
-        """[row, column]: ends of the edge of the graph that an edge between contracted nodes stands for."""
+        """Ends of the edge of the graph behind an edge between contracted nodes, [row, column]."""
         self.name = list(range(self.count))
-        """Name of the node in a row: its own, or that of the last cycle it holds."""
+        """Name of the node in a row: its own, or that of the cycle contracted into it last."""
         self.row = list(range(self.count))
-        """Row by name; -1 once contracted into another."""
+        """Row by name."""
         self.within: list[int] = [-1] * self.count
-        """By name: the cycle that it is contracted in."""
+        """Cycle that contains a node, by name; -1: none."""
         self.cycles: dict[int, list[int]] = {}
         self.edge: dict[int, tuple[int, int]] = {}
         self.paid: dict[int, float] = {}
-        """By name: what the cheapest edge into it cost, less what was paid for nodes inside it."""
+        """Cost of the cheapest edge into a node, less what nodes inside it paid, by name."""
         self.reached = {root}
 
     def grow(self, start: int) -> bool:
-        """Follow cheapest entering edges back from a node until something reached is met."""
+        """Follow cheapest entering edges back from a node to a reached one; False where there is none."""
         name = self._outer(start)
         path: list[int] = []
         on_path: set[int] = set()
@@ -103,7 +99,7 @@ class _Contraction:
         return True
 
     def expand(self) -> list[int]:
-        """Open the cycles from the outermost: the edge that enters one replaces the edge of the node it enters."""
+        """Open the cycles from the outermost and return the parents; an edge into a cycle replaces one of its edges."""
         parents = [-1] * self.count
         todo = [name for name in range(len(self.within)) if self.within[name] < 0 and name != self.root]
         for name in todo:
@@ -116,11 +112,13 @@ class _Contraction:
         return parents
 
     def _outer(self, name: int) -> int:
+        """Return the outermost cycle that contains a node."""
         while self.within[name] >= 0:
             name = self.within[name]
         return name
 
     def _contract(self, cycle: list[int]) -> int:
+        """Make one node of a cycle; return its name."""
         rows = [self.row[name] for name in cycle]
         keep = min(rows)
         for row in rows:

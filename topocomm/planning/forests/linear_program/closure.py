@@ -1,7 +1,7 @@
-"""Cheapest ways between all endpoints through forwarding devices, under prices on directed links.
+"""Cheapest paths between all endpoints through forwarding devices, under prices on directed links.
 
-Forwarding devices among themselves by Floyd and Warshall, then one step out of every endpoint and one into it: all
-with whole arrays, because packing trees asks for it hundreds of times.
+Floyd and Warshall among forwarding devices, then one step out of every endpoint and one into it, all on whole arrays:
+a packing searches hundreds of times.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from math import inf
 import numpy as np
 
 from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
-from topocomm.planning.forests.tree import Way
+from topocomm.planning.forests.tree import Path
 
 
-def cheapest_ways(costs: Floats) -> tuple[Floats, Ints]:
-    """Return the least costs between all pairs, relays allowed, and the next node on each way (Floyd, Warshall).
+def cheapest_paths(costs: Floats) -> tuple[Floats, Ints]:
+    """Return the least costs between all pairs, relays allowed, and the next node on each path (Floyd, Warshall).
 
     Args:
         costs: float64 [n, n]: of the direct step from row to column, infinite where there is none; 0 on the diagonal.
@@ -32,12 +32,12 @@ def cheapest_ways(costs: Floats) -> tuple[Floats, Ints]:
 
 
 class Relays:
-    """Cheapest moves from rank to rank where ranks on the way may relay."""
+    """Cheapest moves from rank to rank where other ranks may relay."""
 
     def __init__(self, costs: Floats) -> None:
         direct = costs.copy()
         np.fill_diagonal(direct, 0.0)
-        self.costs, self._next = cheapest_ways(direct)
+        self.costs, self._next = cheapest_paths(direct)
 
     def relays(self, a: int, b: int) -> list[int]:
         """Return the ranks from a to b."""
@@ -48,7 +48,7 @@ class Relays:
 
 
 class Closure:
-    """Costs and ways between the endpoints of one network under changing prices."""
+    """Costs and paths between the endpoints of one network under changing prices."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -64,7 +64,7 @@ class Closure:
         self._out, self._into = _padded(leaving, ends), _padded(entering, ends)
 
     def search(self, prices: Floats) -> Floats:
-        """float64 [ends, ends]: cost of the cheapest way, infinite on the diagonal and where there is none.
+        """Return the costs of cheapest paths, float64 [ends, ends], infinite on the diagonal and where there is none.
 
         Args:
             prices: float64 [links], above zero.
@@ -81,8 +81,8 @@ class Closure:
         np.fill_diagonal(self._costs, inf)
         return self._costs
 
-    def way(self, a: int, b: int) -> Way:
-        """Device numbers of the way that `search` found last."""
+    def path(self, a: int, b: int) -> Path:
+        """Return the device numbers of the path that the last `search` found."""
         into = int(self._last[a, b])
         if into < 0:
             return (a, b)
@@ -92,14 +92,15 @@ class Closure:
         return (a, *(device + self.network.ends for device in devices), b)
 
     def _between(self, prices: Floats, forward: int) -> None:
+        """Compute costs between forwarding devices, and the next device on each path."""
         far = np.full((forward, forward), inf)
         pairs, links = self._inner
         far[pairs[:, 0], pairs[:, 1]] = prices[links]
         np.fill_diagonal(far, 0.0)
-        self._far, self._next = cheapest_ways(far)
+        self._far, self._next = cheapest_paths(far)
 
     def _leave(self, prices: Floats) -> None:
-        """Cost from every endpoint to every forwarding device, and through which it leaves."""
+        """Compute the cost from every endpoint to every forwarding device, and the first device on the path."""
         to, links = self._out
         self._reach = np.full((self.network.ends, len(self._far)), inf)
         self._first = np.full(self._reach.shape, -1, dtype=np.int64)
@@ -112,6 +113,7 @@ class Closure:
             self._first = np.where(better, to[:, place][:, None], self._first)
 
     def _enter(self, prices: Floats) -> None:
+        """Compute the cost between endpoints, and the last forwarding device on the path."""
         at, links = self._into
         for place in range(at.shape[1]):
             have = links[:, place] >= 0
@@ -123,7 +125,7 @@ class Closure:
 
 
 def _padded(entries: list[tuple[int, int, int]], ends: int) -> tuple[Ints, Ints]:
-    """(forwarding device, link) of every endpoint, int64 [ends, most], padded with link -1."""
+    """Return (forwarding device, link) of every endpoint, int64 [ends, most] each, padded with link -1."""
     rows: list[list[tuple[int, int]]] = [[] for _ in range(ends)]
     for end, device, link in entries:
         rows[end].append((device - ends, link))

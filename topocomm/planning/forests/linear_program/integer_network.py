@@ -1,7 +1,6 @@
-"""The machine as integers, for packing trees: the ranks' endpoints first, then what forwards between them.
+"""The machine as integers, for packing trees: endpoints of ranks first, then forwarding devices.
 
-What no message between the ranks can use is left out: endpoints without a rank, and forwarding devices with fewer
-than two neighbours.
+Endpoints without a rank and forwarding devices in dead ends are left out: no message between ranks can use them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class Network:
     """Directed links between numbered devices; device r < `ends` is the endpoint of rank r.
 
     Attributes:
-        devices: Device ids by number: the endpoints in rank order, then what forwards, in the topology's order.
+        devices: Device ids by number: endpoints in rank order, then forwarding devices in the topology's order.
         ends: Number of endpoints.
         links: (source, destination) of every directed link, sorted.
         gb_per_s: float64 [links].
@@ -47,7 +46,7 @@ class Network:
 
     @cached_property
     def reverse(self) -> Ints:
-        """int64 [links]: number of the link in the other direction, -1 where there is none."""
+        """Number of the opposite link, int64 [links], -1 where there is none."""
         return np.array([self.index.get((b, a), -1) for a, b in self.links], dtype=np.int64)
 
     @cached_property
@@ -58,7 +57,7 @@ class Network:
     @cached_property
     def connected(self) -> bool:
         """Whether every endpoint reaches every other, relays allowed."""
-        return all(max(way.hops_from(0)[: self.ends]) < inf for way in (self, self.transposed()))
+        return all(max(network.hops_from(0)[: self.ends]) < inf for network in (self, self.transposed()))
 
     @cached_property
     def neighbours(self) -> list[list[tuple[int, int]]]:
@@ -69,56 +68,60 @@ class Network:
         return out
 
     def transposed(self) -> Network:
-        """The same machine with all links turned round; link numbers change."""
+        """Return the network with all links reversed; link numbers change."""
         order = sorted(range(len(self.links)), key=lambda link: self.links[link][::-1])
         links = tuple(self.links[link][::-1] for link in order)
         return Network(self.devices, self.ends, links, self.gb_per_s[order], self.latency_us[order])
 
     def hops_from(self, root: int) -> list[float]:
-        """Least latency from an endpoint to every device in us, relays allowed, infinite where no way leads."""
-        far = [inf] * len(self.devices)
+        """Return the least latency from an endpoint to every device in us, relays allowed; infinite if out of reach."""
+        distance_us = [inf] * len(self.devices)
         latency_us = self.latency_us.tolist()
 
         def onward(label: tuple[float, int]) -> list[tuple[float, int]]:
-            at, device = label
-            far[device] = at
-            return [(at + latency_us[link], after) for after, link in self.neighbours[device] if far[after] == inf]
+            so_far_us, device = label
+            distance_us[device] = so_far_us
+            return [
+                (so_far_us + latency_us[link], neighbour)
+                for neighbour, link in self.neighbours[device]
+                if distance_us[neighbour] == inf
+            ]
 
         nearest_first([(0.0, root)], itemgetter(1), onward)
-        return far
+        return distance_us
 
 
 def network_of(paths: PathFinder, endpoints: Sequence[str]) -> Network:
-    """The network between the ranks' endpoints, which must be distinct."""
+    """Return the network between the endpoints of the ranks, which must be distinct."""
     numbers = {end: rank for rank, end in enumerate(endpoints)}
     ends = {d.id for d in paths.topology.devices if d.kind in ("gpu", "cpu")}
-    links = {edge: figures for edge, figures in paths.links.items() if not set(edge) & ends - set(numbers)}
-    useful = _useful(links, set(numbers))
+    usable = {edge: figures for edge, figures in paths.links.items() if not set(edge) & ends - set(numbers)}
+    useful = _useful(usable, set(numbers))
     for device in paths.topology.devices:
         if device.id in useful:
             numbers.setdefault(device.id, len(numbers))
-    found = sorted((numbers[a], numbers[b], figures) for (a, b), figures in links.items() if {a, b} <= set(numbers))
+    kept = sorted((numbers[a], numbers[b], figures) for (a, b), figures in usable.items() if {a, b} <= set(numbers))
     return Network(
         tuple(numbers),
         len(endpoints),
-        tuple((a, b) for a, b, _ in found),
-        np.array([figures.gb_per_s for *_, figures in found]),
-        np.array([figures.latency_us for *_, figures in found]),
+        tuple((a, b) for a, b, _ in kept),
+        np.array([figures.gb_per_s for *_, figures in kept]),
+        np.array([figures.latency_us for *_, figures in kept]),
     )
 
 
 def _useful(links: Iterable[tuple[str, str]], ends: set[str]) -> set[str]:
-    """Devices on some way between two of the ends, or at least in no dead end."""
+    """Return the devices that are in no dead end."""
     around: dict[str, set[str]] = {}
     for a, b in links:
         if a != b:
             around.setdefault(a, set()).add(b)
             around.setdefault(b, set()).add(a)
-    dead = [device for device, near in around.items() if len(near) < 2 and device not in ends]
+    dead = [device for device, neighbours in around.items() if len(neighbours) < 2 and device not in ends]
     while dead:
         device = dead.pop()
-        for near in around.pop(device):
-            around[near].discard(device)
-            if len(around[near]) < 2 and near not in ends and near not in dead:
-                dead.append(near)
+        for neighbours in around.pop(device):
+            around[neighbours].discard(device)
+            if len(around[neighbours]) < 2 and neighbours not in ends and neighbours not in dead:
+                dead.append(neighbours)
     return set(around)

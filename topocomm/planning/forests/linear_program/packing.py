@@ -1,10 +1,10 @@
-"""Packing trees into capacities: the linear program whose columns are found one by one, and a bound from its prices.
+"""Packing trees into capacities: a linear program with column generation, and a bound from its prices.
 
-maximise the sum of weights, subject to load <= capacity in every row. A pricer finds, for prices on the rows, what
-carries one unit at least cost; sum(capacity * price) / (that cost) bounds every packing from above (weak duality), so
-the search stops with a certificate. Prices are drawn towards the best ones so far, which keeps them from swinging
-(Wentges 1997). Programs of many rows soon turn to the method of multiplicative weights (Plotkin, Shmoys, Tardos 1995):
-one cheap column after the other, under prices that grow exponentially with what each row has carried so far.
+Maximise the sum of weights, subject to load <= capacity in every row. For prices on the rows, a pricer finds what
+carries one unit at least cost; sum(capacity * price) / cost bounds every packing from above (weak duality), so the
+search ends with a certificate. Prices are mixed with the best ones so far to damp oscillation (Wentges 1997). Programs
+of many rows begin with multiplicative weights (Plotkin, Shmoys, Tardos 1995): one cheap column after another, under
+prices that grow exponentially with the load of each row.
 """
 
 from __future__ import annotations
@@ -21,29 +21,32 @@ from topocomm.planning.forests.linear_program.simplex import Simplex
 from topocomm.planning.forests.tree import Tree
 
 FLOOR = 1e-7
-"""Least price of a row, as a part of the mean: of ways that cost nothing the shorter one is taken."""
+"""Least price of a row, as a part of the mean: among paths without a price the shorter one is taken."""
 DRAWN = 0.5
-"""How much of the best prices so far is mixed into those of the linear program."""
+"""Share of the best prices so far in the mixed prices."""
 MANY_ROWS = 64
-"""Rows of links above which multiplicative weights help, unless a few turns are enough."""
+"""Most rows of links of a program that does without multiplicative weights."""
 TRIAL_TURNS = 12
+"""Turns of column generation before multiplicative weights: often they are enough."""
 FIRST_TURNS = 600
-"""Most of these turns; as many as there are rows, if these are fewer. Where the payload has a share of every root, a
-turn brings a tree of each: so many turns for a pair of them, and at least `FEWEST_TURNS`."""
+"""Most turns of multiplicative weights, and no more than there are rows. Where every root has a share of the payload,
+a turn brings a tree of each, and the number is divided by the pairs of roots."""
 FEWEST_TURNS = 12
+"""Least turns of multiplicative weights."""
 STEEP = 0.5
-"""Exponent of the prices in the last of these turns, per turn; it rises in proportion from a tenth of it."""
+"""Exponent of the prices per turn, in the last turn; it begins at a tenth and rises linearly."""
 PATIENCE = 4
 """Turns without an improving column at the program's own prices before the search ends."""
 IMPROVES = 1e-9
+"""Least gain of a column, as a part of its objective, that counts as an improvement."""
 SMALLEST = 1e-6
-"""Weights below this part of the greatest are errors of arithmetic."""
+"""Weights below this part of the greatest are rounding errors."""
 
 
 class Pair(NamedTuple):
-    """What goes up to one root, and the broadcast tree that goes down from it; None: nothing does.
+    """The tree (or plan) that reduces to a root and the tree that broadcasts from it; either may be None.
 
-    The edges of a reduce tree are given away from the root, as those of a broadcast tree.
+    The edges of a reduce tree lead away from the root, as those of a broadcast tree.
     """
 
     up: Tree | IntervalPlan | None
@@ -51,27 +54,27 @@ class Pair(NamedTuple):
 
     @property
     def root(self) -> int:
-        """Where the one ends and the other begins."""
-        one = self.up or self.down
-        assert one is not None, "something goes up or down"
-        return one.root
+        """Root of both."""
+        tree = self.up or self.down
+        assert tree is not None, "something goes up or down"
+        return tree.root
 
     @property
     def tree(self) -> Tree:
-        """The broadcast tree, or of a pair without one the reduce tree."""
-        one = self.down or self.up
-        assert isinstance(one, Tree), "no plan that merges ranges"
-        return one
+        """The broadcast tree, or the reduce tree where there is none."""
+        tree = self.down or self.up
+        assert isinstance(tree, Tree), "no plan that merges ranges"
+        return tree
 
     @property
     def height(self) -> int:
         """Most edges between a rank and the root."""
-        return max(one.height for one in self if one is not None)
+        return max(tree.height for tree in self if tree is not None)
 
 
 @dataclass(frozen=True)
 class Column:
-    """Something that carries payload, what one GB/s of it puts on the rows (not zeros), and what it gains."""
+    """The load of one GB/s of a carrier on the rows (zeros left out), and its gain in the objective."""
 
     rows: Ints
     loads: Floats
@@ -80,7 +83,7 @@ class Column:
 
     @property
     def pair(self) -> Pair:
-        """What carries; the columns from the start have none."""
+        """The carrier; columns from the start have none."""
         assert self.carrier is not None, "a column from the start carries nothing itself"
         return self.carrier
 
@@ -90,40 +93,38 @@ Parts = tuple[tuple[float, Column], ...]
 
 
 class Pricer(Protocol):
-    """Finds cheap columns."""
+    """Finds cheap columns for prices on the rows."""
 
     row: Ints
-    """int64 [links]: row of every link."""
+    """Row of every link, int64 [links]."""
     capacity: Floats
-    """GB/s of every row; 0 of the rows that follow the links', which balance columns against each other."""
+    """GB/s of every row; 0 of rows after those of links, which balance columns against each other."""
     links: int
-    """Rows that stand for links: those that have a price."""
+    """Number of rows that stand for links and have prices."""
 
     def start(self) -> list[Column]:
-        """Columns that are there from the start."""
+        """Return the columns of the program before any is generated."""
         ...
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column]]]:
-        """(cost that no unit of payload undercuts, or 0 where not all was looked at; groups of columns to try).
-
-        Of a group the first that improves the packing is taken, so the most welcome comes first.
+        """Return (least cost of a unit of payload, or 0 if unknown; groups of columns to try, the best of each first).
 
         Args:
             prices: float64 [links], above zero.
-            turn: Number of the call, for a pricer that takes turns among roots.
+            turn: Number of the call, for pricers that alternate between roots.
         """
         ...
 
     def relax(self) -> bool:
-        """Offer more than so far, where offers were limited to welcome ones; False where nothing was left out."""
+        """Lift a limit on the columns offered; False where there is none."""
         ...
 
     def share(self, column: Column) -> float:
-        """GB/s of the column in one GB/s of payload."""
+        """Return the GB/s of the column in one GB/s of payload."""
         ...
 
     def total(self, parts: Sequence[tuple[float, Column]]) -> float:
-        """GB/s of payload that weighted columns carry."""
+        """Return the GB/s of payload that weighted columns carry."""
         ...
 
 
@@ -133,11 +134,11 @@ class Packing:
 
     Attributes:
         parts: (GB/s, column), the heaviest first.
-        gb_per_s: The payload that they carry.
+        gb_per_s: Throughput of the payload.
         bound_gb_per_s: What no packing exceeds.
-        columns: All that were tried, those from the start first.
-        prices: Of the links' rows, those that gave the bound.
-        last_prices: Those of the program at the end.
+        columns: All columns of the program, those from the start first.
+        prices: Prices of the rows of links that gave the bound.
+        last_prices: Prices of the program at the end.
     """
 
     parts: Parts
@@ -149,9 +150,13 @@ class Packing:
 
 
 def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FIRST_TURNS) -> Packing:
-    """The best packing, to within `accuracy` of the bound unless the turns run out first.
+    """Return the best packing, to within `accuracy` of the bound unless the turns run out first.
 
-    Of multiplicative weights there are at most `first_turns` more.
+    Args:
+        pricer: The source of columns.
+        accuracy: Relative distance from the bound that is near enough.
+        most_turns: Most turns of column generation.
+        first_turns: Most turns of multiplicative weights.
     """
     search = _Search(pricer)
     trial = 0 if pricer.start() else TRIAL_TURNS  # a column of every root is needed before anything is carried
@@ -163,12 +168,12 @@ def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FI
 
 
 def repack(pricer: Pricer, columns: Sequence[Column]) -> Parts:
-    """The best weights of the given columns alone, the heaviest first."""
+    """Return the best weights of these columns alone."""
     return priced(pricer, columns)[0]
 
 
 def priced(pricer: Pricer, columns: Sequence[Column]) -> tuple[Parts, Floats]:
-    """(the best weights of the given columns alone, as by `repack`; the program's prices of all rows)."""
+    """Return (the best weights of these columns alone, prices of all rows)."""
     program = _Program(pricer.capacity)
     for column in columns:
         program.add(column)
@@ -176,26 +181,26 @@ def priced(pricer: Pricer, columns: Sequence[Column]) -> tuple[Parts, Floats]:
     return program.parts(), program.simplex.prices * program.scale
 
 
-def _steeply(exponents: Floats) -> Floats:
-    """About 2 to these exponents, linear between whole ones: `exp` differs in its last bit from machine to machine."""
+def _power_of_two(exponents: Floats) -> Floats:
+    """Return about 2 to the exponents, linear between whole ones: `exp` has other last bits on other machines."""
     whole = np.floor(exponents)
-    found: Floats = np.ldexp(1 + (exponents - whole), whole.astype(np.int32))
-    return found
+    powers: Floats = np.ldexp(1 + (exponents - whole), whole.astype(np.int32))
+    return powers
 
 
 class _Program:
-    """The linear program over the columns so far, its rows scaled to a capacity of 1."""
+    """The linear program over the columns so far, rows scaled to a capacity of 1."""
 
     def __init__(self, capacity: Floats) -> None:
         self.capacity = capacity
         self.unit = float(capacity.max())
-        """GB/s that a weight of 1 stands for."""
+        """GB/s of a weight of 1."""
         self.scale = np.divide(self.unit, capacity, out=np.ones(len(capacity)), where=capacity > 0)
         self.simplex = Simplex((capacity > 0).astype(float))
         self.columns: list[Column] = []
 
     def improves(self, column: Column) -> bool:
-        """Whether it would raise the objective at the program's own prices."""
+        """Whether the column would raise the objective at the program's own prices."""
         costs = self.simplex.prices[column.rows] * column.loads * self.scale[column.rows]
         return float(sum(costs.tolist())) < column.gain - IMPROVES * max(column.gain, 1e-3)
 
@@ -204,7 +209,7 @@ class _Program:
         self.simplex.add(column.rows, column.loads * self.scale[column.rows], column.gain)
 
     def parts(self) -> Parts:
-        """Weights that keep the capacities exactly, against the raised right sides; tiny ones are left out."""
+        """Return weights scaled to keep the capacities exactly; tiny ones are left out."""
         weights = self.simplex.weights()
         most = max((weight for c, weight in weights.items() if self.columns[c].carrier is not None), default=0.0)
         kept = sorted(c for c, w in weights.items() if self.columns[c].carrier is not None and w > SMALLEST * most)
@@ -218,7 +223,7 @@ class _Program:
 
 
 class _Search:
-    """One packing under way."""
+    """The state of one packing."""
 
     def __init__(self, pricer: Pricer) -> None:
         self.pricer = pricer
@@ -234,14 +239,14 @@ class _Search:
         self.drawn = 1.0
 
     def spread(self, most_turns: int) -> None:
-        """Fill the program with the columns of multiplicative weights."""
+        """Add the columns of multiplicative weights to the program."""
         load = np.zeros(len(self.capacity))
         turns = min(len(load), most_turns)
         shares = sum([len(column.rows) for column in self.pricer.start()])
         turns = max(2 * turns // max(shares, 2), FEWEST_TURNS)
         for turn in range(turns):
             steep = STEEP * (0.1 * turns + 0.9 * turn)
-            prices = _steeply(steep * (load / load.max() - 1)) if turn else np.ones(len(load))
+            prices = _power_of_two(steep * (load / load.max() - 1)) if turn else np.ones(len(load))
             offers = self._price(prices / float(prices.sum()), turn)
             for column in (next(iter(group)) for group in offers):
                 own = column.rows < len(load)
@@ -254,7 +259,7 @@ class _Search:
         self.value = self.program.simplex.value() * self.program.unit
 
     def turn(self) -> None:
-        """Price once, and pivot if something improves. Prices here are for rows scaled to a capacity of 1."""
+        """Price once, with prices for scaled rows, and solve if a column improves."""
         own = np.maximum(self.program.simplex.prices[: len(self.capacity)], 0.0)
         total = float(own.sum())
         mixed = self.drawn * self.best * total + (1 - self.drawn) * own if total else self.best.copy()
@@ -270,7 +275,7 @@ class _Search:
             self.idle += 1
 
     def _price(self, prices: Floats, turn: int) -> Iterable[Iterable[Column]]:
-        """What the pricer offers at prices that add up to 1, its bound taken down."""
+        """Return the columns offered at prices that add up to 1, and keep the bound if it is better."""
         prices = (prices + FLOOR / len(prices)) / (1 + FLOOR)
         least, offers = self.pricer.price(prices / self.capacity, turn)
         if least and 1 / least < self.bound:

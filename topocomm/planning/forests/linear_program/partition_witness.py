@@ -1,7 +1,7 @@
-"""A partition that may prove the optimum: devices that links without a price join belong together.
+"""A partition that may prove the optimum of an allreduce, read off the prices of a packing.
 
-For allreduce a packing's prices are, where one partition proves the optimum, equal on the links between its groups
-and zero inside them. Where several partitions or cuts share in the prices, every level of price is tried.
+Where one partition proves the optimum, prices are equal on links between its groups and zero inside them. Where several
+partitions or cuts share in the prices, every level of price is tried.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import NamedTuple
 from topocomm.planning.forests.linear_program.integer_network import Floats, Network
 
 SAME = 1e-6
-"""Prices that differ by a smaller part of the greatest are one level."""
+"""Prices that differ by less than this part of the greatest are one level."""
 
 
 class Partition(NamedTuple):
-    """Groups of device ids, each with an endpoint, and the bound that their egress gives for allreduce."""
+    """Groups of device ids, each with an endpoint, and the bound of an allreduce by their egress."""
 
     groups: tuple[tuple[str, ...], ...]
     gb_per_s: float
 
 
 def partition_of(network: Network, prices: Sequence[Floats]) -> Partition | None:
-    """The partition with the least bound among those that the prices suggest; None if none has two groups.
+    """Return the partition of least bound among those that the prices suggest; None if none has two groups.
 
     Args:
         network: The machine.
-        prices: float64 [links] each: any number of price vectors.
+        prices: Price vectors, float64 [links] each.
     """
     best: Partition | None = None
     for vector in prices:
@@ -37,14 +37,14 @@ def partition_of(network: Network, prices: Sequence[Floats]) -> Partition | None
             if level > levels[-1] + SAME * top:
                 levels.append(level)
         for level in levels[:-1]:
-            found = _joined(network, vector, level + SAME * top / 2 if level >= 0 else level)
-            if found is not None and (best is None or found.gb_per_s < best.gb_per_s):
-                best = found
+            partition = _joined(network, vector, level + SAME * top / 2 if level >= 0 else level)
+            if partition is not None and (best is None or partition.gb_per_s < best.gb_per_s):
+                best = partition
     return best
 
 
 def _joined(network: Network, prices: Floats, most: float) -> Partition | None:
-    """The partition into what links of at most this price join."""
+    """Return the partition whose groups are joined by links of at most this price."""
     leader = list(range(len(network.devices)))
 
     def find(device: int) -> int:

@@ -1,7 +1,7 @@
-"""What is packed for each collective: trees or pairs of trees, and the cheapest of them under prices on the links.
+"""The columns of each collective, trees or pairs of trees, and the cheapest of them under prices on the links.
 
-A row is an orbit of links: with a group of symmetries one template stands for its images, whose loads spread evenly
-over the orbit. Depth is dear at first: a tree of low height is taken if it improves the packing at all.
+A row is an orbit of links: with a group of symmetries one tree stands for its images, whose loads spread evenly over
+the orbit. Depth has a price at first: a low tree is taken if it improves the packing at all.
 """
 
 from __future__ import annotations
@@ -18,51 +18,52 @@ from topocomm.planning.forests.linear_program.integer_network import Floats, Int
 from topocomm.planning.forests.linear_program.packing import MANY_ROWS, Column, Pair
 from topocomm.planning.forests.linear_program.spanning import Spanner
 from topocomm.planning.forests.linear_program.symmetry import Symmetry
-from topocomm.planning.forests.tree import Edge, Tree, Way
+from topocomm.planning.forests.tree import Edge, Path, Tree
 
 DEPTH_PRICES = (0.3, 0.1, 0.03, 0.01, 1e-3, 0.0)
-"""Price of one edge between an edge and the root, as a part of the mean edge of a tree: the first that improves."""
+"""Prices of an edge between an edge and the root, as parts of the mean price of an edge, in the order tried."""
 EXACT = (0.0,)
+"""The cheapest tree whatever its height."""
 HEIGHTS = (3, 4, 6, None)
-"""Trees without root are at first held to a height; the limit is raised when no such tree improves the packing. In
-programs of many rows they are not, but every second tree prefers to be low."""
+"""Limits on the height of undirected trees; the next holds when no tree of the last improves the packing. Programs of
+many rows have none, but give every second tree a higher price of depth."""
 FEW_ROOTS = 8
-"""Roots from which trees without root are grown in one turn; of more shares than these fewer depths are tried."""
+"""Roots from which undirected trees grow in one turn; with more roots of a gather fewer prices of depth are tried."""
 
 
 class _Sums:
-    """Columns whose payload adds up, and none from the start."""
+    """A pricer whose columns add up, without columns from the start."""
 
     row: Ints
     capacity: Floats
     links: int
 
     def _use(self, row: Ints, capacity: Floats) -> None:
-        """Take one row per class of links and no others."""
+        """Use one row per class of links and no others."""
         self.row, self.capacity, self.links = row, capacity, len(capacity)
 
     def start(self) -> list[Column]:
-        """None."""
+        """Return no columns."""
         return []
 
     def relax(self) -> bool:
-        """Offers are not limited."""
+        """Return False: offers are not limited."""
         return False
 
     def share(self, column: Column) -> float:
-        """All of it."""
+        """Return 1: a column carries the whole payload."""
         return 1.0
 
     def total(self, parts: Sequence[tuple[float, Column]]) -> float:
-        """The sum of the weights."""
+        """Return the sum of the weights."""
         return sum(weight for weight, _ in parts)
 
 
 class UndirectedTrees(_Sums):
     """Allreduce where every link has its equal in the other direction.
 
-    Reduce trees and broadcast trees may then be each other's reverse (the mean of a packing and its reverse is one),
-    so a column is a spanning tree without direction or root that loads both directions alike.
+    The mean of a packing and its reverse is a packing, so reduce trees and broadcast trees may be each other's reverse:
+    a column is an undirected spanning tree that loads both directions alike.
     """
 
     def __init__(self, symmetry: Symmetry) -> None:
@@ -79,31 +80,31 @@ class UndirectedTrees(_Sums):
         self._depth_prices = [(0.03, 0.0), (0.3, 0.0)] if many else [DEPTH_PRICES]
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
-        """The least spanning tree, and trees of low height grown from the roots whose turn it is."""
-        dear, ends = prices[self.row], self.network.ends
+        """Return the cost of the least spanning tree, and low trees from the roots of this turn."""
+        link_prices, ends = prices[self.row], self.network.ends
         roots = [(turn * self._roots + i) % ends for i in range(min(self._roots, ends))]
-        _, least = self._spanner.tree(dear, roots[0], 0.0)
+        _, least = self._spanner.tree(link_prices, roots[0], 0.0)
         depth_prices = self._depth_prices[turn % len(self._depth_prices)]
-        return least, (self._offers(dear, root, least / max(ends - 1, 1), depth_prices) for root in roots)
+        return least, (self._offers(link_prices, root, least / max(ends - 1, 1), depth_prices) for root in roots)
 
     def relax(self) -> bool:
-        """Allow higher trees; False where any height is allowed already."""
+        """Raise the limit on the height; False where there is none."""
         if len(self._heights) == 1:
             return False
         del self._heights[0]
         return True
 
-    def _offers(self, dear: Floats, root: int, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
+    def _offers(self, link_prices: Floats, root: int, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
         most = self._heights[0]
         for depth_price in depth_prices:
-            tree, _ = self._spanner.tree(dear, root, depth_price * mean)
+            tree, _ = self._spanner.tree(link_prices, root, depth_price * mean)
             if most is None or tree.at(tree.centres()[0]).height <= most:
                 rows, loads = _loads(self.row, [tree.links(self.network)])
                 yield Column(rows, loads, Pair(tree, tree))
 
 
 class OutTrees(_Sums):
-    """One broadcast tree from one root; of the transposed network, one reduce tree."""
+    """Broadcast trees from one root; on the transposed network, reduce trees."""
 
     def __init__(self, symmetry: Symmetry, root: int) -> None:
         self.network, self.root = symmetry.network, root
@@ -111,14 +112,14 @@ class OutTrees(_Sums):
         self._growing = Growing(symmetry.network)
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
-        """The cheapest arborescence, and such of low height."""
+        """Return the cost of the cheapest tree, that tree, and low ones."""
         self._growing.search(prices[self.row])
         least = self._growing.cost(self.root)
         mean = least / max(self.network.ends - 1, 1)
         return least, (self._offers(mean, depth_prices) for depth_prices in (EXACT, DEPTH_PRICES))
 
     def column(self, tree: Tree) -> Column:
-        """The column of a tree."""
+        """Return the column of a tree."""
         return Column(*_loads(self.row, [tree.links(self.network)]), Pair(None, tree))
 
     def _offers(self, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
@@ -127,9 +128,9 @@ class OutTrees(_Sums):
 
 
 class Gathers:
-    """Allgather: broadcast trees from every root, which together carry the root's share; transposed: reduce_scatter.
+    """Allgather: broadcast trees from every root, which carry its share; transposed, reduce_scatter.
 
-    A row more for every root holds its trees to its share of the payload; the first column is the payload.
+    One more row a root ties its trees to its share of the payload; the first column is the payload.
     """
 
     def __init__(self, symmetry: Symmetry, shares: Sequence[float]) -> None:
@@ -137,19 +138,21 @@ class Gathers:
         self.row, capacity = _directed_rows(symmetry)
         self.links = len(capacity)
         orbits = [sorted(set(symmetry.elements[:, root].tolist())) for root in symmetry.roots]
-        found = {root: sum(shares[rank] for rank in orbit) for root, orbit in zip(symmetry.roots, orbits, strict=True)}
-        self.shares: dict[int, float] = {root: share for root, share in found.items() if share}
+        share_of = {
+            root: sum(shares[rank] for rank in orbit) for root, orbit in zip(symmetry.roots, orbits, strict=True)
+        }
+        self.shares: dict[int, float] = {root: share for root, share in share_of.items() if share}
         self._depth_prices = DEPTH_PRICES if len(self.shares) <= FEW_ROOTS else (DEPTH_PRICES[0], DEPTH_PRICES[2], 0.0)
         self.capacity = np.concatenate([capacity, np.zeros(len(self.shares))])
         self._growing = Growing(symmetry.network)
 
     def start(self) -> list[Column]:
-        """The payload, which every root's trees must carry."""
+        """Return the payload, which uses up what the trees of each root carry."""
         rows = self.links + np.arange(len(self.shares))
         return [Column(rows, np.ones(len(rows)))]
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
-        """The cheapest arborescence of every root."""
+        """Return the cost of the cheapest trees of all roots, and trees of each."""
         self._growing.search(prices[self.row])
         costs = self._growing.costs().tolist()
         least: float = sum([share * costs[root] for root, share in self.shares.items()])
@@ -157,22 +160,22 @@ class Gathers:
         return least, (self._offers(root, mean) for root in self.shares)
 
     def relax(self) -> bool:
-        """Offers are not limited."""
+        """Return False: offers are not limited."""
         return False
 
     def share(self, column: Column) -> float:
-        """That of its root."""
+        """Return the share of its root."""
         return self.shares[column.pair.root]
 
     def total(self, parts: Sequence[tuple[float, Column]]) -> float:
-        """What the root that is worst off carries, over its share."""
+        """Return the least throughput of a root over its share."""
         carried = dict.fromkeys(self.shares, 0.0)
         for weight, column in parts:
             carried[column.pair.root] += weight
         return min(weight / self.shares[root] for root, weight in carried.items())
 
     def column(self, tree: Tree) -> Column:
-        """The column of a tree of one of the roots: it gains nothing by itself, but lets the payload grow."""
+        """Return the column of a tree: it gains nothing by itself, but lets the payload grow."""
         rows, loads = _loads(self.row, [tree.links(self.network)])
         place = self.links + list(self.shares).index(tree.root)
         return Column(np.append(rows, place), np.append(loads, -1 / self.shares[tree.root]), Pair(None, tree), 0.0)
@@ -183,7 +186,7 @@ class Gathers:
 
 
 class DirectedPairs(_Sums):
-    """Allreduce where links differ by direction: a reduce tree and a broadcast tree of one root, whichever is best."""
+    """Allreduce where links differ by direction: a reduce tree and a broadcast tree of one root."""
 
     def __init__(self, symmetry: Symmetry) -> None:
         self.network, self.roots = symmetry.network, symmetry.roots
@@ -193,10 +196,10 @@ class DirectedPairs(_Sums):
         self._up, self._down = Growing(turned), Growing(self.network)
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
-        """The cheapest pairs over all roots."""
-        dear = prices[self.row]
-        self._down.search(dear)
-        self._up.search(dear[self._turned_link])
+        """Return the cost of the cheapest pair over all roots, and pairs of the best two."""
+        link_prices = prices[self.row]
+        self._down.search(link_prices)
+        self._up.search(link_prices[self._turned_link])
         costs = self._up.costs() + self._down.costs()
         best = _cheapest(costs, self.roots, 2)
         least = float(costs[best[0]])
@@ -206,33 +209,37 @@ class DirectedPairs(_Sums):
         for depth_price in DEPTH_PRICES:
             up = self._up.tree(root, depth_price * mean)
             down = self._down.tree(root, depth_price * mean)
-            against = _against([way for _, _, way in up.edges], self.network)
+            against = _against([path for _, _, path in up.edges], self.network)
             rows, loads = _loads(self.row, [against, down.links(self.network)])
             yield Column(rows, loads, Pair(up, down))
 
 
 class OrderedPairs(_Sums):
-    """An operator that does not commute: plans that merge adjacent ranges only, then broadcast trees if asked.
+    """Operators that do not commute: plans that merge adjacent ranges, then broadcast trees for an allreduce.
 
-    Inside each range of ranks given (all ranks, or hosts) the cheapest plan of all; the ranges' results go to the root
-    on their own, which folds them. One range of all ranks leaves out nothing, but its table has the cube of the ranks.
+    Each range of ranks (all ranks, or hosts) has its cheapest plan; the root folds the results of the ranges. One range
+    of all ranks leaves out no plan, but its table has the cube of the ranks.
+
+    Args:
+        symmetry: A group that maps ranges onto ranges in order.
+        ranges: (first rank, end) of each range.
+        root: Root of a reduce; None: allreduce.
     """
 
     def __init__(self, symmetry: Symmetry, ranges: Sequence[tuple[int, int]], *, root: int | None) -> None:
-        """Allreduce over any root; with a root given, reduce to it. The group must map ranges onto ranges in order."""
         self.network, self.ranges = symmetry.network, ranges
         self.roots, self.both = (symmetry.roots, True) if root is None else ((root,), False)
         self._use(*_directed_rows(symmetry))
         self._closure, self._down = Closure(self.network), Growing(self.network)
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
-        """The cheapest plans over all roots."""
-        dear = prices[self.row]
-        moves = Relays(self._closure.search(dear))
+        """Return the cost of the cheapest plan over all roots, and plans of the best four."""
+        link_prices = prices[self.row]
+        moves = Relays(self._closure.search(link_prices))
         tables = [IntervalTable(moves.costs[low:end, low:end]) for low, end in self.ranges]
         costs = np.zeros(self.network.ends)
         if self.both:
-            self._down.search(dear)
+            self._down.search(link_prices)
             costs += self._down.costs()
         for root in self.roots:
             costs[root] += sum([least for least, _ in self._gates(root, moves, tables)])
@@ -240,17 +247,17 @@ class OrderedPairs(_Sums):
         return float(costs[best[0]]), (self._offers(root, moves, tables, float(costs[root])) for root in best)
 
     def _gates(self, root: int, moves: Relays, tables: Sequence[IntervalTable]) -> list[tuple[float, int]]:
-        """(cost, rank where it is put together) of every range's result at the root."""
-        found = []
+        """Return (cost at the root, rank that merges it) of every range's result."""
+        gates = []
         for (low, end), table in zip(self.ranges, tables, strict=True):
             costs = table.cost[0, end - low - 1] + moves.costs[low:end, root]
             best = int(np.argmin(costs))
-            found.append((float(costs[best]), low + best))
-        return found
+            gates.append((float(costs[best]), low + best))
+        return gates
 
     def _offers(self, root: int, moves: Relays, tables: Sequence[IntervalTable], least: float) -> Iterator[Column]:
         up = self._plan(root, moves, tables)
-        links = [link for step in up.steps if step.way for link in pairwise(step.way)]
+        links = [link for step in up.steps if step.path for link in pairwise(step.path)]
         going = np.array([self.network.index[link] for link in links], dtype=np.int64)
         if not self.both:
             yield Column(*_loads(self.row, [going]), Pair(up, None))
@@ -261,12 +268,12 @@ class OrderedPairs(_Sums):
             yield Column(*_loads(self.row, [going, down.links(self.network)]), Pair(up, down))
 
     def _plan(self, root: int, moves: Relays, tables: Sequence[IntervalTable]) -> IntervalPlan:
-        """The cheapest plan with every move cut at the ranks that relay it."""
+        """Return the cheapest plan, every move cut at the ranks that relay it."""
         steps: list[Step] = []
 
         def move(part: int, source: int, rank: int) -> int:
             for a, b in pairwise(moves.relays(source, rank)):
-                steps.append(Step(b, (part,), a, self._closure.way(a, b)))
+                steps.append(Step(b, (part,), a, self._closure.path(a, b)))
                 part = len(steps) - 1
             return part
 
@@ -289,26 +296,26 @@ class Growing:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._closure = Closure(network)
-        self._far: dict[int, Floats] = {}
+        self._depth_of: dict[int, Floats] = {}
 
     def search(self, prices: Floats) -> None:
-        """Take prices, float64 [links], for the trees that follow."""
+        """Use these prices, float64 [links], for the trees that follow."""
         self._costs = self._closure.search(prices)
         self._exact: dict[int, list[int]] = {}
 
     def costs(self) -> Floats:
-        """float64 [ends]: cost of the cheapest tree from every root."""
-        found = cheapest_costs(self._costs)
-        assert found is not None, "the network is connected"
-        return found
+        """Return the cost of the cheapest tree from every root, float64 [ends]."""
+        costs = cheapest_costs(self._costs)
+        assert costs is not None, "the network is connected"
+        return costs
 
     def cost(self, root: int) -> float:
-        """Cost of the cheapest tree from one root."""
+        """Return the cost of the cheapest tree from one root."""
         parents = self._parents(root, 0.0)
         return sum([float(self._costs[parent, child]) for child, parent in enumerate(parents) if parent >= 0])
 
     def tree(self, root: int, depth_price: float) -> Tree:
-        """A tree that is cheap with a price on the latency between an edge and the root; the cheapest if that is 0."""
+        """Return the cheapest tree, with a price on the latency between an edge and the root."""
         children: dict[int, list[int]] = {}
         for child, parent in enumerate(self._parents(root, depth_price)):
             children.setdefault(parent, []).append(child)
@@ -316,7 +323,7 @@ class Growing:
         for parent in order:
             for child in children.get(parent, ()):
                 order.append(child)
-                edges.append(Edge(parent, child, self._closure.way(parent, child)))
+                edges.append(Edge(parent, child, self._closure.path(parent, child)))
         return Tree(root, edges)
 
     def _parents(self, root: int, depth_price: float) -> list[int]:
@@ -330,35 +337,35 @@ class Growing:
         return parents
 
     def _depth(self, root: int) -> Floats:
-        """Latency from the root to every endpoint over that to the nearest: about the edges between."""
-        if root not in self._far:
-            far = np.array(self.network.hops_from(root)[: self.network.ends])
-            near = far[far > 0]
-            self._far[root] = far / max(float(near.min()), 1e-9) if len(near) else far
-        return self._far[root]
+        """Return the latency from the root to every endpoint over that to the nearest: about the depth."""
+        if root not in self._depth_of:
+            latency_us = np.array(self.network.hops_from(root)[: self.network.ends])
+            positive = latency_us[latency_us > 0]
+            self._depth_of[root] = latency_us / max(float(positive.min()), 1e-9) if len(positive) else latency_us
+        return self._depth_of[root]
 
 
 def _cheapest(costs: Floats, roots: Sequence[int], count: int) -> list[int]:
-    """So many roots of least cost; what differs by rounding alone is equal, and the lowest root comes first."""
+    """Return the `count` roots of least cost, the lowest first among those equal up to rounding."""
     least = min(costs[root] for root in roots)
     return sorted(roots, key=lambda root: (round(float(costs[root] / least), 9) if least else 0.0, root))[:count]
 
 
 def _directed_rows(symmetry: Symmetry) -> tuple[Ints, Floats]:
-    """(row of every link, capacity of every row) with one row per orbit."""
+    """Return (row of every link, capacity of every row) with one row per orbit."""
     row = symmetry.orbit_of_link
     capacity: Floats = np.bincount(row, weights=symmetry.network.gb_per_s).astype(np.float64)
     return row, capacity
 
 
-def _against(ways: Sequence[Way], network: Network) -> Ints:
-    """Numbers of the links in the other direction of the ways, one entry per use."""
-    used = [network.index[b, a] for way in ways for a, b in pairwise(way)]
+def _against(paths: Sequence[Path], network: Network) -> Ints:
+    """Return the numbers of the opposite links of the paths, one entry per use."""
+    used = [network.index[b, a] for path in paths for a, b in pairwise(path)]
     return np.array(used, dtype=np.int64)
 
 
 def _loads(row: Ints, used: Sequence[Ints]) -> tuple[Ints, Floats]:
-    """(rows, uses of each) of links that are used."""
+    """Return (rows, uses of each) of these links."""
     load = np.bincount(row[np.concatenate(used)]).astype(np.float64)
     rows = np.flatnonzero(load)
     return rows, load[rows]

@@ -1,9 +1,8 @@
-"""A linear program solved the same on every machine: primal simplex with an explicit inverse.
+"""A linear program solved with the same bits on every machine: primal simplex with an explicit inverse.
 
-maximise c x subject to A x <= b, x >= 0, with b >= 0, so that the slacks are the first basis. Columns may be added
-between calls (column generation). Arithmetic is element by element and in one order, without BLAS, so the same input
-gives the same bits everywhere. Right sides are raised by tiny distinct amounts, which keeps degenerate programs, as
-packings of trees are, from cycling (Charnes 1952); `weights` reckons with the raised ones.
+Maximise c x subject to A x <= b, x >= 0, with b >= 0: the slacks are the first basis. Columns may be added between
+calls (column generation). Arithmetic is element by element in one order, without BLAS. Right sides are raised by tiny
+distinct amounts against cycling, since packings of trees are degenerate (Charnes 1952); `weights` uses the raised ones.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ Ints = NDArray[np.int64]
 RAISED = 1e-7
 """Largest relative change of a right side."""
 TINY = 1e-9
-"""Reduced costs and pivots below it count as zero; rows are scaled so that loads are about 1."""
+"""Reduced costs and pivots below this count as zero; rows are scaled so that loads are about 1."""
 MANY_ENTRIES, PROMISING, STILL_GOOD = 100_000, 64, 0.1
-"""Entries of all columns above which a look at all of them picks so many; of these alone the next columns come, as long
-as one gains so much of what the best one gained at that look."""
+"""Partial pricing: with more entries than this, the best columns of a full look are priced alone, while one of them
+gains at least this part of what the best of that look gained."""
 DENSE = 0.1
-"""Part of the inverse that a pivot changes above which all of it is written: picking costs ten times as much."""
+"""Share of the inverse that a pivot changes above which all of it is written: indexing costs ten times as much."""
 FRESH_PIVOTS = 1000
-"""Pivots after which the inverse is computed anew."""
+"""Pivots after which the inverse is recomputed."""
 
 
 class _Columns:
-    """Columns of a program laid end to end."""
+    """Columns of a program as one sparse table."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -40,42 +39,45 @@ class _Columns:
 
     @property
     def entries(self) -> int:
-        """Of all columns, without zeros."""
+        """Number of entries that are not zero."""
         return len(self._row)
 
     def extended(self, program: Simplex, numbers: Sequence[int]) -> _Columns:
-        """These and more columns."""
-        found = _Columns()
-        found.numbers = [*self.numbers, *numbers]
-        found._place = {number: place for place, number in enumerate(found.numbers)}
+        """Return these and more columns."""
+        columns = _Columns()
+        columns.numbers = [*self.numbers, *numbers]
+        columns._place = {number: place for place, number in enumerate(columns.numbers)}
         places = [np.full(len(program.rows_of[n]), place) for place, n in enumerate(numbers, len(self.numbers))]
-        found._column = np.concatenate([self._column, *places])
-        found._row = np.concatenate([self._row, *(program.rows_of[n] for n in numbers)])
-        found._load = np.concatenate([self._load, *(program.loads_of[n] for n in numbers)])
-        found._gains = np.array([program.gains[n] for n in found.numbers])
-        return found
+        columns._column = np.concatenate([self._column, *places])
+        columns._row = np.concatenate([self._row, *(program.rows_of[n] for n in numbers)])
+        columns._load = np.concatenate([self._load, *(program.loads_of[n] for n in numbers)])
+        columns._gains = np.array([program.gains[n] for n in columns.numbers])
+        return columns
 
     def reduced(self, prices: Floats, basis: Sequence[int]) -> Floats:
-        """What a unit of every column gains at these prices of the rows."""
+        """Return the reduced cost of every column at these prices of the rows."""
         costs = np.bincount(self._column, weights=prices[self._row] * self._load, minlength=len(self.numbers))
         reduced: Floats = self._gains - costs
         known = [self._place[c] for c in basis if c in self._place]
-        reduced[known] = 0.0  # they are, but for the errors of many updates
+        reduced[known] = 0.0  # exact, without the errors of many updates
         return reduced
 
 
 class Simplex:
-    """One linear program, its columns so far, and a basis of them."""
+    """One linear program, its columns so far, and a basis of them.
+
+    Args:
+        right: Right sides of the rows, about 1 each; a 0 becomes the raised amount alone.
+    """
 
     def __init__(self, right: Floats) -> None:
-        """Rows with their right sides: about 1 each; a 0 is taken as the raised amount alone."""
         rows = len(right)
         golden = (np.arange(1, rows + 1) * 0.6180339887498949) % 1.0
         self.right = right + RAISED * (0.5 + golden)
         self.basis = [-1 - row for row in range(rows)]
-        """Column in the basis by place; -1 - e is the slack of row e."""
+        """Column in the basis by place; -1 - r is the slack of row r."""
         self.inverse = np.eye(rows)
-        """[row, place]: transposed, so that a sparse column times the inverse adds whole lines."""
+        """Transposed, [row, place]: a sparse column times the inverse adds whole lines."""
         self.level = self.right.copy()
         self.prices = np.zeros(rows)
         self.pivots = 0
@@ -87,22 +89,22 @@ class Simplex:
         self._gained = 0.0
 
     def add(self, rows: Ints, loads: Floats, gain: float) -> int:
-        """Add a column by its entries that are not zero; returns its number."""
+        """Add a column by its entries that are not zero; return its number."""
         self.rows_of.append(rows)
         self.loads_of.append(loads)
         self.gains.append(gain)
         return len(self.gains) - 1
 
     def value(self) -> float:
-        """The objective of the basis."""
+        """Return the objective of the basis."""
         return float(sum(self.gains[c] * self.level[i] for i, c in enumerate(self.basis) if c >= 0))
 
     def weights(self) -> dict[int, float]:
-        """Columns above zero."""
+        """Return the columns above zero, with their values."""
         return {c: float(self.level[i]) for i, c in enumerate(self.basis) if c >= 0 and self.level[i] > 0}
 
     def solve(self, most_pivots: int = 100_000) -> None:
-        """Pivot until no column of the pool improves."""
+        """Pivot until no column improves."""
         for _ in range(most_pivots):
             best, gain = self._best()
             slack = int(np.argmin(self.prices))
@@ -114,7 +116,7 @@ class Simplex:
                 self._enter(-1 - slack, -float(self.prices[slack]), self.inverse[slack].copy())
 
     def _best(self) -> tuple[int, float]:
-        """(a column that gains most by a unit, what it gains), of all or of those that were best of all a while ago."""
+        """Return (column of greatest reduced cost, that cost), of all columns or by partial pricing."""
         if self._promising is not None:
             reduced = self._promising.reduced(self.prices, self.basis)
             best = int(np.argmax(reduced))
@@ -131,18 +133,19 @@ class Simplex:
         return best, self._gained
 
     def _spread(self, rows: Ints, loads: Floats) -> Floats:
-        """The inverse times a sparse column, added up line by line."""
+        """Return the inverse times a sparse column, added up line by line."""
         out: Floats = (self.inverse[rows] * loads[:, None]).sum(axis=0)
         return out
 
     def _enter(self, column: int, reduced: float, change: Floats) -> None:
+        """Pivot a column into the basis."""
         able = np.flatnonzero(change > TINY)
         if not len(able):
             raise ArithmeticError("linear program is unbounded")
         ratios = np.maximum(self.level[able], 0.0) / change[able]
         least = float(ratios.min())
-        near = able[ratios <= least * (1 + 1e-12) + 1e-15]
-        leave = int(near[np.argmax(change[near])])
+        tied = able[ratios <= least * (1 + 1e-12) + 1e-15]
+        leave = int(tied[np.argmax(change[tied])])
         line = self._replace(leave, change)
         self.level -= least * change
         self.level[leave] = least
@@ -153,7 +156,7 @@ class Simplex:
             self._refresh()
 
     def _refresh(self) -> None:
-        """The inverse anew, against the errors of many updates: from the slacks, columns of the basis one by one."""
+        """Recompute the inverse from the slacks, columns of the basis one by one."""
         size = len(self.basis)
         columns = [column for column in self.basis if column >= 0]
         free = np.ones(size, dtype=bool)
@@ -171,7 +174,7 @@ class Simplex:
         self.prices = (np.ascontiguousarray(self.inverse.T) * gains[:, None]).sum(axis=0)
 
     def _replace(self, place: int, change: Floats) -> Floats:
-        """Put the column that the inverse takes to `change` in a place of the basis; returns the inverse's new line."""
+        """Put the column of this change in a place of the basis; return the new line of the inverse."""
         line: Floats = self.inverse[:, place] / change[place]
         used, moved = np.flatnonzero(line), np.flatnonzero(change)
         if len(used) * len(moved) < DENSE * self.inverse.size:

@@ -1,8 +1,8 @@
-"""The spanning tree over the ranks that costs least, on a machine whose links cost the same in both directions.
+"""The least spanning tree over the ranks, where links have the same price in both directions.
 
-An edge between two ranks costs what the cheapest way through forwarding devices costs. Not all pairs are looked at:
-one search from all endpoints at once gives every forwarding device to the endpoint that is nearest, and the edges over
-links between the regions of two endpoints hold a least spanning tree (Mehlhorn 1988).
+An edge costs what the cheapest path through forwarding devices costs. One search from all endpoints at once assigns
+every forwarding device to its nearest endpoint; the edges over links between two such regions contain a least spanning
+tree (Mehlhorn 1988).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import inf
 from operator import itemgetter
 
 from topocomm.planning.forests.linear_program.integer_network import Floats, Network
-from topocomm.planning.forests.tree import Edge, Tree, Way
+from topocomm.planning.forests.tree import Edge, Path, Tree
 from topocomm.planning.routing.nearest_first import nearest_first
 
 
@@ -25,84 +25,84 @@ class Spanner:
         self._preferences: dict[int, list[tuple[float, int]]] = {}
 
     def tree(self, prices: Floats, root: int, depth_price: float) -> tuple[Tree, float]:
-        """(spanning tree, its cost without the price of depth).
+        """Return (spanning tree, its cost without the price of depth).
 
         Args:
             prices: float64 [links]; equal in both directions.
-            root: Where the tree begins to grow, and what ties are broken in favour of.
-            depth_price: Added to an edge for every edge between it and the root: the tree is the cheapest if it is 0.
+            root: Where the tree begins to grow; ties are broken in its favour.
+            depth_price: Added to an edge for every edge between it and the root; 0 gives the least spanning tree.
         """
-        dear = prices.tolist()
-        regions = _Regions(self.network, dear, self._preference(root))
-        near = regions.edges()
+        link_prices = prices.tolist()
+        regions = _Regions(self.network, link_prices, self._preference(root))
+        adjacent = regions.edges()
         edges: list[Edge] = []
         cost = 0.0
         depth = {root: 0}
-        heap = [(price, root, child, place) for child, price, place in near[root]]
+        heap = [(price, root, child, crossing) for child, price, crossing in adjacent[root]]
         heapq.heapify(heap)
         while heap:
-            key, parent, child, place = heapq.heappop(heap)
+            key, parent, child, crossing = heapq.heappop(heap)
             if child in depth:
                 continue
             depth[child] = depth[parent] + 1
             cost += key - depth_price * depth[parent]
-            edges.append(Edge(parent, child, regions.way(*place)))
+            edges.append(Edge(parent, child, regions.path(*crossing)))
             extra = depth_price * depth[child]
-            for after, price, following in near[child]:
-                if after not in depth:
-                    heapq.heappush(heap, (price + extra, child, after, following))
+            for neighbour, price, following in adjacent[child]:
+                if neighbour not in depth:
+                    heapq.heappush(heap, (price + extra, child, neighbour, following))
         return Tree(root, edges), cost if len(depth) == self.network.ends else inf
 
     def _preference(self, root: int) -> list[tuple[float, int]]:
-        """Sort keys of the endpoints: near the root first."""
+        """Return sort keys of the endpoints: near the root first."""
         if root not in self._preferences:
-            far = self.network.hops_from(root)
-            self._preferences[root] = [(far[end], end) for end in range(self.network.ends)]
+            latency_us = self.network.hops_from(root)
+            self._preferences[root] = [(latency_us[end], end) for end in range(self.network.ends)]
         return self._preferences[root]
 
 
 class _Regions:
-    """Every forwarding device with the endpoint that is nearest."""
+    """Every forwarding device with its nearest endpoint."""
 
     def __init__(self, network: Network, prices: list[float], preference: list[tuple[float, int]]) -> None:
         self.network, self.prices = network, prices
         size, ends = len(network.devices), network.ends
         self.cost = [0.0] * ends + [inf] * (size - ends)
         self.owner = [*range(ends), *[-1] * (size - ends)]
-        self.before = list(range(size))
+        self.previous = list(range(size))
         neighbours, cost = network.neighbours, self.cost
 
         def onward(label: tuple[float, tuple[float, int], int]) -> Iterator[tuple[float, tuple[float, int], int]]:
             at, rank, device = label
-            for after, link in neighbours[device]:
-                there = at + prices[link]
-                if after >= ends and there < cost[after]:
-                    cost[after] = there
-                    self.owner[after] = self.owner[device]
-                    self.before[after] = device
-                    yield there, rank, after
+            for neighbour, link in neighbours[device]:
+                cost_there = at + prices[link]
+                if neighbour >= ends and cost_there < cost[neighbour]:
+                    cost[neighbour] = cost_there
+                    self.owner[neighbour] = self.owner[device]
+                    self.previous[neighbour] = device
+                    yield cost_there, rank, neighbour
 
         nearest_first([(0.0, preference[end], end) for end in range(ends)], itemgetter(2), onward)
 
     def edges(self) -> list[list[tuple[int, float, tuple[int, int]]]]:
-        """By endpoint: (other endpoint, cost, the link where the two regions meet)."""
+        """Return, by endpoint, (other endpoint, cost, the link where the two regions meet)."""
         best: dict[tuple[int, int], tuple[float, tuple[int, int]]] = {}
         for number, (a, b) in enumerate(self.network.links):
-            one, other = self.owner[a], self.owner[b]
-            if one != other and one >= 0 and other >= 0:
+            owner_a, owner_b = self.owner[a], self.owner[b]
+            if owner_a != owner_b and owner_a >= 0 and owner_b >= 0:
                 entry = (self.cost[a] + self.prices[number] + self.cost[b], (a, b))
-                if (one, other) not in best or entry < best[one, other]:
-                    best[one, other] = entry
-        near: list[list[tuple[int, float, tuple[int, int]]]] = [[] for _ in range(self.network.ends)]
-        for (one, other), (cost, place) in best.items():
-            near[one].append((other, cost, place))
-        return near
+                if (owner_a, owner_b) not in best or entry < best[owner_a, owner_b]:
+                    best[owner_a, owner_b] = entry
+        adjacent: list[list[tuple[int, float, tuple[int, int]]]] = [[] for _ in range(self.network.ends)]
+        for (owner_a, owner_b), (cost, place) in best.items():
+            adjacent[owner_a].append((owner_b, cost, place))
+        return adjacent
 
-    def way(self, a: int, b: int) -> Way:
-        """The way from the owner of `a` over the link a -> b to the owner of `b`."""
+    def path(self, a: int, b: int) -> Path:
+        """Return the path from the owner of `a` over the link a -> b to the owner of `b`."""
         front, back = [a], [b]
-        while self.before[front[-1]] != front[-1]:
-            front.append(self.before[front[-1]])
-        while self.before[back[-1]] != back[-1]:
-            back.append(self.before[back[-1]])
+        while self.previous[front[-1]] != front[-1]:
+            front.append(self.previous[front[-1]])
+        while self.previous[back[-1]] != back[-1]:
+            back.append(self.previous[back[-1]])
         return (*reversed(front), *back)

@@ -1,8 +1,8 @@
-"""Groups of symmetries of the machine: hosts turned, and in all hosts the ranks exchanged in the same way.
+"""Groups of symmetries of the machine: cyclic shifts of hosts, and one permutation of the ranks inside every host.
 
-A linear program over trees may be averaged over such a group, so it needs one root of every orbit and one constraint
-per orbit of links. Candidates are guessed from the order of ranks and devices (hosts in a cycle; inside all hosts the
-same exclusive or, or the same turn); each is then checked on every link, so a wrong guess only costs time.
+A linear program over trees may be averaged over such a group, so it needs one root and one constraint per orbit.
+Candidates come from the order of ranks and devices (hosts in a cycle; inside all hosts the same exclusive or, or the
+same cyclic shift); each is checked on every link.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ Permutation = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    """A group as int64 [elements, devices]: image of every device; the first element is the identity."""
+    """A group of permutations of the devices.
+
+    Attributes:
+        network: The machine.
+        elements: Image of every device, int64 [elements, devices]; the first element is the identity.
+    """
 
     network: Network
     elements: Ints
@@ -33,13 +38,13 @@ class Symmetry:
 
     @cached_property
     def images(self) -> dict[int, int]:
-        """How many images of a tree have one root, by the lowest endpoint of its orbit: 1 if the group is free."""
+        """Images of a tree that share a root, by the lowest endpoint of its orbit: 1 if the group is free."""
         count = len(self.elements)
         return {root: count // len(set(self.elements[:, root].tolist())) for root in self.roots}
 
     @cached_property
     def orbit_of_link(self) -> Ints:
-        """int64 [links]: number of the orbit, orbits numbered by their lowest link."""
+        """Number of the orbit of every link, int64 [links]; orbits are numbered by their lowest link."""
         size = len(self.network.devices)
         keys = np.array([a * size + b for a, b in self.network.links], dtype=np.int64)
         pairs = np.array(self.network.links, dtype=np.int64).reshape(-1, 2)
@@ -50,15 +55,14 @@ class Symmetry:
 
 
 def no_symmetry(network: Network) -> Symmetry:
-    """The group of the identity alone."""
+    """Return the group of the identity alone."""
     return Symmetry(network, np.arange(len(network.devices), dtype=np.int64)[None])
 
 
 def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
-    """The largest group found: of hosts that are alike, turned in a cycle, and of what all hosts can do at once.
+    """Return the largest group found: equal hosts in a cycle, and what all hosts can do at once.
 
-    Hosts that are like no others stay in their place. Where all hosts are alike every element but the identity moves
-    every rank.
+    Hosts that equal no others stay in place. Where all are equal, every element but the identity moves every rank.
 
     Args:
         network: The machine.
@@ -76,7 +80,7 @@ def symmetry_of(network: Network, hosts: list[str]) -> Symmetry:
 
 
 def host_turns(network: Network, hosts: list[str]) -> Symmetry:
-    """The hosts that are alike in a cycle, and nothing else: ranks of one host keep their order."""
+    """Return the group of equal hosts in a cycle: ranks of one host keep their order."""
     members = _members(network, hosts)
     alike = _alike(network, hosts, list(members))
     turned = _turned(_Checker(network), [members[name] for name in alike])
@@ -84,35 +88,38 @@ def host_turns(network: Network, hosts: list[str]) -> Symmetry:
 
 
 def host_ranges(network: Network, hosts: list[str]) -> list[tuple[int, int]] | None:
-    """(first rank, end) of every host in rank order; None where the ranks of some host are no range."""
-    found = [(ranks[0], ranks[-1] + 1) for ranks in _members(network, hosts).values()]
+    """Return (first rank, end) of every host in rank order; None where the ranks of some host are no range."""
+    ranges = [(ranks[0], ranks[-1] + 1) for ranks in _members(network, hosts).values()]
     sizes = [len(ranks) for ranks in _members(network, hosts).values()]
-    return found if all(end - low == size for (low, end), size in zip(found, sizes, strict=True)) else None
+    return ranges if all(end - low == size for (low, end), size in zip(ranges, sizes, strict=True)) else None
 
 
 def symmetry_at(network: Network, hosts: list[str], root: int, most: int | None) -> Symmetry:
-    """The largest group of at most so many elements that leaves one rank in its place, found among a few.
+    """Return the largest group of at most `most` elements that leaves the root in place.
 
-    Other hosts that are alike go in a cycle, or the other ranks of all hosts, or both.
+    Tried are other equal hosts in a cycle, the other ranks of all hosts in a cycle, and both.
     """
     checker = _Checker(network)
     members = _members(network, hosts)
     alike = [name for name in _alike(network, hosts, list(members)) if name != hosts[root]]
-    found = [_turned(checker, [members[name] for name in alike])]
+    candidates = [_turned(checker, [members[name] for name in alike])]
     if len({len(ranks) for ranks in members.values()}) == 1:
         table = np.array(list(members.values()))
         place = members[hosts[root]].index(root)
         others = [p for p in range(table.shape[1]) if p != place]
         images = table.copy()
         images[:, others] = table[:, others[1:] + others[:1]]
-        found.append(checker.extend(_moved(table, images)))
-    generators = [one for one in found if one is not None]
-    groups = [_closure(chosen, len(network.devices)) for chosen in (generators, *([one] for one in generators), [])]
+        candidates.append(checker.extend(_moved(table, images)))
+    generators = [generator for generator in candidates if generator is not None]
+    groups = [
+        _closure(chosen, len(network.devices))
+        for chosen in (generators, *([generator] for generator in generators), [])
+    ]
     return Symmetry(network, max((g for g in groups if most is None or len(g) <= most), key=len))
 
 
 def _members(network: Network, hosts: list[str]) -> dict[str, list[int]]:
-    """Ranks by host."""
+    """Return the ranks by host."""
     members: dict[str, list[int]] = {}
     for rank in range(network.ends):
         members.setdefault(hosts[rank], []).append(rank)
@@ -120,7 +127,7 @@ def _members(network: Network, hosts: list[str]) -> dict[str, list[int]]:
 
 
 def _turned(checker: _Checker, groups: list[list[int]]) -> Permutation | None:
-    """The ranks of every group moved to those of the next, if that is a symmetry."""
+    """Return the permutation of each group onto the next, if that is a symmetry."""
     if len(groups) < 2:
         return None
     image = np.arange(checker.network.ends)
@@ -130,68 +137,69 @@ def _turned(checker: _Checker, groups: list[list[int]]) -> Permutation | None:
 
 
 def _alike(network: Network, hosts: list[str], names: list[str]) -> list[str]:
-    """The largest class of hosts whose links look the same."""
+    """Return the largest class of hosts with equal links."""
     local: dict[str, int] = {}
     labels: list[tuple[int, int]] = []
     known = set(names)
     for device, host in enumerate(hosts):
         labels.append((local.get(host, 0), 0) if host in known else (-1, device))
         local[host] = local.get(host, 0) + 1
-    looks: dict[str, list[tuple[object, ...]]] = {name: [] for name in names}
+    links_of: dict[str, list[tuple[object, ...]]] = {name: [] for name in names}
     for number, (a, b) in enumerate(network.links):
         figures = (float(network.gb_per_s[number]), float(network.latency_us[number]))
         for end in dict.fromkeys((hosts[a], hosts[b])):
-            if end in looks:
+            if end in links_of:
                 sides = [labels[d] if hosts[d] == end or labels[d][0] < 0 else (-2, 0) for d in (a, b)]
-                looks[end].append((*sides, *figures))
+                links_of[end].append((*sides, *figures))
     classes: dict[tuple[tuple[object, ...], ...], list[str]] = {}
     for name in names:
-        classes.setdefault(tuple(sorted(looks[name])), []).append(name)
+        classes.setdefault(tuple(sorted(links_of[name])), []).append(name)
     return max(classes.values(), key=len)
 
 
 def _inside(table: Ints, checker: _Checker) -> list[Permutation]:
-    """Generators that do the same in every host: exclusive ors where these give the larger group, else a turn."""
+    """Return generators that act alike in every host: exclusive ors, or a cyclic shift if that has more elements."""
     size = table.shape[1]
     places = np.arange(size)
     ors: list[Permutation] = []
     if size & (size - 1) == 0:
         for bit in range(size.bit_length() - 1):
-            found = None
+            generator = None
             for mask in range(1 << bit, 2 << bit):
-                found = checker.extend(_moved(table, table[:, places ^ mask]))
-                if found is not None:
-                    ors.append(found)
+                generator = checker.extend(_moved(table, table[:, places ^ mask]))
+                if generator is not None:
+                    ors.append(generator)
                     break
     for step in (s for s in range(1, size) if size % s == 0 and size // s > 1 << len(ors)):
-        found = checker.extend(_moved(table, table[:, (places + step) % size]))
-        if found is not None:
-            return [found]
+        generator = checker.extend(_moved(table, table[:, (places + step) % size]))
+        if generator is not None:
+            return [generator]
     return ors
 
 
 def _moved(table: Ints, images: Ints) -> Permutation:
+    """Return the permutation of ranks that maps one table onto the other."""
     image = np.empty(table.size, dtype=np.int64)
     image[table.reshape(-1)] = images.reshape(-1)
     return image
 
 
 def _closure(generators: list[Permutation], devices: int) -> Ints:
-    """All products of the generators, in order of their discovery."""
+    """Return all products of the generators, in order of discovery."""
     identity = np.arange(devices, dtype=np.int64)
-    seen = {identity.tobytes()}
+    known = {identity.tobytes()}
     elements = [identity]
     for element in elements:
         for generator in generators:
             product = generator[element]
-            if product.tobytes() not in seen:
-                seen.add(product.tobytes())
+            if product.tobytes() not in known:
+                known.add(product.tobytes())
                 elements.append(product)
     return np.array(elements)
 
 
 class _Checker:
-    """Extends a permutation of the endpoints to all devices, by where the devices sit among them."""
+    """Extends permutations of the endpoints to all devices, by colour refinement."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -200,7 +208,7 @@ class _Checker:
         self.plain = self._colours(np.arange(network.ends))
 
     def extend(self, image: Permutation) -> Permutation | None:
-        """The permutation of all devices, or None where the machine has no such symmetry."""
+        """Return the permutation of all devices, or None where the machine has no such symmetry."""
         network = self.network
         places: dict[int, list[int]] = {}
         for device, colour in enumerate(self.plain):
@@ -222,14 +230,14 @@ class _Checker:
         return whole
 
     def _colours(self, ends: Permutation) -> list[int]:
-        """A colour per device that tells it from others by the links to endpoints, these coloured as given."""
+        """Return a colour per device by its links to endpoints, which have these colours."""
         ends_count, numbers = self.network.ends, self.numbers
         colours = [int(end) for end in ends] + [-1] * (len(self.network.devices) - ends_count)
         while True:
             new = list(colours)
             for device in range(ends_count, len(colours)):
-                near = sorted((colours[to], *self.figures[link]) for to, link in self.network.neighbours[device])
-                sign = (colours[device], tuple(near))
+                neighbours = sorted((colours[to], *self.figures[link]) for to, link in self.network.neighbours[device])
+                sign = (colours[device], tuple(neighbours))
                 new[device] = -2 - numbers.setdefault(sign, len(numbers))
             if len(set(new)) == len(set(colours)):
                 return new

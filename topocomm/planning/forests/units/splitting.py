@@ -1,8 +1,8 @@
-"""A machine in whole units of bandwidth, and its forwarding devices taken out of it.
+"""A machine in whole units of bandwidth, and its forwarding devices split off.
 
-A device goes by splitting off: a unit that enters it and a unit that leaves it become one unit from the one neighbour
-to the other, as long as what every rank can receive from the roots together does not fall (Mader 1978; Frank,
-Jackson and Bang-Jensen 1995: where as much enters a device as leaves it, all of it can go).
+A unit that enters a device and a unit that leaves it become one unit from neighbour to neighbour, while every rank can
+still receive as much from the roots together (Mader 1978; Frank, Jackson and Bang-Jensen 1995: where as much enters a
+device as leaves it, it can be split off completely).
 """
 
 from __future__ import annotations
@@ -11,25 +11,26 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from topocomm.planning.forests.linear_program.integer_network import Network
-from topocomm.planning.forests.tree import Way, simple
+from topocomm.planning.forests.tree import Path, without_loops
 from topocomm.planning.forests.units.unit_graph import Units, bits
 
 EXACT = 1e-9
-"""Part of a unit that may be missing from a whole one."""
+"""Part of a unit that a whole one may lack, for rounding."""
 NEAR = 16
-"""Ranks around a device, of which a careful step looks at what they can still receive; the last look is at all."""
+"""Nearest ranks whose flows are checked at each careful step; the last check is of all ranks."""
 OFFSETS = 3
-"""Ways to pair the neighbours of all devices that are tried without care."""
+"""Pairings of neighbours that are tried without a check at each step."""
 Pairs = list[tuple[int, int, int]]
+"""(tail, device, head) of each unit that is split off."""
 
 
 class Split:
-    """The ranks with the units between each two of them, and the ways that these stand for.
+    """The units between devices, and the path behind each unit.
 
     Attributes:
-        units: Ranks first, then forwarding devices, then the source of what is to be broadcast.
-        ways: By (rank, rank): the way of every unit.
-        source: Number of the source, whose arcs lead to the roots.
+        units: Ranks first, then forwarding devices, then a source with arcs to the roots.
+        ways: Path of every unit, by (tail, head).
+        source: Number of the source.
     """
 
     def __init__(self, network: Network, gb_per_unit: float, roots: dict[int, int], together: int = 1) -> None:
@@ -38,41 +39,40 @@ class Split:
         Args:
             network: The machine.
             gb_per_unit: GB/s.
-            roots: Units that every root has to send.
-            together: Units that had better stay together: those of a tree.
+            roots: Units that each root sends.
+            together: Units of one tree, which should stay together.
         """
         self.network, self.wanted, self.together = network, sum(roots.values()), together
         self.source = len(network.devices)
         self.units = Units(self.source + 1)
-        self.ways: dict[tuple[int, int], list[Way]] = {}
+        self.paths: dict[tuple[int, int], list[Path]] = {}
         self._sinks: list[int] = []
         self._joined: Pairs = []
         for (a, b), rate in zip(network.links, network.gb_per_s.tolist(), strict=True):
             count = min(int(rate / gb_per_unit + EXACT), self.wanted)
             if count:
                 self.units.add(a, b, count)
-                self.ways[a, b] = [(a, b)] * count
+                self.paths[a, b] = [(a, b)] * count
         for root, trees in roots.items():
             self.units.add(self.source, root, trees)
 
     def spans(self) -> bool:
-        """Whether all ranks can receive all that the roots send together."""
+        """Whether every rank can receive all that the roots send together."""
         return all(self.units.flows(self.source, rank, self.wanted) for rank in range(self.network.ends))
 
     def take_out(self) -> bool:
         """Split off all forwarding devices, those with few neighbours first; False where too little is left.
 
-        At first without a look at what flows: on regular machines that is right with one of `OFFSETS` ways to pair
-        neighbours, and one look at the end tells. Then with care, but devices like an earlier one as that was, again
-        with one look at the end; then all with care.
+        Tried in turn: `OFFSETS` pairings of neighbours with one check of the flows at the end, which do for regular
+        machines; a check at each step, but equal devices split alike, with one more check at the end; all with checks.
         """
-        near = [len(self.network.neighbours[device]) for device in range(len(self.network.devices))]
-        order = sorted(range(self.network.ends, len(near)), key=lambda device: (near[device], device))
+        degree = [len(self.network.neighbours[device]) for device in range(len(self.network.devices))]
+        order = sorted(range(self.network.ends, len(degree)), key=lambda device: (degree[device], device))
         self._leave_out()
-        before, ways = self.units, self.ways
+        before, paths = self.units, self.paths
         attempts: list[Callable[[Sequence[int]], None]] = [partial(self._at_once, offset=n) for n in range(OFFSETS)]
         for take_out_all in (*attempts, self._by_example, self._with_care):
-            self.units, self.ways = before.copy(), {ends: found[:] for ends, found in ways.items()}
+            self.units, self.paths = before.copy(), {ends: kept[:] for ends, kept in paths.items()}
             take_out_all(order)
             if self.spans():
                 return True
@@ -86,96 +86,96 @@ class Split:
     def _by_example(self, order: Sequence[int]) -> None:
         examples: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
         for number, device in enumerate(order):
-            near = self._near(device)
-            shape = tuple([(self.units.left[other][device], self.units.left[device][other]) for other in near])
+            neighbours = self._neighbours(device)
+            shape = tuple([(self.units.left[head][device], self.units.left[device][head]) for head in neighbours])
             if shape not in examples:
-                self._sinks = self._around(device)
+                self._sinks = self._nearest_ranks(device)
                 joined = self._split_off(device, number)
-                examples[shape] = [(near.index(one), near.index(other)) for one, _, other in joined]
+                examples[shape] = [(neighbours.index(tail), neighbours.index(head)) for tail, _, head in joined]
             else:
-                self._join_all([(near[a], device, near[b]) for a, b in examples[shape]])
+                self._join_all([(neighbours[a], device, neighbours[b]) for a, b in examples[shape]])
             self._drop(device)
 
     def _with_care(self, order: Sequence[int]) -> None:
         for number, device in enumerate(order):
-            self._sinks = self._around(device)
+            self._sinks = self._nearest_ranks(device)
             self._split_off(device, number)
             self._drop(device)
 
     def _split_off(self, device: int, number: int) -> Pairs:
-        """Join all pairs at a device that may be joined; which they are."""
+        """Split off all pairs at a device that may be, and return them."""
         self._joined = []
-        while self._try(self._pairs(device, number)) or self._any(device):
+        while self._try_pairs(self._pairs(device, number)) or self._try_any(device):
             pass
         return self._joined
 
     def _leave_out(self) -> None:
-        """Do without the devices farthest from the ranks, as a spine above rails is, while that takes nothing."""
-        far = dict.fromkeys(range(self.network.ends), 0)
-        for device in (queue := list(far)):
-            for after, _ in self.network.neighbours[device]:
-                if after not in far:
-                    far[after] = far[device] + 1
-                    queue.append(after)
-        for level in range(max(far.values()), 1, -1):
+        """Drop the devices farthest from the ranks (a spine above rails), while that costs no flow."""
+        distance = dict.fromkeys(range(self.network.ends), 0)
+        for device in (queue := list(distance)):
+            for neighbour, _ in self.network.neighbours[device]:
+                if neighbour not in distance:
+                    distance[neighbour] = distance[device] + 1
+                    queue.append(neighbour)
+        for level in range(max(distance.values()), 1, -1):
             before = self.units.copy()
-            for device in (device for device, at in far.items() if at == level):
+            for device in (device for device, so_far in distance.items() if so_far == level):
                 self._drop(device)
             if not self.spans():
                 self.units = before
                 return
 
     def _join_all(self, pairs: Pairs) -> None:
-        """Split off pairs without a look."""
+        """Split off pairs without a check."""
         for pair in pairs:
             self._join(pair, 1)
-            self._lead(pair)
+            self._join_paths(pair)
 
     def _drop(self, device: int) -> None:
-        """Leave the units that are left at a device unused."""
+        """Remove the units that are left at a device."""
         for other in bits(self.units.into[device]):
             self.units.add(other, device, -self.units.left[other][device])
         for other in bits(self.units.out[device]):
             self.units.add(device, other, -self.units.left[device][other])
 
-    def _lead(self, pair: tuple[int, int, int]) -> None:
-        """The way of one unit that was joined."""
-        one, device, other = pair
-        there, on = self.ways[one, device].pop(), self.ways[device, other].pop()
-        self.ways.setdefault((one, other), []).append(simple((*there, *on[1:])))
+    def _join_paths(self, pair: tuple[int, int, int]) -> None:
+        """Join the paths of one pair of units."""
+        tail, device, head = pair
+        entering, leaving = self.paths[tail, device].pop(), self.paths[device, head].pop()
+        self.paths.setdefault((tail, head), []).append(without_loops((*entering, *leaving[1:])))
 
     def _pairs(self, device: int, number: int) -> Pairs:
-        """Pairs of neighbours to join, spread evenly: each with the next, then each with the next but one."""
-        near = self._near(device)
-        enter = {other: self.units.left[other][device] for other in near}
-        leave = {other: self.units.left[device][other] for other in near}
-        steps = [1 + (number + step) % (len(near) - 1) for step in range(len(near) - 1)]
-        found: Pairs = []
+        """Return pairs to split off, spread evenly: each neighbour with the next, then with the next but one."""
+        neighbours = self._neighbours(device)
+        enter = {head: self.units.left[head][device] for head in neighbours}
+        leave = {head: self.units.left[device][head] for head in neighbours}
+        steps = [1 + (number + step) % (len(neighbours) - 1) for step in range(len(neighbours) - 1)]
+        pairs: Pairs = []
         before = -1
-        while before < len(found):
-            before = len(found)
+        while before < len(pairs):
+            before = len(pairs)
             for step in steps:
-                for place, one in enumerate(near):
-                    other = near[(place + step) % len(near)]
-                    units = min(enter[one], leave[other], self.together)
-                    enter[one] -= units
-                    leave[other] -= units
-                    found += [(one, device, other)] * units
-        return found
+                for place, tail in enumerate(neighbours):
+                    head = neighbours[(place + step) % len(neighbours)]
+                    units = min(enter[tail], leave[head], self.together)
+                    enter[tail] -= units
+                    leave[head] -= units
+                    pairs += [(tail, device, head)] * units
+        return pairs
 
-    def _near(self, device: int) -> list[int]:
-        """What units lead to or from."""
+    def _neighbours(self, device: int) -> list[int]:
+        """Return the devices that units lead to or from."""
         return list(bits(self.units.into[device] | self.units.out[device]))
 
-    def _try(self, pairs: Pairs) -> bool:
-        """Split off as many of the pairs as can be, all at once or else in halves; whether any was."""
+    def _try_pairs(self, pairs: Pairs) -> bool:
+        """Split off as many of the pairs as can be, all at once or else in halves; return whether any was."""
         if not pairs:
             return False
         for pair in pairs:
             self._join(pair, 1)
         if self._still_spans():
             for pair in pairs:
-                self._lead(pair)
+                self._join_paths(pair)
             self._joined += pairs
             return True
         for pair in pairs:
@@ -183,37 +183,38 @@ class Split:
         if len(pairs) == 1:
             return False
         middle = len(pairs) // 2
-        return bool(sum([self._try(half) for half in (pairs[:middle], pairs[middle:])]))
+        return bool(sum([self._try_pairs(half) for half in (pairs[:middle], pairs[middle:])]))
 
     def _still_spans(self) -> bool:
-        """`spans` for the ranks looked at; of those the first that lacks something is looked at first next time."""
+        """Check `spans` for the nearest ranks; the first that fails is checked first next time."""
         for place, rank in enumerate(self._sinks):
             if not self.units.flows(self.source, rank, self.wanted):
                 self._sinks.insert(0, self._sinks.pop(place))
                 return False
         return True
 
-    def _around(self, device: int) -> list[int]:
-        """The nearest ranks."""
-        seen, found = {device}, []
-        for near in (queue := [device]):
-            if near < self.network.ends:
-                found.append(near)
-                if len(found) == NEAR:
+    def _nearest_ranks(self, device: int) -> list[int]:
+        """Return the `NEAR` nearest ranks of a device."""
+        known, ranks = {device}, []
+        for device_at in (queue := [device]):
+            if device_at < self.network.ends:
+                ranks.append(device_at)
+                if len(ranks) == NEAR:
                     break
-            for after, _ in self.network.neighbours[near]:
-                if after not in seen:
-                    seen.add(after)
-                    queue.append(after)
-        return found
+            for neighbour, _ in self.network.neighbours[device_at]:
+                if neighbour not in known:
+                    known.add(neighbour)
+                    queue.append(neighbour)
+        return ranks
 
-    def _any(self, device: int) -> bool:
-        """Split off one pair of all that there are."""
+    def _try_any(self, device: int) -> bool:
+        """Split off the first pair of all that can be; return whether one was."""
         enter, leave = bits(self.units.into[device]), list(bits(self.units.out[device]))
-        return any(self._try([(a, device, b)]) for a in enter for b in leave if a != b)
+        return any(self._try_pairs([(a, device, b)]) for a in enter for b in leave if a != b)
 
     def _join(self, pair: tuple[int, int, int], units: int) -> None:
-        one, device, other = pair
-        self.units.add(one, device, -units)
-        self.units.add(device, other, -units)
-        self.units.add(one, other, units)
+        """Replace units through a device by units past it."""
+        tail, device, head = pair
+        self.units.add(tail, device, -units)
+        self.units.add(device, head, -units)
+        self.units.add(tail, head, units)

@@ -1,7 +1,4 @@
-"""Directed graphs whose arcs carry whole units, with maximum flows of few units.
-
-Sets of nodes are bits of an integer, so a search step looks at all neighbours of a node at once.
-"""
+"""Directed graphs whose arcs carry whole units, and maximum flows; sets of nodes are bits of an integer."""
 
 from __future__ import annotations
 
@@ -9,17 +6,18 @@ from collections.abc import Iterator
 
 
 class Units:
-    """Units left on every arc between nodes 0..n-1."""
+    """Units left on the arcs between nodes 0..n-1."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = nodes
         self.left = [[0] * nodes for _ in range(nodes)]
         self.out = [0] * nodes
-        """By node: the nodes that an arc with units leads to."""
+        """By node, the heads of its arcs with units."""
         self.into = [0] * nodes
+        """By node, the tails of arcs with units into it."""
 
     def add(self, a: int, b: int, units: int) -> None:
-        """Units more, or fewer, from one node to another."""
+        """Add units, or take some away, from one node to another."""
         row = self.left[a]
         row[b] += units
         if row[b] > 0:
@@ -30,14 +28,14 @@ class Units:
             self.into[b] &= ~(1 << a)
 
     def copy(self) -> Units:
-        """The same graph, to be changed on its own."""
+        """Return a copy."""
         other = Units(0)
         other.nodes, other.left = self.nodes, [row[:] for row in self.left]
         other.out, other.into = self.out[:], self.into[:]
         return other
 
     def flows(self, source: int, sink: int, enough: int) -> bool:
-        """Whether at least so many units flow from one node to another."""
+        """Whether at least `enough` units flow from one node to another (Edmonds, Karp 1972)."""
         moved: list[tuple[int, int, int]] = []
         missing = enough
         while missing:
@@ -51,28 +49,28 @@ class Units:
         return not missing
 
     def _augment(self, source: int, sink: int, most: int, moved: list[tuple[int, int, int]]) -> int:
-        """Send as many units as fit along a shortest way, noting its arcs; 0 where there is none."""
+        """Send as many units as fit along a shortest path, and note its arcs; return 0 where there is none."""
         levels = [1 << source]
-        seen, out = levels[0], self.out
+        reached, out = levels[0], self.out
         while not levels[-1] >> sink & 1:
             level, following = levels[-1], 0
             while level:
                 low = level & -level
                 following |= out[low.bit_length() - 1]
                 level ^= low
-            following &= ~seen
+            following &= ~reached
             if not following:
                 return 0
-            seen |= following
+            reached |= following
             levels.append(following)
-        node, way, units = sink, [], most
+        node, path, units = sink, [], most
         for level in reversed(levels[:-1]):
-            near = self.into[node] & level
-            before = (near & -near).bit_length() - 1
-            way.append((before, node))
-            units = min(units, self.left[before][node])
-            node = before
-        for a, b in way:
+            candidates = self.into[node] & level
+            previous = (candidates & -candidates).bit_length() - 1
+            path.append((previous, node))
+            units = min(units, self.left[previous][node])
+            node = previous
+        for a, b in path:
             self.add(a, b, -units)
             self.add(b, a, units)
             moved.append((a, b, units))
@@ -80,7 +78,7 @@ class Units:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The nodes of a set, in rising order."""
+    """Yield the nodes of a set in rising order."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

@@ -1,13 +1,11 @@
 """Trees from given roots whose weights have given ratios, in whole units of bandwidth, all as heavy as fits.
 
-Trees of one unit each that share no unit exist exactly where the units let all of them flow to every rank (Edmonds
-1973); forwarding devices are split off first, as in ForestColl (Zhao et al. 2024). All trees grow at once, an edge at a
-time and the lowest first, so that they stay low. An edge is taken if what is left still lets every tree reach every
-rank (Frank 1978; Berczi, Frank 2008).
+Trees of one unit each exist exactly where as many units flow to every rank (Edmonds 1973); forwarding devices are split
+off first, as in ForestColl (Zhao et al. 2024). All trees grow in turns, the lowest edge first. An edge is taken if the
+units left still let every tree reach every rank (Frank 1978; Berczi, Frank 2008).
 
-For trees of unequal weights no theorem says that they exist where flows do: what a heavy tree leaves of a link may be
-too little for any other. Of every way only as much counts as the weights of trees that still need it can add up to.
-What is found is right; where nothing is found, there may be trees all the same.
+Trees of unequal weights may not exist where flows do: what a heavy tree leaves of a link may be too little for others.
+So a path counts with the greatest sum of weights, of trees that still need it, that fits. The search may miss trees.
 """
 
 from __future__ import annotations
@@ -17,24 +15,24 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from topocomm.planning.forests.linear_program.integer_network import Network
-from topocomm.planning.forests.tree import Edge, Tree, Way
+from topocomm.planning.forests.tree import Edge, Path, Tree
 from topocomm.planning.forests.units.splitting import Split
 from topocomm.planning.forests.units.unit_graph import Units, bits
 
 LEAST = 1 / 32
-"""Least weight that is tried, as a part of what the bound leaves for each tree."""
+"""Least weight tried, as a part of the bound per tree."""
 
 
 def trees_in_units(
     network: Network, wanted: Sequence[tuple[int, int]], bound_gb_per_s: float, least_gb_per_s: float = 0.0
 ) -> list[tuple[float, Tree]]:
-    """(GB/s, tree) of trees whose weights have these ratios, as heavy as units allow; empty where none are found.
+    """Return (GB/s, tree) of trees whose weights have these ratios, as heavy as units allow; empty if none are found.
 
     Args:
         network: The machine.
         wanted: (root, units) of every tree.
-        bound_gb_per_s: What no trees exceed together.
-        least_gb_per_s: What they must carry together to be of use.
+        bound_gb_per_s: Bound on what the trees carry together.
+        least_gb_per_s: Least that they must carry together.
     """
     units: dict[int, int] = {}
     for root, count in wanted:
@@ -48,7 +46,7 @@ def trees_in_units(
 
 
 def heaviest(network: Network, wanted: dict[int, int], bound_gb_per_s: float, least_gb_per_s: float = 0.0) -> float:
-    """GB/s of each of so many trees, by root; 0 where not even the least weight tried fits."""
+    """Return the GB/s of one unit, with these units by root; 0 where not even the least weight tried fits."""
     count = sum(wanted.values())
     most = bound_gb_per_s / count
     least = max(least_gb_per_s / count, most * LEAST)
@@ -72,18 +70,18 @@ def heaviest(network: Network, wanted: dict[int, int], bound_gb_per_s: float, le
     return options[low - 1]
 
 
-class _Growth(Protocol):
-    """Trees under way."""
+class _Growing(Protocol):
+    """Trees that grow."""
 
     trees: list[list[Edge]]
 
     def grow(self, number: int) -> bool:
-        """Add an edge to a tree; False where none leaves enough to all."""
+        """Add an edge to a tree; False where every edge leaves too little to some tree."""
         ...
 
 
-def _grown(growth: _Growth, wanted: Sequence[tuple[int, int]], todo: list[int], ends: int) -> list[Tree] | None:
-    """Let the trees grow in turns, in this order, until each spans the ranks; None where one cannot."""
+def _grown(growth: _Growing, wanted: Sequence[tuple[int, int]], todo: list[int], ends: int) -> list[Tree] | None:
+    """Grow the trees in turns, in this order, until each spans the ranks; None where one cannot."""
     while todo:
         if not all(growth.grow(number) for number in todo):
             return None
@@ -96,14 +94,14 @@ def disjoint_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree
     return _grown(_Disjoint(split, wanted), wanted, list(range(len(wanted))), split.network.ends)
 
 
-def unlike_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree] | None:
+def unequal_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree] | None:
     """Return trees of these (root, units), units unequal; None where they are not found."""
     order = sorted(range(len(wanted)), key=lambda number: -wanted[number][1])
     return _grown(_Unequal(split, wanted), wanted, order, split.network.ends)
 
 
 class _Disjoint:
-    """Trees under way: behind the source a node per tree, with arcs to whom it has reached."""
+    """Trees of equal units: the graph has a node per tree behind the source, with arcs to the ranks reached."""
 
     def __init__(self, split: Split, wanted: Sequence[tuple[int, int]]) -> None:
         self.split, self.ends = split, split.network.ends
@@ -122,33 +120,33 @@ class _Disjoint:
             self._reach(number, root)
 
     def grow(self, number: int) -> bool:
-        """Add the lowest edge that leaves enough to all; False where none does."""
+        """Add the lowest edge that leaves enough to all trees; False where none does."""
         reached = self.reached[number]
         inside = sum([1 << rank for rank in reached])
         for parent in reached:
             for child in bits(self.units.out[parent] & ~inside & ((1 << self.ends) - 1)):
-                if (parent, child) not in self.refused[number] and self._takes(number, parent, child):
+                if (parent, child) not in self.refused[number] and self._try_edge(number, parent, child):
                     reached.append(child)
                     return True
         return False
 
-    def _way(self, number: int, parent: int, child: int) -> Way:
-        """The way that most units go, taken with as many others as the tree needs."""
-        ways = self.split.ways[parent, child]
-        counts = Counter(ways)
-        ways.sort(key=lambda way: (-counts[way], way))
-        way = ways[0]
-        del ways[: self.sizes[number]]
-        return way
+    def _path(self, number: int, parent: int, child: int) -> Path:
+        """Return the path of most units, and use up as many as the tree needs."""
+        paths = self.split.paths[parent, child]
+        counts = Counter(paths)
+        paths.sort(key=lambda path: (-counts[path], path))
+        path = paths[0]
+        del paths[: self.sizes[number]]
+        return path
 
-    def _takes(self, number: int, parent: int, child: int) -> bool:
-        """Add the edge if it leaves enough; what is refused once is so for good, since less and less is left."""
+    def _try_edge(self, number: int, parent: int, child: int) -> bool:
+        """Add the edge if it leaves enough; else refuse it for good, since units only become fewer."""
         size = self.sizes[number]
         if self.units.left[parent][child] >= size:
             self.units.add(parent, child, -size)
             self.units.add(self._node(number), child, self.all)
             if self.units.flows(self.source, child, self.all):
-                self.trees[number].append(Edge(parent, child, self._way(number, parent, child)))
+                self.trees[number].append(Edge(parent, child, self._path(number, parent, child)))
                 return True
             self.units.add(parent, child, size)
             self.units.add(self._node(number), child, -self.all)
@@ -164,52 +162,52 @@ class _Disjoint:
 
 
 class _Unequal:
-    """Trees under way, and what is left of the ways between the ranks."""
+    """Trees of unequal units, and the units left of each path between ranks."""
 
     def __init__(self, split: Split, wanted: Sequence[tuple[int, int]]) -> None:
         self.ends = split.network.ends
         self.sizes = [units for _, units in wanted]
         self.all = sum(self.sizes)
-        self.ways = {
-            pair: Counter(ways) for pair, ways in split.ways.items() if max(pair) < self.ends and len(ways) > 0
+        self.paths = {
+            pair: Counter(paths) for pair, paths in split.paths.items() if max(pair) < self.ends and len(paths) > 0
         }
         self.trees: list[list[Edge]] = [[] for _ in wanted]
         self.reached = [[root] for root, _ in wanted]
-        self.refused: list[set[tuple[int, int, Way]]] = [set() for _ in wanted]
+        self.refused: list[set[tuple[int, int, Path]]] = [set() for _ in wanted]
 
     def grow(self, number: int) -> bool:
-        """Add the lowest edge that leaves enough to all, of those the one that wastes least; False where none does."""
+        """Add the lowest edge that leaves enough to all trees and, among those, wastes least; False where none does."""
         reached, size = self.reached[number], self.sizes[number]
         for parent in reached:
-            near = [
-                (left - size, way, child)
+            candidates = [
+                (left - size, path, child)
                 for child in range(self.ends)
                 if child not in reached
-                for way, left in self._ways(parent, child)
-                if left >= size and (parent, child, way) not in self.refused[number]
+                for path, left in self._paths(parent, child)
+                if left >= size and (parent, child, path) not in self.refused[number]
             ]
-            for _, way, child in sorted(near):
-                if self._takes(number, Edge(parent, child, way)):
+            for _, path, child in sorted(candidates):
+                if self._try_edge(number, Edge(parent, child, path)):
                     return True
         return False
 
-    def _ways(self, a: int, b: int) -> list[tuple[Way, int]]:
-        return list(self.ways.get((a, b), {}).items())
+    def _paths(self, a: int, b: int) -> list[tuple[Path, int]]:
+        return list(self.paths.get((a, b), {}).items())
 
-    def _takes(self, number: int, edge: Edge) -> bool:
-        ways = self.ways[edge.parent, edge.child]
-        ways[edge.way] -= self.sizes[number]
+    def _try_edge(self, number: int, edge: Edge) -> bool:
+        paths = self.paths[edge.parent, edge.child]
+        paths[edge.path] -= self.sizes[number]
         self.reached[number].append(edge.child)
         if self._is_enough():
             self.trees[number].append(edge)
             return True
-        ways[edge.way] += self.sizes[number]
+        paths[edge.path] += self.sizes[number]
         self.reached[number].pop()
-        self.refused[number].add((edge.parent, edge.child, edge.way))
+        self.refused[number].add((edge.parent, edge.child, edge.path))
         return False
 
     def _is_enough(self) -> bool:
-        """Whether what counts of all ways lets every tree reach every rank."""
+        """Whether the units that count let every tree reach every rank."""
         source = self.ends
         units = Units(source + 1 + len(self.trees))
         for number, (size, reached) in enumerate(zip(self.sizes, self.reached, strict=True)):
@@ -217,12 +215,12 @@ class _Unequal:
             for rank in reached:
                 units.add(source + 1 + number, rank, self.all)
         sums = [self._sums(rank) for rank in range(self.ends)]
-        for (a, b), ways in self.ways.items():
-            units.add(a, b, sum([_most(sums[b], left) for left in ways.values()]))
+        for (a, b), paths in self.paths.items():
+            units.add(a, b, sum([_most(sums[b], left) for left in paths.values()]))
         return all(units.flows(source, rank, self.all) for rank in range(self.ends))
 
     def _sums(self, rank: int) -> int:
-        """What weights of trees that have not come to a rank add up to: the bits of a number."""
+        """Return all sums of weights of trees that have not reached a rank, as bits of a number."""
         sums = 1
         for size, reached in zip(self.sizes, self.reached, strict=True):
             if rank not in reached:
@@ -231,5 +229,5 @@ class _Unequal:
 
 
 def _most(sums: int, units: int) -> int:
-    """The greatest sum of at most so many units."""
+    """Return the greatest of the sums that is at most `units`."""
     return (sums & ((2 << units) - 1)).bit_length() - 1
