@@ -9,7 +9,7 @@ import pytest
 from tests.machines import hosts, line, switch
 from topocomm import PlanError, check_certificate, plan
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Combine, Transfer, make_schedule
 
@@ -100,7 +100,7 @@ def with_schedule(machine, one, transfers):
         owners=one.schedule.owners,
     )
     row_bytes = one.payload_bytes // schedule.rows
-    cost = cost_of(schedule, one.ranks, PathFinder(machine), row_bytes=row_bytes, port_model=one.port_model)
+    cost = Cost(schedule, one.ranks, PathFinder(machine), row_bytes=row_bytes, port_model=one.port_model)
     told = {part: getattr(cost, part) for part in ("rounds", "wire_bytes", "alpha_us", "predicted_us")}
     figures = replace(one.figures, **told, throughput_gb_per_s=cost.throughput_gb_per_s)
     return replace(one, schedule=schedule, figures=figures)

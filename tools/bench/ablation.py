@@ -39,7 +39,7 @@ from topocomm.planning import planner
 from topocomm.planning.algorithms.hosts import rail_assignment, rails
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, collective_of
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.forests import forest, pruning
 from topocomm.planning.forests.linear_program.packing import repack
 from topocomm.planning.forests.tree_schedule import STAGGER_ROUNDS
@@ -140,7 +140,7 @@ def packed(case: Case) -> Figures | None:
     if found is None:
         return None
     slices = sliced(found.schedule, min(SLICES, most_slices(found.schedule)), STAGGER_ROUNDS)
-    cost = cost_of(slices, ends, paths, row_bytes=4)
+    cost = Cost(slices, ends, paths, row_bytes=4)
     of_bound = (cost.throughput_gb_per_s or 0.0) / (case.optimum or found.bound_gb_per_s)
     return Figures(of_bound, cost.predicted_us, found.trees_per_root, found.height, False, took.cpu_s)
 

@@ -181,28 +181,22 @@ def _canonical_builds(request: Request) -> Builds:
             yield "canonical-direct", partial(canonical.direct_canonical, shards, rows)
 
 
-def _reduce_builds(request: Request, groups: _RankGroups) -> Builds:
+def _rooted_builds(request: Request, groups: _RankGroups) -> Builds:
     count, rows, root = request.collective.ranks, request.layout.rows, request.collective.root
-    yield "binomial", partial(binomial.binomial_reduce, count, rows, root)
+    reduces = request.collective.name == "reduce"
+    yield "binomial", partial(binomial.binomial_reduce if reduces else binomial.binomial_broadcast, count, rows, root)
     if request.ports > 1:
-        yield f"multiport-{request.ports}", partial(multiport.multiport_reduce, count, rows, root, request.ports)
+        build = multiport.multiport_reduce if reduces else multiport.multiport_broadcast
+        yield f"multiport-{request.ports}", partial(build, count, rows, root, request.ports)
     if count <= MOST_FLAT_RANKS:
-        yield "flat", partial(flat.flat_reduce, count, rows, root)
+        yield "flat", partial(flat.flat_reduce if reduces else flat.flat_broadcast, count, rows, root)
     for pattern in groups.to_root():
-        yield pattern.name, partial(gossip.gossip_reduce, pattern.gossip, pattern.tree, rows, root)
-
-
-def _broadcast_builds(request: Request, groups: _RankGroups) -> Builds:
-    count, rows, root = request.collective.ranks, request.layout.rows, request.collective.root
-    yield "binomial", partial(binomial.binomial_broadcast, count, rows, root)
-    if request.ports > 1:
-        yield f"multiport-{request.ports}", partial(multiport.multiport_broadcast, count, rows, root, request.ports)
-    if count <= MOST_FLAT_RANKS:
-        yield "flat", partial(flat.flat_broadcast, count, rows, root)
-    for pattern in groups.to_root():
-        spread = multiport.reversed_gossip(pattern.gossip)
-        yield pattern.name, partial(gossip.gossip_broadcast, spread, count, rows, root)
-    if request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
+        if reduces:
+            yield pattern.name, partial(gossip.gossip_reduce, pattern.gossip, pattern.tree, rows, root)
+        else:
+            spread = multiport.reversed_gossip(pattern.gossip)
+            yield pattern.name, partial(gossip.gossip_broadcast, spread, count, rows, root)
+    if not reduces and request.layout.splittable and request.bytes_count and count <= MOST_RING_RANKS:
         yield "scatter-ring", partial(scatter_ring_broadcast, count, rows, root)
         yield "scatter-dissemination", partial(scatter_dissemination_broadcast, count, rows, root)
 
@@ -273,8 +267,8 @@ def _scan_builds(request: Request, groups: _RankGroups) -> Builds:
 
 _BUILDS: dict[str, Callable[[Request, _RankGroups], Builds]] = {
     "allreduce": _allreduce_builds,
-    "reduce": _reduce_builds,
-    "broadcast": _broadcast_builds,
+    "reduce": _rooted_builds,
+    "broadcast": _rooted_builds,
     "allgather": _allgather_builds,
     "reduce_scatter": _reduce_scatter_builds,
     "scan": _scan_builds,

@@ -86,28 +86,18 @@ class Collective:
             return range(self.root, self.root + 1)
         return range(min(1, self.ranks), self.ranks) if self.name == "exscan" else range(self.ranks)
 
-    def receives(self, rank: int, owner: int | None = None) -> bool:
-        """Whether the rank's result has the chunks of the owner's part."""
-        return rank in self.receivers and (self.name != "reduce_scatter" or rank == owner)
-
     def expected(self, rank: int, owner: int | None = None) -> range:
         """Return the contributions of the result of `rank`, for chunks of the owner's part."""
-        if self.shards:
-            return range(self.shards[-1])
-        if self.name == "allgather":
-            assert owner is not None, "a chunk of an allgather has an owner"
-            return range(owner, owner + 1)
-        if self.name in ("scan", "exscan"):
-            return range(rank + (self.name == "scan"))
-        return self.contributors
+        low, high = self.expected_columns(np.array([rank]), np.array([owner or 0]))
+        return range(int(low[0]), int(high[0]))
 
     def receive_columns(self, ranks: Column, owners: Column) -> NDArray[np.bool_]:
-        """`receives` of many ranks, and owners of the chunks' parts, at once."""
+        """Return whether the result of each rank has the chunks of each owner's part."""
         among = (ranks >= self.receivers.start) & (ranks < self.receivers.stop)
         return among & (ranks == owners) if self.name == "reduce_scatter" else among
 
     def expected_columns(self, ranks: Column, owners: Column) -> tuple[Column, Column]:
-        """First contribution, and the end, of `expected` of many ranks, and owners of chunks, at once."""
+        """Return the first contribution, and the end, of the result of each rank, for chunks of each owner's part."""
         none = np.zeros_like(ranks)
         if self.shards:
             return none, none + self.shards[-1]

@@ -30,14 +30,7 @@ _DROPS_NAN = "NCCL's max and min of floats drop NaN, topocomm's keep it"
 
 
 def with_native(plan: Plan, topology: Topology, operator: Operator, layout: Layout) -> Plan:
-    """Return the plan with the time of the library's call, where there is one; else the plan itself.
-
-    Args:
-        plan: The plan.
-        topology: Its machine.
-        operator: The operator; of an all-gather any.
-        layout: Layout of the whole payload.
-    """
+    """Return the plan with the time of the library's call, if there is one; `layout` is of the whole payload."""
     dtype = _dtype_of(plan, operator, layout)
     native = None if dtype is None else native_of(plan, topology, dtype)
     return plan if native is None else replace(plan, native=native)

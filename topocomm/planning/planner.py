@@ -17,7 +17,7 @@ from topocomm.operators.operator import Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import collective_of, shards_of, whole_number
-from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, PortModel, cost_of, memory_us
+from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, PortModel, memory_us
 from topocomm.planning.native import with_native
 from topocomm.planning.plan import Objective, Plan, PlanFigures
 from topocomm.planning.program.scratch import scratch_bytes
@@ -198,7 +198,7 @@ def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFi
         serialised=serialised,
         keep_order=not request.operator.commutative,
     )
-    cost = cost_of(
+    cost = Cost(
         schedule,
         request.endpoints,
         paths,

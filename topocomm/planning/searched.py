@@ -47,16 +47,8 @@ def searched(request: Request, paths: PathFinder, reached: float, bound: float) 
     """Return a schedule better than the candidates, or a proof, for objective latency (alpha, us) or rounds.
 
     For other objectives it searches only where there is no candidate, because some ranks reach each other only over
-    others: then for low latency.
-
-    Args:
-        request: The request.
-        paths: Routes on the machine.
-        reached: Figure of the best candidate, infinite where there is none.
-        bound: Lower bound of the figure.
-
-    Returns:
-        None where no search is made.
+    others: then for low latency. `reached` is the figure of the best candidate, infinite where there is none; `bound`
+    is its lower bound. Returns None where no search is made.
     """
     ends, objective = request.endpoints, request.objective
     modelled = objective == "rounds" or (objective == "latency" and request.port_model == "alpha")

@@ -7,7 +7,7 @@ import pytest
 from tests.machines import switch
 from tests.planning.replay import collective_of, expected, replay, same
 from topocomm.planning.algorithms.two_tree import two_tree_allreduce, two_tree_broadcast, two_tree_reduce
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Repeat
@@ -31,7 +31,7 @@ def busiest(schedule):
 
 def throughput(schedule, ranks):
     paths = PathFinder(switch(ranks))
-    return cost_of(schedule, paths.topology.endpoints, paths, row_bytes=4).throughput_gb_per_s
+    return Cost(schedule, paths.topology.endpoints, paths, row_bytes=4).throughput_gb_per_s
 
 
 @pytest.mark.parametrize("ranks", RANKS)

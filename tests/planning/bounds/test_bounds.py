@@ -11,7 +11,7 @@ from tests.plans import every_plan
 from topocomm.planning.bounds import bounds_of
 from topocomm.planning.candidates import candidate_builds
 from topocomm.planning.collectives import COLLECTIVES, IN_PARTS, Collective
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.request import Request
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.schedule import split_rows
@@ -164,7 +164,7 @@ def test_no_algorithm_beats_a_bound_on_any_number_of_ports(collective, machine):
         schedule = build()
         for port_model, found in models:
             try:
-                cost = cost_of(schedule, ends, paths, row_bytes=4, ports=ports, port_model=port_model)
+                cost = Cost(schedule, ends, paths, row_bytes=4, ports=ports, port_model=port_model)
             except NoRouteError:
                 continue
             assert cost.alpha_us >= found.alpha_us - 1e-9, name

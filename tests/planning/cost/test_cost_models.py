@@ -8,12 +8,12 @@ from topocomm.planning.algorithms.binomial import binomial_broadcast
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost.cost_models import cost_of, memory_us
+from topocomm.planning.cost.cost_models import Cost, memory_us
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 
 
 def cost(schedule, topology, **changes):
-    return cost_of(schedule, topology.endpoints, PathFinder(topology), **({"row_bytes": 4} | changes))
+    return Cost(schedule, topology.endpoints, PathFinder(topology), **({"row_bytes": 4} | changes))
 
 
 def test_recursive_doubling_on_a_switch_of_eight():
@@ -56,7 +56,7 @@ def test_loggp_nic_serves_one_message_per_gap():
     links = [Link(x, y, "network", 1, 10.0, 1.0, 0.4) for a, b in wires for x, y in ((a, b), (b, a))]
     topology = Topology("two NICs", "test", tuple(devices), tuple(links))
     schedule = recursive_doubling_allreduce(4, 0)
-    both_cross = cost_of(
+    both_cross = Cost(
         schedule, ["a0", "b0", "a1", "b1"], PathFinder(topology), row_bytes=4, port_model="loggp"
     ).alpha_us
     assert both_cross == pytest.approx((3 * 0.4 + 3.0) + 2.0)
@@ -70,7 +70,7 @@ def test_relays_take_two_messages():
 
 def test_ranks_of_one_endpoint_share_its_ports():
     topology = switch(2)
-    figures = cost_of(
+    figures = Cost(
         recursive_doubling_allreduce(4, 0), ["GPU0", "GPU0", "GPU1", "GPU1"], PathFinder(topology), row_bytes=4
     )
     assert figures.alpha_us == pytest.approx(4 * 0.6)

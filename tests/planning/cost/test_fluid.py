@@ -7,12 +7,12 @@ from topocomm import Device, Link, Topology
 from topocomm.planning.algorithms.flat import flat_allreduce, flat_broadcast
 from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_allreduce
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.routing.paths import PathFinder
 
 
 def cost(schedule, topology, **changes):
-    return cost_of(schedule, topology.endpoints, PathFinder(topology), **({"row_bytes": 4} | changes))
+    return Cost(schedule, topology.endpoints, PathFinder(topology), **({"row_bytes": 4} | changes))
 
 
 @pytest.mark.parametrize("model", ["alpha", "loggp"])
@@ -45,5 +45,5 @@ def test_a_slow_flow_leaves_its_share_to_the_others():
     )
     topology = Topology("uneven", "test", devices, links)
     kilobytes = 30_000
-    figures = cost_of(flat_broadcast(3, kilobytes, 0), ["a", "b", "c"], PathFinder(topology), row_bytes=1, ports=2)
+    figures = Cost(flat_broadcast(3, kilobytes, 0), ["a", "b", "c"], PathFinder(topology), row_bytes=1, ports=2)
     assert figures.predicted_us == pytest.approx(kilobytes / 10e3)  # b at 10, c at the 20 left: b ends last

@@ -17,7 +17,7 @@ from topocomm.planning.algorithms.recursive_doubling import recursive_doubling_a
 from topocomm.planning.algorithms.ring import ring_allreduce
 from topocomm.planning.cost import cost_models as cost_module
 from topocomm.planning.cost import port_time
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Repeat, Transfer, make_schedule
 from topocomm.planning.schedule.transforms import unrolled
@@ -101,7 +101,7 @@ def test_any_schedule(drawn, machine, chance, ports, waves):
     ends = [chance.choice(machine.endpoints) for _ in range(schedule.ranks)]
     for model in ("alpha", "loggp"):
         with mock.patch.object(port_time, "MOST_WAVES", port_time.MOST_WAVES if waves else 0):
-            found = cost_of(schedule, ends, paths, row_bytes=4, ports=ports, port_model=model)
+            found = Cost(schedule, ends, paths, row_bytes=4, ports=ports, port_model=model)
         assert found.alpha_us == pytest.approx(expected_us(schedule, ends, paths, ports, model), abs=1e-9)
         assert found.messages == sum(map(len, grouped(schedule)))
         throughput = expected_throughput(schedule, ends, paths)
@@ -115,7 +115,7 @@ def test_algorithms(build, ranks):
     schedule, paths = build(ranks, 0), PathFinder(machine)
     for model in ("alpha", "loggp"):
         for ports in {1, 2, max(1, ranks - 1)}:
-            found = cost_of(schedule, machine.endpoints, paths, row_bytes=4, ports=ports, port_model=model)
+            found = Cost(schedule, machine.endpoints, paths, row_bytes=4, ports=ports, port_model=model)
             wanted = expected_us(schedule, machine.endpoints, paths, ports, model)
             assert found.alpha_us == pytest.approx(wanted, abs=1e-9)
 
@@ -129,11 +129,11 @@ def test_paths_that_a_schedule_names():
     schedule = make_schedule(
         3, [(0, 8)], inputs=[(0, 0, 0)], outputs=[(1, 1, 0), (2, 1, 0)], transfers=moves, combines=[], paths=ways[1:]
     )
-    found = cost_of(schedule, ends, paths, row_bytes=4)
+    found = Cost(schedule, ends, paths, row_bytes=4)
     assert found.alpha_us == pytest.approx(1.2)
     assert found.throughput_gb_per_s == pytest.approx(450 / 2)
     with pytest.raises(PlanError, match="does not lead from h0/GPU0 to h0/GPU1"):
-        cost_of(replace(schedule, paths=tuple(ways[:1])), ends, paths, row_bytes=4)
+        Cost(replace(schedule, paths=tuple(ways[:1])), ends, paths, row_bytes=4)
 
 
 def test_a_pipelined_schedule_costs_what_its_slices_cost():
@@ -142,11 +142,11 @@ def test_a_pipelined_schedule_costs_what_its_slices_cost():
     once = ring_allreduce(4, 64)
     repeated = replace(once, repeat=Repeat(4, 2))
     for rows in (0, 4):
-        found = cost_of(repeated, machine.endpoints, paths, row_bytes=rows)
-        same = cost_of(unrolled(repeated), machine.endpoints, paths, row_bytes=rows)
+        found = Cost(repeated, machine.endpoints, paths, row_bytes=rows)
+        same = Cost(unrolled(repeated), machine.endpoints, paths, row_bytes=rows)
         for figure in ("rounds", "messages", "wire_bytes", "alpha_us", "predicted_us", "throughput_gb_per_s"):
             assert getattr(found, figure) == getattr(same, figure)
-        alone = cost_of(once, machine.endpoints, paths, row_bytes=rows)
+        alone = Cost(once, machine.endpoints, paths, row_bytes=rows)
         assert found.throughput_gb_per_s == pytest.approx(alone.throughput_gb_per_s)
         assert found.wire_bytes == alone.wire_bytes
         assert found.alpha_us > alone.alpha_us
@@ -155,9 +155,9 @@ def test_a_pipelined_schedule_costs_what_its_slices_cost():
 def test_bytes_of_many_messages_are_reckoned_round_by_round(monkeypatch):
     machine = hosts(2, 4)
     schedule, paths = recursive_doubling_allreduce(8, 1000), PathFinder(machine)
-    fluid = cost_of(schedule, machine.endpoints, paths, row_bytes=4)
+    fluid = Cost(schedule, machine.endpoints, paths, row_bytes=4)
     monkeypatch.setattr(cost_module, "FLUID_LIMIT_MESSAGES", 0)
-    rough = cost_of(schedule, machine.endpoints, paths, row_bytes=4)
+    rough = Cost(schedule, machine.endpoints, paths, row_bytes=4)
     assert rough.predicted_us == pytest.approx(5.0 + 2 * 0.6 + 4000 / 50e3 + 2 * 4000 / 450e3)
     assert rough.predicted_us == pytest.approx(fluid.predicted_us)
 

@@ -10,7 +10,7 @@ import numpy as np
 from tests.planning.replay import expected, replay, same
 from topocomm import Device, Link, Topology
 from topocomm.planning.collectives import IN_PARTS, Collective
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.forests.linear_program.integer_network import network_of
 from topocomm.planning.proof.verify import verify
@@ -80,7 +80,7 @@ def check(topology, name, rows=1 << 20, *, root=0, parts=None, in_order=False, *
     assert schedule.rows == rows and all(size for _, size in schedule.chunks)
     if len(ends) <= 16:
         assert same(replay(schedule), expected(collective, schedule.chunks), proof.order_kept)
-    reached = cost_of(schedule, ends, paths, row_bytes=4).throughput_gb_per_s
+    reached = Cost(schedule, ends, paths, row_bytes=4).throughput_gb_per_s
     assert reached <= found.gb_per_s * (1 + 1e-5), "the schedule does no more than its trees"
     assert found.gb_per_s <= found.bound_gb_per_s * (1 + 1e-6), "the trees do no more than their bound"
     return found, reached

@@ -15,7 +15,7 @@ from tests.planning.formats import msccl_machine, mscclpp_machine
 from tests.planning.formats.msccl_machine import expected
 from tests.plans import every_plan
 from topocomm import PROD, SUM, PlanError, catalog, plan
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.formats import gpu_program, msccl_xml, mscclpp_json
 from topocomm.planning.formats.gpu_program import MOST_UNITS, ROUNDED_UNITS, equal_units
 from topocomm.planning.routing.paths import PathFinder
@@ -121,7 +121,7 @@ def test_rounded_chunks_cover_the_payload_and_cost_little(index):
         return
     cut = tuple((first * 4, count * 4) for first, count in zip(units.first, units.count, strict=True))
     before, after = (
-        cost_of(one, made.ranks, PathFinder(topology), row_bytes=4, ports=made.ports, port_model="alpha")
+        Cost(one, made.ranks, PathFinder(topology), row_bytes=4, ports=made.ports, port_model="alpha")
         for one in (without_repeat(made.schedule), without_repeat(schedule, chunks=cut))
     )
     assert after.throughput_gb_per_s > 0.98 * before.throughput_gb_per_s

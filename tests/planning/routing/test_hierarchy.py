@@ -8,7 +8,7 @@ import topocomm
 from tests.machines import hosts, joined, switch
 from topocomm import PlanError, plan
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.routing.hierarchy import Steps, best_radices, cuts_of, hierarchy_of
 from topocomm.planning.routing.paths import PathFinder
 
@@ -77,7 +77,7 @@ def test_uneven_blocks_where_they_save_a_hop():
     found = nest(machine)
     assert len(found.for_rails(few=False)[0]) == 3 < len(found.even)
     schedule = rails_allreduce(found.groups, found.spare, 1)
-    cost = cost_of(schedule, machine.endpoints, PathFinder(machine), row_bytes=4)
+    cost = Cost(schedule, machine.endpoints, PathFinder(machine), row_bytes=4)
     assert cost.alpha_us == pytest.approx(1.8 + 3 * 5.0 + 8 * 0.6)
 
 

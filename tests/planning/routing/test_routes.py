@@ -5,7 +5,7 @@ import pytest
 
 from topocomm import Device, Link, PlanError, Topology
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import joined, spans
+from topocomm.planning.routing.routes import joined
 from topocomm.topology.catalog.systems import catalog
 
 
@@ -37,12 +37,6 @@ def test_unknown_figures_are_assumed_and_named():
     assert paths.cheapest("a", "b").latency_us > 0
     assert len(paths.assumed) == 2
     assert all("pcie" in note for note in paths.assumed.values())
-
-
-def test_ranges_follow_each_other():
-    starts, numbers = spans(np.array([4, 0, 9]), np.array([2, 0, 3]))
-    assert starts.tolist() == [0, 2, 2, 5]
-    assert numbers.tolist() == [4, 5, 9, 10, 11]
 
 
 def test_routes_are_joined_and_taken():

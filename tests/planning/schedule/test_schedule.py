@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.schedules import any_schedules, schedules
-from topocomm.planning.schedule.schedule import input_pieces, input_table, row_keys
+from topocomm.planning.schedule.schedule import input_pieces, input_table, row_keys, spans
 
 
 @settings(max_examples=100, deadline=None)
@@ -35,3 +35,9 @@ def test_keys_of_rows_are_ordered_as_the_rows(rows):
         for b, other in zip(rows, keys, strict=True):
             assert (a < b) == (key < other)
             assert (a == b) == (key == other)
+
+
+def test_ranges_follow_each_other():
+    starts, numbers = spans(np.array([4, 0, 9]), np.array([2, 0, 3]))
+    assert starts.tolist() == [0, 2, 2, 5]
+    assert numbers.tolist() == [4, 5, 9, 10, 11]

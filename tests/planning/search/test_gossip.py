@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.machines import hosts, line, switch
 from tests.planning.search import brute
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Transfer, make_schedule
 from topocomm.planning.search.gossip import Timed, assign_rounds, bit_rows, replay, reversed_in_time, trim
@@ -91,7 +91,7 @@ def test_the_time_is_that_of_the_schedule_that_carries_every_contribution(topolo
         if np.isfinite(time):
             compared += 1
             paths = PathFinder(topology)
-            cost = cost_of(allgather(gossip, count), ends, paths, row_bytes=0, ports=ports)
+            cost = Cost(allgather(gossip, count), ends, paths, row_bytes=0, ports=ports)
             assert cost.alpha_us == pytest.approx(time)
     assert compared > 3
 

@@ -10,7 +10,7 @@ from typing import Any
 from plan_tables.fresh import timed
 from topocomm import Device, Link, Topology
 from topocomm.planning.collectives import IN_PARTS, Collective
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import split_rows
@@ -46,7 +46,7 @@ def reached(case: dict[str, Any], collective: str) -> tuple[float, int, float]:
     found, took = timed(lambda: forest_of(Collective(collective, len(ends), 0, parts), paths, ends, ROWS))
     if found is None:
         return 0.0, 0, took.cpu_s
-    gb_per_s = cost_of(found.schedule, ends, paths, row_bytes=4).throughput_gb_per_s or 0.0
+    gb_per_s = Cost(found.schedule, ends, paths, row_bytes=4).throughput_gb_per_s or 0.0
     return gb_per_s / case["optima"][collective], found.trees_per_root, took.cpu_s
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from topocomm import Topology
 from topocomm.planning.algorithms.ring import ring_allreduce
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, make_schedule, split_rows
 from topocomm.planning.schedule.transforms import relabelled
@@ -25,7 +25,7 @@ def rings_gb_per_s(topology: Topology, rows: int, row_bytes: int) -> float | Non
         return None
     try:
         found = [
-            cost_of(side_by_side(orders, rows), ends, PathFinder(topology), row_bytes=row_bytes).throughput_gb_per_s
+            Cost(side_by_side(orders, rows), ends, PathFinder(topology), row_bytes=row_bytes).throughput_gb_per_s
             for orders in (ring_orders(topology, around), ring_orders(topology, zigzag))
         ]
     except NoRouteError:

@@ -6,7 +6,7 @@ import topocomm
 from plan_tables.fresh import timed
 from plan_tables.machines import Machine
 from plan_tables.rings import rings_gb_per_s
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.forests.forest import forest_of
 from topocomm.planning.report.plan_comparison import ranked
 from topocomm.planning.routing.paths import PathFinder
@@ -51,7 +51,7 @@ def trees(topology: topocomm.Topology, plan: topocomm.Plan, *, commutative: bool
     found, took = timed(lambda: forest_of(plan.collective, paths, plan.ranks, rows, commutative=commutative))
     if found is None:
         return f"{'none are packed':37}"
-    cost = cost_of(found.schedule, plan.ranks, paths, row_bytes=PAYLOAD_BYTES // rows)
+    cost = Cost(found.schedule, plan.ranks, paths, row_bytes=PAYLOAD_BYTES // rows)
     gb_per_s = cost.throughput_gb_per_s or 0.0
     return (
         f"{gb_per_s:7.2f} {gb_per_s / found.bound_gb_per_s:8.4f} {found.trees_per_root:6} {found.height:6} "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from topocomm.errors import PlanError
 from topocomm.planning.certificate_checker.witnesses import SAME, Recount, same
-from topocomm.planning.cost.cost_models import TIME_DIGITS, cost_of
+from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost
 from topocomm.planning.native import native_of
 from topocomm.planning.plan import Plan
 from topocomm.planning.routing.paths import PathFinder
@@ -47,7 +47,7 @@ def check_certificate(topology: Topology, plan: Plan) -> None:
 def _check_figures(topology: Topology, plan: Plan) -> None:
     """The figures of the plan against those of its schedule on the topology."""
     row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
-    cost = cost_of(
+    cost = Cost(
         plan.schedule,
         plan.ranks,
         PathFinder(topology),

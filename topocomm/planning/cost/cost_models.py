@@ -34,12 +34,16 @@ SWITCH_US = 2.0
 
 
 class Cost:
-    """Figures of one schedule on one machine; those that take time are computed when first needed.
+    """Figures of a verified schedule on a machine; those that take time are computed when first needed.
 
     Attributes:
         rounds: Rounds that have a transfer.
-        messages: Messages on the wire.
+        messages: Messages on the wire, of a pipeline those of all slices.
         wire_bytes: Bytes of all messages.
+
+    Raises:
+        NoRouteError: No route joins the ends of a message.
+        PlanError: A path of the schedule does not lead from one to the other.
     """
 
     def __init__(
@@ -47,12 +51,14 @@ class Cost:
         schedule: Schedule,
         endpoints: Sequence[str],
         paths: PathFinder,
+        *,
         row_bytes: int,
-        rules: PortRules,
+        ports: int = 1,
+        port_model: PortModel = "alpha",
         launch_us: float = 0.0,
     ) -> None:
-        self._schedule = unrolled(schedule)
-        self._endpoints, self._paths, self._row_bytes, self._rules = endpoints, paths, row_bytes, rules
+        self._schedule, self._rules = unrolled(schedule), PortRules(ports, port_model == "loggp")
+        self._endpoints, self._paths, self._row_bytes = endpoints, paths, row_bytes
         self._messages = messages_of(self._schedule, chunk_bytes(self._schedule, row_bytes))
         self._routes = routes_of(self._messages, self._schedule, endpoints, paths)
         self._launch_us = launch_us
@@ -85,25 +91,6 @@ class Cost:
         """Payload over the busiest link's time, for long pipelined payloads; None when nothing is sent."""
         payload_bytes = self._schedule.rows * self._row_bytes
         return _throughput_gb_per_s(self._schedule, self._messages, self._routes, self._paths, payload_bytes)
-
-
-def cost_of(
-    schedule: Schedule,
-    endpoints: Sequence[str],
-    paths: PathFinder,
-    *,
-    row_bytes: int,
-    ports: int = 1,
-    port_model: PortModel = "alpha",
-    launch_us: float = 0.0,
-) -> Cost:
-    """Return the cost of a verified schedule whose ranks are on `endpoints`; of a pipeline, of all its slices.
-
-    Raises:
-        NoRouteError: No route joins the ends of a message.
-        PlanError: A path of the schedule does not lead from one to the other.
-    """
-    return Cost(schedule, endpoints, paths, row_bytes, PortRules(ports, port_model == "loggp"), launch_us)
 
 
 def _bytes_us(messages: Messages, routes: Routes, paths: PathFinder) -> float:
@@ -140,13 +127,8 @@ def memory_us(schedule: Schedule, *, row_bytes: int, cores: int) -> float:
     """Return a time that orders candidates for ranks of one host, in us; no figure of a plan comes from it.
 
     Such ranks send nothing: each writes the part of its value that others read, folds read operands in place and write
-    their results, and results that no fold of the rank made are copied out. Ranks that share a core work one after the
-    other, and each wait costs a process switch.
-
-    Args:
-        schedule: A verified schedule.
-        row_bytes: Bytes of one row.
-        cores: Cores that the ranks have together.
+    their results, and results that no fold of the rank made are copied out. Ranks that share one of the `cores` work
+    one after the other, and each wait costs a process switch.
     """
     work = [_memory_work(schedule, rank, row_bytes) for rank in range(schedule.ranks)]
     turns = max(1.0, schedule.ranks / cores)

@@ -75,12 +75,9 @@ class Ranks(NamedTuple):
 
 
 def times_us(collective: str, where: Ranks, payload_bytes: int) -> dict[str, float]:
-    """Return the time of every algorithm and protocol in us, by name.
+    """Return the time in us of every algorithm and protocol of an allreduce, reduce_scatter or allgather, by name.
 
-    Args:
-        collective: allreduce, reduce_scatter or allgather.
-        where: The communicator, of 2 ranks or more.
-        payload_bytes: As a plan counts: of allgather and reduce_scatter the whole.
+    The communicator has 2 ranks or more; the payload is that of a plan: of allgather and reduce_scatter the whole.
     """
     algorithms = [*_rings(collective, where)]
     if collective == "allreduce":

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from topocomm.planning.cost.messages import Messages
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Floats, Ints, Routes, spans
-from topocomm.planning.schedule.schedule import Schedule, number_places, row_keys
+from topocomm.planning.routing.routes import Floats, Ints, Routes
+from topocomm.planning.schedule.schedule import Schedule, number_places, row_keys, spans
 
 MOST_WAVES = 12
 """Longest row of messages of a round that wait for each other; in longer ones messages are served one by one."""
@@ -48,12 +48,12 @@ def port_time_us(
     moves, folds = (np.searchsorted(table[:, 0], rounds).tolist() for table in (schedule.transfers, schedule.combines))
     sent = np.searchsorted(messages.round, rounds).tolist()
     for round_ in range(schedule.rounds):
-        here = slice(moves[round_], moves[round_ + 1])
-        if here.start < here.stop:
-            of = messages.of_transfer[here] - sent[round_]
+        own = slice(moves[round_], moves[round_ + 1])
+        if own.start < own.stop:
+            of = messages.of_transfer[own] - sent[round_]
             slots_us = np.zeros(sent[round_ + 1] - sent[round_])
-            np.maximum.at(slots_us, of, ready_us[places.sent[here]])
-            ready_us[places.received[here]] = ports.serve(round_, slice(sent[round_], sent[round_ + 1]), slots_us)[of]
+            np.maximum.at(slots_us, of, ready_us[places.sent[own]])
+            ready_us[places.received[own]] = ports.serve(round_, slice(sent[round_], sent[round_ + 1]), slots_us)[of]
         if folds[round_] < folds[round_ + 1]:
             combines.run(ready_us, folds[round_], folds[round_ + 1])
     return float(ready_us[places.outputs].max(initial=0.0))
@@ -156,9 +156,7 @@ class _Ports:
 def _waves(held: Ints, counts: Ints) -> list[Ints] | None:
     """Messages in waves that share no port, each after all earlier messages of its ports; None for too many waves.
 
-    Args:
-        held: Ports of the messages, one message after the other.
-        counts: Number of ports of each message.
+    `held` has the ports of the messages, one message after the other, `counts` the number of each message.
     """
     by_port = np.argsort(held, kind="stable")
     follows = np.flatnonzero(held[by_port][1:] == held[by_port][:-1])

@@ -121,14 +121,8 @@ def a_record(kind: type[T], value: Json, where: str, *, others: bool = False) ->
 def table(rows: list[Json], columns: Sequence[Whole], form: str, place: Callable[[int], str]) -> NDArray[np.int64]:
     """Return int64 [len(rows), len(columns)] of lists of whole numbers.
 
-    Args:
-        rows: The lists.
-        columns: Ranges of the numbers of each list.
-        form: A list in words, for messages.
-        place: Returns the path of a list, by its index.
-
     Raises:
-        PlanError: A list has other numbers, or is none.
+        PlanError: A list has other numbers, or is none; names its `place` by index, and its `form` in words.
     """
     numbers = _in_bulk(rows, columns)
     if numbers is None:

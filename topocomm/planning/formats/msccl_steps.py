@@ -78,14 +78,7 @@ class Program:
     """
 
     def __init__(self, name: str, schedule: Schedule, units: Units, *, merged: bool = True) -> None:
-        """Make the steps.
-
-        Args:
-            name: The collective.
-            schedule: The schedule; its `repeat` is ignored, since the runtime slices by itself.
-            units: Its chunks in units.
-            merged: Whether adjacent chunks of one message share a step.
-        """
+        """Make the steps; adjacent chunks of one message share a step if `merged`. `repeat` is left to the runtime."""
         self.name, self.schedule, self.units, self.merged = name, schedule, units, merged
         self.scratch = [0] * schedule.ranks
         self.steps: list[list[Step]] = [[] for _ in range(schedule.ranks)]
@@ -223,11 +216,7 @@ class Program:
     def _home(self, rank: int, piece: Piece, when: When, own: Piece | None = None) -> Place:
         """Place of a piece: the output, if nothing reads the rank's input of that chunk later; else scratch.
 
-        Args:
-            rank: The rank.
-            piece: The piece that is written.
-            when: Time of the write.
-            own: Piece that the same step reads first; it may be in the same place.
+        The step itself reads `own` first, which may be in the same place.
         """
         use = self._uses[rank]
         if piece in use.outputs and all(

@@ -39,12 +39,7 @@ LL_BYTES = 65536
 
 
 def dumps(plan: Plan, topology: Topology, runtime: str | None = None) -> str:
-    """Return the plan as MSCCL XML, ending in a newline.
-
-    Args:
-        plan: The plan.
-        topology: Its machine.
-        runtime: Reader of the file, a name of `RUNTIMES`; None: the one for the machine's GPUs (`runtime_for`).
+    """Return the plan as MSCCL XML for a runtime of `RUNTIMES`; None takes the one of the machine (`runtime_for`).
 
     Raises:
         PlanError: The format cannot express the plan, or the program is too large; the message says why.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 from topocomm.errors import PlanError
@@ -214,18 +215,14 @@ class _Rank:
 
     def _put(self, moves: list[Transfer]) -> None:
         """Add writes into peers of the same host, fused where they are from one buffer and of one size."""
-        group: list[Transfer] = []
-        for move in moves:
-            if group and (len(group) == MOST_FUSED or self._how(group[0]) != self._how(move)):
-                self._put_group(group)
-                group = []
-            group.append(move)
-        if group:
-            self._put_group(group)
 
-    def _how(self, move: Transfer) -> tuple[str, int]:
-        place = self.memory.places[self.rank][move.src_slot, move.chunk]
-        return place[0], self.memory.units.count[move.chunk]
+        def source(move: Transfer) -> tuple[str, int]:
+            return self.memory.places[self.rank][move.src_slot, move.chunk][0], self.memory.units.count[move.chunk]
+
+        for _, alike in groupby(moves, key=source):
+            group = list(alike)
+            for first in range(0, len(group), MOST_FUSED):
+                self._put_group(group[first : first + MOST_FUSED])
 
     def _put_group(self, moves: list[Transfer]) -> None:
         reads = [(self.memory.places[self.rank][m.src_slot, m.chunk], m.chunk) for m in moves]

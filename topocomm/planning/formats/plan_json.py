@@ -119,8 +119,8 @@ def _loads(text: str, name: str) -> PlanFields:
     except (ValueError, RecursionError) as error:
         raise PlanError(f"{name}: not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        found = document.get("schema") if isinstance(document, dict) else type(document).__name__
-        raise PlanError(f"{name}: expected a document of schema {SCHEMA!r}, found {found!r}")
+        schema = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise PlanError(f"{name}: expected a document of schema {SCHEMA!r}, found {schema!r}")
     if document.get("digest") != plan_digest(document):
         raise PlanError(f"{name}: digest does not fit the content: the plan was altered or cut; plan again")
     try:

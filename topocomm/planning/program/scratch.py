@@ -20,10 +20,7 @@ from topocomm.planning.schedule.transforms import unrolled
 def scratch_bytes(schedule: Schedule, chunk_bytes: Callable[[int], int], align: int) -> int:
     """Return the maximum over ranks of the arena's bytes less those of the inputs, at least 0.
 
-    Args:
-        schedule: A verified schedule.
-        chunk_bytes: Returns the packed bytes of a chunk, by its rows.
-        align: Alignment of offsets, in bytes.
+    `chunk_bytes` returns the packed bytes of a chunk by its rows; offsets are multiples of `align` bytes.
     """
     once = unrolled(schedule)
     packed = np.array([chunk_bytes(rows) for _, rows in once.chunks], dtype=np.int64)
@@ -94,14 +91,14 @@ class _Stages:
         folding = np.zeros(schedule.ranks, dtype=bool)
         arrived_in = np.full(pieces.count, -1, dtype=np.int64)
         for round_ in range(schedule.rounds):
-            here = slice(moves[round_], moves[round_ + 1])
-            ends = np.concatenate([src[here], dst[here]])
-            waits = src[here][arrived_in[pieces.sent[here]] == now[src[here]]]
+            own = slice(moves[round_], moves[round_ + 1])
+            ends = np.concatenate([src[own], dst[own]])
+            waits = src[own][arrived_in[pieces.sent[own]] == now[src[own]]]
             begins = np.unique(np.concatenate([ends[folding[ends]], waits]))
             now[begins] += 1
             folding[begins] = False
-            self.of_move[here], self.of_arrival[here] = now[src[here]], now[dst[here]]
-            arrived_in[pieces.received[here]] = now[dst[here]]
+            self.of_move[own], self.of_arrival[own] = now[src[own]], now[dst[own]]
+            arrived_in[pieces.received[own]] = now[dst[own]]
             combined = slice(folds[round_], folds[round_ + 1])
             self.of_fold[combined] = now[fold_rank[combined]]
             folding[fold_rank[combined]] = True

@@ -40,14 +40,10 @@ class SharedProgram:
 def shared_program(
     schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int], align: int, hosts: Sequence[int] = ()
 ) -> SharedProgram:
-    """Return the program of `rank`; every rank of its host computes the same places.
+    """Return the program of one rank of a verified schedule; every rank of its host computes the same places.
 
-    Args:
-        schedule: A verified schedule.
-        rank: The rank.
-        chunk_bytes: Returns the packed bytes of a chunk, by index.
-        align: Alignment of offsets, in bytes.
-        hosts: The host of every rank, by number; empty where all are on one.
+    `chunk_bytes` returns the packed bytes of a chunk by its index; offsets are multiples of `align` bytes; `hosts` has
+    the host of every rank by number, and is empty where all are on one.
     """
     hosts = tuple(hosts) or (0,) * schedule.ranks
     sizes = {c: -(-chunk_bytes(c) // align) * align for c in range(len(schedule.chunks))}

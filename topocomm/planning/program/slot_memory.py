@@ -56,14 +56,10 @@ class RankProgram:
 def rank_program(
     schedule: Schedule, rank: int, chunk_bytes: Callable[[int], int], align: int, cuts: Collection[int] = ()
 ) -> RankProgram:
-    """Return the stages and memory of one rank.
+    """Return the stages and memory of one rank of a verified schedule.
 
-    Args:
-        schedule: A verified schedule.
-        rank: The rank.
-        chunk_bytes: Returns the packed bytes of a chunk, by index.
-        align: Alignment of offsets, in bytes.
-        cuts: Rounds before which a stage begins, as of `stages_of`.
+    `chunk_bytes` returns the packed bytes of a chunk by its index; offsets are multiples of `align` bytes; `cuts` are
+    those of `stages_of`.
     """
     stages = stages_of(schedule, rank, cuts)
     chunks = range(len(schedule.chunks))

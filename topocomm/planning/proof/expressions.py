@@ -39,12 +39,7 @@ class Trees:
         self._merged: dict[int, int] = {}
 
     def fold(self, leaves: IntTable, operands: Rows, starts: IntTable) -> Rows:
-        """Return the tree of every value: the leaves first, then the results of the folds.
-
-        Args:
-            leaves: The trees of the leaf values.
-            operands: Values that the folds take, fold by fold, each made before it is taken.
-            starts: Start of the operands of each fold, and the end.
+        """Return the tree of every value: the leaves first, then the folds of operands [starts[i], starts[i + 1]).
 
         Raises:
             CountedTwiceError: Two operands hold one contribution.

@@ -281,11 +281,10 @@ def _check_all_there(schedule: Schedule, collective: Collective, owners: Column,
     each = 1 if collective.name == "reduce_scatter" else len(collective.receivers)
     if len(places) == each * chunks:
         return
-    known = set(places.tolist())
-    for rank in collective.receivers:
-        for chunk in range(chunks):
-            if collective.receives(rank, int(owners[chunk])) and rank * chunks + chunk not in known:
-                raise PlanError(f"schedule: rank {rank} has no output for chunk {chunk}")
+    wanted = np.arange(schedule.ranks * chunks)
+    wanted = wanted[collective.receive_columns(wanted // chunks, owners[wanted % chunks])]
+    for rank, chunk in (divmod(place, chunks) for place in np.setdiff1d(wanted, places)[:1].tolist()):
+        raise PlanError(f"schedule: rank {rank} has no output for chunk {chunk}")
 
 
 def _who(collective: Collective, members: int) -> str:

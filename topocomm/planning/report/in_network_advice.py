@@ -22,10 +22,7 @@ MOST_NAMED = 3
 def in_network_notes(plan: Plan, topology: Topology, operator: Operator) -> list[str]:
     """Return a note for each technology of reducing switches between the plan's ranks: its use, or why there is none.
 
-    Args:
-        plan: The plan; schedules never use such switches.
-        topology: Its machine.
-        operator: Its operator, at its default types.
+    Schedules never use such switches. The operator is taken at its default types.
     """
     if plan.collective.name not in FOLDING:
         return []

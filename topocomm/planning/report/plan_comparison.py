@@ -32,14 +32,7 @@ class Rival:
 
 
 def ranked(plan: Plan, topology: Topology, operator: Operator, limits: Limits = NO_LIMITS) -> tuple[Rival, ...]:
-    """Return the algorithms that the plan was chosen from, its own among them, best first.
-
-    Args:
-        plan: A plan of `planner.plan` (operator at its default sizes).
-        topology: Topology it was planned on.
-        operator: Operator it was planned for.
-        limits: Limits it was planned with.
-    """
+    """Return the algorithms that a plan of `planner.plan` was chosen from, its own among them, best first."""
     request = Request(
         plan.collective,
         operator,
@@ -98,8 +91,7 @@ def defect(whole: Plan, degraded: Plan, names: Sequence[str]) -> str:
     return f"without {', '.join(names)}: {change}, {chosen} {degraded.algorithm}"
 
 
-def _same_moves(one: Schedule, other: Schedule) -> bool:
+def _same_moves(a: Schedule, b: Schedule) -> bool:
     """Whether two schedules have the same transfers and combines."""
-    plain = (one.chunks, one.paths, one.repeat) == (other.chunks, other.paths, other.repeat)
-    columns = ("transfers", "combines", "operands")
-    return plain and all(np.array_equal(getattr(one, name), getattr(other, name)) for name in columns)
+    plain = (a.chunks, a.paths, a.repeat) == (b.chunks, b.paths, b.repeat)
+    return plain and all(np.array_equal(getattr(a, n), getattr(b, n)) for n in ("transfers", "combines", "operands"))

@@ -227,9 +227,9 @@ def _kinds_crossed(routes: Routes, paths: PathFinder) -> tuple[list[str], Ints]:
     bit = {kind: 1 << number for number, kind in enumerate(kinds)}
     bits = np.array([bit[of_edge[edge]] for edge in paths.edges], dtype=np.int64)
     crossed = np.zeros(len(routes), dtype=np.int64)
-    some = np.flatnonzero(routes.hops)
-    if len(some):
-        crossed[some] = np.bitwise_or.reduceat(bits[routes.links], routes.starts[some])
+    crossing = np.flatnonzero(routes.hops)
+    if len(crossing):
+        crossed[crossing] = np.bitwise_or.reduceat(bits[routes.links], routes.starts[crossing])
     return kinds, crossed
 
 

@@ -81,13 +81,8 @@ def best_order(
 ) -> Order:
     """Return the order of ranks on these endpoints whose best plan is cheapest: never worse than the given order.
 
-    Args:
-        topology: The machine.
-        collective: Collective to plan.
-        payload_bytes: As of `plan`.
-        operator: As of `plan`; one that does not commute keeps the order of ranks, whatever that is.
-        objective: Objective of the plans.
-        ranks: Endpoint id of every rank in the present order; None: the endpoints in the order of the file.
+    The arguments are those of `plan`; `ranks` is the present order. An operator that does not commute keeps the order
+    of ranks, whatever that is.
 
     Raises:
         PlanError: As of `plan`, for the given order; or two ranks are on one endpoint.

@@ -156,13 +156,8 @@ def best_radices(
 ) -> tuple[int, ...]:
     """Return the radices, innermost first, that join all groups soonest; of equal ones those with fewest messages.
 
-    Args:
-        groups: Number of groups.
-        rails: Rails of the group with fewest.
-        ports: K.
-        steps: Costs of the rounds.
-        even: Only radices whose product is the number of groups, if there are any.
-        most_radix: Largest radix; None: rails * ports + 1.
+    `rails` are those of the group with fewest. If `even`, their product is the number of groups, if possible. The
+    largest is `most_radix`; None: rails * ports + 1.
     """
     costs = {
         radix: _joining_us(rails, radix, ports, steps) for radix in range(2, (most_radix or rails * ports + 1) + 1)
@@ -268,11 +263,11 @@ class _Builder:
                 members[look] = _on_rails(apart_us, min(most_us, float(apart_us.min()) + inside_us))
         return tuple(members[look] for look in looks)
 
-    def _apart_us(self, here: range, there: range) -> NDArray[np.float64]:
+    def _apart_us(self, group: range, other: range) -> NDArray[np.float64]:
         """float64 [members, members]: latency of the worse direction between members of two groups."""
-        there_us = self._latencies_us([(a, b) for a in here for b in there])
-        back_us = self._latencies_us([(b, a) for a in here for b in there])
-        longer_us: NDArray[np.float64] = np.maximum(there_us, back_us).reshape(len(here), len(there))
+        out_us = self._latencies_us([(a, b) for a in group for b in other])
+        back_us = self._latencies_us([(b, a) for a in group for b in other])
+        longer_us: NDArray[np.float64] = np.maximum(out_us, back_us).reshape(len(group), len(other))
         return longer_us
 
     def _nearest_us(self, group: range) -> float:
@@ -288,10 +283,10 @@ class _Builder:
         if groups.count < 2:
             return Steps(0.0, (0.0,))
         pairs = [
-            (groups.starts[a] + here, groups.starts[a + 1] + there)
+            (groups.starts[a] + member, groups.starts[a + 1] + partner)
             for a in range(groups.count - 1)
-            for here, there in zip(*groups.members_on[a : a + 2], strict=True)
-            if min(here, there) >= 0
+            for member, partner in zip(*groups.members_on[a : a + 2], strict=True)
+            if min(member, partner) >= 0
         ]
         across_us = self._latencies_us([(first + a, first + b) for a, b in pairs])
         members, low = max((groups.members(group), -group) for group in range(groups.count))
@@ -314,9 +309,8 @@ def _rail_counts(groups: Groups) -> list[int]:
 def _on_rails(apart_us: NDArray[np.float64], most_us: float) -> tuple[int, ...]:
     """The member on each rail, -1 for none, the nearest first.
 
-    Args:
-        apart_us: float64 [rails, members]: latency to the members on the rail in other groups.
-        most_us: Latency above which a member hears sooner from its own group.
+    Members at over `most_us` hear sooner from their own group. `apart_us` [rails, members] has the latencies to the
+    members on the rail in other groups.
     """
     rails, members = apart_us.shape
     pairs = sorted((round(apart_us[r, m], 9), abs(r - m), r, m) for r in range(rails) for m in range(members))

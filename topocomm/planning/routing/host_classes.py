@@ -121,8 +121,8 @@ def _groups(topology: Topology, src: Ints, dst: Ints) -> Ints:
             root[host] = host = root[root[host]]
         return host
 
-    for one, other in zip(a[crossing].tolist(), b[crossing].tolist(), strict=True):
-        low, high = sorted((root_of(one), root_of(other)))
+    for pair in zip(a[crossing].tolist(), b[crossing].tolist(), strict=True):
+        low, high = sorted(map(root_of, pair))
         root[high] = low
     joined = np.unique([root_of(host) for host in range(len(hosts))], return_inverse=True)[1]
     return np.where(group == NETWORK, NETWORK, joined[group]).astype(np.int64)

@@ -14,10 +14,7 @@ def nearest_first(
 ) -> None:
     """Call `onward` once for every device that is reached, with its least label, in rising order.
 
-    Args:
-        heap: Initial labels, in any order; emptied.
-        device_of: Returns the device of a label.
-        onward: Takes the least label of a device and returns labels of the next devices, none of them less.
+    `heap` has the initial labels in any order and is emptied; `onward` returns labels of the next devices, none less.
     """
     heapq.heapify(heap)
     reached = set[Hashable]()

@@ -28,7 +28,8 @@ from topocomm.planning.routing.route_search import (
     spread,
     start_at,
 )
-from topocomm.planning.routing.routes import Edge, Floats, Ints, Routes, link_figures, spans
+from topocomm.planning.routing.routes import Edge, Floats, Ints, Routes, link_figures
+from topocomm.planning.schedule.schedule import spans
 from topocomm.topology.model import Topology
 
 _NO_ROUTE = Template(np.inf, 0.0, 0.0, (), ())

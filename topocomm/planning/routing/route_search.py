@@ -123,15 +123,7 @@ class RouteTemplates:
         return self._reach(kind, place) is not None
 
     def template(self, kind: int, place: int, other: int, target_place: int, same: bool) -> Template | None:
-        """Return the route from one endpoint to another; None if there is none.
-
-        Args:
-            kind: Class of the source's group.
-            place: Place of the source.
-            other: Class of the destination's group.
-            target_place: Place of the destination.
-            same: Whether both are in one group.
-        """
+        """Return the route from a place of class `kind` to one of class `other`, in the `same` group or in two."""
         key = (kind, place, other, target_place, same)
         if key not in self._templates:
             path = self._path(*key)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topocomm.errors import PlanError
+from topocomm.planning.schedule.schedule import spans
 from topocomm.topology import links as link_table
 from topocomm.topology.model import Link, Topology
 
@@ -77,8 +78,8 @@ def _checked(topology: Topology, link: Link, figures: Figures) -> Figures:
     )
 
 
-def _added(one: Figures, other: Figures) -> Figures:
-    return Figures(min(one.latency_us, other.latency_us), one.gb_per_s + other.gb_per_s, max(one.gap_us, other.gap_us))
+def _added(a: Figures, b: Figures) -> Figures:
+    return Figures(min(a.latency_us, b.latency_us), a.gb_per_s + b.gb_per_s, max(a.gap_us, b.gap_us))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,14 +124,3 @@ def joined(parts: Sequence[Routes]) -> Routes:
         np.concatenate([[0], np.cumsum(hops)]),
         np.concatenate([part.links for part in parts]),
     )
-
-
-def spans(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Return (start of each of n ranges when they follow each other, the numbers of all of them).
-
-    Args:
-        first: int64 [n]: lowest number of each range.
-        counts: int64 [n]: length of each range.
-    """
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return starts, np.arange(starts[-1]) + np.repeat(first - starts[:-1], counts)

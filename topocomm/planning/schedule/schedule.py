@@ -223,6 +223,17 @@ def dense_keys(*columns: NDArray[np.integer]) -> NDArray[np.int64]:
     return keys
 
 
+def spans(first: Rows, counts: Rows) -> tuple[Rows, Rows]:
+    """Return (start of each of n ranges when they follow each other, the numbers of all of them).
+
+    Args:
+        first: int64 [n]: lowest number of each range.
+        counts: int64 [n]: length of each range.
+    """
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return starts, np.arange(starts[-1]) + np.repeat(first - starts[:-1], counts)
+
+
 @dataclass(frozen=True, eq=False)
 class PlaceNumbers:
     """The places of a schedule by number, 0 to count - 1, and the number of every read and write.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, make_schedule
+from topocomm.planning.schedule.schedule import Combine, Schedule, Transfer, make_schedule, spans
 
 
 def schedule_of_columns(
@@ -32,9 +32,7 @@ def schedule_of_columns(
     folds = combines[order]
     widths = np.concatenate([np.zeros(0, np.int64), *(np.full(len(block), block.shape[1]) for block in operands)])
     flat = np.concatenate([np.zeros(0, np.int64), *(block.ravel() for block in operands)])
-    starts = np.concatenate([[0], np.cumsum(widths)])
-    ends = np.concatenate([[0], np.cumsum(widths[order])])
-    where = np.repeat(starts[order] - ends[:-1], widths[order]) + np.arange(len(flat))
+    starts, where = spans((np.cumsum(widths) - widths)[order], widths[order])
     rounds = max([int(table[-1, 0]) + 1 for table in (moves, folds) if len(table)] + [0])
     return Schedule(
         ranks=ranks,
@@ -45,7 +43,7 @@ def schedule_of_columns(
         transfers=moves.astype(np.int32, copy=False),
         combines=folds.astype(np.int32),
         operands=flat[where].astype(np.int32),
-        operand_starts=ends.astype(np.int32),
+        operand_starts=starts.astype(np.int32),
     )
 
 

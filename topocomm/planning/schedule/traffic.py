@@ -12,9 +12,7 @@ from topocomm.planning.schedule.schedule import IntTable, Repeat, Rows, Schedule
 def busiest_port(schedule: Schedule, endpoints: Sequence[str] = ()) -> int:
     """Return the most messages that an endpoint sends, or receives, in one round, over all slices of a pipeline.
 
-    Args:
-        schedule: The schedule.
-        endpoints: Endpoint id of each rank; empty: every rank has its own.
+    Without `endpoints` every rank has its own.
     """
     if not len(schedule.transfers):
         return 0

@@ -17,6 +17,7 @@ from topocomm.planning.schedule.schedule import (
     Schedule,
     Transfer,
     make_schedule,
+    spans,
 )
 from topocomm.planning.schedule.traffic import busiest_port
 
@@ -66,10 +67,8 @@ def _sliced(table: IntTable, repeat: Repeat, chunk_column: int) -> IntTable:
 
 def _operands_of(schedule: Schedule, which: Rows) -> tuple[IntTable, IntTable]:
     """Operands, and their starts, of these combines in this order."""
-    sizes = np.diff(schedule.operand_starts)[which]
-    starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-    shift = np.repeat(schedule.operand_starts[which] - starts[:-1], sizes)
-    return schedule.operands[shift + np.arange(starts[-1])], starts.astype(np.int32)
+    starts, where = spans(schedule.operand_starts[which].astype(np.int64), np.diff(schedule.operand_starts)[which])
+    return schedule.operands[where], starts.astype(np.int32)
 
 
 def relabelled(schedule: Schedule, order: Sequence[int]) -> Schedule:
@@ -178,13 +177,7 @@ def _fits(
 
 
 def sliced(schedule: Schedule, slices: int, stagger_rounds: int) -> Schedule:
-    """Return the schedule as a pipeline of slices; of fewer slices where a chunk has fewer rows.
-
-    Args:
-        schedule: A schedule without `repeat`.
-        slices: Slices of every chunk.
-        stagger_rounds: Rounds between the starts of two slices.
-    """
+    """Return a schedule without `repeat` as a pipeline; of fewer slices where a chunk has fewer rows."""
     count = min(slices, most_slices(schedule))
     return replace(schedule, repeat=Repeat(count, stagger_rounds)) if count > 1 else schedule
 

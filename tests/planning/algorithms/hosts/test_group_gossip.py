@@ -8,7 +8,7 @@ from topocomm.planning.algorithms.gossip_schedule import gossip_allreduce, gossi
 from topocomm.planning.algorithms.hosts.group_gossip import cyclic_gossip, cyclic_tree, gather_over_groups
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.routing.paths import PathFinder
 
@@ -22,7 +22,7 @@ def test_cyclic_groups_never_tell_two_at_once():
     machine = hosts(11, 8)
     paths = PathFinder(machine)
     us = [
-        cost_of(build(groups_of(*[8] * 11), (6, 2), 1), machine.endpoints, paths, row_bytes=4).alpha_us
+        Cost(build(groups_of(*[8] * 11), (6, 2), 1), machine.endpoints, paths, row_bytes=4).alpha_us
         for build in (cyclic_allreduce, rails_allreduce)
     ]
     assert us[0] == pytest.approx(13.6) and us[1] > us[0]
@@ -48,7 +48,7 @@ def test_uneven_groups(sizes, ports):
 def test_known_optima_of_hosts_of_eight(count, best_us):
     machine = hosts(count, 8)
     schedule = cyclic_allreduce(groups_of(*[8] * count), (count,), 1)
-    assert cost_of(schedule, machine.endpoints, PathFinder(machine), row_bytes=4).alpha_us == pytest.approx(best_us)
+    assert Cost(schedule, machine.endpoints, PathFinder(machine), row_bytes=4).alpha_us == pytest.approx(best_us)
 
 
 @pytest.mark.parametrize("gone", GONE)

@@ -10,7 +10,7 @@ from tests.planning.replay import expected, replay
 from topocomm.planning.algorithms.gossip_schedule import gossip_of, gossip_scan
 from topocomm.planning.algorithms.hosts.rails import rails_allreduce, rails_tree
 from topocomm.planning.collectives import Collective
-from topocomm.planning.cost.cost_models import cost_of
+from topocomm.planning.cost.cost_models import Cost
 from topocomm.planning.proof.verify import verify
 from topocomm.planning.routing.paths import PathFinder
 
@@ -44,7 +44,7 @@ def test_known_optima_of_hosts_of_eight(count, radices, best_us):
     machine = hosts(count, 8)
     paths = PathFinder(machine)
     groups = groups_of(*[8] * count)
-    cost = cost_of(rails_allreduce(groups, radices, 1), machine.endpoints, paths, row_bytes=4)
+    cost = Cost(rails_allreduce(groups, radices, 1), machine.endpoints, paths, row_bytes=4)
     assert cost.alpha_us == pytest.approx(best_us)
 
 
@@ -66,7 +66,7 @@ def test_a_group_that_lacks_a_rail_is_heard_on_the_others():
 def test_groups_that_lack_a_rail_cost_no_time_where_one_is_to_spare(count, radices, gone):
     groups, machine = without(count, gone), machine_without(count, gone)
     us = {
-        name: cost_of(rails_allreduce(these, radices, 1), top.endpoints, PathFinder(top), row_bytes=4).alpha_us
+        name: Cost(rails_allreduce(these, radices, 1), top.endpoints, PathFinder(top), row_bytes=4).alpha_us
         for name, these, top in (("whole", groups_of(*[8] * count), hosts(count, 8)), ("lacking", groups, machine))
     }
     assert us["lacking"] <= us["whole"] + 1e-9
@@ -91,5 +91,5 @@ def test_a_scan_takes_no_longer(count, own):
     told = rails_allreduce(groups, radices, 1)
     scan = gossip_scan(gossip_of(told), rails_tree(groups, radices), 1, own=own)
     verify(scan, Collective("scan" if own else "exscan", 4 * count), keep_order=True)
-    us = [cost_of(schedule, machine.endpoints, PathFinder(machine), row_bytes=4).alpha_us for schedule in (scan, told)]
+    us = [Cost(schedule, machine.endpoints, PathFinder(machine), row_bytes=4).alpha_us for schedule in (scan, told)]
     assert us[0] <= us[1] + 1e-9
