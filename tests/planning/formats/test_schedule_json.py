@@ -106,7 +106,8 @@ def test_what_is_malformed_is_named_with_its_path(path, value, message):
         Plan.loads(signed(change(made, path, value)), "plan.json")
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.soak
+@settings(max_examples=2000, deadline=None)
 @given(st.data())
 def test_whatever_stands_in_a_document_is_refused_in_words_or_means_the_same(data):
     """Any entry becomes anything: the answer is a PlanError of one line, or a plan that is proved."""
