@@ -1,4 +1,9 @@
-"""Lists of CPUs in the form of the Linux kernel: `0-2,8`."""
+"""Lists of CPUs in the form of the Linux kernel, `0-2,8`, and the cores of a host in hwloc's order.
+
+Linux numbers CPUs as the firmware lists them, often in turn over sockets and one hardware thread after the other.
+Launchers count cores in hwloc's order: cores of one package, NUMA node or cache are neighbours, and the part with the
+lowest CPU comes first. The fact `cores_by_package` of a topology has the CPU list of every core, by package.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+FACT = "cores_by_package"
+Core = frozenset[int]
+"""CPU numbers of a core, by Linux."""
+
 
 def cpu_ranges(cpus: Collection[int]) -> str:
-    """A CPU list in the kernel's form: [0, 1, 2, 8] is `0-2,8`."""
+    """Return a CPU list in the kernel's form: [0, 1, 2, 8] is `0-2,8`."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:
@@ -19,40 +28,29 @@ def cpu_ranges(cpus: Collection[int]) -> str:
 
 
 def mask_ranges(mask: int) -> str | None:
-    """Return the CPU list of a bit mask in the kernel's form, `0-23,48-71`; None for an empty mask."""
-    ranges = ((run.start(), run.end() - 1) for run in re.finditer("1+", f"{mask:b}"[::-1]))
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges) or None
+    """Return the CPU list of a bit mask in the kernel's form; None for an empty mask."""
+    return cpu_ranges([cpu for cpu, bit in enumerate(f"{mask:b}"[::-1]) if bit == "1"]) or None
 
 
 def cpus_of(text: str | None) -> set[int]:
-    """The CPUs of a list in the kernel's form, `0-2,8`; empty where it is none."""
-    found: set[int] = set()
+    """Return the CPUs of a list in the kernel's form; empty for any other text."""
+    cpus: set[int] = set()
     for part in (text or "").split(","):
-        ends = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
-        if ends:
-            found.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
-    return found
-
-
-FACT = "cores_by_package"
-Core = frozenset[int]
-"""Its CPUs, by Linux's numbers."""
+        if ends := re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip()):
+            cpus.update(range(int(ends[1]), int(ends[2] or ends[1]) + 1))
+    return cpus
 
 
 def core_facts(packages: Iterable[Iterable[Collection[int]]]) -> dict[str, Any]:
-    """The fact of a topology for cores by package."""
+    """Return the fact of a topology for cores by package."""
     return {FACT: [[cpu_ranges(core) for core in package] for package in packages]}
 
 
 def read_cores(facts: Mapping[str, Any]) -> list[list[Core]]:
-    """The cores by package that a host's facts name; none where they name none, or nothing that can be.
-
-    Args:
-        facts: Of the host.
-    """
-    told = facts.get(FACT)
-    if not isinstance(told, list) or not all(isinstance(package, list) and package for package in told):
+    """Return the cores by package from the facts of a host; none where the fact is absent or damaged."""
+    packages = facts.get(FACT)
+    if not isinstance(packages, list) or not all(isinstance(package, list) and package for package in packages):
         return []
-    found = [[frozenset(cpus_of(core if isinstance(core, str) else "")) for core in package] for package in told]
-    cpus = [cpu for package in found for core in package for cpu in core]
-    return found if len(cpus) == len(set(cpus)) and all(core for package in found for core in package) else []
+    cores = [[frozenset(cpus_of(core if isinstance(core, str) else "")) for core in package] for package in packages]
+    cpus = [cpu for package in cores for core in package for cpu in core]
+    return cores if len(cpus) == len(set(cpus)) and all(core for package in cores for core in package) else []

@@ -1,4 +1,4 @@
-"""Whose GPUs a topology has, as far as its source tells: NCCL's files are for NVIDIA's, RCCL's for AMD's."""
+"""The vendor of a topology's GPUs: NCCL's files are for NVIDIA's, RCCL's for AMD's."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from topocomm.topology.model import Topology
 
 VENDOR = "gpu_vendor"
-"""The fact that holds the vendor where nothing else in the topology tells it: `AMD` or `NVIDIA`."""
+"""The fact that holds the vendor, `AMD` or `NVIDIA`, where no other part of the topology shows it."""
 
 _TOOLS = re.compile(r"rocm-smi|amd-?smi")
 _NAMES = re.compile(r"\b(?:AMD|ATI|Radeon|Instinct|MI\d{2,3}[AX]?)\b", re.IGNORECASE)
 
 
 def is_amd(topology: Topology) -> bool:
-    """True if the source shows AMD's GPUs: by tool, library, link kind, architecture or the names of GPUs."""
+    """Return whether the GPUs are AMD's: by fact, tool, library, link kind, architecture or names of GPUs."""
     facts = topology.facts
     if facts.get(VENDOR) == "AMD" or "gcn" in facts or str(facts.get("library", "")).startswith("RCCL"):
         return True

@@ -1,9 +1,8 @@
-"""From the pair codes of one host to a tree of PCIe switches, host bridges and NUMA nodes.
+"""The tree of PCIe switches, host bridges and NUMA nodes of one host, from its pair codes.
 
-The codes PIX < PXB < PHB < NODE < SYS say at which level two devices meet, so they are the distances of an
-ultrametric: the devices that meet at or below a level form the groups of that level, and groups nest. The tree
-has one forwarding device per group of two or more, and a path's latency depends on its level alone
-(`links.PATH_LATENCY_US`).
+The codes PIX < PXB < PHB < NODE < SYS are the levels at which two devices meet, the distances of an ultrametric. The
+devices that meet at or below a level form the groups of that level, and groups nest. The tree has one forwarding device
+per group of two or more. The latency of a path depends on its level alone (`links.PATH_LATENCY_US`).
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from topocomm.topology.model import Device, DeviceKind, Link
 
 PIX, PXB, PHB, NODE, SYS = range(5)
 LEVELS = {"PIX": PIX, "PXB": PXB, "PHB": PHB, "NODE": NODE, "SYS": SYS, "SOC": SYS}
-"""Level of each code; SOC is what SYS was called before 2017."""
+"""Level of each code; SOC is SYS before 2017."""
 
 _HEIGHT_US = [PATH_LATENCY_US[code] / 2 for code in ("PIX", "PXB", "PHB", "NODE", "SYS")]
+"""Latency from the endpoints up to a device of each level."""
 _SHAPES: dict[int, tuple[str, DeviceKind, str]] = {
     PIX: ("pcie", "switch", "PCIe switch"),
     PXB: ("pcie", "switch", "PCIe switches"),
@@ -33,7 +33,7 @@ Group = tuple[str, ...]
 
 
 class HostTree(NamedTuple):
-    """The host's devices (NICs with the NUMA node their place implies), its tree, and what did not fit."""
+    """Devices of a host (NICs with the NUMA node of their group) and its forwarding devices, links, and warnings."""
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
@@ -43,27 +43,25 @@ class HostTree(NamedTuple):
 def host_tree(
     devices: Sequence[Device], codes: Mapping[PairKey, str], *, pcie: str = "pcie", smp: str = "smp"
 ) -> HostTree:
-    """The PCIe and NUMA tree of one host.
+    """Return the PCIe and NUMA tree of one host.
 
-    A pair without a code of `LEVELS` (NVLink hides the PCIe path) is placed by NUMA number, or by CPU affinity
-    where there is no number, unless a code holds the two apart. A device that nothing places hangs directly
-    off the host.
+    A pair without a code of `LEVELS` (NVLink hides the PCIe path) is placed by NUMA number, else by CPU affinity,
+    unless a code separates the two. A device without a place is linked to the host.
 
     Args:
         devices: GPUs and NICs of one host, at least one.
-        codes: Codes by pair, in the order of `devices`; codes that are not in `LEVELS` are passed over.
-        pcie: Row of `links.KINDS` for PCIe, or the family where the generation is not known.
-        smp: The same for the way between NUMA nodes.
+        codes: Codes by pair, in the order of `devices`; codes outside `LEVELS` are ignored.
+        pcie: Row of `links.KINDS` for PCIe, or the family where the generation is unknown.
+        smp: The same for links between NUMA nodes.
     """
     groups = _Groups(devices, {pair: LEVELS[code] for pair, code in codes.items() if code in LEVELS})
     tree = _Tree(groups, devices[0].host, pcie, smp)
-    tree.grow()
     placed = tuple(groups.with_numa(device) for device in devices)
     return HostTree(placed + tuple(tree.devices), tuple(tree.links), tuple(groups.warnings()))
 
 
 class _Groups:
-    """Which devices are together at which level, and which groups are NUMA nodes with a number."""
+    """The groups of devices at each level, and the numbers of those that are NUMA nodes."""
 
     def __init__(self, devices: Sequence[Device], level: Mapping[PairKey, int]) -> None:
         self.by_id = {d.id: d for d in devices}
@@ -83,24 +81,24 @@ class _Groups:
         self.unsettled = [group for group, numbers in named.items() if numbers and group not in self.number]
 
     def _between(self, a: Group, b: Group) -> list[int]:
-        """Levels of the coded pairs between two groups."""
+        """Levels of the pairs between two groups."""
         pairs = ((x, y) for x in a for y in b)
         return [self.level[pair] for x, y in pairs for pair in ((x, y), (y, x)) if pair in self.level]
 
     def _by_code(self, groups: list[Group], limit: int) -> list[Group]:
-        """Unites groups that a code of this level joins, unless more codes hold them apart (a damaged matrix)."""
+        """Unite groups that a code joins at this level, unless more codes separate them (a damaged matrix)."""
         for (a, b), level in self.level.items():
             if level > limit:
                 continue
-            mine, other = (next(g for g in groups if name in g) for name in (a, b))
-            if mine != other:
-                between = self._between(mine, other)
+            one, other = (next(g for g in groups if name in g) for name in (a, b))
+            if one != other:
+                between = self._between(one, other)
                 if 2 * sum(level <= limit for level in between) >= len(between):
                     groups = merge_groups(groups, [(a, b)])
         return groups
 
     def _by_place(self, groups: list[Group]) -> list[Group]:
-        """Unites groups that no code speaks of by the NUMA number or CPU list that two of their devices share."""
+        """Unite groups without a code between them by the NUMA number or CPU list of two of their devices."""
 
         def place(name: str) -> object:
             device = self.by_id[name]
@@ -109,8 +107,8 @@ class _Groups:
         for a, b in combinations(self.by_id, 2):
             if (a, b) in self.level or place(a) is None or place(a) != place(b):
                 continue
-            mine, other = (next(g for g in groups if name in g) for name in (a, b))
-            if mine != other and SYS not in self._between(mine, other):
+            one, other = (next(g for g in groups if name in g) for name in (a, b))
+            if one != other and SYS not in self._between(one, other):
                 groups = merge_groups(groups, [(a, b)])
         return groups
 
@@ -118,33 +116,33 @@ class _Groups:
         return {numa for name in group if (numa := self.by_id[name].numa) is not None}
 
     def parts(self, group: Group, level: int) -> list[Group]:
-        """The groups of a level inside a group of a higher one; below PIX the devices themselves."""
+        """Return the groups of a level inside a group of a higher one; below PIX single devices."""
         if level < PIX:
             return [(name,) for name in group]
         return [part for part in self.at[level] if part[0] in group]
 
     def meeting_level(self, group: Group) -> int:
-        """The lowest level at which the group is one."""
+        """Return the lowest level at which the group is one."""
         return next(level for level in range(NODE + 1) if len(self.parts(group, level)) == 1)
 
     def with_numa(self, device: Device) -> Device:
-        """The device; a NIC also with the number of its group, because no code names that."""
+        """Return the device; a NIC with the NUMA number of its group."""
         if device.numa is not None or device.kind != "nic":
             return device
         numa = next((number for group, number in self.number.items() if device.id in group), None)
         return device._replace(numa=numa)
 
     def warnings(self) -> list[str]:
-        """Where codes and NUMA affinity disagree, and codes that are no ultrametric."""
-        found = []
+        """Return warnings: codes against NUMA affinity, and codes that are no ultrametric."""
+        warnings = []
         if self.unsettled:
             names = [name for group in self.unsettled for name in group if self.by_id[name].numa is not None]
-            found.append(f"{group_words(names)}: NUMA affinity contradicts the pair codes, which are followed")
+            warnings.append(f"{group_words(names)}: NUMA affinity contradicts the pair codes, which are followed")
         codes = ("PIX", "PXB", "PHB", "NODE", "SYS")
         wrong = [f"{a}-{b} {codes[level]}" for (a, b), level in self.level.items() if self._meet(a, b) != level]
         if wrong:
-            found.append(f"the pair codes are no tree: {group_words(wrong)} meet elsewhere in it")
-        return found
+            warnings.append(f"the pair codes are no tree: {group_words(wrong)} meet elsewhere in it")
+        return warnings
 
     def _meet(self, a: str, b: str) -> int:
         """The lowest level at which two devices are in one group."""
@@ -153,26 +151,23 @@ class _Groups:
 
 
 class _Tree:
-    """Grows the forwarding devices and links of one host from its groups."""
+    """Forwarding devices and links of one host; the root is the host where there are several NUMA nodes."""
 
     def __init__(self, groups: _Groups, host: str, pcie: str, smp: str) -> None:
         self.groups, self.host, self.pcie, self.smp = groups, host, pcie, smp
         self.devices: list[Device] = []
         self.links: list[Link] = []
         self._taken = set(groups.by_id)
-
-    def grow(self) -> None:
-        """One root: the host where there are several NUMA nodes, else the one top group."""
         top = self.groups.at[NODE]
         root = self._new("host", "host", None, None) if len(top) > 1 else None
         for group in top:
-            child, height_us = self._plant(group, self.groups.number.get(group))
+            child, height_us = self._add(group, self.groups.number.get(group))
             if root is not None:
                 kind = self.pcie if child in self.groups.by_id else self.smp
                 self._join(child, root, kind, _HEIGHT_US[SYS] - height_us)
 
-    def _plant(self, group: Group, numa: int | str | None = None) -> tuple[str, float]:
-        """The device that stands for the group, and its height above the leaves in microseconds."""
+    def _add(self, group: Group, numa: int | str | None = None) -> tuple[str, float]:
+        """The device of the group and its height above the endpoints in microseconds."""
         if len(group) == 1 and numa is None:
             return group[0], 0.0
         level = self.groups.meeting_level(group)
@@ -181,7 +176,7 @@ class _Tree:
         prefix, kind, name = _SHAPES[NODE if numa is not None else level]
         node = self._new(prefix, kind, name, numa)
         for part in self.groups.parts(group, level - 1):
-            child, height_us = self._plant(part)
+            child, height_us = self._add(part)
             self._join(child, node, self.pcie, _HEIGHT_US[level] - height_us)
         return node, _HEIGHT_US[level]
 
@@ -189,7 +184,7 @@ class _Tree:
         self.links += both_ways(child, parent, kind, latency_us=round(latency_us, 6))
 
     def _new(self, prefix: str, kind: DeviceKind, name: str | None, numa: int | str | None) -> str:
-        """A forwarding device with a free id: `numa3` for a numbered NUMA node, else `pcie0`, `pcie1`, ..."""
+        """Add a forwarding device with a free id: `numa3` for a numbered NUMA node, else `pcie0`, `pcie1`, ..."""
         wanted = f"numa{numa}" if isinstance(numa, int) else ""
         if not wanted or wanted in self._taken:
             wanted = next(new for i in count() if (new := f"{prefix}{i}") not in self._taken)
@@ -199,7 +194,7 @@ class _Tree:
 
 
 def merge_groups(groups: Sequence[Group], pairs: Iterable[PairKey]) -> list[Group]:
-    """The groups, those that a pair connects united; members and groups in the order given."""
+    """Unite groups that a pair connects; members and groups keep their order."""
     home = {name: list(group) for group in groups for name in group}
     order = {name: i for i, name in enumerate(home)}
     for group in groups:
@@ -207,14 +202,14 @@ def merge_groups(groups: Sequence[Group], pairs: Iterable[PairKey]) -> list[Grou
             home[name] = home[group[0]]
     for a, b in pairs:
         if home[a] is not home[b]:
-            gone = home[b]
-            home[a] += gone
-            for name in gone:
+            joined = home[b]
+            home[a] += joined
+            for name in joined:
                 home[name] = home[a]
     united = {id(group): group for group in home.values()}
     return sorted((tuple(sorted(group, key=order.__getitem__)) for group in united.values()), key=lambda g: order[g[0]])
 
 
 def group_words(names: Sequence[str]) -> str:
-    """Up to four of the names, for a message."""
+    """Return up to four names and the number of others, for a message."""
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,8 +1,8 @@
-"""From link counts per GPU pair (`NV12`) to NVLinks: direct ones, or links into an NVSwitch.
+"""NVLinks from link counts per GPU pair (`NV12`): direct links, or links into an NVSwitch.
 
-A tool prints the same code for both. On a switched machine NV18 in every cell means 18 links from each GPU into
-the switch, 18 in all; on a point-to-point machine the counts of a row add up. No GPU has more than 18 links, so a
-row that adds up to more is switched.
+Tools print the same code for both. On a switched machine NV18 in every cell means 18 links from each GPU into the
+switch; on a point-to-point machine the counts of a row add up. No GPU has more than 18 links: a row with a larger sum
+is switched.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MAX_LINKS_PER_GPU = 18
 """H100 to B200. The NVSwitches of these, and of none before, reduce by themselves (NVLS)."""
 
 _SWITCHED_COUNTS = (6, 8, 12, 18)
-"""Links per GPU of the models that NVSwitch machines are built of: V100, A800 and H800, A100, H100 and later."""
+"""Links per GPU of the models in NVSwitch machines: V100, A800 and H800, A100, H100 and later."""
 
 _GENERATION_BY_TOTAL: dict[int, str] = {6: "nvlink2", 8: "nvlink3", 12: "nvlink3", 18: "nvlink4"}
-"""Generation by links per GPU. Every model with 6, 8 or 12 links has 25 GB/s on each; with 18 it may be NVLink 5."""
+"""Generation by links per GPU: 25 GB/s each on every model with 6, 8 or 12 links; 18 may also be NVLink 5."""
 
 
 class NVLinks(NamedTuple):
-    """NVSwitch devices, links, the figures of each pair, and what had to be assumed."""
+    """NVSwitches, links, the figures of each pair, and warnings."""
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
@@ -35,11 +35,11 @@ class NVLinks(NamedTuple):
 
 
 def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> NVLinks:
-    """The NVLinks of one host.
+    """Return the NVLinks of one host.
 
     Args:
         gpus: All GPUs of the host.
-        counts: Links by pair as printed, in the order of `gpus`; pairs without NVLink are absent.
+        counts: Printed number of links by pair, in the order of `gpus`; only pairs with NVLink.
     """
     ids = [gpu.id for gpu in gpus]
     islands = [g for g in merge_groups([(name,) for name in ids], counts) if len(g) > 1]
@@ -67,9 +67,22 @@ def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> NVLinks:
     pairs = {}
     for (a, b), lanes in counts.items():
         latency_us = 2 * NVSWITCH_HOP_US if a in through else KINDS["nvlink4"].latency_us
-        rate = KINDS[kind].gb_per_s * lanes if kind in KINDS else None
-        pairs[a, b] = Pair(a, b, f"NV{lanes}", rate, latency_us, source, "assumed")
+        pairs[a, b] = nvlink_pair(a, b, kind, lanes, latency_us)._replace(gb_per_s_source=source)
     return NVLinks(tuple(devices), tuple(links), pairs, tuple(_warnings(total, counts, islands)))
+
+
+def nvlink_pair(a: str, b: str, kind: str, lanes: int, latency_us: float) -> Pair:
+    """Return the pair of two GPUs that NVLinks join.
+
+    Args:
+        a: Id of one GPU.
+        b: Id of the other.
+        kind: Row of `links.KINDS`, or `nvlink` where the generation is unknown.
+        lanes: Links between the two, or of each into a switch.
+        latency_us: Latency of the whole path.
+    """
+    rate = KINDS[kind].gb_per_s * lanes if kind in KINDS else None
+    return Pair(a, b, f"NV{lanes}", rate, latency_us, None if rate is None else "table", "assumed")
 
 
 def _is_switched(group: Group, counts: Mapping[PairKey, int]) -> bool:
@@ -79,24 +92,24 @@ def _is_switched(group: Group, counts: Mapping[PairKey, int]) -> bool:
     most = max(sum(n for pair, n in counts.items() if name in pair) for name in group)
     if most > MAX_LINKS_PER_GPU:
         return True
-    # Three GPUs of a larger machine, as a container shows them: 8 links to each of two others are no bridge,
-    # while 6 to each of two or three are what four-GPU H100 boards have.
+    # A container may show three GPUs of a switched machine. Direct links of 6 to each other are those of 4-GPU H100
+    # boards; no board has more.
     return len(set(inside)) == 1 and inside[0] in _SWITCHED_COUNTS and inside[0] != 6
 
 
 def _links_of(name: str, group: Group, counts: Mapping[PairKey, int], switched: bool) -> int:
-    mine = [n for pair, n in counts.items() if name in pair and pair[0] in group]
-    return max(mine) if switched else sum(mine)
+    own = [n for pair, n in counts.items() if name in pair and pair[0] in group]
+    return max(own) if switched else sum(own)
 
 
 def _warnings(total: int, counts: Mapping[PairKey, int], islands: Sequence[Group]) -> list[str]:
     if not counts:
         return []
-    found = []
+    warnings = []
     if total == MAX_LINKS_PER_GPU:
-        found.append("18 links per GPU: 25 GB/s each assumed (NVLink 4: H100, H200); B200 and later have 50")
+        warnings.append("18 links per GPU: 25 GB/s each assumed (NVLink 4: H100, H200); B200 and later have 50")
     elif total not in _GENERATION_BY_TOTAL:
-        found.append(f"GB/s of NVLink unknown: at most {total} links per GPU do not tell the GPU model")
+        warnings.append(f"GB/s of NVLink unknown: at most {total} links per GPU do not tell the GPU model")
     if any(len(g) in (3, 4) and {counts.get(p) for p in combinations(g, 2)} == {6} for g in islands):
-        found.append("NV6 between all pairs is read as direct links (4-GPU H100); behind an NVSwitch it is 6 in all")
-    return found
+        warnings.append("NV6 between all pairs is read as direct links (4-GPU H100); behind an NVSwitch it is 6 in all")
+    return warnings
