@@ -117,8 +117,7 @@ def prepared_step(
     q, k, v = (x.detach() if isinstance(x, torch.Tensor) else x for x in arrays)
     call = ShardedCall.begin(function, q, (k, v), comm, Options(spec, masking, False, None, options.result))
     agree_once(function, call, (("order", options.order), ("result", options.result), ("wire", options.wire)))
-    folds = None if options.wire == "float32" else Folds(call.comm.size, torch.bfloat16)
-    load_once("tree_decode", call, moved=options.order == "canonical", folds=folds)
+    _load(call, options)
     return PreparedDecode("PreparedDecode.step" if function == "prepare_decode" else function, call, options)
 
 
@@ -219,6 +218,8 @@ class PreparedDecode:
         q, k, v = arrays
         call = ShardedCall.begin(self._function, q, (k, v), self.comm, given)
         self._check_kind(call)
+        if call.inputs.pages is not None:
+            _load(call, self.options)  # pages of a size that is new
         watch = Verification(call, self.options.wire) if verified and call.inputs.q.numel() else None
         merged = self._reduction.merge(call, watch)
         if watch is not None:
@@ -273,6 +274,12 @@ class PreparedDecode:
             raise OperatorError(
                 f"{self._function}: where gradients are wanted, q, k_shard and v_shard must all be torch tensors"
             )
+
+
+def _load(call: ShardedCall, options: DecodeOptions) -> None:
+    """Load the kernels of such steps; collective at the first of a kind, and of a size of pages."""
+    folds = None if options.wire == "float32" else Folds(call.comm.size, torch.bfloat16)
+    load_once("tree_decode", call, moved=options.order == "canonical", folds=folds)
 
 
 def _kind_of(call: ShardedCall) -> dict[str, Any]:

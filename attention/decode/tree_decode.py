@@ -58,7 +58,8 @@ def tree_decode(  # noqa: PLR0913
         kv_positions: Global positions of this rank's keys, [n_local] or [batch, n_local], in any order; likewise.
         kv_mask: Bool [n_local] or [batch, n_local], True where a key exists; None: all exist.
         kv_lengths: Integers [batch]: only the first so many local keys exist. None: all. On a GPU it is not looked at.
-        block_tables: Integers [batch, pages of an entry]: where the keys of an entry lie, as in `local_attention`.
+        block_tables: Integers [batch, pages of an entry]: where the keys of an entry lie, as in `local_attention`. On
+            GPUs all ranks begin to give them in the same call, and change the size of pages in the same call.
         order: "any": the plan's own tree. "canonical": one tree over virtual shards, so that the bits do not depend on
             how many ranks there are; kv_positions [n_local] are needed then, on a GPU best in host memory.
         shards: Of canonical order, which virtual shard a position belongs to and which a rank owns; None:

@@ -1,9 +1,10 @@
 """Kernels of attention are on the GPU before ranks wait for each other there; as topocomm's own calls have it.
 
-Loading a kernel may wait until the GPU is through with everything. Where ranks are threads of one process, that wait
-may keep the others from what a kernel of theirs waits for. So the first call of a kind loads every kernel that later
-calls of the kind may launch. Which ones these are differs by masks, lengths and pages, which ranks need not have alike;
-so whether ranks meet depends on none of them. Where ranks are processes, only what the call itself launches is loaded.
+Compiling a kernel takes seconds, and loading one may wait until the GPU is through with everything; where ranks are
+threads of one process, that may keep the others from what a kernel of theirs waits for. So the first call of a kind
+loads every kernel that later calls of the kind may launch, while the ranks stand together. Which ones these are
+differs by masks and lengths, which ranks need not have alike; so whether ranks meet depends on neither. Pages of a size
+that no rank had before make them meet again.
 """
 
 from __future__ import annotations
@@ -44,14 +45,23 @@ def load_once(function: str, call: ShardedCall, *, moved: bool = False, folds: F
     Args:
         function: Whose call it is.
         call: On every rank of the same kind: queries, heads, dims, dtypes and spec.
-        moved: Keys are brought elsewhere before they are attended, without pages, their visibility with them.
+        moved: Whether keys are copied elsewhere before they are attended, without pages, their visibility with them.
         folds: What it folds; None: nothing.
     """
     inputs, comm = call.inputs, call.comm
+    if not on_gpu(inputs.q):
+        return
     shapes = (inputs.q.shape, inputs.k.shape[1], inputs.v.shape[3])
     kind = (function, *shapes, inputs.q.dtype, inputs.k.dtype, inputs.spec, moved, folds)
-    if on_gpu(inputs.q):
-        load_together(comm, kind, inputs, lambda: _load(comm, inputs, moved, folds))
+    met = [own := 0 if moved else _page_of(inputs)]
+
+    def load() -> None:
+        records = comm.allgather_bytes(np.array([own]).view(np.uint8))
+        met.extend(int(record.view(np.int64)[0]) for record in records)
+        _load(inputs, moved, folds, sorted({0, *met}))
+
+    load_together(comm, (kind, own), inputs, load)
+    _loaded(comm).update((kind, page) for page in met[1:])
 
 
 def load_together(comm: Communicator, kind: Any, inputs: Inputs, run: Callable[[], object]) -> None:
@@ -63,13 +73,18 @@ def load_together(comm: Communicator, kind: Any, inputs: Inputs, run: Callable[[
         inputs: On a GPU.
         run: Runs the kernels of a call; on the GPU it waits for no other rank.
     """
-    loaded: set[Any] = state_of(comm).setdefault("loaded", set())
-    if comm.size == 1 or kind in loaded or capturing(inputs.q.device):
+    if comm.size == 1 or kind in _loaded(comm) or capturing(inputs.q.device):
         return
     comm.barrier()  # what was called before is on the streams of all ranks, and comes to its end
     run()
     comm.barrier()
-    loaded.add(kind)
+    _loaded(comm).add(kind)
+
+
+def _loaded(comm: Communicator) -> set[Any]:
+    """The kinds of calls whose kernels are loaded."""
+    loaded: set[Any] = state_of(comm).setdefault("loaded", set())
+    return loaded
 
 
 class _Form(NamedTuple):
@@ -86,13 +101,14 @@ class _Form(NamedTuple):
     page: int
 
 
-def _load(comm: Communicator, inputs: Inputs, moved: bool, folds: Folds | None) -> None:
-    """Run every kernel once, on few keys."""
-    partial, every = inputs.empty_partial(), _may_hold_up(comm)
+def _load(inputs: Inputs, moved: bool, folds: Folds | None, pages: list[int]) -> None:
+    """Run every kernel once, on few keys; Triton's interpreter loads nothing and runs the first."""
+    partial = inputs.empty_partial()
     if 0 not in inputs.out_shape:
-        for form in _forms(comm, inputs, moved) if every else [_form_of(inputs, moved)]:
+        forms = [_form_of(inputs, moved)] if interpreted() else _forms(inputs, moved, pages)
+        for form in forms:
             keys = _few_keys(inputs, form.page, moved)
-            for k, v in keys if every else itertools.islice(keys, 1):
+            for k, v in itertools.islice(keys, 1 if interpreted() else None):
                 gpu.load(_inputs_of(form, replace(inputs, k=k, v=v), moved), partial)
     if folds is not None:
         outs = partial.out.new_zeros((folds.states, *partial.out.shape), dtype=folds.dtype)
@@ -100,19 +116,12 @@ def _load(comm: Communicator, inputs: Inputs, moved: bool, folds: Folds | None) 
         gpu.fold(outs.unbind(0), lses.unbind(0))  # as calls have them: in one array, where not all are aligned
 
 
-def _may_hold_up(comm: Communicator) -> bool:
-    """Whether this rank holds up others while it loads: threads of one process; Triton's interpreter loads nothing."""
-    return comm.in_process and not interpreted()
-
-
-def _forms(comm: Communicator, inputs: Inputs, moved: bool) -> list[_Form]:
-    """The forms that calls of this kind may have on this rank; collective. Pages are of a size that some rank has."""
+def _forms(inputs: Inputs, moved: bool, pages: list[int]) -> list[_Form]:
+    """The forms that calls of this kind may have on this rank, with pages of these sizes."""
     if moved:
         always = inputs.spec.needs_positions and gpu.decodes(inputs)  # else no keys are attended without
         return [_Form(mask, None, 0) for mask in ((True,) if always else (False, True))]
-    own = np.array([_form_of(inputs, moved).page])
-    sizes = {int(other.view(np.int64)[0]) for other in comm.allgather_bytes(own.view(np.uint8))}
-    every = itertools.product((False, True), (None, *INTEGERS), sorted({0, *sizes}))
+    every = itertools.product((False, True), (None, *INTEGERS), pages)
     return [form for form in itertools.starmap(_Form, every) if form.lengths is not None or not form.page]
 
 
@@ -120,18 +129,23 @@ def _form_of(inputs: Inputs, moved: bool) -> _Form:
     """The form of this call."""
     if moved:
         return _Form(inputs.visibility is not None, None, 0)
-    given = masking_of(inputs.visibility, inputs.spec, inputs.q.device)
-    lengths = None if given.kv_lengths is None else given.kv_lengths.dtype
-    return _Form(given.kv_mask is not None, lengths, 0 if inputs.pages is None else inputs.k.shape[2])
+    masking = masking_of(inputs.visibility, inputs.spec, inputs.q.device)
+    lengths = None if masking.kv_lengths is None else masking.kv_lengths.dtype
+    return _Form(masking.kv_mask is not None, lengths, _page_of(inputs))
+
+
+def _page_of(inputs: Inputs) -> int:
+    """Keys of a page; 0: there are no pages."""
+    return 0 if inputs.pages is None else inputs.k.shape[2]
 
 
 def _few_keys(inputs: Inputs, page: int, moved: bool) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Keys and values with strides as those of this call, and as those of dense arrays of any length."""
     k, v = inputs.k, inputs.v
-    kv_heads, n, d, d_v = *k.shape[1:], v.shape[3]
+    (_, kv_heads, _, d), d_v = k.shape, v.shape[3]
     shared = not moved and are_columns(v, k) and (d_v < d or k.numel() > 0)
     known = set()
-    if not moved and k.numel() and page == (0 if inputs.pages is None else n):
+    if not moved and k.numel() and page == _page_of(inputs):
         known.add(_kinds_of_strides(k, v))
         yield (k[:1], v[:1]) if page else (k[:, :, :1], v[:, :, :1])
     lead = (1 if page else inputs.q.shape[0], kv_heads)
@@ -153,14 +167,14 @@ def _kinds_of_strides(*arrays: torch.Tensor) -> tuple[tuple[bool, bool], ...]:
 def _inputs_of(form: _Form, few: Inputs, moved: bool) -> Inputs:
     """Inputs of a form: this call's with few keys, all of which exist."""
     q_shape, n, device = few.q.shape, few.k.shape[2], few.q.device
-    given = Masking(
+    masking = Masking(
         q_positions=torch.arange(q_shape[2]),
         kv_positions=torch.arange(n),
         kv_mask=torch.ones(n, dtype=torch.bool, device=device) if form.mask else None,
         kv_lengths=None if form.lengths is None else torch.ones(q_shape[0], dtype=form.lengths, device=device),
     )
-    seen: Visibility | None = device_visibility("load", q_shape, n, few.spec, given, device)
+    visibility: Visibility | None = device_visibility("load", q_shape, n, few.spec, masking, device)
     if moved:
-        seen = seen.with_keys(seen.keys) if form.mask and seen is not None else None
+        visibility = visibility.with_keys(visibility.keys) if form.mask and visibility is not None else None
     pages = torch.zeros((q_shape[0], 1), dtype=torch.int64, device=device) if form.page else None
-    return replace(few, visibility=seen, pages=pages)
+    return replace(few, visibility=visibility, pages=pages)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 
 from attention.merge.logsumexp import LOGSUMEXP, LSE, OUT
+from attention.merge.logsumexp_tensors import combine_tensors
 from attention.partial import Partial
 from topocomm import OperatorError
 
@@ -175,28 +176,5 @@ def _flat(out: torch.Tensor, lse: torch.Tensor) -> Mapping[str, Any]:
 
 def _fold_by_formula(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """The fold in torch operations, for devices without a kernel of ours; a dozen launches a state."""
-    out, lse = outs[0], lses[0]
-    for state_out, state_lse in zip(outs[1:], lses[1:], strict=True):
-        out, lse = _combine(out, lse, state_out, state_lse)
-    return out.contiguous(), lse.contiguous()
-
-
-def _combine(
-    left_out: torch.Tensor, left_lse: torch.Tensor, right_out: torch.Tensor, right_lse: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`attention.merge.logsumexp._combine` in torch: the same formula, rounded at the same places."""
-    left_empty, right_empty = left_lse == -math.inf, right_lse == -math.inf
-    left, right = left_lse.double(), right_lse.double()
-    lighter = (-(left - right).abs()).exp()
-    total = 1.0 + lighter
-    high, low = (1.0 / total).float(), (lighter / total).float()
-    left_weight, right_weight = torch.where(left >= right, high, low), torch.where(left >= right, low, high)
-    lse = (torch.maximum(left, right) + total.log()).float()
-    out = left_weight[..., None] * left_out + right_weight[..., None] * right_out
-    for empty, weight, other_out, other_lse in (
-        (left_empty, left_weight, right_out, right_lse),
-        (right_empty, right_weight, left_out, left_lse),
-    ):
-        lse = torch.where(empty, other_lse, lse)
-        out = torch.where((empty | (weight == 0))[..., None], other_out, out)
-    return out.masked_fill((left_empty & right_empty)[..., None], 0.0), lse
+    merged = reduce(combine_tensors, [{OUT: out, LSE: lse} for out, lse in zip(outs, lses, strict=True)])
+    return merged[OUT].contiguous(), merged[LSE].contiguous()

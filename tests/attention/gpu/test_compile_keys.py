@@ -156,14 +156,19 @@ def sharded(comm, spec, shape, n, *, moved=False, mask=False, lengths=None, page
 
 
 @pytest.fixture
-def thread(launched, monkeypatch):
-    """The communicator of a rank that is a thread; the other rank has pages of 16 keys."""
+def rank(launched, monkeypatch):
+    """The communicator of a rank that is a process; the other rank has pages of 16 keys."""
     monkeypatch.setattr(where, "_held", lambda x: True)
-    monkeypatch.setattr(loading, "_may_hold_up", lambda comm: True)
+    monkeypatch.setattr(loading, "interpreted", lambda: False)
     monkeypatch.setattr(gpu, "fold", lambda outs, lses: None)
     other = np.array([16]).view(np.uint8)
     return SimpleNamespace(
-        attributes={}, size=2, rank=0, barrier=lambda: None, allgather_bytes=lambda record: [record, other]
+        attributes={},
+        size=2,
+        rank=0,
+        in_process=False,
+        barrier=lambda: None,
+        allgather_bytes=lambda record: [record, other],
     )
 
 
@@ -173,12 +178,12 @@ def thread(launched, monkeypatch):
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("first", [{"n": 0}, {"n": 40, "mask": True}])
-def test_the_first_call_of_a_kind_loads_all_forms(launched, thread, monkeypatch, spec, q_len, d, moved, shared, first):
-    """Whatever a later call has of keys, masks, lengths and pages meets no new compile key on a thread."""
+def test_the_first_call_of_a_kind_loads_all_forms(launched, rank, monkeypatch, spec, q_len, d, moved, shared, first):
+    """Whatever a later call has of keys, masks, lengths and pages meets no new compile key."""
     if moved:  # positions are on the GPU then, and not looked at
         monkeypatch.setattr(prefill_inputs, "_run_start", lambda positions: None)
     shape = (4, q_len, d)
-    call = sharded(thread, spec, shape, shared=shared, **first)
+    call = sharded(rank, spec, shape, shared=shared, **first)
     loading.load_once("tree_decode", call, moved=moved)
     loaded = [keys_of(*of) for of in zip(launched.kernels, (launched.decode, launched.prefill), strict=True)]
     assert any(loaded)
@@ -188,7 +193,7 @@ def test_the_first_call_of_a_kind_loads_all_forms(launched, thread, monkeypatch,
     for n, mask, lengths, page in product((0, 1, 16, 48, 1040), (False, True), (None, torch.int32, torch.int64), pages):
         if page and (lengths is None or n % page):
             continue
-        inputs = sharded(thread, spec, shape, n, mask=mask, lengths=lengths, page=page, shared=shared).inputs
+        inputs = sharded(rank, spec, shape, n, mask=mask, lengths=lengths, page=page, shared=shared).inputs
         if moved:
             v = inputs.v.new_zeros(inputs.v.shape)
             seen = inputs.visibility
@@ -206,7 +211,11 @@ def lse_not_aligned(inputs):
     return partial._replace(lse=torch.empty(partial.lse.numel() + 1)[1:].view(partial.lse.shape))
 
 
-def test_processes_load_what_the_call_launches(launched, thread, monkeypatch):
-    monkeypatch.setattr(loading, "_may_hold_up", lambda comm: False)
-    loading.load_once("tree_decode", sharded(thread, Spec(), (4, 1, 64), 40))
-    assert len(keys_of(launched.kernels[0], launched.decode)) == 2  # one program a tile, and several
+def test_pages_of_a_new_size_make_ranks_meet_again(launched, rank):
+    """Sizes that the other rank had at a meeting are loaded here too, and meet nobody later."""
+    met = []
+    rank.barrier = lambda: met.append(1)
+    for n, page, meetings in ((40, 0, 1), (48, 16, 1), (64, 32, 2), (64, 16, 2), (40, 0, 2), (64, 32, 2)):
+        lengths = torch.int32 if page else None
+        loading.load_once("tree_decode", sharded(rank, Spec(), (4, 1, 64), n, lengths=lengths, page=page))
+        assert len(met) == 2 * meetings, (n, page)

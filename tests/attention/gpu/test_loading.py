@@ -25,7 +25,7 @@ def pieces(launch):
 
 @pytest.fixture(autouse=True)
 def _as_if_compiled(monkeypatch):
-    monkeypatch.setattr(loading, "_may_hold_up", lambda comm: comm.in_process)
+    monkeypatch.setattr(loading, "interpreted", lambda: False)
 
 
 def loads_of(body):
@@ -99,6 +99,30 @@ def test_masks_and_lengths_that_come_later_on_one_rank_load_nothing(method):
     late, world = loads_of(body)
     assert not late
     assert_posted_last(world)
+
+
+def test_pages_that_come_after_dense_keys_are_loaded_together():
+    """Of one size, then of another; ranks meet again for each, before any of them posts a message of the call."""
+    q, k, v = case_of(SHAPE)
+
+    def body(comm, seal):
+        part = cuts(600, comm.size)[comm.rank]
+        for page in (0, 8, 4, 8):
+            if page:
+                n = (part.stop - part.start) // page * page
+                keys, values = (x[0, :, part][:, :n].unflatten(1, (-1, page)).transpose(0, 1) for x in (k, v))
+                tables = torch.arange(n // page)[None]
+                given = {"kv_lengths": torch.tensor([n]), "block_tables": tables}
+            else:
+                keys, values, given = k[:, :, part], v[:, :, part], {}
+            tree_decode(q, keys.contiguous(), values.contiguous(), comm, **given)
+
+    _, world = loads_of(body)
+    loads = [at for at, entry in enumerate(world.log) if entry[0] == "load"]
+    posts = [at for at, entry in enumerate(world.log) if entry[0] == "send"]
+    for page in (8, 4):
+        of_page = [at for at in loads if f"'PAGE': {page}" in str(world.log[at])]
+        assert of_page and not [at for at in posts if min(of_page) < at < max(of_page)]
 
 
 def test_queries_of_another_number_are_loaded_together_again():
