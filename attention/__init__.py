@@ -77,12 +77,12 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'attention' has no attribute {name!r}")
     try:
-        found = getattr(import_module(_MODULES[name]), name)
+        value = getattr(import_module(_MODULES[name]), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         from topocomm import MissingExtraError
 
         raise MissingExtraError(f"attention.{name}", "torch", "attention") from error
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value

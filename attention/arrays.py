@@ -55,7 +55,7 @@ class Inputs:
         return self.q.shape[1] // self.k.shape[1] * self.q.shape[2]
 
     def entry(self, batch: int, part: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """(k [kv_heads, n, d], v [kv_heads, n, d_v]) of some keys of a batch entry; with pages copies of them."""
+        """Return (k [kv_heads, n, d], v [kv_heads, n, d_v]) of some keys of a batch entry; with pages copies."""
         if self.pages is None:
             return self.k[batch, :, part], self.v[batch, :, part]
         at = torch.arange(self.n, device=self.k.device)[part]
@@ -68,17 +68,17 @@ class Inputs:
         return (*self.q.shape[:3], self.v.shape[3])
 
     def empty_partial(self) -> Partial:
-        """An uninitialised float32 Partial of the result's shape."""
+        """Return an uninitialised float32 Partial of the result's shape."""
         return empty_partial(self.out_shape, self.q.device)
 
 
 def empty_partial(shape: tuple[int, ...], device: torch.device) -> Partial:
-    """An uninitialised float32 Partial with `out` of this shape, contiguous."""
+    """Return an uninitialised float32 Partial with `out` of this shape, contiguous."""
     return Partial(*(torch.empty(size, dtype=torch.float32, device=device) for size in (shape, shape[:-1])))
 
 
 def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: Masking) -> Inputs:
-    """The arrays as tensors that share their memory.
+    """Return the arrays as tensors that share their memory.
 
     Args:
         function: The name that error messages start with.
@@ -139,7 +139,7 @@ def _check_pages(function: str, pages: torch.Tensor, k: torch.Tensor, masking: M
 
 
 def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
-    """A NumPy array or tensor as a tensor on the same memory."""
+    """Return a NumPy array or tensor as a tensor on the same memory."""
     if isinstance(x, torch.Tensor):
         return x.detach() if x.requires_grad and not torch.is_grad_enabled() else x
     if not isinstance(x, np.ndarray):
@@ -155,14 +155,14 @@ def as_tensor(function: str, name: str, x: Any) -> torch.Tensor:
 
 
 def to_caller(like: Any, tensor: torch.Tensor) -> Any:
-    """The tensor as the kind of array that `like` is; no copy."""
+    """Return the tensor as the kind of array that `like` is; no copy."""
     return tensor.numpy() if isinstance(like, np.ndarray) else tensor
 
 
 def check_out(
     function: str, name: str, out: Any, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """An array to write a result into, as a tensor on its memory.
+    """Return an array to write a result into, as a tensor on its memory.
 
     Raises:
         OperatorError: Its shape, dtype or device is not that of the result, or it is read-only.

@@ -32,7 +32,7 @@ OTHERS = {row.name for row in TABLE if row.rounds}
 
 
 def sections() -> list[tuple[str, Sequence[str]]]:
-    """What is to be printed: a title, and lines, for the CPU and for every kind of GPU."""
+    """Return what is to be printed: a title, and lines, for the CPU and for every kind of GPU."""
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -41,26 +41,26 @@ def sections() -> list[tuple[str, Sequence[str]]]:
 
 
 def machines() -> list[Machine]:
-    """The CPU, and one GPU of each kind."""
+    """Return the CPU, and one GPU of each kind."""
     import torch
 
     from attention.local.local_machine import machine_of
 
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
-    gpus = {there.name: there for there in (machine_of(device, gpu=True) for device in devices)}
+    gpus = {machine.name: machine for machine in (machine_of(device, gpu=True) for device in devices)}
     return [machine_of(torch.device("cpu"), gpu=False), *gpus.values()]
 
 
 def lines_of(machine: Machine) -> list[str]:
-    """The kernel of each kind of call, with what kept the libraries that are here from it; then what is chosen why."""
+    """Return the kernel of each kind of call, and why no library has it; then the reason of each choice."""
     absent = {row.name: why for row in TABLE if row.device == machine.device and (why := unusable(row, machine))}
     lines, chosen = [f"{machine.name}:"], []
     for name, call in CALLS.items():
         if machine.device == "cpu" and name in CPU_LEAVES_OUT:
             continue
-        found = choose(replace(call, device=machine.device), machine)
-        kept = [f"{other}: {why}" for other, why in found.passed if other in OTHERS and other not in absent]
-        lines.append(f"  {name:25} {found.row.name:17} {'; '.join(kept)}".rstrip())
-        chosen.append(found.row)
+        choice = choose(replace(call, device=machine.device), machine)
+        kept = [f"{other}: {why}" for other, why in choice.passed if other in OTHERS and other not in absent]
+        lines.append(f"  {name:25} {choice.row.name:17} {'; '.join(kept)}".rstrip())
+        chosen.append(choice.row)
     lines += [f"  {name}, never: {why}" for name, why in absent.items()]
     return lines + [f"  {row.name}: {row.reason}" for row in dict.fromkeys(chosen)]

@@ -73,7 +73,7 @@ def attention_from_energy(
     q_positions: Any = None,
     kv_positions: Any = None,
 ) -> torch.Tensor:
-    """Attention as the gradient of `attention_energy` at zeta = 0, by autograd; equations 5 and 23 of the paper.
+    """Return attention as the gradient of `attention_energy` at zeta = 0, by autograd; equations 5 and 23 of the paper.
 
     Args:
         q: [batch, heads, q_len, d], float32 or float64, any device.
@@ -111,7 +111,7 @@ def value_covariance(
     q_positions: Any = None,
     kv_positions: Any = None,
 ) -> torch.Tensor:
-    """The Hessian of `attention_energy` at zeta = 0 by its formula: the covariance of v under the attention weights.
+    """Return the Hessian of `attention_energy` at zeta = 0 by formula: the covariance of v under the attention weights.
 
     sum_a w_a (v_a - out) (v_a - out)^T with w = softmax(scale q.k) and out = sum_a w_a v_a. Values are centred before
     they are multiplied, so a large mean costs no digits; that takes rows x n x d_v numbers at once.
@@ -172,16 +172,16 @@ def _softmax(
 ) -> tuple[_Softmax, torch.Tensor]:
     """The softmax of the scores of checked arrays, and v without what nobody sees."""
     (batch, heads, q_len, dim), (kv_heads, n) = q.shape, k.shape[1:3]
-    seen = _seen(call, q, k)
-    if seen is not None:
-        unseen = ~seen.any(1)[:, None, :, None]
+    visible = _seen(call, q, k)
+    if visible is not None:
+        unseen = ~visible.any(1)[:, None, :, None]
         k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)  # else 0 x NaN would spread
     scores = _rows(q, k) @ k.mT * call.spec.scale_for(dim)
     if zeta is not None:
         scores = scores + _rows(zeta, v) @ v.mT
-    if seen is not None:
+    if visible is not None:
         by_query = scores.view(batch, kv_heads, heads // kv_heads, q_len, n)
-        scores = by_query.masked_fill(~seen[:, None, None], -torch.inf).view(scores.shape)
+        scores = by_query.masked_fill(~visible[:, None, None], -torch.inf).view(scores.shape)
     # The base is a constant to autograd: what is subtracted and added again leaves the derivatives as they are.
     top = scores.detach().amax(-1, keepdim=True) if n else scores.new_zeros((*scores.shape[:3], 1))
     base = top.masked_fill(top == -torch.inf, 0)  # rows that see nothing: exp(-inf - 0) = 0
@@ -206,10 +206,10 @@ def _seen(call: _Call, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
 
 def _positions(call: _Call, name: str, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
     """The positions of that name as integers [batch or 1, count]."""
-    given = getattr(call, name)
-    if given is None:
+    values = getattr(call, name)
+    if values is None:
         raise OperatorError(f"{call.function}: causal attention needs q_positions and kv_positions, {name} is missing")
-    positions = torch.as_tensor(given, device=device)
+    positions = torch.as_tensor(values, device=device)
     if positions.dtype == torch.bool or positions.is_floating_point():
         raise OperatorError(f"{call.function}: {name} must be integers, got {positions.dtype}")
     batch, count = shape

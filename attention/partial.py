@@ -24,7 +24,7 @@ class Partial(NamedTuple):
 
 
 def add_sinks(partial: Partial, sinks: Sequence[float] | Any) -> Partial:
-    """The partial with a sink in every head's softmax: a logit whose value is 0 (Xiao et al. 2023; gpt-oss).
+    """Return the partial with a sink in every head's softmax: a logit whose value is 0 (Xiao et al. 2023; gpt-oss).
 
     To be called once, on the merged partial: added to the partials of P shards, sinks would count P times.
 

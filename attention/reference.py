@@ -22,7 +22,7 @@ def reference_attention(
     kv_positions: ArrayLike | None = None,
     kv_mask: ArrayLike | None = None,
 ) -> Partial:
-    """Attention as a float64 Partial: softmax(scale q k^T) v and ln sum exp(scale q k^T) over the visible keys.
+    """Return attention as a float64 Partial: softmax(scale q k^T) v and ln sum exp(scale q k^T) over the visible keys.
 
     Sinks, where the spec has any, are counted.
 
@@ -61,14 +61,14 @@ def reference_attention(
     lse = np.full((batch, heads, q_len), -np.inf)
     group = heads // wide_k.shape[1]
     for b, h, i in np.ndindex(batch, heads, q_len):
-        seen = visible[b, i]
-        if seen.any():
-            scores = wide_k[b, h // group, seen] @ wide_q[b, h, i] * spec.scale_for(dim)
+        keys = visible[b, i]
+        if keys.any():
+            scores = wide_k[b, h // group, keys] @ wide_q[b, h, i] * spec.scale_for(dim)
             if spec.softcap is not None:
                 scores = spec.softcap * np.tanh(scores / spec.softcap)
             if spec.alibi_slopes is not None:
-                scores -= spec.alibi_slopes[h] * abs(apart[b, i, seen])
-            out[b, h, i], lse[b, h, i] = _softmax(scores, wide_v[b, h // group, seen])
+                scores -= spec.alibi_slopes[h] * abs(apart[b, i, keys])
+            out[b, h, i], lse[b, h, i] = _softmax(scores, wide_v[b, h // group, keys])
     if spec.sinks is not None:
         with_sinks = np.logaddexp(lse, np.asarray(spec.sinks)[:, None])
         out *= np.exp(lse - np.where(with_sinks == -np.inf, 0, with_sinks))[..., None]

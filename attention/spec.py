@@ -55,17 +55,17 @@ class Spec:
         return self.causal or self.window is not None or self.alibi_slopes is not None
 
     def scale_for(self, head_dim: int) -> float:
-        """The factor on q.k for this head dim."""
+        """Return the factor on q.k for this head dim."""
         return 1.0 / math.sqrt(head_dim) if self.scale is None else self.scale
 
 
-def _per_head(name: str, given: Any) -> tuple[float, ...] | None:
-    if given is None:
+def _per_head(name: str, values: Any) -> tuple[float, ...] | None:
+    if values is None:
         return None
-    found = given.tolist() if hasattr(given, "tolist") else list(given)
-    if not found or not all(isinstance(x, (int, float)) and not math.isnan(x) and x != math.inf for x in found):
-        raise OperatorError(f"Spec: {name} must be one number per head, got {found}")
-    return tuple(float(x) for x in found)
+    numbers = values.tolist() if hasattr(values, "tolist") else list(values)
+    if not numbers or not all(isinstance(x, (int, float)) and not math.isnan(x) and x != math.inf for x in numbers):
+        raise OperatorError(f"Spec: {name} must be one number per head, got {numbers}")
+    return tuple(float(x) for x in numbers)
 
 
 PLAIN = Spec()

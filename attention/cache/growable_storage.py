@@ -38,7 +38,7 @@ class Growing:
         self._storage: torch.Tensor | None = None
 
     def view(self) -> torch.Tensor:
-        """The rows so far, valid until the next change."""
+        """Return the rows so far, valid until the next change."""
         if self._storage is None:
             raise OperatorError(
                 f"ShardedKVCache.{self.name}: the cache is empty, so its shape is not known; append first"
@@ -92,13 +92,13 @@ class Growing:
         self._storage.narrow(2, self.rows, new).copy_(part)
         self.rows += new
 
-    def keep(self, there: NDArray[np.bool_]) -> None:
+    def keep(self, kept_rows: NDArray[np.bool_]) -> None:
         """Forget the rows where `there` [rows] is False: rows from the end take their places, no other row moves.
 
         Storage of which little is left in use is given back.
         """
-        kept = int(there.sum())
-        holes, movers = np.flatnonzero(~there[:kept]), kept + np.flatnonzero(there[kept:])
+        kept = int(kept_rows.sum())
+        holes, movers = np.flatnonzero(~kept_rows[:kept]), kept + np.flatnonzero(kept_rows[kept:])
         if self._storage is not None:
             if len(holes):
                 into, rows = (on_device(index, self._storage.device) for index in (holes, movers))
@@ -148,7 +148,7 @@ class TokenRows:
         return self._positions.view()[0, 0, :, 0]
 
     def known_positions(self) -> Positions:
-        """The same in host memory, also while nothing was ever appended: a view."""
+        """Return the same in host memory, also while nothing was ever appended: a view."""
         return self._known[: self.k.rows]
 
     @property
@@ -188,10 +188,10 @@ class TokenRows:
 
     def pick(self, wanted: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]:
         """Copies of (k, v) and the positions of the rows whose positions are among `wanted`."""
-        there = np.isin(self.known_positions(), wanted)
-        index = on_device(np.flatnonzero(there), self.k.view().device)
+        matches = np.isin(self.known_positions(), wanted)
+        index = on_device(np.flatnonzero(matches), self.k.view().device)
         k, v = (part.view().index_select(2, index) for part in (self.k, self.v))
-        return k, v, self.known_positions()[there]
+        return k, v, self.known_positions()[matches]
 
     def replace(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
         """Hold these rows, ascending, instead, in their own memory."""
@@ -208,13 +208,13 @@ class TokenRows:
         """Forget the rows of positions before `first`; the last rows take their places."""
         self._keep(self.known_positions() >= first)
 
-    def _keep(self, there: NDArray[np.bool_]) -> None:
-        if not there.all():
-            kept = int(there.sum())
-            movers = kept + np.flatnonzero(there[kept:])
-            self._known[np.flatnonzero(~there[:kept])] = self._known[movers]  # as `Growing.keep` has it
+    def _keep(self, kept_rows: NDArray[np.bool_]) -> None:
+        if not kept_rows.all():
+            kept = int(kept_rows.sum())
+            movers = kept + np.flatnonzero(kept_rows[kept:])
+            self._known[np.flatnonzero(~kept_rows[:kept])] = self._known[movers]  # as `Growing.keep` has it
             for part in self._all:
-                part.keep(there)
+                part.keep(kept_rows)
 
     def select_batch(self, index: torch.Tensor) -> None:
         """Replace the batch by its entries `index`."""

@@ -129,17 +129,17 @@ class ShardedKVCache:
             OperatorError: As for `append`, or `k` does not hold exactly those tokens.
         """
         start, stop = self.length, self.length + tokens
-        mine = self.shards.owned(self.rank, start, stop)
+        held = self.shards.owned(self.rank, start, stop)
         if self.shards.replicas > 1:
-            mine = np.union1d(mine, self.shards.copied(self.rank, start, stop))
-        given = self._tokens_in(k, v)
-        if given != len(mine):
+            held = np.union1d(held, self.shards.copied(self.rank, start, stop))
+        tokens_held = self._tokens_in(k, v)
+        if tokens_held != len(held):
             verb = "owns" if self.shards.replicas == 1 else "holds"
             raise OperatorError(
-                f"ShardedKVCache: rank {self.rank} {verb} {len(mine)} of the tokens {start} to {stop - 1}, "
-                f"but k and v hold {given}"
+                f"ShardedKVCache: rank {self.rank} {verb} {len(held)} of the tokens {start} to {stop - 1}, "
+                f"but k and v hold {tokens_held}"
             )
-        self._keep(k, v, mine, tokens)
+        self._keep(k, v, held, tokens)
 
     def truncate(self, length: int) -> None:
         """Forget all tokens from position `length` on.
@@ -159,7 +159,7 @@ class ShardedKVCache:
         self._cut(length)
 
     def first_seen(self, position: int) -> int:
-        """The first position that a query at `position` sees."""
+        """Return the first position that a query at `position` sees."""
         return 0 if self.window is None else max(0, position - self.window + 1)
 
     def evict(self) -> None:
@@ -187,7 +187,7 @@ class ShardedKVCache:
         self._copies.clear()
 
     def lost(self, survivors: Iterable[int]) -> Loss:
-        """What the cache loses if only these ranks of it are left, as `comm.shrink().parent_ranks` names them."""
+        """Return what the cache loses if only these ranks are left, as `comm.shrink().parent_ranks` names them."""
         return Loss.of(self.shards, survivors, self.length).since(self.first)
 
     def recover(self, comm: Communicator, *, recompute: Recompute | None = None) -> Loss:
@@ -246,7 +246,7 @@ class ShardedKVCache:
     # What a recovery does with the cache of every layer.
 
     def standing(self) -> NDArray[np.uint8]:
-        """What this rank has of every virtual shard, [virtual_shards]: ABSENT, COPY or OWN."""
+        """Return what this rank has of every virtual shard, [virtual_shards]: ABSENT, COPY or OWN."""
         standing = np.full(self.shards.virtual_shards, ABSENT, np.uint8)
         columns = self.shards.table == self.rank
         states = ((OWN, columns[:, 0]), (COPY, columns[:, 1:].any(1)))
@@ -271,10 +271,10 @@ class ShardedKVCache:
                 part.replace(*rows)
 
     def rows_at(self, positions: Positions) -> tuple[torch.Tensor, torch.Tensor, Positions]:
-        """(k, v, positions) of the tokens at these positions that this rank has, owned or copied, ascending."""
-        found = [part.pick(positions) for part in (self._own, self._copies) if not part.empty]
-        k, v = torch.cat([rows[0] for rows in found], 2), torch.cat([rows[1] for rows in found], 2)
-        at = np.concatenate([rows[2] for rows in found])
+        """Return (k, v, positions) of the tokens at these positions that this rank has, owned or copied, ascending."""
+        picked = [part.pick(positions) for part in (self._own, self._copies) if not part.empty]
+        k, v = torch.cat([rows[0] for rows in picked], 2), torch.cat([rows[1] for rows in picked], 2)
+        at = np.concatenate([rows[2] for rows in picked])
         order = on_device(at.argsort(), k.device)
         return k.index_select(2, order), v.index_select(2, order), np.sort(at)
 
@@ -292,7 +292,7 @@ class ShardedKVCache:
             parts.append((self._copies, self.shards.copied(self.rank, start, stop)))
         return parts
 
-    def _keep(self, k: torch.Tensor, v: torch.Tensor, given: Positions | None, tokens: int) -> None:
+    def _keep(self, k: torch.Tensor, v: torch.Tensor, positions: Positions | None, tokens: int) -> None:
         """Take from k and v, which hold the positions `given` (None: all new ones), what belongs to this rank."""
         if len(self.missing):
             raise OperatorError(
@@ -304,7 +304,7 @@ class ShardedKVCache:
         self.evict()
         for part, mine in parts:
             if len(mine) < k.shape[2]:
-                rows = mine - self.length if given is None else np.searchsorted(given, mine)
+                rows = mine - self.length if positions is None else np.searchsorted(positions, mine)
                 part.append(rows_of(k, rows), rows_of(v, rows), mine)
             else:
                 part.append(k, v, mine)

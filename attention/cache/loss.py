@@ -33,7 +33,7 @@ class Loss:
 
     @classmethod
     def of(cls, shards: ShardMap, survivors: Iterable[int], length: int) -> Loss:
-        """What of the first `length` tokens is lost if only `survivors` are left."""
+        """Return what of the first `length` tokens is lost if only `survivors` are left."""
         left = set(survivors)
         if not left or not left <= set(range(shards.ranks)):
             raise OperatorError(f"survivors must be ranks from 0 to {shards.ranks - 1}, got {sorted(left)}")
@@ -43,7 +43,7 @@ class Loss:
         return cls({rank: ranges_of(shards.owned(rank, 0, length)) for rank in gone}, ranges_of(positions[~held]))
 
     def since(self, first: int) -> Loss:
-        """The same without the positions before `first`."""
+        """Return the same without the positions before `first`."""
         owned = {rank: _since(ranges, first) for rank, ranges in self.owned.items()}
         return Loss(owned, _since(self.lost, first))
 
@@ -79,14 +79,14 @@ def describe(ranges: tuple[Range, ...]) -> str:
     """Such as "positions 128..255 and 640..767"; of many ranges the first ones."""
     if not ranges:
         return "no positions"
-    told = [str(first) if first == last else f"{first}..{last}" for first, last in ranges[:RANGES_SHOWN]]
+    shown = [str(first) if first == last else f"{first}..{last}" for first, last in ranges[:RANGES_SHOWN]]
     if len(ranges) > RANGES_SHOWN:
-        told.append(f"{len(ranges) - RANGES_SHOWN} more ranges")
-    return "positions " + " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+        shown.append(f"{len(ranges) - RANGES_SHOWN} more ranges")
+    return "positions " + " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def deal(shards: ShardMap, standing: NDArray[np.uint8]) -> ShardMap:
-    """The map by which those who are left go on: nobody gives up what it has, the rest is dealt out evenly.
+    """Return the map by which those who are left go on: nobody gives up what it has, the rest is dealt out evenly.
 
     A shard keeps its owner where that is left; else a holder of a copy becomes the owner, the one that owns least;
     where nothing is left, the rank that owns least. Missing copies go to the ranks that hold least.

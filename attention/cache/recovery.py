@@ -37,10 +37,10 @@ class Store(Protocol):
         """Bytes of the keys and values of a token."""
 
     def first_seen(self, position: int) -> int:
-        """The first position that a token at `position` attends."""
+        """Return the first position that a token at `position` attends."""
 
     def standing(self) -> NDArray[np.uint8]:
-        """What this rank has of every virtual shard, [virtual_shards]."""
+        """Return what this rank has of every virtual shard, [virtual_shards]."""
 
     def adopt(self, shards: ShardMap, rank: int, first: int, length: int, missing: Positions) -> None:
         """Follow another map, with these positions missing."""
@@ -84,16 +84,16 @@ class Recovery:
         standing = np.minimum.reduce([store.standing() for store in stores])
         records = comm.allgather_bytes(np.concatenate([head.view(np.uint8), standing]))
         heads = [record[: head.nbytes].view(np.int64).tolist() for record in records]
-        made = cls(stores, comm, np.stack([record[head.nbytes :] for record in records]))
-        made.length = min(head[2] for head in heads)
-        made.firsts = np.max([head[3:] for head in heads], 0).tolist()
-        made.missing = np.unique(np.concatenate([made._missing(i) for i in range(len(stores))]))
-        made.loss = Loss({}, ranges_of(made.missing))
+        recovery = cls(stores, comm, np.stack([record[head.nbytes :] for record in records]))
+        recovery.length = min(head[2] for head in heads)
+        recovery.firsts = np.max([head[3:] for head in heads], 0).tolist()
+        recovery.missing = np.unique(np.concatenate([recovery._missing(i) for i in range(len(stores))]))
+        recovery.loss = Loss({}, ranges_of(recovery.missing))
         shards = stores[0].shards
         if all(head[1] == shards.ranks for head in heads):  # else an earlier attempt went half way
-            was = Loss.of(shards, (head[0] for head in heads), made.length).since(min(made.firsts))
-            made.loss = Loss(was.owned, made.loss.lost)
-        return made
+            was = Loss.of(shards, (head[0] for head in heads), recovery.length).since(min(recovery.firsts))
+            recovery.loss = Loss(was.owned, recovery.loss.lost)
+        return recovery
 
     def _begin(self, index: int) -> int:
         """The first position that a store has to have: its window before the last token, which may pass once more."""
@@ -109,24 +109,24 @@ class Recovery:
 
     def move(self) -> None:
         """Give every rank the rows that it has to hold and does not have; collective."""
-        before = self._stores[0].shards
-        after = deal(before, self._standing)
-        sources = self._sources(after)
+        old_map = self._stores[0].shards
+        new_map = deal(old_map, self._standing)
+        sources = self._sources(new_map)
         for index, store in enumerate(self._stores):
-            store.adopt(after, self._comm.rank, self._begin(index), self.length, self._missing(index))
+            store.adopt(new_map, self._comm.rank, self._begin(index), self.length, self._missing(index))
             for rows in self._pieces(index, sources):
                 _exchange(store, self._comm, rows)
 
     def start_over(self) -> None:
         """Follow the new map with nothing in the stores; needs no communication."""
-        after = deal(self._stores[0].shards, self._standing)
+        new_map = deal(self._stores[0].shards, self._standing)
         for store in self._stores:
-            store.adopt(after, self._comm.rank, 0, 0, self.missing[:0])
+            store.adopt(new_map, self._comm.rank, 0, 0, self.missing[:0])
 
-    def _sources(self, after: ShardMap) -> Positions:
+    def _sources(self, new_map: ShardMap) -> Positions:
         """The rank that sends each virtual shard to a new holder, or -1, [virtual_shards]."""
-        sources = np.full(after.virtual_shards, -1, np.int64)
-        for shard, holders in enumerate(after.table.tolist()):
+        sources = np.full(new_map.virtual_shards, -1, np.int64)
+        for shard, holders in enumerate(new_map.table.tolist()):
             having = [rank for rank in holders if self._standing[rank, shard] != ABSENT]
             if having and len(having) < len(holders):
                 sources[shard] = having[0]

@@ -77,7 +77,7 @@ class ShardMap:
             self._check_weights(self.weights)
 
     def virtual_range(self, rank: int) -> tuple[int, int]:
-        """The virtual shards of `rank`: first, and first of the next rank.
+        """Return the virtual shards of `rank`: first, and first of the next rank.
 
         Raises:
             OperatorError: No such rank, or shards were dealt out anew, so that a rank's are no range.
@@ -90,7 +90,7 @@ class ShardMap:
         return self._bounds[rank], self._bounds[rank + 1]
 
     def virtual_shard_of(self, positions: Positions) -> Positions:
-        """The virtual shard of each position, int64, in the shape of `positions`."""
+        """Return the virtual shard of each position, int64, in the shape of `positions`."""
         blocks = np.asarray(positions, np.int64) // self.block_size
         if self.capacity is None:
             return np.asarray(blocks % self.virtual_shards)
@@ -107,11 +107,11 @@ class ShardMap:
         return table
 
     def owner_of(self, positions: Positions) -> Positions:
-        """The rank that owns each position, int64, in the shape of `positions`."""
+        """Return the rank that owns each position, int64, in the shape of `positions`."""
         return np.asarray(self.table[self.virtual_shard_of(positions), 0])
 
     def owned(self, rank: int, start: int, stop: int) -> Positions:
-        """The positions in [start, stop) that `rank` owns, ascending, int64; a shared array that is read-only.
+        """Return the positions in [start, stop) that `rank` owns, ascending, int64; a shared array that is read-only.
 
         Raises:
             OperatorError: No such rank, or `stop` lies beyond the capacity.
@@ -121,7 +121,7 @@ class ShardMap:
         return _held(self, rank, start, stop, 0, 1)
 
     def copied(self, rank: int, start: int, stop: int) -> Positions:
-        """The positions in [start, stop) of which `rank` holds a copy beside their owner; else as `owned`."""
+        """Return the positions in [start, stop) of which `rank` holds a copy beside their owner; else as `owned`."""
         self._check_rank(rank)
         self._check_stop(stop)
         return _held(self, rank, start, stop, 1, None)
@@ -173,6 +173,6 @@ class ShardMap:
 def _held(shards: ShardMap, rank: int, start: int, stop: int, *columns: int | None) -> Positions:
     positions = np.arange(start, stop, dtype=np.int64)
     holders = shards.table[shards.virtual_shard_of(positions), slice(*columns)]
-    mine: Positions = positions[(holders == rank).any(-1)]
-    mine.flags.writeable = False
-    return mine
+    held: Positions = positions[(holders == rank).any(-1)]
+    held.flags.writeable = False
+    return held

@@ -84,7 +84,7 @@ class TokenRecord:
 
     def spread(self, comm: Communicator, root: int, batch: int, length: int, device: torch.device) -> None:
         """Take over the record of rank `root`, which has this batch and length, on a device; collective."""
-        told = np.zeros((batch, 1, length, 3), np.int64)
+        record = np.zeros((batch, 1, length, 3), np.int64)
         if comm.rank == root:
-            told = self._rows.view().cpu().contiguous().numpy()
-        self._rows.replace(torch.from_numpy(comm.broadcast(told, root=root)).to(device))
+            record = self._rows.view().cpu().contiguous().numpy()
+        self._rows.replace(torch.from_numpy(comm.broadcast(record, root=root)).to(device))

@@ -7,7 +7,8 @@ every rank the gradient of the queries.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -16,52 +17,38 @@ from attention.decode.communicators import prepared_call
 from attention.decode.sharded import Options
 from attention.partial import Partial
 from attention.ring.backward import backward_block
-from attention.spec import Spec
-from attention.visibility import Masking
 from topocomm import SUM, Communicator
 
-
-class Step(Protocol):
-    """What is differentiated: a prepared step.
-
-    Attributes:
-        comm: The ranks.
-        spec: Which attention.
-    """
-
-    comm: Communicator
-    spec: Spec
-
-    def general(self, arrays: tuple[Any, Any, Any], given: Options, *, verified: bool) -> Any:
-        """As `PreparedDecode.general`."""
+Forward = Callable[[tuple[Any, Any, Any], Options], Partial]
+"""A decode step of (q, k, v) without gradients: out and lse."""
 
 
 def wants_gradients(*tensors: Any) -> bool:
-    """Whether any of them is a tensor whose gradient is wanted here."""
+    """Return whether any of them is a tensor whose gradient is wanted now."""
     return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
 
 
-def decode_with_gradients(prepared: Step, tensors: tuple[Any, Any, Any], masking: Masking, verified: bool) -> Partial:
-    """The step's result for (q, k, v), differentiable; all of these tensors, no pages."""
-    return Partial(*_Function.apply(*tensors, prepared, masking, verified))  # type: ignore[no-untyped-call]
+def decode_with_gradients(
+    forward: Forward, tensors: tuple[Any, Any, Any], comm: Communicator, options: Options
+) -> Partial:
+    """Return what `forward` gives for (q, k, v), differentiable; all of these tensors, no pages."""
+    return Partial(*_Function.apply(*tensors, forward, comm, options))  # type: ignore[no-untyped-call]
 
 
 class _Function(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        q, k, v, ctx.prepared, ctx.masking, verified = given
-        options = Options(ctx.prepared.spec, ctx.masking, True, None)
-        detached = q.detach(), k.detach(), v.detach()
-        out, lse = ctx.prepared.general(detached, options, verified=verified)
+    def forward(ctx: Any, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        q, k, v, forward, ctx.comm, ctx.options = arguments
+        out, lse = forward((q.detach(), k.detach(), v.detach()), ctx.options)
         ctx.save_for_backward(q, k, v, out, lse)
         return out, lse
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> tuple[Any, ...]:
         q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
-        inputs = check_inputs("tree_decode", q, k, v, spec=ctx.prepared.spec, masking=ctx.masking)
+        inputs = check_inputs("tree_decode", q, k, v, spec=ctx.options.spec, masking=ctx.options.masking)
         dq, dk, dv = backward_block(inputs, out, lse, *arriving)
         if ctx.needs_input_grad[0]:
             summed = {"value": dq}
-            prepared_call(ctx.prepared.comm, "allreduce", summed, SUM)(summed, out=summed)
+            prepared_call(ctx.comm, "allreduce", summed, SUM)(summed, out=summed)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), None, None, None

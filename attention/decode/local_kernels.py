@@ -1,14 +1,14 @@
 """The local kernel of a prepared step: writes (out, lse) of this rank's keys straight into the send buffer.
 
-Checks, look-ups and conversions of the general way (`ShardedCall`, `local.dispatch.attend`) cost some 40 us where they
-run in a row, and several times as much where the weights of a model have emptied the caches in between: more than the
-reduction. Here they are made once. A step that a kernel does not take goes the general way.
+Checks, look-ups and conversions of a checked step (`ShardedCall`, `local.dispatch.attend`) cost some 40 us in a row,
+and several times as much where the weights of a model have emptied the caches in between: more than the reduction. Here
+they are made once. A step that a kernel does not take is checked.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,17 +25,6 @@ from attention.visibility import UNMASKED, Masking, Visibility, visibility_of
 from topocomm import Communicator, PreparedCall
 
 
-class LocalKernel(Protocol):
-    """What a prepared step needs of a kernel."""
-
-    def run(self, q: Any, k: Any, v: Any, masking: Masking, reduction: PreparedCall) -> dict[str, Any] | None:
-        """The partial to reduce, in the send buffer where there is one; None, and nothing done, for another kind.
-
-        Raises:
-            OperatorError: Positions, masks or lengths do not fit.
-        """
-
-
 class HostKernel:
     """The compiled kernel, in host memory."""
 
@@ -47,7 +36,11 @@ class HostKernel:
         self._kernel = StepKernel(inputs)
 
     def run(self, q: Any, k: Any, v: Any, masking: Masking, reduction: PreparedCall) -> dict[str, Any] | None:
-        """As `LocalKernel.run`."""
+        """Return the partial to reduce, in the send buffer if there is one; None, and nothing done, for another kind.
+
+        Raises:
+            OperatorError: Positions, masks or lengths do not fit.
+        """
         see = None
         if masking is not UNMASKED or self._by_position:
 
@@ -73,7 +66,7 @@ class DeviceKernel:
         self._kind = _kind_of(inputs.q, inputs.k, inputs.v)
 
     def run(self, q: Any, k: Any, v: Any, masking: Masking, reduction: PreparedCall) -> dict[str, Any] | None:
-        """As `LocalKernel.run`."""
+        """As `HostKernel.run`."""
         if not (type(q) is type(k) is type(v) is torch.Tensor) or k.ndim != 4 or v.ndim != 4:
             return None
         wants = q.requires_grad or k.requires_grad or v.requires_grad
@@ -90,8 +83,8 @@ class DeviceKernel:
         return sent  # type: ignore[no-any-return]
 
 
-def local_kernel(function: str, inputs: Inputs, comm: Communicator) -> LocalKernel | None:
-    """The kernel for steps like these checked inputs; None: they go the general way."""
+def local_kernel(function: str, inputs: Inputs, comm: Communicator) -> HostKernel | DeviceKernel | None:
+    """Return the kernel for steps like these checked inputs; None: they go the general way."""
     if inputs.pages is not None or 0 in inputs.out_shape:
         return None
     if on_gpu(inputs.q):

@@ -1,8 +1,9 @@
-"""Prepared decode steps: what does not change between steps is done once, and a step runs kernel, plan and division."""
+"""Prepared decode steps: what does not change is done once, and a step runs kernel, plan and division."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,15 +33,7 @@ WIRES = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How a decode step merges its partials; each as `tree_decode` has it.
-
-    Attributes:
-        order: "any": the plan's own tree. "canonical": one tree over virtual shards.
-        shards: Of canonical order; None: ShardMap(comm.size).
-        result: "all": every rank gets all heads. "heads": rank r gets its share of the heads.
-        wire: "float32", or "bfloat16": `out` is rounded once on its way.
-        verify: False, True (one step of 64 is verified) or in one step of how many.
-    """
+    """How a decode step merges its partials: the arguments of `tree_decode` of these names."""
 
     order: str = "any"
     shards: ShardMap | None = None
@@ -49,11 +42,7 @@ class DecodeOptions:
     verify: bool | int = False
 
     def check(self, function: str) -> None:
-        """Check that the choices go together.
-
-        Raises:
-            OperatorError: They do not; the message begins with the function's name.
-        """
+        """Raise an OperatorError that begins with the function's name if the choices do not go together."""
         if self.order not in ("any", "canonical"):
             raise OperatorError(f'{function}: order must be "any" or "canonical", got {self.order!r}')
         if self.wire not in WIRES:
@@ -75,7 +64,7 @@ def prepare_decode(
     like_positions: tuple[Any, Any] | None = None,
     options: DecodeOptions | None = None,
 ) -> PreparedDecode:
-    """Make decode steps of one kind ready: checks, agreement of the ranks, plan, buffers, kernels; collective.
+    """Prepare decode steps of one kind: checks, agreement of the ranks, plan, buffers, kernels; collective.
 
     `tree_decode` is this, kept on the communicator, and `PreparedDecode.step`.
 
@@ -197,26 +186,20 @@ class PreparedDecode:
         """As `step`, for (q, k_shard, v_shard); `UNMASKED` where nothing is said of positions, masks and lengths."""
         verified = self._verifies and due(self.comm, self.options.verify, self._device)
         if self._local is not None and not verified and out is None and masking.block_tables is None:
-            merged = self._quick(*arrays, masking)
+            merged = self._fast_path(*arrays, masking)
             if merged is not None:
                 return merged if return_lse else merged.out
         if wants_gradients(*arrays):
             self._check_differentiable(arrays, out, masking.block_tables)
-            merged = decode_with_gradients(self, arrays, masking, verified)
+            forward = partial(self._checked_step, verified)
+            merged = decode_with_gradients(forward, arrays, self.comm, Options(self.spec, masking, True, None))
             return merged if return_lse else merged.out
-        given = Options(self.spec, masking, return_lse, out, self.options.result)
-        return self.general(arrays, given, verified=verified)
+        return self._checked_step(verified, arrays, Options(self.spec, masking, return_lse, out, self.options.result))
 
-    def general(self, arrays: tuple[Any, Any, Any], given: Options, *, verified: bool) -> Any:
-        """A step with every check, of arrays that ask for no gradients; collective.
-
-        Args:
-            arrays: q, k_shard, v_shard.
-            given: The other arguments of the step.
-            verified: Whether this step is one of those that are verified.
-        """
+    def _checked_step(self, verified: bool, arrays: tuple[Any, Any, Any], options: Options) -> Any:
+        """A step with every check, of arrays that ask for no gradients; collective."""
         q, k, v = arrays
-        call = ShardedCall.begin(self._function, q, (k, v), self.comm, given)
+        call = ShardedCall.begin(self._function, q, (k, v), self.comm, options)
         self._check_kind(call)
         if call.inputs.pages is not None:
             _load(call, self.options)  # pages of a size that is new
@@ -226,27 +209,23 @@ class PreparedDecode:
             watch.check(merged)
         return call.finish(merged)
 
-    def _quick(self, q: Any, k: Any, v: Any, masking: Masking) -> Partial | None:
+    def _fast_path(self, q: Any, k: Any, v: Any, masking: Masking) -> Partial | None:
         """The merged partial in q's dtype, lse float32; None, and nothing done, where the kernel does not take it."""
         if (masking.kv_positions is not None) is not self._has_positions and self._sharded:
             return None
         assert self._local is not None
         assert isinstance(self._reduction, AllReduce)
         reduction = self._reduction.call()
-        mine = self._local.run(q, k, v, masking, reduction)
-        if mine is None:
+        sent = self._local.run(q, k, v, masking, reduction)
+        if sent is None:
             return None
-        merged = as_tensors(reduction(mine))
+        merged = as_tensors(reduction(sent))
         if self.spec.sinks is not None:
             merged = add_sinks(merged, self.spec.sinks)
         return merged if q.dtype is torch.float32 else Partial(merged.out.to(q.dtype), merged.lse)
 
     def _check_kind(self, call: ShardedCall) -> None:
-        """Refuse a step of another kind.
-
-        Raises:
-            OperatorError: It is.
-        """
+        """Raise an OperatorError for a step of another kind."""
         kind = _kind_of(call)
         if kind != self._kind:
             name, was, got = next((name, was, kind[name]) for name, was in self._kind.items() if kind[name] != was)

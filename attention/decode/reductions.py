@@ -1,4 +1,4 @@
-"""The collectives that merge the ranks' partials: one class per kind, planned once, used by every step."""
+"""The collectives that merge the ranks' partials: one class a kind, planned once, used by every step."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class AllReduce(Reduction):
         self._call, self._dropped = cached_call(comm, self._key, self._prepare), self._calls.dropped
 
     def call(self) -> PreparedCall:
-        """The prepared all-reduce; planned again, on all ranks alike, where `PREPARED_LIMIT` others took its place."""
+        """Return the prepared all-reduce; planned again, on all ranks alike, if it was freed for others."""
         if self._calls.dropped != self._dropped:
             self._call, self._dropped = cached_call(self.comm, self._key, self._prepare), self._calls.dropped
         return self._call
@@ -183,7 +183,7 @@ class CanonicalReduce(Reduction):
 
 
 def as_tensors(partial: dict[str, Any]) -> Partial:
-    """A partial of NumPy or torch arrays as tensors on the same memory."""
+    """Return a partial of NumPy or torch arrays as tensors on the same memory."""
     out, lse = partial[OUT], partial[LSE]
     return Partial(torch.from_numpy(out), torch.from_numpy(lse)) if isinstance(out, np.ndarray) else Partial(out, lse)
 

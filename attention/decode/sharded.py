@@ -83,7 +83,7 @@ class ShardedCall(NamedTuple):
         return Partial(out, torch.empty(self.shape[:3], dtype=torch.float32, device=device))
 
     def finish(self, merged: Partial) -> Any:
-        """The result in the caller's kind and dtype: out, or Partial(out, lse); sinks are counted here."""
+        """Return the result in the caller's kind and dtype: out, or Partial(out, lse); sinks are counted here."""
         if self.inputs.spec.sinks is not None:
             merged = add_sinks(merged, self.inputs.spec.sinks[self.heads])
         if self.target is None:
@@ -96,5 +96,5 @@ class ShardedCall(NamedTuple):
 
 
 def head_range(heads: int, ranks: int, rank: int) -> slice:
-    """The query heads that a rank gets with `result="heads"`: as equal shares as can be."""
+    """Return the query heads that a rank gets with `result="heads"`: as equal shares as can be."""
     return slice(rank * heads // ranks, (rank + 1) * heads // ranks)

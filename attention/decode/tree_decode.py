@@ -37,7 +37,7 @@ def tree_decode(  # noqa: PLR0913
     return_lse: bool = False,
     out: Any = None,
 ) -> Any:
-    """Attention of replicated queries over keys that are sharded over the ranks; the same bits on every rank.
+    """Return attention of replicated queries over keys that are sharded over the ranks; the same bits on every rank.
 
     Every rank attends its own keys and the partials are merged by one reduction with LOGSUMEXP, on the plan that
     topocomm chooses for the machine: batch x heads x q_len x (d_v + 1) float32 per message, whatever the context

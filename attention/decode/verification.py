@@ -35,7 +35,7 @@ Exact = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def due(comm: Communicator, verify: bool | int, device: torch.device) -> bool:
-    """Whether this call is one of those to be verified; counts calls.
+    """Return whether this call is one of those to be verified; counts calls.
 
     Raises:
         OperatorError: `verify` is neither a truth value nor a number of calls, or a CUDA graph is captured.
@@ -82,13 +82,13 @@ class Verification:
         misplaced = coverage_fault(comm, self.call.inputs, self.keys)
         whole = merged.lse.shape == self.lse.shape
         exact = exact_head(self.call, self.entry, self.head)
-        told = [self.lse.tobytes(), _digest(*merged), self._asked(), *(x.tobytes() for x in exact)]
-        records = [bytes(one) for one in comm.allgather_bytes(np.frombuffer(b"".join(told), np.uint8))]
+        record = [self.lse.tobytes(), _digest(*merged), self._asked(), *(x.tobytes() for x in exact)]
+        records = [bytes(row) for row in comm.allgather_bytes(np.frombuffer(b"".join(record), np.uint8))]
         verdict = misplaced or self._of_all(merged, records) or self._of_one(merged, records)
         for place, what in ((1, "were given other queries or q_positions"), (0, "hold other bits")):
             start = self.lse.nbytes + place * DIGEST_BYTES
-            digests = [one[start : start + DIGEST_BYTES] for one in records]
-            differing = [rank for rank, one in enumerate(digests) if one != digests[0]]
+            digests = [row[start : start + DIGEST_BYTES] for row in records]
+            differing = [rank for rank, row in enumerate(digests) if row != digests[0]]
             if differing and (place == 1 or whole):
                 verdict = f"ranks {differing} {what} than rank 0"
                 break
@@ -106,7 +106,9 @@ class Verification:
 
     def _of_all(self, merged: Partial, records: list[bytes]) -> str | None:
         """What is wrong with lse, if anything is."""
-        own = np.stack([np.frombuffer(one[: self.lse.nbytes], np.float32).reshape(self.lse.shape) for one in records])
+        own = np.stack(
+            [np.frombuffer(record[: self.lse.nbytes], np.float32).reshape(self.lse.shape) for record in records]
+        )
         own = own[:, :, self.call.heads].astype(np.float64)
         lse = merged.lse.cpu().numpy().astype(np.float64)
         with np.errstate(invalid="ignore"):
@@ -130,14 +132,16 @@ class Verification:
             return None
         _, _, q_len, d_v = self.call.inputs.out_shape
         start = self.lse.nbytes + 2 * DIGEST_BYTES
-        outs = np.stack([np.frombuffer(one[start:], np.float64)[: q_len * d_v].reshape(q_len, d_v) for one in records])
-        lses = np.stack([np.frombuffer(one[start:], np.float64)[q_len * d_v :] for one in records])
+        outs = np.stack(
+            [np.frombuffer(record[start:], np.float64)[: q_len * d_v].reshape(q_len, d_v) for record in records]
+        )
+        lses = np.stack([np.frombuffer(record[start:], np.float64)[q_len * d_v :] for record in records])
         top = lses.max(0)
         weights = np.exp(lses - np.where(top == -np.inf, 0, top))
         total = np.where(weights.sum(0) == 0, 1, weights.sum(0))
         exact = (weights[..., None] * outs).sum(0) / total[:, None]
-        here = self.entry, self.head - self.call.heads.start
-        got, largest = merged.out[here].cpu().numpy().astype(np.float64), abs(outs).max(initial=0.0)
+        place = self.entry, self.head - self.call.heads.start
+        got, largest = merged.out[place].cpu().numpy().astype(np.float64), abs(outs).max(initial=0.0)
         off = abs(got - exact).max(initial=0.0)
         limit = (TOLERANCE + self.rounding) * largest
         if off > limit or np.isnan(off):
@@ -149,16 +153,16 @@ class Verification:
 
 
 def _digest(*tensors: torch.Tensor) -> bytes:
-    found = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for one in tensors:
-        if one.numel() == 0:  # of no heads: strides may be anything
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for tensor in tensors:
+        if tensor.numel() == 0:  # of no heads: strides may be anything
             continue
-        found.update(one.contiguous().view(torch.uint8).cpu().numpy().tobytes())
-    return found.digest()
+        digest.update(tensor.contiguous().view(torch.uint8).cpu().numpy().tobytes())
+    return digest.digest()
 
 
 def exact_head(call: ShardedCall, entry: int, head: int) -> Exact:
-    """(out [q_len, d_v], lse [q_len]) of one head over this rank's keys in float64, in chunks of keys."""
+    """Return (out [q_len, d_v], lse [q_len]) of one head over this rank's keys in float64, in chunks of keys."""
     inputs, spec = call.inputs, call.inputs.spec
     q_len, d_v = inputs.q.shape[2], inputs.v.shape[3]
     q = inputs.q[entry, head].double() * inputs.scale

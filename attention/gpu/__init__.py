@@ -69,7 +69,7 @@ def attend_onto(inputs: Inputs, running: Partial, *, first: bool) -> None:
 
 
 def fold(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> Partial:
-    """The left fold of partials on a GPU, out [*rows, dim] and lse [*rows] each: one launch for up to 16.
+    """Return the left fold of partials on a GPU, out [*rows, dim] and lse [*rows] each: one launch for up to 16.
 
     Raises:
         MissingExtraError: triton is not installed.
@@ -84,12 +84,12 @@ def fold(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> Partial:
 
 
 def decodes(inputs: Inputs) -> bool:
-    """Whether the decode kernel takes checked inputs."""
+    """Return whether the decode kernel takes checked inputs."""
     return _decodes((inputs.q, inputs.k, inputs.v), None)
 
 
 def without_sinks(spec: Spec) -> Spec:
-    """The spec of a partial, which counts no sinks."""
+    """Return the spec of a partial, which counts no sinks."""
     return spec if spec.sinks is None else _without_sinks(spec)
 
 

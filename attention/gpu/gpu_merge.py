@@ -76,8 +76,8 @@ def merge(left, right):
     right_weight = tl.where(right_empty, 0.0, tl.where(left_empty, 1.0, tl.where(above, low, high)))
     lse = tl.where(right_empty, left_lse, tl.where(left_empty, right_lse, merged))
     takes_left, takes_right = left_weight != 0, right_weight != 0  # an operand of weight 0 may hold NaN
-    one = tl.where(takes_left, left[0], tl.where(takes_right, right[0], 0.0))
-    out = tl.where(takes_left & takes_right, left_weight * left[0] + right_weight * right[0], one)
+    either = tl.where(takes_left, left[0], tl.where(takes_right, right[0], 0.0))
+    out = tl.where(takes_left & takes_right, left_weight * left[0] + right_weight * right[0], either)
     return out, lse
 
 
@@ -110,24 +110,24 @@ def states_kernel(
     row = tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, WIDTH)[None, :]
     exists = first + row < rows
-    there = exists & (column < DIM)
+    in_tile = exists & (column < DIM)
     at = first * DIM + (row * DIM + column)
     its_lses, its_outs = (), ()
     for state in tl.static_range(COUNT):  # all loads are under way before the first is needed
         its_lses = its_lses + (tl.load(lses[state] + first + row, mask=exists, other=0.0),)  # type: ignore[assignment]  # noqa: RUF005
-        its_outs = its_outs + (tl.load(outs[state] + at, mask=there, other=0.0),)  # type: ignore[assignment]  # noqa: RUF005
+        its_outs = its_outs + (tl.load(outs[state] + at, mask=in_tile, other=0.0),)  # type: ignore[assignment]  # noqa: RUF005
     merged_out, merged_lse = its_outs[0].to(tl.float32), its_lses[0]  # type: ignore[misc]
     if COUNT == 1:
         merged_out = tl.where(merged_lse == float("-inf"), 0.0, merged_out)
     for state in tl.static_range(1, COUNT):
         merged_out, merged_lse = merge((merged_out, merged_lse), (its_outs[state].to(tl.float32), its_lses[state]))
     tl.debug_barrier()  # several warps read one lse, which the result may replace
-    tl.store(out + at, merged_out, mask=there)
+    tl.store(out + at, merged_out, mask=in_tile)
     tl.store(lse + first + row, merged_lse, mask=exists)
 
 
 def merge_on_device(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The left fold of n states, on a GPU or in Triton's interpreter, by one launch for up to 16 states.
+    """Return the left fold of n states, on a GPU or in Triton's interpreter, by one launch for up to 16 states.
 
     Args:
         outs: [*rows, dim] each, of one shape; float32, bfloat16 or float16; dim up to `MOST_DIM`.

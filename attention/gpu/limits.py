@@ -15,7 +15,7 @@ def arch_of(backend: str, arch: int | str) -> str:
 
 
 def generation_of(arch: str) -> str:
-    """The GPU of `SHARED_KIB` whose rules hold for an arch: "other" has room on any GPU."""
+    """Return the GPU of `SHARED_KIB` whose rules hold for an arch: "other" has room on any GPU."""
     if arch.startswith(("gfx90a", "gfx94", "gfx95")):
         return "gfx9"
     number = arch.removeprefix("sm_")
@@ -31,7 +31,7 @@ def generation_of(arch: str) -> str:
 
 
 def pieces(width: int) -> tuple[int, int]:
-    """A head dim in two powers of two from 16, the second 0 where one is enough: 80 is 64 and 16, 576 is 512 and 64.
+    """Return a head dim as two powers of two from 16, the second 0 where one is enough: 80 is 64 and 16.
 
     What is a power of two beyond 128 is halved, which needs fewer registers where results are merged: 256 is twice 128.
     """

@@ -10,7 +10,7 @@ import torch
 
 @cache
 def slopes_on(device: torch.device, slopes: tuple[float, ...] | None) -> torch.Tensor | None:
-    """Those of a Spec as float32 [heads]; cached, so that a call copies nothing from host memory, also in graphs."""
+    """Return those of a Spec as float32 [heads]; cached: a call copies nothing from host memory, also in graphs."""
     return None if slopes is None else torch.tensor(slopes, dtype=torch.float32, device=device)
 
 

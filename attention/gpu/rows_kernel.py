@@ -34,17 +34,17 @@ def load_rows(
         MASKED: Whether rows may be not ok.
     """
     columns = FROM + tl.arange(0, BLOCK)
-    where = base + (offsets[:, None] + columns[None, :])
+    addresses = base + (offsets[:, None] + columns[None, :])
     if FROM + BLOCK > WIDTH:
         if MASKED:
-            found = tl.load(where, mask=ok[:, None] & (columns < WIDTH)[None, :], other=0.0)
+            values = tl.load(addresses, mask=ok[:, None] & (columns < WIDTH)[None, :], other=0.0)
         else:
-            found = tl.load(where, mask=(columns < WIDTH)[None, :], other=0.0)
+            values = tl.load(addresses, mask=(columns < WIDTH)[None, :], other=0.0)
     elif MASKED:
-        found = tl.load(where, mask=ok[:, None], other=0.0)
+        values = tl.load(addresses, mask=ok[:, None], other=0.0)
     else:
-        found = tl.load(where)
-    return found
+        values = tl.load(addresses)
+    return values
 
 
 @triton.jit

@@ -44,13 +44,13 @@ class Tuned:
         self._tried: Sequence[int] | None = None
 
     def find(self, arch: str, key: str) -> Sequence[int] | None:
-        """The configuration of a problem, or None; the one that is being tried, if one is."""
+        """Return the configuration of a problem, or None; the one that is being tried, if one is."""
         if self._tried is not None:
             return self._tried
         return self.known().get(arch, {}).get(key)
 
     def known(self) -> dict[str, dict[str, list[int]]]:
-        """All of the file.
+        """Return all of the file.
 
         Raises:
             TopocommError: TOPOCOMM_TUNED_DIR names no directory.
@@ -64,10 +64,10 @@ class Tuned:
             self._known = json.loads(self.path.read_text()) if self.path.exists() else {}
         return self._known
 
-    def record(self, arch: str, found: Mapping[str, Sequence[int]]) -> None:
+    def record(self, arch: str, configurations: Mapping[str, Sequence[int]]) -> None:
         """Adds configurations of an arch by key to the file, in place of what was there under these keys."""
         known = self.known()
-        known.setdefault(arch, {}).update({key: [int(x) for x in values] for key, values in found.items()})
+        known.setdefault(arch, {}).update({key: [int(x) for x in values] for key, values in configurations.items()})
         # a line for each problem, so that changes can be read
         blocks = []
         for name in sorted(known):

@@ -212,31 +212,31 @@ def _generate(
         return plain(inputs, generation_config, *more, **options)
 
 
-def _take_place(state: Active, model: PreTrainedModel, given: Any) -> None:
+def _take_place(state: Active, model: PreTrainedModel, cache: Any) -> None:
     """Put into `state.cache` the cache of a `generate` that was given this one.
 
     Raises:
         OperatorError: The cache given is another's and has tokens, or took part before.
     """
     instead = "give no past_key_values to begin afresh, or the .cache of what enable returned to go on from it"
-    if isinstance(given, ShardedCache):
-        if given.comm is not state.cache.comm:
+    if isinstance(cache, ShardedCache):
+        if cache.comm is not state.cache.comm:
             raise OperatorError(f"generate: past_key_values is a ShardedCache of another communicator; {instead}")
-        state.cache = given
+        state.cache = cache
         return
-    if isinstance(given, Cache):
-        kind = type(given).__name__
-        if isinstance(given, QuantizedCache):
+    if isinstance(cache, Cache):
+        kind = type(cache).__name__
+        if isinstance(cache, QuantizedCache):
             raise OperatorError(f"generate: a {kind} cannot be sharded; {instead}")
-        if tokens := int(given.get_seq_length()):
+        if tokens := int(cache.get_seq_length()):
             raise OperatorError(
                 f"generate: past_key_values is a {kind} of {tokens} tokens, all on this rank; {instead}"
             )
-        if given in state.replaced:
+        if cache in state.replaced:
             raise OperatorError(
                 f"generate: this {kind} was replaced by a sharded cache in an earlier call and is empty; {instead}"
             )
-        state.replaced.add(given)
+        state.replaced.add(cache)
     before = state.cache
     state.cache = ShardedCache(model, before.comm, before.shards)
 
@@ -244,11 +244,11 @@ def _take_place(state: Active, model: PreTrainedModel, given: Any) -> None:
 def _note_tokens(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Before a forward pass: record its tokens, from which lost keys and values can be computed again."""
     state = ACTIVE.get()
-    given = inspect.signature(model.forward).bind_partial(*args).arguments | kwargs
-    if state is None or given.get("past_key_values") is not state.cache:
+    arguments = inspect.signature(model.forward).bind_partial(*args).arguments | kwargs
+    if state is None or arguments.get("past_key_values") is not state.cache:
         return
     cache = state.cache
-    cache.record.add(cache.get_seq_length(), *(given.get(name) for name in RECORDED))
+    cache.record.add(cache.get_seq_length(), *(arguments.get(name) for name in RECORDED))
 
 
 class BroadcastChoices(TorchFunctionMode):

@@ -81,18 +81,18 @@ class PositionMask:
 
 
 def active() -> Active:
-    """What is sharded in this thread.
+    """Return what is sharded in this thread.
 
     Raises:
         RuntimeError: Nothing.
     """
-    found = ACTIVE.get()
-    if found is None:
+    state = ACTIVE.get()
+    if state is None:
         raise RuntimeError(
             "this model is sharded over ranks; call it inside `with shard_generation(model, comm)`, "
             "or where enable(model, comm) was called"
         )
-    return found
+    return state
 
 
 def sharded_attention(
@@ -103,7 +103,7 @@ def sharded_attention(
     attention_mask: Any,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function that transformers calls: all queries against this rank's shard, then the merge.
+    """Return the attention function that transformers calls: all queries against this rank's shard, then the merge.
 
     Args:
         module: The attention layer.
@@ -120,8 +120,8 @@ def sharded_attention(
     Raises:
         OperatorError: What this layer asks for is not covered, or not by this call; the message names the layer.
     """
-    now = active()
-    layer, name = _layer_of(now.cache, module)
+    state = active()
+    layer, name = _layer_of(state.cache, module)
     if layer.keys is not key:
         raise OperatorError(
             f"sharded attention: {name} got keys that are not those of the sharded cache; pass past_key_values=cache, "
@@ -132,17 +132,17 @@ def sharded_attention(
     sinks = _sinks_of(module, options.pop("s_aux", None))
     spec = _spec_of(options.pop("scaling", None), mask.window, options.pop("softcap", None), sinks)
     _refuse_options(options, name)
-    keys, comm = layer.store.positions, now.cache.comm
+    keys, comm = layer.store.positions, state.cache.comm
     if layer.sharded_tokens is not None:
         out = ring_attention(query, key, value, comm, spec=spec, positions=layer.store.known_positions)
     else:
         present = None if mask.present is None else mask.present[:, keys]
         given: dict[str, Any] = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}
         order: dict[str, Any] = {}
-        if now.order != "any":  # the host orders the keys
-            order = {"order": now.order, "shards": layer.store.shards}
+        if state.order != "any":  # the host orders the keys
+            order = {"order": state.order, "shards": layer.store.shards}
             given["kv_positions"] = layer.store.known_positions
-        out = now.decode(query, key, value, comm, spec=spec, **given, **order)
+        out = state.decode(query, key, value, comm, spec=spec, **given, **order)
     layer.attended()
     return out.transpose(1, 2).contiguous(), None
 
@@ -161,10 +161,10 @@ def _sinks_of(layer: torch.nn.Module, sinks: torch.Tensor | None) -> tuple[float
     """The same as numbers; from a GPU, where a reading waits for all that was put on it, read once."""
     if sinks is None or not on_gpu(sinks):
         return None if sinks is None else tuple(sinks.tolist())
-    which = sinks.data_ptr(), sinks._version
+    version = sinks.data_ptr(), sinks._version
     known = _sinks.get(layer)
-    if known is None or known[0] != which:
-        known = _sinks[layer] = which, tuple(sinks.tolist())
+    if known is None or known[0] != version:
+        known = _sinks[layer] = version, tuple(sinks.tolist())
     return known[1]
 
 
@@ -180,7 +180,7 @@ def sharded_mask(
     local_size: int | None = None,
     **_: Any,
 ) -> PositionMask:
-    """The mask function that transformers calls for every kind of mask of a forward pass: checks, and the mask.
+    """Return the mask function that transformers calls for every kind of mask of a forward pass: checks, and the mask.
 
     Raises:
         OperatorError: The mask does not fit, the sequence is too long for the model, or the model wants another
@@ -255,9 +255,9 @@ def _refuse_options(options: dict[str, Any], name: str) -> None:
         if option in HARMLESS or value is None or value is False:
             continue
         if isinstance(value, torch.Tensor) or value != 0.0:
-            told = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+            shown = f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
             raise OperatorError(
-                f"sharded attention: {name} does not support {option}={told}; leave it out of the call, or {WITHOUT}"
+                f"sharded attention: {name} does not support {option}={shown}; leave it out of the call, or {WITHOUT}"
             )
 
 

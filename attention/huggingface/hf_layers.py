@@ -69,7 +69,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.record_past = True
 
     def get_seq_length(self) -> int:
-        """Tokens of the whole sequence, on all ranks."""
+        """Return tokens of the whole sequence, on all ranks."""
         return self.store.length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -122,13 +122,13 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.show()
 
     def show(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The owned keys and values, after the store has changed."""
+        """Return the owned keys and values, after the store has changed."""
         keys, values = self.keys, self.values = self.store.k, self.store.v
         return keys, values
 
 
 def layer_windows(config: Any) -> list[int | None]:
-    """The sliding window of every layer of a model, None where a layer has none.
+    """Return the sliding window of every layer of a model, None where a layer has none.
 
     Args:
         config: The configuration of the text decoder.

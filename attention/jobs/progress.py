@@ -37,10 +37,10 @@ class Meter:
     def __enter__(self) -> Self:
         self._bar = self._new_bar("prefill", len(self._layers), "layer")
         if self._show:
-            mine = threading.get_ident()  # ranks on threads share the layers
+            own_thread = threading.get_ident()  # ranks on threads share the layers
 
             def advance(*_: Any) -> None:
-                if threading.get_ident() == mine:
+                if threading.get_ident() == own_thread:
                     self._bar.update()
 
             self._hooks = [layer.register_forward_hook(advance) for layer in self._layers]

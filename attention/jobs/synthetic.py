@@ -46,7 +46,7 @@ def block(sizes: Sizes, number: int) -> torch.Tensor:
 
 
 def shard(sizes: Sizes, shards: ShardMap, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The keys and values [batch, kv_heads, n_local, head_dim] that `rank` owns."""
+    """Return the keys and values [batch, kv_heads, n_local, head_dim] that `rank` owns."""
     positions = shards.owned(rank, 0, sizes.context)
     shape = (2, sizes.batch, sizes.kv_heads, len(positions), sizes.head_dim)
     kv = torch.empty(shape)
@@ -60,7 +60,7 @@ def shard(sizes: Sizes, shards: ShardMap, rank: int) -> tuple[torch.Tensor, torc
 
 
 def exact(sizes: Sizes, heads: list[int]) -> torch.Tensor:
-    """Attention of the given query heads over all keys by the plain formula [batch, len(heads), 1, head_dim], float64.
+    """Return attention of some query heads over all keys by formula, float64 [batch, len(heads), 1, head_dim].
 
     Two passes over the blocks, first for the softmax, then for the sum, so that memory does not grow with
     batch x context x head_dim.

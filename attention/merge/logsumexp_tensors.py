@@ -13,7 +13,7 @@ EMPTY = float("-inf")
 
 
 def combine_tensors(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
-    """The partial over the keys of both.
+    """Return the partial over the keys of both.
 
     Args:
         left: `out` float32 [*rows, dim] and `lse` float32 [*rows], natural logarithm; an empty one is (anything, -inf).

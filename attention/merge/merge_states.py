@@ -29,7 +29,7 @@ def merge_states(
     *,
     base: Literal["e", 2] = "e",
 ) -> Partial:
-    """Attention over the union of disjoint sets of keys, from the partials of each set.
+    """Return attention over the union of disjoint sets of keys, from the partials of each set.
 
     States are folded left to right with weights exp(lse_i - lse), computed in float64 and rounded once. A state is
     ignored bit for bit where its lse is -inf or its weight underflows to 0, whatever its out holds, NaN too. A lse
@@ -58,15 +58,15 @@ def merge_states(
     return Partial(*_merge(out_list, lse_list))
 
 
-def _states(name: str, given: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        if not given.ndim:
+def _states(name: str, states: torch.Tensor | Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    if isinstance(states, torch.Tensor):
+        if not states.ndim:
             raise OperatorError(f"merge_states: {name} must be [n_states, ...], got a scalar")
-        return list(given.unbind(0))
-    for x in given:
+        return list(states.unbind(0))
+    for x in states:
         if not isinstance(x, torch.Tensor):
             raise OperatorError(f"merge_states: {name} must be torch tensors, got {type(x).__name__}")
-    return list(given)
+    return list(states)
 
 
 def _check(outs: list[torch.Tensor], lses: list[torch.Tensor]) -> None:

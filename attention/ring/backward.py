@@ -26,7 +26,7 @@ def backward_block(
     *,
     between: Callable[[], None] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the keys and values of one shard contribute to the gradients; summed over all shards they are exact.
+    """Return what the keys and values of one shard contribute to the gradients; summed over all shards they are exact.
 
     Scores and sums are float32 whatever the input dtype; the work goes in blocks of bounded size, so that beyond
     inputs and results the call needs less than 48 MiB, on a GPU some 500 MiB; there nothing is read back. Sinks are no

@@ -33,7 +33,7 @@ AGREED = ("layout", "gradients", "memory", "spec", "batch", "heads", "d", "kv_he
 
 
 def sequence_slices(layout: str, length: int, ranks: int, rank: int) -> list[slice]:
-    """The parts of a sequence that a rank holds, in its order: one slice, or two in zigzag.
+    """Return the parts of a sequence that a rank holds, in its order: one slice, or two in zigzag.
 
     For arrays `x[:, :, np.r_[*sequence_slices(...)]]` is the rank's part.
 
@@ -79,17 +79,19 @@ class Parts:
         return [len(x) for x in self.positions]
 
     def blocks(self, source: int) -> list[tuple[slice, slice, Visibility | None]]:
-        """What is to be computed with the keys of rank `source`: (queries, keys, which see which), piece by piece.
+        """Return what is computed with the keys of rank `source`: (queries, keys, which see which), piece by piece.
 
         Pairs of pieces of which no query sees a key are left out: that is what makes zigzag balanced.
         """
-        found = []
+        blocks = []
         for rows in self.pieces[self.rank]:
             for part in self.pieces[source]:
-                seen = self._visibility(rows, source, part)
-                if seen is None or (seen.keys.min() <= seen.high.max() and seen.keys.max() >= seen.low.min()):
-                    found.append((rows, part, seen))
-        return found
+                visibility = self._visibility(rows, source, part)
+                if visibility is None or (
+                    visibility.keys.min() <= visibility.high.max() and visibility.keys.max() >= visibility.low.min()
+                ):
+                    blocks.append((rows, part, visibility))
+        return blocks
 
     def _visibility(self, rows: slice, source: int, part: slice) -> Visibility | None:
         if not self.spec.needs_positions:
@@ -101,33 +103,35 @@ class Parts:
 def agree_on_parts(
     function: str, comm: Communicator, inputs: Inputs, *, positions: Any, layout: str, gradients: bool
 ) -> Parts:
-    """The parts of all ranks, from their sizes and the layout or from the positions given; collective.
+    """Return the parts of all ranks, from their sizes and the layout or from the positions given; collective.
 
     Raises:
         OperatorError: This rank's positions or layout do not fit its tokens.
         MismatchError: Ranks differ in what they must agree on, or their parts do not make up a sequence; on all ranks.
     """
     n = inputs.q.shape[2]
-    mine = None if positions is None else _checked(function, positions, n)
+    own = None if positions is None else _checked(function, positions, n)
     if layout not in LAYOUTS:
         raise OperatorError(f"{function}: layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
-    form = LAYOUTS.index(layout) if mine is None else -1
+    form = LAYOUTS.index(layout) if own is None else -1
     batch, heads, _, d = inputs.q.shape
     shape = (batch, heads, d, inputs.k.shape[1], inputs.v.shape[3], DTYPES.index(inputs.k.dtype))
     digest = int.from_bytes(hashlib.blake2b(repr(inputs.spec).encode(), digest_size=7).digest())
     records = _gathered(comm, np.array([n, form, gradients, on_gpu(inputs.q), digest, *shape], np.int64))
     _check_agreement(function, comm.rank, records)
     sizes = [int(record[0]) for record in records]
-    if mine is None:
+    if own is None:
         if layout == "zigzag":
             _check_zigzag(function, comm.rank, sizes)
         return Parts(comm.rank, inputs.spec, *_of_layout(layout, tuple(sizes)))
     padded = np.zeros(max(sizes), np.int64)
-    padded[:n] = mine
+    padded[:n] = own
     everyones = _gathered(comm, padded) if sum(sizes) else [[]] * comm.size
-    found = [np.array(x[:size], np.int64) for x, size in zip(everyones, sizes, strict=True)]
-    _check_sequence(function, comm.rank, found)
-    return Parts(comm.rank, inputs.spec, [torch.from_numpy(x) for x in found], [_laid_out(_runs(x)) for x in found])
+    everywhere = [np.array(x[:size], np.int64) for x, size in zip(everyones, sizes, strict=True)]
+    _check_sequence(function, comm.rank, everywhere)
+    return Parts(
+        comm.rank, inputs.spec, [torch.from_numpy(x) for x in everywhere], [_laid_out(_runs(x)) for x in everywhere]
+    )
 
 
 def _gathered(comm: Communicator, record: NDArray[np.int64]) -> list[Any]:
@@ -142,7 +146,7 @@ def _check_agreement(function: str, rank: int, records: list[Any]) -> None:
             if theirs != ours
         ]
         if differing:
-            others = [i for i, one in enumerate(records) if (one[1:] != records[0][1:]).any()]
+            others = [i for i, row in enumerate(records) if (row[1:] != records[0][1:]).any()]
             hint = "; whether positions are given counts as layout" if "layout" in differing else ""
             raise MismatchError(
                 f"rank {rank}: {function}: ranks {others} differ from rank 0; rank {other} in "
@@ -187,15 +191,15 @@ def _check_sequence(function: str, rank: int, positions: list[NDArray[np.int64]]
         raise MismatchError(f"{expected}{twice} is held by ranks {holders}, {int((counts == 0).argmax())} by none")
 
 
-def _checked(function: str, given: Any, n: int) -> NDArray[np.int64]:
-    positions = torch.as_tensor(on_host(given))
+def _checked(function: str, values: Any, n: int) -> NDArray[np.int64]:
+    positions = torch.as_tensor(on_host(values))
     if positions.dtype == torch.bool or positions.is_floating_point() or positions.shape != (n,):
         raise OperatorError(
             f"{function}: positions must be integers [{n}], one for each of this rank's tokens, got "
             f"{positions.dtype} {list(positions.shape)}"
         )
-    found: NDArray[np.int64] = positions.to(torch.int64).numpy()
-    return found
+    checked: NDArray[np.int64] = positions.to(torch.int64).numpy()
+    return checked
 
 
 def _runs(positions: NDArray[np.int64]) -> list[int]:

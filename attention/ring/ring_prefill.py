@@ -34,7 +34,7 @@ def ring_attention(
     layout: str = "contiguous",
     return_lse: bool = False,
 ) -> Any:
-    """Attention over a sequence of which every rank holds a part: queries, keys and values of the same tokens.
+    """Return attention over a sequence of which every rank holds a part: queries, keys and values of the same tokens.
 
     K and V are sent in their own dtype with their own number of heads. Scores, softmax, merges and gradients are
     float32 whatever the dtype. What no local query can see (later chunks if causal, chunks beyond a window) is passed
@@ -116,5 +116,5 @@ class _RingAttention(torch.autograd.Function):
         q, k, v, out, lse = (x.detach() for x in ctx.saved_tensors)
         inputs = Inputs(q, k, v, ctx.spec, None)
         d_out = torch.zeros_like(out) if d_out is None else d_out
-        found = ctx.trips.backward(inputs, ctx.parts, Partial(out, lse), Partial(d_out, d_lse))
-        return (*(gradient.to(x.dtype) for gradient, x in zip(found, (q, k, v), strict=True)), None, None, None)
+        gradients = ctx.trips.backward(inputs, ctx.parts, Partial(out, lse), Partial(d_out, d_lse))
+        return (*(gradient.to(x.dtype) for gradient, x in zip(gradients, (q, k, v), strict=True)), None, None, None)

@@ -60,13 +60,13 @@ def _restock(device: torch.device) -> None:
     The lock is free meanwhile: what this stream is to do first may wait for another rank, whose thread may need the
     lock before it gets to that.
     """
-    made = _zeros(device, RESERVE)
+    reserve = _zeros(device, RESERVE)
     if device.type == "cuda":  # graphs are replayed on other streams
         torch.cuda.current_stream(device).synchronize()
     with _lock:
         if _is_low(device):  # else another thread was quicker
-            _kept.append(made)
-            _reserves[device] = made
+            _kept.append(reserve)
+            _reserves[device] = reserve
 
 
 def _zeros(device: torch.device, count: int) -> torch.Tensor:

@@ -54,7 +54,7 @@ def decode_partial(  # noqa: PLR0913
     v_scales: torch.Tensor | None = None,
     out: Partial | None = None,
 ) -> Partial:
-    """Attention of up to 16 queries over the keys given, as a float32 Partial; one kernel launch.
+    """Return attention of up to 16 queries over the keys given, as a float32 Partial; one kernel launch.
 
     Every key and value byte is read once per key head, and once more for every further 64 query rows a key head (32
     in float32, for head dims beyond 128, and with windows, softcap, slopes, masks or positions; with these beyond 256,
@@ -197,7 +197,7 @@ def _launch(
 
 @lru_cache(maxsize=4096)  # a step of decoding asks for few different ones, in every layer
 def slots_of(device: torch.device, types: tuple[torch.dtype | None, ...], **constants: Any) -> int:
-    """How many programs of the kernel a device runs at once, from the registers and shared memory of what is compiled.
+    """Return how many programs of the kernel a device runs at once, by registers and shared memory as compiled.
 
     It is the kernel for aligned arrays, so that bits do not depend on how arrays lie; the launch of such ones finds it
     compiled.
@@ -208,8 +208,8 @@ def slots_of(device: torch.device, types: tuple[torch.dtype | None, ...], **cons
         constants: Those of the kernel but for MANY, num_warps and num_stages.
     """
     cores = machine_of(device)[1]
-    there = _multiprocessor_of(device)
-    if there is None:
+    multiprocessor = _multiprocessor_of(device)
+    if multiprocessor is None:
         return cores * PROGRAMS
     q, k, *pointers = types
     single = [torch.float32] * 4
@@ -217,7 +217,7 @@ def slots_of(device: torch.device, types: tuple[torch.dtype | None, ...], **cons
     compiled = compile_kernel(_kernel(), arguments, {"MANY": True, **constants})
     if compiled is None:
         return cores * PROGRAMS
-    return cores * programs_held(there, compiled.n_regs, compiled.metadata.shared, constants["num_warps"])
+    return cores * programs_held(multiprocessor, compiled.n_regs, compiled.metadata.shared, constants["num_warps"])
 
 
 def _form(spec: Spec, masking: Masking, scales: tuple[torch.Tensor | None, torch.Tensor | None]) -> str:
@@ -231,7 +231,7 @@ def _form(spec: Spec, masking: Masking, scales: tuple[torch.Tensor | None, torch
 
 
 def value_pieces(d: int, d_v: int, shared: bool) -> tuple[int, int]:
-    """The pieces of d_v; those of the keys where the values are their first columns."""
+    """Return the pieces of d_v; those of the keys where the values are their first columns."""
     if not shared:
         return pieces(d_v)
     first, second = pieces(d)
@@ -240,7 +240,7 @@ def value_pieces(d: int, d_v: int, shared: bool) -> tuple[int, int]:
 
 @cache
 def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, on the CPU."""
+    """Return whether kernels run in Triton's interpreter, on the CPU."""
     kernel = _kernel()
     from triton.runtime import JITFunction
 
@@ -261,7 +261,7 @@ def dot_dtype(dtype: torch.dtype, stored: torch.dtype) -> Any:
 
 @cache
 def machine_of(device: torch.device) -> tuple[str, int]:
-    """(arch, multiprocessors) of a device."""
+    """Return (arch, multiprocessors) of a device."""
     if device.type != "cuda":
         return "interpreter", INTERPRETED_CORES
     properties = torch.cuda.get_device_properties(device)

@@ -113,7 +113,7 @@ def check_out(q: torch.Tensor, out: Partial, shape: tuple[int, ...]) -> None:
 
 
 def are_columns(v: torch.Tensor, k: torch.Tensor) -> bool:
-    """Whether the values are the first columns of the keys, in the same memory."""
+    """Return whether the values are the first columns of the keys, in the same memory."""
     same = v.data_ptr() == k.data_ptr() and v.stride()[:3] == k.stride()[:3]
     return same and v.dtype == k.dtype and v.shape[3] <= k.shape[3]
 

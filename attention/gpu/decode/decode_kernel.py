@@ -47,8 +47,8 @@ def _scales_to_float16(highest):
     Rows of less than 2^-100 stay less, so that both fit float32; inf and NaN go through.
     """
     exponent = tl.maximum((highest.to(tl.int32, bitcast=True) >> 23) - 127, -100)
-    there, back = (141 - exponent) << 23, (113 + exponent) << 23
-    return there.to(tl.float32, bitcast=True), back.to(tl.float32, bitcast=True)
+    up, back = (141 - exponent) << 23, (113 + exponent) << 23
+    return up.to(tl.float32, bitcast=True), back.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -290,20 +290,20 @@ def decode_kernel(
             scores = scores * factor  # in units of log2, if nothing else happens to them
             if SOFTCAP:
                 scores = capped(scores, softcap)
-            seen = there[None, :]
+            visible = there[None, :]
             if POSITIONS:
                 behind = where_q[:, None] - where_k[None, :]
                 if CAUSAL:
-                    seen = seen & (behind >= 0)
+                    visible = visible & (behind >= 0)
                 if WINDOW:
-                    seen = seen & (behind < window)
+                    visible = visible & (behind < window)
                     if not CAUSAL:
-                        seen = seen & (-behind < window)
+                        visible = visible & (-behind < window)
                 if slopes is not None:
                     scores = scores - slope[:, None] * tl.abs(behind).to(tl.float32)
             if SOFTCAP or slopes is not None:
                 scores = scores * LOG2_E
-            scores = tl.where(seen, scores, float("-inf"))
+            scores = tl.where(visible, scores, float("-inf"))
             higher = tl.maximum(top, tl.max(scores, 1))
             level = tl.where(higher == float("-inf"), 0.0, higher)
             weights = tl.exp2(scores - level[:, None])
@@ -314,7 +314,7 @@ def decode_kernel(
                 weights = weights * LIFT
             v0 = k0 if SHARED else operand(load_rows(v_block, v_rows, there, DV, 0, DV0), DOT, INTERPRETED)
             if GAPS:
-                wanted = tl.max((seen & ok[:, None]).to(tl.int32), 0) != 0
+                wanted = tl.max((visible & ok[:, None]).to(tl.int32), 0) != 0
                 v0 = tl.where(wanted[:, None], v0, 0.0)
             acc0 = _product(weights, v0, acc0 * fade[:, None], DOT, INTERPRETED)
             if DV1 > 0:

@@ -85,7 +85,7 @@ class Problem(NamedTuple):
 def problem_of(
     arch: str, itemsize: int, width: int, rows: int, *, form: str = "plain", shared: bool = False
 ) -> Problem:
-    """The problem of a call: arguments as the attributes of `Problem`, `width` and `rows` any from 1.
+    """Return the problem of a call: arguments as the attributes of `Problem`, `width` and `rows` any from 1.
 
     Args:
         arch: Such as "sm_90" or "gfx942".
@@ -100,7 +100,7 @@ def problem_of(
 
 
 def cut_for(problem: Problem) -> Cut:
-    """The tuned cut, or that of the rules."""
+    """Return the tuned cut, or that of the rules."""
     tuned = TUNED.find(problem.arch, problem.key)
     return by_rule(problem) if tuned is None else Cut(*tuned)
 
@@ -117,7 +117,7 @@ def candidates(problem: Problem) -> Iterator[Cut]:
 
 
 def by_rule(problem: Problem) -> Cut:
-    """A cut without spills, never tried for speed."""
+    """Return a cut without spills, never tried for speed."""
     generation = generation_of(problem.arch)
     return EXCEPTIONS.get((generation, problem.key)) or _by_rule(problem, generation)
 
@@ -188,7 +188,7 @@ EXCEPTIONS = {
 
 
 def ahead_for(problem: Problem, cut: Cut, columns: int) -> int:
-    """How many states of so many columns a merge loads before it folds them: what registers hold beside the sums."""
+    """Return how many states of so many columns a merge loads before it folds them: what registers hold."""
     threads = cut.num_warps * (32 if problem.arch.startswith("sm_") else 64)
     return max(2, min(MOST_AHEAD, REGISTERS_AHEAD * threads // (problem.rows * columns)))
 
@@ -218,7 +218,7 @@ def splits_for(n: int, programs: int, slots: int) -> int:
 
 
 def is_worth_ranges(n: int, programs: int, cut: Cut) -> bool:
-    """Whether entries with lengths of their own are cut by ranges of programs (`schedule_kernel`).
+    """Return whether entries with lengths of their own are cut by ranges of programs (`schedule_kernel`).
 
     Args:
         n: Keys of an entry at most.
@@ -229,7 +229,7 @@ def is_worth_ranges(n: int, programs: int, cut: Cut) -> bool:
 
 
 def flat_programs(n: int, programs: int, slots: int) -> int:
-    """How many programs share the keys of all entries: one wave, or fewer where n is small. Arguments as above."""
+    """Return how many programs share the keys of all entries: one wave, or fewer where n is small."""
     return min(slots, programs * -(-n // KEYS_PER_SPLIT))
 
 

@@ -75,17 +75,17 @@ def multiprocessor_of(arch: str, properties: Any, hip: bool) -> Multiprocessor |
     )
 
 
-def programs_held(there: Multiprocessor, registers: int, shared_bytes: int, num_warps: int) -> int:
-    """How many programs of a kernel a multiprocessor holds, 1 at least.
+def programs_held(multiprocessor: Multiprocessor, registers: int, shared_bytes: int, num_warps: int) -> int:
+    """Return how many programs of a kernel a multiprocessor holds, 1 at least.
 
     Args:
-        there: The multiprocessor.
+        multiprocessor: What runs them.
         registers: Of a thread.
         shared_bytes: Of a program.
         num_warps: Of a program.
     """
     taken = -(-max(registers, 1) // REGISTER_UNIT) * REGISTER_UNIT
-    by_registers = PARTITIONS * min(there.warps, there.registers // taken) // num_warps
-    unit = there.shared_unit_bytes
-    by_shared = there.shared_bytes // max(1, -(-(shared_bytes + there.reserved_bytes) // unit) * unit)
+    by_registers = PARTITIONS * min(multiprocessor.warps, multiprocessor.registers // taken) // num_warps
+    unit = multiprocessor.shared_unit_bytes
+    by_shared = multiprocessor.shared_bytes // max(1, -(-(shared_bytes + multiprocessor.reserved_bytes) // unit) * unit)
     return max(1, min(by_registers, by_shared, MOST_PROGRAMS))

@@ -37,18 +37,18 @@ class BlockLists(NamedTuple):
 
 
 def block_lists_of(visibility: Visibility, rows: int, keys: int) -> BlockLists:
-    """The lists for blocks of so many rows and keys, neither q_len nor n being 0; nothing is read from the device.
+    """Return the lists for blocks of so many rows and keys, q_len and n not 0; nothing is read from the device.
 
     They are exact where positions ascend or descend within a block; elsewhere a block may be listed of which no row
     sees a key, since only the least and the greatest position of a block are compared.
     """
     near = _near(visibility)
     low, high, _, at = near
-    there = torch.where(at == NEVER, -NEVER, at)  # what is never seen counts as below all for the greatest
-    least, most, most_there = _least(at, keys), _most(at, keys, NEVER), _most(there, keys, -NEVER)
+    existing = torch.where(at == NEVER, -NEVER, at)  # what is never seen counts as below all for the greatest
+    least, most, most_existing = _least(at, keys), _most(at, keys, NEVER), _most(existing, keys, -NEVER)
     low_min, low_max = _least(low, rows)[:, :, None], _most(low, rows, -NEVER)[:, :, None]
     high_min, high_max = _least(high, rows)[:, :, None], _most(high, rows, -NEVER)[:, :, None]
-    some = (least[:, None] <= high_max) & (most_there[:, None] >= low_min)
+    some = (least[:, None] <= high_max) & (most_existing[:, None] >= low_min)
     full = some & (most[:, None] <= high_min) & (least[:, None] >= low_max)
     kind = 2 - some.to(torch.int8) - full.to(torch.int8)
     numbers = kind.argsort(dim=-1, stable=True).to(torch.int32)

@@ -61,7 +61,7 @@ def prefill_partial(
     kv_lengths: Any = None,
     merge_into: Partial | None = None,
 ) -> Partial:
-    """Attention of all queries over the keys given, as a float32 Partial: `attention.local_attention` on a GPU.
+    """Return attention of all queries over the keys given, as a float32 Partial: `attention.local_attention` on a GPU.
 
     Scores, softmax and sums are float32; K and V are never expanded over query heads. Weights are rounded to the dtype
     of K and V before they multiply values: an element of out is within 2^-8 (bfloat16) or 2^-11 (float16) of the
@@ -145,7 +145,7 @@ class _Call:
     merges: bool
 
     def strides(self) -> list[int]:
-        """(batch, head, row) strides of q, k, v, out and lse."""
+        """Return (batch, head, row) strides of q, k, v, out and lse."""
         return [stride for x in (self.q, self.k, self.v, *self.result) for stride in x.stride()[:3]]
 
 

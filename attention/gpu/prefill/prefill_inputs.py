@@ -96,28 +96,28 @@ def check_spec(function: str, spec: Spec, heads: int) -> None:
 
 
 def check_result(function: str, name: str, result: Any, shape: tuple[int, ...], device: torch.device) -> Partial:
-    """The Partial to write into, checked: float32 on the device, the last axis of out dense."""
+    """Return the Partial to write into, checked: float32 on the device, the last axis of out dense."""
     if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(x, torch.Tensor) for x in result)):
         raise OperatorError(f"{function}: {name} must be a Partial of two tensors, got {type(result).__name__}")
-    found = Partial(*result)
-    for part, x, expected in (("out", found.out, shape), ("lse", found.lse, shape[:-1])):
+    partial = Partial(*result)
+    for part, x, expected in (("out", partial.out, shape), ("lse", partial.lse, shape[:-1])):
         if tuple(x.shape) != expected or x.dtype != torch.float32 or x.device != device:
             raise OperatorError(
                 f"{function}: {name}.{part} must be float32 {list(expected)} on {device}, got {x.dtype} "
                 f"{list(x.shape)} on {x.device}"
             )
-    if shape[-1] > 1 and found.out.numel() and found.out.stride(-1) != 1:
+    if shape[-1] > 1 and partial.out.numel() and partial.out.stride(-1) != 1:
         raise OperatorError(
-            f"{function}: {name}.out must be dense in its last axis, got strides {list(found.out.stride())}; "
+            f"{function}: {name}.out must be dense in its last axis, got strides {list(partial.out.stride())}; "
             f"pass a contiguous one"
         )
-    return found
+    return partial
 
 
 def prefill_mask_of(
     function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
 ) -> PrefillMask:
-    """Where queries and keys lie, from positions, masks and lengths as a caller gave them.
+    """Return where queries and keys lie, from positions, masks and lengths as a caller gave them.
 
     Starts (ints), and positions on the CPU that turn out to be contiguous, need no lists.
 
@@ -125,7 +125,8 @@ def prefill_mask_of(
         OperatorError: They do not fit; the message names the argument.
     """
     batch, _, q_len, _ = q_shape
-    masking = masking._replace(q_positions=_plain(masking.q_positions), kv_positions=_plain(masking.kv_positions))
+    starts_or_positions = (int(x) if isinstance(x, np.integer) else x for x in masking[:2])
+    masking = Masking(*starts_or_positions, *masking[2:])
     lengths = _lengths(function, masking.kv_lengths, batch, n, device)
     starts = _starts(function, spec, masking, batch, q_len, n)
     if masking.kv_mask is None and starts is not None:
@@ -140,7 +141,7 @@ def prefill_mask_of(
 
 
 def mask_of_visibility(visibility: Visibility | None, spec: Spec, device: torch.device) -> PrefillMask:
-    """The same from a checked Visibility: contiguous positions on the CPU need no lists."""
+    """Return the same from a checked Visibility: contiguous positions on the CPU need no lists."""
     if visibility is None:
         return PrefillMask()
     starts = _run_start(visibility.queries), _run_start(visibility.keys)
@@ -152,18 +153,13 @@ def mask_of_visibility(visibility: Visibility | None, spec: Spec, device: torch.
     return PrefillMask(visibility=Visibility(*(x.to(device, non_blocking=True).contiguous() for x in parts)))
 
 
-def _plain(given: Any) -> Any:
-    """NumPy's integers as ints."""
-    return int(given) if isinstance(given, np.integer) else given
-
-
-def _lengths(function: str, given: Any, batch: int, n: int, device: torch.device) -> torch.Tensor | None:
+def _lengths(function: str, values: Any, batch: int, n: int, device: torch.device) -> torch.Tensor | None:
     """kv_lengths on the device. Those that are there already are not read: the kernel keeps them within 0 to n."""
-    if given is None:
+    if values is None:
         return None
-    if not (isinstance(given, torch.Tensor) and given.is_cuda):
-        present_keys(function, batch, n, Masking(kv_lengths=given))
-    lengths = torch.as_tensor(given)
+    if not (isinstance(values, torch.Tensor) and values.is_cuda):
+        present_keys(function, batch, n, Masking(kv_lengths=values))
+    lengths = torch.as_tensor(values)
     if lengths.shape != (batch,) or lengths.dtype not in (torch.int32, torch.int64):
         raise OperatorError(
             f"{function}: kv_lengths must be {batch} integers (int32 or int64), got {lengths.dtype} "
@@ -250,12 +246,12 @@ def _positions(
     if starts == (None, None):  # the queries are the last
         return rows + ((n if lengths is None else lengths[:, None].to(torch.int64)) - q_len), columns
     given = (masking.q_positions, rows, "q_positions"), (masking.kv_positions, columns, "kv_positions")
-    found = [
+    positions = [
         counted + x if isinstance(x, int) else positions_of(function, name, x, batch, counted.shape[1])
         for x, counted, name in given
     ]
-    _check_near(function, [x for x in found if x.is_cpu and x.numel()])
-    queries, keys = (x.to(device, non_blocking=True) for x in found)
+    _check_near(function, [x for x in positions if x.is_cpu and x.numel()])
+    queries, keys = (x.to(device, non_blocking=True) for x in positions)
     return queries, keys
 
 

@@ -29,7 +29,7 @@ def _leave(
     lanes,
     step,
     ok,
-    found,
+    values,
     empty,
     weight,
     weight_before,
@@ -41,15 +41,15 @@ def _leave(
     """Store columns FROM to WIDTH of the result, float32; merged by weights onto what is there."""
     columns = FROM + tl.arange(0, BLOCK)
     mask = ok[:, None] & (columns < WIDTH)[None, :]
-    where = start + (lanes[:, None] * step + columns[None, :])
-    found = tl.where(empty[:, None], 0.0, found)  # what others of the block see may be NaN
+    addresses = start + (lanes[:, None] * step + columns[None, :])
+    values = tl.where(empty[:, None], 0.0, values)  # what others of the block see may be NaN
     if MERGE:
         # a part of weight 0 is ignored, whatever it holds
-        before = tl.load(where, mask=mask, other=0.0) * weight_before[:, None]
-        found = found * weight[:, None]
-        both = tl.where((weight == 0)[:, None], before, before + found)
-        found = tl.where((weight_before == 0)[:, None], found, both)
-    tl.store(where, found, mask=mask)
+        stored = tl.load(addresses, mask=mask, other=0.0) * weight_before[:, None]
+        values = values * weight[:, None]
+        merged = tl.where((weight == 0)[:, None], stored, stored + values)
+        values = tl.where((weight_before == 0)[:, None], values, merged)
+    tl.store(addresses, values, mask=mask)
 
 
 # What the length of a prompt decides compiles nothing anew, nor where lse and lengths begin in an array.
@@ -233,31 +233,31 @@ def prefill_kernel(
                 number = full_block + i
             begin = number * BLOCK_N
             keys = begin + key_lanes
-            there = keys < keys_here
-            wanted = there
+            exists = keys < keys_here
+            wanted = exists
             if low is not None:
                 if masked or slopes is not None:
-                    key_at = tl.load(keys_at + entry * keys_at_batch + keys, mask=there, other=NEVER)
+                    key_at = tl.load(keys_at + entry * keys_at_batch + keys, mask=exists, other=NEVER)
             else:
                 key_at = keys
             if masked:
                 if low is not None:
-                    seen = (row_low[:, None] <= key_at[None, :]) & (key_at[None, :] <= row_high[:, None])
-                    wanted = tl.max(seen.to(tl.int32), 0) != 0
+                    visible = (row_low[:, None] <= key_at[None, :]) & (key_at[None, :] <= row_high[:, None])
+                    wanted = tl.max(visible.to(tl.int32), 0) != 0
                 else:
-                    seen = there[None, :]
+                    visible = exists[None, :]
                     if CAUSAL:
-                        seen = seen & (key_at[None, :] <= row_at[:, None])
+                        visible = visible & (key_at[None, :] <= row_at[:, None])
                     if WINDOW:
-                        seen = seen & (key_at[None, :] > row_at[:, None] - window)
+                        visible = visible & (key_at[None, :] > row_at[:, None] - window)
                         if not CAUSAL:
-                            seen = seen & (key_at[None, :] < row_at[:, None] + window)
+                            visible = visible & (key_at[None, :] < row_at[:, None] + window)
                     wanted = (keys >= seen_from) & (keys < seen_to)
             k_block = k_at + begin.to(tl.int64) * k_key
-            k0 = _operand(load_rows(k_block, key_lanes * k_key, there, D, 0, D0, masked), DOT, INTERPRETED)
+            k0 = _operand(load_rows(k_block, key_lanes * k_key, exists, D, 0, D0, masked), DOT, INTERPRETED)
             scores = tl.dot(q0, tl.trans(k0), input_precision="ieee")
             if D1 > 0:
-                k1 = _operand(load_rows(k_block, key_lanes * k_key, there, D, D0, D1, masked), DOT, INTERPRETED)
+                k1 = _operand(load_rows(k_block, key_lanes * k_key, exists, D, D0, D1, masked), DOT, INTERPRETED)
                 scores = tl.dot(q1, tl.trans(k1), scores, input_precision="ieee")
             if not FOLDED:
                 scores = scores * scale
@@ -267,7 +267,7 @@ def prefill_kernel(
                     scores = scores - slope * tl.abs(row_at[:, None] - key_at[None, :]).to(tl.float32)
                 scores = scores * LOG2_E
             if masked:
-                scores = tl.where(seen, scores, float("-inf"))
+                scores = tl.where(visible, scores, float("-inf"))
             higher = tl.maximum(top, tl.max(scores, 1) * factor)
             level = tl.where(higher == float("-inf"), 0.0, higher)  # rows that have seen nothing: 2^(-inf - 0) = 0
             weights = tl.exp2(scores * factor - level[:, None])

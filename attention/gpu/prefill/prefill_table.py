@@ -150,7 +150,7 @@ the plain form, and blocks of 64 rows with 4 warps more than those of 128 with 8
 
 
 def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, form: str = "plain") -> Problem:
-    """The problem of a call: arguments as the attributes of `Problem`, `width` any from 1 to 512.
+    """Return the problem of a call: arguments as the attributes of `Problem`, `width` any from 1 to 512.
 
     Args:
         arch: Such as "sm_90" or "gfx942".
@@ -163,13 +163,13 @@ def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, form: 
 
 
 def tile_for(problem: Problem) -> Tile:
-    """The tuned tile, or that of the rules."""
+    """Return the tuned tile, or that of the rules."""
     tuned = TUNED.find(problem.arch, problem.key)
     return by_rule(problem) if tuned is None else Tile(*tuned)
 
 
 def by_rule(problem: Problem) -> Tile:
-    """A tile without spills, never tried for speed."""
+    """Return a tile without spills, never tried for speed."""
     generation = _generation(problem.arch)
     return EXCEPTIONS.get((generation, problem.key)) or _by_rule(problem, generation)
 

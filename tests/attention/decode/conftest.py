@@ -7,12 +7,12 @@ from attention import PreparedDecode
 def taken(monkeypatch):
     """Whether each step went the shortest way (True) or was left to the general one."""
     found = []
-    run = PreparedDecode._quick
+    run = PreparedDecode._fast_path
 
     def counted(self, *given):
         merged = run(self, *given)
         found.append(merged is not None)
         return merged
 
-    monkeypatch.setattr(PreparedDecode, "_quick", counted)
+    monkeypatch.setattr(PreparedDecode, "_fast_path", counted)
     return found

@@ -189,14 +189,14 @@ def test_steps_of_a_generation_are_prepared_once(monkeypatch, prompt, name):
     patches = ((PreparedDecode, "__init__", made), (Communicator, "prepare", plans), (prepared, "agree_once", told))
     for owner, method, calls in patches:
         monkeypatch.setattr(owner, method, counting(getattr(owner, method), calls))
-    step = PreparedDecode._quick
+    step = PreparedDecode._fast_path
 
     def counted(self, *given):
         merged = step(self, *given)
         quick.append(merged is not None)
         return merged
 
-    monkeypatch.setattr(PreparedDecode, "_quick", counted)
+    monkeypatch.setattr(PreparedDecode, "_fast_path", counted)
 
     def on_rank(comm):
         counts = []
