@@ -1,4 +1,4 @@
-"""What the callers of attention functions give: NumPy or torch arrays in, the same kind out, and their checks."""
+"""Arguments of attention functions: NumPy or torch arrays in, the same kind out, and their checks."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def _placed(x: torch.Tensor, q: torch.Tensor) -> bool:
 
 
 def _fault(name: str, x: torch.Tensor, q: torch.Tensor) -> str:
-    """What is wrong with q, k or v by itself."""
+    """Say what is wrong with q, k or v by itself."""
     if x.ndim != 4:
         axes = "[batch, heads, q_len, d]" if name == "q" else "[batch, kv_heads, n, d]"
         return f"{name} must be {axes}, got shape {list(x.shape)}"
@@ -203,7 +203,7 @@ def _fault(name: str, x: torch.Tensor, q: torch.Tensor) -> str:
 
 
 def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: Spec, paged: bool) -> str | None:
-    """What does not fit between q, k, v and the spec."""
+    """Say what does not fit between q, k, v and the spec; None: all fits."""
     batch, heads, _, d = q.shape
     entries, kv_heads, n, d_k = k.shape
     if v.shape[:3] != (entries, kv_heads, n):

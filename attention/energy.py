@@ -75,13 +75,7 @@ def attention_from_energy(
 ) -> torch.Tensor:
     """Return attention as the gradient of `attention_energy` at zeta = 0, by autograd; equations 5 and 23 of the paper.
 
-    Args:
-        q: [batch, heads, q_len, d], float32 or float64, any device.
-        k: [batch, kv_heads, n, d].
-        v: [batch, kv_heads, n, d_v].
-        spec: As in `attention_energy`, and so the positions.
-        q_positions: [q_len] or [batch, q_len].
-        kv_positions: [n] or [batch, n].
+    Arguments are those of `attention_energy`.
 
     Returns:
         [batch, heads, q_len, d_v] in the dtype of q; 0 where no key is seen. Differentiable in q, k and v if one of
@@ -116,13 +110,7 @@ def value_covariance(
     sum_a w_a (v_a - out) (v_a - out)^T with w = softmax(scale q.k) and out = sum_a w_a v_a. Values are centred before
     they are multiplied, so a large mean costs no digits; that takes rows x n x d_v numbers at once.
 
-    Args:
-        q: [batch, heads, q_len, d], float32 or float64, any device.
-        k: [batch, kv_heads, n, d].
-        v: [batch, kv_heads, n, d_v].
-        spec: As in `attention_energy`, and so the positions.
-        q_positions: [q_len] or [batch, q_len].
-        kv_positions: [n] or [batch, n].
+    Arguments are those of `attention_energy`.
 
     Returns:
         [batch, heads, q_len, d_v, d_v] in the dtype of q, positive semidefinite up to rounding; 0 where no key is seen.
@@ -140,7 +128,7 @@ def value_covariance(
 
 
 class _Call(NamedTuple):
-    """What was called and how: the function's name for errors, and the arguments that are no arrays of floats."""
+    """The name of the function for errors, and its arguments other than arrays of floats."""
 
     function: str
     spec: Spec
@@ -170,9 +158,9 @@ def _energy(call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, zeta
 def _softmax(
     call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, zeta: torch.Tensor | None = None
 ) -> tuple[_Softmax, torch.Tensor]:
-    """The softmax of the scores of checked arrays, and v without what nobody sees."""
+    """The softmax of the scores of checked arrays, and v with 0 for keys that no query sees."""
     (batch, heads, q_len, dim), (kv_heads, n) = q.shape, k.shape[1:3]
-    visible = _seen(call, q, k)
+    visible = _visible(call, q, k)
     if visible is not None:
         unseen = ~visible.any(1)[:, None, :, None]
         k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)  # else 0 x NaN would spread
@@ -195,7 +183,7 @@ def _rows(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return x.reshape(batch, k.shape[1], heads // k.shape[1] * q_len, dim)
 
 
-def _seen(call: _Call, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+def _visible(call: _Call, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
     """Which query sees which key, bool [batch or 1, q_len, n]; None: all see all."""
     if not call.spec.causal:
         return None

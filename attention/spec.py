@@ -19,10 +19,10 @@ class Spec:
     Attributes:
         scale: Factor on q.k; None takes 1 / sqrt(head dim).
         causal: If True, a query sees only the keys whose global position is at most its own.
-        window: A query sees only the keys less than so many positions from its own: `window` keys, itself among them,
-            if causal (the `sliding_window` of Hugging Face; flash_attn calls it `window_size=(window - 1, 0)`).
+        window: A query sees only keys less than this many positions away: `window` keys, itself among them, if causal
+            (the `sliding_window` of Hugging Face; flash_attn calls it `window_size=(window - 1, 0)`).
         softcap: Scores are bent to stay between -softcap and softcap, as in Gemma 2.
-        alibi_slopes: What a score loses per position of distance, one per head (Press et al. 2022): any array-like.
+        alibi_slopes: Loss of a score per position of distance, one per head (Press et al. 2022): any array-like.
         sinks: One logit per head that takes part in the softmax with the value 0 (gpt-oss): any array-like. Sinks are
             no part of a `Partial`: they are counted once, after the merge, by the functions that end a calculation.
     """
@@ -69,4 +69,4 @@ def _per_head(name: str, values: Any) -> tuple[float, ...] | None:
 
 
 PLAIN = Spec()
-"""All queries see all keys; what None stands for."""
+"""All queries see all keys."""

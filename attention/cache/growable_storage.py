@@ -10,7 +10,7 @@ from attention.cache.shards import Positions
 from topocomm import OperatorError
 
 SPARE = 4
-"""Storage for more than so many times the rows left after some are dropped is given back."""
+"""Shrink the storage when its capacity exceeds this multiple of the live rows."""
 
 
 def on_device(rows: Positions, device: torch.device) -> torch.Tensor:
@@ -29,7 +29,7 @@ def rows_of(x: torch.Tensor, rows: Positions) -> torch.Tensor:
     return x.index_select(2, on_device(rows, x.device))
 
 
-class Growing:
+class GrowableTensor:
     """A tensor [batch, heads, rows, d] that grows along its rows; the storage doubles when it is full."""
 
     def __init__(self, name: str) -> None:
@@ -69,7 +69,7 @@ class Growing:
         return 0 if self._storage is None else self._storage.numel() * self._storage.element_size()
 
     def check(self, part: torch.Tensor) -> None:
-        """Refuse a part that does not continue what is stored."""
+        """Raise an OperatorError if a part does not continue the stored rows."""
         if self._storage is None:
             return
         want, got = ((t.shape[0], t.shape[1], t.shape[3], t.dtype, t.device) for t in (self._storage, part))
@@ -108,7 +108,7 @@ class Growing:
         self.rows = kept
 
     def replace(self, rows: torch.Tensor) -> None:
-        """Hold these rows instead, in their own memory."""
+        """Hold these rows, in their own memory, instead."""
         self._storage = rows
         self.rows = rows.shape[2]
 
@@ -126,13 +126,13 @@ class Growing:
 class TokenRows:
     """Keys and values of some positions: ascending, until the first of them are dropped.
 
-    Positions are kept in host memory too: what is done with rows is decided there, without waiting for a GPU.
+    Positions are in host memory too, so that nothing that is decided by them waits for a GPU.
     """
 
     def __init__(self) -> None:
-        self.k = Growing("k")
-        self.v = Growing("v")
-        self._positions = Growing("positions")
+        self.k = GrowableTensor("k")
+        self.v = GrowableTensor("v")
+        self._positions = GrowableTensor("positions")
         self._all = (self.k, self.v, self._positions)
         self._known = np.empty(0, np.int64)
         """Of which the first `k.rows` are used."""
@@ -162,12 +162,12 @@ class TokenRows:
         return self.k.allocated_bytes + self.v.allocated_bytes
 
     def check(self, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Refuse rows that do not continue those there are."""
+        """Raise an OperatorError if rows do not continue the stored ones."""
         self.k.check(k)
         self.v.check(v)
 
     def append(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
-        """Add rows behind those there are."""
+        """Add rows at the end."""
         before, rows = self.k.rows, self.k.rows + len(positions)
         if rows > len(self._known):
             self._known = np.concatenate([self._known[:before], np.empty(rows, np.int64)])  # doubled
@@ -177,7 +177,7 @@ class TokenRows:
         self._positions.append(on_device(positions, k.device)[None, None, :, None])
 
     def insert(self, k: torch.Tensor, v: torch.Tensor, positions: Positions) -> None:
-        """Add rows at their places among those there are; a position that is there keeps its row."""
+        """Add rows in order of position; a position that is stored keeps its row."""
         new = np.flatnonzero(~np.isin(positions, self.known_positions()))
         if self.empty or not len(new):
             return self.append(k, v, positions) if self.empty else None
@@ -212,7 +212,7 @@ class TokenRows:
         if not kept_rows.all():
             kept = int(kept_rows.sum())
             movers = kept + np.flatnonzero(kept_rows[kept:])
-            self._known[np.flatnonzero(~kept_rows[:kept])] = self._known[movers]  # as `Growing.keep` has it
+            self._known[np.flatnonzero(~kept_rows[:kept])] = self._known[movers]  # as `GrowableTensor.keep` does
             for part in self._all:
                 part.keep(kept_rows)
 

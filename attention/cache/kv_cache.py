@@ -34,7 +34,7 @@ class ShardedKVCache:
 
     Attributes:
         shards: The owners of all positions.
-        rank: The rank whose part this is.
+        rank: The rank that owns this part.
         window: Keys that a query sees, itself among them, as in `Spec`; None: all before it.
         length: Tokens of the whole sequence so far, on all ranks together.
         first: All positions before it were dropped, on every rank.
@@ -79,7 +79,7 @@ class ShardedKVCache:
 
     @property
     def known_positions(self) -> Positions:
-        """The same in host memory, int64 [n_local], a view: for what is decided there without waiting for a GPU."""
+        """The same in host memory, int64 [n_local], a view: decisions by it wait for no GPU."""
         return self._own.known_positions()
 
     @property
@@ -243,18 +243,18 @@ class ShardedKVCache:
             f"{self.used_bytes:,} bytes)"
         )
 
-    # What a recovery does with the cache of every layer.
+    # For recovery, which does this with the cache of every layer.
 
-    def standing(self) -> NDArray[np.uint8]:
+    def inventory(self) -> NDArray[np.uint8]:
         """Return what this rank has of every virtual shard, [virtual_shards]: ABSENT, COPY or OWN."""
-        standing = np.full(self.shards.virtual_shards, ABSENT, np.uint8)
+        inventory = np.full(self.shards.virtual_shards, ABSENT, np.uint8)
         columns = self.shards.table == self.rank
         states = ((OWN, columns[:, 0]), (COPY, columns[:, 1:].any(1)))
-        for (state, mine), (part, held) in zip(states, self._parts(self.first, self.length), strict=False):
+        for (state, of_rank), (part, held) in zip(states, self._parts(self.first, self.length), strict=False):
             lacking = self.shards.virtual_shard_of(np.setdiff1d(held, part.known_positions()))
-            standing[mine] = state
-            standing[lacking] = ABSENT
-        return standing
+            inventory[of_rank] = state
+            inventory[lacking] = ABSENT
+        return inventory
 
     def adopt(self, shards: ShardMap, rank: int, first: int, length: int, missing: Positions) -> None:
         """Follow another map as `rank` of it: keep what that gives to this rank, of the positions [first, length)."""
@@ -302,12 +302,12 @@ class ShardedKVCache:
         parts = self._parts(self.length, self.length + tokens)
         self._own.check(k, v)
         self.evict()
-        for part, mine in parts:
-            if len(mine) < k.shape[2]:
-                rows = mine - self.length if positions is None else np.searchsorted(positions, mine)
-                part.append(rows_of(k, rows), rows_of(v, rows), mine)
+        for part, owned in parts:
+            if len(owned) < k.shape[2]:
+                rows = owned - self.length if positions is None else np.searchsorted(positions, owned)
+                part.append(rows_of(k, rows), rows_of(v, rows), owned)
             else:
-                part.append(k, v, mine)
+                part.append(k, v, owned)
         self.length += tokens
 
     def _tokens_in(self, k: torch.Tensor, v: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""What a cache loses with ranks that are gone, and who takes it over."""
+"""Positions that a cache loses with lost ranks, and their new owners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attention.cache.shards import Positions, ShardMap
 from topocomm import OperatorError
 
 ABSENT, COPY, OWN = 0, 1, 2
-"""What a rank has of a virtual shard: nothing or not all of it, a copy, or the owner's rows."""
+"""State of a virtual shard on a rank: missing or incomplete, a copy, or the owner's rows."""
 
 RANGES_SHOWN = 8
 
@@ -21,7 +21,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class Loss:
-    """Positions that went with ranks that are gone, as ranges (first, last), ascending.
+    """Positions of lost ranks, as ranges (first, last), ascending.
 
     Attributes:
         owned: For every rank that is gone, in the cache's numbering, the positions that it owned.
@@ -85,22 +85,22 @@ def describe(ranges: tuple[Range, ...]) -> str:
     return "positions " + " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-def deal(shards: ShardMap, standing: NDArray[np.uint8]) -> ShardMap:
-    """Return the map by which those who are left go on: nobody gives up what it has, the rest is dealt out evenly.
+def deal(shards: ShardMap, inventories: NDArray[np.uint8]) -> ShardMap:
+    """Return the map of the surviving ranks: each keeps its shards, the others are dealt out evenly.
 
     A shard keeps its owner where that is left; else a holder of a copy becomes the owner, the one that owns least;
     where nothing is left, the rank that owns least. Missing copies go to the ranks that hold least.
 
     Args:
         shards: The map before.
-        standing: [ranks that are left, virtual shards]: ABSENT, COPY or OWN.
+        inventories: [ranks that are left, virtual shards]: ABSENT, COPY or OWN.
     """
-    ranks = len(standing)
+    ranks = len(inventories)
     replicas = min(shards.replicas, ranks)
     owned, taken, held = [0] * ranks, [0] * ranks, [0] * ranks
     owners: dict[int, int] = {}
-    for shard in _most_settled_first(standing):
-        column = standing[:, shard]
+    for shard in _most_settled_first(inventories):
+        column = inventories[:, shard]
         able = np.flatnonzero(column == column.max()).tolist()
         owner = able[0] if column.max() == OWN else min(able, key=lambda rank: (owned[rank], taken[rank]))
         owners[shard] = owner
@@ -108,7 +108,7 @@ def deal(shards: ShardMap, standing: NDArray[np.uint8]) -> ShardMap:
         taken[owner] += column.max() != OWN
     holders = []
     for shard, owner in sorted(owners.items()):
-        kept = [rank for rank in np.flatnonzero(standing[:, shard]).tolist() if rank != owner][: replicas - 1]
+        kept = [rank for rank in np.flatnonzero(inventories[:, shard]).tolist() if rank != owner][: replicas - 1]
         holders.append([owner, *kept])
         for rank in holders[shard]:
             held[rank] += 1
@@ -120,6 +120,6 @@ def deal(shards: ShardMap, standing: NDArray[np.uint8]) -> ShardMap:
     return replace(shards, ranks=ranks, replicas=replicas, holders=tuple(map(tuple, holders)), weights=None)
 
 
-def _most_settled_first(standing: NDArray[np.uint8]) -> list[int]:
+def _most_settled_first(inventories: NDArray[np.uint8]) -> list[int]:
     """The shards in the order of how little choice there is: with an owner, with copies, with nothing."""
-    return np.argsort(-standing.max(0).astype(np.int64), kind="stable").tolist()  # type: ignore[no-any-return]
+    return np.argsort(-inventories.max(0).astype(np.int64), kind="stable").tolist()  # type: ignore[no-any-return]

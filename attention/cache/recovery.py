@@ -1,7 +1,7 @@
-"""Caches move onto the communicator of the ranks that are left: who has what, who takes over, what moves.
+"""Recovery of caches on the communicator of the surviving ranks: inventory, new shard map, and what moves.
 
-Nothing is taken from history: the ranks tell each other what they hold of every layer, and everything follows from
-that table, on all ranks alike. So a recovery in which yet another rank is lost is begun again from what is there.
+The ranks gather what they hold of every layer, and everything follows from that table, on all ranks alike. So a
+recovery in which another rank is lost starts again from what is held then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PIECE_BYTES = 64 << 20
 
 
 class Store(Protocol):
-    """The cache of one layer, as a recovery sees it: a `ShardedKVCache`."""
+    """The cache of one layer: a `ShardedKVCache`."""
 
     rank: int
     shards: ShardMap
@@ -39,7 +39,7 @@ class Store(Protocol):
     def first_seen(self, position: int) -> int:
         """Return the first position that a token at `position` attends."""
 
-    def standing(self) -> NDArray[np.uint8]:
+    def inventory(self) -> NDArray[np.uint8]:
         """Return what this rank has of every virtual shard, [virtual_shards]."""
 
     def adopt(self, shards: ShardMap, rank: int, first: int, length: int, missing: Positions) -> None:
@@ -53,7 +53,7 @@ class Store(Protocol):
 
 
 class Recovery:
-    """One attempt to go on; the same on every rank that is left.
+    """One attempt to recover; the same on every surviving rank.
 
     Attributes:
         loss: What was lost, with the ranks by their numbers before.
@@ -61,10 +61,10 @@ class Recovery:
         missing: The positions of which nothing is left, int64, ascending.
     """
 
-    def __init__(self, stores: Sequence[Store], comm: Communicator, standings: NDArray[np.uint8]) -> None:
+    def __init__(self, stores: Sequence[Store], comm: Communicator, inventories: NDArray[np.uint8]) -> None:
         self._stores = stores
         self._comm = comm
-        self._standing = standings
+        self._inventories = inventories
         self.loss = Loss({}, ())
         self.length = 0
         self.missing: Positions = np.arange(0)
@@ -73,7 +73,7 @@ class Recovery:
 
     @classmethod
     def agree(cls, stores: Sequence[Store], comm: Communicator) -> Recovery:
-        """Find out what is left; changes nothing. Collective.
+        """Gather what is left; changes nothing. Collective.
 
         Args:
             stores: The caches of all layers, with one map.
@@ -81,8 +81,8 @@ class Recovery:
         """
         lengths, firsts = [store.length for store in stores], [store.first for store in stores]
         head = np.array([stores[0].rank, stores[0].shards.ranks, min(lengths), *firsts], np.int64)
-        standing = np.minimum.reduce([store.standing() for store in stores])
-        records = comm.allgather_bytes(np.concatenate([head.view(np.uint8), standing]))
+        inventory = np.minimum.reduce([store.inventory() for store in stores])
+        records = comm.allgather_bytes(np.concatenate([head.view(np.uint8), inventory]))
         heads = [record[: head.nbytes].view(np.int64).tolist() for record in records]
         recovery = cls(stores, comm, np.stack([record[head.nbytes :] for record in records]))
         recovery.length = min(head[2] for head in heads)
@@ -102,7 +102,7 @@ class Recovery:
     def _missing(self, index: int) -> Positions:
         """The positions that no rank has in a store and that it has to have."""
         positions = np.arange(self._begin(index), self.length, dtype=np.int64)
-        nobody = self._standing.max(0) == ABSENT
+        nobody = self._inventories.max(0) == ABSENT
         gone = nobody[self._stores[index].shards.virtual_shard_of(positions)] | (positions < self.firsts[index])
         missing: Positions = positions[gone]
         return missing
@@ -110,7 +110,7 @@ class Recovery:
     def move(self) -> None:
         """Give every rank the rows that it has to hold and does not have; collective."""
         old_map = self._stores[0].shards
-        new_map = deal(old_map, self._standing)
+        new_map = deal(old_map, self._inventories)
         sources = self._sources(new_map)
         for index, store in enumerate(self._stores):
             store.adopt(new_map, self._comm.rank, self._begin(index), self.length, self._missing(index))
@@ -119,7 +119,7 @@ class Recovery:
 
     def start_over(self) -> None:
         """Follow the new map with nothing in the stores; needs no communication."""
-        new_map = deal(self._stores[0].shards, self._standing)
+        new_map = deal(self._stores[0].shards, self._inventories)
         for store in self._stores:
             store.adopt(new_map, self._comm.rank, 0, 0, self.missing[:0])
 
@@ -127,7 +127,7 @@ class Recovery:
         """The rank that sends each virtual shard to a new holder, or -1, [virtual_shards]."""
         sources = np.full(new_map.virtual_shards, -1, np.int64)
         for shard, holders in enumerate(new_map.table.tolist()):
-            having = [rank for rank in holders if self._standing[rank, shard] != ABSENT]
+            having = [rank for rank in holders if self._inventories[rank, shard] != ABSENT]
             if having and len(having) < len(holders):
                 sources[shard] = having[0]
         return sources

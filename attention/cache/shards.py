@@ -1,4 +1,4 @@
-"""Which rank owns which positions of a sequence: pure arithmetic, the same on every rank.
+"""Ownership of the positions of a sequence by ranks: pure arithmetic, the same on every rank.
 
 A sequence is cut into blocks of `block_size` tokens. Every block belongs to one of V virtual shards: block b to
 shard b mod V (round robin, for sequences that grow), or, where the final length is known, to V contiguous ranges
@@ -30,7 +30,7 @@ BLOCK_TOKENS = 16
 
 @dataclass(frozen=True)
 class ShardMap:
-    """The owners of all positions, and who holds copies.
+    """The owner of every position, and the holders of copies.
 
     Attributes:
         ranks: Number of ranks, at least 1.

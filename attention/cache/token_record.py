@@ -1,11 +1,11 @@
-"""The tokens behind a cache: what has to be known to compute keys and values again."""
+"""The tokens behind a cache, from which lost keys and values are computed again."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
-from attention.cache.growable_storage import Growing
+from attention.cache.growable_storage import GrowableTensor
 from topocomm import Communicator
 
 IDS, PLACES, PRESENT = 0, 1, 2
@@ -19,7 +19,7 @@ class TokenRecord:
     """
 
     def __init__(self) -> None:
-        self._rows = Growing("tokens")
+        self._rows = GrowableTensor("tokens")
 
     @property
     def length(self) -> int:
@@ -83,7 +83,7 @@ class TokenRecord:
         self._rows.clear()
 
     def spread(self, comm: Communicator, root: int, batch: int, length: int, device: torch.device) -> None:
-        """Take over the record of rank `root`, which has this batch and length, on a device; collective."""
+        """Take over the record of rank `root`, of this batch and length, on a device; collective."""
         record = np.zeros((batch, 1, length, 3), np.int64)
         if comm.rank == root:
             record = self._rows.view().cpu().contiguous().numpy()

@@ -1,4 +1,4 @@
-"""What the ranks of a sharded call must have alike, and that they hold every key once: checked once a kind of call."""
+"""Agreement of the ranks of a sharded call, once a kind: equal arguments, and every key on one rank."""
 
 from __future__ import annotations
 

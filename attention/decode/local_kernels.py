@@ -77,14 +77,14 @@ class DeviceKernel:
         sent = reduction.input
         if sent is None:
             sent = empty_partial(self._shape, self._device)._asdict()
-        given = {} if visibility is None else visibility.on_device._asdict()
+        placed = {} if visibility is None else visibility.on_device._asdict()
         with current(self._device):
-            self._decode(q, k, v, spec=self._partial_spec, out=Partial(sent[OUT], sent[LSE]), **given)
+            self._decode(q, k, v, spec=self._partial_spec, out=Partial(sent[OUT], sent[LSE]), **placed)
         return sent  # type: ignore[no-any-return]
 
 
 def local_kernel(function: str, inputs: Inputs, comm: Communicator) -> HostKernel | DeviceKernel | None:
-    """Return the kernel for steps like these checked inputs; None: they go the general way."""
+    """Return the kernel for steps like these checked inputs; None: every step is checked."""
     if inputs.pages is not None or 0 in inputs.out_shape:
         return None
     if on_gpu(inputs.q):
@@ -94,6 +94,6 @@ def local_kernel(function: str, inputs: Inputs, comm: Communicator) -> HostKerne
 
 
 def _kind_of(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[Any, ...]:
-    """What the tensors of two steps must have alike; the number of keys may differ."""
+    """What the tensors of all steps have in common; the number of keys may differ."""
     of_all = [(x.dtype, x.device, x.shape[0], x.shape[1], x.shape[3], x.stride(3)) for x in (q, k, v)]
     return (*of_all, q.shape[2])

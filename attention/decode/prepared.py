@@ -147,30 +147,16 @@ class PreparedDecode:
         return_lse: bool = False,
         out: Any = None,
     ) -> Any:
-        """One step: attend this rank's keys, reduce, and return the merged result; collective.
+        """Attend this rank's keys, reduce, and return the merged result; collective.
+
+        Arguments and results are those of `tree_decode`, for a q of the shape, dtype and device of `like_q`;
+        kv_positions are given in every step, or in none, as to `prepare_decode`, and are not compared with other ranks'
+        again, unless the step is verified.
 
         The shortest way is taken by torch tensors of up to 16 queries without block_tables and `out`, in steps that
         are not verified, with order="any", result="all", wire="float32" and no gradients: the local kernel writes into
-        the send buffer, the plan runs, the merged partial is normalised. Everything else goes the general way, with
-        the same bits.
-
-        Args:
-            q: Queries [batch, heads, q_len, d] of the shape, dtype and device of `like_q`; the same on all ranks.
-            k_shard: This rank's keys [batch, kv_heads, n_local, d], n_local from 0; with block_tables
-                [pages, kv_heads, page size, d].
-            v_shard: This rank's values [batch, kv_heads, n_local, d_v]; likewise.
-            q_positions: Global positions of the queries, integers [q_len] or [batch, q_len].
-            kv_positions: Those of this rank's keys, [n_local] or [batch, n_local]; given in every step, or in none, as
-                to `prepare_decode`. They are not compared with other ranks' again, unless the step is verified.
-            kv_mask: Bool [n_local] or [batch, n_local], True where a key exists; None: all exist.
-            kv_lengths: Integers [batch]: only the first so many local keys exist; None: all.
-            block_tables: Integers [batch, pages of an entry], as in `local_attention`; needs kv_lengths.
-            return_lse: Return Partial(out, lse) instead of out.
-            out: Array of q's kind and dtype for the result; may be q.
-
-        Returns:
-            As `tree_decode`: out [batch, heads, q_len, d_v] of q's kind and dtype, or a Partial with lse float32; the
-            caller's own.
+        the send buffer, the plan runs, the merged partial is normalised. Every other step is checked in full, with the
+        same bits.
 
         Raises:
             OperatorError: Arguments do not fit, or are of another kind than was prepared.
@@ -262,7 +248,7 @@ def _load(call: ShardedCall, options: DecodeOptions) -> None:
 
 
 def _kind_of(call: ShardedCall) -> dict[str, Any]:
-    """What all steps of a prepared one have alike, by name."""
+    """What every step has in common with the prepared one, by name."""
     q, k, v = call.inputs.q, call.inputs.k, call.inputs.v
     return {
         "q": list(q.shape),

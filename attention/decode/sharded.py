@@ -1,4 +1,4 @@
-"""What all ways to attend over sharded keys have in common: the check of their arguments, and their result."""
+"""Checks of arguments and results that tree, ring and three all-reduces share."""
 
 from __future__ import annotations
 

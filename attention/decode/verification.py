@@ -29,7 +29,7 @@ TOLERANCE = 1e-5
 ROUNDING = {torch.float32: 0.0, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 """What rounding adds to it: on the wire, in the result, and of the weights of many queries on a GPU."""
 CHUNK = 1 << 14
-"""Keys whose scores are in memory at a time."""
+"""Most keys whose scores are in memory at a time."""
 DIGEST_BYTES = 16
 Exact = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -54,7 +54,7 @@ def due(comm: Communicator, verify: bool | int, device: torch.device) -> bool:
 
 
 class Verification:
-    """The verification of one call: what its ranks know before the merge, and the check after it."""
+    """The verification of one call: its facts before the merge, and the check after it."""
 
     def __init__(self, call: ShardedCall, wire: str) -> None:
         state = state_of(call.comm)
@@ -85,12 +85,12 @@ class Verification:
         record = [self.lse.tobytes(), _digest(*merged), self._asked(), *(x.tobytes() for x in exact)]
         records = [bytes(row) for row in comm.allgather_bytes(np.frombuffer(b"".join(record), np.uint8))]
         verdict = misplaced or self._of_all(merged, records) or self._of_one(merged, records)
-        for place, what in ((1, "were given other queries or q_positions"), (0, "hold other bits")):
+        for place, difference in ((1, "were given other queries or q_positions"), (0, "hold other bits")):
             start = self.lse.nbytes + place * DIGEST_BYTES
             digests = [row[start : start + DIGEST_BYTES] for row in records]
             differing = [rank for rank, row in enumerate(digests) if row != digests[0]]
             if differing and (place == 1 or whole):
-                verdict = f"ranks {differing} {what} than rank 0"
+                verdict = f"ranks {differing} {difference} than rank 0"
                 break
         flags = comm.allgather_bytes(np.array([verdict is not None], np.uint8))
         wrong = [rank for rank, flag in enumerate(flags) if flag[0]]
@@ -105,7 +105,7 @@ class Verification:
         return _digest(*asked)
 
     def _of_all(self, merged: Partial, records: list[bytes]) -> str | None:
-        """What is wrong with lse, if anything is."""
+        """Say what is wrong with lse; None: nothing."""
         own = np.stack(
             [np.frombuffer(record[: self.lse.nbytes], np.float32).reshape(self.lse.shape) for record in records]
         )
@@ -116,18 +116,18 @@ class Verification:
             low = (lse < own - TOLERANCE * np.maximum(1, abs(own))).any(0)
         some = (own > -np.inf).any(0)
         off = abs(weights.sum(0) - some) > TOLERANCE * np.maximum(1, np.where(some, abs(lse), 0)) * len(records)
-        for bad, what in (
+        for bad, fault in (
             (low, "is below a rank's own"),
             (off | (some & np.isnan(weights.sum(0))), "is not that of all keys"),
         ):
             if bad.any():
                 entry, head, query = np.argwhere(bad)[0].tolist()
                 sums = f"the ranks' weights add up to {weights.sum(0)[entry, head, query]:.7g}"
-                return f"lse of entry {entry}, head {head + self.call.heads.start}, query {query} {what}: {sums}"
+                return f"lse of entry {entry}, head {head + self.call.heads.start}, query {query} {fault}: {sums}"
         return None
 
     def _of_one(self, merged: Partial, records: list[bytes]) -> str | None:
-        """What is wrong with the head that was computed again, if anything is and this rank has it."""
+        """Say what is wrong with the head that was computed again, if this rank has it; None: nothing."""
         if not self.call.heads.start <= self.head < self.call.heads.stop:
             return None
         _, _, q_len, d_v = self.call.inputs.out_shape

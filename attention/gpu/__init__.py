@@ -61,7 +61,7 @@ def attend_onto(inputs: Inputs, running: Partial, *, first: bool) -> None:
     """Merge the attention of checked inputs without pages, of any number of queries, onto a float32 partial there.
 
     Args:
-        inputs: On the GPU; positions in host memory that are contiguous take the fast way.
+        inputs: On the GPU; contiguous positions in host memory need no block lists.
         running: `out` dense in its last axis.
         first: Write it, whatever it holds.
     """
@@ -113,7 +113,7 @@ def _decode_inputs(inputs: Inputs, result: Partial, *, loads: bool = False) -> N
 
 
 def _prefill_inputs(inputs: Inputs, result: Partial) -> None:
-    """As the caller gave them, positions in host memory may be contiguous, which is the fast way."""
+    """Positions as the caller gave them: contiguous ones in host memory need no block lists."""
     from attention.gpu.masks import DeviceVisibility
 
     kernels, visibility = _prefill("attend"), inputs.visibility
@@ -141,7 +141,7 @@ def local_partial(
 
 
 def _decodes(arrays: tuple[Any, Any, Any], out: Partial | None) -> bool:
-    """Whether the decode kernel takes arrays of these forms; what is wrong with others the checks say."""
+    """Whether the decode kernel takes arrays of these forms; checks say what is wrong with others."""
     q, k, v = arrays
     if not all(getattr(x, "ndim", 0) == 4 and x.stride(3) == 1 for x in arrays):
         return False

@@ -167,7 +167,7 @@ def _launch(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor], out: tor
 
 
 def tiles(rows: int, dim: int) -> tuple[int, int, int]:
-    """How rows of so many items are dealt out: (columns padded to a power of two, rows of a program, its warps)."""
+    """Return (columns padded to a power of two, rows of a program, its warps) for this many rows of `dim` items."""
     width = _power_of_two(max(1, dim))
     fewest, most = TILE_ITEMS
     items = min(max(_power_of_two(rows * width // PROGRAMS), fewest), most)

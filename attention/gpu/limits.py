@@ -15,7 +15,7 @@ def arch_of(backend: str, arch: int | str) -> str:
 
 
 def generation_of(arch: str) -> str:
-    """Return the GPU of `SHARED_KIB` whose rules hold for an arch: "other" has room on any GPU."""
+    """Return the key of `SHARED_KIB` for an arch; "other" fits any GPU."""
     if arch.startswith(("gfx90a", "gfx94", "gfx95")):
         return "gfx9"
     number = arch.removeprefix("sm_")

@@ -59,18 +59,18 @@ class DeviceVisibility(Visibility):
 
     @cached_property
     def _computed(self) -> Visibility:
-        given, spec, (q_len, n) = self.on_device, self._spec, self._sizes
+        masking, spec, (q_len, n) = self.on_device, self._spec, self._sizes
         rows, columns = (torch.arange(count, device=self._device).view(1, -1) for count in (q_len, n))
         queries, keys = torch.zeros_like(rows), torch.zeros_like(columns)
-        if given.q_positions is not None:
-            queries, keys = given.q_positions, given.kv_positions
+        if masking.q_positions is not None:
+            queries, keys = masking.q_positions, masking.kv_positions
         elif spec.needs_positions:  # the queries are the last
-            ends = n if given.kv_lengths is None else given.kv_lengths.clamp(0, n)[:, None].to(torch.int64)
+            ends = n if masking.kv_lengths is None else masking.kv_lengths.clamp(0, n)[:, None].to(torch.int64)
             queries, keys = rows + (ends - q_len), columns
-        if given.kv_mask is not None:
-            keys = torch.where(given.kv_mask, keys, HIDDEN)
-        if given.kv_lengths is not None:
-            keys = torch.where(columns < given.kv_lengths[:, None], keys, HIDDEN)
+        if masking.kv_mask is not None:
+            keys = torch.where(masking.kv_mask, keys, HIDDEN)
+        if masking.kv_lengths is not None:
+            keys = torch.where(columns < masking.kv_lengths[:, None], keys, HIDDEN)
         return Visibility.of(spec, queries, keys)
 
     # As `Visibility` has them, where they are asked for.

@@ -1,4 +1,4 @@
-"""Where tensors are: what differs between host memory and a GPU asks here, so that tests can answer."""
+"""Placement of tensors in host memory or on a GPU, in one module, so that tests can replace it."""
 
 from __future__ import annotations
 

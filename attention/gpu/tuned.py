@@ -1,4 +1,4 @@
-"""Configurations that a card chose by time, in a JSON file beside the table whose rules they come before.
+"""Configurations tuned on a card, in a JSON file beside the table; they take precedence over its rules.
 
 TOPOCOMM_TUNED_DIR names another directory for these files: they are read there, and nowhere else.
 
@@ -65,7 +65,7 @@ class Tuned:
         return self._known
 
     def record(self, arch: str, configurations: Mapping[str, Sequence[int]]) -> None:
-        """Adds configurations of an arch by key to the file, in place of what was there under these keys."""
+        """Write configurations of an arch by key into the file, replacing those of these keys."""
         known = self.known()
         known.setdefault(arch, {}).update({key: [int(x) for x in values] for key, values in configurations.items()})
         # a line for each problem, so that changes can be read
@@ -77,7 +77,7 @@ class Tuned:
 
     @contextmanager
     def trying(self, configuration: Sequence[int]) -> Iterator[None]:
-        """Every problem gets this configuration meanwhile, in all threads."""
+        """Give every problem this configuration inside the context, in all threads."""
         before, self._tried = self._tried, configuration
         try:
             yield

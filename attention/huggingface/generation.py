@@ -46,10 +46,10 @@ Method = Literal["tree", "ring", "allreduce"]
 Order = Literal["any", "canonical"]
 
 RECORDED = ("input_ids", "position_ids", "attention_mask")
-"""What a forward pass is given that a recovery needs."""
+"""Arguments of a forward pass that a recovery needs."""
 
-KEPT_OTHERWISE = frozenset({"quantized", "paged"})
-"""Values of `cache_implementation` that would change results or the way of generating; a shard replaces the others."""
+UNSHARDABLE = frozenset({"quantized", "paged"})
+"""Values of `cache_implementation` that change results or how text is generated; others are replaced."""
 
 
 class Sharding:
@@ -117,7 +117,7 @@ def enable(
     """
     if ACTIVE.get() is not None:
         raise OperatorError("enable: a model is sharded in this thread already; call disable() on what enable returned")
-    _check_ways("enable", method, order)
+    _check_choices("enable", method, order)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order, model)
     with ExitStack() as stack:
         _activate(stack, model, state)
@@ -140,21 +140,12 @@ def shard_generation(
     rank takes the choices of rank 0: the results of `torch.argmax` and `torch.multinomial` inside the context are
     rank 0's, and only its random generator advances, so call both on all ranks or on none.
 
-    Args:
-        model: As for `enable`.
-        comm: The ranks; all of them enter the context and make the same calls with the same inputs.
-        method: As for `enable`.
-        order: As for `enable`.
-        shards: As for `enable`.
-        replicas: As for `enable`.
+    Arguments and errors are those of `enable`.
 
     Yields:
         The empty cache.
-
-    Raises:
-        OperatorError: As for `enable`.
     """
-    _check_ways("shard_generation", method, order)
+    _check_choices("shard_generation", method, order)
     state = Active(ShardedCache(model, comm, shards, replicas), METHODS[method], order)
     with ExitStack() as stack:
         _activate(stack, model, state)
@@ -163,7 +154,7 @@ def shard_generation(
         yield state.cache
 
 
-def _check_ways(function: str, method: str, order: str) -> None:
+def _check_choices(function: str, method: str, order: str) -> None:
     for name, value, known in (("method", method, get_args(Method)), ("order", order, get_args(Order))):
         if value not in known:
             raise OperatorError(f"{function}: {name} must be one of {', '.join(known)}, got {value!r}")
@@ -198,7 +189,7 @@ def _generate(
     if setting("use_cache") is False:
         raise OperatorError("generate: use_cache=False leaves nothing to shard; leave it out, or call disable() first")
     kind = setting("cache_implementation")
-    if kind in KEPT_OTHERWISE:
+    if kind in UNSHARDABLE:
         raise OperatorError(
             f"generate: cache_implementation={kind!r} cannot be sharded; leave it out (the cache is then sharded over "
             "the ranks), or call disable() first"

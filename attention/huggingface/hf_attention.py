@@ -47,13 +47,13 @@ HARMLESS = frozenset({"position_ids", "use_cache", "logits_to_keep", "output_hid
 
 @dataclass
 class Active:
-    """What the hooks need to know in the rank that calls them.
+    """The state of the hooks on one rank.
 
     Attributes:
         cache: The cache of the running call.
         decode: One of `METHODS`.
         order: Of `tree_decode`: "any", or "canonical".
-        model: The model whose `generate` finds its cache itself; None: it is given one.
+        model: The model whose `generate` gets its cache by itself; None: it is passed one.
         replaced: Caches of transformers that a sharded one took the place of.
     """
 
@@ -81,7 +81,7 @@ class PositionMask:
 
 
 def active() -> Active:
-    """Return what is sharded in this thread.
+    """Return the state of this thread.
 
     Raises:
         RuntimeError: Nothing.
@@ -137,24 +137,24 @@ def sharded_attention(
         out = ring_attention(query, key, value, comm, spec=spec, positions=layer.store.known_positions)
     else:
         present = None if mask.present is None else mask.present[:, keys]
-        given: dict[str, Any] = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}
+        positions: dict[str, Any] = {"q_positions": layer.queries, "kv_positions": keys, "kv_mask": present}
         order: dict[str, Any] = {}
         if state.order != "any":  # the host orders the keys
             order = {"order": state.order, "shards": layer.store.shards}
-            given["kv_positions"] = layer.store.known_positions
-        out = state.decode(query, key, value, comm, spec=spec, **given, **order)
+            positions["kv_positions"] = layer.store.known_positions
+        out = state.decode(query, key, value, comm, spec=spec, **positions, **order)
     layer.attended()
     return out.transpose(1, 2).contiguous(), None
 
 
 @lru_cache(maxsize=256)
 def _spec_of(scale: float | None, window: int | None, softcap: float | None, sinks: tuple[float, ...] | None) -> Spec:
-    """One Spec for all steps of a layer, by which `tree_decode` finds what it has prepared."""
+    """One Spec for all steps of a layer, by which `tree_decode` finds its prepared step."""
     return Spec(scale=scale, causal=True, window=window, softcap=softcap, sinks=sinks)
 
 
 _sinks: WeakKeyDictionary[torch.nn.Module, tuple[tuple[int, int], tuple[float, ...]]] = WeakKeyDictionary()
-"""By layer: which tensor was read, in which version, and its numbers."""
+"""By layer: address and version of the tensor that was read, and its numbers."""
 
 
 def _sinks_of(layer: torch.nn.Module, sinks: torch.Tensor | None) -> tuple[float, ...] | None:

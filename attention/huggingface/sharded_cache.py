@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -228,12 +227,3 @@ class ShardedCache(Cache):
     def allocated_bytes(self) -> int:
         """Bytes of this rank's storage for them."""
         return sum(layer.store.allocated_bytes for layer in self.sharded_layers)
-
-
-def refuse_unsupported_model(config: Any) -> None:
-    """Check that a sharded cache covers every layer of a model.
-
-    Raises:
-        OperatorError: It does not; the message names the layer and the remedy.
-    """
-    layer_windows(config)

@@ -220,11 +220,11 @@ def check_model(config: Any, ranks: int) -> None:
         InputError: With the reason.
     """
     from attention.cache.shards import ShardMap
-    from attention.huggingface.sharded_cache import refuse_unsupported_model
+    from attention.huggingface.hf_layers import layer_windows
 
     try:
         ShardMap(ranks)
-        refuse_unsupported_model(config)
+        layer_windows(config)
     except ValueError as error:
         raise InputError(str(error)) from error
 

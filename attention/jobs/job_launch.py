@@ -20,7 +20,7 @@ from topocomm import Communicator, DeadlineError, MissingExtraError, TopocommErr
 
 OK, WORK_FAILED, BAD_INPUT = 0, 1, 2
 LAST_RANK_LIMIT_S = 3600
-"""Rank 0 may check its result for long while the others have finished."""
+"""Limit for rank 0, which may check its result for long after the others have finished."""
 IDLE_SLICE_S = 0.05
 CPU_MASK_BITS = 4096
 LAUNCHERS = (
@@ -54,7 +54,7 @@ class Job(Protocol[Result]):
         """
 
     def work(self, comm: Communicator, cpu_threads: int) -> Result:
-        """One rank's work, with the CPU threads that are its share."""
+        """Do one rank's work, with its share of the CPU threads."""
 
     def report(self, result: Result) -> int:
         """Return what to print in the end, from rank 0's result; returns the exit status."""
@@ -204,7 +204,7 @@ def _status(error: TopocommError | None) -> int:
 
 
 def _say_setting(job: Job[Result], error: TopocommError) -> int:
-    """A communicator that cannot be made by what the environment says, the same on all ranks."""
+    """Say that the environment makes a communicator impossible; the same on all ranks."""
     say(f"{job.name}: error: {error}")
     return BAD_INPUT
 

@@ -115,13 +115,13 @@ def load_model(path: Path) -> Any:
     return _loaded("AutoModelForCausalLM", path, "weights", dtype=torch.float32).eval()
 
 
-def _loaded(kind: str, path: Path, what: str, **options: Any) -> Any:
+def _loaded(kind: str, path: Path, part: str, **options: Any) -> Any:
     """What transformers' class of this name reads from a model directory."""
     transformers = quiet_transformers()
     try:
         return getattr(transformers, kind).from_pretrained(path, local_files_only=True, **options)
     except (OSError, ValueError) as error:
-        raise InputError(f"--model {path}: no usable {what}: {_first_line(error)}") from error
+        raise InputError(f"--model {path}: no usable {part}: {_first_line(error)}") from error
 
 
 def quiet_transformers() -> Any:

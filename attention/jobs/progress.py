@@ -68,12 +68,12 @@ class Meter:
     def end(self) -> None:
         """Called by `generate` after the last token."""
 
-    def _new_bar(self, what: str, total: int, unit: str) -> Any:
+    def _new_bar(self, title: str, total: int, unit: str) -> Any:
         from tqdm import tqdm
 
         return tqdm(
             total=total,
-            desc=what,
+            desc=title,
             unit=unit,
             file=sys.stderr,
             disable=not self._show,

@@ -1,4 +1,4 @@
-"""Is this package the one that Python finds as `attention`? PyPI has another distribution of that name."""
+"""Whether Python finds this package as `attention`: PyPI has another distribution of that name."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The baseline for `tree_decode`, built as well as it can be: K and V are sent in their own dtype with their own
 number of heads, straight from the caller's memory where that is contiguous, in P - 1 hops; the next shard arrives
-in one of two buffers while the one in hand is attended. Only the sizes of the shards are exchanged before.
+in one of two buffers while the current one is attended. Only the sizes of the shards are exchanged before.
 Liu et al., "Ring Attention with Blockwise Transformers" (2023), section 3.
 """
 

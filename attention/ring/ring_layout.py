@@ -1,4 +1,4 @@
-"""Which rank holds which positions of a sequence, and what of it the queries of another can see.
+"""Layouts of a sequence over ranks, and the blocks of queries and keys that have to be computed.
 
 Contiguous is the layout of Liu et al. (2023). Zigzag, also called head-tail, gives rank r the chunks r and 2P - 1 - r
 of 2P, so that causal work is the same on every rank; prior art: Megatron-LM, ring-flash-attention, and the head-tail
@@ -141,9 +141,9 @@ def _gathered(comm: Communicator, record: NDArray[np.int64]) -> list[Any]:
 def _check_agreement(function: str, rank: int, records: list[Any]) -> None:
     for other, record in enumerate(records):
         differing = [
-            name if name in ("layout", "gradients", "memory", "spec") else f"{name} ({theirs}, not {ours})"
-            for name, theirs, ours in zip(AGREED, record[1:].tolist(), records[0][1:].tolist(), strict=True)
-            if theirs != ours
+            name if name in ("layout", "gradients", "memory", "spec") else f"{name} ({value}, not {expected})"
+            for name, value, expected in zip(AGREED, record[1:].tolist(), records[0][1:].tolist(), strict=True)
+            if value != expected
         ]
         if differing:
             others = [i for i, row in enumerate(records) if (row[1:] != records[0][1:]).any()]

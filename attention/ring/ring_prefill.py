@@ -1,8 +1,7 @@
 """Ring attention over a sequence whose queries, keys and values all are sharded; forward and backward.
 
 Keys and values travel around the ring while each rank keeps its queries: P - 1 hops, and the next shard arrives while
-the one in hand is attended. Backward they travel once more, with the sums of their gradients one step behind; these
-come home after P hops.
+the current one is attended. Backward they travel once more, with the sums of their gradients one step behind, P hops.
 Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context" (2023), arXiv 2310.01889.
 """
 
@@ -74,7 +73,7 @@ def ring_attention(
     """
     name = "ring_attention"
     comm = as_communicator(name, comm)
-    tensors = [as_tensor(name, of, x) for of, x in (("q", q), ("k", k), ("v", v))]
+    tensors = [as_tensor(name, argument, x) for argument, x in (("q", q), ("k", k), ("v", v))]
     inputs = check_inputs(name, *(x.detach() for x in tensors), spec=spec or Spec(), masking=Masking())
     if inputs.q.shape[2] != inputs.k.shape[2]:
         raise OperatorError(

@@ -21,7 +21,7 @@ from topocomm import Communicator
 
 
 class Block(NamedTuple):
-    """What is computed at once.
+    """One step of the computation: some queries and some keys.
 
     Attributes:
         rows: The queries, of this rank's.
@@ -128,7 +128,7 @@ class Trips:
         """Return float32 (dq, dk, dv) of this rank's tokens; collective.
 
         Step h computes with the shard of rank - h. Meanwhile the next shard arrives, and so do the gradients that the
-        ranks before have summed up for the shard in hand; after P steps those of this rank's own shard come home.
+        ranks before have summed up for the current one; after P steps those of this rank's own shard arrive.
 
         Args:
             inputs: As forward.
@@ -140,7 +140,7 @@ class Trips:
         dq = inputs.q.new_zeros(inputs.q.shape, dtype=torch.float32)
         shards = self._buffers.in_turn(inputs, None, parts.sizes)
         nothing = Shard(dq.new_empty(0), dq.new_empty(0), None)  # so that each step exchanges as many messages
-        summed = nothing  # gradients for the shard that was in hand before
+        summed = nothing  # gradients for the shard of the step before
         for step in range(size + 1 if size > 1 else 1):
             shift, coming = None, nothing
             if size > 1:
@@ -164,7 +164,7 @@ class Trips:
         return dq, summed.k, summed.v
 
     def _coming(self, inputs: Inputs, parts: Parts, step: int) -> Shard:
-        """Where the gradients for the shard in hand arrive: own memory at last, which the caller gets."""
+        """Where the gradients of the current shard arrive; in the last step new memory, which the caller gets."""
         size, scratch = self.comm.size, self._sums[step % 2]
         n = parts.sizes[(self.comm.rank - step) % size]
         shapes = [(*x.shape[:2], n, x.shape[3]) for x in (inputs.k, inputs.v)]
@@ -176,7 +176,7 @@ class Trips:
         return Shard(dk, dv, None)
 
     def _shift(self, messages: int) -> Any:
-        """The exchange of so many messages with both neighbours; collective at first use."""
+        """The exchange of this many messages with both neighbours; collective at first use."""
         if messages not in self._shifts:
             self._shifts[messages] = self.comm.prepare_shift(messages)
         return self._shifts[messages]

@@ -9,16 +9,16 @@ import torch
 from attention.gpu.placement import capturing
 
 COUNTERS = 1024
-"""Of a stream, at least."""
+"""Least number of counters of a stream."""
 RESERVE = 1 << 16
-"""For graphs: 128 bytes for each of 2,048 calls of up to 32 counters."""
+"""Counters for graphs: 128 bytes for each of 2,048 calls of up to 32 counters."""
 APART = 32
-"""Graphs share no line of the cache."""
+"""Counters of a graph are a multiple of this: graphs share no cache line."""
 _of_streams: dict[tuple[torch.device, int], torch.Tensor] = {}
 _reserves: dict[torch.device, torch.Tensor] = {}
-"""What no graph has taken yet."""
+"""Counters that no graph has taken yet."""
 _kept: list[torch.Tensor] = []
-"""All that graphs may have taken from: nobody tells when a graph is gone."""
+"""All reserves that graphs may have taken from, since the end of a graph is not announced."""
 _lock = Lock()
 
 

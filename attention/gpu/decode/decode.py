@@ -75,7 +75,7 @@ def decode_partial(  # noqa: PLR0913
             block_tables [pages, kv_heads, page size, d].
         v: [batch, kv_heads, n, d_v], of k's dtype; likewise, d_v as d or other.
         spec: As `attention.local_attention`; without sinks.
-        q_positions: int64 [q_len] or [batch, q_len]. As there.
+        q_positions: int64 [q_len] or [batch, q_len].
         kv_positions: int64 [n] or [batch, n].
         kv_mask: bool [n] or [batch, n].
         kv_lengths: Integers [batch]. They are not looked at here: the kernel takes those below 0 as 0, and those beyond
@@ -112,13 +112,8 @@ def load_decode(
 ) -> None:
     """Load what `decode_partial` launches for arguments of these forms, whatever number of keys there is.
 
-    Args:
-        q: As there.
-        k: As there, with one key or page at least, and strides as those of calls.
-        v: As there; likewise.
-        spec: As there.
-        out: As there; it is written.
-        given: Arguments from q_positions to block_tables; what is there must be there in calls, with the same dtype.
+    Keys are one or one page at least, with strides as those of calls; `given` are the arguments from q_positions to
+    block_tables that calls have, of the same dtype. `out` is written.
     """
     masking = Masking(**given)
     check_inputs(q, k, v, spec, masking, (None, None), interpreted())

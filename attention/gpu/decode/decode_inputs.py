@@ -1,4 +1,4 @@
-"""What the callers of the decode kernel give, checked."""
+"""Checks of the arguments of the decode kernel."""
 
 from __future__ import annotations
 
@@ -28,17 +28,7 @@ def check_inputs(
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
     interpreted: bool,
 ) -> None:
-    """Raise an OperatorError if the arguments of `decode_partial` do not fit.
-
-    Args:
-        q: As there.
-        k: As there.
-        v: As there.
-        spec: As there.
-        masking: Tensors on q's device, integers int64.
-        scales: k_scales and v_scales.
-        interpreted: Whether the kernel runs in Triton's interpreter, which takes CPU tensors.
-    """
+    """Raise an OperatorError if the arguments of `decode_partial` do not fit; CPU tensors fit if `interpreted`."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         _check_array(name, x, q, interpreted)
     batch, heads, q_len, d = q.shape

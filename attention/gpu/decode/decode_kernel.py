@@ -1,4 +1,4 @@
-"""Decode attention in one Triton kernel: partials of parts of the keys, and their merge by who comes last.
+"""Decode attention in one Triton kernel: partials of parts of the keys, merged by the last program to arrive.
 
 A tile is BLOCK_M query rows that share a key head (all heads of the group, all queries: every key and value byte is
 read once per key head and tile). Its keys are cut in parts: the same number for all tiles, one program each; or, where

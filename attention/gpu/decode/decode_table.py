@@ -1,4 +1,4 @@
-"""How the decode kernel is cut for each kind of GPU: what was tuned, and rules for what was not.
+"""Tile sizes of the decode kernel for each kind of GPU: tuned ones, and rules for the others.
 
 Nothing is tuned at import or at a call. A tuner times `candidates` of a `Problem` and records the best in
 `decode_table.json` (`attention.gpu.tuned` says how); for an arch or a problem that it lacks the rules below hold. They
@@ -37,9 +37,9 @@ REGISTERS_AHEAD, MOST_AHEAD = 64, 8
 MOST_BLOCKS = 1 << 30
 """Key blocks that the programs' ranges can number."""
 MOST_WAVES = 8
-"""Programs come in so many waves at most, if splits are what makes them many."""
+"""Most waves of programs that splits may make."""
 ALL_BUT_FULL, LITTLE = 0.8, 1.1
-"""Of a wave's places; and what is lost beside the best."""
+"""Share of a wave that counts as full; and the accepted loss beside the best number of splits."""
 
 
 class Cut(NamedTuple):
@@ -87,13 +87,7 @@ def problem_of(
 ) -> Problem:
     """Return the problem of a call: arguments as the attributes of `Problem`, `width` and `rows` any from 1.
 
-    Args:
-        arch: Such as "sm_90" or "gfx942".
-        itemsize: Bytes.
-        width: The greater of the head dims, at most the last of `WIDTHS`.
-        rows: Query rows that share a key head: heads of a group x queries.
-        form: As there.
-        shared: As there.
+    `width` is the greater of the head dims, `rows` are query rows that share a key head: heads of a group x queries.
     """
     wide = next(x for x in WIDTHS if x >= width)
     return Problem(arch, itemsize, wide, rows_of_program(rows, itemsize, width, form), form, shared)

@@ -14,11 +14,11 @@ PARTITIONS = 4
 """Of a multiprocessor, compute capabilities 7.x to 12.x (cuda_occupancy.h, cudaOccSubPartitionsPerMultiprocessor);
 SIMDs of a compute unit before gfx10 (LLVM, getEUsPerCU)."""
 REGISTER_UNIT = 8
-"""Registers of a thread are given in units of so many: 256 of a warp, compute capabilities 3.x to 12.x
+"""Unit in which registers of a thread are allocated: 256 of a warp, compute capabilities 3.x to 12.x
 (cuda_occupancy.h, cudaOccRegAllocationGranularity); 8 of a lane, gfx90a, gfx942 and gfx950 (LLVM,
 getVGPRAllocGranule)."""
 MOST_PROGRAMS = 16
-"""Every GPU holds so many, if there is room: compute capability 8.6 holds 16, 8.0, 9.0 and 10.0 hold 32 (the Tuning
+"""Programs that every GPU holds if there is room: compute capability 8.6 holds 16, 8.0, 9.0 and 10.0 hold 32 (Tuning
 Guides, "Occupancy"), 8.9 and 12.0 no fewer than 16; AMD's 16 of more than one wave (LLVM, getMaxWorkGroupsPerCU)."""
 AMD_REGISTERS, AMD_WAVES = 512, 8
 """Of a lane of a SIMD, accumulation registers among them, and waves of a SIMD: gfx90a, gfx942 and gfx950 (LLVM,
@@ -27,7 +27,7 @@ RESERVED_BYTES = {"cuda": 1024, "hip": 0}
 """Shared memory that each program takes beside its own (Ampere, Ada, Hopper and Blackwell Tuning Guides, "Unified
 Shared Memory/L1/Texture Cache")."""
 SHARED_UNIT_BYTES = {"cuda": 128, "hip": 1}
-"""Shared memory is given in units of so many (cuda_occupancy.h, cudaOccSMemAllocationGranularity, compute capabilities
+"""Unit in which shared memory is allocated (cuda_occupancy.h, cudaOccSMemAllocationGranularity, compute capabilities
 8.x to 12.x); those of AMD are not known here."""
 
 
@@ -38,7 +38,7 @@ class Multiprocessor(NamedTuple):
         registers: 32-bit registers of a lane of a partition.
         warps: Warps that a partition holds at most.
         shared_bytes: Shared memory of all programs.
-        reserved_bytes: What each takes of it beside its own.
+        reserved_bytes: Shared memory that each program takes beside its own.
         shared_unit_bytes: What each takes is a multiple of this.
     """
 

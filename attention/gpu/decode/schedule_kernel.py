@@ -1,4 +1,4 @@
-"""Who attends which keys, where entries have different lengths that only the device knows.
+"""The schedule of key blocks over programs, where entries have lengths that only the device knows.
 
 The key blocks of all tiles (a tile: BLOCK_M query rows of one key head of one entry) are numbered in one row: entry by
 entry, tile by tile, from a tile's first block to its last. A tile without keys counts as one block, so that somebody

@@ -1,4 +1,4 @@
-"""Which blocks of keys a block of queries passes, where positions are in any order: lists made on the device."""
+"""Block lists: which blocks of keys a block of queries attends where positions are in any order; made on the device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from attention.visibility import HIDDEN, Visibility
 
 FARTHEST = 1 << 30
-"""Positions of one call lie within this of each other; what is farther from the first query counts as this far."""
+"""Largest distance of a position from the first query; farther ones are clamped to it."""
 
 NEVER = (1 << 31) - 1
 """HIDDEN in 32 bits."""

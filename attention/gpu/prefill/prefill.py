@@ -126,7 +126,7 @@ def attend_arrays(
 def attend_inputs(inputs: Inputs, result: Partial, *, merges: bool = False) -> None:
     """Write the attention of checked inputs into float32 tensors (out, lse), or merge it onto them.
 
-    Contiguous positions take the fast way if the visibility is on the CPU.
+    Contiguous positions need no block lists if the visibility is in host memory.
     """
     mask = mask_of_visibility(inputs.visibility, inputs.spec, inputs.q.device)
     _launch(_Call(inputs.q, inputs.k, inputs.v, inputs.spec, result, mask=mask, merges=merges))
@@ -134,7 +134,7 @@ def attend_inputs(inputs: Inputs, result: Partial, *, merges: bool = False) -> N
 
 @dataclass(frozen=True)
 class _Call:
-    """What a launch needs, checked."""
+    """Checked arguments of a launch."""
 
     q: torch.Tensor
     k: torch.Tensor

@@ -1,4 +1,4 @@
-"""What the callers of the prefill kernel give, checked and brought to the device."""
+"""Arguments of the prefill kernel: checked, and brought to the device."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from attention.arrays import DTYPES
+from attention.gpu.masks import DeviceVisibility
 from attention.gpu.prefill.block_lists import FARTHEST as FARTHEST_LISTED
 from attention.partial import Partial
 from attention.spec import Spec
-from attention.visibility import HIDDEN, Masking, Visibility, check_both_positions, positions_of, present_keys
+from attention.visibility import Masking, Visibility, check_both_positions, positions_of, present_keys, tensor_of
 from topocomm import OperatorError
 
 FARTHEST = 1 << 28
@@ -21,7 +22,7 @@ FARTHEST = 1 << 28
 
 @dataclass(frozen=True)
 class PrefillMask:
-    """Where queries and keys lie.
+    """What the prefill kernel needs to know of positions, masks and lengths.
 
     Attributes:
         offset: Position of the first query less that of the first key, both contiguous; None: the queries are the
@@ -85,7 +86,7 @@ def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
 
 
 def check_spec(function: str, spec: Spec, heads: int) -> None:
-    """Raise an OperatorError if the spec is none for a partial of so many heads."""
+    """Raise an OperatorError if the spec does not fit a partial of this many heads."""
     if spec.sinks is not None:
         raise OperatorError(
             f"{function}: spec.sinks are counted once, after the partials are merged; leave them out here and call "
@@ -117,7 +118,7 @@ def check_result(function: str, name: str, result: Any, shape: tuple[int, ...], 
 def prefill_mask_of(
     function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
 ) -> PrefillMask:
-    """Return where queries and keys lie, from positions, masks and lengths as a caller gave them.
+    """Return the mask of a call from positions, masks and lengths as a caller gave them.
 
     Starts (ints), and positions on the CPU that turn out to be contiguous, need no lists.
 
@@ -133,11 +134,8 @@ def prefill_mask_of(
         offset = None if starts == (None, None) else starts[0] - starts[1]  # type: ignore[operator]
         if offset is None or _near(function, masking, offset):
             return PrefillMask(offset, lengths)
-    present = _present(function, masking.kv_mask, lengths, batch, n, device)
-    queries, keys = _positions(function, spec, masking, starts, (batch, q_len, n), lengths, device)
-    if present is not None:
-        keys = torch.where(present, keys, HIDDEN)
-    return PrefillMask(visibility=Visibility.of(spec, queries, keys))
+    masking = masking._replace(kv_lengths=lengths)
+    return PrefillMask(visibility=_visibility(function, q_shape, n, spec, masking, device))
 
 
 def mask_of_visibility(visibility: Visibility | None, spec: Spec, device: torch.device) -> PrefillMask:
@@ -210,49 +208,24 @@ def _near(function: str, masking: Masking, offset: int) -> bool:
     return False
 
 
-def _present(
-    function: str, mask: Any, lengths: torch.Tensor | None, batch: int, n: int, device: torch.device
-) -> torch.Tensor | None:
-    """Which keys exist, bool [1 or batch, n] on the device; None: all."""
-    present = None
-    if mask is not None:
-        mask = torch.as_tensor(mask)
+def _visibility(
+    function: str, q_shape: tuple[int, ...], n: int, spec: Spec, masking: Masking, device: torch.device
+) -> Visibility:
+    """What queries see by positions, starts, masks and lengths."""
+    batch, _, q_len, _ = q_shape
+    if masking.kv_mask is not None:
+        mask = torch.as_tensor(masking.kv_mask)
         if mask.dtype != torch.bool or mask.shape not in ((n,), (1, n), (batch, n)):
             raise OperatorError(
                 f"{function}: kv_mask must be bool [{n}] or [batch, {n}] with batch {batch}, True where a key exists; "
                 f"got {mask.dtype} {list(mask.shape)}"
             )
-        present = mask.reshape(1 if mask.ndim == 1 else len(mask), n).to(device, non_blocking=True)
-    if lengths is not None:
-        short = torch.arange(n, device=device) < lengths[:, None]
-        present = short if present is None else present & short
-    return present
-
-
-def _positions(
-    function: str,
-    spec: Spec,
-    masking: Masking,
-    starts: tuple[int | None, int | None] | None,
-    sizes: tuple[int, int, int],
-    lengths: torch.Tensor | None,
-    device: torch.device,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """int64 [1 or batch, q_len] and [1 or batch, n] on the device."""
-    batch, q_len, n = sizes
-    rows, columns = (torch.arange(count, device=device).view(1, -1) for count in (q_len, n))
-    if not spec.needs_positions:
-        return torch.zeros_like(rows), torch.zeros_like(columns)
-    if starts == (None, None):  # the queries are the last
-        return rows + ((n if lengths is None else lengths[:, None].to(torch.int64)) - q_len), columns
-    given = (masking.q_positions, rows, "q_positions"), (masking.kv_positions, columns, "kv_positions")
-    positions = [
-        counted + x if isinstance(x, int) else positions_of(function, name, x, batch, counted.shape[1])
-        for x, counted, name in given
-    ]
-    _check_near(function, [x for x in positions if x.is_cpu and x.numel()])
-    queries, keys = (x.to(device, non_blocking=True) for x in positions)
-    return queries, keys
+    if spec.needs_positions and masking.q_positions is not None:
+        sizes = zip(masking[:2], (q_len, n), strict=True)
+        positions = [torch.arange(x, x + count) if isinstance(x, int) else tensor_of(x) for x, count in sizes]
+        _check_near(function, [x for x in positions if x.is_cpu and x.numel()])
+        masking = Masking(*positions, *masking[2:])
+    return DeviceVisibility(function, q_shape, n, spec, masking, device)
 
 
 def _check_near(function: str, positions: list[torch.Tensor]) -> None:

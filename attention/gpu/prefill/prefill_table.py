@@ -150,15 +150,7 @@ the plain form, and blocks of 64 rows with 4 warps more than those of 128 with 8
 
 
 def problem_of(arch: str, bits: int, width: int, *, q_len: int = 1 << 20, form: str = "plain") -> Problem:
-    """Return the problem of a call: arguments as the attributes of `Problem`, `width` any from 1 to 512.
-
-    Args:
-        arch: Such as "sm_90" or "gfx942".
-        bits: 16 or 32.
-        width: The larger of the head dims.
-        q_len: Queries.
-        form: As there.
-    """
+    """Return the problem of a call: arguments as the attributes of `Problem`, `width` any from 1 to 512."""
     return Problem(arch, bits, next(x for x in WIDTHS if x >= width), q_len <= FEW, form)
 
 

@@ -286,10 +286,10 @@ def test_a_layer_that_asks_for_another_window_than_the_configuration(monkeypatch
     ],
 )
 def test_models_that_are_not_covered(name, changes, part):
-    from attention.huggingface.sharded_cache import refuse_unsupported_model
+    from attention.huggingface.hf_layers import layer_windows
 
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes})
     with pytest.raises(ValueError, match="a sharded cache covers layers with causal attention") as caught:
-        refuse_unsupported_model(config)
+        layer_windows(config)
     assert part in str(caught.value)
     assert "generate with this model on one rank, without attention.huggingface.generation" in str(caught.value)
