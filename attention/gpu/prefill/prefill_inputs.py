@@ -126,8 +126,8 @@ def prefill_mask_of(
         OperatorError: They do not fit; the message names the argument.
     """
     batch, _, q_len, _ = q_shape
-    starts_or_positions = (int(x) if isinstance(x, np.integer) else x for x in masking[:2])
-    masking = Masking(*starts_or_positions, *masking[2:])
+    q_start, kv_start = (int(x) if isinstance(x, np.integer) else x for x in masking[:2])
+    masking = masking._replace(q_positions=q_start, kv_positions=kv_start)
     lengths = _lengths(function, masking.kv_lengths, batch, n, device)
     starts = _starts(function, spec, masking, batch, q_len, n)
     if masking.kv_mask is None and starts is not None:
@@ -224,7 +224,7 @@ def _visibility(
         sizes = zip(masking[:2], (q_len, n), strict=True)
         positions = [torch.arange(x, x + count) if isinstance(x, int) else tensor_of(x) for x, count in sizes]
         _check_near(function, [x for x in positions if x.is_cpu and x.numel()])
-        masking = Masking(*positions, *masking[2:])
+        masking = masking._replace(q_positions=positions[0], kv_positions=positions[1])
     return DeviceVisibility(function, q_shape, n, spec, masking, device)
 
 

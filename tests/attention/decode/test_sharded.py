@@ -64,7 +64,7 @@ def test_no_rank_has_a_key(method, ranks):
 
 @each_method
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-@pytest.mark.parametrize("q_len", range(1, 9))
+@pytest.mark.parametrize("q_len", [1, 2, 5, 8])
 def test_causal_with_interleaved_shards(method, ranks, q_len):
     for n in (1, ranks - 1, ranks * 3 - 1, ranks * 3, ranks * 3 + 1):
         q, k, v = arrays((2, 1, 3, q_len, n, 8, 12), seed=n)

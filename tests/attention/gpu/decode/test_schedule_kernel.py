@@ -106,7 +106,7 @@ def test_every_block_is_attended_once_for_all_small_batches():
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_the_kernel_does_what_the_model_does(dtype):
     random = np.random.default_rng(1)
-    for trial in range(25):
+    for trial in range(10):
         batch = int(random.choice([1, 2, 3, 9]))
         n = int(random.choice([1, 16, 100, 3000]))
         lengths = random.choice([-1, 0, 1, n - 1, n, n + 7, 1 << 30, *random.integers(0, n + 1, 4)], batch).tolist()
@@ -119,7 +119,7 @@ def test_the_kernel_does_what_the_model_does(dtype):
 
 def test_more_entries_than_lanes():
     lanes = LANES.value
-    for batch in (lanes - 1, lanes, lanes + 1, 2 * lanes + 5):
+    for batch in (lanes, lanes + 1, 2 * lanes + 5):
         lengths = np.random.default_rng(batch).integers(0, 60, batch).tolist()
         lengths[batch // 2] = 900
         made = recorded(lengths, 1000, 2, 4, 1)
