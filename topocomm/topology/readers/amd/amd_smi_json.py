@@ -29,17 +29,8 @@ _LINK_KEYS = {
     "dma": "dma",
     "bi_dir": "bidirectional",
 }
-_MAP_KEYS = {
-    "link_accessibility": "access",
-    "weight": "weight",
-    "hops": "hops",
-    "link_type": "link_type",
-    "numa_bandwidth": "numa_bw",
-    "coherent": "coherency",
-    "atomics": "atomics",
-    "dma": "dma",
-    "bi_dir": "bidirectional",
-}
+_OLD_NAMES = {"link_status": "link_accessibility", "num_hops": "hops", "bandwidth": "numa_bandwidth"}
+_MAP_KEYS = {_OLD_NAMES.get(key, key): fact for key, fact in _LINK_KEYS.items()}
 _GPU_KEY = re.compile(r"gpu_([0-9]{1,4})")
 _MARK = re.compile(
     r'"(?:links|link_accessibility|link_type|weight|hops|numa_bandwidth|coherent|atomics|dma|bi_dir)"\s{0,9}:'

@@ -1,7 +1,7 @@
-"""Which of hwloc's PCI and OS devices are GPUs and NICs, and how they are numbered.
+"""The GPUs and NICs among hwloc's PCI and OS devices, and their numbers.
 
-One GPU can be there as `cuda0`, `opencl0d0`, `nvml0`, `card1` and `renderD128` at once; a board's own graphics chip is
-none. A NIC is an InfiniBand port and, where there is none, an Ethernet port that is not for management alone.
+One GPU can be listed as `cuda0`, `opencl0d0`, `nvml0`, `card1` and `renderD128` at once; a board's own graphics chip is
+no GPU. A NIC is an InfiniBand port and, where there is none, an Ethernet port that is not for management alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NVIDIA, AMD = 0x10DE, 0x1002
 
 _OS_DEVICE = re.compile(r"(cuda|nvml|rsmi|opencl|ze|renderD)(\d{1,6})(?:d(\d{1,6})|\.(\d{1,6}))?")
 _NUMBERED_BY = ("nvml", "cuda", "rsmi", "ze")
-"""Drivers' names for GPUs, the first that every GPU has numbers them. NVML counts in bus order, CUDA as it is told."""
+"""Drivers' names for GPUs; the first that every GPU has numbers them. NVML counts in bus order, CUDA as configured."""
 
 _NETWORK_CLASSES = (0x0200, 0x0207, 0x0208)
 """Ethernet, InfiniBand, fabric (Omni-Path); 0280 is mostly Wi-Fi."""
@@ -52,42 +52,44 @@ class Nic(NamedTuple):
     net_names: tuple[str, ...]
 
 
-class _Found(NamedTuple):
+class _Candidate(NamedTuple):
+    """What may be a GPU: its PCI device, and the number of its partition there."""
+
     holder: HwlocObject
     part: int
     os_devices: tuple[HwlocObject, ...]
 
 
 def family(name: str | None) -> str | None:
-    """The driver that an OS device's name is of: `cuda` of `cuda0`; None for other devices."""
+    """Return the driver of an OS device's name: `cuda` of `cuda0`; None for other devices."""
     match = _OS_DEVICE.fullmatch(name or "")
     return match.group(1) if match else None
 
 
 def number(name: str | None) -> tuple[int, ...]:
-    """The number in an OS device's name: (0, 3) of `opencl0d3`, (0,) of `cuda0`."""
+    """Return the number in an OS device's name: (0, 3) of `opencl0d3`, (0,) of `cuda0`."""
     match = _OS_DEVICE.fullmatch(name or "")
     return tuple(int(part) for part in match.groups()[1:] if part) if match else ()
 
 
 def find_gpus(root: HwlocObject) -> list[Gpu]:
-    """The GPUs in the order of the numbers that drivers give them, else of their bus ids."""
+    """Return the GPUs in the order of the numbers that drivers give them, else of their bus ids."""
     candidates = [*_on_pci(root), *_off_pci(root)]
-    surest = min((_tier(found) for found in candidates), default=3)
-    found = [f for f in candidates if _tier(f) <= surest] if surest < 3 else []
+    surest = min(map(_tier, candidates), default=3)
+    gpus = [c for c in candidates if _tier(c) <= surest < 3]
     for driver in _NUMBERED_BY:
-        numbers = [_number_by(driver, f) for f in found]
+        numbers = [_number_by(driver, gpu) for gpu in gpus]
         if all(numbers) and len(set(numbers)) == len(numbers):
-            found.sort(key=lambda f: _number_by(driver, f))
+            gpus.sort(key=lambda gpu: _number_by(driver, gpu))
             break
     else:
-        found.sort(key=lambda f: (bus_key(f.holder.bus_id), f.part))
-    return [Gpu(f"GPU{i}", f.holder, f.os_devices) for i, f in enumerate(found)]
+        gpus.sort(key=lambda gpu: (bus_key(gpu.holder.bus_id), gpu.part))
+    return [Gpu(f"GPU{i}", gpu.holder, gpu.os_devices) for i, gpu in enumerate(gpus)]
 
 
-def _on_pci(root: HwlocObject) -> list[_Found]:
-    """PCI devices with what is on them; a GPU in partitions is on one device several times under one driver."""
-    found = []
+def _on_pci(root: HwlocObject) -> list[_Candidate]:
+    """Return PCI devices with their OS devices; a GPU in partitions has several of one driver on one device."""
+    candidates = []
     for device in root.walk():
         if device.type != "PCIDev":
             continue
@@ -100,21 +102,21 @@ def _on_pci(root: HwlocObject) -> list[_Found]:
             continue
         whole = Counter(family(d.name) for d in computes if len(number(d.name)) == 1)
         parts = max([1, *whole.values()])
-        mine: list[list[HwlocObject]] = [[] for _ in range(parts)]
+        of_part: list[list[HwlocObject]] = [[] for _ in range(parts)]
         for devices in by_driver.values():
             for rank, below in enumerate(sorted(devices, key=lambda d: number(d.name))):
-                mine[min(rank, parts - 1)].append(below)
-        found += [_Found(device, part, tuple(devices)) for part, devices in enumerate(mine)]
-    return found
+                of_part[min(rank, parts - 1)].append(below)
+        candidates += [_Candidate(device, part, tuple(devices)) for part, devices in enumerate(of_part)]
+    return candidates
 
 
-def _off_pci(root: HwlocObject) -> list[_Found]:
-    """GPUs that the source shows without a PCI device; drivers' equal numbers are one GPU."""
+def _off_pci(root: HwlocObject) -> list[_Candidate]:
+    """Return GPUs that the source shows without a PCI device; drivers' equal numbers are one GPU."""
     lost: dict[tuple[int, ...], list[HwlocObject]] = {}
     for device in root.walk():
         if device.type == "OSDev" and family(device.name) in _NUMBERED_BY and not _is_on_pci(device):
             lost.setdefault(number(device.name)[:1], []).append(device)
-    return [_Found(devices[0], 0, tuple(devices)) for devices in lost.values()]
+    return [_Candidate(devices[0], 0, tuple(devices)) for devices in lost.values()]
 
 
 def _is_on_pci(device: HwlocObject) -> bool:
@@ -126,12 +128,12 @@ def _is_on_pci(device: HwlocObject) -> bool:
     return False
 
 
-def _tier(found: _Found) -> int:
-    """0: surely a GPU that computes; 1: AMD's, perhaps inside the CPU; 2: a driver for graphics; 3: none."""
-    families = {family(d.name) for d in found.os_devices}
+def _tier(candidate: _Candidate) -> int:
+    """Return 0 for a GPU that computes, 1 for AMD's, maybe inside the CPU, 2 for a driver for graphics, else 3."""
+    families = {family(d.name) for d in candidate.os_devices}
     if families & set(_NUMBERED_BY):
         return 0
-    holder = found.holder
+    holder = candidate.holder
     kind, vendor = holder.class_id, holder.vendor
     if (kind is not None and vendor == NVIDIA) or kind == 0x0302:
         return 0
@@ -140,12 +142,12 @@ def _tier(found: _Found) -> int:
     return 2 if families or (kind is None and vendor == NVIDIA and not holder.children) else 3
 
 
-def _number_by(driver: str, found: _Found) -> tuple[int, ...]:
-    return next((number(d.name) for d in found.os_devices if family(d.name) == driver), ())
+def _number_by(driver: str, candidate: _Candidate) -> tuple[int, ...]:
+    return next((number(d.name) for d in candidate.os_devices if family(d.name) == driver), ())
 
 
 def find_nics(root: HwlocObject) -> tuple[list[Nic], list[str]]:
-    """The NICs in the order of their bus ids, and the names of the ports that are none: for management alone."""
+    """Return the NICs in the order of their bus ids, and the names of ports for management alone."""
     ports: list[tuple[HwlocObject, tuple[str, ...], tuple[str, ...]]] = []
     for device in root.walk():
         if device.type != "PCIDev":
@@ -157,19 +159,16 @@ def find_nics(root: HwlocObject) -> tuple[list[Nic], list[str]]:
         if fabric or is_network:
             ports.append((device, fabric, nets))
     fabrics = [port for port in ports if port[1] or any(map(_SLINGSHOT.fullmatch, port[2]))]
-    kept = fabrics or [port for port in ports if not _is_slow(port[0])] or ports
+    fast = [port for port in ports if port[0].gb_per_s is None or port[0].gb_per_s >= _SLOWEST_GB_PER_S]
+    kept = fabrics or fast or ports
     used = {id(port[0]) for port in kept}
     left = [name for port in ports if id(port[0]) not in used for name in (port[2] or (port[0].bus_id or "",))]
     kept = sorted(kept, key=lambda port: bus_key(port[0].bus_id))
     return _named(kept), sorted(left, key=natural)
 
 
-def _is_slow(device: HwlocObject) -> bool:
-    return device.gb_per_s is not None and device.gb_per_s < _SLOWEST_GB_PER_S
-
-
 def _named(ports: Sequence[tuple[HwlocObject, tuple[str, ...], tuple[str, ...]]]) -> list[Nic]:
-    """Each port under its InfiniBand name, else its interface's, else its bus id, else a number."""
+    """Name each port by its InfiniBand name, else its interface's, else its bus id, else a number."""
     nics: list[Nic] = []
     used: set[str] = set()
     for holder, fabric, nets in ports:
@@ -181,6 +180,6 @@ def _named(ports: Sequence[tuple[HwlocObject, tuple[str, ...], tuple[str, ...]]]
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """Sorts `mlx5_2` before `mlx5_10`."""
+    """Return a key that sorts `mlx5_2` before `mlx5_10`."""
     parts = re.findall(r"[0-9]{1,9}|[^0-9]+", name)
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]

@@ -1,4 +1,4 @@
-"""NVLink and xGMI from hwloc's distance matrices.
+"""NVLink and xGMI from hwloc's distance matrices; matrices of other distances are passed over.
 
 `NVLinkBandwidth` is a sum over links, 20,000 MB/s each for the first NVLink and 25,000 for later ones
 (hwloc/topology-nvml.c), so it counts them; its objects are GPUs, NVSwitches and, on POWER, CPU packages.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 from topocomm.topology.inference.host_tree import merge_groups
@@ -23,21 +23,21 @@ MAX_SWITCHES = 64
 
 
 class Matrix(NamedTuple):
-    """One matrix: its name, its objects (None for those that the source does not show) and its values by row."""
+    """A matrix: its name, its objects (None for those that the source does not show) and its values by row."""
 
     name: str
     objects: tuple[HwlocObject | None, ...]
     values: tuple[int, ...]
 
     def value(self, i: int, j: int) -> int:
-        """The figure between two objects; the larger one where the two directions differ."""
+        """Return the figure between two objects; the larger one where the two directions differ."""
         count = len(self.objects)
         return max(self.values[i * count + j], self.values[j * count + i])
 
 
 @dataclass(slots=True)
 class Fabric:
-    """What matrices say: switches, links, pairs by ids in GPU order, facts and warnings."""
+    """Content of the matrices: switches, links, pairs by ids in GPU order, facts and warnings."""
 
     devices: list[Device] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
@@ -47,13 +47,7 @@ class Fabric:
 
 
 def read_matrices(gpus: Sequence[Gpu], matrices: Sequence[Matrix], near_cpu: Mapping[int, str]) -> Fabric:
-    """The links between GPUs.
-
-    Args:
-        gpus: All of the host, in order.
-        matrices: Those of the source; others than of NVLink and xGMI are passed over.
-        near_cpu: NUMA node device by `id` of each object with CPUs, where it has just one.
-    """
+    """Return the links of GPUs; `near_cpu` has the NUMA node device by `id` of objects with CPUs of one node."""
     fabric = Fabric()
     by_object = {id(device): gpu.id for gpu in gpus for device in (gpu.holder, *gpu.os_devices)}
     for matrix in matrices:
@@ -65,14 +59,9 @@ def read_matrices(gpus: Sequence[Gpu], matrices: Sequence[Matrix], near_cpu: Map
 
 class _NVLink:
     def __init__(
-        self,
-        matrix: Matrix,
-        gpus: Sequence[Gpu],
-        by_object: Mapping[int, str],
-        near_cpu: Mapping[int, str],
-        fabric: Fabric,
+        self, matrix: Matrix, gpus: Sequence[Gpu], by_object: Mapping[int, str], near_cpu: Mapping[int, str], to: Fabric
     ) -> None:
-        self.matrix, self.fabric, self.near_cpu = matrix, fabric, near_cpu
+        self.matrix, self.fabric, self.near_cpu = matrix, to, near_cpu
         self.models = " ".join(gpu.model or "" for gpu in gpus)
         self.order = {gpu.id: i for i, gpu in enumerate(gpus)}
         ends = [by_object.get(id(o)) if o is not None else None for o in matrix.objects]
@@ -89,17 +78,15 @@ class _NVLink:
             shown = ", ".join(map(str, sorted(rates)[:4]))
             self.fabric.warnings.append(f"NVLinkBandwidth {shown} MB/s: no multiple of one known NVLink; not counted")
             return
-        found = sorted(rates)
-        self.fabric.facts["nvlink_bw_mb_per_s"] = found[0] if len(found) == 1 else found
+        self.fabric.facts["nvlink_bw_mb_per_s"] = sorted(rates) if len(rates) > 1 else min(rates)
         self._direct()
         self._cpus()
         self._switched([i for i in self.others if self._object(i).type == "PCIDev"])
         self.fabric.facts["nvlink_total_per_gpu"] = self.total
         over = [gpu for gpu, count in self.total.items() if count > MAX_LINKS_PER_GPU]
         if over:
-            self.fabric.warnings.append(
-                f"NVLinkBandwidth gives {over[0]} {self.total[over[0]]} links; no GPU has so many"
-            )
+            words = f"{over[0]} {self.total[over[0]]} links; no GPU has so many"
+            self.fabric.warnings.append(f"NVLinkBandwidth gives {words}")
 
     def _one_link(self, rates: set[int]) -> int | None:
         units = [50000] if any(name in self.models for name in ("B100", "B200", "B300")) else []
@@ -126,7 +113,7 @@ class _NVLink:
                 self.total[b] += lanes
 
     def _cpus(self) -> None:
-        """NVLinks between GPU and CPU, on POWER8 and POWER9."""
+        """Add NVLinks between GPU and CPU, on POWER8 and POWER9."""
         said = {}
         for i, gpu in self.gpus.items():
             for j in self.others:
@@ -142,7 +129,7 @@ class _NVLink:
             self.fabric.facts["gpu_cpu_links"] = said
 
     def _switched(self, switches: Sequence[int]) -> None:
-        """NVSwitches that share GPUs fold into one device, as NCCL has it."""
+        """Fold NVSwitches that share GPUs into one device, as NCCL does."""
         if len(switches) > MAX_SWITCHES:
             self.fabric.warnings.append(f"{len(switches)} NVSwitches; expected at most {MAX_SWITCHES}: not read")
             return
@@ -170,25 +157,23 @@ class _NVLink:
         for gpu in island:
             lanes = sum(reach[gpu].values())
             self.total[gpu] += lanes
-            self.fabric.links += both_ways(
-                gpu, switch.id, "nvlink", lanes=lanes, gb_per_s=lanes * unit, latency_us=NVSWITCH_HOP_US
-            )
+            figures = {"gb_per_s": lanes * unit, "latency_us": NVSWITCH_HOP_US}
+            self.fabric.links += both_ways(gpu, switch.id, "nvlink", lanes=lanes, **figures)
         for a, b in combinations(island, 2):
             lanes = sum(min(count, reach[b].get(s, 0)) for s, count in reach[a].items())
             if lanes:
-                pair = Pair(a, b, f"NV{lanes}", lanes * unit, 2 * NVSWITCH_HOP_US, "read", "assumed")
-                self.fabric.pairs[a, b] = pair
+                latency_us = 2 * NVSWITCH_HOP_US
+                self.fabric.pairs[a, b] = Pair(a, b, f"NV{lanes}", lanes * unit, latency_us, "read", "assumed")
 
     def _trunks(self, islands: Sequence[Sequence[str]], reach: Mapping[str, Mapping[int, int]]) -> None:
-        """Boards of one machine are joined by links from switch to switch, which hwloc does not ask for."""
+        """Mark pairs across boards: links from switch to switch join them, which hwloc does not ask for."""
         if len(islands) < 2:
             return
         for left, right in combinations(islands, 2):
-            for a in left:
-                for b in right:
-                    one, other = sorted((a, b), key=self.order.__getitem__)
-                    lanes = min(sum(reach[a].values()), sum(reach[b].values()))
-                    self.fabric.pairs[one, other] = Pair(one, other, f"NV{lanes}?")
+            for ends in product(left, right):
+                a, b = sorted(ends, key=self.order.__getitem__)
+                lanes = min(sum(reach[a].values()), sum(reach[b].values()))
+                self.fabric.pairs[a, b] = Pair(a, b, f"NV{lanes}?")
         self.fabric.warnings.append(
             f"{len(islands)} groups of NVSwitches; what joins them is not in the source: pairs across are marked `?` "
             "and have the way through the CPUs alone"
@@ -201,17 +186,18 @@ def _read_xgmi(gpus: Sequence[Gpu], matrices: Sequence[Matrix], by_object: Mappi
     for matrix in matrices:
         if matrix.name not in ("XGMIBandwidth", "XGMIHops"):
             continue
-        said = {}
+        values: dict[tuple[str, str], int] = {}
         ends = [(i, by_object[id(o)]) for i, o in enumerate(matrix.objects) if o is not None and id(o) in by_object]
         for (i, a), (j, b) in combinations(ends, 2):
             if a != b and matrix.value(i, j):
-                one, other = sorted((a, b), key=order.__getitem__)
-                said[one, other] = matrix.value(i, j)
+                a, b = sorted((a, b), key=order.__getitem__)
+                values[a, b] = matrix.value(i, j)
         if matrix.name == "XGMIBandwidth":
-            joined |= said
-            _say(fabric, "xgmi_bw_mb_per_s_reported", said)
-        else:
-            _say(fabric, "xgmi_hops_reported", said)
+            joined |= values
+        if values:
+            fact = "xgmi_bw_mb_per_s_reported" if matrix.name == "XGMIBandwidth" else "xgmi_hops_reported"
+            by_pair = {f"{a}-{b}": value for (a, b), value in values.items()}
+            fabric.facts[fact] = by_pair if len(set(by_pair.values())) > 1 else next(iter(by_pair.values()))
     for a, b in sorted(joined, key=lambda pair: (order[pair[0]], order[pair[1]])):
         fabric.links += both_ways(a, b, "xgmi")
         fabric.pairs[a, b] = Pair(a, b, "XGMI", None, KINDS["xgmi-mi300"].latency_us, None, "assumed")
@@ -219,20 +205,12 @@ def _read_xgmi(gpus: Sequence[Gpu], matrices: Sequence[Matrix], by_object: Mappi
         fabric.warnings.append("xGMI: hwloc says which GPUs have it, not over how many links; GB/s is not known")
 
 
-def _say(fabric: Fabric, key: str, said: Mapping[tuple[str, str], int]) -> None:
-    """One figure where all pairs have the same."""
-    if said:
-        values = set(said.values())
-        fabric.facts[key] = values.pop() if len(values) == 1 else {f"{a}-{b}": value for (a, b), value in said.items()}
-
-
 def _peers(gpus: Sequence[Gpu]) -> dict[tuple[str, str], int | None]:
-    """Pairs by the info `XGMIPeers`, which old hwloc has instead of a matrix."""
+    """Return pairs by the info `XGMIPeers`, which old hwloc has instead of a matrix."""
     by_name = {device.name: i for i, gpu in enumerate(gpus) for device in gpu.os_devices}
-    found: dict[tuple[str, str], int | None] = {}
+    pairs: dict[tuple[str, str], int | None] = {}
     for i, gpu in enumerate(gpus):
-        for device in gpu.os_devices:
-            for peer in device.infos.get("XGMIPeers", "").split():
-                if (j := by_name.get(peer, i)) != i:
-                    found[gpus[min(i, j)].id, gpus[max(i, j)].id] = None
-    return found
+        for peer in (peer for device in gpu.os_devices for peer in device.infos.get("XGMIPeers", "").split()):
+            if (j := by_name.get(peer, i)) != i:
+                pairs[gpus[min(i, j)].id, gpus[max(i, j)].id] = None
+    return pairs

@@ -30,7 +30,7 @@ _OPTIONAL = ("name", "numa", "cpu_affinity", "bus_id", "in_network", "nic", "gb_
 
 
 def to_document(topology: Topology) -> Document:
-    """The plain data that `from_document` reads back into an equal topology."""
+    """Return the plain data that `from_document` reads back into an equal topology."""
 
     def rows(items: tuple[Any, ...]) -> list[Document]:
         return [
@@ -53,7 +53,7 @@ def to_document(topology: Topology) -> Document:
 
 
 def dumps(topology: Topology) -> str:
-    """One JSON document, one line per device, link and pair."""
+    """Return one JSON document, one line per device, link and pair."""
     parts = []
     for key, value in to_document(topology).items():
         if isinstance(value, list) and value:
@@ -65,20 +65,12 @@ def dumps(topology: Topology) -> str:
 
 
 def matches(text: str) -> bool:
-    """True if the text can only be meant as a JSON object."""
+    """Return whether the text can only be meant as a JSON object."""
     return text.lstrip("\ufeff \t\r\n").startswith("{")
 
 
 def read(text: str, name: str) -> Topology:
-    """The topology in a JSON text.
-
-    Args:
-        text: The document.
-        name: Its file name, for messages and as the topology's name where the document gives none.
-
-    Raises:
-        TopologyError: Not JSON, another schema, or a field that breaks its type; names the JSON path.
-    """
+    """Return the topology in a JSON text; the file's name names one without a name."""
     try:
         document = strict_json.loads(text)
     except json.JSONDecodeError as error:
@@ -90,11 +82,11 @@ def read(text: str, name: str) -> Topology:
 
 
 def from_document(document: Any, name: str = "topology") -> Topology:
-    """The topology in parsed JSON. Keys that the schema does not know are passed over.
+    """Return the topology in parsed JSON; keys that the schema does not know are passed over.
 
     Args:
         document: An object with at least `devices` and `links`.
-        name: What messages call it.
+        name: For messages.
 
     Raises:
         TopologyError: A field is missing or breaks its type; names the JSON path.
@@ -122,14 +114,14 @@ def from_document(document: Any, name: str = "topology") -> Topology:
         links=_read_joining(top, "links", Link, _link, known),
         pairs=_read_joining(top, "pairs", Pair, _pair, known),
         ranks=tuple(_rank(item, known) for item in top.objects("ranks")),
-        warnings=top.texts("warnings"),
+        warnings=tuple(top.checked("warnings", "a list of strings", _are_texts, [])),
         launch_us=top.figure("launch_us", positive=False),
-        facts=top.mapping("facts"),
+        facts=top.checked("facts", "an object", lambda value: isinstance(value, dict), {}),
     )
 
 
 class _Object:
-    """One JSON object and where it stands, so that every fault is reported with its path."""
+    """One JSON object and its path in the document, so that every fault is reported with its path."""
 
     def __init__(self, value: Mapping[str, Any], file: str, path: str) -> None:
         self._value, self._file, self._path = value, file, path
@@ -139,11 +131,15 @@ class _Object:
         got = _shown(self._value[key]) if key in self._value else "nothing"
         raise TopologyError(f"{self._file}: {path}: expected {expected}, got {got}")
 
-    def values(self, key: str) -> list[Any]:
-        value = self._value.get(key, [])
-        if not isinstance(value, list):
-            self.fail(key, "a list")
+    def checked(self, key: str, expected: str, accepts: Callable[[Any], bool], default: Any = None) -> Any:
+        value = self._value.get(key, default)
+        if not accepts(value):
+            self.fail(key, expected)
         return value
+
+    def values(self, key: str) -> list[Any]:
+        values: list[Any] = self.checked(key, "a list", lambda value: isinstance(value, list), [])
+        return values
 
     def object(self, key: str, index: int) -> _Object:
         item = self._value[key][index]
@@ -155,68 +151,39 @@ class _Object:
     def objects(self, key: str) -> list[_Object]:
         return [self.object(key, index) for index in range(len(self.values(key)))]
 
-    def texts(self, key: str) -> tuple[str, ...]:
-        value = self._value.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) and _is_unicode(item) for item in value):
-            self.fail(key, "a list of strings")
-        return tuple(value)
-
-    def text(self, key: str, default: str) -> str:
-        value = self._value.get(key, default)
-        if not isinstance(value, str) or not _is_unicode(value):
-            self.fail(key, "a string")
-        return value
-
-    def mapping(self, key: str) -> dict[str, Any]:
-        value = self._value.get(key, {})
-        if not isinstance(value, dict):
-            self.fail(key, "an object")
-        return value
-
-    def maybe_text(self, key: str) -> str | None:
-        return None if self._value.get(key) is None else self.text(key, "")
+    def text(self, key: str, default: str | None) -> Any:
+        """Return a string; with the default None, null too."""
+        return self.checked(key, "a string", lambda v: _is_text(v) or (v is None and default is None), default)
 
     def identifier(self, key: str, known: set[str] | None = None) -> str:
-        """A non-empty printable string; with `known`, the id of a device."""
-        value = self._value.get(key)
-        if not isinstance(value, str) or not value or not value.isprintable():
-            self.fail(key, "a non-empty printable string")
+        """Return a non-empty printable string; with `known`, the id of a device."""
+        value: str = self.checked(
+            key, "a non-empty printable string", lambda v: isinstance(v, str) and bool(v) and v.isprintable()
+        )
         if known is not None and value not in known:
             self.fail(key, "the id of a device")
         return value
 
     def choice(self, key: str, choices: tuple[str, ...], optional: bool = False) -> Any:
-        value = self._value.get(key)
-        if value is None and optional:
-            return None
-        if value not in choices:
-            self.fail(key, "one of " + " ".join(choices))
-        return value
+        return self.checked(key, "one of " + " ".join(choices), lambda v: v in choices or (v is None and optional))
 
     def figure(self, key: str, positive: bool) -> float | None:
-        """A finite number, or None for unknown; bandwidths are positive, times at least 0."""
-        value = self._value.get(key)
+        """Return a finite number, or None for unknown; bandwidths are positive, times at least 0."""
+        value = self.checked(key, "a number or null", lambda v: v is None or _is_number(v, int | float))
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fail(key, "a number or null")
         number = _to_float(value)
         if not isfinite(number) or number < 0 or (positive and number == 0):
             self.fail(key, "a positive finite number or null" if positive else "a finite number of at least 0 or null")
         return number
 
     def whole(self, key: str, least: int) -> int | None:
-        value = self._value.get(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            self.fail(key, f"a whole number of at least {least} or null")
+        expected = f"a whole number of at least {least} or null"
+        value: int | None = self.checked(key, expected, lambda v: v is None or (_is_number(v, int) and v >= least))
         return value
 
     def numa(self) -> int | str | None:
-        if isinstance(self._value.get("numa"), str):
-            return self.identifier("numa")
-        return self.whole("numa", 0)
+        return self.identifier("numa") if isinstance(self._value.get("numa"), str) else self.whole("numa", 0)
 
 
 _Joining = TypeVar("_Joining", Link, Pair)
@@ -226,32 +193,32 @@ def _read_joining(
     top: _Object,
     key: str,
     kind: type[_Joining],
-    read_one: Callable[[_Object, set[str]], _Joining],
+    read: Callable[[_Object, set[str]], _Joining],
     known: set[str],
 ) -> tuple[_Joining, ...]:
-    """Links or pairs. In a cluster all but the two ends of most is as in one before: that is checked once."""
-    one, other, *fields = kind._fields
+    """Return links or pairs. In a cluster most are alike in all but their ends: the rest is checked once."""
+    src, dst, *fields = kind._fields
     absent = [_ABSENT] * len(fields)
     checked: dict[tuple[object, ...], tuple[Any, ...]] = {}
-    found = []
+    joining = []
     for index, item in enumerate(top.values(key)):
         mark: tuple[object, ...] | None = None
-        known_rest: tuple[Any, ...] = ()
+        rest: tuple[Any, ...] = ()
         try:
-            a, b = item.get(one), item.get(other)
-            rest: tuple[object, ...] = tuple(map(item.get, fields, absent))
+            a, b = item.get(src), item.get(dst)
+            raw: tuple[object, ...] = tuple(map(item.get, fields, absent))
             if a in known and b in known and a != b:
-                mark = (*rest, *map(type, rest))  # 1, 1.0 and True are equal, and not all of them allowed
-                known_rest = checked.get(mark, ())
+                mark = (*raw, *map(type, raw))  # 1, 1.0 and True are equal, and not all of them allowed
+                rest = checked.get(mark, ())
         except (AttributeError, TypeError):
-            mark = None  # no object, or a list or object where a value should be: what is wrong is said below
-        if known_rest:
-            found.append(kind._make((a, b, *known_rest)))
+            mark = None  # no object, or a list or object in place of a value: `read` says so
+        if rest:
+            joining.append(kind._make((a, b, *rest)))
             continue
-        found.append(read_one(top.object(key, index), known))
+        joining.append(read(top.object(key, index), known))
         if mark is not None:
-            checked[mark] = found[-1][2:]
-    return tuple(found)
+            checked[mark] = joining[-1][2:]
+    return tuple(joining)
 
 
 def _device(item: _Object) -> Device:
@@ -262,10 +229,10 @@ def _device(item: _Object) -> Device:
         id=item.identifier("id"),
         kind=kind,
         host=item.text("host", default="host0"),
-        name=item.maybe_text("name"),
+        name=item.text("name", None),
         numa=item.numa(),
-        cpu_affinity=item.maybe_text("cpu_affinity"),
-        bus_id=item.maybe_text("bus_id"),
+        cpu_affinity=item.text("cpu_affinity", None),
+        bus_id=item.text("bus_id", None),
         in_network=in_network,
     )
 
@@ -286,7 +253,7 @@ def _link(item: _Object, known: set[str]) -> Link:
 
 def _pair(item: _Object, known: set[str]) -> Pair:
     a, b = item.identifier("a", known), item.identifier("b", known)
-    return Pair(a=a, b=b, code=item.maybe_text("code"), **_figures(item))
+    return Pair(a=a, b=b, code=item.text("code", None), **_figures(item))
 
 
 def _rank(item: _Object, known: set[str]) -> RankPlace:
@@ -294,7 +261,7 @@ def _rank(item: _Object, known: set[str]) -> RankPlace:
     if rank is None:
         item.fail("rank", "a whole number of at least 0")
     host = item.text("host", default="host0")
-    return RankPlace(rank=rank, host=host, device=item.identifier("device", known), nic=item.maybe_text("nic"))
+    return RankPlace(rank=rank, host=host, device=item.identifier("device", known), nic=item.text("nic", None))
 
 
 def _figures(item: _Object) -> dict[str, Any]:
@@ -313,9 +280,17 @@ def _to_float(value: float) -> float:
         return float("inf")
 
 
-def _is_unicode(text: str) -> bool:
-    """False for lone surrogates, which JSON can spell but no output can encode."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+def _is_number(value: Any, kinds: Any) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether this is a string without lone surrogates, which JSON can spell but no output can encode."""
+    return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _shown(value: Any) -> str:

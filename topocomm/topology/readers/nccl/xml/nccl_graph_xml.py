@@ -1,9 +1,14 @@
-"""NCCL's graph file (written for NCCL_GRAPH_DUMP_FILE, read from NCCL_GRAPH_FILE): text in, Topology out.
+"""NCCL's graph file, written for NCCL_GRAPH_DUMP_FILE and read from NCCL_GRAPH_FILE.
 
-The file holds the rings and trees that NCCL chose inside one machine, not the machine: there are devices and
-facts, but no links and no pairs. `<gpu dev>` is the CUDA device number, so GPU3 here is dev 3; ranks are not in
-the file. `<net dev>` is the number of a network device among those that NCCL uses, called NET0 here. NCCL writes
-both in hexadecimal (`0x7`, but a plain `0`) and reads them, as this reader does, in C notation.
+The file holds the rings and trees that NCCL chose inside one machine, not the machine: there are devices and facts, but
+no links and no pairs. `<gpu dev>` is the CUDA device number, so GPU3 here is dev 3; ranks are not in the file.
+`<net dev>` is the number of a network device among those that NCCL uses, called NET0 here. NCCL writes both in
+hexadecimal (`0x7`, but a plain `0`) and reads them, as this reader does, in C notation.
+
+Each of `facts["graphs"]` has `id`, `pattern`, `pattern_name`, `crossnic`, `nchannels`, `speedintra`, `speedinter`,
+`latencyinter`, `typeintra`, `typeinter`, `samechannels`, `channels` and `nets`, without what the file leaves out.
+Speeds are GB/s per channel as NCCL reckons them. `channels` lists the GPU numbers of each channel in order; of an NVLS
+graph that is the head alone. `nets` lists the network devices of each channel, first the one that receives.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from topocomm.topology.readers.plain.safe_xml import Element
 SOURCE = "NCCL graph XML"
 
 PATTERN_NAMES = {1: "balanced-tree", 2: "split-tree", 3: "tree", 4: "ring", 5: "nvls", 6: "collnet-direct"}
-"""What the numbers mean (NCCL src/include/graph.h); 3 is a chain inside a node."""
+"""Names of the numbers in NCCL's src/include/graph.h; 3 is a chain inside a node."""
 
 MAX_DEVICES = 1024
 """GPUs or network devices in one file; far beyond any machine."""
@@ -38,27 +43,12 @@ _TYPES = ("typeintra", "typeinter")
 
 
 def matches(text: str) -> bool:
-    """True if the text holds the root element of a graph file."""
+    """Return whether the text holds the root element of a graph file."""
     return _START.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
-    """The devices of a graph file, and in `facts["graphs"]` its graphs.
-
-    Each graph is `{"id", "pattern", "pattern_name", "crossnic", "nchannels", "speedintra", "speedinter",
-    "latencyinter", "typeintra", "typeinter", "samechannels", "channels", "nets"}` without what the file leaves
-    out. Speeds are GB/s per channel as NCCL reckons them. `channels` lists the GPU numbers of each channel in order;
-    of an NVLS graph that is the head alone. `nets` lists the network devices of each channel, first the one that
-    receives; it is absent where there are none. Both are absent where a graph has no channels.
-
-    Args:
-        text: The file, or a copy of it with other text around.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: It is no XML, or holds no graph, or something that is no number where NCCL writes one;
-            names file and line.
-    """
+    """Return the devices of a graph file, and in `facts["graphs"]` its graphs."""
     return _Reader(name).topology(text)
 
 
@@ -102,9 +92,7 @@ class _Reader:
 
     def _graph(self, element: Element) -> dict[str, Any]:
         graph: dict[str, Any] = {}
-        for key in ("id", "pattern"):
-            if (value := self._whole(element, key)) is not None:
-                graph[key] = value
+        graph |= {key: value for key in ("id", "pattern") if (value := self._whole(element, key)) is not None}
         if "id" not in graph:
             self.warn(element, "<graph> has no id")
         pattern = graph.get("pattern")
@@ -112,12 +100,8 @@ class _Reader:
             graph["pattern_name"] = PATTERN_NAMES[pattern]
         else:
             self.warn(element, f"pattern {pattern} is not known; known are {', '.join(map(str, PATTERN_NAMES))}")
-        for key in _COUNTS:
-            if (value := self._whole(element, key)) is not None:
-                graph[key] = value
-        for key in _SPEEDS:
-            if (speed := self._speed(element, key)) is not None:
-                graph[key] = speed
+        graph |= {key: value for key in _COUNTS if (value := self._whole(element, key)) is not None}
+        graph |= {key: speed for key in _SPEEDS if (speed := self._speed(element, key)) is not None}
         graph.update((key, element.attributes[key]) for key in _TYPES if element.attributes.get(key))
         self._only(element, "channel")
         channels = element.all("channel")
@@ -130,17 +114,15 @@ class _Reader:
         return graph
 
     def _channel(self, element: Element, pattern: int | None) -> tuple[list[int], list[int]]:
-        """GPU numbers and network device numbers of a channel, in order."""
+        """Return GPU numbers and network device numbers of a channel, in order."""
         self._only(element, "gpu", "net")
-        found: dict[str, list[int]] = {"gpu": [], "net": []}
+        gpus: list[int] = []
+        nets: list[int] = []
         for child in element.children:
-            if child.tag not in found:
-                continue
-            dev = self._whole(child, "dev")
-            if dev is None:
-                self.fail(child, f"<{child.tag}> has no dev")
-            found[child.tag].append(dev)
-        gpus, nets = found["gpu"], found["net"]
+            if child.tag in ("gpu", "net"):
+                if (dev := self._whole(child, "dev")) is None:
+                    self.fail(child, f"<{child.tag}> has no dev")
+                (gpus if child.tag == "gpu" else nets).append(dev)
         self.gpus.update(gpus)
         self.nets.update(nets)
         if max(len(self.gpus), len(self.nets)) > MAX_DEVICES:
@@ -168,7 +150,7 @@ class _Reader:
             self.warn(odd, f"<{odd.tag}> in <{element.tag}> is not known and passed over")
 
     def _whole(self, element: Element, key: str) -> int | None:
-        """An attribute in C notation; None where it is absent."""
+        """Return an attribute in C notation; None where it is absent."""
         text = element.attributes.get(key)
         if text is None:
             return None
@@ -177,7 +159,7 @@ class _Reader:
         return int(text.strip(), 0)
 
     def _speed(self, element: Element, key: str) -> float | None:
-        """A decimal attribute, whole where it is whole; None where it is absent."""
+        """Return a decimal attribute, whole where it is whole; None where it is absent."""
         text = element.attributes.get(key)
         if text is None:
             return None
@@ -191,7 +173,7 @@ class _Reader:
 
 
 def _document(text: str, name: str) -> str:
-    """The document without what a copy has before and behind it; lines and columns keep their numbers."""
+    """Return the document without text before and behind it; lines and columns keep their numbers."""
     start = _START.search(text)
     if start is None:
         raise TopologyError(f"{name}: no element <graphs>; {_REMEDY}")

@@ -1,4 +1,4 @@
-"""The elements of NCCL's topology XML as processors, PCI devices, GPUs and network ports, checked and numbered."""
+"""Elements of NCCL's topology XML as processors, PCI devices, GPUs and network ports, checked and numbered."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Notes:
         self._found: dict[str, tuple[int, dict[str, None]]] = {}
 
     def add(self, message: str, element: Element, subject: str) -> None:
-        """One more `subject: message`."""
+        """Add a warning `subject: message`."""
         line, subjects = self._found.get(message, (element.line, {}))
         subjects[subject] = None
         self._found[message] = min(line, element.line), subjects
 
     def warnings(self) -> tuple[str, ...]:
-        """`file:line: subjects: message`, with the first line that it is about."""
+        """Return `file:line: subjects: message`, with the first line of the subjects."""
         return tuple(
             f"{self._file}:{line}: {group_words(list(subjects))}: {message}"
             for message, (line, subjects) in self._found.items()
@@ -53,13 +53,13 @@ class Cpu:
     host: str
     numa: int | None
     words: list[str] | None
-    """Of its CPU mask; None where there is none that can be trusted."""
+    """Of its CPU mask; None where the mask is missing or damaged."""
     children: list[Pci] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)
 class Pci:
-    """One `<pci>`, with what it is: `bridge`, `gpu`, `nic` or `other`."""
+    """One `<pci>`; its kind is `bridge`, `gpu`, `nic` or `other`."""
 
     element: Element
     cpu: Cpu
@@ -68,7 +68,7 @@ class Pci:
     children: list[Pci] = field(default_factory=list)
 
     def all(self) -> Iterator[Pci]:
-        """This one and those below, in the order of the file."""
+        """Return this device and those below, in the order of the file."""
         left = [self]
         while left:
             pci = left.pop()
@@ -77,7 +77,7 @@ class Pci:
 
 
 class Gpu(NamedTuple):
-    """One GPU under the id that its number gives."""
+    """One GPU; its number gives the id."""
 
     id: str
     pci: Pci
@@ -94,12 +94,12 @@ class Nic:
     """Its first `<net>`, else its `<pci>`."""
     pci: Pci | None
     cpus: list[Cpu]
-    """NUMA nodes that it is listed under; a NIC without a PCI device can be under several."""
+    """NUMA nodes above it; a NIC without a PCI device can be under several."""
     is_net: bool
 
 
 class System(NamedTuple):
-    """What the file holds; GPUs and NICs in the order of their numbers."""
+    """Content of the file; GPUs and NICs in the order of their numbers."""
 
     version: int
     cpus: list[Cpu]
@@ -111,11 +111,11 @@ class System(NamedTuple):
 
 
 _Net = tuple[Element, Cpu, Pci | None]
-"""A `<net>`, where it stands."""
+"""A `<net>` and its place."""
 
 
 def read_system(root: Element, file: str, notes: Notes) -> System:
-    """The system in the root element.
+    """Return the system in the root element.
 
     Raises:
         TopologyError: Another version, a wrong number, a device without bus id, or one that is there twice.
@@ -197,7 +197,7 @@ class _Reader:
         return pci
 
     def _kind(self, pci: Pci, tagged: bool) -> str:
-        """By its tags, else by its class: where any GPU has a tag, those without are not of the job."""
+        """Return the kind by tags, else by class: where any GPU has a tag, those without are not of the job."""
         class_text = pci.element.attributes.get("class", "").strip().lower()
         if pci.element.all("gpu"):
             return "gpu"
@@ -208,22 +208,20 @@ class _Reader:
         if class_text.startswith(_GPU_CLASSES):
             if not tagged:
                 return "gpu"
-            self.notes.add(
-                "a GPU without <gpu> beside some that have it; passed over, as NCCL does", pci.element, pci.bus_id
-            )
+            words = "a GPU without <gpu> beside some that have it; passed over, as NCCL does"
+            self.notes.add(words, pci.element, pci.bus_id)
         return "nic" if class_text.startswith(_NIC_CLASS) else "other"
 
     def _gpus(self, pcis: list[Pci]) -> list[Gpu]:
-        """GPUs by `dev`, else by `rank`, else by their order in the file."""
-        seen: dict[tuple[str, str], Pci] = {}
+        """Return GPUs by `dev`, else by `rank`, else by their order in the file."""
+        first: dict[tuple[str, str], Pci] = {}
         for pci in pcis:
-            other = seen.setdefault((pci.cpu.host, bus_key(pci.bus_id)), pci)
+            other = first.setdefault((pci.cpu.host, bus_key(pci.bus_id)), pci)
             if other is not pci:
                 self.fail(pci.element, f"GPU {pci.bus_id} is there twice, first on line {other.element.line}; {_AGAIN}")
             if len(pci.element.all("gpu")) > 1:
-                self.notes.add(
-                    "several <gpu>, as ranks that share it write them; one GPU is read", pci.element, pci.bus_id
-                )
+                words = "several <gpu>, as ranks that share it write them; one GPU is read"
+                self.notes.add(words, pci.element, pci.bus_id)
             for tag in pci.element.all("gpu"):
                 for key in ("dev", "rank", "sm", "gdr"):
                     whole(tag, key, self.file, least=-1, most=2**20)
@@ -233,7 +231,7 @@ class _Reader:
         return sorted(found, key=lambda gpu: int(gpu.id[3:]))
 
     def _numbers(self, elements: list[Element | None], key: str) -> list[int] | None:
-        """The attribute of every GPU; None where one lacks it or two have the same."""
+        """Return the attribute of every GPU; None where one lacks it or two have the same."""
         given = [whole(e, key, self.file, least=-1, most=2**20) for e in elements if e is not None]
         numbers = [number for number in given if number is not None and number >= 0]
         if len(set(numbers)) < len(elements):
@@ -244,14 +242,14 @@ class _Reader:
         return numbers
 
     def _nics(self, nets: list[_Net], pcis: list[Pci], taken: set[str]) -> list[Nic]:
-        """Ports by `dev`, each once, then NICs without named ports in the order of the file."""
-        found: dict[tuple[str, str, str | None], Nic] = {}
+        """Return ports by `dev`, each once, then NICs without named ports in the order of the file."""
+        by_place: dict[tuple[str, str, str | None], Nic] = {}
         hosts = len({cpu.host for _, cpu, _ in nets} | {pci.cpu.host for pci in pcis})
         for net, cpu, pci in nets:
             name = self._net_name(net)
             key = (cpu.host, name, None if pci is None else bus_key(pci.bus_id))
-            if key in found:
-                found[key].cpus.append(cpu)
+            if key in by_place:
+                by_place[key].cpus.append(cpu)
                 continue
             ident = name if hosts == 1 else f"{cpu.host}/{name}"
             if ident in taken:
@@ -259,9 +257,9 @@ class _Reader:
             if ident in taken:
                 self.fail(net, f"network port {name!r} is there twice; {_AGAIN}")
             taken.add(ident)
-            found[key] = Nic(ident, net, pci, [cpu], is_net=True)
-        numbers = {nic.id: whole(nic.element, "dev", self.file, least=-1, most=2**20) for nic in found.values()}
-        ports = list(found.values())
+            by_place[key] = Nic(ident, net, pci, [cpu], is_net=True)
+        ports = list(by_place.values())
+        numbers = {nic.id: whole(nic.element, "dev", self.file, least=-1, most=2**20) for nic in ports}
         if None not in numbers.values():
             ports.sort(key=lambda nic: numbers[nic.id] or 0)
         for pci in pcis:
@@ -282,5 +280,5 @@ class _Reader:
 
 
 def _nets(element: Element) -> list[Element]:
-    """The network ports of a `<pci>` or `<cpu>`; entries that are for GPU-initiated traffic only are no ports."""
+    """Return the network ports of a `<pci>` or `<cpu>`; entries for GPU-initiated traffic only are no ports."""
     return [net for nic in element.all("nic") for net in nic.all("net") if net.attributes.get("net") != "0"]

@@ -20,13 +20,13 @@ NVSWITCH_CLASS, NPU_CLASS = "0x0680", "0x068001"
 HIDDEN = "fffffff:ffff:ff"
 """Target of links into a switch that shows no bus id."""
 
-NVLS_FROM_SM = 90
+_NVLS_FROM_SM = 90
 RATE = "gb_per_s"
 """Attribute that topocomm adds to a link whose generation `sm` or `gcn` does not tell; NCCL passes it over."""
 
 _RATE = re.compile(r"\d{1,4}(?:\.\d{1,12})?")
 
-MAX_COUNT = 64
+_MAX_COUNT = 64
 """Links to one target; no GPU has more than 18."""
 
 _NVLINK_BY_SM = {60: "nvlink1", 70: "nvlink2", 72: "nvlink2", 75: "nvlink2", 80: "nvlink3", 86: "nvlink3-rtx"}
@@ -36,51 +36,48 @@ _XGMI_BY_GCN |= {"940": "xgmi-mi300", "941": "xgmi-mi300", "942": "xgmi-mi300"}
 
 
 class Fabric(NamedTuple):
-    """Links and the switch they meet in; counts of links by GPU and what they lead to."""
+    """Links and the switch they meet in; counts of links by GPU and by target."""
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
     totals: dict[str, int]
-    """All links of a GPU but those to itself."""
+    """Links of a GPU without those to itself."""
     loops: dict[str, int]
     """Links of a GPU to itself, as some virtual machines write them."""
     switches: dict[str, dict[str, int]]
     """By bus id of an NVSwitch: links by GPU."""
     tags: frozenset[str]
-    """`nvlink`, `xgmi`: what the file speaks of."""
+    """Elements of the file: `nvlink`, `xgmi`."""
 
 
 def gcn_of(gpu: Gpu) -> str | None:
-    """`910` or `gfx942`, as the file has it; None for GPUs that are not AMD's."""
+    """Return `910` or `gfx942`, as the file has it; None for GPUs that are not AMD's."""
     return None if gpu.element is None else gpu.element.attributes.get("gcn")
 
 
 def kind_of(tag: str, sm: int | None, gcn: str | None) -> str:
-    """Row of `links.KINDS` for a link of a GPU, or the family where `sm` or `gcn` does not tell the generation."""
+    """Return the row of `links.KINDS` for a link, or the family where `sm` or `gcn` does not tell the generation."""
     if tag == "xgmi":
         return _XGMI_BY_GCN.get((gcn or "").strip().lower().removeprefix("gfx"), "xgmi")
     return _NVLINK_BY_SM.get(sm or 0, "nvlink")
 
 
 def fabric(system: System, numa_id: Callable[[Cpu], str], file: str, notes: Notes) -> Fabric:
-    """The links that are not PCIe.
-
-    All switches are folded into one, as NCCL does. GB/s is the nominal rate of the generation that `sm` or `gcn`
-    tells.
+    """Return the links that are not PCIe, all switches folded into one, as NCCL does.
 
     Args:
         system: The checked elements.
-        numa_id: Device id of a processor.
+        numa_id: Gives the device id of a processor.
         file: For messages.
         notes: Takes the warnings.
 
     Raises:
         TopologyError: A link without target or with a wrong count.
     """
-    return _Fabric(system, numa_id, file, notes).grow()
+    return _Builder(system, numa_id, file, notes).build()
 
 
-class _Fabric:
+class _Builder:
     def __init__(self, system: System, numa_id: Callable[[Cpu], str], file: str, notes: Notes) -> None:
         self.system, self.numa_id, self.file, self.notes = system, numa_id, file, notes
         self.by_bus = {(gpu.pci.cpu.host, bus_key(gpu.pci.bus_id)): gpu for gpu in system.gpus}
@@ -93,7 +90,7 @@ class _Fabric:
         self.kinds: dict[str, tuple[str, float | None]] = {}
         self.tags: set[str] = set()
 
-    def grow(self) -> Fabric:
+    def build(self) -> Fabric:
         links: list[Link] = []
         for gpu in self.system.gpus:
             for element in [] if gpu.element is None else gpu.element.children:
@@ -101,19 +98,20 @@ class _Fabric:
                     self._count(gpu, element)
                 elif element.tag == "c2c":
                     links += self._c2c(gpu, element)
-        links = self._direct() + self._switched() + links
+        links = self._direct() + self._indirect() + links
         devices = []
         if self.to_switch:
-            sms = [sm for gpu in self.system.gpus if (sm := self._sm(gpu)) is not None and gpu.id in self.to_switch]
-            nvls = bool(sms) and min(sms) >= NVLS_FROM_SM
-            host = next(gpu for gpu in self.system.gpus if gpu.id in self.to_switch).pci.cpu.host
+            switched = [gpu for gpu in self.system.gpus if gpu.id in self.to_switch]
+            sms = [sm for gpu in switched if (sm := self._sm(gpu)) is not None]
+            nvls = bool(sms) and min(sms) >= _NVLS_FROM_SM
+            host = switched[0].pci.cpu.host
             devices.append(Device("nvswitch0", "switch", host, "NVSwitch", in_network="nvls" if nvls else None))
         return Fabric(tuple(devices), tuple(links), self.totals, self.loops, self.switches, frozenset(self.tags))
 
     def _count(self, gpu: Gpu, element: Element) -> None:
-        """Puts one `<nvlink>` or `<xgmi>` to what it leads to."""
+        """Count one `<nvlink>` or `<xgmi>` by its target."""
         target = element.attributes.get("target", "").strip()
-        count = whole(element, "count", self.file, most=MAX_COUNT)
+        count = whole(element, "count", self.file, most=_MAX_COUNT)
         if not target or count is None:
             lacks = "count" if target else "target"
             raise TopologyError(
@@ -140,9 +138,8 @@ class _Fabric:
             by_gpu = self.switches.setdefault(target, {})
             by_gpu[gpu.id] = by_gpu.get(gpu.id, 0) + count
         else:
-            self.notes.add(
-                "links to a device that is not in the file, passed over", element, f"{gpu.id} to {target[:40]}"
-            )
+            words = "links to a device that is not in the file, passed over"
+            self.notes.add(words, element, f"{gpu.id} to {target[:40]}")
 
     def _sm(self, gpu: Gpu) -> int | None:
         if gpu.element is None or gcn_of(gpu) is not None:
@@ -150,15 +147,13 @@ class _Fabric:
         return whole(gpu.element, "sm", self.file, most=10**4)
 
     def _kind(self, gpu: Gpu, element: Element) -> tuple[str, float | None]:
-        """Row of `links.KINDS`, or the family; GB/s of one link where the file has it, as topocomm writes it."""
-        kind = kind_of(element.tag, self._sm(gpu), gcn_of(gpu))
+        """Return the row of `links.KINDS` or the family, and GB/s of one link where topocomm wrote it."""
         text = element.attributes.get(RATE)
         if text is None:
-            return kind, None
+            return kind_of(element.tag, self._sm(gpu), gcn_of(gpu)), None
         if _RATE.fullmatch(text) is None or float(text) == 0:
-            raise TopologyError(
-                f'{self.file}:{element.line}: {RATE}="{text[:40]}": expected GB/s of one link, such as 25'
-            )
+            words = f'{RATE}="{text[:40]}": expected GB/s of one link, such as 25'
+            raise TopologyError(f"{self.file}:{element.line}: {words}")
         return element.tag, float(text)
 
     def _join(self, a: str, b: str, lanes: int, latency_us: float | None = None) -> tuple[Link, Link]:
@@ -167,7 +162,7 @@ class _Fabric:
         return both_ways(a, b, kind, lanes=lanes, gb_per_s=figure, latency_us=latency_us)
 
     def _direct(self) -> list[Link]:
-        """Links between GPUs. What one end lists and the other does not is taken from the one."""
+        """Return links between GPUs; links that one end does not list are taken from the other."""
         lines = {gpu.id: gpu.element for gpu in self.system.gpus if gpu.element is not None}
         links: list[Link] = []
         for (a, b), lanes in self.direct.items():
@@ -181,7 +176,8 @@ class _Fabric:
             links.append(self._join(a, b, lanes)[0])
         return links
 
-    def _switched(self) -> list[Link]:
+    def _indirect(self) -> list[Link]:
+        """Return links to the switch and to processors."""
         links: list[Link] = []
         for name, lanes in self.to_switch.items():
             links += self._join(name, "nvswitch0", lanes, NVSWITCH_HOP_US)
@@ -191,11 +187,9 @@ class _Fabric:
         return links
 
     def _c2c(self, gpu: Gpu, element: Element) -> tuple[Link, ...]:
-        """NVLink-C2C to the processor: `bw` is MB/s of one of `count` links."""
-        lanes = whole(element, "count", self.file, most=MAX_COUNT)
+        """Return NVLink-C2C to the processor: `bw` is MB/s of one of `count` links."""
+        lanes = whole(element, "count", self.file, most=_MAX_COUNT)
         rate = whole(element, "bw", self.file, most=10**7)
-        figure = lanes * rate / 1000 if lanes and rate else None
-        latency_us = KINDS["nvlink4"].latency_us
-        return both_ways(
-            gpu.id, self.numa_id(gpu.pci.cpu), "c2c", lanes=lanes or None, gb_per_s=figure, latency_us=latency_us
-        )
+        gb_per_s = lanes * rate / 1000 if lanes and rate else None
+        numa, latency_us = self.numa_id(gpu.pci.cpu), KINDS["nvlink4"].latency_us
+        return both_ways(gpu.id, numa, "c2c", lanes=lanes or None, gb_per_s=gb_per_s, latency_us=latency_us)

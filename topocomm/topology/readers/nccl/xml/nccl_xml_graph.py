@@ -15,14 +15,14 @@ from topocomm.topology.readers.plain.safe_xml import Element
 _PIX_US, _PXB_US, _PHB_US, _SYS_US = (PATH_LATENCY_US[code] / 2 for code in ("PIX", "PXB", "PHB", "SYS"))
 
 _SLOW_GT_PER_S, _FAST_GT_PER_S = 5.0, 16.0
-"""No switch has a Gen2 port upwards and Gen4 devices below: such a port is a virtual one, its speed says nothing."""
+"""No switch has a Gen2 port upwards and Gen4 devices below: the speed of such a virtual port says nothing."""
 
-_MBPS_MOST = 3_200_000
-"""No port is as fast as 3.2 Tb/s; some plugins write kb/s."""
+_MAX_MBPS = 3_200_000
+"""Mb/s; no port is faster, and some plugins write kb/s."""
 
 
 def net_gb_per_s(net: Element, file: str, notes: Notes) -> float | None:
-    """GB/s of a network port; None where the file does not say it.
+    """Return GB/s of a network port; None where the file does not say it.
 
     Raises:
         TopologyError: Its speed is no number.
@@ -30,10 +30,10 @@ def net_gb_per_s(net: Element, file: str, notes: Notes) -> float | None:
     mbps = whole(net, "speed", file, least=-(2**31), most=2**62)
     if mbps is None or mbps <= 0:
         return None
-    if mbps > _MBPS_MOST:
+    if mbps > _MAX_MBPS:
         notes.add("a speed beyond any port; read as kb/s instead of Mb/s", net, net.attributes.get("name", "net"))
         mbps //= 1000
-    return mbps / 8000 if mbps <= _MBPS_MOST else None
+    return mbps / 8000 if mbps <= _MAX_MBPS else None
 
 
 class Graph:
@@ -57,7 +57,7 @@ class Graph:
         self._depth: dict[int, int] = {}
         self._used = Counter[str]()
         self.slow_ports: dict[str, dict[str, str]] = {}
-        """Speed and width as the file has them, by bus id, where another rate was put in place of them."""
+        """Speed and width as the file has them, by bus id, where another rate is used."""
         self._name_numas()
         self._put_ends()
         for cpu in system.cpus:
@@ -68,7 +68,7 @@ class Graph:
         self._put_hosts()
 
     def numa_id(self, cpu: Cpu) -> str:
-        """Device id of a processor."""
+        """Return the device id of a processor."""
         return self._numas[id(cpu)]
 
     def _name_numas(self) -> None:
@@ -84,7 +84,7 @@ class Graph:
             self._numas[id(cpu)] = name
 
     def _put_ends(self) -> None:
-        """GPUs, NICs and NUMA nodes as devices."""
+        """Add GPUs, NICs and NUMA nodes."""
         masks = {id(cpu): int("".join(cpu.words or "0"), 16) for cpu in self.system.cpus}
         cpus = {cpu: mask_ranges(mask) for cpu, mask in masks.items()}
         for gpu in self.system.gpus:
@@ -95,26 +95,24 @@ class Graph:
             numa = nic.cpus[0].numa if len(nic.cpus) == 1 else None
             bus_id = None if nic.pci is None else nic.pci.bus_id
             name = nic.element.attributes.get("name") if nic.is_net else None
+            kind: DeviceKind = "nic"
             if nic.pci is not None and id(nic.pci) in self._ends:  # the first port stands for the adapter
-                self.devices.append(
-                    Device(nic.id, "switch", nic.cpus[0].host, f"{PORT} {name or nic.id}", numa, None, bus_id)
-                )
-            else:
-                self.devices.append(Device(nic.id, "nic", nic.cpus[0].host, name, numa, None, bus_id))
+                kind, name = "switch", f"{PORT} {name or nic.id}"
+            self.devices.append(Device(nic.id, kind, nic.cpus[0].host, name, numa, None, bus_id))
             if nic.pci is not None:
                 self._ends.setdefault(id(nic.pci), []).append(nic.id)
         for cpu in self.system.cpus:
             self.devices.append(Device(self.numa_id(cpu), "numa", cpu.host, None, cpu.numa, cpus[id(cpu)]))
 
     def _measure(self, pci: Pci) -> int:
-        """Switches one below another from this device to a GPU or NIC; -1 where none is below."""
+        """Return the number of switches above one another down to a GPU or NIC; -1 where none is below."""
         below = max((self._measure(child) for child in pci.children), default=-1)
         own = 0 if id(pci) in self._ends else -1
         self._depth[id(pci)] = own if below < 0 else below + 1
         return self._depth[id(pci)]
 
     def _plant(self, pci: Pci, parent: str, height_us: float) -> None:
-        """Joins a device and what is below it to its parent, which is so high above the leaves."""
+        """Join a device and those below it to its parent, which is `height_us` above the leaves."""
         ends = self._ends.get(id(pci), [])
         depth = self._depth[id(pci)]
         if depth < 0:
@@ -131,13 +129,12 @@ class Graph:
             self._plant(child, node, own_us)
 
     def _new(self, prefix: str, pci: Pci, name: str) -> str:
-        kind: DeviceKind = "switch"
         ident = f"{prefix}{self._used[prefix]}"
         while ident in self._taken:
             self._used[prefix] += 1
             ident = f"{prefix}{self._used[prefix]}"
         self._taken.add(ident)
-        self.devices.append(Device(ident, kind, pci.cpu.host, name, pci.cpu.numa, None, pci.bus_id))
+        self.devices.append(Device(ident, "switch", pci.cpu.host, name, pci.cpu.numa, None, pci.bus_id))
         return ident
 
     def _join(self, pci: Pci, node: str, parent: str, latency_us: float) -> None:
@@ -148,49 +145,46 @@ class Graph:
         self.links += links
 
     def _rate(self, pci: Pci) -> Rate:
-        """GB/s of the link upwards; what says nothing is put right with a warning."""
-        given = pci.element.attributes
-        rate = pcie_rate(given.get("link_speed"), given.get("link_width"))
+        """Return GB/s of the link upwards; replace a speed or width that says nothing, with a warning."""
+        rate = _pcie_rate(pci)
         if rate.assumed:
             words = "link_speed or link_width says nothing; NCCL takes Gen3 and 16 lanes, assumed here too"
             self.notes.add(words, pci.element, pci.bus_id)
+        given = pci.element.attributes
         speed = gt_per_s(given.get("link_speed"))
         below = [child for child in pci.children if self._depth[id(child)] >= 0]
         fastest = max((gt_per_s(child.element.attributes.get("link_speed")) or 0.0 for child in below), default=0.0)
         if speed is None or speed > _SLOW_GT_PER_S or fastest < _FAST_GT_PER_S:
             return rate
-        words = (
-            f"at most {_SLOW_GT_PER_S:.0f} GT/s above faster devices, as virtual ports say; assumed as fast as those"
-        )
-        self.notes.add(words, pci.element, pci.bus_id)
+        slow = f"at most {_SLOW_GT_PER_S:.0f} GT/s above faster devices"
+        self.notes.add(f"{slow}, as virtual ports say; assumed as fast as those", pci.element, pci.bus_id)
         self.slow_ports[pci.bus_id] = {key: given[key] for key in ("link_speed", "link_width") if key in given}
-        rates = [
-            pcie_rate(c.element.attributes.get("link_speed"), c.element.attributes.get("link_width")) for c in below
-        ]
-        return Rate(max((r.gb_per_s for r in rates if r.gb_per_s is not None), default=None), assumed=True)
+        rates = [gb_per_s for child in below if (gb_per_s := _pcie_rate(child).gb_per_s) is not None]
+        return Rate(max(rates, default=None), assumed=True)
 
     def _put_virtual(self) -> None:
-        """NICs without PCI device under one processor; one under several has no place, so it gets no link."""
+        """Join NICs without PCI device to their processor; one under several has no place, so it gets no link."""
         for nic in self.system.nics:
             if nic.pci is None and len(nic.cpus) == 1:
                 self.links += both_ways(nic.id, self.numa_id(nic.cpus[0]), "pcie", latency_us=_PHB_US)
 
     def _put_hosts(self) -> None:
         for host in dict.fromkeys(cpu.host for cpu in self.system.cpus):
-            mine = [cpu for cpu in self.system.cpus if cpu.host == host]
-            if len(mine) == 1:
+            cpus = [cpu for cpu in self.system.cpus if cpu.host == host]
+            if len(cpus) == 1:
                 continue
             name = host
             while name in self._taken:
                 name += "-root"
             self._taken.add(name)
             self.devices.append(Device(name, "host", host))
-            for cpu in mine:
+            for cpu in cpus:
                 given = cpu.element.attributes
-                family, model = (
-                    whole(cpu.element, key, self.file, least=-1) if given.get(key) else None
-                    for key in ("familyid", "modelid")
-                )
-                kind = smp_kind(given.get("arch"), given.get("vendor"), family, model)
-                latency_us = round(_SYS_US - _PHB_US, 6)
-                self.links += both_ways(self.numa_id(cpu), name, kind, latency_us=latency_us)
+                keys = ("familyid", "modelid")
+                models = [whole(cpu.element, key, self.file, least=-1) if given.get(key) else None for key in keys]
+                kind = smp_kind(given.get("arch"), given.get("vendor"), *models)
+                self.links += both_ways(self.numa_id(cpu), name, kind, latency_us=round(_SYS_US - _PHB_US, 6))
+
+
+def _pcie_rate(pci: Pci) -> Rate:
+    return pcie_rate(pci.element.attributes.get("link_speed"), pci.element.attributes.get("link_width"))

@@ -1,4 +1,4 @@
-"""What the attributes of NCCL's topology XML mean: numbers, bus ids, PCIe speeds, CPU masks, processors.
+"""The meaning of attributes of NCCL's topology XML: numbers, bus ids, PCIe speeds, CPU masks, processors.
 
 From NCCL's `src/graph/topo.cc` and `xml.cc`, save for PCIe: NCCL reckons with what it measured (12 GB/s for Gen3 x16),
 topocomm with the nominal rate (16).
@@ -17,7 +17,7 @@ PCIE_LANE_GB_PER_S = {2.5: 0.25, 5.0: 0.5, 8.0: 1.0, 16.0: 2.0, 32.0: 4.0, 64.0:
 
 DEFAULT_GT_PER_S = 8.0
 DEFAULT_WIDTH = 16
-"""What NCCL falls back to where the machine prints no speed or width: Gen3 x16."""
+"""NCCL's defaults where the machine prints no speed or width: Gen3 x16."""
 
 _WIDTHS = (1, 2, 4, 8, 12, 16, 32)
 _WRITTEN_WIDTHS = (16, 8, 4, 2, 1)
@@ -54,14 +54,14 @@ _CPU_NAMES = {
 
 
 class Rate(NamedTuple):
-    """GB/s of a PCIe link, and what had to be put in place of a speed or width that says nothing."""
+    """GB/s of a PCIe link, and whether a default stands for a speed or width that says nothing."""
 
     gb_per_s: float | None
     assumed: bool = False
 
 
 def whole(element: Element, key: str, file: str, *, least: int = 0, most: int = 2**31) -> int | None:
-    """An attribute as a number, decimal or hexadecimal (`0x7`); None where it is absent.
+    """Return an attribute as a number, decimal or hexadecimal (`0x7`); None where it is absent.
 
     Raises:
         TopologyError: It is no whole number, or out of range.
@@ -69,10 +69,8 @@ def whole(element: Element, key: str, file: str, *, least: int = 0, most: int = 
     text = element.attributes.get(key)
     if text is None:
         return None
-    found = _NUMBER.fullmatch(text)
-    value = None if found is None else int(found[2], 16 if found[2][:2] in ("0x", "0X") else 10)
-    if found is not None and value is not None:
-        value = -value if found[1] == "-" else value
+    if found := _NUMBER.fullmatch(text):
+        value = _to_int(found)
         if least <= value <= most:
             return value
     raise TopologyError(
@@ -81,8 +79,13 @@ def whole(element: Element, key: str, file: str, *, least: int = 0, most: int = 
     )
 
 
+def _to_int(number: re.Match[str]) -> int:
+    value = int(number[2], 16 if number[2][:2] in ("0x", "0X") else 10)
+    return -value if number[1] == "-" else value
+
+
 def bus_key(text: str) -> str:
-    """A bus id in one spelling, to find it by: lower case, a domain of four digits or more, with function."""
+    """Return a bus id in one spelling: lower case, a domain of four digits or more, with function."""
     found = _BUS_ID.fullmatch(text.strip().lower())
     if found is None:
         return text.strip().lower()
@@ -90,17 +93,17 @@ def bus_key(text: str) -> str:
 
 
 def is_bus_id(text: str) -> bool:
-    """True for `0000:0f:00.0`, with and without domain or function."""
+    """Return whether this is like `0000:0f:00.0`, with and without domain or function."""
     return _BUS_ID.fullmatch(text.strip().lower()) is not None
 
 
 def is_hidden(target: str) -> bool:
-    """True for the bus id that NVML gives for a switch that a virtual machine or container does not see."""
+    """Return whether this is NVML's bus id of a switch that a virtual machine or container does not see."""
     return _HIDDEN.fullmatch(target.strip()) is not None
 
 
 def pcie_rate(speed: str | None, width: str | None) -> Rate:
-    """GB/s of a PCIe link of `link_speed` and `link_width`.
+    """Return GB/s of a PCIe link of `link_speed` and `link_width`.
 
     An absent attribute leaves the rate unknown, because NCCL fills it in on the machine. One that is empty, 0 or says
     nothing stands for Gen3 and 16 lanes, as NCCL takes it; the rate is then `assumed`.
@@ -109,19 +112,16 @@ def pcie_rate(speed: str | None, width: str | None) -> Rate:
         return Rate(None)
     given = gt_per_s(speed)
     number = _NUMBER.fullmatch(width)
-    lanes = int(number[2], 16 if number[2][:2] in ("0x", "0X") else 10) if number and number[1] != "-" else 0
+    lanes = _to_int(number) if number else 0
     assumed = given is None or lanes not in _WIDTHS
     return Rate(PCIE_LANE_GB_PER_S[given or DEFAULT_GT_PER_S] * (lanes if lanes in _WIDTHS else DEFAULT_WIDTH), assumed)
 
 
 def pcie_attributes(gb_per_s: float | None) -> dict[str, str]:
-    """`link_speed` and `link_width` of a rate; none where it is unknown or no speed and width gives it.
+    """Return `link_speed` and `link_width` of a rate; none where it is unknown or no speed and width gives it.
 
     The rate may be nominal (16 GB/s for Gen3 x16), net of the coding of lines as hwloc has it (15.75), or what NCCL's
     logs print: three quarters of the nominal one (12.0). No two of them are alike.
-
-    Args:
-        gb_per_s: Of one direction.
     """
     if gb_per_s is None:
         return {}
@@ -134,13 +134,13 @@ def pcie_attributes(gb_per_s: float | None) -> dict[str, str]:
 
 
 def gt_per_s(speed: str | None) -> float | None:
-    """The number in a `link_speed`; None where it has none that PCIe knows."""
+    """Return the number in a `link_speed`; None where it has none that PCIe knows."""
     found = _SPEED.match(speed or "")
     return float(found[1]) if found and float(found[1]) in PCIE_LANE_GB_PER_S else None
 
 
 def mask_words(mask: str | None) -> list[str] | None:
-    """The 32-bit words of a CPU mask, most significant first; None for no mask or one that cannot be read."""
+    """Return the 32-bit words of a CPU mask, most significant first; None for no mask or a damaged one."""
     if mask is None or _MASK.fullmatch(mask.strip()) is None:
         return None
     words = mask.strip().lower().split(",")
@@ -148,7 +148,7 @@ def mask_words(mask: str | None) -> list[str] | None:
 
 
 def cpu_mask(cpus: str | None) -> str | None:
-    """The mask of a list such as `0-23,48-71`, in words of eight digits; None for no list or one that is too long."""
+    """Return the mask of a list such as `0-23,48-71`, in words of eight digits; None for no list or a long one."""
     if cpus is None or _CPUS.fullmatch(cpus) is None:
         return None
     bits = 0
@@ -163,13 +163,13 @@ def cpu_mask(cpus: str | None) -> str | None:
 
 
 def cpu_words(vendor: str, family: int, model: int) -> str:
-    """`GenuineIntel 6/85 (Skylake)`; the name only where it is known."""
+    """Return `GenuineIntel 6/85 (Skylake)`; the name only where it is known."""
     name = _CPU_NAMES.get((vendor, family, model))
     return f"{vendor} {family}/{model}" + (f" ({name})" if name else "")
 
 
 def smp_kind(arch: str | None, vendor: str | None, family: int | None, model: int | None) -> str:
-    """Row of `links.KINDS` for the way between the processors, by NCCL's classes; `smp` where there is none."""
+    """Return the row of `links.KINDS` between processors, by NCCL's classes; `smp` where there is none."""
     if arch == "ppc64":
         return "smp-power9"
     if vendor == "AuthenticAMD":
