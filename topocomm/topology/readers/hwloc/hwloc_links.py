@@ -114,19 +114,19 @@ class _NVLink:
 
     def _cpus(self) -> None:
         """Add NVLinks between GPU and CPU, on POWER8 and POWER9."""
-        said = {}
+        codes = {}
         for i, gpu in self.gpus.items():
             for j in self.others:
                 cpu, lanes = self._object(j), self._lanes(i, j)
                 if not lanes or cpu.type == "PCIDev":
                     continue
-                said[f"{gpu}-{cpu.type}{'' if cpu.os_index is None else cpu.os_index}"] = f"NV{lanes}"
+                codes[f"{gpu}-{cpu.type}{'' if cpu.os_index is None else cpu.os_index}"] = f"NV{lanes}"
                 self.total[gpu] += lanes
                 if id(cpu) in self.near_cpu:
                     rate = self.matrix.value(i, j) / 1000
                     self.fabric.links += both_ways(gpu, self.near_cpu[id(cpu)], "nvlink", lanes=lanes, gb_per_s=rate)
-        if said:
-            self.fabric.facts["gpu_cpu_links"] = said
+        if codes:
+            self.fabric.facts["gpu_cpu_links"] = codes
 
     def _switched(self, switches: Sequence[int]) -> None:
         """Fold NVSwitches that share GPUs into one device, as NCCL does."""

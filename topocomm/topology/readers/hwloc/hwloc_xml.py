@@ -1,4 +1,8 @@
-"""XML of hwloc (`lstopo --of xml`), versions 1 to 3: text in, Topology out."""
+"""XML of hwloc (`lstopo --of xml`), versions 1 to 3.
+
+PCI codes are derived from the bridges above two devices, NVLink from the matrix `NVLinkBandwidth`. PCIe GB/s are those
+of `pci_link_speed`.
+"""
 
 from __future__ import annotations
 
@@ -29,23 +33,12 @@ _NETWORK_BIT, _FABRIC_BIT = 16, 32
 
 
 def matches(text: str) -> bool:
-    """True if the text has hwloc's root element and an object."""
+    """Return whether the text has hwloc's root element and an object."""
     return "<topology" in text and re.search(r"<object\s[^<>]*\btype=", text) is not None
 
 
 def read(text: str, name: str) -> Topology:
-    """The host that hwloc's XML describes.
-
-    PCI codes are derived from the bridges above two devices, NVLink from the matrix `NVLinkBandwidth`. PCIe GB/s are
-    those of `pci_link_speed`.
-
-    Args:
-        text: The document.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: It is no XML, or no machine of hwloc; names the line.
-    """
+    """Return the host that hwloc's XML describes."""
     start = _START.search(text)
     if start:
         text = "\n" * text.count("\n", 0, start.start()) + text[start.start() :]
@@ -119,7 +112,7 @@ class _Reader:
         return "Cache" if kind.endswith("Cache") and kind != "MemCache" else _TYPES.get(kind, kind)
 
     def _family(self, element: Element, kind: str) -> str | None:
-        """What an OSDev is for; a NUMANode's subtype."""
+        """Return the use of an OSDev, the subtype of a NUMANode."""
         if kind != "OSDev":
             return element.attributes.get("subtype")
         text = element.attributes.get("osdev_type", "")
@@ -150,14 +143,14 @@ class _Reader:
         return text
 
     def _gb_per_s(self, element: Element) -> float | None:
-        """Hwloc writes 0 where it could not read the speed."""
+        """Return GB/s; hwloc writes 0 where it could not read the speed."""
         text = element.attributes.get("pci_link_speed")
         if text is not None and not re.fullmatch(r"\d{1,6}(?:[.,]\d{1,9})?", text):
             self.fail(element.line, f"pci_link_speed {text!r:.60}; expected GB/s such as 15.753846")
         return float(text.replace(",", ".")) or None if text else None
 
     def _matrices(self) -> list[Matrix]:
-        """The matrices of versions 2 and 3.
+        """Return the matrices of versions 2 and 3.
 
         Their figures are text, which `safe_xml` passes over; it is taken from the document, element by element.
         """
@@ -169,10 +162,10 @@ class _Reader:
         if len(parts) != len(texts):
             line = wanted[0].line if wanted else self.top.line
             self.fail(line, "<indexes> and <u64values> are not where hwloc writes them; give its output unaltered")
-        said: dict[int, dict[str, list[str]]] = {id(e): {"indexes": [], "u64values": []} for e in wanted}
+        figures: dict[int, dict[str, list[str]]] = {id(e): {"indexes": [], "u64values": []} for e in wanted}
         for (element, part), text in zip(parts, texts, strict=True):
-            said[id(element)][part.tag] += text.split()
-        return [self._matrix(e, said[id(e)]["indexes"], said[id(e)]["u64values"]) for e in wanted]
+            figures[id(element)][part.tag] += text.split()
+        return [self._matrix(e, figures[id(e)]["indexes"], figures[id(e)]["u64values"]) for e in wanted]
 
     def _matrix(self, element: Element, indexes: list[str], values: list[str]) -> Matrix:
         count = len(indexes)

@@ -174,9 +174,11 @@ class _Reader(LineReader):
             return self._normal(index, normal, text)
         if bridge := _BRIDGE.match(text):
             kind = "HostBridge" if bridge.group(1).startswith("Host") else "PCIBridge"
-            said = _attributes(text)
-            infos = {"pci_ids": said["id"]} if "id" in said else {}
-            return HwlocObject(kind, index + 1, bus_id=said.get("busid"), gb_per_s=_gb_per_s(said), infos=infos)
+            attributes = _attributes(text)
+            infos = {"pci_ids": attributes["id"]} if "id" in attributes else {}
+            return HwlocObject(
+                kind, index + 1, bus_id=attributes.get("busid"), gb_per_s=_gb_per_s(attributes), infos=infos
+            )
         copies = _COPIES.match(text)
         pci = _PCI.match(copies.group(2) if copies else text)
         if pci is not None:
@@ -207,14 +209,14 @@ class _Reader(LineReader):
         if copies > _MAX_COPIES:
             self.fail(index, f"{copies} devices on one line; expected at most {_MAX_COPIES}")
         subtype, where, inside = match.groups()
-        said = _attributes(text)
-        address = _BUS_ID.fullmatch(where or "") or _BUS_ID.fullmatch(said.get("busid", ""))
-        ids = _IDS.fullmatch(where or "") or _IDS.fullmatch(said.get("id", ""))
+        attributes = _attributes(text)
+        address = _BUS_ID.fullmatch(where or "") or _BUS_ID.fullmatch(attributes.get("busid", ""))
+        ids = _IDS.fullmatch(where or "") or _IDS.fullmatch(attributes.get("id", ""))
         if address is None and ids is None:
             return None
         shown = _CLASS.search(inside or "")
         word = inside if inside and "=" not in inside and "#" not in inside else None
-        found = HwlocObject("PCIDev", index + 1, family=subtype, gb_per_s=_gb_per_s(said), infos=said)
+        found = HwlocObject("PCIDev", index + 1, family=subtype, gb_per_s=_gb_per_s(attributes), infos=attributes)
         found.bus_id = with_domain(address.group(1)) if address else None
         found.vendor = int(ids.group(1), 16) if ids else None
         if shown or word:
@@ -268,8 +270,8 @@ def _attributes(text: str) -> dict[str, str]:
     return {m.group(1): m.group(3) if m.group(2) is None else m.group(2) for m in _ATTRIBUTE.finditer(text)}
 
 
-def _gb_per_s(said: dict[str, str]) -> float | None:
-    match = _LINK.fullmatch(said.get("link", ""))
+def _gb_per_s(attributes: dict[str, str]) -> float | None:
+    match = _LINK.fullmatch(attributes.get("link", ""))
     return float(match.group(1)) or None if match else None
 
 

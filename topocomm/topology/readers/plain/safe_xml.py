@@ -1,6 +1,6 @@
-"""XML of machines' tools as a tree that knows its lines; without entities, which can blow a text up or read files.
+"""XML as a tree of elements with their lines; without entities, which can expand a text or read files.
 
-A DOCTYPE is legal, nvidia-smi and hwloc write one: it is passed over. What it declares is refused.
+A DOCTYPE is passed over, because nvidia-smi and hwloc write one; its declarations are refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def all(self, tag: str) -> list[Element]:
-        """The children with this tag."""
+        """Return the children with this tag."""
         return [child for child in self.children if child.tag == tag]
 
 
 def parse(text: str, name: str) -> Element:
-    """The root element of a document.
+    """Return the root element of a document.
 
     Args:
         text: The document; comments, processing instructions and text between elements are passed over.
@@ -79,7 +79,7 @@ _CUT_SHORT = (
 
 
 def _without_encoding(text: str) -> str:
-    """The text was decoded already: its declaration may say anything. Lines keep their numbers."""
+    """Return the text without its declaration, which may name any encoding. Lines keep their numbers."""
     bare = text.lstrip("\ufeff \t\r\n")
     if bare.startswith("<?xml") and (close := bare.find("?>")) >= 0:
         bare = bare[close + 2 :]

@@ -1,4 +1,4 @@
-"""JSON without what Python's reader takes beside it: NaN and Infinity are refused, with their path in the document."""
+"""JSON without Python's extensions: NaN and Infinity are refused, with their path in the document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 
 def loads(text: str) -> Any:
-    """The document in a text.
+    """Return the document in a text.
 
     Raises:
         ValueError: It is no JSON (`json.JSONDecodeError` where that has a line and a column).
@@ -28,7 +28,7 @@ def loads(text: str) -> Any:
 
 
 def _place(text: str) -> str:
-    """` (links[3].gb_per_s)`: the first such number; nothing where the rest of the text is no JSON either."""
+    """Return the path of the first such number, as ` (links[3].gb_per_s)`; empty where the rest is no JSON either."""
     mark = object()
     try:
         document = json.loads(text, parse_constant=lambda name: mark)

@@ -1,12 +1,18 @@
-"""Logs of NCCL and RCCL (NCCL_DEBUG=INFO or TRACE): text in, Topology out.
+"""Logs of NCCL and RCCL (NCCL_DEBUG=INFO or TRACE), of one or many ranks, interleaved or not.
 
-GPU names follow the rank: GPU3 is the GPU of rank 3, on whichever host it is. Ranks are what rings, trees and the
-system tree (`GPU/0-26000 (0)`) number; `[1]` before `NCCL INFO` is the CUDA device of one process, and the number
-in `Setting affinity for GPU 2` a device of the driver, so both may differ from the rank and name no GPU here. Bus
-ids join what is said by bus id with ranks. NET/0-a becomes NET10: these numbers are hexadecimal.
+GPU names follow the rank: GPU3 is the GPU of rank 3, on any host. Rings, trees and the system tree
+(`GPU/0-26000 (0)`) have ranks; `[1]` before `NCCL INFO` is the CUDA device of one process, and the number in
+`Setting affinity for GPU 2` a device of the driver, so both may differ from the rank and name no GPU here. Lines that
+name bus ids are joined with ranks by them. NET/0-a becomes NET10: these numbers are hexadecimal.
 
 A log with INIT lines alone gives ranks, rings and trees; with GRAPH also the machine. Where a log holds several
-communicators, that with the most ranks is read.
+communicators, the one with the most ranks is read.
+
+Facts, as far as the log has them: `library`, `ranks`, `nodes`, `rank_busid` {rank: bus id as printed}, `nchannels`,
+`rings`, `trees` (see `nccl_log_channels`), `graphs` (as `nccl_graph_xml`, by rank), `numa_nodes`, `max_bw`, `total_bw`,
+and in GB/s as NCCL reckons them `pattern_bw` (per channel of the ring), `pci_bw`, `sys_bw`, `nvlink_bw`, `xgmi_bw` (one
+number, or by device where they differ) and `path_bw` by pair; `p2p`, `transport`, `transports`, `nvls`,
+`gpu_affinity_mask`.
 """
 
 from __future__ import annotations
@@ -38,26 +44,12 @@ _REMEDY = "log with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH and give the wh
 
 
 def matches(text: str) -> bool:
-    """True if the text holds lines of NCCL's logger, or its system tree without them."""
+    """Return whether the text holds lines of NCCL's logger, or its system tree without them."""
     return is_log(text)
 
 
 def read(text: str, name: str) -> Topology:
-    """What a log says of machines and of the job.
-
-    `facts` has, as far as the log says them: `library`, `ranks`, `nodes`, `rank_busid` {rank: bus id as printed},
-    `nchannels`, `rings`, `trees` (see `nccl_log_channels`), `graphs` (as `nccl_graph_xml`, by rank), `numa_nodes`,
-    `max_bw`, `total_bw`, and in GB/s as NCCL reckons them `pattern_bw` (per channel of the ring), `pci_bw`,
-    `sys_bw`, `nvlink_bw`, `xgmi_bw` (one number, or by device where they differ) and `path_bw` by pair; `p2p`,
-    `transport`, `transports`, `nvls`, `gpu_affinity_mask`.
-
-    Args:
-        text: The log of one or many ranks, interleaved or not, with or without a launcher's prefixes.
-        name: Its file name, for messages; its stem names the topology.
-
-    Raises:
-        TopologyError: The log says nothing of ranks or devices, or more of them than there can be.
-    """
+    """Return the machines and the ranks of a log."""
     return _Reader(text, name).topology()
 
 
@@ -123,7 +115,7 @@ class _Reader:
             self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
 
     def _place_rest(self, hosts: list[Machine], known: dict[int, str], found: Channels) -> None:
-        """Ranks that only others speak of: they run on the one machine, or on machines that the log is not of."""
+        """Place ranks that wrote nothing: on the one machine, or on machines without lines in this log."""
         spoken = {rank for ring in found.rings.values() for rank in ring} | set(known)
         spoken |= {rank for nodes in found.trees.values() for rank in nodes}
         spoken |= set(range(self.comm.ranks or 0))
@@ -173,14 +165,14 @@ class _Reader:
     def _devices(
         self, hosts: list[Machine], fabrics: list[Fabric], known: dict[int, str]
     ) -> tuple[list[Device], list[Link]]:
-        """GPUs by rank, then NICs, then what joins them; NICs of several hosts are joined by a network."""
+        """Return GPUs by rank, NICs, and what joins them; a network joins the NICs of several hosts."""
         lists, _ = facts_of.affinities(self.comm)
         gpus: dict[int, Device] = {}
         for machine, part, label in zip(hosts, fabrics, self.labels, strict=True):
-            mine = {int(gpu.id[3:]): gpu for gpu in part.gpus}
+            local = {int(gpu.id[3:]): gpu for gpu in part.gpus}
             for rank in sorted(machine.members):
                 bus_id = address(known[rank]) if rank in known else None
-                gpu = mine.get(rank, Device(f"GPU{rank}", "gpu", label, bus_id=bus_id))
+                gpu = local.get(rank, Device(f"GPU{rank}", "gpu", label, bus_id=bus_id))
                 if rank in gpus:
                     self.warn(f"rank {rank} is on two hosts, {gpus[rank].host} and {label}; the first is used")
                 gpus.setdefault(rank, gpu._replace(cpu_affinity=lists.get(rank)))
@@ -200,7 +192,7 @@ class _Reader:
         nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
         bus_ids = {rank: node_id for machine in hosts for rank, node_id in _printed(machine).items()} | known
         _, masks = facts_of.affinities(self.comm)
-        said = {
+        stated = {
             "library": facts_of.library(self.parts),
             "ranks": found.ranks,
             "nodes": nodes.pop() if len(nodes) == 1 else None,
@@ -213,11 +205,8 @@ class _Reader:
             "nvls": facts_of.nvls(self.comm),
             "gpu_affinity_mask": {f"GPU{rank}": masks[rank] for rank in sorted(masks)},
         }
-        facts = {key: value for key, value in said.items() if value or value is False}
-        facts.update(found.facts())
-        facts.update(facts_of.transports(self.comm))
-        facts.update(self._graphs(hosts))
-        return facts
+        facts = {key: value for key, value in stated.items() if value or value is False}
+        return {**facts, **found.facts(), **facts_of.transports(self.comm), **self._graphs(hosts)}
 
     def _graphs(self, hosts: list[Machine]) -> dict[str, Any]:
         graphs: list[dict[str, Any]] = []
@@ -230,11 +219,11 @@ class _Reader:
 
 
 def _torn(a: Part, b: Part) -> bool:
-    """True if two parts with prefixes are on one line."""
+    """Return whether two parts with prefixes are on one line."""
     return a.line == b.line and a.thread is not None and b.thread is not None
 
 
 def _printed(machine: Machine) -> dict[int, str]:
-    """Bus ids by rank as the tree prints them."""
+    """Return bus ids by rank as the tree prints them."""
     printed = machine.system.printed if machine.system else {}
     return {rank: printed.get(node, node.id) for node, rank in machine.ranks.items() if not machine.guessed}

@@ -1,9 +1,9 @@
-"""Rings and trees in an NCCL log.
+"""Rings and trees of an NCCL log.
 
 Rank 0 prints the order of each ring (`Channel 00/02 : 0 1 2 3`, up to 2.3 `Ring 00 : 0 1 2 3`), every rank its own
 place in it (`Ring 00 : prev -> me -> next`). Of long rings only the first 20 ranks are printed, by late versions as
-many as a line holds, with dots for the rest. Trees come in four notations; what tells the ends apart in all of them is
-that children are written with slashes and the parent without:
+many as a line holds, with dots for the rest. Trees come in four notations; in all of them children are written with
+slashes and the parent without:
 
 - `Trees [0] 1/-1/-1->0->-1`: children -> me -> parent (from NCCL 2.8 on);
 - `Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1`: the same for reduce | broadcast (up to 2.7);
@@ -38,7 +38,7 @@ class Node(NamedTuple):
 
 
 class Channels(NamedTuple):
-    """Rings by channel, trees by channel and rank, as far as the log is certain, and what was passed over."""
+    """Rings by channel, trees by channel and rank, as far as the log is certain, and warnings."""
 
     ranks: int | None
     number: int | None
@@ -49,7 +49,7 @@ class Channels(NamedTuple):
     warnings: list[str]
 
     def facts(self) -> dict[str, Any]:
-        """As JSON: `nchannels`, `rings` {channel: ranks}, `trees` {channel: {rank: {parent, children}}}."""
+        """Return `nchannels`, `rings` {channel: ranks}, `trees` {channel: {rank: {parent, children}}}."""
         found: dict[str, Any] = {}
         if self.number is not None:
             found["nchannels"] = self.number
@@ -66,7 +66,7 @@ class Channels(NamedTuple):
 
 
 def channels(comm: Communicator) -> Channels:
-    """The rings and trees of a communicator."""
+    """Return the rings and trees of a communicator."""
     return _Reader(comm).read()
 
 
@@ -85,7 +85,7 @@ class _Reader:
         self.ranks = comm.ranks
         self.warnings: dict[str, None] = {}
         self.counts: dict[int, set[int]] = defaultdict(set)
-        """Numbers of channels said, by how sure the saying is (0 is best)."""
+        """Numbers of channels that the log states, by how certain the statement is (0 is best)."""
         self.bad_places: set[tuple[int, int]] = set()
 
     def warn(self, message: str) -> None:
@@ -123,7 +123,7 @@ class _Reader:
                 yield session, part, part.text.strip()
 
     def _orders(self) -> dict[int, list[list[int]]]:
-        """The orders that `Channel` lines give, by channel; a line that went on in the next is joined with it."""
+        """Return the orders of `Channel` lines, by channel; wrapped lines are joined."""
         loose = {part.line: part for s in self.comm.sessions if s.thread is None for part in s.parts}
         found: dict[int, list[list[int]]] = defaultdict(list)
         for _, part, text in self._parts():
@@ -142,7 +142,7 @@ class _Reader:
         return found
 
     def _whole_order(self, text: str, part: Part, loose: dict[int, Part]) -> list[int] | None:
-        """The order, if it holds every rank once; with the lines below that hold only numbers, if it takes them."""
+        """Return the order, if it holds every rank once, alone or with lines of numbers below."""
         variants = [text]
         line = part.line + 1
         while line in loose and len(variants) < 40 and GOES_ON.fullmatch(loose[line].text):
@@ -160,7 +160,7 @@ class _Reader:
         return None
 
     def _steps(self) -> dict[int, dict[int, tuple[int, int]]]:
-        """(previous, next) by channel and rank, from `Ring` lines."""
+        """Return (previous, next) by channel and rank, from `Ring` lines."""
         found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
         for session, part, text in self._parts():
             match = _RING.match(text)
@@ -180,33 +180,32 @@ class _Reader:
         return found
 
     def _complete(self, number: int) -> bool:
-        """True if a number at a cut can have no more digits: there are not that many ranks."""
+        """Return whether a number at a cut can have no more digits, because there are fewer ranks."""
         return number <= 0 or (self.ranks is not None and number * 10 >= self.ranks)
 
     def _in_range(self, *numbers: int) -> bool:
         return all(n >= -1 and (self.ranks is None or n < self.ranks) for n in numbers)
 
     def _ring(self, channel: int, orders: list[list[int]], steps: dict[int, tuple[int, int]]) -> list[int] | None:
-        """The ring of a channel from rank 0 on; None where it is not certain."""
+        """Return the ring of a channel from rank 0 on; None where it is not certain."""
         order = orders[0] if orders else self._stitched(steps)
         if order is None:
             return None
-        turned = order[order.index(0) :] + order[: order.index(0)]
-        if any(other[other.index(0) :] + other[: other.index(0)] != turned for other in orders):
+        turned = _from_zero(order)
+        if any(_from_zero(other) != turned for other in orders):
             self.warn(f"ring {channel}: `Channel` lines disagree; not used")
             return None
         place = {rank: i for i, rank in enumerate(order)}
         for me, (before, after) in steps.items():
             i = place.get(me)
             if i is None or (order[i - 1], order[(i + 1) % len(order)]) != (before, after):
-                self.warn(
-                    f"ring {channel}: its order and the place of rank {me} ({before}, {after}) disagree; not used"
-                )
+                place_of_me = f"the place of rank {me} ({before}, {after})"
+                self.warn(f"ring {channel}: its order and {place_of_me} disagree; not used")
                 return None
         return turned
 
     def _stitched(self, steps: dict[int, tuple[int, int]]) -> list[int] | None:
-        """The order that places of single ranks imply, if they leave no choice."""
+        """Return the order that places of single ranks imply, if they leave no choice."""
         after: dict[int, int] = {}
         for me, (before, follows) in steps.items():
             for a, b in ((before, me), (me, follows)):
@@ -221,7 +220,7 @@ class _Reader:
         return order if sorted(order) == list(range(self.ranks)) else None
 
     def _all_trees(self) -> tuple[dict[int, dict[int, list[Node]]], dict[int, dict[int, list[Node]]]]:
-        """What each rank says of its place in each tree, once for reduce and once for broadcast."""
+        """Return the places of each rank in each tree, for reduce and for broadcast."""
         first: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
         second: dict[int, dict[int, list[Node]]] = defaultdict(lambda: defaultdict(list))
         for session, part, text in self._parts():
@@ -243,14 +242,18 @@ class _Reader:
     def _nodes(
         self, session: Session, part: Part, text: str, matches: Iterable[re.Match[str]]
     ) -> Iterator[tuple[int, int, Node, Node]]:
-        """Channel, rank, and its place in both halves (the same where the notation has one)."""
+        """Yield channel, rank, and its place in both halves (the same where the notation has one)."""
         for match in matches:
             groups = match.groups()
             me = int(groups[2])
             node = _node(groups[1], groups[3])
             halved = len(groups) > 4 and groups[4] is not None
             other = _node(groups[4], groups[5]) if halved else node
-            if node is None or other is None or not self._in_range(me, *_all(node), *_all(other)):
+            if (
+                node is None
+                or other is None
+                or not self._in_range(me, node.parent, *node.children, other.parent, *other.children)
+            ):
                 self.warn(f"line {part.line}: {match.group()!r} is no place in a tree of {self.ranks} ranks; not used")
             elif part.cut and match.end() == len(text) and not self._complete(int(re.split("[/> ]", text)[-1])):
                 self.warn(f"line {part.line}: cut inside a tree; not used")
@@ -259,10 +262,10 @@ class _Reader:
             else:
                 yield int(groups[0]), me, node, other
 
-    def _checked(self, said: dict[int, dict[int, list[Node]]]) -> dict[int, dict[int, Node]]:
-        """Places that all sayings agree on, and that parents and children agree on."""
+    def _checked(self, places_by_rank: dict[int, dict[int, list[Node]]]) -> dict[int, dict[int, Node]]:
+        """Return places that all lines, and parents and children, agree on."""
         found: dict[int, dict[int, Node]] = {}
-        for channel, by_rank in said.items():
+        for channel, by_rank in places_by_rank.items():
             nodes = {rank: places[0] for rank, places in by_rank.items() if len(set(places)) == 1}
             bad = set(by_rank) - set(nodes)
             for rank, node in nodes.items():
@@ -279,7 +282,7 @@ class _Reader:
         return found
 
     def _count(self) -> int | None:
-        """The number of channels: as said in `Channel 00/02`, else by the summary line, else by whole `Trees` lines."""
+        """Return the number of channels: of `Channel 00/02`, else of the summary line, else of whole `Trees` lines."""
         for sure in sorted(self.counts):
             if len(self.counts[sure]) == 1:
                 return next(iter(self.counts[sure]))
@@ -287,12 +290,12 @@ class _Reader:
         return None
 
 
-def _all(node: Node) -> tuple[int, ...]:
-    return node.parent, *node.children
+def _from_zero(ring: list[int]) -> list[int]:
+    return ring[ring.index(0) :] + ring[: ring.index(0)]
 
 
 def _node(left: str, right: str) -> Node | None:
-    """A place from both ends of a tree's arrow: the end with slashes holds the children."""
+    """Return a place from both ends of a tree's arrow: the end with slashes holds the children."""
     if ("/" in left) == ("/" in right):
         return None
     parent, children = (right, left) if "/" in left else (left, right)

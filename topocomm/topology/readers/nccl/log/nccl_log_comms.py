@@ -1,7 +1,7 @@
-"""Which lines of an NCCL log are of which communicator and rank.
+"""Lines of an NCCL log by communicator and rank.
 
-A log of several processes, and of several communicators one after the other, is a heap of lines. A *session* is what
-one thread wrote while it set up one communicator; sessions of one communicator share its id or its number of ranks.
+A log may mix several processes, and several communicators one after the other. A *session* is the lines that one thread
+wrote while it set up one communicator; sessions of one communicator share its id or its number of ranks.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _RING = re.compile(r"Ring \d+ : (\d+) -> (\d+) -> \d+(?= |$)")
 _CONNECTION = re.compile(
     r"(?:Channel|Ring|Tree) \d+(?:/\d+)? : (\d+)(?:\[\w+\])? -> (\d+)(?:\[\w+\])?(?: \[(send|receive)\])? via \w"
 )
-"""The writer is the one before the arrow, but where it says that it receives."""
+"""The rank before the arrow writes the line, except where it receives."""
 MOST_PRINTED = 20
 """Ranks on a `Channel` line of a longer ring."""
 GOES_ON = re.compile(r" *\d[ \d]*")
-"""The rest of a `Channel` line that a terminal wrapped."""
+"""Rest of a `Channel` line that a terminal wrapped."""
 
 _END = re.compile(r" - (?:Destroy|Abort|Finalize) (?:START|COMPLETE)")
-"""The end of a communicator, which any thread may write."""
+"""End of a communicator, which any thread may write."""
 _SYSTEM = "=== System :"
 
 
 @dataclass(slots=True)
 class Session:
-    """What one thread wrote on one communicator. Numbers are None where the log does not say them."""
+    """Lines of one thread on one communicator. Numbers are None where the log lacks them."""
 
     thread: Thread | None
     parts: list[Part] = field(default_factory=list)
@@ -53,13 +53,14 @@ class Session:
     comm: str | None = None
     comm_id: str | None = None
     done: bool = False
-    seen: set[str] = field(default_factory=set)
+    heads: set[str] = field(default_factory=set)
+    """Starts of its setup lines, each of which is printed once."""
     orders: set[int] = field(default_factory=set)
-    """Numbers of ranks that its `Channel` lines list."""
+    """Numbers of ranks in its `Channel` lines."""
 
     @property
     def host(self) -> str:
-        """Name of the host, empty where the log has lost it."""
+        """Name of the host, empty where the log lacks it."""
         return self.thread[0] if self.thread else ""
 
 
@@ -69,13 +70,13 @@ class Communicator(NamedTuple):
     ranks: int | None
     sessions: list[Session]
     others: int
-    """How many others the log holds."""
+    """Number of other communicators in the log."""
     mixed: bool
     """True if two processes have the same rank: communicators of one size that nothing tells apart."""
 
 
 def communicator(parts: list[Part]) -> Communicator:
-    """The communicator with the most ranks, of equals the first; sessions that name none count to it if it is alone."""
+    """Return the communicator with the most ranks; sessions that name none belong to it if it is alone."""
     sessions = _sessions(parts)
     if all(session.rank is None for session in sessions):
         _name_writers(sessions)
@@ -86,16 +87,14 @@ def communicator(parts: list[Part]) -> Communicator:
     if not named:
         return Communicator(None, *_first_of_each(sessions, 0))
     comm_id, ranks = max(named, key=lambda key: key[1] or 0)
+    ids = (comm_id, None if ids_of[ranks] <= 1 else comm_id)
     alone = len(named) == 1
-    mine = [s for s in sessions if s.ranks == ranks and s.comm_id in (comm_id, None if ids_of[ranks] <= 1 else comm_id)]
-    taken = {id(s) for s in mine}
-    if alone:
-        mine = [s for s in sessions if id(s) in taken or s.ranks is None]
-    return Communicator(ranks, *_first_of_each(mine, len(named) - 1))
+    members = [s for s in sessions if (s.ranks == ranks and s.comm_id in ids) or (alone and s.ranks is None)]
+    return Communicator(ranks, *_first_of_each(members, len(named) - 1))
 
 
 def _name_writers(sessions: list[Session]) -> None:
-    """Ranks from the connections that they write of, in a log of nothing else: `0[3000] -> 1[4000] via P2P/IPC`."""
+    """Set ranks from connections, in a log of nothing else: `0[3000] -> 1[4000] via P2P/IPC`."""
     named: set[int] = set()
     for session in sessions:
         found = [match for part in session.parts if (match := _CONNECTION.match(part.text.strip()))]
@@ -106,7 +105,7 @@ def _name_writers(sessions: list[Session]) -> None:
 
 
 def _count_orders(sessions: list[Session]) -> None:
-    """Numbers of ranks from `Channel` lines, where nothing else says them and no rank is beyond what they list."""
+    """Set numbers of ranks from `Channel` lines, where nothing else states them and no rank is greater."""
     unknown = [s for s in sessions if s.ranks is None]
     highest = max((s.rank for s in unknown if s.rank is not None), default=0)
     for session in unknown:
@@ -116,7 +115,7 @@ def _count_orders(sessions: list[Session]) -> None:
 
 
 def _closes(session: Session) -> bool:
-    """True if a ring's first rank says that the last one on its `Channel` line is before it."""
+    """Return whether a ring's first rank names the last one on its `Channel` line as the rank before it."""
     texts = [part.text.strip() for part in session.parts]
     orders = [match.group(2).split() for text in texts if (match := _ORDER.match(text))]
     ends = {(int(order[-1]), int(order[0])) for order in orders}
@@ -124,7 +123,7 @@ def _closes(session: Session) -> bool:
 
 
 def _sessions(parts: list[Part]) -> list[Session]:
-    """All sessions in order of their first lines."""
+    """Return all sessions in order of their first lines."""
     current: dict[Thread | None, Session] = {}
     found: list[Session] = []
     before = None
@@ -144,7 +143,7 @@ def _sessions(parts: list[Part]) -> list[Session]:
 
 
 def _starts(session: Session, part: Part) -> bool:
-    """True if a line cannot be of the session because it sets up another communicator."""
+    """Return whether a line sets up another communicator than the session's."""
     text = part.text
     if _END.search(text):
         return False
@@ -154,26 +153,25 @@ def _starts(session: Session, part: Part) -> bool:
         if "Init START" in text and (session.comm is not None or session.done):
             return True
     if _SYSTEM in text:
-        return _SYSTEM in session.seen
+        return _SYSTEM in session.heads
     if not _SETUP.match(text.lstrip()):
         return False
-    return session.done or _head(text) in session.seen
+    return session.done or _head(text) in session.heads
 
 
 def _head(text: str) -> str:
-    """What names a setup line: `Ring 00 `, `Channel 01/02 `, `Trees [0]`."""
-    words = text.split(maxsplit=2)
-    return " ".join(words[:2])
+    """Return the words that name a setup line: `Ring 00`, `Channel 01/02`, `Trees [0]`."""
+    return " ".join(text.split(maxsplit=2)[:2])
 
 
 def _note(session: Session, part: Part) -> None:
-    """Takes what a line says of its session."""
+    """Take the fields of a line into its session."""
     text = _whole(part)
     stripped = text.lstrip()
     if _SYSTEM in text:
-        session.seen.add(_SYSTEM)
+        session.heads.add(_SYSTEM)
     elif _SETUP.match(part.text.lstrip()):
-        session.seen.add(_head(part.text))
+        session.heads.add(_head(part.text))
     if "comm 0x" in text and not _END.search(text):
         _note_comm(session, text)
     if session.rank is None and (match := _ME.match(stripped) or _TREES.match(stripped)):
@@ -204,7 +202,7 @@ def _note_comm(session: Session, text: str) -> None:
 
 
 def _whole(part: Part) -> str:
-    """The text without a last word that may be cut."""
+    """Return the text without a last word that may be cut."""
     if not part.cut:
         return part.text
     cut = max(part.text.rfind(" "), part.text.rfind("\t"))
@@ -212,7 +210,7 @@ def _whole(part: Part) -> str:
 
 
 def _first_of_each(sessions: list[Session], others: int) -> tuple[list[Session], int, bool]:
-    """Without sessions of a thread or rank that had one before (a second run, say); whether ranks are mixed."""
+    """Drop later sessions of a thread or rank, as of a second run; return also whether ranks are mixed."""
     threads: set[Thread | None] = set()
     by_rank: dict[int, Session] = {}
     mixed = False
@@ -231,9 +229,9 @@ def _first_of_each(sessions: list[Session], others: int) -> tuple[list[Session],
     return kept, others, mixed
 
 
-def _same_process(one: Session, other: Session) -> bool:
-    """True if two sessions of a rank may be of one process and device; the last line may name another device."""
-    a, b = one.thread, other.thread
+def _same_process(first: Session, second: Session) -> bool:
+    """Return whether two sessions of a rank may be of one process and device; a last line may name another device."""
+    a, b = first.thread, second.thread
     if a is None or b is None:
         return True
-    return a[:2] == b[:2] and (a[3] == b[3] or (one.comm is not None and one.comm == other.comm))
+    return a[:2] == b[:2] and (a[3] == b[3] or (first.comm is not None and first.comm == second.comm))

@@ -1,6 +1,6 @@
 """From a machine of an NCCL log to devices, links and pairs.
 
-The figures are what NCCL reckons with, not what a data sheet says: 12, 24, 48 GB/s for PCIe 3, 4, 5 with 16 lanes,
+The figures are those that NCCL reckons with, not those of a data sheet: 12, 24, 48 GB/s for PCIe 3, 4, 5 with 16 lanes,
 20 for an NVLink of A100.
 """
 
@@ -42,24 +42,24 @@ class Fabric(NamedTuple):
     links: list[Link]
     pairs: list[Pair]
     nic_gb_per_s: dict[str, float]
-    """What the tree says of the network side of each NIC."""
+    """GB/s of the network side of each NIC in the tree."""
 
 
 def fabric(machine: Machine, host: str, prefix: str, nic_names: dict[int, str], nvls: bool) -> Fabric:
-    """The devices, links and pairs of one machine.
+    """Return the devices, links and pairs of one machine.
 
     Args:
-        machine: What the log says of it.
-        host: What its devices name as host.
+        machine: Its tree, matrix and ranks.
+        host: Name of the host of its devices.
         prefix: Goes before ids of all devices but GPUs, which ranks number throughout the job.
         nic_names: Names of network devices by number, as the log lists them.
-        nvls: True if the log says that the NVSwitches multicast.
+        nvls: Whether the NVSwitches multicast.
     """
     return _Builder(machine, host, prefix, nic_names, nvls).build()
 
 
 def address(bus_id: str) -> str | None:
-    """A PCI address from NCCL's number: `26000` is 0000:26:00.0; None for what is no address."""
+    """Return a PCI address from NCCL's number: `26000` is 0000:26:00.0; None for other numbers."""
     number = int(bus_id, 16)
     if number >= 1 << 52:
         return None
@@ -67,7 +67,7 @@ def address(bus_id: str) -> str | None:
 
 
 def numa_of(machine: Machine, node: Key) -> int | None:
-    """The NUMA node that a device was printed under; NCCL writes ffffffffffffffff for 'not known'."""
+    """Return the NUMA node that a device was printed under; NCCL writes ffffffffffffffff for 'not known'."""
     root = machine.system.root_of.get(node) if machine.system else None
     number = int(root.id, 16) if root else -1
     return number if 0 <= number < 2**31 else None
@@ -111,7 +111,7 @@ class _Builder:
         return sorted(found, key=lambda node: (node.system, int(node.id, 16)))
 
     def _nic(self, net: Key) -> Device:
-        """A NET. Several lines may hold one that has no slot; it has a place only where they agree."""
+        """Return a NET. Several lines may hold one without a slot; it has a place only where they agree."""
         holders = set(self.tree.holders.get(net, ()))
         holder = holders.pop() if len(holders) == 1 else None
         real = holder is not None and self._in_slot(holder)
@@ -121,11 +121,11 @@ class _Builder:
         return Device(self.ids[net], "nic", self.host, name, numa, bus_id=bus_id)
 
     def _in_slot(self, nic: Key) -> bool:
-        """Whether a NIC is a PCI device; NCCL puts the others on a processor, with a link that is no limit."""
+        """Return whether a NIC is a PCI device; NCCL puts the others on a processor, with a link that is no limit."""
         return nic.type == "NIC" and self.tree.up.get(nic, (nic, NO_LIMIT))[1] < NO_LIMIT
 
     def _pairs(self) -> list[Pair]:
-        """Every GPU-GPU and GPU-NIC pair, with the matrix's code, or the tree's where there is no matrix."""
+        """Return every GPU-GPU and GPU-NIC pair, with the matrix's code, or the tree's where there is no matrix."""
         nodes = [*self.machine.ranks, *self.nets]
         if len(nodes) > MAX_PAIRED:
             return []
@@ -134,11 +134,11 @@ class _Builder:
         for a, b in combinations(nodes, 2):
             if a.type != "GPU":
                 break
-            said = [cell for cell in (cells.get((a, b)), cells.get((b, a))) if cell is not None]
-            code = said[0].type if said else None if cells else self.tree.code(a, b)
-            if code is None or (b.type == "GPU" and len({cell.type for cell in said}) > 1):
+            both = [cell for cell in (cells.get((a, b)), cells.get((b, a))) if cell is not None]
+            code = both[0].type if both else None if cells else self.tree.code(a, b)
+            if code is None or (b.type == "GPU" and len({cell.type for cell in both}) > 1):
                 continue
-            gb_per_s = min((cell.gb_per_s for cell in said), default=None)
+            gb_per_s = min((cell.gb_per_s for cell in both), default=None)
             latency_us = PATH_LATENCY_US.get(code)
             pair = Pair(self.ids[a], self.ids[b], code, gb_per_s, latency_us)
             if gb_per_s is not None:
@@ -147,7 +147,7 @@ class _Builder:
         return found
 
     def _is_pcie_only(self, pairs: list[Pair], gpus: list[Device]) -> bool:
-        """True if the codes of all GPU pairs are known and name PCIe, so that a tree can be made of them."""
+        """Return whether the codes of all GPU pairs are known and name PCIe, so that they give a tree."""
         codes = [pair.code for pair in pairs if pair.b in {gpu.id for gpu in gpus}]
         return (
             1 < len(gpus) <= _MAX_DERIVED
@@ -156,7 +156,7 @@ class _Builder:
         )
 
     def _connect(self) -> None:
-        """The links of the tree. What leads to no GPU and no NIC is left out."""
+        """Add the links of the tree that lead to a GPU or NIC."""
         self._place()
         for branch in self.tree.branches:
             if branch.type in ("PCI", "LOC"):
@@ -169,7 +169,7 @@ class _Builder:
                     self._add(both_ways(node, parent, "pcie", gb_per_s=branch.gb_per_s))
 
     def _place(self) -> None:
-        """Ids for all nodes that become devices; boards and cards with one device are that device."""
+        """Name all nodes that become devices; boards and cards with one device are that device."""
         on_card: dict[Key, list[Key]] = {}
         for net, cards in self.tree.holders.items():
             for card in cards:
@@ -213,7 +213,7 @@ class _Builder:
             self._add(both_ways(a, b, "pcie", gb_per_s=limited))
 
     def _join(self, branch: Branch) -> None:
-        """A link that both ends print, each its own direction; NVSwitches print none."""
+        """Add a link that both ends print, each its own direction; NVSwitches print none."""
         a, b = self.ids.get(branch.parent), self.ids.get(branch.node)
         if a is None or b is None or a == b:
             return
@@ -221,8 +221,8 @@ class _Builder:
         if kind == "xgmi" and "CPU" in (branch.parent.type, branch.node.type):
             kind = "xgmi-cpu"
         hop_us = NVSWITCH_HOP_US if "NVS" in (branch.parent.type, branch.node.type) else None
-        there, back = both_ways(a, b, kind, gb_per_s=branch.gb_per_s, latency_us=hop_us)
-        self.links[a, b] = there
+        forward, back = both_ways(a, b, kind, gb_per_s=branch.gb_per_s, latency_us=hop_us)
+        self.links[a, b] = forward
         self.links.setdefault((b, a), back)
 
     def _add(self, links: tuple[Link, Link]) -> None:

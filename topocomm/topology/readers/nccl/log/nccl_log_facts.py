@@ -139,8 +139,8 @@ def affinities(comm: Communicator) -> tuple[dict[int, str], dict[int, str]]:
 
 def nvls(comm: Communicator) -> bool | None:
     """Return whether NVSwitches multicast; None where the log does not say or says both."""
-    said = {match.group(1) is None for _, match in _matches(comm, _NVLS)}
-    return said.pop() if len(said) == 1 else None
+    values = {match.group(1) is None for _, match in _matches(comm, _NVLS)}
+    return values.pop() if len(values) == 1 else None
 
 
 def nic_names(comm: Communicator, host: str) -> dict[int, str]:
@@ -280,9 +280,9 @@ def _path_bw(machine: Machine) -> dict[str, float]:
     """Return GB/s between GPUs, where both directions have the same."""
     rates = {}
     for (a, i), (b, j) in combinations(machine.ranks.items(), 2):
-        said = {cell.gb_per_s for cell in (machine.paths.get((a, b)), machine.paths.get((b, a))) if cell}
-        if len(said) == 1:
-            rates[f"GPU{i}-GPU{j}"] = said.pop()
+        values = {cell.gb_per_s for cell in (machine.paths.get((a, b)), machine.paths.get((b, a))) if cell}
+        if len(values) == 1:
+            rates[f"GPU{i}-GPU{j}"] = values.pop()
     return rates
 
 

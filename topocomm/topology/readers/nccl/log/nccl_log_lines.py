@@ -1,4 +1,4 @@
-"""Lines of an NCCL or RCCL log: who wrote what, where several processes wrote into one file.
+"""Lines of an NCCL or RCCL log by writer, where several processes wrote into one file.
 
 A line begins `host:pid:tid [cudaDev] NCCL INFO `, behind whatever a launcher or a timestamp puts before it. Writers
 that share a file cut lines into each other: a prefix in the middle of a line ends what stands before it. NCCL cuts
@@ -22,7 +22,7 @@ _FULL = re.compile(rf"{_WHERE}(?:[^\[\]]{{0,120}}? )?{_LEVEL}")
 _SHORT = re.compile(rf"(?:\[(?P<dev>-?\d{{1,4}})\] )?(?<!\w){_LEVEL}")
 _BARE = re.compile(r"=== System : max(?:Bw|Width) ")
 _AGAIN = re.compile(r" \[repeated \d{1,9}x across .*")
-"""Ray's note on lines that it left out, as others differ in numbers alone."""
+"""Ray's note on lines that it left out, because they differ in numbers alone."""
 _NUMBERS = re.compile(r" *\d[ \d]*")
 _TREES_GO_ON = re.compile(r"\s*(?:\[\d{1,4}\] )?[-\d/>]{1,60}(?: \[\d{1,4}\] [-\d/>|]{1,120})*\s*")
 _LONGEST_TREES = 8192
@@ -36,10 +36,10 @@ _CUT_AT = 1015
 
 
 class Part(NamedTuple):
-    """What one thread wrote on one line."""
+    """Text of one thread on one line."""
 
     thread: Thread | None
-    """None: no prefix on this line, so it may be of anybody."""
+    """None: no prefix on this line, so its writer is unknown."""
     text: str
     cut: bool
     """True if the end may be missing."""
@@ -48,12 +48,12 @@ class Part(NamedTuple):
 
 
 def is_log(text: str) -> bool:
-    """True if the text holds a line of the logger, or the title of its system tree."""
+    """Return whether the text holds a line of the logger, or the title of its system tree."""
     return ("NCCL" in text and _SHORT.search(text) is not None) or _BARE.search(text) is not None
 
 
 def parts(text: str) -> list[Part]:
-    """The parts of all lines, in order. A text without any prefix is taken as the writing of one thread."""
+    """Return the parts of all lines, in order. A text without any prefix is taken as of one thread."""
     lines = [_AGAIN.sub("", line) if "repeated" in line else line for line in plain_lines(text)]
     found = [list(_FULL.finditer(line)) if "NCCL" in line else [] for line in lines]
     if not any(found):
@@ -84,7 +84,7 @@ def parts(text: str) -> list[Part]:
 
 
 def _goes_on(before: Part, line: str) -> bool:
-    """True if a line is the rest of a `Trees` line that a terminal or a mail wrapped."""
+    """Return whether a line is the rest of a `Trees` line that a terminal or a mail wrapped."""
     is_tree = len(before.text) < _LONGEST_TREES and before.text.lstrip().startswith("Trees [")
     return is_tree and _TREES_GO_ON.fullmatch(line) is not None
 
@@ -104,7 +104,7 @@ class _Hosts:
         self.settled: dict[tuple[str, str, bool], str] = {}
 
     def host(self, mark: re.Match[str], first: bool) -> str:
-        """The host of a prefix.
+        """Return the host of a prefix.
 
         Of the first prefix on a line that is as printed, unless this process is mostly known by an end of it, or by a
         name whose beginning is lost here. Within a line it is the longest end that is a name where lines begin.
@@ -124,11 +124,11 @@ class _Hosts:
         return self.settled[key]
 
     def start(self, mark: re.Match[str], first: bool) -> int:
-        """Where the prefix begins, behind a glued end."""
+        """Return the start of the prefix, behind a glued end."""
         return mark.start() + max(0, len(_process(mark)[0]) - len(self.host(mark, first)))
 
     def thread(self, mark: re.Match[str], first: bool) -> Thread:
-        """Who wrote behind the prefix."""
+        """Return the writer of the text behind the prefix."""
         groups = mark.groupdict(default="")
         return self.host(mark, first), groups.get("pid", ""), groups.get("tid", ""), groups["dev"]
 
