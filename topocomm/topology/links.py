@@ -1,12 +1,11 @@
-"""The table of link kinds: GB/s of one lane in one direction, latency of one link, and who says so.
+"""The table of link kinds: GB/s of one lane in one direction, latency of one link, and their sources.
 
-A *lane* is one link of a bonded set: one NVLink, one xGMI link, one x16 slot, one network port, one core's way
-to memory. `Link.kind` holds the family (`nvlink`), this table the generations of it (`nvlink4`), because few
-tools name the generation.
+A *lane* is one link of a bonded set: one NVLink, one xGMI link, one x16 slot, one network port, one core's path to
+memory. `Link.kind` is the family (`nvlink`); the rows of this table are its generations (`nvlink4`).
 
-Latencies describe a small message on a warm path and come without the cost of launching kernels. Vendors do
-not publish them; they are anchored on NCCL's hardware latencies per hop (`src/graph/tuning.cc`, LL protocol,
-tree: NVLink 0.6 us, PCIe 1.0 us, network 5.0 us) and split over the links of such a hop.
+Latencies are for a small message on a warm path, without kernel launches. Vendors do not publish them; they are derived
+from NCCL's hardware latencies per hop (`src/graph/tuning.cc`, LL protocol, tree: NVLink 0.6 us, PCIe 1.0 us, network
+5.0 us), split over the links of a hop.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ class LinkKind(NamedTuple):
     """One row of the table."""
 
     family: str
-    """What `Link.kind` says."""
+    """Value of `Link.kind`."""
     gb_per_s: float
     """10^9 bytes per second of one lane in one direction."""
     latency_us: float
-    """One link, not the whole path."""
+    """Latency of one link, not of the whole path."""
     source: str
-    """Where GB/s comes from."""
+    """Source of GB/s."""
     gb_per_s_source: FigureSource = "table"
 
     @property
     def latency_source(self) -> str:
-        """Where the latency comes from: every one is assumed, as said here."""
+        """Source of the latency; all latencies are assumed."""
         return _LATENCY_SOURCES[self.family]
 
 
@@ -57,12 +56,12 @@ FABRIC_HOP_US = 0.5
 """Switch to switch of a network, cable included; assumed."""
 
 PATH_LATENCY_US = {"PIX": 1.0, "PXB": 1.2, "PHB": 1.4, "NODE": 1.6, "SYS": 2.0, "SOC": 2.0}
-"""Device to device over PCIe, by nvidia-smi's codes. PIX is NCCL's PCIe hop; each further level is assumed to
-add 0.2 us, the way between NUMA nodes 0.4 us."""
+"""Latency between devices over PCIe, by nvidia-smi's codes. PIX is NCCL's PCIe hop; further levels are assumed to add
+0.2 us each, the link between NUMA nodes 0.4 us."""
 
 GROUP_LAUNCH_US = 6.6
-"""Starting a group of messages between devices, which is the launch of a kernel. Assumed: the base latency that NCCL's
-`tuning.cc` has for collectives by LL (ring 6.6 us, tree 6.8), each of which is one launch too."""
+"""Time to start a group of messages between devices, one kernel launch. Assumed: the base latency of NCCL's `tuning.cc`
+for collectives by LL (ring 6.6 us, tree 6.8)."""
 
 _NVLINK_DATASHEET = "NVIDIA datasheets: total per GPU over links"
 _NCCL_CPU = "NCCL src/graph/topo.h, bandwidth between CPUs"
@@ -111,13 +110,12 @@ _UNKNOWN_KIND = LinkKind("unknown", 1.25, _NETWORK_US, "10 Gb/s network, the slo
 
 
 def assume(kind: str) -> LinkKind:
-    """What a planner reckons with where a link of this family does not say its figures.
+    """Return the figures that planners assume for a link of a family without figures of its own.
 
-    The slowest generation of the family, or what NCCL falls back to: a plan made with it is not better than
-    the machine. `gb_per_s` is for one lane; `source` says in words what was assumed.
+    They are those of the slowest generation, or NCCL's default, so that a plan is not better than the machine.
 
     Args:
-        kind: A `Link.kind`; an unheard-of one gets the slowest row of the table.
+        kind: A `Link.kind`; an unknown one gets the slowest row of the table.
     """
     return _ASSUMED.get(kind, _UNKNOWN_KIND)._replace(gb_per_s_source="assumed")
 
@@ -131,16 +129,15 @@ def both_ways(
     gb_per_s: float | None = None,
     latency_us: float | None = None,
 ) -> tuple[Link, Link]:
-    """The two directed links of one connection, with the figures of the table.
+    """Return the two directed links of one connection, with the figures of the table.
 
     Args:
         a: One device id.
         b: The other.
-        kind: A row of `KINDS` (both figures are filled in), or a family (the generation is not known:
-            GB/s stays None, the latency is the family's).
-        lanes: Links bonded into this one; multiplies the table's GB/s.
-        gb_per_s: A figure that a source gave; replaces the table's.
-        latency_us: Replaces the table's, for links that are part of a longer hop.
+        kind: A row of `KINDS`, or a family where the generation is unknown (GB/s is None).
+        lanes: Number of bonded links; multiplies the table's GB/s.
+        gb_per_s: GB/s that a source gave, instead of the table's.
+        latency_us: Latency instead of the table's, for a part of a longer hop.
     """
     row = KINDS.get(kind)
     rest = row or assume(kind)

@@ -1,8 +1,7 @@
-"""What a machine is: devices, directed links, and the pairs its tools speak of.
+"""The model of a machine: devices, directed links, pairs of devices as tools name them.
 
-All classes are frozen tuples of plain values, so a topology hashes, compares and pickles nowhere: it travels
-as JSON (`topocomm.topology.readers.plain.topology_json`). Units: `us` is microseconds, `gb_per_s` is 10^9 bytes per
-second in one direction. A figure that no source gave is `None`, never a guess.
+All classes are frozen and hold plain values. Processes exchange topologies as JSON (`readers.plain.topology_json`).
+Units: `us` is microseconds, `gb_per_s` is 10^9 bytes per second in one direction. A figure that no source gave is None.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ ENDPOINT_KINDS = ("gpu", "cpu")
 
 
 class Device(NamedTuple):
-    """One part of the machine. Endpoints (`gpu`, `cpu` = a set of cores) can hold ranks; the others forward."""
+    """A part of the machine. Endpoints (`gpu`, or `cpu`, a set of cores) can hold ranks; other devices forward."""
 
     id: str
     kind: DeviceKind
     host: str = "host0"
     name: str | None = None
-    """The operating system's or vendor's name (`mlx5_0`, `NVIDIA H100 80GB HBM3`)."""
+    """Name by the operating system or vendor (`mlx5_0`, `NVIDIA H100 80GB HBM3`)."""
     numa: int | str | None = None
-    """NUMA node number, or the list that the source prints where it names several (`0-1`)."""
+    """Number of the NUMA node, or the source's list of several (`0-1`)."""
     cpu_affinity: str | None = None
-    """CPU list as the source prints it (`0-55,112-167`); for a `cpu`, the cores it stands for."""
+    """CPU list as the source prints it (`0-55,112-167`); the cores of a `cpu`."""
     bus_id: str | None = None
-    """PCI address with domain, where the source gives one."""
+    """PCI address with domain."""
     in_network: InNetworkKind | None = None
-    """Of a switch that can reduce by itself: how (`in_network.IN_NETWORK`). No plan uses it, so no digest has it."""
+    """Technology of a switch that can reduce (`in_network.IN_NETWORK`); no part of the digest, as no plan uses it."""
 
 
 class Link(NamedTuple):
@@ -57,13 +56,13 @@ class Link(NamedTuple):
     gb_per_s: float | None = None
     latency_us: float | None = None
     gap_us: float | None = None
-    """Least time between two messages (LogGP's g); None is 'no limit known'."""
+    """Least time between two messages (LogGP's g)."""
     gb_per_s_source: FigureSource | None = None
     latency_us_source: FigureSource | None = None
 
 
 class Pair(NamedTuple):
-    """What a source says of two devices, in the source's own code (`NV18`, `SYS`, `XGMI`)."""
+    """Two devices, with the source's own code (`NV18`, `SYS`, `XGMI`)."""
 
     a: str
     b: str
@@ -75,7 +74,7 @@ class Pair(NamedTuple):
 
 
 class RankPlace(NamedTuple):
-    """Where one rank of a running job sits."""
+    """Place of one rank of a running job."""
 
     rank: int
     host: str
@@ -85,11 +84,10 @@ class RankPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Topology:
-    """A machine or a cluster: devices, directed links, pairs, the places of ranks, and warnings of its reader.
+    """A machine or a cluster: devices, directed links, pairs, places of ranks, and warnings of its reader.
 
     Raises:
-        TopologyError: A device id is used twice, a link names a device that does not exist, or a launch takes less
-            than no time.
+        TopologyError: A device id is used twice, a link names an unknown device, or `launch_us` is negative.
     """
 
     name: str
@@ -100,37 +98,36 @@ class Topology:
     ranks: tuple[RankPlace, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     launch_us: float | None = None
-    """What starting a round costs beside its messages, as the kernel launch of a host-driven plan on GPUs; None is 'not
-    known' and counts as nothing. It is of the software that runs, so no digest has it."""
+    """Time to start a round beside its messages, such as a kernel launch; None counts as 0. No part of the digest, as
+    it depends on the software that runs."""
 
     facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    """What a source says beyond devices, links and pairs, as plain JSON values under the source's own words: rings and
-    trees of a log, graphs of a file, capabilities of pairs, weights and hops. For people and tools; no plan uses it, so
-    no digest has it."""
+    """Further facts of the source as plain JSON values: rings and trees of a log, graphs, capabilities, weights, hops.
+    No part of the digest, as no plan uses them."""
 
     def __post_init__(self) -> None:
         if self.launch_us is not None:
             object.__setattr__(self, "launch_us", self._time_us(self.launch_us))
-        seen: set[str] = set()
+        ids: set[str] = set()
         for device in self.devices:
-            if device.id in seen:
+            if device.id in ids:
                 raise TopologyError(f"topology {self.name!r}: device id {device.id!r} is used twice")
-            seen.add(device.id)
+            ids.add(device.id)
         for link in self.links:
             for end in (link.src, link.dst):
-                if end not in seen:
+                if end not in ids:
                     raise TopologyError(
                         f"topology {self.name!r}: link {link.src!r} -> {link.dst!r} names the unknown device {end!r}"
                     )
 
-    def _time_us(self, given: object) -> float:
-        """A figure of the caller's as a float: equal ones must give equal plans, byte for byte."""
+    def _time_us(self, value: object) -> float:
+        """The time as a float, so that equal figures give equal plans, byte for byte."""
         try:
-            time_us = nan if isinstance(given, (bool, str)) else float(given)  # type: ignore[arg-type]
+            time_us = nan if isinstance(value, (bool, str)) else float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError):
             time_us = nan
         if not 0 <= time_us < inf:
-            raise TopologyError(f"topology {self.name!r}: launch_us {given!r}: expected a time of at least 0 us")
+            raise TopologyError(f"topology {self.name!r}: launch_us {value!r}: expected a time of at least 0 us")
         return time_us
 
     @cached_property
@@ -140,21 +137,18 @@ class Topology:
 
     @cached_property
     def endpoints(self) -> tuple[str, ...]:
-        """Ids of the devices that ranks run on, in file order: the GPUs, or the CPUs where there is no GPU."""
+        """Ids of the devices that ranks run on, in file order: GPUs, or CPUs where there is no GPU."""
         gpus = tuple(d.id for d in self.devices if d.kind == "gpu")
         return gpus or tuple(d.id for d in self.devices if d.kind == "cpu")
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts that have endpoints, in order of first appearance (network switches sit on none)."""
+        """Names of the hosts that have endpoints, in order of first appearance."""
         return tuple(dict.fromkeys(self.by_id[end].host for end in self.endpoints))
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over devices and links alone: what a plan depends on.
-
-        The topology's name, its warnings and pairs, what switches could reduce and what a launch costs do not count.
-        """
+        """SHA-256 over devices (without `in_network`) and links: what plans depend on."""
         import hashlib
         import json
 
@@ -164,10 +158,10 @@ class Topology:
 
     @property
     def graph(self) -> nx.DiGraph:
-        """The networkx view, built on demand (importing networkx takes about 0.3 s).
+        """The networkx graph, built at each call.
 
-        Nodes carry the fields of their Device, edges those of their Link; parallel links of one direction become
-        one edge with the sum of their bandwidths.
+        Nodes have the fields of their Device, edges those of their Link; parallel links become one edge with the sum of
+        their GB/s.
         """
         import networkx as nx
 

@@ -1,4 +1,4 @@
-"""From a file to a Topology: which reader fits is decided by content, never by name."""
+"""Files as topologies: the content decides which reader is used."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from topocomm.topology.model import Topology
 from topocomm.topology.readers.plain.paste import unwrap
 
 _ODD = re.compile(r"[\x01-\x06\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
-"""What no text has, or little of."""
+"""Characters that are rare in text."""
 MAX_BYTES = 64 * 2**20
-"""More than any tool prints; keeps a wrong path (a device, a log, a model) from filling the memory."""
+"""Largest file that is read; no tool prints more."""
 
 _READERS = (
     "amd.amd_smi_json",
@@ -34,7 +34,7 @@ _READERS = (
     "hwloc.lstopo",
     "pci.lspci",
 )
-"""In order: the first that knows a text reads it; the formats of some tools contain each other's words."""
+"""Readers in order; the first that matches reads a text, as formats contain words of others."""
 
 _LOOKED_FOR = (
     "output of `nvidia-smi topo -m` (a header row with GPU0), topo -p2p, nvlink -s or nvlink -R, of rocm-smi "
@@ -45,20 +45,20 @@ _REMEDY = "save one with `nvidia-smi topo -m > FILE` or `topocomm inspect --form
 
 
 def load(path: str | os.PathLike[str]) -> Topology:
-    """The topology in a file: what a tool printed or dumped, or topology JSON.
+    """Return the topology in a file: output of a tool, or topology JSON.
 
     Args:
-        path: A file, or a pipe that is read to its end.
+        path: A file, or a pipe.
 
     Raises:
-        TopologyError: The file cannot be read, is no text, has no format known here, or is damaged.
+        TopologyError: The file cannot be read, is no text, has an unknown format, or is damaged.
     """
     name = os.fspath(path)
     return read(load_text(name), name)
 
 
 def load_text(path: str | os.PathLike[str]) -> str:
-    """The text of a file.
+    """Return the text of a file.
 
     Raises:
         TopologyError: It cannot be read, or is no text.
@@ -68,10 +68,10 @@ def load_text(path: str | os.PathLike[str]) -> str:
 
 
 def read(text: str, name: str) -> Topology:
-    """The topology in a text.
+    """Return the topology in a text.
 
     Raises:
-        TopologyError: As `load`; `name` is what messages call the text.
+        TopologyError: As `load`; messages call the text `name`.
     """
     if not text.strip():
         raise TopologyError(f"{name}: the file is empty; looked for {_LOOKED_FOR}; {_REMEDY}")
@@ -83,13 +83,13 @@ def read(text: str, name: str) -> Topology:
 
 
 def reader_for(text: str) -> ModuleType | None:
-    """The reader that knows the text; None where none does."""
+    """Return the reader that matches the text, or None."""
     return next((reader for reader in readers() if reader.matches(text)), None)
 
 
 @cache
 def readers() -> tuple[ModuleType, ...]:
-    """All readers, imported at the first file: most programs read none."""
+    """Return all readers, imported at the first call."""
     return tuple(import_module(f"topocomm.topology.readers.{name}") for name in _READERS)
 
 
@@ -106,7 +106,7 @@ def _bytes(name: str) -> bytes:
 
 
 def _text(data: bytes, name: str) -> str:
-    """The decoded text. Redirected output of Windows shells is UTF-16 with a mark; web copies may be Latin-1."""
+    """Decode a file: UTF-16 with a mark (Windows shells), UTF-8, or Latin-1."""
     encodings = ("utf-16",) if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ("utf-8-sig", "latin-1")
     for encoding in encodings:
         try:

@@ -13,14 +13,14 @@ from tests.topology.pci_trees import (
     four_gpus,
 )
 from topocomm.errors import TopologyError
-from topocomm.topology.discovery.gpu_host import Found, gpu_host, pci_gpus
+from topocomm.topology.discovery.gpu_host import GpuFacts, gpu_host, pci_gpus
 from topocomm.topology.discovery.pci_sysfs import PciBus
 from topocomm.topology.model import Device
 
 
 def host_of(root):
     bus = PciBus(root)
-    found = Found("sysfs", pci_gpus(bus, [gpu.bus_id for gpu in bus.gpus()], "node"))
+    found = GpuFacts("sysfs", pci_gpus(bus, [gpu.bus_id for gpu in bus.gpus()], "node"))
     return gpu_host(found, bus, root, "node")
 
 
@@ -121,7 +121,7 @@ def test_further_switches_are_pxb(tmp_path):
 def test_gpus_that_sysfs_does_not_show_are_placed_by_the_codes_of_the_source(tmp_path):
     gpus = tuple(Device(f"GPU{i}", "gpu", "node", numa=i // 2, bus_id=f"0000:0{i}:00.0") for i in range(4))
     codes_ = {("GPU0", "GPU1"): "PIX", ("GPU2", "GPU3"): "NODE", ("GPU0", "GPU2"): "SYS"}
-    topology = gpu_host(Found("NVML", gpus, codes=codes_), PciBus(tmp_path), tmp_path, "node")
+    topology = gpu_host(GpuFacts("NVML", gpus, codes=codes_), PciBus(tmp_path), tmp_path, "node")
     assert codes(topology)["GPU0", "GPU1"] == "PIX"
     assert codes(topology)["GPU1", "GPU3"] == "SYS"  # their NUMA numbers differ
     assert {d.id for d in topology.devices if d.kind == "numa"} == {"numa0", "numa1"}
@@ -133,4 +133,4 @@ def test_gpus_that_sysfs_does_not_show_are_placed_by_the_codes_of_the_source(tmp
 def test_more_gpus_than_any_host_has_are_refused(tmp_path):
     gpus = tuple(Device(f"GPU{i}", "gpu", "node") for i in range(300))
     with pytest.raises(TopologyError, match="300 GPUs in one host"):
-        gpu_host(Found("NVML", gpus), PciBus(tmp_path), tmp_path, "node")
+        gpu_host(GpuFacts("NVML", gpus), PciBus(tmp_path), tmp_path, "node")

@@ -14,13 +14,13 @@ from tests.topology.pci_trees import (
     link,
 )
 from topocomm.errors import TopologyError
-from topocomm.topology.discovery.gpu_host import Found, gpu_host, pci_gpus
+from topocomm.topology.discovery.gpu_host import GpuFacts, gpu_host, pci_gpus
 from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
 
 
 def host_of(root):
     bus = PciBus(root)
-    found = Found("sysfs", pci_gpus(bus, [gpu.bus_id for gpu in bus.gpus()], "node"))
+    found = GpuFacts("sysfs", pci_gpus(bus, [gpu.bus_id for gpu in bus.gpus()], "node"))
     return gpu_host(found, bus, root, "node")
 
 

@@ -1,4 +1,7 @@
-"""What the catalogue's machines are built of: GPUs and NICs on two sockets, direct links, NVSwitches, pair codes."""
+"""The hosts of the catalogue: NVIDIA's, AMD's, and hosts without GPUs.
+
+Rates per link are those of `links.KINDS`; counts are from the sources named at each host.
+"""
 
 from __future__ import annotations
 
@@ -7,81 +10,78 @@ from itertools import combinations
 from typing import NamedTuple
 
 from topocomm.topology.inference.host_tree import PairKey, host_tree
-from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
+from topocomm.topology.inference.nvlink import nvlink_pair
+from topocomm.topology.links import NVSWITCH_HOP_US, PATH_LATENCY_US, both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
 
 SOCKETS = 2
-"""Of every machine here but those that say otherwise; a socket is one NUMA node."""
+"""Sockets of a host unless it says otherwise; a socket is one NUMA node."""
 
 
 class Host(NamedTuple):
-    """One host, what joins it to the network, and the speed of its ports."""
+    """One host, its links to the network, and the kind of its ports."""
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
     pairs: tuple[Pair, ...]
     port: str
-    """Row of `links.KINDS` for a port of its NICs."""
+    """Row of `links.KINDS` for the ports of its NICs."""
     uplinks: tuple[Link, ...] = ()
-    """GPU-NIC links that lead nowhere but to the network: part of a cluster only, because in one host they would
-    count as bandwidth that no other GPU can use."""
+    """GPU-NIC links; part of a cluster only, because in one host no other GPU can use their bandwidth."""
     trays: int = 1
-    """Hosts like this one that share its devices of the host name `network`: a rack with one NVLink domain."""
+    """Number of hosts that share the devices of the host name `network`: a rack with one NVLink domain."""
     taper: int = 1
-    """Ports of a rail switch towards hosts for each towards the spine."""
+    """Ports of a rail switch towards hosts per port towards the spine."""
 
 
 def gpus_on_sockets(count: int, sockets: int = SOCKETS) -> list[Device]:
-    """GPUs, as many on each socket."""
+    """Return GPUs, equally many on each socket."""
     return [Device(f"GPU{i}", "gpu", numa=i * sockets // count) for i in range(count)]
 
 
 def nics_on_sockets(count: int, sockets: int = SOCKETS) -> list[Device]:
-    """NICs, as many on each socket; one alone is on the first."""
+    """Return NICs, equally many on each socket; a single one on the first."""
     return [Device(f"NIC{i}", "nic", numa=i * sockets // count) for i in range(count)]
 
 
 def coded(pairs: Mapping[PairKey, str], fabric: Iterable[Pair] = ()) -> tuple[Pair, ...]:
-    """Pairs of the PCIe codes, those of the fabric in their place."""
-    found = {pair: Pair(*pair, code, None, PATH_LATENCY_US[code], None, "assumed") for pair, code in pairs.items()}
-    found.update({(pair.a, pair.b): pair for pair in fabric})
-    return tuple(found.values())
+    """Return pairs with PCIe codes, replaced by those of the fabric."""
+    by_ids = {pair: Pair(*pair, code, None, PATH_LATENCY_US[code], None, "assumed") for pair, code in pairs.items()}
+    by_ids.update({(pair.a, pair.b): pair for pair in fabric})
+    return tuple(by_ids.values())
 
 
 def codes_by_socket(devices: Sequence[Device], near: str, own: str) -> dict[PairKey, str]:
-    """Codes of GPU-GPU and GPU-NIC pairs: `own` between a GPU and its NIC, `near` on one socket, else SYS."""
+    """Return codes of GPU-GPU and GPU-NIC pairs: `own` for a GPU and its NIC, `near` on one socket, else SYS."""
     codes = {}
     for a, b in combinations(devices, 2):
         if a.kind == "gpu":
-            mine = b.kind == "nic" and a.id[3:] == b.id[3:]
-            codes[a.id, b.id] = own if mine else near if a.numa == b.numa else "SYS"
+            is_own = b.kind == "nic" and a.id[3:] == b.id[3:]
+            codes[a.id, b.id] = own if is_own else near if a.numa == b.numa else "SYS"
     return codes
 
 
 def into_switch(gpus: Sequence[Device], switch: Device, kind: str, lanes: int) -> tuple[list[Link], list[Pair]]:
-    """Links of GPUs into NVSwitches, folded into one device as NCCL does, and the pairs through it."""
+    """Return links of GPUs into NVSwitches, which are one device as in NCCL, and the pairs through it."""
     links: list[Link] = []
     for gpu in gpus:
         links += both_ways(gpu.id, switch.id, kind, lanes=lanes, latency_us=NVSWITCH_HOP_US)
-    rate = KINDS[kind].gb_per_s * lanes
-    pairs = [
-        Pair(a.id, b.id, f"NV{lanes}", rate, 2 * NVSWITCH_HOP_US, "table", "assumed") for a, b in combinations(gpus, 2)
-    ]
+    pairs = [nvlink_pair(a.id, b.id, kind, lanes, 2 * NVSWITCH_HOP_US) for a, b in combinations(gpus, 2)]
     return links, pairs
 
 
 def nvswitch(in_network: InNetworkKind | None = None) -> Device:
-    """The NVSwitches of one host."""
+    """Return the NVSwitches of one host."""
     return Device("nvswitch0", "switch", name="NVSwitch", in_network=in_network)
 
 
 def direct(kind: str, code: str, counts: Mapping[tuple[int, int], int]) -> tuple[list[Link], list[Pair]]:
-    """Links and pairs of GPUs that are joined one by one.
+    """Return links and pairs of directly linked GPUs.
 
     Args:
         kind: Row of `links.KINDS`.
-        code: Of the pairs; its `#` becomes the number of links.
+        code: Code of the pairs; `#` is replaced by the number of links.
         counts: Links by pair of GPU numbers.
     """
     links: list[Link] = []
@@ -95,7 +95,7 @@ def direct(kind: str, code: str, counts: Mapping[tuple[int, int], int]) -> tuple
 
 
 def uplinks(gpus: Sequence[Device], nics: Sequence[Device], pcie: str, code: str = "PIX") -> tuple[Link, ...]:
-    """The way of every GPU to its NIC; neighbours share one where there are more GPUs than NICs."""
+    """Return the links of GPUs to their NICs; neighbours share one where there are fewer NICs."""
     links: list[Link] = []
     for i, gpu in enumerate(gpus):
         nic = nics[i * len(nics) // len(gpus)]
@@ -104,12 +104,12 @@ def uplinks(gpus: Sequence[Device], nics: Sequence[Device], pcie: str, code: str
 
 
 def all_pairs(count: int, lanes: int = 1) -> dict[tuple[int, int], int]:
-    """Every one of `count` GPUs linked to every other."""
+    """Return the links of GPUs that are joined each to each."""
     return dict.fromkeys(combinations(range(count), 2), lanes)
 
 
 def full_mesh(count: int, kind: str, code: str, port: str, pcie: str, *, lanes: int = 1) -> Host:
-    """GPUs on two sockets, each linked to each, each with a NIC behind its PCIe switch."""
+    """Return GPUs on two sockets, joined each to each, each with a NIC behind its PCIe switch."""
     gpus, nics = gpus_on_sockets(count), nics_on_sockets(count)
     links, fabric = direct(kind, code, all_pairs(count, lanes))
     pairs = coded(codes_by_socket([*gpus, *nics], "NODE", "PIX"), fabric)
@@ -131,7 +131,7 @@ X8_GB_PER_S = 16.0
 
 
 def switched(kind: str, lanes: int, port: str, pcie: str, in_network: InNetworkKind | None = None) -> Host:
-    """Eight GPUs on NVSwitches, each with a NIC behind its PCIe switch.
+    """Return eight GPUs on NVSwitches, each with a NIC behind its PCIe switch.
 
     DGX A100: 12 links, 8 HDR ports for the compute fabric. DGX H100 and H200: 18 links, 8 NDR ports. DGX B200: 18
     links of NVLink 5, 8 NDR ports. (NVIDIA's datasheets and user guides of these systems.)
@@ -143,7 +143,7 @@ def switched(kind: str, lanes: int, port: str, pcie: str, in_network: InNetworkK
 
 
 def dgx_1(kind: str) -> Host:
-    """Hybrid cube mesh; pairs of GPUs share a PCIe switch with a NIC; GPUs without NVLink meet over the sockets.
+    """Return a DGX-1: a hybrid cube mesh of NVLinks; two GPUs share a PCIe switch with a NIC.
 
     Two Broadwell sockets, 4 EDR ports (NVIDIA DGX-1 whitepaper).
 
@@ -162,7 +162,7 @@ def dgx_1(kind: str) -> Host:
 
 
 def dgx_2() -> Host:
-    """Sixteen V100 with 6 links each into NVSwitches, 8 EDR ports (NVIDIA DGX-2 datasheet).
+    """Return sixteen V100 with 6 links each into NVSwitches, 8 EDR ports (NVIDIA DGX-2 datasheet).
 
     Two GPUs share a PCIe switch with a NIC, two such switches hang off a third.
     """
@@ -179,12 +179,12 @@ def dgx_2() -> Host:
 
 
 def hgx_a100_4() -> Host:
-    """Four A100 with 4 links to each other, 12 in all, and an HDR port each (JUWELS Booster's nodes)."""
+    """Return four A100 with 4 links to each other, 12 in all, and an HDR port each (JUWELS Booster's nodes)."""
     return full_mesh(4, "nvlink3", "NV#", "network-200", "pcie4", lanes=4)
 
 
 def gb200_tray() -> Host:
-    """One of the 18 trays of a GB200 NVL72 rack: four B200 on two Grace, and an NDR port per GPU.
+    """Return one of the 18 trays of a GB200 NVL72 rack: four B200 on two Grace, and an NDR port per GPU.
 
     All 72 GPUs have their 18 links in the rack's NVSwitches (NVIDIA GB200 NVL72 datasheet, 130 TB/s in both
     directions together; DGX GB200 user guide: 72 ConnectX-7). NICs hang off Grace's PCIe 5.
@@ -193,35 +193,31 @@ def gb200_tray() -> Host:
     switch = Device("nvswitch0", "switch", NETWORK.host, "NVSwitch", in_network="nvls")
     links, fabric = into_switch(gpus, switch, "nvlink5", 18)
     pairs = coded(codes_by_socket([*gpus, *nics], "NODE", "NODE"), fabric)
-    ways = uplinks(gpus, nics, "pcie5", "NODE")
-    return Host((*gpus, *nics, switch), tuple(links), pairs, "network-400", ways, trays=18)
+    up = uplinks(gpus, nics, "pcie5", "NODE")
+    return Host((*gpus, *nics, switch), tuple(links), pairs, "network-400", up, trays=18)
 
 
 def rtx4090_pcie(count: int, sockets: int = SOCKETS) -> Host:
-    """GPUs on the PCIe 4 lanes of EPYC sockets, 16 each; the driver copies through host memory.
-
-    A socket has 128 lanes: eight GPUs on one have 8 each, so that some are left for the NIC and disks.
-    """
+    """Return GPUs on the PCIe 4 lanes of EPYC sockets, 16 lanes each; 8 each where eight GPUs share a socket's 128."""
     gpus, nics = gpus_on_sockets(count, sockets), nics_on_sockets(1, sockets)
     codes = codes_by_socket([*gpus, *nics], "PHB", "PHB")
     tree = host_tree([*gpus, *nics], codes, pcie="pcie4", smp="smp-amd")
-    links = list(tree.links)
-    if count // sockets > 7:
-        ends = {gpu.id for gpu in gpus}
-        links = [link._replace(gb_per_s=X8_GB_PER_S) if ends & {link.src, link.dst} else link for link in links]
-    return Host(tree.devices, tuple(links), coded(codes), "network-100")
+    links = _on_x8(tree.links) if count // sockets > 7 else tree.links
+    return Host(tree.devices, links, coded(codes), "network-100")
+
+
+def _on_x8(links: Iterable[Link]) -> tuple[Link, ...]:
+    """The links, those of GPUs with 8 lanes."""
+    return tuple(x._replace(gb_per_s=X8_GB_PER_S) if "GPU" in x.src + x.dst else x for x in links)
 
 
 def rtx3090_pair() -> Host:
-    """Two RTX 3090 with an NVLink bridge of 4 links (NVIDIA: 56.25 GB/s) in a desktop, whose CPU gives each 8 lanes."""
+    """Return two RTX 3090 with an NVLink bridge of 4 links (NVIDIA: 56.25 GB/s), on 8 lanes each of a desktop CPU."""
     gpus, nics = gpus_on_sockets(2, 1), nics_on_sockets(1, 1)
     links, fabric = direct("nvlink3-rtx", "NV#", {(0, 1): 4})
     codes = codes_by_socket([*gpus, *nics], "PHB", "PHB")
     tree = host_tree([*gpus, *nics], codes, pcie="pcie4")
-    ways = [
-        link._replace(gb_per_s=X8_GB_PER_S) if {"GPU0", "GPU1"} & {link.src, link.dst} else link for link in tree.links
-    ]
-    return Host(tree.devices, (*links, *ways), coded(codes, fabric), "network-10")
+    return Host(tree.devices, (*links, *_on_x8(tree.links)), coded(codes, fabric), "network-10")
 
 
 _MI250X_LINKS = {
@@ -234,7 +230,7 @@ _MI250X_LINKS = {
 
 
 def mi100_8() -> Host:
-    """Two quads of MI100, each on its socket, joined inside by one link per pair: 3 per GPU.
+    """Return two quads of MI100, each on its socket, joined inside by one link per pair: 3 per GPU.
 
     RCCL's `tools/topo_expl/models/topo_4p3l_2h.xml`, which has one HDR port on the second socket. The quads meet over
     the CPUs.
@@ -249,7 +245,7 @@ def mi100_8() -> Host:
 
 
 def mi250x() -> Host:
-    """One EPYC, four packages of two dies; each package has a NIC. A die is a GPU to all software.
+    """Return one EPYC with four packages of two dies and a NIC each. A die is a GPU to all software.
 
     Dies that share no link reach each other through the CPU.
     """
@@ -266,17 +262,17 @@ def mi250x() -> Host:
 
 
 def mi300x_8() -> Host:
-    """Eight MI300X, one xGMI link between any two (AMD MI300X platform datasheet: 7 per GPU), an NDR port each."""
+    """Return eight MI300X, joined each to each (AMD MI300X platform datasheet: 7 per GPU), an NDR port each."""
     return full_mesh(8, "xgmi-mi300", "XGMI", "network-400", "pcie5")
 
 
 def cpu_host_of(sockets: int, cores: int, nics: int, pcie: str, port: str) -> Host:
-    """Sockets of some cores, each one NUMA node, and NICs on the first ones.
+    """Return sockets of one NUMA node each, and NICs on the first ones: a reference shape, not a product.
 
     Args:
-        sockets: How many.
-        cores: Of each.
-        nics: How many, at most one per socket.
+        sockets: Number of sockets.
+        cores: Cores of each socket.
+        nics: Number of NICs, at most one per socket.
         pcie: Row of `links.KINDS` for the NICs' slots.
         port: Row for their ports.
     """

@@ -1,7 +1,6 @@
-"""Catalogue systems with what a simulation in NCCL or RCCL needs beside them: bus ids of our making, ranks, processors.
+"""Catalogue systems for simulation in NCCL or RCCL, with made-up bus ids, ranks and processors.
 
-NCCL's graph code plans from a topology file alone when it is linked without a GPU, as RCCL's `tools/topo_expl` does. No
-machine has these bus ids.
+NCCL's graph code, linked without a GPU, plans from a topology file alone, as in RCCL's `tools/topo_expl`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _GCN = {"mi100-8": ("gfx908", 120), "mi250x": ("gfx90a", 110), "mi300x-8": ("gfx
 
 
 def simulated(name: str) -> Topology:
-    """One host of a catalogue system with bus ids, as `export.nccl_xml_writer` writes it.
+    """Return one host of a catalogue system with bus ids, for `export.nccl_xml_writer`.
 
     Args:
         name: One of `catalog.SYSTEMS`, with GPUs.
@@ -74,14 +73,14 @@ def simulated(name: str) -> Topology:
 
 
 def _addressed(device: Device) -> Device:
-    """GPUs on every eighth bus from 10 (hexadecimal), NICs on every fourth from 90, in the order of their numbers."""
+    """The device with a bus id: GPUs on every 8th bus from 0x10, NICs on every 4th from 0x90, by number."""
     number = int(device.id[3:])
     bus = 0x10 + 8 * number if device.kind == "gpu" else 0x90 + 4 * number
     return device._replace(bus_id=f"0000:{bus:02x}:00.0", name=device.name or device.id)
 
 
 def _tree(host: Host, ends: list[Device]) -> tuple[tuple[Device, ...], tuple[Link, ...]]:
-    """The catalogue's own PCIe tree where it joins all GPUs and NICs, else one of the pair codes and the uplinks."""
+    """The catalogue's PCIe tree where it joins all GPUs and NICs, else one from pair codes and uplinks."""
     rest = tuple(device for device in host.devices if device.kind not in ("gpu", "nic"))
     joined = {link.src for link in host.links if link.kind == "pcie"}
     if all(device.id in joined for device in ends):
@@ -89,21 +88,21 @@ def _tree(host: Host, ends: list[Device]) -> tuple[tuple[Device, ...], tuple[Lin
     rates = {link.gb_per_s for link in host.uplinks}
     row = next((name for name, kind in KINDS.items() if kind.family == "pcie" and kind.gb_per_s in rates), "pcie")
     codes = {(pair.a, pair.b): pair.code for pair in host.pairs if pair.code in LEVELS}
-    made = host_tree(ends, codes, pcie=row)
+    derived = host_tree(ends, codes, pcie=row)
     inside = {device.id for device in ends}
     gpus = {device.id for device in ends if device.kind == "gpu"}
     switches = {device.id for device in rest if device.kind == "switch"}
     fabric = tuple(x for x in host.links if x.kind in ("nvlink", "xgmi") and {x.src, x.dst} <= gpus | switches)
     kept = {end for link in fabric for end in link[:2]} - inside
-    tree = tuple(device for device in made.devices if device.id not in inside)
-    return (*tree, *(device for device in rest if device.id in kept)), (*fabric, *made.links)
+    tree = tuple(device for device in derived.devices if device.id not in inside)
+    return (*tree, *(device for device in rest if device.id in kept)), (*fabric, *derived.links)
 
 
 def _facts(name: str, host: Host, ends: list[Device], tree: tuple[Device, ...]) -> dict[str, Any]:
     gpus = [device.id for device in ends if device.kind == "gpu"]
     nics = [device.id for device in ends if device.kind == "nic"]
     numbers = {gpu: int(gpu[3:]) for gpu in gpus}
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         SIMULATED: True,
         "gpu_dev": numbers,
         "gpu_rank": numbers,
@@ -111,11 +110,11 @@ def _facts(name: str, host: Host, ends: list[Device], tree: tuple[Device, ...]) 
         "net_speed_mbps": round(KINDS[host.port].gb_per_s * 8000),
     }
     if name in _SM:
-        found["sm"] = _SM[name]
+        facts["sm"] = _SM[name]
     if name in _GCN:
-        found["gcn"], found["compute_units"] = _GCN[name]
+        facts["gcn"], facts["compute_units"] = _GCN[name]
     if name in CPUS:
-        found["cpus"] = [{"numaid": str(d.numa), **CPUS[name]} for d in tree if d.kind == "numa"]
+        facts["cpus"] = [{"numaid": str(d.numa), **CPUS[name]} for d in tree if d.kind == "numa"]
     if host.trays > 1:
-        found["trays"] = host.trays
-    return found
+        facts["trays"] = host.trays
+    return facts

@@ -1,8 +1,8 @@
-"""Reference machines by name, and clusters of them: for plans without the hardware at hand.
+"""Reference systems by name, and clusters of them.
 
-Several hosts join by rails: NIC k of every host is on switch `rail<k>`, and a spine joins the rails without loss, or
-with that of the taper in the system's name. GPU to GPU over one rail takes 5.0 us (NCCL's network hop), over two rails
-and the spine 6.0 us. A rack with one NVLink domain is several hosts by itself.
+Rails join several hosts: NIC k of every host is on switch `rail<k>`, and a spine joins the rails, tapered where the
+system's name says so. GPU to GPU over one rail takes 5.0 us (NCCL's network hop), over the spine 6.0 us. A rack of one
+NVLink domain is several hosts.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from topocomm.topology.model import Device, Link, Pair, Topology
 
 
 def catalog(name: str, *, hosts: int = 1) -> Topology:
-    """A reference system.
+    """Return a reference system with nominal rates (`links.KINDS`).
 
     With one host, ids are plain (`GPU0`); with more they are `h0/GPU0`, and rails and a spine join the NICs. A rack
-    (`gb200-nvl72`) is 18 hosts, `h0` to `h17`, which NVSwitches join; two racks are 36.
-    Figures are nominal rates (`links.KINDS`); what is assumed says so.
+    (`gb200-nvl72`) is 18 hosts, `h0` to `h17`, which NVSwitches join.
 
     Args:
         name: One of `SYSTEMS`.
-        hosts: How many of them (racks, where the system is one), at least 1.
+        hosts: Number of hosts (or racks), at least 1.
 
     Raises:
         TopologyError: No such system (the message lists them), or hosts < 1.
@@ -41,45 +40,45 @@ def catalog(name: str, *, hosts: int = 1) -> Topology:
         raise TopologyError(f"system {name}: hosts must be at least 1, got {hosts}")
     host = SYSTEMS[name]()
     links = host.links if hosts == 1 else (*host.links, *host.uplinks)
-    one = Topology(name, "catalogue", host.devices, links, host.pairs, facts=_core_facts(host.devices))
+    single = Topology(name, "catalogue", host.devices, links, host.pairs, facts=_core_facts(host.devices))
     if hosts == host.trays == 1:
-        return one
+        return single
     racks = [
-        [prefixed(_in_rack(one, rack), f"h{rack * host.trays + tray}") for tray in range(host.trays)]
+        [prefixed(_in_rack(single, rack), f"h{rack * host.trays + tray}") for tray in range(host.trays)]
         for rack in range(hosts)
     ]
-    many = [each for trays in racks for each in trays]
-    rails, ways = _rails(many, host) if hosts > 1 else ([], [])
-    own = [d for each in many for d in each.devices if d.host != NETWORK.host]
-    shared = dict.fromkeys(d for each in many for d in each.devices if d.host == NETWORK.host)
+    parts = [part for rack in racks for part in rack]
+    rails, rail_links = _rails(parts, host) if hosts > 1 else ([], [])
+    own = [d for part in parts for d in part.devices if d.host != NETWORK.host]
+    shared = dict.fromkeys(d for part in parts for d in part.devices if d.host == NETWORK.host)
     return Topology(
         name=f"{name} x {hosts}" if hosts > 1 else name,
         source="catalogue",
         devices=(*own, *shared, *rails),
-        links=(*(link for each in many for link in each.links), *ways),
-        pairs=(*(pair for each in many for pair in each.pairs), *(pair for rack in racks for pair in _between(rack))),
-        facts={each.name: dict(each.facts) for each in many if each.facts},
+        links=(*(link for part in parts for link in part.links), *rail_links),
+        pairs=(*(pair for part in parts for pair in part.pairs), *(pair for rack in racks for pair in _between(rack))),
+        facts={part.name: dict(part.facts) for part in parts if part.facts},
     )
 
 
 def _core_facts(devices: Sequence[Device]) -> dict[str, Any]:
-    """The cores of a machine without GPUs, whose sockets are one NUMA node each."""
+    """The fact of cores by package, of a host without GPUs."""
     cores = [device for device in devices if device.kind == "cpu"]
     packages = [list(own) for _, own in groupby(cores, key=lambda core: core.numa)]
     return core_facts([[cpus_of(core.cpu_affinity) for core in own] for own in packages]) if cores else {}
 
 
-def _rails(many: Sequence[Topology], host: Host) -> tuple[list[Device], list[Link]]:
-    """A switch for every NIC of a host, a spine over them where there are several, and their links."""
+def _rails(parts: Sequence[Topology], host: Host) -> tuple[list[Device], list[Link]]:
+    """A switch for every NIC of a host, a spine above several of them, and their links."""
     nics = [d.id for d in host.devices if d.kind == "nic"]
     rails = [Device(f"rail{i}", "switch", NETWORK.host, "rail switch") for i in range(len(nics))]
     spine = [Device("spine", "switch", NETWORK.host, "spine switch")] if len(rails) > 1 else []
-    up = -(-len(many) // host.taper)
+    up = -(-len(parts) // host.taper)
     links: list[Link] = []
     port = both_ways("", "", host.port)[0][2:]
     for rail, nic in zip(rails, nics, strict=True):
-        for each in many:
-            end = f"{each.name}/{nic}"
+        for part in parts:
+            end = f"{part.name}/{nic}"
             links += Link(end, rail.id, *port), Link(rail.id, end, *port)
         for top in spine:
             links += both_ways(rail.id, top.id, host.port, lanes=up, latency_us=FABRIC_HOP_US)
@@ -87,7 +86,7 @@ def _rails(many: Sequence[Topology], host: Host) -> tuple[list[Device], list[Lin
 
 
 def _in_rack(tray: Topology, rack: int) -> Topology:
-    """The tray with the switch of this rack; a host that shares none as it is."""
+    """The tray with the NVSwitch of its rack."""
     ids = {d.id: f"nvswitch{rack}" if d.host == NETWORK.host else d.id for d in tray.devices}
     return replace(
         tray,
@@ -97,10 +96,10 @@ def _in_rack(tray: Topology, rack: int) -> Topology:
 
 
 def _between(trays: Sequence[Topology]) -> Iterator[Pair]:
-    """GPU pairs over two trays of a rack: as any two of one tray."""
-    for one, other in combinations(trays, 2):
-        for a in one.endpoints:
-            yield from (one.pairs[0]._replace(a=a, b=b) for b in other.endpoints)
+    """GPU pairs between trays of a rack, equal to those inside a tray."""
+    for first, second in combinations(trays, 2):
+        for a in first.endpoints:
+            yield from (first.pairs[0]._replace(a=a, b=b) for b in second.endpoints)
 
 
 def _dgx_h100() -> Host:

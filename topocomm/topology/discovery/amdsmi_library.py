@@ -1,7 +1,7 @@
 """The AMD GPUs of this host from AMD SMI's Python module, `amdsmi`.
 
-The module is a parameter, so that any machine's answers can be played. What a driver or a virtual machine does not
-tell is left out and said in a warning.
+The module is a parameter, so that tests can play any machine. Facts that a driver or a virtual machine withholds are
+left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from topocomm.errors import TopologyError
-from topocomm.topology.discovery.gpu_host import Found
+from topocomm.topology.discovery.gpu_host import GpuFacts
 from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
 from topocomm.topology.inference.host_tree import PairKey
 from topocomm.topology.inference.nvlink import NVLinks
@@ -30,11 +30,11 @@ _KIND_BY_TARGET = {
     "gfx942": "xgmi-mi300",
     "gfx950": "xgmi-mi350",
 }
-"""xGMI generation by the compiler's name of the architecture, as RCCL's `topo.h` takes it."""
+"""xGMI generation by architecture, as in RCCL's `topo.h`."""
 
 
 def find_amdsmi() -> Any | None:
-    """The module, or None where it, or the library that it loads, is not installed."""
+    """Return the module, or None where it or its library is not installed."""
     from importlib import import_module
 
     try:
@@ -43,12 +43,12 @@ def find_amdsmi() -> Any | None:
         return None
 
 
-def read_amdsmi(amdsmi: Any, bus: PciBus, host: str) -> Found | None:
-    """The GPUs that AMD SMI shows, in its order; None where it shows none.
+def read_amdsmi(amdsmi: Any, bus: PciBus, host: str) -> GpuFacts | None:
+    """Return the GPUs that AMD SMI shows, in its order; None without a GPU.
 
     Args:
         amdsmi: The module, or one with its functions.
-        bus: The PCI bus, for what AMD SMI does not say.
+        bus: The PCI bus, for facts that AMD SMI lacks.
         host: Name of the host.
 
     Raises:
@@ -69,8 +69,8 @@ def read_amdsmi(amdsmi: Any, bus: PciBus, host: str) -> Found | None:
         amdsmi.amdsmi_shut_down()
 
 
-class _Way(NamedTuple):
-    """What AMD SMI says of two GPUs; None is what it does not."""
+class _Link(NamedTuple):
+    """The connection of two GPUs; None where AMD SMI does not say."""
 
     word: str | None
     hops: int | None
@@ -82,23 +82,23 @@ class _Reader:
         self.amdsmi, self.bus, self.host = amdsmi, bus, host
         self.handles = {f"GPU{i}": handle for i, handle in enumerate(handles)}
 
-    def found(self) -> Found:
+    def found(self) -> GpuFacts:
         gpus = tuple(map(self._gpu, self.handles))
         uuids = {name: self._ask("amdsmi_get_gpu_device_uuid", handle) for name, handle in self.handles.items()}
-        ways = self._ways()
+        links_of = self._links()
         asked = "amdsmi_get_minmax_bandwidth_between_processors"
-        rates = {pair: _bandwidth(self._ask(asked, *(self.handles[name] for name in pair))) for pair in ways}
+        rates = {pair: _bandwidth(self._ask(asked, *(self.handles[name] for name in pair))) for pair in links_of}
         facts = {
             "uuids": {name: uuid for name, uuid in uuids.items() if uuid},
-            "weight": _by_words({pair: way.weight for pair, way in ways.items()}),
-            "hops": _by_words({pair: way.hops for pair, way in ways.items()}),
+            "weight": _by_words({pair: link.weight for pair, link in links_of.items()}),
+            "hops": _by_words({pair: link.hops for pair, link in links_of.items()}),
             "numa_bw": _by_words({pair: f"{rate[0]}-{rate[1]}" if rate else None for pair, rate in rates.items()}),
         }
-        fabric = self._fabric(ways, rates)
-        return Found(SOURCE, gpus, fabric, facts={key: value for key, value in facts.items() if value})
+        fabric = self._fabric(links_of, rates)
+        return GpuFacts(SOURCE, gpus, fabric, facts={key: value for key, value in facts.items() if value})
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """An answer of AMD SMI; None where the driver, or this version of the module, has none."""
+        """An answer of AMD SMI; None where the driver or this version of the module has none."""
         function = getattr(self.amdsmi, name, None)
         if function is None:
             return None
@@ -109,8 +109,8 @@ class _Reader:
 
     def _gpu(self, name: str) -> Device:
         handle = self.handles[name]
-        told = self._ask("amdsmi_get_gpu_device_bdf", handle)
-        bus_id = short_bus_id(str(told)) if told else None
+        answer = self._ask("amdsmi_get_gpu_device_bdf", handle)
+        bus_id = short_bus_id(str(answer)) if answer else None
         shown = self.bus.devices.get(bus_id or "")
         numa = shown.numa if shown else None
         if numa is None:
@@ -119,24 +119,24 @@ class _Reader:
         return Device(name, "gpu", self.host, self._asic(name).get("market_name"), numa, shown and shown.cpus, bus_id)
 
     def _asic(self, name: str) -> Mapping[str, Any]:
-        told = self._ask("amdsmi_get_gpu_asic_info", self.handles[name])
-        return told if isinstance(told, dict) else {}
+        answer = self._ask("amdsmi_get_gpu_asic_info", self.handles[name])
+        return answer if isinstance(answer, dict) else {}
 
-    def _ways(self) -> dict[PairKey, _Way]:
+    def _links(self) -> dict[PairKey, _Link]:
         words = _type_words(self.amdsmi)
         found = {}
         for a, b in combinations(self.handles, 2):
-            told = self._ask("amdsmi_topo_get_link_type", self.handles[a], self.handles[b])
-            told = told if isinstance(told, dict) else {}
+            answer = self._ask("amdsmi_topo_get_link_type", self.handles[a], self.handles[b])
+            answer = answer if isinstance(answer, dict) else {}
             weight = self._ask("amdsmi_topo_get_link_weight", self.handles[a], self.handles[b])
-            found[a, b] = _Way(words.get(told.get("type")), _whole(told.get("hops")), _whole(weight))
+            found[a, b] = _Link(words.get(answer.get("type")), _whole(answer.get("hops")), _whole(weight))
         return found
 
-    def _fabric(self, ways: Mapping[PairKey, _Way], rates: Mapping[PairKey, tuple[int, int] | None]) -> NVLinks:
-        """The xGMI links, with the rate of the model's generation where that is known."""
+    def _fabric(self, links_of: Mapping[PairKey, _Link], rates: Mapping[PairKey, tuple[int, int] | None]) -> NVLinks:
+        """The xGMI links, with the rate of their generation."""
         joined, silent = joined_by_tables(
-            [pair for pair, way in ways.items() if way.word == "XGMI"],
-            {pair: way.weight for pair, way in ways.items()},
+            [pair for pair, link in links_of.items() if link.word == "XGMI"],
+            {pair: link.weight for pair, link in links_of.items()},
             rates,
         )
         kind = KINDS.get(self._kind())
@@ -154,23 +154,23 @@ class _Reader:
 
     def _kind(self) -> str:
         """Row of `links.KINDS` if all GPUs are of one generation that has one."""
-        told = {self._asic(name).get("target_graphics_version") for name in self.handles}
-        word = str(told.pop()).lower() if len(told) == 1 else ""
+        answer = {self._asic(name).get("target_graphics_version") for name in self.handles}
+        word = str(answer.pop()).lower() if len(answer) == 1 else ""
         return _KIND_BY_TARGET.get(re.split(r"[^0-9a-z]", word)[0], "")
 
 
 def _type_words(amdsmi: Any) -> dict[Any, str]:
-    """`XGMI` and `PCIE` by the module's numbers; where it has the older and the newer kind, answers are the older's."""
+    """`XGMI` and `PCIE` by the module's numbers; where it has two enumerations, answers are of the older."""
     for name in ("AmdSmiIoLinkType", "AmdSmiLinkType"):
         if (kinds := getattr(amdsmi, name, None)) is not None:
             return {int(kind): word for kind in kinds for word in ("XGMI", "PCIE") if word in kind.name.split("_")[-1]}
     return {}
 
 
-def _bandwidth(told: Any) -> tuple[int, int] | None:
-    """Least and most MB/s; None where the driver does not say."""
-    told = told if isinstance(told, dict) else {}
-    least, most = _whole(told.get("min_bandwidth")), _whole(told.get("max_bandwidth"))
+def _bandwidth(answer: Any) -> tuple[int, int] | None:
+    """Least and greatest MB/s, or None."""
+    answer = answer if isinstance(answer, dict) else {}
+    least, most = _whole(answer.get("min_bandwidth")), _whole(answer.get("max_bandwidth"))
     return None if least is None or most is None else (least, most)
 
 
@@ -179,7 +179,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _by_words(values: Mapping[PairKey, Any]) -> dict[str, Any]:
-    """By `GPU0-GPU1`, without what is not known."""
+    """Known values by `GPU0-GPU1`."""
     return {f"{a}-{b}": value for (a, b), value in values.items() if value is not None}
 
 

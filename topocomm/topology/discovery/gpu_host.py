@@ -1,4 +1,4 @@
-"""One host with GPUs, put together: GPUs from a driver's library or from sysfs, NICs and the PCI tree from sysfs."""
+"""One host with GPUs: GPUs from a driver's library or from sysfs, NICs and the PCI tree from sysfs."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from topocomm.topology.model import Device, Link, Pair, Topology
 
 NO_FABRIC = NVLinks((), (), {}, ())
 PORTS = "port_gb_per_s"
-"""The fact that holds the rate of NIC ports by NIC; a link to the network is made of it where hosts are joined."""
+"""The fact that holds the rate of ports by NIC, for links to the network."""
 
 
-class Found(NamedTuple):
-    """What a library or sysfs says of the GPUs of this host."""
+class GpuFacts(NamedTuple):
+    """The GPUs of this host, from a library or from sysfs."""
 
     source: str
     gpus: tuple[Device, ...]
-    """With their PCI addresses as sysfs writes them, where known."""
+    """With PCI addresses as sysfs writes them."""
     fabric: NVLinks = NO_FABRIC
-    """Links between GPUs, and the pairs over them."""
+    """Links between GPUs, and their pairs."""
     codes: Mapping[tuple[str, str], str] = {}
-    """PCIe codes by pair, where the source has its own."""
+    """PCIe codes of the source by pair."""
     facts: Mapping[str, Any] = {}
     warnings: tuple[str, ...] = ()
 
 
-def gpu_host(found: Found, bus: PciBus, sysfs: Path, host: str) -> Topology:
-    """The topology of a host with GPUs.
+def gpu_host(found: GpuFacts, bus: PciBus, sysfs: Path, host: str) -> Topology:
+    """Return the topology of a host with GPUs.
 
-    The tree is that of sysfs. Where sysfs does not show the GPUs it is made of the source's codes.
+    The tree is that of sysfs; where sysfs does not show the GPUs, it is derived from the source's codes.
 
     Raises:
         TopologyError: More GPUs or NICs than any host has.
@@ -74,12 +74,12 @@ def gpu_host(found: Found, bus: PciBus, sysfs: Path, host: str) -> Topology:
         links=(*found.fabric.links, *links),
         pairs=pairs,
         warnings=tuple(warnings),
-        facts=_joined(slot_facts(placed, nics, bus), found.facts),
+        facts=_merged(slot_facts(placed, nics, bus), found.facts),
     )
 
 
 class _Places:
-    """The NUMA nodes of a host, each given a place when the first device is on it."""
+    """The NUMA nodes of a host that have devices."""
 
     def __init__(self, sysfs: Path, host: str) -> None:
         self.nodes = sorted(set(nodes_of_cpus(sysfs).values()))
@@ -87,7 +87,7 @@ class _Places:
         self.numas: list[Device] = []
 
     def leaf(self, device: Device, bus: PciBus, gb_per_s: float | None = None) -> Leaf:
-        """The device in the tree; on a machine with one node, a device that names none is on that."""
+        """Return the device in the tree; without a node of its own it is on the only one."""
         numa = device.numa
         if numa is None and len(self.nodes) == 1:
             numa = self.nodes[0]
@@ -96,11 +96,11 @@ class _Places:
         return Leaf(device._replace(numa=numa), bus.path(device.bus_id), rate, places)
 
     def _index(self, numa: int) -> int:
-        for index, known in enumerate(self.numas):
-            if known.numa == numa:
-                return index
-        self.numas.append(Device(f"numa{numa}", "numa", self.host, numa=numa))
-        return len(self.numas) - 1
+        numbers = [known.numa for known in self.numas]
+        if numa not in numbers:
+            self.numas.append(Device(f"numa{numa}", "numa", self.host, numa=numa))
+            return len(numbers)
+        return numbers.index(numa)
 
 
 def _nic_device(nic: Nic, host: str) -> Device:
@@ -112,29 +112,24 @@ def _coded(pair: tuple[str, str], code: str) -> Pair:
     return Pair(*pair, code, None, latency_us, None, None if latency_us is None else "assumed")
 
 
-def _joined(own: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of both; slots that only sysfs shows stay."""
-    slots = {**own.get("pcie", {}), **told.get("pcie", {})}
-    return {**own, **told, **({"pcie": slots} if slots else {})}
+def _merged(own: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of sysfs and of the source, with the slots of both."""
+    slots = {**own.get("pcie", {}), **source.get("pcie", {})}
+    return {**own, **source, **({"pcie": slots} if slots else {})}
 
 
 def slot_facts(devices: Sequence[Device], nics: Sequence[Nic], bus: PciBus) -> dict[str, Any]:
-    """What the links of the slots do, by bus id, and the rate of the ports, by NIC."""
+    """Return figures of the slots' links by bus id, and rates of ports by NIC."""
     slots = {d.bus_id: facts for d in devices if d.bus_id and (facts := bus.link_facts(d.bus_id))}
     ports = {nic.name: nic.port_gb_per_s for nic in nics if nic.port_gb_per_s is not None}
     return {**({"pcie": slots} if slots else {}), **({PORTS: ports} if ports else {})}
 
 
 def pci_gpus(bus: PciBus, usable: Collection[str], host: str) -> tuple[Device, ...]:
-    """GPUs as sysfs shows them, in the order of their addresses.
-
-    Args:
-        bus: The PCI bus.
-        usable: Addresses of the GPUs that this process may use.
-        host: Name of the host.
+    """Return the GPUs with usable addresses as sysfs shows them, in the order of their addresses.
 
     Raises:
-        TopologyError: None is usable.
+        TopologyError: There is none.
     """
     shown = [gpu for gpu in bus.gpus() if gpu.bus_id in usable]
     if not shown:

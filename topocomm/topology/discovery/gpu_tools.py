@@ -1,4 +1,4 @@
-"""GPUs of this host through the drivers' tools: `nvidia-smi`, `amd-smi`, `rocm-smi`; NICs' figures from sysfs."""
+"""GPUs of this host from the drivers' tools: `nvidia-smi`, `amd-smi`, `rocm-smi`; NICs' figures from sysfs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from topocomm.topology.model import Device, Topology
 from topocomm.topology.readers.nvidia import nvidia_smi
 
 TOOL_TIMEOUT_S = 20.0
-"""`nvidia-smi` takes seconds on large machines whose driver is not kept loaded, and for ever on broken ones."""
+"""Limit of one call; `nvidia-smi` takes seconds on large machines, and hangs on broken ones."""
 
 AMD_TOOLS = {"amd-smi": ("topology",), "rocm-smi": ("--showtopo",)}
-"""What each prints the topology with."""
+"""Arguments with which each tool prints the topology."""
 _QUERY = ("--query-gpu=index,uuid,pci.bus_id,name", "--format=csv,noheader")
 _ROW = re.compile(r"\s*(\d{1,4})\s*,\s*([^,]*?)\s*,\s*([0-9A-Fa-f:.]+)\s*,\s*(.*?)\s*")
 
 
 def nvidia_tool(tool: str, bus: PciBus, sysfs: Path) -> Topology:
-    """What `nvidia-smi topo -m` says, with addresses and UUIDs where the tool prints them.
+    """Return the topology of `nvidia-smi topo -m`, with addresses and UUIDs where the tool prints them.
 
     Raises:
         TopologyError: The tool fails, or its output is not understood.
@@ -37,22 +37,22 @@ def nvidia_tool(tool: str, bus: PciBus, sysfs: Path) -> Topology:
         rows = [row for line in run_tool([tool, *_QUERY]).splitlines() if (row := _ROW.fullmatch(line))]
     except TopologyError as error:  # drivers from before 2014 have no such query
         return _with_sysfs(replace(found, warnings=(*found.warnings, f"GPUs have no address: {error}")), bus, sysfs)
-    told = {f"GPU{row[1]}": row for row in rows}
+    rows_of = {f"GPU{row[1]}": row for row in rows}
     devices = tuple(
-        d._replace(bus_id=short_bus_id(told[d.id][3]), name=told[d.id][4] or None) if d.id in told else d
+        d._replace(bus_id=short_bus_id(rows_of[d.id][3]), name=rows_of[d.id][4] or None) if d.id in rows_of else d
         for d in found.devices
     )
-    uuids = {name: row[2] for name, row in told.items() if row[2] and name in found.by_id}
+    uuids = {name: row[2] for name, row in rows_of.items() if row[2] and name in found.by_id}
     facts = {**found.facts, **({"uuids": uuids} if uuids else {})}
     return _with_sysfs(replace(found, devices=devices, facts=facts), bus, sysfs)
 
 
 def amd_tool(name: str, tool: str, bus: PciBus, sysfs: Path) -> Topology:
-    """What `amd-smi` or `rocm-smi` says.
+    """Return the topology that `amd-smi` or `rocm-smi` prints.
 
     Args:
-        name: Of the tool, a key of AMD_TOOLS.
-        tool: Where it is.
+        name: Key of AMD_TOOLS.
+        tool: Path of the tool.
         bus: The PCI bus.
         sysfs: Root of sysfs.
 
@@ -69,7 +69,7 @@ def amd_tool(name: str, tool: str, bus: PciBus, sysfs: Path) -> Topology:
 
 
 def _with_sysfs(found: Topology, bus: PciBus, sysfs: Path) -> Topology:
-    """The topology with what sysfs says of the addresses of its NICs and of its slots and ports."""
+    """The topology with the addresses of NICs and the facts of slots and ports from sysfs."""
     nics = {nic.name: nic for nic in find_nics(sysfs)}
 
     def placed(device: Device) -> Device:
@@ -81,7 +81,7 @@ def _with_sysfs(found: Topology, bus: PciBus, sysfs: Path) -> Topology:
 
 
 def run_tool(command: list[str]) -> str:
-    """What a tool prints.
+    """Return the output of a tool.
 
     Raises:
         TopologyError: It cannot be started, fails, or takes longer than TOOL_TIMEOUT_S.

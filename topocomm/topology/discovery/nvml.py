@@ -1,7 +1,7 @@
 """The NVIDIA GPUs of this host from the driver's library, NVML, through the module `pynvml` (`nvidia-ml-py`).
 
-The module is a parameter, so that any machine's answers can be played. What a driver, a container or a virtual
-machine does not tell is left out and said in a warning.
+The module is a parameter, so that tests can play any machine. Facts that a driver, a container or a virtual machine
+withholds are left out, with a warning.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from itertools import combinations
 from typing import Any
 
 from topocomm.errors import TopologyError
-from topocomm.topology.discovery.gpu_host import Found
+from topocomm.topology.discovery.gpu_host import GpuFacts
 from topocomm.topology.discovery.pci_sysfs import NVSWITCH_CLASS, PciBus, short_bus_id
 from topocomm.topology.inference.cpu_lists import cpu_ranges
-from topocomm.topology.inference.nvlink import NVLinks
+from topocomm.topology.inference.nvlink import NVLinks, nvlink_pair
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
 
 SOURCE = "NVML"
 MAX_GPUS = 256
 MAX_LINKS = 36
-"""More than any GPU has; a driver answers for links that a GPU lacks with an error."""
+"""Number of links that are asked for, more than any GPU has."""
 
 _ABSENT = ("NVMLError_LibraryNotFound", "NVMLError_DriverNotLoaded")
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -45,14 +45,14 @@ _KIND_BY_CAPABILITY = {
 }
 """NVLink generation by compute capability, as NCCL's `ncclTopoNVLinkBw` takes it."""
 _REDUCING = ("nvlink4", "nvlink5")
-"""Generations whose NVSwitches reduce by themselves."""
+"""Generations whose NVSwitches can reduce."""
 
 Ends = Sequence[tuple[str | None, bool]]
-"""Of links the bus id at the other end as NVML prints it, and whether that is a switch."""
+"""The other ends of links: bus id as NVML prints it, and whether it is a switch."""
 
 
 def find_nvml() -> Any | None:
-    """The module, or None where it is not installed."""
+    """Return the module, or None where it is not installed."""
     from importlib import import_module
 
     try:
@@ -61,12 +61,12 @@ def find_nvml() -> Any | None:
         return None
 
 
-def read_nvml(nvml: Any, bus: PciBus, host: str) -> Found | None:
-    """The GPUs that NVML shows, in its order; None where there is no driver or no GPU.
+def read_nvml(nvml: Any, bus: PciBus, host: str) -> GpuFacts | None:
+    """Return the GPUs that NVML shows, in its order; None without a driver or a GPU.
 
     Args:
         nvml: The module, or one with its functions.
-        bus: The PCI bus, for what NVML does not say.
+        bus: The PCI bus, for facts that NVML lacks.
         host: Name of the host.
 
     Raises:
@@ -96,7 +96,7 @@ class _Reader:
         self.bus_ids = {name: self._bus_id(handle) for name, handle in self.handles.items()}
         self.warnings: list[str] = []
 
-    def found(self) -> Found:
+    def found(self) -> GpuFacts:
         gpus = tuple(map(self._gpu, self.handles))
         uuids = {name: _text(self._ask("nvmlDeviceGetUUID", handle)) for name, handle in self.handles.items()}
         ends = {name: self._link_ends(name) for name in self.handles}
@@ -111,11 +111,11 @@ class _Reader:
         if p2p := self._p2p():
             facts |= {"capability": "r", "p2p": p2p}
         facts = {key: value for key, value in facts.items() if value}
-        self._say_partitioned()
-        return Found(SOURCE, gpus, fabric, self._codes(), facts, tuple(self.warnings))
+        self._warn_of_partitions()
+        return GpuFacts(SOURCE, gpus, fabric, self._codes(), facts, tuple(self.warnings))
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """An answer of NVML; None where the driver, or this version of the module, has none."""
+        """An answer of NVML; None where the driver or this version of the module has none."""
         function = getattr(self.nvml, name, None)
         if function is None:
             return None
@@ -158,7 +158,7 @@ class _Reader:
         return found
 
     def _slots(self) -> dict[str, dict[str, Any]]:
-        """What the PCIe links do and could do, by bus id: NVML's figures, sysfs's for those it lacks."""
+        """Current and greatest figures of the PCIe links by bus id: NVML's, else those of sysfs."""
         found = {}
         for name, handle in self.handles.items():
             bus_id = self.bus_ids[name]
@@ -207,10 +207,10 @@ class _Reader:
             words = ", ".join(f"{n} of {name}" for name, n in Counter(lost).items())
             self.warnings.append(f"NVLinks to what is not shown here are left out: {words}")
         kinds = {gpu.id: self._kind(gpu.id) for gpu in gpus}
-        return _joined(self.host, kinds, into, self._agreed(counts))
+        return _nvlinks(self.host, kinds, into, self._agreed(counts))
 
     def _agreed(self, counts: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-        """Links by pair in the order of the GPUs; the less of what the two ends say."""
+        """Links by pair in the order of the GPUs; the smaller number of the two ends."""
         found = {}
         for a, b in combinations(self.handles, 2):
             here, there = counts.get((a, b), 0), counts.get((b, a), 0)
@@ -224,23 +224,16 @@ class _Reader:
         capability = self._ask("nvmlDeviceGetCudaComputeCapability", self.handles[name])
         return _KIND_BY_CAPABILITY.get(tuple(capability or ()), "nvlink")
 
-    def _say_partitioned(self) -> None:
+    def _warn_of_partitions(self) -> None:
         modes = {name: self._ask("nvmlDeviceGetMigMode", handle) for name, handle in self.handles.items()}
         if cut := [name for name, mode in modes.items() if mode and mode[0] == 1]:
             self.warnings.append(f"{', '.join(cut)}: cut into MIG instances; whole GPUs are shown")
 
 
-def _joined(
+def _nvlinks(
     host: str, kinds: Mapping[str, str], into: Mapping[str, int], counts: Mapping[tuple[str, str], int]
 ) -> NVLinks:
-    """Links into NVSwitches, folded into one device as NCCL does, and direct ones, with the pairs over both.
-
-    Args:
-        host: Name of the host.
-        kinds: Row of `links.KINDS` or the family, by GPU.
-        into: Links into switches by GPU.
-        counts: Direct links by pair.
-    """
+    """NVLinks of a host from its links into switches by GPU (one device, as in NCCL) and direct links by pair."""
     devices: list[Device] = []
     links: list[Link] = []
     pairs: dict[tuple[str, str], Pair] = {}
@@ -250,26 +243,20 @@ def _joined(
     for name, lanes in into.items():
         links += both_ways(name, "nvswitch0", kinds[name], lanes=lanes, latency_us=NVSWITCH_HOP_US)
     for a, b in combinations(into, 2):
-        lanes = min(into[a], into[b])
-        pairs[a, b] = _pair(a, b, lanes, kinds[a], 2 * NVSWITCH_HOP_US)
+        pairs[a, b] = nvlink_pair(a, b, kinds[a], min(into[a], into[b]), 2 * NVSWITCH_HOP_US)
     for (a, b), lanes in counts.items():
         links += both_ways(a, b, kinds[a], lanes=lanes)
-        pairs.setdefault((a, b), _pair(a, b, lanes, kinds[a], KINDS["nvlink4"].latency_us))
+        pairs.setdefault((a, b), nvlink_pair(a, b, kinds[a], lanes, KINDS["nvlink4"].latency_us))
     unknown = sorted({name for name, kind in kinds.items() if kind == "nvlink"} & {link.src for link in links})
     warnings = [f"GB/s of NVLink not known: {', '.join(unknown)} of an unknown generation"] if unknown else []
     return NVLinks(tuple(devices), tuple(links), pairs, tuple(warnings))
 
 
-def _pair(a: str, b: str, lanes: int, kind: str, latency_us: float) -> Pair:
-    rate = KINDS[kind].gb_per_s * lanes if kind in KINDS else None
-    return Pair(a, b, f"NV{lanes}", rate, latency_us, None if rate is None else "table", "assumed")
-
-
 def _bits(words: Any) -> list[int]:
-    """Numbers of the bits set in a list of 64-bit words."""
+    """Numbers of the set bits in a list of 64-bit words."""
     return [64 * i + bit for i, word in enumerate(words or ()) for bit in range(64) if int(word) >> bit & 1]
 
 
 def _text(value: Any) -> str | None:
-    """Older versions of the module answer in bytes."""
+    """A text, which older versions of the module give in bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else None if value is None else str(value)

@@ -1,7 +1,7 @@
-"""The PCI bus of a host as Linux's sysfs shows it: what is where, below which bridges, on links of which speed.
+"""The PCI bus of a host as Linux's sysfs shows it: devices, the bridges above them, their links.
 
-The tree of files is a parameter, so that any machine's copy can be read. What a container or a virtual machine leaves
-out is None or absent.
+The tree of files is a parameter, so that tests can read the copy of any machine. Facts that a container or a virtual
+machine withholds are None.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 class PciDevice(NamedTuple):
-    """One function on the bus; None is what sysfs does not say."""
+    """One function on the bus; unknown facts are None."""
 
     bus_id: str
     kind: str
-    """The class as sysfs prints it: `0x030200`."""
+    """Class as sysfs prints it: `0x030200`."""
     vendor: str
     above: tuple[str, ...]
     """The host bridge (`pci0000:3a`) and the bridges down to the device, by bus id."""
@@ -43,16 +43,12 @@ class PciDevice(NamedTuple):
 
     @property
     def gpu_vendor(self) -> str | None:
-        """Whose GPU it is; None for everything else, such as a server's management display."""
+        """Vendor of a GPU; None for other devices, such as a server's management display."""
         return GPU_VENDORS.get(self.vendor) if self.kind[:6] in GPU_CLASSES else None
 
 
 class PciBus:
-    """All devices of one host.
-
-    Args:
-        sysfs: Root of the tree, `/sys` on a live machine.
-    """
+    """All PCI devices of one host."""
 
     def __init__(self, sysfs: Path) -> None:
         found = (_device(entry) for entry in entries(sysfs / "bus/pci/devices"))
@@ -60,18 +56,18 @@ class PciBus:
         self._bridges: dict[str, Bridge] = {}
 
     def gpus(self) -> list[PciDevice]:
-        """GPUs in the order of their addresses."""
+        """Return the GPUs in the order of their addresses."""
         return [d for d in self.devices.values() if d.gpu_vendor]
 
     def path(self, bus_id: str | None) -> tuple[Bridge, ...]:
-        """The bridges above a device from the host bridge down; empty where sysfs does not show it."""
+        """Return the bridges above a device, the host bridge first; empty where sysfs does not show it."""
         device = self.devices.get(bus_id or "")
         return tuple(map(self._bridge, device.above)) if device else ()
 
     def link_facts(self, bus_id: str | None) -> dict[str, Any]:
-        """What the link above a device does and could do: GT/s and lanes, without what is not known.
+        """Return the known current and greatest GT/s and lanes of the link above a device.
 
-        The most GT/s are those of card and port together, because cards outlive slots; the most lanes the card's.
+        The greatest GT/s are the lower of card and port; the greatest lanes are the card's.
         """
         device = self.devices.get(bus_id or "")
         if device is None:
@@ -85,10 +81,10 @@ class PciBus:
         return {name: value for name, value in figures.items() if value is not None}
 
     def gb_per_s(self, bus_id: str | None) -> float | None:
-        """Rate of the link above a device in one direction.
+        """Return GB/s of the link above a device in one direction.
 
-        Lanes are those in use. The speed of a GPU's link is what card and port can do, because drivers slow the links
-        of idle GPUs down; that of other devices is the one in use.
+        Lanes are those in use. GT/s are the current ones, but the greatest for a GPU, because drivers slow the links of
+        idle GPUs down.
         """
         device = self.devices.get(bus_id or "")
         if device is None:
@@ -100,10 +96,10 @@ class PciBus:
 
     def _most_gts(self, device: PciDevice) -> float | None:
         port = self.devices.get(device.above[-1]) if device.above else None
-        return min((one.max_speed_gts for one in (device, port) if one and one.max_speed_gts), default=None)
+        return min((d.max_speed_gts for d in (device, port) if d and d.max_speed_gts), default=None)
 
     def _bridge(self, name: str) -> Bridge:
-        """One object per bridge. A port right above a GPU idles with it, so that its own speed says nothing."""
+        """One object per bridge; a port above a GPU idles with it, so that its rate is unknown."""
         if name not in self._bridges:
             below = (d for d in self.devices.values() if d.above and d.above[-1] == name)
             rate = None if any(d.gpu_vendor for d in below) else self.gb_per_s(name)
@@ -112,7 +108,7 @@ class PciBus:
 
 
 def short_bus_id(text: str) -> str:
-    """An address as sysfs writes it: NVML's `00000000:3B:00.0` is `0000:3b:00.0`."""
+    """Return an address as sysfs writes it: NVML's `00000000:3B:00.0` is `0000:3b:00.0`."""
     domain, _, rest = text.strip().lower().partition(":")
     try:
         return f"{int(domain, 16):04x}:{rest}"
@@ -141,6 +137,6 @@ def _device(entry: Path) -> PciDevice | None:
 
 
 def _width(path: Path) -> int | None:
-    """Lanes; virtual buses say 0, devices without a link 255."""
+    """Lanes; None for the 0 of virtual buses and the 255 of devices without a link."""
     width = number_in(path)
     return int(width) if width in _WIDTHS else None

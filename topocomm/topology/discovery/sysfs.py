@@ -1,7 +1,7 @@
-"""A host without GPU tools, from Linux's sysfs: physical cores, NUMA nodes, NICs.
+"""A host without GPUs from Linux's sysfs: physical cores, NUMA nodes, NICs, and the order of cores by hwloc.
 
-Every physical core that this process may use is one `cpu` endpoint. The tree of files is a parameter, so that
-any machine's copy can be read.
+Every physical core that this process may use is one `cpu` endpoint. The tree of files is a parameter, so that tests can
+read the copy of any machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BUS_ID = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
 class Nic(NamedTuple):
-    """One network port as sysfs shows it; None is what sysfs does not say."""
+    """One network port as sysfs shows it; unknown facts are None."""
 
     name: str
     numa: int | None
@@ -35,12 +35,12 @@ class Nic(NamedTuple):
 
 
 def cpu_host(sysfs: Path, *, host: str, usable: Collection[int]) -> Topology:
-    """The host's cores, NUMA nodes and NICs.
+    """Return a host's cores, NUMA nodes and NICs.
 
     Args:
-        sysfs: Root of the tree, `/sys` on a live machine.
+        sysfs: Root of sysfs.
         host: Name of the host.
-        usable: CPU numbers that this process may run on; offline ones among them are left out.
+        usable: CPUs that this process may run on; those that are offline are left out.
     """
     online = numbers_in(sysfs / "devices/system/cpu/online")
     cpus = sorted((set(usable) & online) or set(usable))
@@ -66,11 +66,10 @@ def cpu_host(sysfs: Path, *, host: str, usable: Collection[int]) -> Topology:
 
 
 def _attach(nics: list[Nic], host: str, numas: dict[int | None, Device], links: list[Link]) -> list[Device]:
-    """NICs on their NUMA node and on the network; where the node is unknown, on a hub between all nodes."""
+    """Link NICs to their NUMA node and the network; without a node, to a hub between all nodes."""
     devices: list[Device] = []
-    lost = [nic for nic in nics if nic.numa not in numas]
     hub = next(iter(numas.values())).id
-    if lost and len(numas) > 1:
+    if len(numas) > 1 and any(nic.numa not in numas for nic in nics):
         hub = "host"
         devices.append(Device(hub, "host", host, name="place of NICs without a NUMA node"))
         for numa in numas.values():
@@ -84,8 +83,8 @@ def _attach(nics: list[Nic], host: str, numas: dict[int | None, Device], links: 
 
 
 def find_nics(sysfs: Path) -> Iterator[Nic]:
-    """Ports with hardware below them, by name; an InfiniBand device stands for the network interfaces on it."""
-    seen: set[str] = set()
+    """Yield ports of hardware, by name; an InfiniBand device replaces the network interfaces on it."""
+    devices_with_port: set[str] = set()
     for kind in ("infiniband", "net"):
         for port in entries(sysfs / "class" / kind):
             device = port / "device"
@@ -95,9 +94,9 @@ def find_nics(sysfs: Path) -> Iterator[Nic]:
             bus_ids = _BUS_ID.findall(path)
             bus_id = bus_ids[-1] if bus_ids else None
             key = bus_id or path
-            if kind == "net" and key in seen:
+            if kind == "net" and key in devices_with_port:
                 continue
-            seen.add(key)
+            devices_with_port.add(key)
             pci = Path(path[: path.rindex(bus_id) + len(bus_id)]) if bus_id else Path(path)
             numa = number_in(pci / "numa_node")
             speed = _port_gb_per_s(port, kind)
@@ -119,7 +118,7 @@ def _pcie_gb_per_s(pci: Path) -> float | None:
 
 
 def _cores(sysfs: Path, cpus: list[int]) -> list[list[int]]:
-    """Usable CPUs by physical core, in order of their first CPU."""
+    """Usable CPUs by physical core, in the order of their first CPU."""
     cores: dict[frozenset[int], list[int]] = {}
     for cpu in cpus:
         folder = sysfs / f"devices/system/cpu/cpu{cpu}/topology"
@@ -129,28 +128,28 @@ def _cores(sysfs: Path, cpus: list[int]) -> list[list[int]]:
 
 
 def nodes_of_cpus(sysfs: Path) -> dict[int, int]:
-    """NUMA node by CPU; empty where the kernel has no NUMA. Nodes of memory alone name no CPU."""
-    found = {}
+    """Return the NUMA node of each CPU; empty where the kernel has no NUMA."""
+    nodes = {}
     for folder in entries(sysfs / "devices/system/node"):
         if re.fullmatch(r"node\d+", folder.name):
             for cpu in numbers_in(folder / "cpulist"):
-                found[cpu] = int(folder.name[4:])
-    return found
+                nodes[cpu] = int(folder.name[4:])
+    return nodes
 
 
 def numbers_in(path: Path) -> set[int]:
-    """The CPU list in a file; empty where the file is absent or no list."""
+    """Return the CPUs of the list in a file; empty where there is none."""
     return cpus_of(text_in(path))
 
 
 def number_in(path: Path) -> float | None:
-    """The number that a file starts with: `16.0 GT/s PCIe` is 16; None where the file is absent or says no number."""
+    """Return the number at the start of a file, 16 of `16.0 GT/s PCIe`; None where there is none."""
     match = re.match(r"-?\d+(?:\.\d+)?", text_in(path))
     return float(match.group()) if match else None
 
 
 def text_in(path: Path) -> str:
-    """What a file holds, stripped; empty where it cannot be read."""
+    """Return the text of a file, stripped; empty where it cannot be read."""
     try:
         return path.read_text("ascii", "replace").strip()
     except OSError:  # absent, or the driver answers EINVAL
@@ -158,7 +157,7 @@ def text_in(path: Path) -> str:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder, `mlx5_2` before `mlx5_10`."""
+    """Return the entries of a folder, `mlx5_2` before `mlx5_10`."""
 
     def natural(path: Path) -> list[tuple[bool, int, str]]:
         return [
@@ -172,10 +171,10 @@ def entries(folder: Path) -> list[Path]:
 
 
 def sysfs_cores(sysfs: Path, usable: Collection[int]) -> list[list[Core]]:
-    """The cores by package of a live host; none where sysfs does not say, or where not all CPUs are to be used.
+    """Return the cores of a live host by package, in hwloc's order; none where sysfs lacks them or a CPU is not usable.
 
-    hwloc leaves out what a container or a batch system withholds and numbers the rest. What it leaves out cannot be
-    known from the CPUs that a process may use: those it may only have been bound to.
+    hwloc does not number CPUs that a container or a batch system withholds. They cannot be told from CPUs outside the
+    binding of this process.
 
     Args:
         sysfs: Root of sysfs.
@@ -187,37 +186,37 @@ def sysfs_cores(sysfs: Path, usable: Collection[int]) -> list[list[Core]]:
     cores = {cpu: _siblings(sysfs, cpu, _CORE) & online for cpu in online}
     if not all(cores.values()):
         return []
-    around = _around(sysfs, online)
-    placed = sorted(set(cores.values()), key=lambda core: _place(core, around[min(core)]))
-    owned = [(_siblings(sysfs, min(core), _PACKAGE) & online, core) for core in placed]
-    found = [(package, [core for _, core in own]) for package, own in groupby(owned, key=lambda both: both[0])]
-    whole = all(package == frozenset().union(*own) for package, own in found)
-    return [own for _, own in found] if whole else []
+    objects = _hwloc_objects(sysfs, online)
+    in_order = sorted(set(cores.values()), key=lambda core: _place(core, objects[min(core)]))
+    owned = [(_siblings(sysfs, min(core), _PACKAGE) & online, core) for core in in_order]
+    packages = [(package, [core for _, core in own]) for package, own in groupby(owned, key=lambda both: both[0])]
+    is_whole = all(package == frozenset().union(*own) for package, own in packages)
+    return [own for _, own in packages] if is_whole else []
 
 
 _CORE = ("core_cpus_list", "thread_siblings_list")
 _PACKAGE = ("package_cpus_list", "core_siblings_list")
-"""Names of a file of `cpuN/topology`, now and before Linux 5.4."""
+"""Names of files of `cpuN/topology`, since Linux 5.4 and before."""
 
 
 def _siblings(sysfs: Path, cpu: int, names: Iterable[str]) -> Core:
     folder = sysfs / f"devices/system/cpu/cpu{cpu}/topology"
-    return next((frozenset(found) for name in names if (found := numbers_in(folder / name))), frozenset())
+    return next((frozenset(cpus) for name in names if (cpus := numbers_in(folder / name))), frozenset())
 
 
-def _around(sysfs: Path, online: Collection[int]) -> dict[int, set[Core]]:
-    """By CPU the sets of CPUs that hwloc makes an object of: packages, dies, clusters, NUMA nodes and caches."""
+def _hwloc_objects(sysfs: Path, online: Collection[int]) -> dict[int, set[Core]]:
+    """By CPU, the CPU sets of hwloc's objects that contain it: packages, dies, clusters, NUMA nodes and caches."""
     nodes = [numbers_in(node / "cpulist") for node in entries(sysfs / "devices/system/node")]
-    found: dict[int, set[Core]] = {cpu: set() for cpu in online}
+    objects: dict[int, set[Core]] = {}
     for cpu in online:
         folder = sysfs / f"devices/system/cpu/cpu{cpu}"
         lists = [*(folder / "topology").glob("*_cpus_list"), *(folder / "topology").glob("*_siblings_list")]
         lists += (folder / "cache").glob("index*/shared_cpu_list")
         sets = [cpus_of(text_in(path)) for path in lists] + [node for node in nodes if cpu in node]
-        found[cpu] = {frozenset(one & set(online)) for one in sets if cpu in one}
-    return found
+        objects[cpu] = {frozenset(cpus & set(online)) for cpus in sets if cpu in cpus}
+    return objects
 
 
-def _place(core: Core, around: Collection[Core]) -> tuple[int, ...]:
-    """The lowest CPU of all that holds the core, from the largest in, and its own: the way down hwloc's tree."""
-    return (*(min(one) for one in sorted(around, key=len, reverse=True) if one > core), min(core))
+def _place(core: Core, objects: Collection[Core]) -> tuple[int, ...]:
+    """The path down hwloc's tree: the lowest CPU of each object around the core, the largest first, and its own."""
+    return (*(min(cpus) for cpus in sorted(objects, key=len, reverse=True) if cpus > core), min(core))

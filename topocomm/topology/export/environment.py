@@ -1,8 +1,7 @@
-"""Which network cards and cores each rank should use, as a shell file: variables of NCCL and UCX, lines to bind ranks.
+"""Network cards and cores of each rank as a shell file: variables of NCCL and UCX, command lines to bind ranks.
 
-NCCL numbers the cards that a process sees, and ranks of one host compare these numbers: all of them get the same cards,
-and NCCL picks the nearest of them (NVIDIA/nccl#1478). UCX takes those of the rank alone. What is not known is said in a
-comment, never guessed.
+NCCL numbers the cards that a process sees, and ranks of a host compare these numbers: all ranks get the same cards, of
+which NCCL uses the nearest (NVIDIA/nccl#1478). UCX gets the nearest cards of each rank. Comments name unknowns.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from topocomm.topology.draw.names import plural, ranges
 from topocomm.topology.model import Device, Pair, Topology
 
 _VERBS = re.compile(r"(?:mlx\d|rocep|ibp|bnxt_re|irdma|hfi1_|rdmap|efa|erdma|hns_|qedr|rxe|siw)\w*")
-"""Names that the kernel gives RDMA devices; what NCCL_IB_HCA and UCX take."""
+"""The kernel's names of RDMA devices, for NCCL_IB_HCA and UCX."""
 _NETDEV = re.compile(r"(?:en|eth|ib|bond|wl|team)\w*")
-"""Names of network interfaces; what NCCL_SOCKET_IFNAME and UCX take."""
+"""Names of network interfaces, for NCCL_SOCKET_IFNAME and UCX."""
 _RANK = "${OMPI_COMM_WORLD_LOCAL_RANK:-${SLURM_LOCALID:-${LOCAL_RANK:-}}}"
 _CPUS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 MOST_CPU = 8192
-"""A mask longer than this many bits is no CPU list."""
+"""Largest number of bits of a CPU mask."""
 
 
 def render(topology: Topology) -> str:
-    """The shell file, ending in a newline; with several kinds of hosts one part for each, chosen by the host's name."""
+    """Return the shell file, ending in a newline; hosts that differ have parts, chosen by the host's name."""
     stated: dict[str, dict[tuple[str, str], Pair]] = {}
     for pair in topology.pairs:
         stated.setdefault(topology.by_id[pair.a].host, {})[pair.a, pair.b] = pair
@@ -49,22 +48,22 @@ def render(topology: Topology) -> str:
 
 def _host(group: Sequence[Host], stated: dict[tuple[str, str], Pair]) -> list[str]:
     host = group[0]
-    found = places(host, stated)
+    ranks = places(host, stated)
     hosts = f"{plural(len(group), 'host')}: {_flat(ranges(each.name for each in group))}"
-    lines = [f"# {hosts}; {plural(len(found), 'local rank')}"]
-    if not found:
+    lines = [f"# {hosts}; {plural(len(ranks), 'local rank')}"]
+    if not ranks:
         return [*lines, "# No GPU and no core is known here."]
-    lines += ["", *_nccl(found), f'case "{_RANK}" in']
-    for rank, place in enumerate(found):
+    lines += ["", *_nccl(ranks), f'case "{_RANK}" in']
+    for rank, place in enumerate(ranks):
         lines += [f"{rank})", *(f"  {line}" for line in _rank(place)), "  ;;"]
     lines += ['"") echo "local rank not known: set LOCAL_RANK" >&2 ;;', "esac", ""]
-    return [*lines, *_binding(found)]
+    return [*lines, *_binding(ranks)]
 
 
-def _nccl(found: Sequence[Place]) -> list[str]:
-    """NCCL's cards: those nearest to any rank, the same for all ranks of the host; none where one has no name."""
-    names = [_names(place) for place in found]
-    unnamed = dict.fromkeys(nic.id for place in found for nic in place.nics if not nic.name)
+def _nccl(ranks: Sequence[Place]) -> list[str]:
+    """Cards of NCCL: the nearest of all ranks of the host; none where one has no name."""
+    names = [_names(place) for place in ranks]
+    unnamed = dict.fromkeys(nic.id for place in ranks for nic in place.nics if not nic.name)
     if unnamed:
         return [f"# cards of NCCL: it chooses, as the system names of {_flat(ranges(unnamed))} are not known", ""]
     for variable, lists in (
@@ -78,14 +77,14 @@ def _nccl(found: Sequence[Place]) -> list[str]:
 
 
 def _names(place: Place) -> tuple[list[str], list[str]]:
-    """Of the nearest cards, those that are RDMA devices and those that are interfaces, as NCCL and UCX take them."""
+    """Names of the nearest cards: RDMA devices, and interfaces."""
     verbs = [nic.name for nic in place.nics if nic.name and _VERBS.fullmatch(nic.name)]
     netdevs = [nic.name for nic in place.nics if nic.name and nic.name not in verbs and _NETDEV.fullmatch(nic.name)]
     return verbs, netdevs
 
 
 def _rank(place: Place) -> list[str]:
-    """The variables of one rank."""
+    """Variables of one rank."""
     lines = [f"# {_flat(place.device.id)}: {_why(place)}"]
     verbs, netdevs = _names(place)
     if verbs:
@@ -115,10 +114,10 @@ def _unnamed(nic: Device) -> str:
     return f"# {_flat(nic.id)}: {_flat(what)}; `ibdev2netdev` or `ls /sys/class/infiniband` tells"
 
 
-def _binding(found: Sequence[Place]) -> list[str]:
-    """Command lines that give each rank its cores."""
-    count = len(found)
-    lists = [place.cpus if place.cpus and _CPUS.fullmatch(place.cpus) else None for place in found]
+def _binding(ranks: Sequence[Place]) -> list[str]:
+    """Command lines that bind ranks to their cores."""
+    count = len(ranks)
+    lists = [place.cpus if place.cpus and _CPUS.fullmatch(place.cpus) else None for place in ranks]
     lines = ["# To bind, with this file as env.sh and your program as ./app:"]
     if None not in lists:
         run = 'bash -c \'. ./env.sh; exec taskset -c "$TOPOCOMM_CPUS" "$@"\' -'
@@ -127,15 +126,15 @@ def _binding(found: Sequence[Place]) -> list[str]:
         if all(masks):
             lines.append(f"#   srun --ntasks-per-node={count} --cpu-bind=mask_cpu:{','.join(masks)} ./app")
     else:
-        lost = [place.device.id for place, cpus in zip(found, lists, strict=True) if cpus is None]
+        lost = [place.device.id for place, cpus in zip(ranks, lists, strict=True) if cpus is None]
         lines.append(f"#   the cores of {_flat(ranges(lost))} are not known: no line with CPU lists")
-    return [*lines, *_by_node(found, lists)]
+    return [*lines, *_by_node(ranks, lists)]
 
 
-def _by_node(found: Sequence[Place], lists: Sequence[str | None]) -> list[str]:
-    """Command lines by NUMA node, and what each node has."""
-    count = len(found)
-    numas = [place.device.numa for place in found]
+def _by_node(ranks: Sequence[Place], lists: Sequence[str | None]) -> list[str]:
+    """Command lines by NUMA node, and the ranks of each node."""
+    count = len(ranks)
+    numas = [place.device.numa for place in ranks]
     numbers = [numa for numa in numas if isinstance(numa, int)]
     lines = []
     if len(numbers) == count:
@@ -147,15 +146,15 @@ def _by_node(found: Sequence[Place], lists: Sequence[str | None]) -> list[str]:
     else:
         lines.append("#   not every rank has one NUMA node that is known: no line with NUMA nodes")
     for numa in dict.fromkeys(numa for numa in numas if numa is not None):
-        ranks = [str(rank) for rank, place in enumerate(found) if place.device.numa == numa]
-        own = list(dict.fromkeys(lists[int(rank)] for rank in ranks))
+        local = [rank for rank, place in enumerate(ranks) if place.device.numa == numa]
+        own = list(dict.fromkeys(lists[rank] for rank in local))
         words = own[0] if len(own) == 1 and own[0] else "not the same for all" if any(own) else "not known"
-        lines.append(f"# NUMA node {_flat(str(numa))}: local ranks {ranges(ranks)}; CPUs {words}")
+        lines.append(f"# NUMA node {_flat(str(numa))}: local ranks {ranges(map(str, local))}; CPUs {words}")
     return lines
 
 
 def _mask(cpus: str) -> str:
-    """The list as a hexadecimal mask; empty where a number is no CPU's."""
+    """The CPU list as a hexadecimal mask; empty where a number is too large."""
     bits = 0
     for part in cpus.split(","):
         low, _, high = part.partition("-")
@@ -166,7 +165,7 @@ def _mask(cpus: str) -> str:
 
 
 def _word(name: str) -> str:
-    """A name as a pattern of `case`: quoted, so that no letter has a meaning of its own."""
+    """A name as a quoted pattern of `case`."""
     return "'" + _flat(name).replace("'", "'\\''") + "'"
 
 
@@ -178,7 +177,7 @@ _ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
 
 
 class Place(NamedTuple):
-    """One endpoint: its nearest NICs, the code between them (None where only NUMA numbers say so), and its cores."""
+    """One endpoint: its nearest NICs, their code (None where only NUMA numbers match), and its cores."""
 
     device: Device
     nics: tuple[Device, ...]
@@ -187,13 +186,11 @@ class Place(NamedTuple):
 
 
 def places(host: Host, stated: Mapping[tuple[str, str], Pair]) -> list[Place]:
-    """The endpoints of one host in order.
-
-    A NIC that no code and no NUMA number puts near an endpoint is not among its nearest, though it may be the only one.
+    """Return the endpoints of one host in order, with the NICs of the best pair code or of the same NUMA node.
 
     Args:
         host: The host.
-        stated: What the source says of pairs, by (endpoint, NIC).
+        stated: Pairs of the source by (endpoint, NIC).
     """
     nics = [d for d in host.devices if d.kind == "nic"]
     kind = "gpu" if any(d.kind == "gpu" for d in host.devices) else "cpu"
@@ -219,7 +216,7 @@ def _place(device: Device, nics: list[Device], codes: Mapping[tuple[str, str], s
 
 
 def _cpus_of_numa(device: Device, host: Host) -> str | None:
-    """The CPU list of the endpoint's NUMA node, where the node names it."""
+    """The CPU list of the endpoint's NUMA node."""
     if device.numa is None:
         return None
     lists = {d.cpu_affinity for d in host.devices if d.kind == "numa" and d.numa == device.numa and d.cpu_affinity}

@@ -1,16 +1,21 @@
 """A topology as the XML that NCCL reads through NCCL_TOPO_FILE, and RCCL likewise.
 
-The file holds what NCCL plans with: processors, PCIe switches, GPUs, NVLinks, NICs. What a topology does not know is
-left out on the way from GPUs to processors, where NCCL looks it up on the machine; above NICs it looks nothing up, and
-the text is empty (`nccl_xml_rules`). Limits:
+The file holds processors, PCIe switches, GPUs, NVLinks and NICs. Unknown attributes are left out between GPUs and
+processors, where NCCL reads them from the machine; above NICs, where it reads nothing, they are empty. Limits:
 
-- One host of at most 256 elements. NCCL knows no host bridges, so NODE becomes PHB; and no rates between processors
-  but those of its own table.
-- GB/s of a PCIe link that no speed and width gives is not written. An NVLink rate that `sm` does not tell stands in an
-  attribute `gb_per_s`, which NCCL passes over; it has a table of its own.
-- Bus ids are those of the machine, or virtual machine, that the topology is of; in another NCCL does not find its GPUs
-  in the file. Bridges without bus id get `ffff:ff:01.0` and on, as in the files that clouds ship.
-- NICs are called by the name of their port. GPUs have the driver's number (`dev`) where a source says it.
+- One host of at most 256 elements. NCCL has no host bridges, so NODE becomes PHB; rates between processors are those of
+  its own table.
+- GB/s of a PCIe link that no speed and width gives is not written. An NVLink rate that differs from the one of `sm` is
+  in the attribute `gb_per_s`, which NCCL ignores.
+- Bus ids are those of the machine, or virtual machine, of the topology; on another NCCL does not find its GPUs. Bridges
+  without bus id get `ffff:ff:01.0` and on, as in the files of clouds.
+- NICs have the name of their port, GPUs the driver's number (`dev`) where a source gives it.
+
+Every rank reads the file, fills in what is absent between its own GPU and the processor (`ncclTopoGetXmlFromSys`,
+`ncclTopoGetXmlFromCpu` in `src/graph/xml.cc`), keeps this path and all network ports (`ncclTopoTrimXml`), and the parts
+of all ranks become one file (`ncclTopoFuseXml`), in which elements are the same only if all attributes are equal
+(`xmlFindNode`). Attributes that are absent above a port are an error (`ncclTopoAddPci`, `ncclTopoAddCpu`), or make the
+element appear twice. Empty texts are allowed and not filled in.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ from topocomm.topology.readers.nccl.xml.nccl_xml_fabric import HIDDEN, NPU_CLASS
 from topocomm.topology.readers.nccl.xml.nccl_xml_values import bus_key, cpu_mask, pcie_attributes
 
 MAX_ELEMENTS = 256
-"""NCCL_TOPO_XML_MAX_NODES: NCCL refuses a longer file."""
+"""NCCL_TOPO_XML_MAX_NODES; NCCL refuses a longer file."""
 
 _FABRICS = ("nvlink", "xgmi")
 _CLASS = {"nvlink": "0x030200", "xgmi": "0x038000"}
@@ -44,18 +49,18 @@ _CAPTURE = (
 )
 _INVENT = "a catalogue system has none: --invent-bus-ids makes some up, for simulation in NCCL"
 _HIP_ARCH = "38911"
-"""What RCCL writes for the features of all Instinct GPUs, and reads without asking the machine in a simulation."""
+"""RCCL's value for the features of all Instinct GPUs, which a simulation reads from the file."""
 _CPU_KEYS = ("arch", "vendor", "familyid", "modelid")
 
 
 def render(topology: Topology) -> str:
-    """The file's text; `readers.nccl_xml` reads it back into the same pairs and GB/s.
+    """Return the file; `readers.nccl.xml.nccl_xml` reads it back with equal pairs and GB/s.
 
     Args:
         topology: One host with GPUs, their bus ids, and PCIe links up to a NUMA node.
 
     Raises:
-        TopologyError: Several hosts, no GPU, or a device without what the file needs; says which and how to get it.
+        TopologyError: Several hosts, no GPU, or a device without a required fact; says which and how to get it.
     """
     return _Writer(topology).text()
 
@@ -99,7 +104,7 @@ class _Writer:
                 self.fail(f"the NIC name {device.name or device.id!r} holds a character that NCCL's XML cannot")
 
     def text(self) -> str:
-        """The head and the elements."""
+        """Return head and elements."""
         system = Element("system", {"version": "2" if self.amd else "1"})
         system.children = [self._cpu(number, root) for number, root in self._roots()]
         lost = [gpu.id for gpu in self.gpus if gpu.id not in self.written]
@@ -130,7 +135,7 @@ class _Writer:
         return ["<!--", *(f"  {line}" for line in lines), "-->"]
 
     def _roots(self) -> list[tuple[int, Device]]:
-        """NUMA nodes with their numbers; -1, NCCL's 'not known', where a host has one root without a number."""
+        """NUMA nodes with their numbers; -1 (NCCL's 'unknown') for a single root without a number."""
         host = self.gpus[0].host
         numas = [d for d in self.topology.devices if d.kind == "numa" and d.host == host]
         if not numas:
@@ -146,7 +151,7 @@ class _Writer:
         return any(link.kind not in ("smp", "network") for link in self.near[device.id])
 
     def _given(self, number: int) -> dict[str, str]:
-        """What the source says of a processor, in the words of NCCL's XML; -1 there is node 0 here."""
+        """The source's attributes of a processor, in the words of NCCL's XML; -1 there is node 0 here."""
         known = self.topology.facts.get("cpus")
         found = [cpu for cpu in known if isinstance(cpu, dict)] if isinstance(known, list) else []
         names = {str(number), hex(number)} | ({"-1"} if number == 0 else set())
@@ -179,7 +184,7 @@ class _Writer:
         return any(link.dst == root.id for link in self.near[nic.id])
 
     def _below(self, parent: Device) -> Iterator[Element]:
-        """What hangs off a device, downwards only; host bridges are passed through, as NCCL does."""
+        """Elements below a device; host bridges are passed through, as in NCCL."""
         self.written.add(parent.id)
         for link in self.near[parent.id]:
             child = self.devices[link.dst]
@@ -213,7 +218,7 @@ class _Writer:
         return False
 
     def _node(self, device: Device, link: Link | None) -> Element:
-        """One `<pci>` with what it holds; `link` leads to it."""
+        """One `<pci>` with its content; `link` leads to it."""
         self.written.add(device.id)
         inside = list(self._content(device))
         if device.kind == "switch" and not device.bus_id and device.name != ADAPTER:
@@ -231,7 +236,7 @@ class _Writer:
         return Element("pci", values | speed, inside)
 
     def _given_of(self, fact: str, device: Device, keys: tuple[str, ...]) -> dict[str, str]:
-        """Attributes of a PCI device as the source has them."""
+        """The source's attributes of a PCI device."""
         known = self.topology.facts.get(fact)
         given = known.get(device.bus_id) if isinstance(known, dict) else None
         return {key: str(given[key]) for key in keys if key in given} if isinstance(given, dict) else {}
@@ -266,7 +271,7 @@ class _Writer:
         return Element("gpu", values, inside)
 
     def _fact(self, key: str, device: str) -> int | str | None:
-        """A value of one device, where a fact is one for all or one for each."""
+        """A fact of one device, which may be one for all."""
         value = self.topology.facts.get(key)
         value = value.get(device) if isinstance(value, dict) else value
         return value if isinstance(value, int | str) else None
@@ -310,18 +315,18 @@ class _Writer:
 
 
 def _plain(text: str) -> str:
-    """What a comment may hold."""
+    """The text without what XML comments forbid."""
     return re.sub(r"-(?=-)|[<>]", "", text)
 
 
 _QUOTE = {'"': "&quot;"}
 
 LINK = ("link_speed", "link_width")
-"""`ncclTopoAddPci` reads both; of an empty text it makes Gen3 and 16 lanes."""
+"""Attributes that `ncclTopoAddPci` reads; empty ones mean Gen3 and 16 lanes."""
 IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
-"""`ncclTopoGetXmlFromSys` adds them; `getBcmGen` tells switches of two levels by them, which are flattened."""
+"""Attributes that `ncclTopoGetXmlFromSys` adds; `getBcmGen` knows two-level switches by them, which are flattened."""
 MODEL = ("arch", "vendor", "familyid", "modelid")
-"""`ncclTopoAddCpu` reads them; an unknown processor has no limit on the way to others (`ncclTopoGetInterCpuBw`)."""
+"""Attributes that `ncclTopoAddCpu` reads; between unknown processors there is no limit (`ncclTopoGetInterCpuBw`)."""
 
 
 _NO_LIMIT = "between which NCCL then sees no limit"
@@ -336,13 +341,13 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def walk(self) -> Iterator[Element]:
-        """This element and all below it, in the order of the file."""
+        """Yield this element and all below it, in the order of the file."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def lines(self, indent: str = "") -> Iterator[str]:
-        """Its text. No blank stands before `/>`, which NCCL's parser does not take."""
+        """Yield the lines of the element; without a blank before `/>`, which NCCL's parser does not take."""
         words = "".join(f' {key}="{escape(value, _QUOTE)}"' for key, value in self.attributes.items())
         if not self.children:
             yield f"{indent}<{self.tag}{words}/>"
@@ -354,11 +359,7 @@ class Element:
 
 
 def complete(system: Element) -> list[str]:
-    """Adds the attributes that NCCL needs and no source gave, as empty texts.
-
-    Returns:
-        What they are, in words for the head of the file; empty where all is known.
-    """
+    """Add required attributes that no source gave, as empty texts, and return them in words."""
     empty: dict[str, None] = {}
     for element in system.walk():
         tags = {below.tag for below in element.walk()}

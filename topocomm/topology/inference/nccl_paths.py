@@ -1,12 +1,12 @@
-"""Pair codes from devices and links alone, by the rules of NCCL's `src/graph/paths.cc`.
+"""Pair codes from devices and links, by the rules of NCCL's `src/graph/paths.cc`.
 
-NVLink and xGMI come first: `NV4` and `XGMI2` count the links between two GPUs, and behind a switch the links of a GPU
-into it. Any other way leads over PCIe and the processors: the best type wins, then the most bandwidth, then the fewest
-links. One PCIe switch on the way makes PIX, several make PXB, a processor PHB, two of them SYS. No way leads through a
-GPU or a NIC, so two hosts that meet in a network only have no code.
+NVLink and xGMI come first: `NV4` and `XGMI2` count the links between two GPUs, or of a GPU into a switch. Other paths
+lead over PCIe and processors: the best type wins, then the most bandwidth, then the fewest links. One PCIe switch on
+the path is PIX, several are PXB, a processor PHB, two processors SYS. No path leads through a GPU or a NIC, so hosts
+that only a network joins have no code.
 
-nvidia-smi's wording differs in one code: what meets between the host bridges of one NUMA node is NODE, where NCCL,
-which knows no host bridges, says PHB.
+nvidia-smi differs in one code: between host bridges of one NUMA node it says NODE, where NCCL, which has no host
+bridges, says PHB.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ Wording = Literal["nccl", "nvidia-smi"]
 
 _CODES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 ADAPTER = "network adapter"
-"""Name of the device that stands for a network card with several ports; it is no PCIe switch."""
+"""Name of the device of a network card with several ports; it is no PCIe switch."""
 PORT = "network port"
-"""Begins the names of devices for such a card's ports but the first, which is the NIC: so cards can be counted."""
+"""Prefix of the names of such a card's further ports; the first is the NIC, so that cards can be counted."""
 
 _FABRICS = {"nvlink": ("NV", "NVL"), "xgmi": ("XGMI", "XGMI")}
-"""Code before a number of links, and where the number is not known."""
+"""Code with a number of links, and without."""
 
 _SOURCES: tuple[FigureSource | None, ...] = ("measured", "read", "table", "assumed", None)
 _DOUBT = {source: place for place, source in enumerate(_SOURCES)}
 _NODE_FROM_US = (PATH_LATENCY_US["PHB"] + PATH_LATENCY_US["NODE"]) / 2
+"""Latency above which a path over a NUMA node is taken to cross two host bridges."""
 
 
 class _Figures(NamedTuple):
-    """Of a way so far: GB/s of its slowest link and the sum of latencies, None once a link does not say its own."""
+    """Figures of a path: GB/s of its slowest link and the sum of latencies; None once a link lacks its own."""
 
     gb_per_s: float | None = inf
     latency_us: float | None = 0.0
     gb_per_s_doubt: int = 0
     latency_us_doubt: int = 0
-    """Index in `_SOURCES` of the least certain figure; the last entry is 'not said'."""
+    """Index in `_SOURCES` of the least certain figure."""
 
     def after(self, link: Link) -> _Figures:
-        """With one more link."""
+        """Return the figures of the path with one more link."""
         rate, latency = self.gb_per_s, self.latency_us
         return _Figures(
             None if rate is None or link.gb_per_s is None else min(rate, link.gb_per_s),
@@ -59,7 +60,7 @@ class _Figures(NamedTuple):
 
 
 class _Label(NamedTuple):
-    """A way to a device; ways compare by type, then bandwidth, then number of links, then who was found first."""
+    """A path to a device; paths compare by type, bandwidth, number of links, order of discovery."""
 
     level: int
     minus_gb_per_s: float
@@ -71,30 +72,23 @@ class _Label(NamedTuple):
 
 
 def code(topology: Topology, a: str, b: str, *, wording: Wording = "nccl") -> str | None:
-    """The code of two endpoints of a topology (GPU, CPU or NIC); None where no way joins them.
-
-    Args:
-        topology: Its pairs do not count.
-        a: One device id.
-        b: The other.
-        wording: Whose codes: NCCL has no NODE.
-    """
+    """Return the code of two endpoints (GPU, CPU or NIC) by the links of a topology; None where no path joins them."""
     return _Paths(topology, wording).pair(a, b).code
 
 
 def is_port(device: Device) -> bool:
-    """Whether it is a NIC, or a further port of one."""
+    """Return whether the device is a NIC, or a further port of one."""
     return device.kind == "nic" or (device.name or "").startswith(PORT)
 
 
 def pairs(topology: Topology, *, wording: Wording = "nccl") -> tuple[Pair, ...]:
-    """Every GPU-GPU and GPU-NIC pair, in the order of the devices: code, GB/s of the slowest link, latency.
+    """Return every GPU-GPU and GPU-NIC pair, in the order of the devices: code, GB/s of the slowest link, latency.
 
-    A figure is None where a link on the way does not say it, and as certain as the least certain one.
+    A figure is None where a link of the path lacks it; its source is that of the least certain one.
 
     Args:
-        topology: Its pairs do not count.
-        wording: Whose codes: NCCL has no NODE.
+        topology: The topology; its own pairs are ignored.
+        wording: Whose codes to use; NCCL has no NODE.
     """
     paths = _Paths(topology, wording)
     gpus = [d.id for d in topology.devices if d.kind == "gpu"]
@@ -109,67 +103,67 @@ class _Paths:
         self.wording = wording
         self.ends = {d.id for d in topology.devices if d.kind in ("gpu", "cpu") or is_port(d)}
         self.fabric: dict[str, dict[str, list[Link]]] = defaultdict(lambda: defaultdict(list))
-        self.roads: dict[str, list[Link]] = defaultdict(list)
-        ways_in = Counter[str]()
+        self.pcie_links: dict[str, list[Link]] = defaultdict(list)
+        links_in = Counter[str]()
         for link in topology.links:
             if link.kind in _FABRICS and not self._is_root(link.src) and not self._is_root(link.dst):
                 self.fabric[link.src][link.dst].append(link)
             else:
-                self.roads[link.src].append(link)
-                ways_in[link.dst] += 1
-        roads = (link for links in self.roads.values() for link in links)
-        self.only_way = {link.dst: link for link in roads if link.dst in self.ends and ways_in[link.dst] == 1}
+                self.pcie_links[link.src].append(link)
+                links_in[link.dst] += 1
+        pcie_links = (link for links in self.pcie_links.values() for link in links)
+        self.only_link = {link.dst: link for link in pcie_links if link.dst in self.ends and links_in[link.dst] == 1}
         self.roles = {d.id: _role(d) for d in topology.devices}
-        self.searched: dict[str, dict[str, _Label]] = {}
+        self.searches: dict[str, dict[str, _Label]] = {}
 
     def pair(self, a: str, b: str) -> Pair:
-        """The pair with its figures."""
-        found = self._over_fabric(a, b) if a in self.fabric and b in self.fabric else None
-        return found or self._over_pcie(a, b)
+        """Return the pair with its figures."""
+        fabric_pair = self._over_fabric(a, b) if a in self.fabric and b in self.fabric else None
+        return fabric_pair or self._over_pcie(a, b)
 
     def _is_root(self, device: str) -> bool:
-        """True for processors: a GPU's NVLink to one (POWER9) is a way through it, not to another GPU."""
+        """Whether the device is a processor; NVLink to one (POWER9) is a path through it, not to another GPU."""
         return self.devices[device].kind in ("numa", "host", "cpu")
 
     def _over_fabric(self, a: str, b: str) -> Pair | None:
-        """Direct links, else the switches that both reach, which add up; the end with fewer links counts."""
-        mine, other = self.fabric[a], self.fabric[b]
-        if b in mine and a in other:
-            # Direct links that the two GPUs count differently are a contradiction: such a pair has no code.
-            there, back = _bundle(mine[b]), _bundle(other[a])
-            kind, lanes = mine[b][0].kind, there.lanes
-            name = None if None not in (lanes, back.lanes) and lanes != back.lanes else _fabric_code(kind, lanes)
-            slower = min(there, back, key=_rate_or_none)
-            return _pair(a, b, name, slower.figures)
-        common = [switch for switch in mine if switch in other and self.devices[switch].kind == "switch"]
+        """Direct links, else the sum over common switches; of two ends the one with fewer links counts."""
+        from_a, from_b = self.fabric[a], self.fabric[b]
+        if b in from_a and a in from_b:
+            forth, back = _bundle(from_a[b]), _bundle(from_b[a])
+            slower = min(forth, back, key=_rate_or_none)
+            lanes = forth.lanes
+            if None not in (lanes, back.lanes) and lanes != back.lanes:
+                return _pair(a, b, None, slower.figures)  # the two GPUs contradict each other
+            return _pair(a, b, _fabric_code(from_a[b][0].kind, lanes), slower.figures)
+        common = [switch for switch in from_a if switch in from_b and self.devices[switch].kind == "switch"]
         if not common:
             return None
-        ways = [[_bundle(mine[switch]), _bundle(other[switch])] for switch in common]
-        narrow = [min(way, key=_rate_or_none) for way in ways]
-        lanes = _total([_least([ends.lanes for ends in way]) for way in ways])
-        latency = _total([ends.figures.latency_us for ends in ways[0]])
-        every = [ends.figures for way in ways for ends in way]
+        paths = [[_bundle(from_a[switch]), _bundle(from_b[switch])] for switch in common]
+        narrow = [min(path, key=_rate_or_none) for path in paths]
+        lanes = _total([_least([ends.lanes for ends in path]) for path in paths])
+        latency = _total([ends.figures.latency_us for ends in paths[0]])
+        every = [ends.figures for path in paths for ends in path]
         figures = _Figures(
             _total([ends.figures.gb_per_s for ends in narrow]),
             latency,
             max(f.gb_per_s_doubt for f in every),
             max(f.latency_us_doubt for f in every),
         )
-        return _pair(a, b, _fabric_code(mine[common[0]][0].kind, lanes), figures)
+        return _pair(a, b, _fabric_code(from_a[common[0]][0].kind, lanes), figures)
 
     def _over_pcie(self, a: str, b: str) -> Pair:
         label = self._best(a, b)
         if label is None:
             return Pair(a, b, None)
         level, figures = label.level, label.figures
-        # `host_tree` puts no device in for a host bridge with one device or switch below, so where a NUMA node joins
-        # two of them directly, only the latency tells one host bridge from two.
+        # `host_tree` leaves out host bridges with one device or switch below. Where a NUMA node joins two devices
+        # directly, only the latency shows whether there are one or two host bridges.
         if level == PHB and label.over_numa and (figures.latency_us or 0.0) > _NODE_FROM_US:
             level = NODE
         return _pair(a, b, _CODES[PHB if level == NODE and self.wording == "nccl" else level], figures)
 
     def _best(self, a: str, b: str) -> _Label | None:
-        last = self.only_way.get(b)
+        last = self.only_link.get(b)
         if last is None or a == b:
             return self._search(a).get(b)
         if last.src != a and last.src in self.ends:
@@ -178,9 +172,9 @@ class _Paths:
         return None if label is None else self._further(label, last, 0)
 
     def _search(self, source: str) -> dict[str, _Label]:
-        """The best way from a device to every other that it reaches, save for those that have only one way in."""
-        if source in self.searched:
-            return self.searched[source]
+        """The best path to every other device, save to those with one link in."""
+        if source in self.searches:
+            return self.searches[source]
         best: dict[str, _Label] = {}
         order = count()
         heap = [_Label(PIX, -inf, 0, next(order), source, _Figures(), over_numa=False)]
@@ -191,10 +185,10 @@ class _Paths:
             best[label.device] = label
             if label.device != source and label.device in self.ends:
                 continue
-            for link in self.roads[label.device]:
-                if link.dst not in best and link.dst not in self.only_way:
+            for link in self.pcie_links[label.device]:
+                if link.dst not in best and link.dst not in self.only_link:
                     heapq.heappush(heap, self._further(label, link, next(order)))
-        self.searched[source] = best
+        self.searches[source] = best
         return best
 
     def _further(self, label: _Label, link: Link, order: int) -> _Label:
@@ -210,7 +204,7 @@ class _Paths:
         )
 
     def _level(self, a: str, b: str) -> int:
-        """What a step between two devices makes of a way at least."""
+        """The least level of a path with a link between two devices."""
         one, other = self.roles[a], self.roles[b]
         if one == "host" or other == "host" or one == other == "numa":
             return SYS
@@ -222,7 +216,7 @@ class _Paths:
 
 
 def _role(device: Device) -> str:
-    """`host`, `numa`, `bridge` (to the processor), `switches` (several in one device), `switch`, `adapter` or `end`."""
+    """Role of a device: host, numa, bridge (host bridge), switches (several in one), switch, adapter or end."""
     if device.kind in ("host", "numa"):
         return device.kind
     if device.kind != "switch" or is_port(device):
@@ -234,7 +228,7 @@ def _role(device: Device) -> str:
 
 
 class _Bundle(NamedTuple):
-    """Parallel links of one direction as one."""
+    """The sum of parallel links of one direction."""
 
     lanes: float | None
     figures: _Figures
@@ -253,7 +247,7 @@ def _bundle(links: Sequence[Link]) -> _Bundle:
 
 
 def _rate_or_none(ends: _Bundle) -> float:
-    """Sorts what is not known first: the slower end of a way is then not known either."""
+    """Sort key with unknown rates first, as the slower end is then unknown."""
     return -1.0 if ends.figures.gb_per_s is None else ends.figures.gb_per_s
 
 
@@ -277,7 +271,7 @@ def _pair(a: str, b: str, code: str | None, figures: _Figures) -> Pair:
 
 
 def _total(figures: Sequence[float | None]) -> float | None:
-    """The sum; None where one is not known."""
+    """The sum; None where a figure is unknown."""
     known = [figure for figure in figures if figure is not None]
     return sum(known) if len(known) == len(figures) else None
 

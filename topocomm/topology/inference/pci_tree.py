@@ -1,8 +1,8 @@
-"""From where devices sit in a host's PCI tree to their pair codes and to a graph of switches, host bridges and nodes.
+"""Pair codes and a graph of switches, host bridges and NUMA nodes, from the places of devices in a PCI tree.
 
-Codes follow NCCL's rules. A PCIe switch is an upstream bridge with downstream bridges below it, so two devices that
-meet at a bridge with at most one more bridge on each side meet in one switch (PIX); further bridges are PXB; the host
-bridge is PHB; another host bridge of the same NUMA node is NODE, another NUMA node SYS.
+Codes follow NCCL's rules. A PCIe switch is an upstream bridge with downstream bridges below, so devices that meet at a
+bridge with at most one more bridge on each side share a switch (PIX); further bridges are PXB, the host bridge is PHB,
+another host bridge of the same NUMA node NODE, another NUMA node SYS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from topocomm.topology.links import PATH_LATENCY_US, both_ways
 from topocomm.topology.model import Device, DeviceKind, Link, Pair
 
 MAX_GPUS, MAX_NICS, MAX_BRIDGES, MAX_NUMA = 256, 512, 32, 256
-"""More in one host, or bridges above one another, is no machine but a damaged text."""
+"""Limits of one host (`MAX_BRIDGES`: above one another); more is a damaged text."""
 
 PIX_US, PHB_US, NODE_US, SYS_US = (PATH_LATENCY_US[code] / 2 for code in ("PIX", "PHB", "NODE", "SYS"))
 _STEP_US = (PATH_LATENCY_US["PXB"] - PATH_LATENCY_US["PIX"]) / 2
@@ -28,40 +28,40 @@ _BUS_ID = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})
 
 @dataclass(eq=False, slots=True)
 class Bridge:
-    """A PCI bridge or, at the head of a path, a host bridge; GB/s is of its link upwards."""
+    """A PCI bridge or, first in a path, a host bridge, with GB/s of its link upwards."""
 
     bus_id: str | None = None
     gb_per_s: float | None = None
 
 
 class Leaf(NamedTuple):
-    """A GPU or NIC and its place: the bridges above it from the host bridge down, none where they are not known."""
+    """A GPU or NIC and the bridges above it, the host bridge first; none where they are unknown."""
 
     device: Device
     path: tuple[Bridge, ...] = ()
     gb_per_s: float | None = None
     """GB/s of the device's own link."""
     places: frozenset[int] = frozenset()
-    """Indices of the NUMA nodes that it is near to; empty is 'not known'."""
+    """Indices of the NUMA nodes near it; empty where unknown."""
 
 
 def bus_key(bus_id: str | None) -> tuple[int, ...]:
-    """Sorts addresses by domain, bus, device and function; unknown ones last."""
+    """Return the sort key of an address: domain, bus, device, function; unknown addresses are last."""
     match = _BUS_ID.fullmatch(bus_id or "")
     return tuple(int(part or "0", 16) for part in match.groups()) if match else (1 << 32,)
 
 
 def with_domain(bus_id: str) -> str:
-    """The address with the domain that tools leave out where it is zero."""
+    """Return the address with its domain, which tools leave out where it is zero."""
     match = _BUS_ID.fullmatch(bus_id)
     return f"0000:{bus_id}" if match and match.group(1) is None else bus_id
 
 
 def path_code(a: Leaf, b: Leaf) -> str | None:
-    """NCCL's code for the PCIe way between two devices; None where the NUMA nodes that decide are not known."""
+    """Return NCCL's code for the PCIe path of two devices; None where it depends on unknown NUMA nodes."""
     shared = 0
-    for mine, other in zip(a.path, b.path, strict=False):
-        if mine is not other:
+    for one, other in zip(a.path, b.path, strict=False):
+        if one is not other:
             break
         shared += 1
     if shared > 1:
@@ -74,7 +74,7 @@ def path_code(a: Leaf, b: Leaf) -> str | None:
 
 
 def check_size(name: str, gpus: int, nics: int, numas: int = 0) -> None:
-    """Refuses what no host has.
+    """Refuse sizes that no host has.
 
     Raises:
         TopologyError: More than MAX_GPUS, MAX_NICS or MAX_NUMA.
@@ -85,12 +85,12 @@ def check_size(name: str, gpus: int, nics: int, numas: int = 0) -> None:
 
 
 def pci_pairs(gpus: Sequence[Leaf], nics: Sequence[Leaf], known: Mapping[tuple[str, str], Pair]) -> tuple[Pair, ...]:
-    """Every GPU-GPU and GPU-NIC pair.
+    """Return every GPU-GPU and GPU-NIC pair.
 
     Args:
-        gpus: In the order of their numbers.
+        gpus: GPUs in the order of their numbers.
         nics: The NICs.
-        known: Pairs with a better way than PCIe, by ids in the order of `gpus`.
+        known: Pairs with a better path than PCIe, by ids in the order of `gpus`.
     """
     ends = [*combinations(gpus, 2), *((gpu, nic) for gpu in gpus for nic in nics)]
     return tuple(known.get((a.device.id, b.device.id)) or _pcie_pair(a, b) for a, b in ends)
@@ -103,23 +103,23 @@ def _pcie_pair(a: Leaf, b: Leaf) -> Pair:
 
 
 def pci_graph(leaves: Sequence[Leaf], numas: Sequence[Device]) -> tuple[tuple[Device, ...], tuple[Link, ...]]:
-    """The forwarding devices and the links of one host.
+    """Return the forwarding devices and the links of one host.
 
-    Bridges with one device below become part of its link, which has the GB/s of the slowest of them. NUMA nodes hang
-    off the host, where there are several; so does what is at none of them.
+    Bridges with one device below become part of its link, at the GB/s of the slowest. The host joins several NUMA
+    nodes, and devices without a node.
 
     Args:
         leaves: GPUs and NICs.
-        numas: The NUMA nodes that the places of leaves count; they are linked, but not in the devices returned.
+        numas: The NUMA nodes that places of leaves index; they are linked, but not among the devices returned.
     """
     tree = _Tree(numas)
-    tree.grow(leaves)
+    tree.build(leaves)
     return tuple(tree.devices), tuple(tree.links)
 
 
 @dataclass(eq=False, slots=True)
 class _Node:
-    """A bridge of the tree with what is below it, or a leaf; `is_host` marks a host bridge."""
+    """A bridge with its children, or a leaf; `is_host` marks a host bridge."""
 
     bridge: Bridge | None = None
     leaf: Leaf | None = None
@@ -127,7 +127,7 @@ class _Node:
     children: dict[int, _Node] = field(default_factory=dict)
 
 
-class _Planted(NamedTuple):
+class _Added(NamedTuple):
     id: str
     height_us: float
     gb_per_s: float | None
@@ -140,7 +140,7 @@ class _Tree:
         self.links: list[Link] = []
         self.used = Counter[str]()
 
-    def grow(self, leaves: Sequence[Leaf]) -> None:
+    def build(self, leaves: Sequence[Leaf]) -> None:
         tops = [_Node() for _ in self.numas]
         unplaced = _Node()
         for leaf in leaves:
@@ -149,40 +149,40 @@ class _Tree:
                 node = node.children.setdefault(id(bridge), _Node(bridge, is_host=depth == 0))
             node.children[id(leaf)] = _Node(leaf=leaf)
         self.host = next((leaf.device.host for leaf in leaves), self.numas[0].host if self.numas else "host0")
-        planted = [self._plant_numa(device, top) for device, top in zip(self.numas, tops, strict=True)]
-        loose = [self._plant(child) for child in unplaced.children.values()]
-        if len(planted) + len(loose) > 1 or (loose and not planted):
+        added = [self._add_numa(device, top) for device, top in zip(self.numas, tops, strict=True)]
+        loose = [self._add(child) for child in unplaced.children.values()]
+        if len(added) + len(loose) > 1 or (loose and not added):
             root = self._new("host", "host", None)
-            height_us = max(SYS_US, *(top.height_us + _STEP_US for top in (*planted, *loose)))
-            for top in planted:
+            height_us = max(SYS_US, *(top.height_us + _STEP_US for top in (*added, *loose)))
+            for top in added:
                 self._join(top, root, height_us, "smp")
             for top in loose:
                 self._join(top, root, height_us, "pcie")
 
-    def _plant_numa(self, device: Device, top: _Node) -> _Planted:
-        planted = [self._plant(child) for child in top.children.values()]
-        height_us = max([NODE_US, *(below.height_us + _STEP_US for below in planted)])
-        for below in planted:
+    def _add_numa(self, device: Device, top: _Node) -> _Added:
+        added = [self._add(child) for child in top.children.values()]
+        height_us = max([NODE_US, *(below.height_us + _STEP_US for below in added)])
+        for below in added:
             self._join(below, device.id, height_us, "pcie")
-        return _Planted(device.id, height_us, None)
+        return _Added(device.id, height_us, None)
 
-    def _plant(self, node: _Node) -> _Planted:
-        """The device that stands for the node, its height above the leaves, and the GB/s of its link upwards."""
+    def _add(self, node: _Node) -> _Added:
+        """Add the device of a node: its id, its height above the leaves, GB/s of its link upwards."""
         if node.leaf is not None:
-            return _Planted(node.leaf.device.id, 0.0, node.leaf.gb_per_s)
+            return _Added(node.leaf.device.id, 0.0, node.leaf.gb_per_s)
         own = node.bridge.gb_per_s if node.bridge else None
-        planted = [self._plant(child) for child in node.children.values()]
-        if len(planted) == 1:
-            return planted[0]._replace(gb_per_s=_slower(planted[0].gb_per_s, own))
+        added = [self._add(child) for child in node.children.values()]
+        if len(added) == 1:
+            return added[0]._replace(gb_per_s=_slower(added[0].gb_per_s, own))
         prefix, name = ("bridge", "PCIe host bridge") if node.is_host else ("pcie", "PCIe switch")
         new = self._new(prefix, "switch", name, node.bridge.bus_id if node.bridge else None)
         least_us = PHB_US if node.is_host else PIX_US
-        height_us = max([least_us, *(below.height_us + _STEP_US for below in planted if below.height_us)])
-        for below in planted:
+        height_us = max([least_us, *(below.height_us + _STEP_US for below in added if below.height_us)])
+        for below in added:
             self._join(below, new, height_us, "pcie")
-        return _Planted(new, height_us, own)
+        return _Added(new, height_us, own)
 
-    def _join(self, below: _Planted, above: str, height_us: float, kind: str) -> None:
+    def _join(self, below: _Added, above: str, height_us: float, kind: str) -> None:
         latency_us = round(height_us - below.height_us, 6)
         self.links += both_ways(below.id, above, kind, gb_per_s=below.gb_per_s, latency_us=latency_us)
 

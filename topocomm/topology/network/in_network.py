@@ -1,8 +1,7 @@
-"""What switches can reduce on the way, by technology: which operators, on which types of numbers.
+"""In-network reduction by technology: which operators, on which dtypes.
 
-A switch that says `in_network` adds values up itself and sends the result to all. It knows a few operators of its
-own, takes operands in an order of its own, and cannot be given another operator. Plans do not use it: their bounds are
-those of switches that forward.
+A switch with `in_network` reduces values and sends the result to all, for its built-in operators, in its own operand
+order. Plans do not use it; their bounds are those of switches that forward.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ class InNetwork(NamedTuple):
 
     name: str
     types: dict[str, tuple[str, ...]]
-    """Types of numbers by operator."""
+    """Dtypes by operator."""
     source: str
-    """Who says so."""
+    """Where the table is from."""
 
 
 IN_NETWORK: dict[InNetworkKind, InNetwork] = {
@@ -42,5 +41,5 @@ IN_NETWORK: dict[InNetworkKind, InNetwork] = {
 
 
 def knows(kind: InNetworkKind, operator: str, types: Sequence[str]) -> bool:
-    """Whether such a switch reduces this operator by name on these types, one for each field of a value."""
+    """Return whether such a switch reduces this operator on these dtypes, one for each field of a value."""
     return len(types) == 1 and types[0] in IN_NETWORK[kind].types.get(operator, ())

@@ -15,10 +15,60 @@ from topocomm.topology.readers.plain import plain_yaml, strict_json
 _WORD = re.compile(r"(\w++)\s*+=\s*+(\S++)\s*+")
 _KEYS = ("switchname", "switches", "nodes", "linkspeed")
 _CONF_REMEDY = "expected lines `SwitchName=NAME Nodes=node[1-4]` or `SwitchName=NAME Switches=NAME,NAME`"
+_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+MAX_NAMES = 65_536
+"""Largest number of host names in one file."""
+MAX_SWITCHES, MAX_LEVELS = 16_384, 64
+"""Largest number of switches, and of switches above one another."""
+
+
+class Fabric(NamedTuple):
+    """A forest of switches and the hosts below them, by switch; and warnings."""
+
+    name: str
+    source: str
+    switches: Mapping[str, tuple[str, ...]]
+    """Names of the switches right below each."""
+    hosts: Mapping[str, tuple[str, ...]]
+    """Names of the hosts right below each."""
+    warnings: tuple[str, ...] = ()
+
+
+def checked(fabric: Fabric, file: str) -> Fabric:
+    """Return the fabric, if it is a forest of described switches.
+
+    Raises:
+        TopologyError: A switch is below two others or itself, or is not described; or there are too many.
+    """
+    if len(fabric.switches) > MAX_SWITCHES:
+        raise TopologyError(f"{file}: {len(fabric.switches)} switches; expected at most {MAX_SWITCHES}")
+    above: dict[str, str] = {}
+    for switch, below in fabric.switches.items():
+        for lower in below:
+            if lower not in fabric.switches:
+                raise TopologyError(
+                    f"{file}: switch {switch!r} has {lower!r} below it, which is not described; add a line for it"
+                )
+            if lower in above:
+                raise TopologyError(
+                    f"{file}: switch {lower!r} is below {above[lower]!r} and {switch!r}; expected a tree"
+                )
+            above[lower] = switch
+    for start in fabric.switches:
+        path, at = {start}, start
+        while at in above:
+            at = above[at]
+            if at in path:
+                raise TopologyError(f"{file}: switch {at!r} is below itself; expected a tree")
+            if len(path) > MAX_LEVELS:
+                raise TopologyError(f"{file}: more than {MAX_LEVELS} switches above one another at {start!r}")
+            path.add(at)
+    return fabric
 
 
 class _Builder:
-    """Collects switches and refuses what contradicts itself."""
+    """Collects the switches of a file and refuses contradictions."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -32,13 +82,13 @@ class _Builder:
 
     def names(self, text: str, line: int | None) -> list[str]:
         try:
-            found = expand(text)
+            names = expand(text)
         except ValueError as error:
             self.fail(line, str(error))
-        self._count += len(found)
+        self._count += len(names)
         if self._count > MAX_NAMES:
             self.fail(line, f"more than {MAX_NAMES} names in one file")
-        return found
+        return names
 
     def add(self, name: str, switches: Sequence[str], hosts: Sequence[str], line: int | None) -> None:
         if name in self.switches:
@@ -60,10 +110,10 @@ class _Builder:
 
 
 def read_conf(text: str, name: str) -> Fabric:
-    """The fabric of a `topology.conf`; blocks (NVLink domains) are no switches and are named in a warning.
+    """Return the fabric of a `topology.conf`; blocks (NVLink domains) are no switches and are counted in a warning.
 
     Raises:
-        TopologyError: A line is none of its lines; names file and line.
+        TopologyError: A line is not understood; names file and line.
     """
     build = _Builder(name)
     blocks = 0
@@ -81,7 +131,7 @@ def read_conf(text: str, name: str) -> Fabric:
 
 
 def _words(build: _Builder, number: int, line: str) -> dict[str, str]:
-    """The values of a line by key in lower case."""
+    """Values of a line by key in lower case."""
     found: dict[str, str] = {}
     end = 0
     while (match := _WORD.match(line, end)) is not None:
@@ -105,7 +155,7 @@ def _add_switch(build: _Builder, number: int, found: dict[str, str]) -> None:
 
 
 def _conf_lines(text: str) -> list[tuple[int, str]]:
-    """Lines with their numbers, without comments, those that end with a backslash joined to the next."""
+    """Lines with their numbers, without comments; a backslash at the end joins the next line."""
     found: list[tuple[int, str]] = []
     held, first = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
@@ -124,10 +174,10 @@ def _conf_lines(text: str) -> list[tuple[int, str]]:
 
 
 def read_document(text: str, name: str) -> Fabric:
-    """The fabric of a `topology.yaml` or of a topograph model, in YAML or JSON.
+    """Return the fabric of a `topology.yaml` or of a topograph model, in YAML or JSON.
 
     Raises:
-        TopologyError: It is neither; names file and line where the form is wrong, else the place in the document.
+        TopologyError: It is neither; names file and line, or the place in the document.
     """
     build = _Builder(name)
     document = _load(text, name)
@@ -155,85 +205,78 @@ def _load(text: str, name: str) -> Any:
 
 
 def _read_slurm(build: _Builder, document: list[Any]) -> None:
-    """The tree of the default topology, or of the first that has one."""
-    trees = [one for one in document if isinstance(one, dict) and isinstance(one.get("tree"), dict)]
+    """Add the tree of the default topology, or of the first that has entry."""
+    trees = [entry for entry in document if isinstance(entry, dict) and isinstance(entry.get("tree"), dict)]
     if not trees:
         build.fail(None, "no topology with a `tree` in it; blocks and flat topologies name no switches")
-    chosen = next((one for one in trees if str(one.get("cluster_default")).lower() == "true"), trees[0])
+    chosen = next((entry for entry in trees if str(entry.get("cluster_default")).lower() == "true"), trees[0])
     if len(trees) > 1:
         base = PurePath(build.file).name
         build.warnings.append(f"{base}: {len(trees)} trees; {chosen.get('topology')!r} is used")
-    for index, one in enumerate(_objects(build, chosen["tree"], "switches", "tree.switches")):
+    for index, entry in enumerate(_objects(build, chosen["tree"], "switches", "tree.switches")):
         place = f"tree.switches[{index}]"
-        switch = _text(build, one, "switch", place)
-        below = build.names(_text(build, one, "children", place), None) if one.get("children") else []
-        hosts = build.names(_text(build, one, "nodes", place), None) if one.get("nodes") else []
+        switch = _text(build, entry, "switch", place)
+        below = build.names(_text(build, entry, "children", place), None) if entry.get("children") else []
+        hosts = build.names(_text(build, entry, "nodes", place), None) if entry.get("nodes") else []
         build.add(switch, below, hosts, None)
 
 
 def _read_model(build: _Builder, document: dict[str, Any]) -> None:
-    """Topograph's model: switches name switches and capacity blocks, which name nodes; or nodes themselves."""
+    """Add topograph's model: switches name switches and nodes, or capacity blocks, which name nodes."""
     blocks: dict[str, list[str]] = {}
-    for place, name, one in _named(build, document, "capacity_blocks"):
-        blocks[name] = _list(build, one, "nodes", place)
-    for place, name, one in _named(build, document, "switches"):
-        hosts = _list(build, one, "nodes", place)
-        for block in _list(build, one, "capacity_blocks", place):
+    for place, name, entry in _named(build, document, "capacity_blocks"):
+        blocks[name] = _list(build, entry, "nodes", place)
+    for place, name, entry in _named(build, document, "switches"):
+        hosts = _list(build, entry, "nodes", place)
+        for block in _list(build, entry, "capacity_blocks", place):
             if block not in blocks:
                 build.fail(None, f"{place}: the capacity block {block!r} is not described")
             hosts += blocks[block]
-        build.add(name, _list(build, one, "switches", place), hosts, None)
+        build.add(name, _list(build, entry, "switches", place), hosts, None)
 
 
 def _named(build: _Builder, document: dict[str, Any], key: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Place, name and object of what is a list of objects with names, or a mapping from names."""
+    """Place, name and object of each entry of a list of objects with names, or of a mapping from names."""
     value = document.get(key) or []
     if isinstance(value, dict):
-        if not all(isinstance(one, dict) for one in value.values()):
+        if not all(isinstance(entry, dict) for entry in value.values()):
             build.fail(None, f"{key}: expected a mapping of mappings")
-        return [(f"{key}.{name}", name, one) for name, one in value.items()]
+        return [(f"{key}.{name}", name, entry) for name, entry in value.items()]
     found = []
-    for index, one in enumerate(_objects(build, document, key, key) if value else []):
+    for index, entry in enumerate(_objects(build, document, key, key) if value else []):
         place = f"{key}[{index}]"
-        found.append((place, _text(build, one, "name", place), one))
+        found.append((place, _text(build, entry, "name", place), entry))
     return found
 
 
 def _objects(build: _Builder, holder: dict[str, Any], key: str, place: str) -> list[dict[str, Any]]:
     value = holder.get(key)
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         build.fail(None, f"{place}: expected a list of mappings")
     return value
 
 
-def _text(build: _Builder, one: dict[str, Any], key: str, place: str) -> str:
-    value = one.get(key)
+def _text(build: _Builder, entry: dict[str, Any], key: str, place: str) -> str:
+    value = entry.get(key)
     if not isinstance(value, str) or not value:
         build.fail(None, f"{place}.{key}: expected a name, got {str(value)[:40]}")
     return value
 
 
-def _list(build: _Builder, one: dict[str, Any], key: str, place: str) -> list[str]:
-    """Names in a list, each of which may be a range; or one text of them."""
-    value = one.get(key) or []
+def _list(build: _Builder, entry: dict[str, Any], key: str, place: str) -> list[str]:
+    """Names of a list of texts, or of one text; each may be a range."""
+    value = entry.get(key) or []
     words = [value] if isinstance(value, str) else value
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         build.fail(None, f"{place}.{key}: expected a list of names")
     return [name for word in words for name in build.names(word, None)]
 
 
-MAX_NAMES = 65_536
-"""More in one list is no cluster but a slip."""
-
-_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
-
-
 def expand(text: str) -> list[str]:
-    """The names of a list, in its order.
+    """Return the names of one of Slurm's lists, in order: `node[1-3,07],login` is node1 node2 node3 node07 login.
 
     Raises:
-        ValueError: It is none; says what was expected.
+        ValueError: It is no list; says what was expected.
     """
     found: list[str] = []
     for word in _list_words(text):
@@ -256,7 +299,7 @@ def expand(text: str) -> list[str]:
 
 
 def _list_words(text: str) -> list[str]:
-    """The text at its commas outside brackets; empty words are an error of `expand`."""
+    """Split the text at commas outside brackets."""
     words, depth, start = [], 0, 0
     for i, character in enumerate(text):
         depth += (character == "[") - (character == "]")
@@ -267,7 +310,7 @@ def _list_words(text: str) -> list[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """`1-3,07` is 1 2 3 07: zeros in front are kept."""
+    """Numbers of ranges, with leading zeros: `1-3,07` is 1 2 3 07."""
     found: list[str] = []
     for part in text.split(","):
         ends = _RANGE.fullmatch(part.strip())
@@ -278,49 +321,3 @@ def _numbers(text: str) -> list[str]:
             raise ValueError(f"{part.strip()!r} gives more than {MAX_NAMES} names")
         found += [str(number).zfill(len(ends[1])) for number in range(low, high + 1)]
     return found
-
-
-MAX_SWITCHES = 16_384
-MAX_LEVELS = 64
-
-
-class Fabric(NamedTuple):
-    """Switches by name, with what hangs below each; and what could not be used."""
-
-    name: str
-    source: str
-    switches: Mapping[str, tuple[str, ...]]
-    """Names of the switches right below each."""
-    hosts: Mapping[str, tuple[str, ...]]
-    """Names of the hosts right below each."""
-    warnings: tuple[str, ...] = ()
-
-
-def checked(fabric: Fabric, file: str) -> Fabric:
-    """The fabric, if it is a forest with known switches.
-
-    Raises:
-        TopologyError: A switch is below two others or itself, or is not described; or there are too many.
-    """
-    if len(fabric.switches) > MAX_SWITCHES:
-        raise TopologyError(f"{file}: {len(fabric.switches)} switches; expected at most {MAX_SWITCHES}")
-    above: dict[str, str] = {}
-    for switch, below in fabric.switches.items():
-        for one in below:
-            if one not in fabric.switches:
-                raise TopologyError(
-                    f"{file}: switch {switch!r} has {one!r} below it, which is not described; add a line for it"
-                )
-            if one in above:
-                raise TopologyError(f"{file}: switch {one!r} is below {above[one]!r} and {switch!r}; expected a tree")
-            above[one] = switch
-    for start in fabric.switches:
-        seen, at = {start}, start
-        while at in above:
-            at = above[at]
-            if at in seen:
-                raise TopologyError(f"{file}: switch {at!r} is below itself; expected a tree")
-            if len(seen) > MAX_LEVELS:
-                raise TopologyError(f"{file}: more than {MAX_LEVELS} switches above one another at {start!r}")
-            seen.add(at)
-    return fabric

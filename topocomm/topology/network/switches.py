@@ -1,8 +1,7 @@
-"""Switches between hosts: from a job scheduler's files to a cluster whose NICs hang off leaf switches.
+"""Switches between hosts: from a job scheduler's files to a cluster whose NICs are linked to leaf switches.
 
-What is read: Slurm's `topology.conf` and `topology.yaml` (tree), the model files of topograph (YAML), the latter two
-also as JSON, and the switch path that Slurm gives every task. They say who is joined to whom and nothing of speed, so
-that figures of links between switches stay unknown.
+Sources are Slurm's `topology.conf` and `topology.yaml` (tree), the model files of topograph, and the switch path that
+Slurm gives every task. They have no rates, so that GB/s of links between switches stays unknown.
 """
 
 from __future__ import annotations
@@ -26,36 +25,36 @@ _CONF_LINE = re.compile(r"^[ \t]*(?:SwitchName|BlockName)[ \t]*=", re.IGNORECASE
 
 
 def matches(text: str) -> bool:
-    """True if the text names switches and what is below them: `topology.conf`, or YAML or JSON of that."""
-    lowered = text.lower()  # searching line by line takes long, and few texts have any of the words
+    """Return whether the text describes switches: `topology.conf`, or YAML or JSON of that."""
+    lowered = text.lower()  # the line-by-line search is slow, and few texts have these words
     if ("switchname" in lowered or "blockname" in lowered) and _CONF_LINE.search(text):
         return True
     return ("switches" in text or "capacity_blocks" in text) and _MODEL_KEY.search(text) is not None
 
 
 def read(text: str, name: str) -> Fabric:
-    """The fabric in a text.
+    """Return the fabric in a text.
 
     Args:
         text: `topology.conf`, `topology.yaml` or a topograph model.
         name: Its file name, for messages.
 
     Raises:
-        TopologyError: It is damaged or contradicts itself; names file and line.
+        TopologyError: It is damaged or contradictory; names file and line.
     """
-    read_it = read_conf if _CONF_LINE.search(text) and text.lstrip()[:1] not in ("{", "[") else read_document
-    return checked(read_it(text, name), name)
+    parse = read_conf if _CONF_LINE.search(text) and text.lstrip()[:1] not in ("{", "[") else read_document
+    return checked(parse(text, name), name)
 
 
 def addressed_fabric(addresses: Mapping[str, Sequence[str]]) -> Fabric | None:
-    """The fabric of a job from the switch paths that Slurm gives its tasks.
+    """Return the fabric of a job from the switch paths that Slurm gives its tasks.
 
     Args:
         addresses: By host the values of SLURM_TOPOLOGY_ADDR (`root.leaf3.node7`) and SLURM_TOPOLOGY_ADDR_PATTERN
             (`switch.switch.node`), empty where they are not set.
 
     Returns:
-        None where a host has no switches in its path: without the tree plugin Slurm names the node alone.
+        The fabric; None where a path has no switches, as without Slurm's tree plugin.
     """
     switches: dict[str, list[str]] = {}
     hosts: dict[str, list[str]] = {}
@@ -78,12 +77,11 @@ def addressed_fabric(addresses: Mapping[str, Sequence[str]]) -> Fabric | None:
 
 
 def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
-    """The cluster with the fabric's switches in place of the one that stands for the network.
+    """Return the cluster with the fabric's switches in place of the network device.
 
-    A host of the fabric is one of the cluster if their names are equal, or are so up to the first dot. The links of its
-    NICs go to its leaf switch, with their figures. A switch that joins nothing that is here is left out, and one that
-    only passes on to a single other becomes part of the link. Several trees, and hosts that the fabric does not know,
-    stay joined by the network's device.
+    Hosts match if their names are equal, at least up to the first dot. Links of a host's NICs lead to its leaf switch
+    with their figures. Switches above no host of the cluster are left out; a switch with one switch below becomes part
+    of the link. Several trees, and hosts that the fabric lacks, stay joined by the network device.
 
     Raises:
         TopologyError: No host of the cluster is in the fabric.
@@ -95,10 +93,12 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
             f"has {group_words([h for below in fabric.hosts.values() for h in below])}"
         )
     tree = _Kept(fabric, leaf_of)
-    lost = [host for host in topology.hosts if host not in leaf_of]
+    missing = [host for host in topology.hosts if host not in leaf_of]
     warnings = [*topology.warnings, *fabric.warnings]
-    if lost:
-        warnings.append(f"{fabric.name}: {group_words(lost)}: below no switch; taken to be at the top of the network")
+    if missing:
+        warnings.append(
+            f"{fabric.name}: {group_words(missing)}: below no switch; taken to be at the top of the network"
+        )
     ids = tree.ids({d.id for d in topology.devices})
     links: list[Link] = []
     for link in topology.links:
@@ -108,7 +108,7 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
         elif src.id == NETWORK.id and dst.host in leaf_of:
             link = link._replace(src=ids[leaf_of[dst.host]])
         links.append(link)
-    top = len(tree.roots) > 1 or bool(lost)
+    top = len(tree.roots) > 1 or bool(missing)
     for upper, lower, hops in tree.edges():
         links += both_ways(ids[lower], ids[upper], "network", latency_us=hops * FABRIC_HOP_US)
     for root in tree.roots if top else ():
@@ -122,27 +122,26 @@ def with_fabric(topology: Topology, fabric: Fabric) -> Topology:
 
 
 def _leaves(topology: Topology, fabric: Fabric) -> dict[str, str]:
-    """The switch right above each host of the cluster that the fabric knows."""
+    """The leaf switch of each host of the cluster in the fabric."""
     full: dict[str, str] = {}
     short: dict[str, str] = {}
     for switch, below in fabric.hosts.items():
         for host in below:
             full.setdefault(host, switch)
             short.setdefault(host.partition(".")[0], switch)
-    found = {host: full.get(host) or short.get(host.partition(".")[0]) for host in topology.hosts}
-    return {host: switch for host, switch in found.items() if switch is not None}
+    leaves = {host: full.get(host) or short.get(host.partition(".")[0]) for host in topology.hosts}
+    return {host: switch for host, switch in leaves.items() if switch is not None}
 
 
 class _Kept:
-    """The switches of a fabric that join something of the cluster."""
+    """The switches of a fabric that join hosts of the cluster."""
 
     def __init__(self, fabric: Fabric, leaf_of: Mapping[str, str]) -> None:
         self.above = {lower: upper for upper, below in fabric.switches.items() for lower in below}
         used = dict.fromkeys(leaf_of.values())
-        ways = [self._up(leaf) for leaf in used]
         branches: dict[str, set[str]] = {}
-        for way in ways:
-            for lower, upper in pairwise(way):
+        for leaf in used:
+            for lower, upper in pairwise(self._up(leaf)):
                 branches.setdefault(upper, set()).add(lower)
         keep = {name for name, below in branches.items() if len(below) > 1} | set(used)
         self.kept = [name for name in fabric.switches if name in keep]
@@ -150,23 +149,23 @@ class _Kept:
         self.roots = [name for name in self.kept if self._next(name) is None]
 
     def _up(self, name: str) -> list[str]:
-        way = [name]
-        while way[-1] in self.above:
-            way.append(self.above[way[-1]])
-        return way
+        path = [name]
+        while path[-1] in self.above:
+            path.append(self.above[path[-1]])
+        return path
 
     def _next(self, name: str) -> str | None:
         return next((upper for upper in self._up(name)[1:] if upper in self._keep), None)
 
     def edges(self) -> list[tuple[str, str, int]]:
-        """Upper and lower end of every link between kept switches, and the links of the fabric that it stands for."""
-        found = ((self._next(name), name) for name in self.kept)
-        return [(upper, name, self._up(name).index(upper)) for upper, name in found if upper is not None]
+        """Return upper and lower end of every link between kept switches, and its number of links in the fabric."""
+        ends = ((self._next(name), name) for name in self.kept)
+        return [(upper, name, self._up(name).index(upper)) for upper, name in ends if upper is not None]
 
     def ids(self, taken: set[str]) -> dict[str, str]:
-        """A device id by switch: its name, or where a device is called so `switch NAME`."""
+        """Return a device id by switch: its name, or `switch NAME` where a device has that id."""
         return {name: f"switch {name}" if name in taken else name for name in self.kept}
 
 
 def _frozen(lists: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(those) for name, those in lists.items()}
+    return {name: tuple(names) for name, names in lists.items()}
