@@ -93,7 +93,7 @@ def document_in(text: str, name: str, brackets: str = "[{") -> Any:
         TopologyError: No JSON, or cut short, or a sample with lines left out; names line and column.
     """
     start = _start(text, brackets) or 0
-    stop = max((found.start(1) + 1 for found in _STOP.finditer(text, start)), default=len(text))
+    stop = max((mark.start(1) + 1 for mark in _STOP.finditer(text, start)), default=len(text))
     body = "\n" * text.count("\n", 0, start) + text[start : max(stop, start)]
     try:
         return strict_json.loads(body)
@@ -112,12 +112,12 @@ def document_in(text: str, name: str, brackets: str = "[{") -> Any:
 
 
 def _start(text: str, brackets: str) -> int | None:
-    for found in _START.finditer(text):
+    for mark in _START.finditer(text):
         # A line such as `[user@host ~]$` is a prompt, `[0m` an escape; a document goes on with another value or ends.
-        if found.group(1) in brackets and re.match(
-            r"[\[{]\s*(?:[\[{\"\]}.…]|\Z)", text[found.start(1) : found.end() + 200]
+        if mark.group(1) in brackets and re.match(
+            r"[\[{]\s*(?:[\[{\"\]}.…]|\Z)", text[mark.start(1) : mark.end() + 200]
         ):
-            return found.start(1)
+            return mark.start(1)
     return None
 
 
@@ -178,7 +178,7 @@ def _from_maps(item: Item, numbers: list[int], place: str) -> Mapping[str, list[
             return None
         if not isinstance(values, dict):
             fail(f"{place}.{key}", f"expected an object with gpu_0, gpu_1 and so on, got {_shown(values)}")
-        ends = {int(found[1]): value for name, value in values.items() if (found := _GPU_KEY.fullmatch(name))}
+        ends = {int(end[1]): value for name, value in values.items() if (end := _GPU_KEY.fullmatch(name))}
         _check_ends(set(ends), numbers, f"{place}.{key}")
         return [_cell(ends[number], f"{place}.{key}.gpu_{number}") for number in numbers]
 

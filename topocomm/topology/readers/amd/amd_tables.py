@@ -182,7 +182,7 @@ def pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str
                 other = [key for key, cells in CELLS.items() if i != j and cells.fullmatch(cell)]
                 known = f"; that is a cell of {other[0]!r}" if other else ""
                 fail(table.places[i], f"{table.title}: {gpus[i]}-{gpus[j]} is {cell[:40]!r}{known}; {hint}")
-    found: dict[PairKey, Cell] = {}
+    by_pair: dict[PairKey, Cell] = {}
     differ: list[str] = []
     for i, j in combinations(range(len(gpus)), 2):
         forward, back = table.cells[i][j], table.cells[j][i]
@@ -195,10 +195,10 @@ def pair_cells(table: Table, gpus: Sequence[str], warnings: list[str], hint: str
                 fail(table.places[j], f"{table.title}: not symmetric: {both}; give the whole output of the tool")
         if text == NOT_AVAILABLE and table.key in _NULL_IF_UNAVAILABLE:
             text = None
-        found[gpus[i], gpus[j]] = _number(text) if text is not None and pattern is _WHOLE_NUMBER else text
+        by_pair[gpus[i], gpus[j]] = _number(text) if text is not None and pattern is _WHOLE_NUMBER else text
     if differ:
         warnings.append(f"{table.title}: the two cells of {group_words(differ)} differ")
-    return found
+    return by_pair
 
 
 def _number(text: str) -> int | None:
@@ -273,18 +273,18 @@ def host_of_pairs(
         if code == "PCIE" and (weight := weights.get(pair))
     }
     tree = host_tree(gpus, levels) if "PCIE" in codes.values() else HostTree(tuple(gpus), (), ())
-    found = []
+    listed = []
     for pair in combinations([gpu.id for gpu in gpus], 2):
         if pair in codes:
             latency_us = PATH_LATENCY_US.get(levels.get(pair, ""))
             plain = Pair(*pair, codes[pair], None, latency_us, None, None if latency_us is None else "assumed")
-            found.append(fabric.pairs.get(pair, plain))
+            listed.append(fabric.pairs.get(pair, plain))
     return Topology(
         name=PurePath(base).stem,
         source=source,
         devices=tree.devices,
         links=(*fabric.links, *tree.links),
-        pairs=tuple(found),
+        pairs=tuple(listed),
         warnings=(*notes[1], *(f"{base}: {text}" for text in tree.warnings)),
         facts=notes[0],
     )

@@ -97,16 +97,16 @@ def _title(line: str) -> tuple[str, str] | None:
 def _numa_lines(lines: list[str], name: str, warnings: list[str]) -> Numa:
     numa: Numa = {"numa_node": {}, "numa_affinity": {}}
     for index, line in enumerate(lines):
-        found = _NUMA.fullmatch(line)
-        if found is None:
+        match = _NUMA.fullmatch(line)
+        if match is None:
             continue
-        gpu, value = int(found.group(1)), int(found.group(3))
+        gpu, value = int(match.group(1)), int(match.group(3))
         above = [number for values in numa.values() for number in values.values()]
         if index == len(lines) - 1 and max(above, default=0) > 9:  # no line end: the number may go on
             warnings.append(f"{PurePath(name).name}:{index + 1}: the text ends inside this line; it is not used")
             continue
-        if numa[_NUMA_FACTS[found.group(2).lower()]].setdefault(gpu, value) != value:
-            what = f"another {found.group(2)} of GPU{gpu} stands above"
+        if numa[_NUMA_FACTS[match.group(2).lower()]].setdefault(gpu, value) != value:
+            what = f"another {match.group(2)} of GPU{gpu} stands above"
             fail(f"{name}:{index + 1}", f"{what}; give the output of one run")
     return numa
 
@@ -159,11 +159,11 @@ def _read_json(text: str, name: str) -> Topology:
         card = _CARD.fullmatch(section)
         for key, value in values.items():
             place = f"{name}: {section}.{key}"[:200]
-            if found := _JSON_KEY.fullmatch(key):
-                if not isinstance(value, str) or len(found[2] + found[3]) > 8:
+            if match := _JSON_KEY.fullmatch(key):
+                if not isinstance(value, str) or len(match[2] + match[3]) > 8:
                     fail(place, f"expected a text, got {json.dumps(value)[:40]}")
                 value = NOT_AVAILABLE if value == "None" else value
-                cells.setdefault(_JSON_TABLES[found[1]], {})[int(found[2]), int(found[3])] = value
+                cells.setdefault(_JSON_TABLES[match[1]], {})[int(match[2]), int(match[3])] = value
             elif card and key.startswith("(Topology) Numa "):
                 if not isinstance(value, str) or not re.fullmatch(r"-?[0-9]{1,9}", value):
                     fail(place, f"expected a NUMA number, got {json.dumps(value)[:40]}")

@@ -93,9 +93,9 @@ class _NVLink:
         return next((unit for unit in (*units, 25000, 20000) if not any(rate % unit for rate in rates)), None)
 
     def _object(self, index: int) -> HwlocObject:
-        found = self.matrix.objects[index]
-        assert found is not None
-        return found
+        item = self.matrix.objects[index]
+        assert item is not None
+        return item
 
     def _lanes(self, i: int, j: int) -> int:
         return self.matrix.value(i, j) // (self.unit or 1)

@@ -153,25 +153,25 @@ class _Machine:
         return tuple(forwarding), cores, tuple(links)
 
     def _facts(self, nics: Sequence[Leaf]) -> dict[str, Any]:
-        found: dict[str, Any] = self._core_facts()
+        facts: dict[str, Any] = self._core_facts()
         if self.places[0].numa is not None:
-            found["numa_nodes"] = len(self.places)
+            facts["numa_nodes"] = len(self.places)
         kinds = {tuple(_pattern(d.name or "") for d in gpu.os_devices) for gpu in self.gpus}
         if len(kinds) == 1 and (kind := kinds.pop()):
-            found["os_devices_per_gpu"] = list(kind)
+            facts["os_devices_per_gpu"] = list(kind)
         names = sorted((name for nic in self.nics for name in nic.net_names), key=natural)
         if names:
-            found["net_names"] = names
-            found["nics_with_interface"] = names
+            facts["net_names"] = names
+            facts["nics_with_interface"] = names
         if nics:
-            found["nic_numa"] = {nic.device.id: nic.device.numa for nic in nics}
+            facts["nic_numa"] = {nic.device.id: nic.device.numa for nic in nics}
         if self.management:
-            found["management_ports"] = self.management
+            facts["management_ports"] = self.management
         latency = next((m for m in self.matrices if m.name == "NUMALatency"), None)
         if latency is not None:
             size = len(latency.objects)
-            found["numa_latency"] = [list(latency.values[i * size : (i + 1) * size]) for i in range(size)]
-        return found
+            facts["numa_latency"] = [list(latency.values[i * size : (i + 1) * size]) for i in range(size)]
+        return facts
 
     def _core_facts(self) -> dict[str, Any]:
         """Return the cores by package in hwloc's logical order, where the source has each core in one."""
@@ -190,18 +190,18 @@ class _Machine:
         cpus = []
         for place in self.places:
             own = [package for package in packages if package.cpuset & place.cpuset] or packages
-            given = _cpu({**self.root.infos, **(own[0].infos if own else {})})
-            if place.numa is not None and given:
-                cpus.append({"numaid": str(place.numa), **given})
+            words = _cpu({**self.root.infos, **(own[0].infos if own else {})})
+            if place.numa is not None and words:
+                cpus.append({"numaid": str(place.numa), **words})
         bridges = {o.bus_id: _ids(o.infos.get("pci_ids", "")) for o in objects if o.type == "PCIBridge" and o.bus_id}
-        found: dict[str, Any] = {"cpus": cpus, BRIDGE_IDS: {bus_id: ids for bus_id, ids in bridges.items() if ids}}
+        facts: dict[str, Any] = {"cpus": cpus, BRIDGE_IDS: {bus_id: ids for bus_id, ids in bridges.items() if ids}}
         for driver in ("nvml", "rsmi"):
             numbers = [[number(d.name) for d in gpu.os_devices if family(d.name) == driver] for gpu in self.gpus]
             if self.gpus and all(len(each) == 1 and len(each[0]) == 1 for each in numbers):
-                found["gpu_dev"] = {gpu.id: each[0][0] for gpu, each in zip(self.gpus, numbers, strict=True)}
+                facts["gpu_dev"] = {gpu.id: each[0][0] for gpu, each in zip(self.gpus, numbers, strict=True)}
         if any(gpu.holder.vendor == AMD or any(family(d.name) == "rsmi" for d in gpu.os_devices) for gpu in self.gpus):
-            found[VENDOR] = "AMD"
-        return {key: value for key, value in found.items() if value}
+            facts[VENDOR] = "AMD"
+        return {key: value for key, value in facts.items() if value}
 
 
 def _numa_devices(places: Sequence[Place], numbered: bool) -> list[Device]:
@@ -224,16 +224,16 @@ def _cpu(infos: dict[str, str]) -> dict[str, str]:
     """Return architecture, vendor and model; only processors with CPUID have a vendor of this name."""
     vendor = infos.get("CPUVendor")
     arch = _ARCH.get(infos.get("Architecture", ""), "x86_64" if vendor in ("GenuineIntel", "AuthenticAMD") else None)
-    found = {} if arch is None else {"arch": arch}
+    words = {} if arch is None else {"arch": arch}
     if arch != "x86_64" or not vendor:
-        return found
-    found["vendor"] = vendor
+        return words
+    words["vendor"] = vendor
     numbers = [infos.get(key, "") for key in ("CPUFamilyNumber", "CPUModelNumber")]
     if all(re.fullmatch(r"\d{1,4}", text) for text in numbers):
         own, model = map(int, numbers)
         own = own if own < _OLD_FAMILIES else _OLD_FAMILIES + 16 * (own - _OLD_FAMILIES)
-        found |= {"familyid": str(own), "modelid": str(model)}
-    return found
+        words |= {"familyid": str(own), "modelid": str(model)}
+    return words
 
 
 def _ids(text: str) -> dict[str, str]:

@@ -74,10 +74,10 @@ def find_places(root: HwlocObject) -> list[Place]:
     Memory of GPUs, high-bandwidth memory and memory on CXL are NUMA nodes too. They share their CPUs with another
     node or have none, so the smaller set and the lower number win.
     """
-    found = [o for o in root.walk() if o.type == "NUMANode" and o.family != "GPUMemory" and o.cpuset]
+    nodes = [o for o in root.walk() if o.type == "NUMANode" and o.family != "GPUMemory" and o.cpuset]
     places: list[Place] = []
     taken = 0
-    for node in sorted(found, key=lambda o: (o.cpuset.bit_count(), o.os_index or 0)):
+    for node in sorted(nodes, key=lambda o: (o.cpuset.bit_count(), o.os_index or 0)):
         if not node.cpuset & taken:
             taken |= node.cpuset
             places.append(Place(node.os_index, node.cpuset, node))

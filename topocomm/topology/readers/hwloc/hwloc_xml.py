@@ -72,36 +72,36 @@ class _Reader:
         return machine(root, self.name, SOURCE, matrices=self._matrices(), facts=facts)
 
     def _object(self, element: Element, parent: HwlocObject | None, bridges: int = 0) -> HwlocObject:
-        given = element.attributes
+        attributes = element.attributes
         kind = self._type(element)
         bridges = bridges + 1 if kind.endswith("Bridge") else 0
         if bridges > MAX_BRIDGES:
             self.fail(element.line, f"more than {MAX_BRIDGES} bridges above one another; this is no machine")
-        found = HwlocObject(
+        item = HwlocObject(
             kind,
             element.line,
             os_index=self._os_index(element),
-            name=given.get("name"),
+            name=attributes.get("name"),
             family=self._family(element, kind),
             cpuset=self._mask(element),
             bus_id=self._matched(element, "pci_busid", _BUS_ID, "an address such as 0000:3b:00.0"),
             gb_per_s=self._gb_per_s(element),
-            gp_index=given.get("gp_index"),
+            gp_index=attributes.get("gp_index"),
             infos={i.attributes.get("name", ""): i.attributes.get("value", "") for i in element.all("info")},
         )
         pci_type = self._matched(element, "pci_type", _PCI_TYPE, "a class and ids such as 0302 [10de:1db8] [10de:131d]")
         if pci_type is not None:
-            found.class_id, found.vendor = int(pci_type[:4], 16), int(pci_type[6:10], 16)
-            found.infos["pci_ids"] = pci_type[5:]
+            item.class_id, item.vendor = int(pci_type[:4], 16), int(pci_type[6:10], 16)
+            item.infos["pci_ids"] = pci_type[5:]
         if parent is not None:
-            parent.add(found)
-        if found.gp_index is not None:
-            self.by_gp[found.gp_index] = found
-        if found.os_index is not None:
-            self.by_os.setdefault((kind, found.os_index), found)
+            parent.add(item)
+        if item.gp_index is not None:
+            self.by_gp[item.gp_index] = item
+        if item.os_index is not None:
+            self.by_os.setdefault((kind, item.os_index), item)
         for child in element.all("object"):
-            self._object(child, found, bridges)
-        return found
+            self._object(child, item, bridges)
+        return item
 
     def _type(self, element: Element) -> str:
         kind = element.attributes.get("type")
@@ -170,11 +170,11 @@ class _Reader:
     def _matrix(self, element: Element, indexes: list[str], values: list[str]) -> Matrix:
         count = len(indexes)
         name = element.attributes.get("name", "")
-        given = element.attributes.get("nbobjs")
-        if len(values) != count * count or given != str(count):
+        nbobjs = element.attributes.get("nbobjs")
+        if len(values) != count * count or nbobjs != str(count):
             self.fail(
                 element.line,
-                f"matrix {name!r} of {given} objects has {count} indexes and {len(values)} values; it is cut",
+                f"matrix {name!r} of {nbobjs} objects has {count} indexes and {len(values)} values; it is cut",
             )
         wrong = next((value for value in values if not _NUMBER.fullmatch(value)), None)
         if wrong is not None:

@@ -120,17 +120,17 @@ class _Reader(LineReader):
         if closed is not None and closed != indent:
             self.fail(index, f"indented by {indent}, between the levels above; {_WHOLE}")
         for part in re.split(r" \+ (?=[A-Z])", text) if '"' not in text else [text]:
-            found = self._object(index, part)
-            if found is None:
+            item = self._object(index, part)
+            if item is None:
                 self.fail(index, f"{part[:60]!r} is no object of lstopo, as `Core L#0` or `PCI 18:00.0 (3D)`; {_WHOLE}")
             self.objects += 1
             if self.objects > MAX_OBJECTS:
                 self.fail(index, f"more than {MAX_OBJECTS} objects; this is no machine")
             if self.stack:
-                self._check_parent(index, self.stack[-1][1], found)
-                self.stack[-1][1].add(found)
-                self._repeat(self.stack[-1][1], found, part)
-            self.stack.append((indent, found))
+                self._check_parent(index, self.stack[-1][1], item)
+                self.stack[-1][1].add(item)
+                self._repeat(self.stack[-1][1], item, part)
+            self.stack.append((indent, item))
         if len(self.stack) > MAX_DEPTH:
             self.fail(index, f"more than {MAX_DEPTH} levels; this is no machine")
 
@@ -154,7 +154,7 @@ class _Reader(LineReader):
         if wrong or (parent.type == "OSDev" and child.type not in ("OSDev", "Misc")):
             self.fail(index, f"a {child.type} below a {parent.type}: the indentation is damaged; {_WHOLE}")
         if child.type in BRIDGES:
-            above = [found.type for _, found in self.stack[-MAX_BRIDGES:]]
+            above = [item.type for _, item in self.stack[-MAX_BRIDGES:]]
             if len(above) == MAX_BRIDGES and set(above) <= set(BRIDGES):
                 self.fail(index, f"more than {MAX_BRIDGES} bridges above one another; this is no machine")
 
@@ -163,7 +163,7 @@ class _Reader(LineReader):
         after = next((line.strip() for line in self.lines[index + 1 :] if line.strip()), "")
         next_object = self._object(index, after)
         near = (self.stack[-1][1], next_object)
-        if any(found is None or found.type not in ("Core", "PU", "Cache") for found in near):
+        if any(item is None or item.type not in ("Core", "PU", "Cache") for item in near):
             self.fail(index, f"lines were left out ({self.lines[index].strip()[:20]!r}); {_WHOLE}")
         self.numbered = False
         self.warn(index, "cores were left out here; no CPU lists are given")
@@ -216,16 +216,16 @@ class _Reader(LineReader):
             return None
         shown = _CLASS.search(inside or "")
         word = inside if inside and "=" not in inside and "#" not in inside else None
-        found = HwlocObject("PCIDev", index + 1, family=subtype, gb_per_s=_gb_per_s(attributes), infos=attributes)
-        found.bus_id = with_domain(address.group(1)) if address else None
-        found.vendor = int(ids.group(1), 16) if ids else None
+        device = HwlocObject("PCIDev", index + 1, family=subtype, gb_per_s=_gb_per_s(attributes), infos=attributes)
+        device.bus_id = with_domain(address.group(1)) if address else None
+        device.vendor = int(ids.group(1), 16) if ids else None
         if shown or word:
-            found.class_id = int(shown.group(1), 16) if shown else _CLASSES.get(word or "", _OTHER_CLASS)
-        return found
+            device.class_id = int(shown.group(1), 16) if shown else _CLASSES.get(word or "", _OTHER_CLASS)
+        return device
 
     def _check_memory(self, root: HwlocObject) -> None:
         """Refuse a text that lost a NUMA node: the machine's memory is the sum over its nodes."""
-        sizes = [_gigabytes(found.infos) for found in root.walk() if found.type == "NUMANode"]
+        sizes = [_gigabytes(node.infos) for node in root.walk() if node.type == "NUMANode"]
         total = _gigabytes(root.infos)
         known = sum(size for size in sizes if size is not None)
         if total and sizes and None not in sizes and known + len(sizes) + 1 < 0.9 * total:
@@ -236,21 +236,21 @@ class _Reader(LineReader):
         """Set CPU sets from the PUs. An object without PUs gets a bit of its own, so that places can be told apart."""
         order = list(root.walk())
         unnumbered = _MAX_CPU
-        for found in reversed(order):
-            below = [child.cpuset for child in found.children if child.type not in IO_TYPES]
-            if found.type not in _CPU_TYPES and not (found.type == "NUMANode" and below):
+        for item in reversed(order):
+            below = [child.cpuset for child in item.children if child.type not in IO_TYPES]
+            if item.type not in _CPU_TYPES and not (item.type == "NUMANode" and below):
                 continue
-            if found.type == "PU" and found.os_index is not None:
-                found.cpuset = 1 << found.os_index
+            if item.type == "PU" and item.os_index is not None:
+                item.cpuset = 1 << item.os_index
             elif not any(below):
-                found.cpuset = 1 << unnumbered
+                item.cpuset = 1 << unnumbered
                 unnumbered += 1
                 self.numbered = False
             else:
-                found.cpuset = reduce(or_, below)
-        for found in order:  # memory without CPUs below it is near to those beside it
-            if not found.cpuset and found.parent is not None and found.type not in IO_TYPES:
-                found.cpuset = found.parent.cpuset
+                item.cpuset = reduce(or_, below)
+        for item in order:  # memory without CPUs below it is near to those beside it
+            if not item.cpuset and item.parent is not None and item.type not in IO_TYPES:
+                item.cpuset = item.parent.cpuset
 
 
 def _old_style(text: str) -> str:

@@ -199,10 +199,10 @@ class _Parser(LineReader):
     def _take(self, index: int, token: str, codes: list[str | None], later: Sequence[re.Match[str]]) -> bool:
         """Add the codes of one token; False where the affinity columns begin."""
         if CODES.fullmatch(token):
-            found = CODE.findall(token)
-            if len(found) > 1:
-                self.damage(index, f"cells run together: {token!r} is read as {' '.join(found)}")
-            codes += found
+            run = CODE.findall(token)
+            if len(run) > 1:
+                self.damage(index, f"cells run together: {token!r} is read as {' '.join(run)}")
+            codes += run
         elif token == NOT_AVAILABLE and any(CODES.fullmatch(t.group()) for t in later):
             codes.append(token)
         elif token in ELISIONS:
@@ -288,8 +288,8 @@ class _Parser(LineReader):
         """Return the codes that the legend explains, and the NIC legend; warn of a legend that stops short."""
         below = self.lines[self.header.line :]
         legend = frozenset(m.group(1) for line in below if (m := _LEGEND_LINE.match(line)))
-        found = [m.groups() for line in below if (m := _NIC_LINE.match(line))]
-        nic_names = {nic: name for nic, name in found if nic in nics}
+        names = [m.groups() for line in below if (m := _NIC_LINE.match(line))]
+        nic_names = {nic: name for nic, name in names if nic in nics}
         used = {"NV#" if code.startswith("NV") else code for code in codes.values()}
         if legend and used - legend:
             words = ", ".join(sorted(used - legend))

@@ -110,14 +110,14 @@ def whole_side(cells: Sequence[str | None], count: int, own: int) -> list[str | 
         count: Columns of the matrix.
         own: The row's own column, -1 where the header has none.
     """
-    found: list[str | None] = [None] * count
+    aligned: list[str | None] = [None] * count
     if own >= 0 and cells.count("X") == 1:
         own_cell = cells.index("X")
         if own_cell == own:
-            found[: own + 1] = cells[: own + 1]
+            aligned[: own + 1] = cells[: own + 1]
         if len(cells) - own_cell == count - own:
-            found[own:] = cells[own_cell:]
-    return found
+            aligned[own:] = cells[own_cell:]
+    return aligned
 
 
 def split_affinity(columns: Sequence[AffinityColumn], text: str, offset: int) -> dict[str, str]:

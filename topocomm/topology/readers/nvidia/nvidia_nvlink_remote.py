@@ -234,12 +234,12 @@ def gpu_addresses(ends: Ends) -> dict[str, str]:
         return {}
     left = {gpu: set(addresses) - {end.address for end in ends[gpu]} for gpu in linked}
     if all(len(own) == 1 for own in left.values()):
-        found = {gpu: own.pop() for gpu, own in left.items()}
+        by_gpu = {gpu: own.pop() for gpu, own in left.items()}
     elif all(end.port is not None for gpu in linked for end in ends[gpu]):
-        found = dict(zip(linked, addresses, strict=True))
+        by_gpu = dict(zip(linked, addresses, strict=True))
     else:
         return {}
-    return found if len(set(found.values())) == len(found) and _ends_agree(ends, found) else {}
+    return by_gpu if len(set(by_gpu.values())) == len(by_gpu) and _ends_agree(ends, by_gpu) else {}
 
 
 def _ends_agree(ends: Ends, addresses: Mapping[str, str]) -> bool:

@@ -70,8 +70,8 @@ class _Reader(ListingReader):
 
     def _rate(self, block: Block, entry: Entry) -> float | None:
         """Return GB/s of a link; None for one that is down."""
-        if (found := RATE.fullmatch(entry.text)) is not None and float(found[1]) > 0:
-            return float(found[1])
+        if (rate := RATE.fullmatch(entry.text)) is not None and float(rate[1]) > 0:
+            return float(rate[1])
         if not INACTIVE.fullmatch(entry.text):
             is_remote = REMOTE.fullmatch(entry.text) is not None
             what = "a remote device, as of `nvidia-smi nvlink -R`" if is_remote else "no state of a link"

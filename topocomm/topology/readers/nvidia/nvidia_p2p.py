@@ -165,7 +165,7 @@ class _Parser(LineReader):
     def capability(self) -> str | None:
         """Return the letter of the last command above the matrix."""
         above = reversed(self.lines[: self.header])
-        return next((found[1] for line in above if (found := _COMMAND.search(line)) is not None), None)
+        return next((command[1] for line in above if (command := _COMMAND.search(line)) is not None), None)
 
 
 def _find_header(lines: Sequence[str]) -> tuple[int, tuple[str, ...]] | None:

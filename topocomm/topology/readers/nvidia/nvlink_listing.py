@@ -144,8 +144,8 @@ def listing_kind(lines: Sequence[str]) -> Literal["status", "remote"] | None:
         text = line.strip()
         if not text:
             continue
-        if found := _HEADER.match(text):
-            header, text = True, found[2] or ""
+        if header_line := _HEADER.match(text):
+            header, text = True, header_line[2] or ""
         if not header:
             continue
         if (entry := _LINK.match(text)) is not None:
@@ -199,13 +199,13 @@ class _Parser(LineReader):
     def _header(self, index: int, header: re.Match[str], above: Block | None) -> Block | None:
         """Return the GPU that begins here; None where a second listing does."""
         rest, uuid = header[2] or "", None
-        if (found := _UUID.search(rest)) is not None:
-            uuid, said, rest = found[1], rest[found.end() :], rest[: found.start()]
+        if (match := _UUID.search(rest)) is not None:
+            uuid, sentence, rest = match[1], rest[match.end() :], rest[: match.start()]
         elif "(UUID" in rest or not rest:
             what = "the text ends inside the line" if index == self.last else "damage in the line"
             self.fail(index, f"{what} of a GPU; expected `GPU 0: NAME (UUID: ...)`; {self.whole}")
         else:
-            said = rest
+            sentence = rest
         if len(header[1]) > 5 or int(header[1]) >= MAX_GPUS:
             self.fail(index, f"GPU number {header[1][:12]}: a host has at most {MAX_GPUS} GPUs; the line is damaged")
         block = Block(int(header[1]), rest.strip() or None, uuid, index)
@@ -228,7 +228,7 @@ class _Parser(LineReader):
                 self._lose_lines(self.elided, above)
             self.elided = None
         self.blocks[block.number] = block
-        self._sentence(index, said, block)
+        self._sentence(index, sentence, block)
         return block
 
     def _lose_lines(self, index: int, block: Block) -> None:
@@ -236,8 +236,8 @@ class _Parser(LineReader):
         self.warn(index, f"lines of {block.id} were left out; how many links it has is not known")
 
     def _link(self, index: int, line: str, current: Block | None) -> None:
-        found = _LINK.match(line)
-        if found is None or int(found[1]) >= MAX_LINKS:
+        match = _LINK.match(line)
+        if match is None or int(match[1]) >= MAX_LINKS:
             what = "the text ends inside a line" if index == self.last else f"{line[:60]!r} is damaged"
             self.fail(index, f"{what}; expected `Link k: ...` with k below {MAX_LINKS}; {self.whole}")
         if current is None:
@@ -245,10 +245,10 @@ class _Parser(LineReader):
         if self.elided is not None:
             self.elided = None
             self._lose_lines(index - 1, current)
-        link = int(found[1])
+        link = int(match[1])
         if current.entries and link <= current.entries[-1].link:
             self.fail(index, f"{current.id}: Link {link} follows Link {current.entries[-1].link}; {self.whole}")
-        current.entries.append(Entry(link, found[2], index))
+        current.entries.append(Entry(link, match[2], index))
 
     def _sentence(self, index: int, text: str, block: Block) -> None:
         """Take what the tool wrote of the GPU, after its header or below."""

@@ -151,10 +151,10 @@ def _leaf(function: _Function, ident: str, kind: DeviceKind) -> Leaf:
 
 def _gpus(functions: list[_Function]) -> list[_Function]:
     """Return function 0 of each GPU: others are its audio and USB, or virtual functions, which have the GPU's name."""
-    found = [f for f in functions if is_gpu(f.name)]
-    found = [f for f in found if not is_inside_cpu(f.name)] or found
-    virtual = {(_bus(f), f.name) for f in found if not f.bus_id.endswith(".0")}
-    return [f for f in found if f.bus_id.endswith(".0") and ((_bus(f), f.name) not in virtual or ":00.0" in f.bus_id)]
+    gpus = [f for f in functions if is_gpu(f.name)]
+    gpus = [f for f in gpus if not is_inside_cpu(f.name)] or gpus
+    virtual = {(_bus(f), f.name) for f in gpus if not f.bus_id.endswith(".0")}
+    return [f for f in gpus if f.bus_id.endswith(".0") and ((_bus(f), f.name) not in virtual or ":00.0" in f.bus_id)]
 
 
 def _bus(function: _Function) -> str:

@@ -88,8 +88,8 @@ def plain_lines(text: str) -> list[str]:
 
 def markup_line(text: str) -> int | None:
     """Return the number of the first line with HTML tags or entities, counted from 1."""
-    found = re.search(rf"{_TAG.pattern}|&(?:nbsp|lt|gt|amp|#\d+);", text, re.IGNORECASE)
-    return None if found is None else text.count("\n", 0, found.start()) + 1
+    mark = re.search(rf"{_TAG.pattern}|&(?:nbsp|lt|gt|amp|#\d+);", text, re.IGNORECASE)
+    return None if mark is None else text.count("\n", 0, mark.start()) + 1
 
 
 def _plain(line: str) -> str:
@@ -117,10 +117,10 @@ def strip_prefix(lines: Sequence[str], row: re.Pattern[str]) -> list[str]:
         row: Finds a line of the tool where that line begins.
     """
     for index, line in enumerate(lines):
-        found = row.search(line[: _MAX_PREFIX + 100])
-        if found is None:
+        match = row.search(line[: _MAX_PREFIX + 100])
+        if match is None:
             continue
-        prefix = _prefix_pattern(line[: found.start()])
+        prefix = _prefix_pattern(line[: match.start()])
         if prefix is None:
             break
         near = (*lines[max(index - 3, 0) : index], *lines[index + 1 : index + 4])

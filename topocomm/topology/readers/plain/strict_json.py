@@ -13,18 +13,18 @@ def loads(text: str) -> Any:
         ValueError: It is no JSON (`json.JSONDecodeError` where that has a line and a column).
         RecursionError: Lists and objects are nested too deep.
     """
-    found: list[str] = []
+    constants: list[str] = []
 
     def refuse(name: str) -> NoReturn:
-        found.append(name)
+        constants.append(name)
         raise ValueError
 
     try:
         return json.loads(text, parse_constant=refuse)
     except ValueError:
-        if not found:
+        if not constants:
             raise
-    raise ValueError(f"{found[0]} is no JSON number{_place(text)}") from None
+    raise ValueError(f"{constants[0]} is no JSON number{_place(text)}") from None
 
 
 def _place(text: str) -> str:

@@ -70,14 +70,14 @@ class _Reader:
         self.messages[where] = None
 
     def topology(self) -> Topology:
-        found = channels(self.comm)
+        rings = channels(self.comm)
         known = facts_of.bus_ids(self.comm, self.warn)
         passed_over: list[str] = []
         hosts = machines(self.comm, known, passed_over)
-        for message in (*found.warnings, *passed_over):
+        for message in (*rings.warnings, *passed_over):
             self.warn(message)
         self._warn_of_comms()
-        self._place_rest(hosts, known, found)
+        self._place_rest(hosts, known, rings)
         self._bound(hosts)
         fabrics = self._fabrics(hosts)
         devices, links = self._devices(hosts, fabrics, known)
@@ -93,14 +93,14 @@ class _Reader:
             pairs=tuple(pair for part in fabrics for pair in part.pairs),
             ranks=tuple(sorted(ranks)),
             warnings=tuple(self._warnings()),
-            facts=self._facts(found, hosts, known, fabrics),
+            facts=self._facts(rings, hosts, known, fabrics),
         )
 
     def _warnings(self) -> list[str]:
-        found = list(self.messages)
-        if len(found) > _MAX_WARNINGS:
-            found[_MAX_WARNINGS:] = [f"{self.file}: {len(found) - _MAX_WARNINGS} more such warnings"]
-        return found
+        warnings = list(self.messages)
+        if len(warnings) > _MAX_WARNINGS:
+            warnings[_MAX_WARNINGS:] = [f"{self.file}: {len(warnings) - _MAX_WARNINGS} more such warnings"]
+        return warnings
 
     def _warn_of_writers(self) -> None:
         torn = next((a.line for a, b in pairwise(self.parts) if _torn(a, b)), None)
@@ -114,10 +114,10 @@ class _Reader:
         if comm.mixed:
             self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
 
-    def _place_rest(self, hosts: list[Machine], known: dict[int, str], found: Channels) -> None:
+    def _place_rest(self, hosts: list[Machine], known: dict[int, str], rings: Channels) -> None:
         """Place ranks that wrote nothing: on the one machine, or on machines without lines in this log."""
-        spoken = {rank for ring in found.rings.values() for rank in ring} | set(known)
-        spoken |= {rank for nodes in found.trees.values() for rank in nodes}
+        spoken = {rank for ring in rings.rings.values() for rank in ring} | set(known)
+        spoken |= {rank for nodes in rings.trees.values() for rank in nodes}
         spoken |= set(range(self.comm.ranks or 0))
         lost = spoken - {rank for machine in hosts for rank in machine.members}
         if not lost or not hosts:
@@ -187,14 +187,14 @@ class _Reader:
         return devices, links
 
     def _facts(
-        self, found: Channels, hosts: list[Machine], known: dict[int, str], fabrics: list[Fabric]
+        self, rings: Channels, hosts: list[Machine], known: dict[int, str], fabrics: list[Fabric]
     ) -> dict[str, Any]:
         nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
         bus_ids = {rank: node_id for machine in hosts for rank, node_id in _printed(machine).items()} | known
         _, masks = facts_of.affinities(self.comm)
         stated = {
             "library": facts_of.library(self.parts),
-            "ranks": found.ranks,
+            "ranks": rings.ranks,
             "nodes": nodes.pop() if len(nodes) == 1 else None,
             "rank_busid": {str(rank): bus_ids[rank] for rank in sorted(bus_ids)},
             "numa_nodes": sum(len(set(m.system.roots)) for m in hosts if m.system and m.system.whole),
@@ -206,7 +206,7 @@ class _Reader:
             "gpu_affinity_mask": {f"GPU{rank}": masks[rank] for rank in sorted(masks)},
         }
         facts = {key: value for key, value in stated.items() if value or value is False}
-        return {**facts, **found.facts(), **facts_of.transports(self.comm), **self._graphs(hosts)}
+        return {**facts, **rings.facts(), **facts_of.transports(self.comm), **self._graphs(hosts)}
 
     def _graphs(self, hosts: list[Machine]) -> dict[str, Any]:
         graphs: list[dict[str, Any]] = []
@@ -214,8 +214,8 @@ class _Reader:
             where = {"host": label} if len(hosts) > 1 else {}
             graphs += [{**where, **graph} for graph in facts_of.graphs(self.comm, machine, self.warn)]
         rings = {graph["speedintra"] for graph in graphs if graph["pattern"] == 4}
-        found: dict[str, Any] = {"graphs": graphs} if graphs else {}
-        return {**found, "pattern_bw": rings.pop()} if len(rings) == 1 else found
+        facts: dict[str, Any] = {"graphs": graphs} if graphs else {}
+        return {**facts, "pattern_bw": rings.pop()} if len(rings) == 1 else facts
 
 
 def _torn(a: Part, b: Part) -> bool:

@@ -50,19 +50,19 @@ class Channels(NamedTuple):
 
     def facts(self) -> dict[str, Any]:
         """Return `nchannels`, `rings` {channel: ranks}, `trees` {channel: {rank: {parent, children}}}."""
-        found: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if self.number is not None:
-            found["nchannels"] = self.number
+            facts["nchannels"] = self.number
         if self.rings:
-            found["rings"] = {str(channel): self.rings[channel] for channel in sorted(self.rings)}
+            facts["rings"] = {str(channel): self.rings[channel] for channel in sorted(self.rings)}
         for key, trees in (("trees", self.trees), ("trees_broadcast", self.broadcast)):
             if trees:
-                found[key] = _tree_facts(trees)
+                facts[key] = _tree_facts(trees)
         known = {rank for nodes in self.trees.values() for rank in nodes}
         if len(known) == 1 and self.ranks != 1:
             rank = known.pop()
-            found[f"trees_rank{rank}"] = {c: nodes[str(rank)] for c, nodes in found["trees"].items()}
-        return found
+            facts[f"trees_rank{rank}"] = {c: nodes[str(rank)] for c, nodes in facts["trees"].items()}
+        return facts
 
 
 def channels(comm: Communicator) -> Channels:
@@ -125,7 +125,7 @@ class _Reader:
     def _orders(self) -> dict[int, list[list[int]]]:
         """Return the orders of `Channel` lines, by channel; wrapped lines are joined."""
         loose = {part.line: part for s in self.comm.sessions if s.thread is None for part in s.parts}
-        found: dict[int, list[list[int]]] = defaultdict(list)
+        orders: dict[int, list[list[int]]] = defaultdict(list)
         for _, part, text in self._parts():
             match = _ORDER.match(text)
             if match is None:
@@ -136,10 +136,10 @@ class _Reader:
             if order is None:
                 self.warn(f"line {part.line}: the order of ring {int(match.group(1))} is not whole; not used")
                 continue
-            found[int(match.group(1))].append(order)
+            orders[int(match.group(1))].append(order)
             if match.group(2) is not None:
                 self.counts[0].add(int(match.group(2)))
-        return found
+        return orders
 
     def _whole_order(self, text: str, part: Part, loose: dict[int, Part]) -> list[int] | None:
         """Return the order, if it holds every rank once, alone or with lines of numbers below."""
@@ -161,7 +161,7 @@ class _Reader:
 
     def _steps(self) -> dict[int, dict[int, tuple[int, int]]]:
         """Return (previous, next) by channel and rank, from `Ring` lines."""
-        found: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
+        steps: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
         for session, part, text in self._parts():
             match = _RING.match(text)
             if match is None:
@@ -172,12 +172,12 @@ class _Reader:
                 self.warn(f"line {part.line}: cut inside a ring; not used")
             elif not self._in_range(before, me, after) or session.rank not in (None, me):
                 self.warn(f"line {part.line}: {text!r} does not fit rank {session.rank} of {self.ranks}; not used")
-            elif found[channel].setdefault(me, (before, after)) != (before, after):
+            elif steps[channel].setdefault(me, (before, after)) != (before, after):
                 self.warn(f"line {part.line}: rank {me} is in ring {channel} twice and not in one place")
                 self.bad_places.add((channel, me))
         for channel, me in self.bad_places:
-            found[channel].pop(me, None)
-        return found
+            steps[channel].pop(me, None)
+        return steps
 
     def _complete(self, number: int) -> bool:
         """Return whether a number at a cut can have no more digits, because there are fewer ranks."""
@@ -264,7 +264,7 @@ class _Reader:
 
     def _checked(self, places_by_rank: dict[int, dict[int, list[Node]]]) -> dict[int, dict[int, Node]]:
         """Return places that all lines, and parents and children, agree on."""
-        found: dict[int, dict[int, Node]] = {}
+        trees: dict[int, dict[int, Node]] = {}
         for channel, by_rank in places_by_rank.items():
             nodes = {rank: places[0] for rank, places in by_rank.items() if len(set(places)) == 1}
             bad = set(by_rank) - set(nodes)
@@ -278,8 +278,8 @@ class _Reader:
                 self.warn(f"tree {channel}: what the log says of rank {rank} disagrees; not used")
             kept = {rank: node for rank, node in nodes.items() if rank not in bad}
             if kept:
-                found[channel] = kept
-        return found
+                trees[channel] = kept
+        return trees
 
     def _count(self) -> int | None:
         """Return the number of channels: of `Channel 00/02`, else of the summary line, else of whole `Trees` lines."""

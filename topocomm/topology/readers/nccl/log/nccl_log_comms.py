@@ -97,8 +97,8 @@ def _name_writers(sessions: list[Session]) -> None:
     """Set ranks from connections, in a log of nothing else: `0[3000] -> 1[4000] via P2P/IPC`."""
     named: set[int] = set()
     for session in sessions:
-        found = [match for part in session.parts if (match := _CONNECTION.match(part.text.strip()))]
-        ranks = {int(match.group(2 if match.group(3) == "receive" else 1)) for match in found}
+        connections = [match for part in session.parts if (match := _CONNECTION.match(part.text.strip()))]
+        ranks = {int(match.group(2 if match.group(3) == "receive" else 1)) for match in connections}
         if len(ranks) == 1 and not ranks <= named:
             named |= ranks
             session.rank = min(ranks)
@@ -125,7 +125,7 @@ def _closes(session: Session) -> bool:
 def _sessions(parts: list[Part]) -> list[Session]:
     """Return all sessions in order of their first lines."""
     current: dict[Thread | None, Session] = {}
-    found: list[Session] = []
+    sessions: list[Session] = []
     before = None
     for part in parts:
         if part.thread is None and before is not None and GOES_ON.fullmatch(part.text):
@@ -136,10 +136,10 @@ def _sessions(parts: list[Part]) -> list[Session]:
         if session is None or _starts(session, part):
             session = Session(part.thread)
             current[part.thread] = session
-            found.append(session)
+            sessions.append(session)
         session.parts.append(part)
         _note(session, part)
-    return found
+    return sessions
 
 
 def _starts(session: Session, part: Part) -> bool:

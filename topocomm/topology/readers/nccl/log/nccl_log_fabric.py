@@ -105,10 +105,10 @@ class _Builder:
         return Fabric(gpus, nics, self.others, list(self.links.values()), pairs, speeds)
 
     def _nets(self) -> list[Key]:
-        found = {node for pair in self.machine.paths for node in pair if node.type == "NET"}
+        nets = {node for pair in self.machine.paths for node in pair if node.type == "NET"}
         if self.machine.system:
-            found |= {branch.node for branch in self.machine.system.branches if branch.node.type == "NET"}
-        return sorted(found, key=lambda node: (node.system, int(node.id, 16)))
+            nets |= {branch.node for branch in self.machine.system.branches if branch.node.type == "NET"}
+        return sorted(nets, key=lambda node: (node.system, int(node.id, 16)))
 
     def _nic(self, net: Key) -> Device:
         """Return a NET. Several lines may hold one without a slot; it has a place only where they agree."""
@@ -130,7 +130,7 @@ class _Builder:
         if len(nodes) > MAX_PAIRED:
             return []
         cells = self.machine.paths
-        found = []
+        pairs = []
         for a, b in combinations(nodes, 2):
             if a.type != "GPU":
                 break
@@ -143,8 +143,8 @@ class _Builder:
             pair = Pair(self.ids[a], self.ids[b], code, gb_per_s, latency_us)
             if gb_per_s is not None:
                 pair = pair._replace(gb_per_s_source="read")
-            found.append(pair if latency_us is None else pair._replace(latency_us_source="assumed"))
-        return found
+            pairs.append(pair if latency_us is None else pair._replace(latency_us_source="assumed"))
+        return pairs
 
     def _is_pcie_only(self, pairs: list[Pair], gpus: list[Device]) -> bool:
         """Return whether the codes of all GPU pairs are known and name PCIe, so that they give a tree."""

@@ -68,13 +68,13 @@ def bus_ids(comm: Communicator, warn: Warn) -> dict[int, str]:
     The number in brackets behind a rank is its bus id up to NCCL 2.16 and its device number since; three digits or
     more can only be a bus id.
     """
-    found: dict[int, str] = {}
+    by_rank: dict[int, str] = {}
     bad: set[int] = set()
     if comm.mixed:
-        return found
+        return by_rank
 
     def take(rank: int, bus_id: str) -> None:
-        if found.setdefault(rank, bus_id).lower() != bus_id.lower():
+        if by_rank.setdefault(rank, bus_id).lower() != bus_id.lower():
             bad.add(rank)
 
     for session in comm.sessions:
@@ -86,8 +86,8 @@ def bus_ids(comm: Communicator, warn: Warn) -> dict[int, str]:
                 take(int(rank), bus_id)
     for rank in sorted(bad):
         warn(f"rank {rank} has several bus ids; none is used")
-        del found[rank]
-    return {rank: bus_id for rank, bus_id in found.items() if comm.ranks is None or rank < comm.ranks}
+        del by_rank[rank]
+    return {rank: bus_id for rank, bus_id in by_rank.items() if comm.ranks is None or rank < comm.ranks}
 
 
 def transports(comm: Communicator) -> dict[str, Any]:
@@ -96,10 +96,10 @@ def transports(comm: Communicator) -> dict[str, Any]:
     if not words:
         return {}
     families = {"SHM" if word == "direct shared memory" else word.split("/")[0] for word in words}
-    found: dict[str, Any] = {"transports": list(words)[:50]}
+    facts: dict[str, Any] = {"transports": list(words)[:50]}
     if len(families) == 1:
-        found["transport"] = families.pop()
-    return found
+        facts["transport"] = families.pop()
+    return facts
 
 
 def refused(comm: Communicator, machines: list[Machine], known: dict[int, str]) -> dict[str, bool]:
@@ -223,13 +223,13 @@ def _matches(comm: Communicator, pattern: re.Pattern[str]) -> Iterator[tuple[Ses
 
 def figures(hosts: list[Machine]) -> dict[str, Figure]:
     """Return `max_bw`, `total_bw`, `pci_bw`, `sys_bw`, `nvlink_bw` or `xgmi_bw` by GPU, and `path_bw` by pair."""
-    found: dict[str, Figure] = {}
+    facts: dict[str, Figure] = {}
     titles = {(m.system.max_bw, m.system.total_bw) for m in hosts if m.system}
     if len(titles) == 1:
         max_bw, total_bw = titles.pop()
-        found["max_bw"] = max_bw
+        facts["max_bw"] = max_bw
         if total_bw is not None:
-            found["total_bw"] = total_bw
+            facts["total_bw"] = total_bw
     by_device: dict[str, dict[str, float]] = {"pci_bw": {}, "sys_bw": {}, "nvlink_bw": {}, "xgmi_bw": {}}
     paths: dict[str, float] = {}
     for i, machine in enumerate(hosts):
@@ -241,10 +241,10 @@ def figures(hosts: list[Machine]) -> dict[str, Figure]:
     whole = all(machine.system is not None and machine.system.whole for machine in hosts)
     for fact, values in by_device.items():
         if values:
-            found[fact] = next(iter(values.values())) if whole and len(set(values.values())) == 1 else values
+            facts[fact] = next(iter(values.values())) if whole and len(set(values.values())) == 1 else values
     if paths:
-        found["path_bw"] = paths
-    return found
+        facts["path_bw"] = paths
+    return facts
 
 
 def _pci_bw(machine: Machine, tree: Tree) -> dict[str, float]:
@@ -263,17 +263,17 @@ def _pci_bw(machine: Machine, tree: Tree) -> dict[str, float]:
 
 def _link_bw(machine: Machine, tree: Tree, prefix: str) -> list[tuple[str, str, float]]:
     """Return fact, device and GB/s of SYS links by pair of CPUs, and of each GPU's NVLinks or xGMI links together."""
-    found: list[tuple[str, str, float]] = []
+    rates: list[tuple[str, str, float]] = []
     sums: dict[tuple[str, int], float] = {}
     for branch in tree.branches:
         gpu = tree.board_gpu.get(branch.parent, branch.parent)
         if branch.type == "SYS":
             a, b = sorted((int(branch.parent.id, 16), int(branch.node.id, 16)))
-            found.append(("sys_bw", f"{prefix}CPU{a}-CPU{b}", branch.gb_per_s))
+            rates.append(("sys_bw", f"{prefix}CPU{a}-CPU{b}", branch.gb_per_s))
         elif branch.type in FAST and gpu in machine.ranks:
             fact_rank = ("nvlink_bw" if branch.type == "NVL" else "xgmi_bw", machine.ranks[gpu])
             sums[fact_rank] = round(sums.get(fact_rank, 0.0) + branch.gb_per_s, 6)
-    return found + [(fact, f"GPU{rank}", total) for (fact, rank), total in sums.items()]
+    return rates + [(fact, f"GPU{rank}", total) for (fact, rank), total in sums.items()]
 
 
 def _path_bw(machine: Machine) -> dict[str, float]:
@@ -291,22 +291,22 @@ def hardware(comm: Communicator, machines: list[Machine], parts: list[Part]) -> 
 
     A log of several machines gives the vendor of the GPUs alone, because the numbers of NUMA nodes repeat.
     """
-    found: dict[str, Any] = {VENDOR: "AMD"} if any(_AMD.search(part.text) for part in parts) else {}
+    facts: dict[str, Any] = {VENDOR: "AMD"} if any(_AMD.search(part.text) for part in parts) else {}
     if len(machines) != 1:
-        return found
+        return facts
     machine = machines[0]
     tree = machine.system
     ranks = [] if machine.guessed else sorted(machine.members)
-    found["gpu_rank"] = {f"GPU{rank}": rank for rank in ranks}
+    facts["gpu_rank"] = {f"GPU{rank}": rank for rank in ranks}
     devs = {s.rank: s.nvml_dev for s in comm.sessions if s.rank is not None and s.nvml_dev is not None}
     if ranks and set(ranks) <= set(devs):
-        found["gpu_dev"] = {f"GPU{rank}": devs[rank] for rank in ranks}
+        facts["gpu_dev"] = {f"GPU{rank}": devs[rank] for rank in ranks}
     if tree is not None:
         cpus = [(numa_of(machine, cpu), _cpu(tree.about.get(cpu, ""))) for cpu in dict.fromkeys(tree.roots)]
-        found["cpus"] = [{"numaid": str(numa), **given} for numa, given in cpus if numa is not None and given]
+        facts["cpus"] = [{"numaid": str(numa), **words} for numa, words in cpus if numa is not None and words]
         bridges = {address(node.id): _ids(text) for node, text in tree.about.items() if node.type == "PCI"}
-        found[BRIDGE_IDS] = {bus_id: ids for bus_id, ids in bridges.items() if bus_id is not None and ids}
-    return {fact: value for fact, value in found.items() if value}
+        facts[BRIDGE_IDS] = {bus_id: ids for bus_id, ids in bridges.items() if bus_id is not None and ids}
+    return {fact: value for fact, value in facts.items() if value}
 
 
 def _cpu(about: str) -> dict[str, str]:
@@ -315,12 +315,12 @@ def _cpu(about: str) -> dict[str, str]:
     if numbers is None:
         return {}
     arch, vendor, model = map(int, numbers.groups())
-    found = {"arch": _ARCH[arch]} if arch in _ARCH else {}
+    words = {"arch": _ARCH[arch]} if arch in _ARCH else {}
     if arch == 1 and vendor in _VENDOR:
-        found["vendor"] = _VENDOR[vendor]
+        words["vendor"] = _VENDOR[vendor]
         if vendor == 1 and model in _INTEL_MODEL:
-            found |= {"familyid": "6", "modelid": str(_INTEL_MODEL[model])}
-    return found
+            words |= {"familyid": "6", "modelid": str(_INTEL_MODEL[model])}
+    return words
 
 
 def _ids(text: str) -> dict[str, str]:

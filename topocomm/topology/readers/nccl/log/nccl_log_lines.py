@@ -55,15 +55,15 @@ def is_log(text: str) -> bool:
 def parts(text: str) -> list[Part]:
     """Return the parts of all lines, in order. A text without any prefix is taken as of one thread."""
     lines = [_AGAIN.sub("", line) if "repeated" in line else line for line in plain_lines(text)]
-    found = [list(_FULL.finditer(line)) if "NCCL" in line else [] for line in lines]
-    if not any(found):
-        found = [list(_SHORT.finditer(line)) if "NCCL" in line else [] for line in lines]
-    hosts = _Hosts(found)
-    alone = None if any(found) else ("", "", "", "")
+    marks_of = [list(_FULL.finditer(line)) if "NCCL" in line else [] for line in lines]
+    if not any(marks_of):
+        marks_of = [list(_SHORT.finditer(line)) if "NCCL" in line else [] for line in lines]
+    hosts = _Hosts(marks_of)
+    alone = None if any(marks_of) else ("", "", "", "")
     whole = text.endswith(("\n", "\r"))
     result: list[Part] = []
     loose = 0
-    for index, (line, marks) in enumerate(zip(lines, found, strict=True)):
+    for index, (line, marks) in enumerate(zip(lines, marks_of, strict=True)):
         last = index == len(lines) - 1 and not whole
         loose = 0 if marks else loose + 1
         if not marks and "->" in line and result and _goes_on(result[-1], line):

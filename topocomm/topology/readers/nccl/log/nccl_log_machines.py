@@ -61,7 +61,7 @@ def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warnin
         else:
             group.append((tree, session))
     groups.sort(key=lambda group: min(tree.line for tree, _ in group))
-    found = []
+    machines_of_host = []
     for group in groups:
         best = group[0][0]
         for tree, _ in group[1:]:
@@ -69,8 +69,8 @@ def _of_host(host: str, sessions: list[Session], bus_ids: dict[int, str], warnin
                 warnings.append(f"the system trees of lines {best.line} and {tree.line} differ; the first was read")
         own = [session for _, session in group] if len(groups) > 1 else sessions
         local = frozenset(best.ranks.values()) | (members if len(groups) == 1 else frozenset())
-        found.append(_named(Machine(host, best, _agreed(own, warnings), {}, local), bus_ids, warnings))
-    return found
+        machines_of_host.append(_named(Machine(host, best, _agreed(own, warnings), {}, local), bus_ids, warnings))
+    return machines_of_host
 
 
 def _system(session: Session) -> System | None:

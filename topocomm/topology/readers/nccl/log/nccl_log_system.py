@@ -149,7 +149,7 @@ def paths(session: Session) -> dict[tuple[Key, Key], Path]:
 
 def searches(session: Session) -> list[Search]:
     """Return the patterns that a session printed with all their channels."""
-    found: list[Search] = []
+    patterns: list[Search] = []
     is_open = False
     for part in session.parts:
         text = part.text.strip()
@@ -158,14 +158,14 @@ def searches(session: Session) -> list[Search]:
             speeds = float(groups[3]), float(groups[4])
             types = None if groups[5].isdecimal() else groups[5], groups[6]
             numbers = [int(group[:6]) for group in (*groups[:3], groups[7])]
-            found.append(Search(numbers[0], numbers[1], numbers[2], speeds, types, numbers[3], ()))
+            patterns.append(Search(numbers[0], numbers[1], numbers[2], speeds, types, numbers[3], ()))
             is_open = True
         elif is_open and (row := _CHANNEL.match(text)):
-            channels = found[-1].channels
+            channels = patterns[-1].channels
             is_open = not part.cut and int(row.group(1)[:6]) == len(channels)
             if is_open:
-                found[-1] = found[-1]._replace(channels=(*channels, tuple(row.group(2).split())))
-    return found
+                patterns[-1] = patterns[-1]._replace(channels=(*channels, tuple(row.group(2).split())))
+    return patterns
 
 
 @lru_cache(maxsize=100_000)

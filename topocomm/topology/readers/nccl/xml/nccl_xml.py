@@ -38,8 +38,8 @@ Facts = dict[str, Any]
 def matches(text: str) -> bool:
     """Return whether the text holds a `<system>` with a version or processors, or processors that lost it."""
     text = _unescaped(text)
-    found = _SYSTEM.search(text)
-    return (found is not None and ("version" in found[0] or "<cpu" in text)) or _CPU.search(text) is not None
+    system = _SYSTEM.search(text)
+    return (system is not None and ("version" in system[0] or "<cpu" in text)) or _CPU.search(text) is not None
 
 
 def read(text: str, name: str) -> Topology:
@@ -80,12 +80,12 @@ def _document(text: str) -> tuple[str, int | None]:
     Comments, terminal escapes, and the text around it are removed.
     """
     text = _without_comments(_ESCAPE.sub("", _unescaped(text)))
-    found = _SYSTEM.search(text)
-    if found is None:
+    first = _SYSTEM.search(text)
+    if first is None:
         return text, None
-    start, close = found.start(), "</system>"
-    end = found.end() if found[0].endswith("/>") else text.find(close, found.end()) + len(close)
-    if end < found.end():
+    start, close = first.start(), "</system>"
+    end = first.end() if first[0].endswith("/>") else text.find(close, first.end()) + len(close)
+    if end < first.end():
         end = len(text)
     column = start - (text.rfind("\n", 0, start) + 1)
     again = _SYSTEM.search(text, end)
@@ -197,15 +197,15 @@ def _pci_facts(system: System) -> Facts:
 
 def _cpu_facts(cpus: Sequence[Cpu]) -> Facts:
     keys = ("numaid", "arch", "vendor", "familyid", "modelid", "affinity")
-    given = [{key: cpu.element.attributes[key] for key in keys if key in cpu.element.attributes} for cpu in cpus]
-    models = {tuple(attributes.get(key, "") for key in ("vendor", "familyid", "modelid")) for attributes in given}
+    processors = [{key: cpu.element.attributes[key] for key in keys if key in cpu.element.attributes} for cpu in cpus]
+    models = {tuple(attributes.get(key, "") for key in ("vendor", "familyid", "modelid")) for attributes in processors}
     words = None
     if len(models) == 1:
         vendor, *rest = models.pop()
         family, model = map(_number, rest)
         if vendor and isinstance(family, int) and isinstance(model, int):
             words = cpu_words(vendor, family, model)
-    return {"cpus": given, **_stated({"cpu": words, "affinity_typo": _mask_typos(cpus)})}
+    return {"cpus": processors, **_stated({"cpu": words, "affinity_typo": _mask_typos(cpus)})}
 
 
 def _mask_typos(cpus: Sequence[Cpu]) -> dict[str, str]:

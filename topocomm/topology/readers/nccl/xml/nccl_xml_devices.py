@@ -227,13 +227,13 @@ class _Reader:
                     whole(tag, key, self.file, least=-1, most=2**20)
         elements = [next(iter(pci.element.all("gpu")), None) for pci in pcis]
         numbers = self._numbers(elements, "dev") or self._numbers(elements, "rank") or list(range(len(pcis)))
-        found = [Gpu(f"GPU{n}", pci, tag) for n, pci, tag in zip(numbers, pcis, elements, strict=True)]
-        return sorted(found, key=lambda gpu: int(gpu.id[3:]))
+        gpus = [Gpu(f"GPU{n}", pci, tag) for n, pci, tag in zip(numbers, pcis, elements, strict=True)]
+        return sorted(gpus, key=lambda gpu: int(gpu.id[3:]))
 
     def _numbers(self, elements: list[Element | None], key: str) -> list[int] | None:
         """Return the attribute of every GPU; None where one lacks it or two have the same."""
-        given = [whole(e, key, self.file, least=-1, most=2**20) for e in elements if e is not None]
-        numbers = [number for number in given if number is not None and number >= 0]
+        values = [whole(e, key, self.file, least=-1, most=2**20) for e in elements if e is not None]
+        numbers = [number for number in values if number is not None and number >= 0]
         if len(set(numbers)) < len(elements):
             if numbers and len(set(numbers)) < len(numbers):
                 first = next(e for e in elements if e is not None)

@@ -150,15 +150,17 @@ class Graph:
         if rate.assumed:
             words = "link_speed or link_width says nothing; NCCL takes Gen3 and 16 lanes, assumed here too"
             self.notes.add(words, pci.element, pci.bus_id)
-        given = pci.element.attributes
-        speed = gt_per_s(given.get("link_speed"))
+        attributes = pci.element.attributes
+        speed = gt_per_s(attributes.get("link_speed"))
         below = [child for child in pci.children if self._depth[id(child)] >= 0]
         fastest = max((gt_per_s(child.element.attributes.get("link_speed")) or 0.0 for child in below), default=0.0)
         if speed is None or speed > _SLOW_GT_PER_S or fastest < _FAST_GT_PER_S:
             return rate
         slow = f"at most {_SLOW_GT_PER_S:.0f} GT/s above faster devices"
         self.notes.add(f"{slow}, as virtual ports say; assumed as fast as those", pci.element, pci.bus_id)
-        self.slow_ports[pci.bus_id] = {key: given[key] for key in ("link_speed", "link_width") if key in given}
+        self.slow_ports[pci.bus_id] = {
+            key: attributes[key] for key in ("link_speed", "link_width") if key in attributes
+        }
         rates = [gb_per_s for child in below if (gb_per_s := _pcie_rate(child).gb_per_s) is not None]
         return Rate(max(rates, default=None), assumed=True)
 
@@ -179,10 +181,10 @@ class Graph:
             self._taken.add(name)
             self.devices.append(Device(name, "host", host))
             for cpu in cpus:
-                given = cpu.element.attributes
+                attributes = cpu.element.attributes
                 keys = ("familyid", "modelid")
-                models = [whole(cpu.element, key, self.file, least=-1) if given.get(key) else None for key in keys]
-                kind = smp_kind(given.get("arch"), given.get("vendor"), *models)
+                models = [whole(cpu.element, key, self.file, least=-1) if attributes.get(key) else None for key in keys]
+                kind = smp_kind(attributes.get("arch"), attributes.get("vendor"), *models)
                 self.links += both_ways(self.numa_id(cpu), name, kind, latency_us=round(_SYS_US - _PHB_US, 6))
 
 

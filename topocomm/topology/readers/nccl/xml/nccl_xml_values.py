@@ -69,8 +69,8 @@ def whole(element: Element, key: str, file: str, *, least: int = 0, most: int = 
     text = element.attributes.get(key)
     if text is None:
         return None
-    if found := _NUMBER.fullmatch(text):
-        value = _to_int(found)
+    if number := _NUMBER.fullmatch(text):
+        value = _to_int(number)
         if least <= value <= most:
             return value
     raise TopologyError(
@@ -86,10 +86,10 @@ def _to_int(number: re.Match[str]) -> int:
 
 def bus_key(text: str) -> str:
     """Return a bus id in one spelling: lower case, a domain of four digits or more, with function."""
-    found = _BUS_ID.fullmatch(text.strip().lower())
-    if found is None:
+    match = _BUS_ID.fullmatch(text.strip().lower())
+    if match is None:
         return text.strip().lower()
-    return f"{int(found[1] or '0', 16):04x}:{int(found[2], 16):02x}:{int(found[3], 16):02x}.{found[4] or '0'}"
+    return f"{int(match[1] or '0', 16):04x}:{int(match[2], 16):02x}:{int(match[3], 16):02x}.{match[4] or '0'}"
 
 
 def is_bus_id(text: str) -> bool:
@@ -110,11 +110,11 @@ def pcie_rate(speed: str | None, width: str | None) -> Rate:
     """
     if speed is None or width is None:
         return Rate(None)
-    given = gt_per_s(speed)
+    rate = gt_per_s(speed)
     number = _NUMBER.fullmatch(width)
     lanes = _to_int(number) if number else 0
-    assumed = given is None or lanes not in _WIDTHS
-    return Rate(PCIE_LANE_GB_PER_S[given or DEFAULT_GT_PER_S] * (lanes if lanes in _WIDTHS else DEFAULT_WIDTH), assumed)
+    assumed = rate is None or lanes not in _WIDTHS
+    return Rate(PCIE_LANE_GB_PER_S[rate or DEFAULT_GT_PER_S] * (lanes if lanes in _WIDTHS else DEFAULT_WIDTH), assumed)
 
 
 def pcie_attributes(gb_per_s: float | None) -> dict[str, str]:
@@ -135,8 +135,8 @@ def pcie_attributes(gb_per_s: float | None) -> dict[str, str]:
 
 def gt_per_s(speed: str | None) -> float | None:
     """Return the number in a `link_speed`; None where it has none that PCIe knows."""
-    found = _SPEED.match(speed or "")
-    return float(found[1]) if found and float(found[1]) in PCIE_LANE_GB_PER_S else None
+    match = _SPEED.match(speed or "")
+    return float(match[1]) if match and float(match[1]) in PCIE_LANE_GB_PER_S else None
 
 
 def mask_words(mask: str | None) -> list[str] | None:
