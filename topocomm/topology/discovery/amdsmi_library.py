@@ -62,7 +62,7 @@ def read_amdsmi(amdsmi: Any, bus: PciBus, host: str) -> GpuFacts | None:
         handles = list(amdsmi.amdsmi_get_processor_handles())
         if len(handles) > MAX_GPUS:
             raise TopologyError(f"AMD SMI: {len(handles)} GPUs; expected at most {MAX_GPUS} in one host")
-        return _Reader(amdsmi, bus, host, handles).found() if handles else None
+        return _Reader(amdsmi, bus, host, handles).read() if handles else None
     except amdsmi.AmdSmiException as error:
         raise TopologyError(f"AMD SMI fails: {_first_line(error)}") from None
     finally:
@@ -82,7 +82,7 @@ class _Reader:
         self.amdsmi, self.bus, self.host = amdsmi, bus, host
         self.handles = {f"GPU{i}": handle for i, handle in enumerate(handles)}
 
-    def found(self) -> GpuFacts:
+    def read(self) -> GpuFacts:
         gpus = tuple(map(self._gpu, self.handles))
         uuids = {name: self._ask("amdsmi_get_gpu_device_uuid", handle) for name, handle in self.handles.items()}
         links_of = self._links()
@@ -124,13 +124,13 @@ class _Reader:
 
     def _links(self) -> dict[PairKey, _Link]:
         words = _type_words(self.amdsmi)
-        found = {}
+        links = {}
         for a, b in combinations(self.handles, 2):
             answer = self._ask("amdsmi_topo_get_link_type", self.handles[a], self.handles[b])
             answer = answer if isinstance(answer, dict) else {}
             weight = self._ask("amdsmi_topo_get_link_weight", self.handles[a], self.handles[b])
-            found[a, b] = _Link(words.get(answer.get("type")), _whole(answer.get("hops")), _whole(weight))
-        return found
+            links[a, b] = _Link(words.get(answer.get("type")), _whole(answer.get("hops")), _whole(weight))
+        return links
 
     def _fabric(self, links_of: Mapping[PairKey, _Link], rates: Mapping[PairKey, tuple[int, int] | None]) -> NVLinks:
         """The xGMI links, with the rate of their generation."""
@@ -142,15 +142,15 @@ class _Reader:
         kind = KINDS.get(self._kind())
         if kind is not None:
             joined = {
-                pair: one._replace(gb_per_s=one.lanes * kind.gb_per_s if one.lanes else None)
-                for pair, one in joined.items()
+                pair: figures._replace(gb_per_s=figures.lanes * kind.gb_per_s if figures.lanes else None)
+                for pair, figures in joined.items()
             }
-        found = xgmi_links(joined, silent)
-        links = tuple(link._replace(gb_per_s_source="table" if link.gb_per_s else None) for link in found.links)
+        xgmi = xgmi_links(joined, silent)
+        links = tuple(link._replace(gb_per_s_source="table" if link.gb_per_s else None) for link in xgmi.links)
         pairs = {
-            key: pair._replace(gb_per_s_source="table" if pair.gb_per_s else None) for key, pair in found.pairs.items()
+            key: pair._replace(gb_per_s_source="table" if pair.gb_per_s else None) for key, pair in xgmi.pairs.items()
         }
-        return NVLinks((), links, pairs, found.warnings)
+        return NVLinks((), links, pairs, xgmi.warnings)
 
     def _kind(self) -> str:
         """Row of `links.KINDS` if all GPUs are of one generation that has one."""

@@ -34,7 +34,7 @@ class GpuFacts(NamedTuple):
     warnings: tuple[str, ...] = ()
 
 
-def gpu_host(found: GpuFacts, bus: PciBus, sysfs: Path, host: str) -> Topology:
+def gpu_host(gpu_facts: GpuFacts, bus: PciBus, sysfs: Path, host: str) -> Topology:
     """Return the topology of a host with GPUs.
 
     The tree is that of sysfs; where sysfs does not show the GPUs, it is derived from the source's codes.
@@ -43,38 +43,38 @@ def gpu_host(found: GpuFacts, bus: PciBus, sysfs: Path, host: str) -> Topology:
         TopologyError: More GPUs or NICs than any host has.
     """
     nics = list(find_nics(sysfs))
-    check_size(found.source, len(found.gpus), len(nics))
+    check_size(gpu_facts.source, len(gpu_facts.gpus), len(nics))
     places = _Places(sysfs, host)
-    leaves = [places.leaf(gpu, bus) for gpu in found.gpus]
+    leaves = [places.leaf(gpu, bus) for gpu in gpu_facts.gpus]
     nic_leaves = [places.leaf(_nic_device(nic, host), bus, nic.pcie_gb_per_s) for nic in nics]
-    known = {pair: _coded(pair, code) for pair, code in found.codes.items()}
-    known.update(found.fabric.pairs)
+    known = {pair: _coded(pair, code) for pair, code in gpu_facts.codes.items()}
+    known.update(gpu_facts.fabric.pairs)
     pairs = pci_pairs(leaves, nic_leaves, known)
     placed = [leaf.device for leaf in (*leaves, *nic_leaves)]
     forwarding: tuple[Device, ...]
     links: tuple[Link, ...]
-    if all(leaf.path for leaf in leaves) or not found.codes:
+    if all(leaf.path for leaf in leaves) or not gpu_facts.codes:
         forwarding, links = pci_graph([*leaves, *nic_leaves], places.numas)
         forwarding = (*places.numas, *forwarding)
     else:
-        codes = {**found.codes, **{(p.a, p.b): p.code for p in pairs if p.code in LEVELS}}
+        codes = {**gpu_facts.codes, **{(p.a, p.b): p.code for p in pairs if p.code in LEVELS}}
         tree = host_tree(placed, codes)
         forwarding, links = tree.devices[len(placed) :], tree.links
     unplaced = [leaf.device.id for leaf in leaves if not leaf.places]
     missing = [leaf.device.id for leaf in leaves if not leaf.path]
-    warnings = [*found.warnings, *found.fabric.warnings]
+    warnings = [*gpu_facts.warnings, *gpu_facts.fabric.warnings]
     if missing:
         warnings.append(f"sysfs does not show the PCI place of {', '.join(missing)}: a container or another system")
     elif unplaced:
         warnings.append(f"NUMA node of {', '.join(unplaced)} not known: a virtual machine may hide it")
     return Topology(
         name=host,
-        source=found.source,
-        devices=(*placed, *forwarding, *found.fabric.devices),
-        links=(*found.fabric.links, *links),
+        source=gpu_facts.source,
+        devices=(*placed, *forwarding, *gpu_facts.fabric.devices),
+        links=(*gpu_facts.fabric.links, *links),
         pairs=pairs,
         warnings=tuple(warnings),
-        facts=_merged(slot_facts(placed, nics, bus), found.facts),
+        facts=_merged(slot_facts(placed, nics, bus), gpu_facts.facts),
     )
 
 

@@ -31,20 +31,22 @@ def nvidia_tool(tool: str, bus: PciBus, sysfs: Path) -> Topology:
     Raises:
         TopologyError: The tool fails, or its output is not understood.
     """
-    found = nvidia_smi.read(run_tool([tool, "topo", "-m"]), "nvidia-smi topo -m")
-    found = replace(found, source=nvidia_smi.SOURCE)
+    topology = nvidia_smi.read(run_tool([tool, "topo", "-m"]), "nvidia-smi topo -m")
+    topology = replace(topology, source=nvidia_smi.SOURCE)
     try:
         rows = [row for line in run_tool([tool, *_QUERY]).splitlines() if (row := _ROW.fullmatch(line))]
     except TopologyError as error:  # drivers from before 2014 have no such query
-        return _with_sysfs(replace(found, warnings=(*found.warnings, f"GPUs have no address: {error}")), bus, sysfs)
+        return _with_sysfs(
+            replace(topology, warnings=(*topology.warnings, f"GPUs have no address: {error}")), bus, sysfs
+        )
     rows_of = {f"GPU{row[1]}": row for row in rows}
     devices = tuple(
         d._replace(bus_id=short_bus_id(rows_of[d.id][3]), name=rows_of[d.id][4] or None) if d.id in rows_of else d
-        for d in found.devices
+        for d in topology.devices
     )
-    uuids = {name: row[2] for name, row in rows_of.items() if row[2] and name in found.by_id}
-    facts = {**found.facts, **({"uuids": uuids} if uuids else {})}
-    return _with_sysfs(replace(found, devices=devices, facts=facts), bus, sysfs)
+    uuids = {name: row[2] for name, row in rows_of.items() if row[2] and name in topology.by_id}
+    facts = {**topology.facts, **({"uuids": uuids} if uuids else {})}
+    return _with_sysfs(replace(topology, devices=devices, facts=facts), bus, sysfs)
 
 
 def amd_tool(name: str, tool: str, bus: PciBus, sysfs: Path) -> Topology:
@@ -62,13 +64,13 @@ def amd_tool(name: str, tool: str, bus: PciBus, sysfs: Path) -> Topology:
     words = AMD_TOOLS[name]
     text = run_tool([tool, *words])
     reader: Any = import_module(f"topocomm.topology.readers.amd.{name.replace('-', '_')}")
-    found: Topology = reader.read(text, " ".join((name, *words)))
-    if not found.endpoints:
+    topology: Topology = reader.read(text, " ".join((name, *words)))
+    if not topology.endpoints:
         raise TopologyError(f"`{' '.join((name, *words))}` shows no GPU")
-    return _with_sysfs(found, bus, sysfs)
+    return _with_sysfs(topology, bus, sysfs)
 
 
-def _with_sysfs(found: Topology, bus: PciBus, sysfs: Path) -> Topology:
+def _with_sysfs(topology: Topology, bus: PciBus, sysfs: Path) -> Topology:
     """The topology with the addresses of NICs and the facts of slots and ports from sysfs."""
     nics = {nic.name: nic for nic in find_nics(sysfs)}
 
@@ -76,8 +78,8 @@ def _with_sysfs(found: Topology, bus: PciBus, sysfs: Path) -> Topology:
         own = nics.get(device.name or device.id) if device.kind == "nic" else None
         return device._replace(bus_id=own.bus_id) if own and device.bus_id is None else device
 
-    devices = tuple(map(placed, found.devices))
-    return replace(found, devices=devices, facts={**slot_facts(devices, list(nics.values()), bus), **found.facts})
+    devices = tuple(map(placed, topology.devices))
+    return replace(topology, devices=devices, facts={**slot_facts(devices, list(nics.values()), bus), **topology.facts})
 
 
 def run_tool(command: list[str]) -> str:

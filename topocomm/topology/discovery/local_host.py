@@ -47,14 +47,14 @@ def discover(
     failures: list[str] = []
     for read in _sources(bus, sysfs, proc, dev, host):
         try:
-            found = read()
+            topology = read()
         except TopologyError as error:
             failures.append(str(error))
             continue
-        if found is not None:
-            own = tuple(d if d.host == NETWORK.host else d._replace(host=host) for d in found.devices)
-            facts = {**found.facts, **_core_facts(sysfs, cpus)}
-            return replace(found, name=host, devices=own, warnings=(*failures, *found.warnings), facts=facts)
+        if topology is not None:
+            own = tuple(d if d.host == NETWORK.host else d._replace(host=host) for d in topology.devices)
+            facts = {**topology.facts, **_core_facts(sysfs, cpus)}
+            return replace(topology, name=host, devices=own, warnings=(*failures, *topology.warnings), facts=facts)
     cores = cpu_host(sysfs, host=host, usable=cpus)
     return replace(cores, warnings=(_no_gpu(failures, bus, proc), *cores.warnings), facts=_core_facts(sysfs, cpus))
 
@@ -81,8 +81,8 @@ def _nvml(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
     from topocomm.topology.discovery.nvml import find_nvml, read_nvml
 
     module = find_nvml()
-    found = read_nvml(module, bus, host) if module else None
-    return gpu_host(found, bus, sysfs, host) if found else None
+    gpu_facts = read_nvml(module, bus, host) if module else None
+    return gpu_host(gpu_facts, bus, sysfs, host) if gpu_facts else None
 
 
 def _amdsmi(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
@@ -91,8 +91,8 @@ def _amdsmi(bus: PciBus, sysfs: Path, host: str) -> Topology | None:
     from topocomm.topology.discovery.amdsmi_library import find_amdsmi, read_amdsmi
 
     module = find_amdsmi()
-    found = read_amdsmi(module, bus, host) if module else None
-    return gpu_host(found, bus, sysfs, host) if found else None
+    gpu_facts = read_amdsmi(module, bus, host) if module else None
+    return gpu_host(gpu_facts, bus, sysfs, host) if gpu_facts else None
 
 
 def _pci(bus: PciBus, sysfs: Path, host: str, usable: Collection[str]) -> Topology:

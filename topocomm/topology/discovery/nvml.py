@@ -82,7 +82,7 @@ def read_nvml(nvml: Any, bus: PciBus, host: str) -> GpuFacts | None:
         count = nvml.nvmlDeviceGetCount()
         if count > MAX_GPUS:
             raise TopologyError(f"NVML: {count} GPUs; expected at most {MAX_GPUS} in one host")
-        return _Reader(nvml, bus, host, count).found() if count else None
+        return _Reader(nvml, bus, host, count).read() if count else None
     except nvml.NVMLError as error:
         raise TopologyError(f"NVML fails: {error}") from None
     finally:
@@ -96,7 +96,7 @@ class _Reader:
         self.bus_ids = {name: self._bus_id(handle) for name, handle in self.handles.items()}
         self.warnings: list[str] = []
 
-    def found(self) -> GpuFacts:
+    def read(self) -> GpuFacts:
         gpus = tuple(map(self._gpu, self.handles))
         uuids = {name: _text(self._ask("nvmlDeviceGetUUID", handle)) for name, handle in self.handles.items()}
         ends = {name: self._link_ends(name) for name in self.handles}
@@ -105,8 +105,8 @@ class _Reader:
             "pcie": self._slots(),
             "gpu_dev": {name: index for index, name in enumerate(self.handles)},
             "uuids": {name: uuid for name, uuid in uuids.items() if uuid},
-            "active_links_per_gpu": {name: len(those) for name, those in ends.items() if those is not None},
-            "remote": {name: dict(Counter(end for end, _ in those if end)) for name, those in ends.items() if those},
+            "active_links_per_gpu": {name: len(links) for name, links in ends.items() if links is not None},
+            "remote": {name: dict(Counter(end for end, _ in links if end)) for name, links in ends.items() if links},
         }
         if p2p := self._p2p():
             facts |= {"capability": "r", "p2p": p2p}
@@ -139,27 +139,26 @@ class _Reader:
             numa = nodes[0] if len(nodes) == 1 else None
         return Device(name, "gpu", self.host, _text(self._ask("nvmlDeviceGetName", handle)), numa, affinity, bus_id)
 
+    def _ask_pairs(self, name: str, *arguments: Any) -> dict[tuple[str, str], Any]:
+        """The answers for all GPU pairs."""
+        return {
+            (a, b): self._ask(name, self.handles[a], self.handles[b], *arguments)
+            for a, b in combinations(self.handles, 2)
+        }
+
     def _codes(self) -> dict[tuple[str, str], str]:
         """PCIe codes of the GPU pairs."""
-        found = {}
-        for a, b in combinations(self.handles, 2):
-            level = self._ask("nvmlDeviceGetTopologyCommonAncestor", self.handles[a], self.handles[b])
-            if level in _LEVELS:
-                found[a, b] = _LEVELS[level]
-        return found
+        levels = self._ask_pairs("nvmlDeviceGetTopologyCommonAncestor")
+        return {pair: _LEVELS[level] for pair, level in levels.items() if level in _LEVELS}
 
     def _p2p(self) -> dict[str, str]:
         """Whether GPUs may read each other's memory."""
-        found = {}
-        for a, b in combinations(self.handles, 2):
-            status = self._ask("nvmlDeviceGetP2PStatus", self.handles[a], self.handles[b], _READ)
-            if status is not None:
-                found[f"{a}-{b}"] = _P2P.get(status, "U")
-        return found
+        statuses = self._ask_pairs("nvmlDeviceGetP2PStatus", _READ)
+        return {f"{a}-{b}": _P2P.get(s, "U") for (a, b), s in statuses.items() if s is not None}
 
     def _slots(self) -> dict[str, dict[str, Any]]:
         """Current and greatest figures of the PCIe links by bus id: NVML's, else those of sysfs."""
-        found = {}
+        slots = {}
         for name, handle in self.handles.items():
             bus_id = self.bus_ids[name]
             figures = {
@@ -170,8 +169,8 @@ class _Reader:
             }
             own = self.bus.link_facts(bus_id) | {key: value for key, value in figures.items() if value}
             if bus_id and own:
-                found[bus_id] = own
-        return found
+                slots[bus_id] = own
+        return slots
 
     def _link_ends(self, name: str) -> Ends | None:
         """The other ends of the active NVLinks; None where the GPU has no NVLink."""
@@ -179,46 +178,46 @@ class _Reader:
         states = {link: self._ask("nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS)}
         if set(states.values()) == {None}:
             return None
-        found: list[tuple[str | None, bool]] = []
+        ends: list[tuple[str | None, bool]] = []
         for link in (link for link, state in states.items() if state == 1):
             info = self._ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
             end = _text(info.busId) if info is not None else None
             kind = self._ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
             shown = self.bus.devices.get(short_bus_id(end or ""))
             switch = kind == _SWITCH_END or (shown is not None and shown.kind.startswith(NVSWITCH_CLASS))
-            found.append((end, switch))
-        return found
+            ends.append((end, switch))
+        return ends
 
     def _fabric(self, gpus: Sequence[Device], ends: Mapping[str, Ends | None]) -> NVLinks:
         names = {bus_id: name for name, bus_id in self.bus_ids.items() if bus_id}
         into: dict[str, int] = {}
         counts: dict[tuple[str, str], int] = {}
-        lost: list[str] = []
-        for name, those in ends.items():
-            for end, switch in those or ():
+        hidden: list[str] = []
+        for name, links in ends.items():
+            for end, switch in links or ():
                 peer = names.get(short_bus_id(end or ""))
                 if switch:
                     into[name] = into.get(name, 0) + 1
                 elif peer is not None:  # a link to itself, as some virtual machines show, makes no pair
                     counts[name, peer] = counts.get((name, peer), 0) + 1
                 else:
-                    lost.append(name)
-        if lost:
-            words = ", ".join(f"{n} of {name}" for name, n in Counter(lost).items())
+                    hidden.append(name)
+        if hidden:
+            words = ", ".join(f"{n} of {name}" for name, n in Counter(hidden).items())
             self.warnings.append(f"NVLinks to what is not shown here are left out: {words}")
         kinds = {gpu.id: self._kind(gpu.id) for gpu in gpus}
         return _nvlinks(self.host, kinds, into, self._agreed(counts))
 
     def _agreed(self, counts: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
         """Links by pair in the order of the GPUs; the smaller number of the two ends."""
-        found = {}
+        agreed = {}
         for a, b in combinations(self.handles, 2):
-            here, there = counts.get((a, b), 0), counts.get((b, a), 0)
-            if here != there:
-                self.warnings.append(f"{a} has {here} active NVLinks to {b}, which has {there}: the less counts")
-            if min(here, there):
-                found[a, b] = min(here, there)
-        return found
+            of_a, of_b = counts.get((a, b), 0), counts.get((b, a), 0)
+            if of_a != of_b:
+                self.warnings.append(f"{a} has {of_a} active NVLinks to {b}, which has {of_b}: the less counts")
+            if min(of_a, of_b):
+                agreed[a, b] = min(of_a, of_b)
+        return agreed
 
     def _kind(self, name: str) -> str:
         capability = self._ask("nvmlDeviceGetCudaComputeCapability", self.handles[name])

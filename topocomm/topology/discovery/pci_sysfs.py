@@ -51,8 +51,8 @@ class PciBus:
     """All PCI devices of one host."""
 
     def __init__(self, sysfs: Path) -> None:
-        found = (_device(entry) for entry in entries(sysfs / "bus/pci/devices"))
-        self.devices = {d.bus_id: d for d in sorted(filter(None, found), key=lambda d: bus_key(d.bus_id))}
+        devices = (_device(entry) for entry in entries(sysfs / "bus/pci/devices"))
+        self.devices = {d.bus_id: d for d in sorted(filter(None, devices), key=lambda d: bus_key(d.bus_id))}
         self._bridges: dict[str, Bridge] = {}
 
     def gpus(self) -> list[PciDevice]:

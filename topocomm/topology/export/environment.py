@@ -70,7 +70,7 @@ def _nccl(ranks: Sequence[Place]) -> list[str]:
         ("NCCL_IB_HCA", [verbs for verbs, _ in names]),
         ("NCCL_SOCKET_IFNAME", [netdevs for _, netdevs in names]),
     ):
-        if union := list(dict.fromkeys(name for each in lists for name in each)):
+        if union := list(dict.fromkeys(name for own in lists for name in own)):
             why = "# the same for all ranks of a host, or NCCL's numbers of cards do not agree"
             return [why, f'export {variable}="={",".join(union)}"', ""]
     return []
@@ -126,8 +126,8 @@ def _binding(ranks: Sequence[Place]) -> list[str]:
         if all(masks):
             lines.append(f"#   srun --ntasks-per-node={count} --cpu-bind=mask_cpu:{','.join(masks)} ./app")
     else:
-        lost = [place.device.id for place, cpus in zip(ranks, lists, strict=True) if cpus is None]
-        lines.append(f"#   the cores of {_flat(ranges(lost))} are not known: no line with CPU lists")
+        unknown = [place.device.id for place, cpus in zip(ranks, lists, strict=True) if cpus is None]
+        lines.append(f"#   the cores of {_flat(ranges(unknown))} are not known: no line with CPU lists")
     return [*lines, *_by_node(ranks, lists)]
 
 
@@ -138,9 +138,9 @@ def _by_node(ranks: Sequence[Place], lists: Sequence[str | None]) -> list[str]:
     numbers = [numa for numa in numas if isinstance(numa, int)]
     lines = []
     if len(numbers) == count:
-        each = Counter(numbers)
-        if len(set(each.values())) == 1 and sorted(each) == list(range(len(each))) and numbers == sorted(numbers):
-            lines.append(f"#   mpirun -n {count} --map-by ppr:{count // len(each)}:numa --bind-to numa ./app")
+        sizes = Counter(numbers)
+        if len(set(sizes.values())) == 1 and sorted(sizes) == list(range(len(sizes))) and numbers == sorted(numbers):
+            lines.append(f"#   mpirun -n {count} --map-by ppr:{count // len(sizes)}:numa --bind-to numa ./app")
         nodes = ",".join(map(str, numbers))
         lines.append(f"#   srun --ntasks-per-node={count} --cpu-bind=map_ldom:{nodes} ./app")
     else:

@@ -107,9 +107,9 @@ class _Writer:
         """Return head and elements."""
         system = Element("system", {"version": "2" if self.amd else "1"})
         system.children = [self._cpu(number, root) for number, root in self._roots()]
-        lost = [gpu.id for gpu in self.gpus if gpu.id not in self.written]
-        if lost:
-            self.fail(f"{group_words(lost)}: no PCIe link leads to a NUMA node; {_CAPTURE}")
+        unplaced = [gpu.id for gpu in self.gpus if gpu.id not in self.written]
+        if unplaced:
+            self.fail(f"{group_words(unplaced)}: no PCIe link leads to a NUMA node; {_CAPTURE}")
         empty = complete(system)
         elements = sum(1 for _ in system.walk())
         if elements > MAX_ELEMENTS:
@@ -124,9 +124,9 @@ class _Writer:
             lines.append("NCCL adds ranks, and what is absent on the way from GPUs to processors.")
         if empty:
             lines += ["Not known, so empty:", *(f"- {words}" for words in empty)]
-        lost = [d.id for d in self.topology.devices if d.kind == "nic" and d.id not in self.written]
-        if lost:
-            words = f"{group_words(lost)}, whose place on PCI is not known; NCCL finds NICs itself"
+        unplaced = [d.id for d in self.topology.devices if d.kind == "nic" and d.id not in self.written]
+        if unplaced:
+            words = f"{group_words(unplaced)}, whose place on PCI is not known; NCCL finds NICs itself"
             lines.append(f"Left out: {_plain(words)}.")
         if self.simulated:
             lines.append("Bus ids are made up: for simulation in NCCL, not for a job.")
@@ -150,23 +150,23 @@ class _Writer:
     def _is_pcie(self, device: Device) -> bool:
         return any(link.kind not in ("smp", "network") for link in self.near[device.id])
 
-    def _given(self, number: int) -> dict[str, str]:
+    def _cpu_attributes(self, number: int) -> dict[str, str]:
         """The source's attributes of a processor, in the words of NCCL's XML; -1 there is node 0 here."""
         known = self.topology.facts.get("cpus")
-        found = [cpu for cpu in known if isinstance(cpu, dict)] if isinstance(known, list) else []
+        cpus = [cpu for cpu in known if isinstance(cpu, dict)] if isinstance(known, list) else []
         names = {str(number), hex(number)} | ({"-1"} if number == 0 else set())
-        return next((cpu for cpu in found if cpu.get("numaid") in names), {})
+        return next((cpu for cpu in cpus if cpu.get("numaid") in names), {})
 
     def _cpu(self, number: int, root: Device) -> Element:
-        given = self._given(number)
+        stated = self._cpu_attributes(number)
         values = {"numaid": str(number)}
-        mask = (root.cpu_affinity and given.get("affinity")) or cpu_mask(root.cpu_affinity or self._cpus(number))
+        mask = (root.cpu_affinity and stated.get("affinity")) or cpu_mask(root.cpu_affinity or self._cpus(number))
         if mask:
             values["affinity"] = mask
         vendor = self.topology.facts.get("cpu_vendor")
-        if not given.get("arch") and vendor in ("GenuineIntel", "AuthenticAMD"):
+        if not stated.get("arch") and vendor in ("GenuineIntel", "AuthenticAMD"):
             values |= {"arch": "x86_64", "vendor": str(vendor)}
-        values |= {key: given[key] for key in _CPU_KEYS if given.get(key)}
+        values |= {key: stated[key] for key in _CPU_KEYS if stated.get(key)}
         virtual = [d for d in self.virtual if not self.near[d.id] or self._hangs_at(d, root)]
         is_top = root.kind == "numa" or "host bridge" in (root.name or "")
         inside = list(self._below(root)) if is_top else [self._node(root, None)]
@@ -231,15 +231,15 @@ class _Writer:
         own = "0x020000" if device.name == ADAPTER else classes.get(device.kind, "0x060400")
         values = {"busid": bus_id, "class": own}
         if own == "0x060400":
-            values |= self._given_of("bridge_ids", device, IDS)
-        speed = self._given_of("slow_ports", device, LINK) or (pcie_attributes(link.gb_per_s) if link else {})
+            values |= self._source_attributes("bridge_ids", device, IDS)
+        speed = self._source_attributes("slow_ports", device, LINK) or (pcie_attributes(link.gb_per_s) if link else {})
         return Element("pci", values | speed, inside)
 
-    def _given_of(self, fact: str, device: Device, keys: tuple[str, ...]) -> dict[str, str]:
+    def _source_attributes(self, fact: str, device: Device, keys: tuple[str, ...]) -> dict[str, str]:
         """The source's attributes of a PCI device."""
         known = self.topology.facts.get(fact)
-        given = known.get(device.bus_id) if isinstance(known, dict) else None
-        return {key: str(given[key]) for key in keys if key in given} if isinstance(given, dict) else {}
+        stated = known.get(device.bus_id) if isinstance(known, dict) else None
+        return {key: str(stated[key]) for key in keys if key in stated} if isinstance(stated, dict) else {}
 
     def _content(self, device: Device) -> Iterator[Element]:
         if device.kind == "gpu":

@@ -24,11 +24,11 @@ def without(topology: Topology, names: Sequence[str]) -> Topology:
     Raises:
         TopologyError: A name is neither link nor device; the message has the nearest names.
     """
-    gone = {pair for name in names for pair in _links(topology, name)}
+    removed = {pair for name in names for pair in _links(topology, name)}
     return replace(
         topology,
         name=f"{topology.name} without {', '.join(names)}",
-        links=tuple(link for link in topology.links if (link.src, link.dst) not in gone),
+        links=tuple(link for link in topology.links if (link.src, link.dst) not in removed),
     )
 
 

@@ -118,12 +118,12 @@ def read_conf(text: str, name: str) -> Fabric:
     build = _Builder(name)
     blocks = 0
     for number, line in _conf_lines(text):
-        found = _words(build, number, line)
-        if "blockname" in found:
+        values = _words(build, number, line)
+        if "blockname" in values:
             blocks += 1
-        elif "switchname" in found:
-            _add_switch(build, number, found)
-        elif not set(found) <= {"blocksizes", "default"}:
+        elif "switchname" in values:
+            _add_switch(build, number, values)
+        elif not set(values) <= {"blocksizes", "default"}:
             build.fail(number, f"{line.strip()[:40]!r} is not understood; {_CONF_REMEDY}")
     if blocks:
         build.warnings.append(f"{PurePath(name).name}: {blocks} blocks are no switches and are passed over")
@@ -132,31 +132,31 @@ def read_conf(text: str, name: str) -> Fabric:
 
 def _words(build: _Builder, number: int, line: str) -> dict[str, str]:
     """Values of a line by key in lower case."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     end = 0
     while (match := _WORD.match(line, end)) is not None:
         end = match.end()
-        if match[1].lower() in found:
+        if match[1].lower() in values:
             build.fail(number, f"{match[1]} is there twice")
-        found[match[1].lower()] = match[2]
+        values[match[1].lower()] = match[2]
     if end != len(line):
         build.fail(number, f"{line[end:].strip()[:40]!r} is not understood; {_CONF_REMEDY}")
-    return found
+    return values
 
 
-def _add_switch(build: _Builder, number: int, found: dict[str, str]) -> None:
-    if odd := [key for key in found if key not in _KEYS]:
+def _add_switch(build: _Builder, number: int, values: dict[str, str]) -> None:
+    if odd := [key for key in values if key not in _KEYS]:
         build.fail(number, f"{odd[0]!r} is not known; {_CONF_REMEDY}")
-    below = build.names(found["switches"], number) if "switches" in found else []
-    hosts = build.names(found["nodes"], number) if "nodes" in found else []
+    below = build.names(values["switches"], number) if "switches" in values else []
+    hosts = build.names(values["nodes"], number) if "nodes" in values else []
     if not below and not hosts:
-        build.fail(number, f"switch {found['switchname']!r} has neither Nodes nor Switches; {_CONF_REMEDY}")
-    build.add(found["switchname"], below, hosts, number)
+        build.fail(number, f"switch {values['switchname']!r} has neither Nodes nor Switches; {_CONF_REMEDY}")
+    build.add(values["switchname"], below, hosts, number)
 
 
 def _conf_lines(text: str) -> list[tuple[int, str]]:
     """Lines with their numbers, without comments; a backslash at the end joins the next line."""
-    found: list[tuple[int, str]] = []
+    lines: list[tuple[int, str]] = []
     held, first = "", 0
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.partition("#")[0].strip()
@@ -167,10 +167,10 @@ def _conf_lines(text: str) -> list[tuple[int, str]]:
         line = (held + line).strip()
         held = ""
         if line:
-            found.append((first, line))
+            lines.append((first, line))
     if held.strip():
-        found.append((first, held.strip()))
-    return found
+        lines.append((first, held.strip()))
+    return lines
 
 
 def read_document(text: str, name: str) -> Fabric:
@@ -242,11 +242,11 @@ def _named(build: _Builder, document: dict[str, Any], key: str) -> list[tuple[st
         if not all(isinstance(entry, dict) for entry in value.values()):
             build.fail(None, f"{key}: expected a mapping of mappings")
         return [(f"{key}.{name}", name, entry) for name, entry in value.items()]
-    found = []
+    entries = []
     for index, entry in enumerate(_objects(build, document, key, key) if value else []):
         place = f"{key}[{index}]"
-        found.append((place, _text(build, entry, "name", place), entry))
-    return found
+        entries.append((place, _text(build, entry, "name", place), entry))
+    return entries
 
 
 def _objects(build: _Builder, holder: dict[str, Any], key: str, place: str) -> list[dict[str, Any]]:
@@ -278,7 +278,7 @@ def expand(text: str) -> list[str]:
     Raises:
         ValueError: It is no list; says what was expected.
     """
-    found: list[str] = []
+    names: list[str] = []
     for word in _list_words(text):
         parts: list[list[str]] = []
         end = 0
@@ -292,10 +292,10 @@ def expand(text: str) -> list[str]:
         count = 1
         for part in parts:
             count *= len(part)
-        if count + len(found) > MAX_NAMES:
+        if count + len(names) > MAX_NAMES:
             raise ValueError(f"{word!r} gives more than {MAX_NAMES} names")
-        found += map("".join, product(*parts))
-    return found
+        names += map("".join, product(*parts))
+    return names
 
 
 def _list_words(text: str) -> list[str]:
@@ -311,7 +311,7 @@ def _list_words(text: str) -> list[str]:
 
 def _numbers(text: str) -> list[str]:
     """Numbers of ranges, with leading zeros: `1-3,07` is 1 2 3 07."""
-    found: list[str] = []
+    numbers: list[str] = []
     for part in text.split(","):
         ends = _RANGE.fullmatch(part.strip())
         low, high = (int(ends[1]), int(ends[2] or ends[1])) if ends else (1, 0)
@@ -319,5 +319,5 @@ def _numbers(text: str) -> list[str]:
             raise ValueError(f"{part.strip()!r} in brackets is no range; expected numbers such as 1-4")
         if high - low >= MAX_NAMES:
             raise ValueError(f"{part.strip()!r} gives more than {MAX_NAMES} names")
-        found += [str(number).zfill(len(ends[1])) for number in range(low, high + 1)]
-    return found
+        numbers += [str(number).zfill(len(ends[1])) for number in range(low, high + 1)]
+    return numbers

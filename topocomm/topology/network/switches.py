@@ -69,9 +69,9 @@ def addressed_fabric(addresses: Mapping[str, Sequence[str]]) -> Fabric | None:
                 switches[upper].append(lower)
         switches.setdefault(path[-1], [])
         hosts.setdefault(path[-1], []).append(host)
-    found = Fabric("job", "SLURM_TOPOLOGY_ADDR", _frozen(switches), _frozen(hosts))
+    fabric = Fabric("job", "SLURM_TOPOLOGY_ADDR", _frozen(switches), _frozen(hosts))
     try:
-        return checked(found, "SLURM_TOPOLOGY_ADDR")
+        return checked(fabric, "SLURM_TOPOLOGY_ADDR")
     except TopologyError:  # a node below several leaves has them all in one word, `[s1,s2]`
         return None
 

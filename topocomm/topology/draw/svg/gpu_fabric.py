@@ -67,8 +67,8 @@ def find_fabric(devices: Sequence[Device], links: Sequence[Link]) -> Fabric:
         ends = [name for name in by_id if name in members[names[0]]]
         links_of = {end: [link for name in names for link in members[name][end]] for end in ends}
         shown = ranges(label(by_id[name]) for name in names)
-        each = _each(links_of)
-        words = (f"{shown}: {each}", f"{shown}: {each.split(', ')[-1].removesuffix(' from each GPU')}", shown)
+        totals = _totals(links_of)
+        words = (f"{shown}: {totals}", f"{shown}: {totals.split(', ')[-1].removesuffix(' from each GPU')}", shown)
         fabric.hubs.append(Hub([by_id[name] for name in names], links_of, words))
     for mesh in _meshes(direct):
         fabric.hubs.append(_mesh_hub(mesh, direct, by_id))
@@ -113,7 +113,7 @@ def _mesh_hub(mesh: set[str], direct: dict[Pair, list[Link]], by_id: dict[str, D
     return Hub([], links_of, (words, f"each to each{but}", "each to each"))
 
 
-def _each(links_of: dict[str, list[Link]]) -> str:
+def _totals(links_of: dict[str, list[Link]]) -> str:
     """Links and GB/s of each endpoint into its switches, where all have the same."""
     totals = {(_total(x.lanes for x in own if x.src == end), sum_rate(own, end)) for end, own in links_of.items()}
     kind = FABRICS[next(iter(links_of.values()))[0].kind]

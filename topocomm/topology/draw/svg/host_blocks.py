@@ -224,9 +224,9 @@ def _chords(fabric: Fabric, home: Mapping[str, Block]) -> dict[Pair, list[Link]]
     """The single links between different blocks."""
     chords: dict[Pair, list[Link]] = {}
     for (a, b), links in fabric.chords.items():
-        one, other = home[a].devices[0].id, home[b].devices[0].id
-        if one != other:
-            key = (other, one) if (other, one) in chords else (one, other)
+        first, second = home[a].devices[0].id, home[b].devices[0].id
+        if first != second:
+            key = (second, first) if (second, first) in chords else (first, second)
             chords.setdefault(key, []).extend(links)
     return chords
 
