@@ -120,7 +120,7 @@ FOREST_PASSES = (
 RAIL_PASSES = (
     Pass(
         "rail_assignment, colours by formula only",
-        ((rail_assignment._EdgeColoring, "_without_way", lambda _, w, __: w),),
+        ((rail_assignment._EdgeColoring, "_assign_rest", lambda _, w, __: w),),
     ),
     Pass("rails, cyclic, shift", ((planner, "candidate_builds", _without_rails),)),
 )
@@ -148,7 +148,7 @@ def packed(case: Case) -> Figures | None:
 def planned(case: Case) -> Figures | None:
     """Plan a request as users do; None if there is no plan."""
     rails._joining_template.cache_clear()
-    rail_assignment.told_inside.cache_clear()
+    rail_assignment.spread_inside.cache_clear()
     ends = case.topology.endpoints
     layout = SUM.default_layout(len(ends))
     collective = collective_of(case.collective, len(ends), layout.rows)

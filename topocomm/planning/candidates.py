@@ -118,7 +118,7 @@ class _RankGroups:
         gather = gather_over_groups(groups, self.order.index(root), self.request.ports)
         yield self._pattern("rails-tree", gather, cyclic_tree(groups))
         for pattern in self.patterns():
-            yield replace(pattern, gossip=gossip.told_to(pattern.gossip, root, len(self.order)))
+            yield replace(pattern, gossip=gossip.gossip_to_root(pattern.gossip, root, len(self.order)))
 
     def _pattern(self, name: str, by_host: Gossip, tree: RangeTree) -> GossipPattern:
         """The pattern in rank numbers; where hosts are scattered its tree is that of rank order."""

@@ -10,7 +10,7 @@ from tests.planning.replay import expected, replay
 from topocomm import PlanError
 from topocomm.planning.algorithms.gossip_parts import gossip_allgather, gossip_reduce_scatter
 from topocomm.planning.algorithms.gossip_schedule import (
-    Traders,
+    NodeExchange,
     gossip_allreduce,
     gossip_broadcast,
     gossip_of,
@@ -101,6 +101,6 @@ def test_a_value_that_is_not_there_apart_is_no_message_of_a_scan():
     """Rank 0 has the fold of 0 and 1 alone, and a result that the message goes into ends between them."""
     tree = aligned_tree(4)
     pair = tree.parent[0]
-    traders = Traders(ScheduleBuilder(4, ((0, 1),)), tree, held=[{pair: 0}, {1: 0}, {2: 0}, {3: 0}])
+    exchange = NodeExchange(ScheduleBuilder(4, ((0, 1),)), tree, held=[{pair: 0}, {1: 0}, {2: 0}, {3: 0}])
     with pytest.raises(PlanError, match="rank 0 is to send on values of ranks 0, which it has not apart"):
-        traders.round_before(0, [(0, 3, 0b11, 0b10)])
+        exchange.round_before(0, [(0, 3, 0b11, 0b10)])

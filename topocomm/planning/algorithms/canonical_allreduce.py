@@ -1,8 +1,7 @@
 """Allreduce in canonical order: one tree over virtual shards, whatever the ranks and the layout.
 
-Every rank puts in the largest nodes of the tree that its shards fill, one slot each. Ranks own neighbouring ranges,
-so whoever has the nodes of neighbouring ranks folds them into the largest nodes of both ranges together: at most
-2 log2 V slots are on their way in any message.
+Every rank contributes the largest nodes of the tree that its shards fill, one slot each. Ranks own neighbouring ranges,
+so nodes of neighbouring ranks fold into the largest nodes of both ranges: a message has at most 2 log2 V slots.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from topocomm.planning.schedule.schedule import Schedule, split_rows
 from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 Held = dict[Node, int]
-"""The slots of one rank and chunk, by the node that they hold."""
+"""Slots of one rank and chunk, by node."""
 
 
 def flat_canonical(shards: Sequence[int], rows: int) -> Schedule:
@@ -97,14 +96,14 @@ def doubling_canonical(shards: Sequence[int], rows: int) -> Schedule:
 
 
 def relayed_canonical(shards: Sequence[int], rows: int, hub: int, gathering: Gossip, spreading: Gossip) -> Schedule:
-    """All nodes to one rank, which folds the tree and sends it to all, over ranks on the way.
+    """Return an allreduce in which one rank folds all nodes; ranks on the way relay.
 
     Args:
-        shards: Of the collective.
-        rows: Of the payload.
+        shards: Starts of the ranges of the ranks, and the number of shards.
+        rows: Rows of the payload.
         hub: The rank that folds.
-        gathering: Who tells whom until the hub has heard of all; each rank after it has heard what it passes on.
-        spreading: The same, from the hub to all.
+        gathering: Gossip from all ranks to the hub.
+        spreading: Gossip from the hub to all ranks.
     """
     build, held = _begin(shards, ((0, rows),))
     for round_, messages in enumerate(gathering):
@@ -120,7 +119,7 @@ def relayed_canonical(shards: Sequence[int], rows: int, hub: int, gathering: Gos
 
 
 def _begin(shards: Sequence[int], chunks: tuple[tuple[int, int], ...]) -> tuple[ScheduleBuilder, list[Held]]:
-    """A builder whose ranks put in the nodes of their shards, and the slots of these."""
+    """Return a builder whose ranks contribute the nodes of their shards, and the slots of these."""
     ranks = len(shards) - 1
     nodes = [canonical_nodes(shards[rank], shards[rank + 1], shards[-1]) for rank in range(ranks)]
     held = [{node: slot for slot, node in enumerate(own)} for own in nodes]
@@ -128,25 +127,17 @@ def _begin(shards: Sequence[int], chunks: tuple[tuple[int, int], ...]) -> tuple[
 
 
 def _send(build: ScheduleBuilder, round_: int, src: int, held: Held, dst: int, *, chunk: int = 0) -> Held:
-    """Send all that `src` holds, in one message; returns the slots where it arrives."""
+    """Send all that `src` holds in one message; return the slots where it arrives."""
     return {node: build.send(round_, src, slot, dst, chunk=chunk) for node, slot in sorted(held.items())}
 
 
 def _fold(build: ScheduleBuilder, round_: int, rank: int, held: Held, shards: tuple[int, int, int]) -> Held:
-    """Fold what a rank holds of the shards low..high-1 of all into their largest nodes.
-
-    Args:
-        build: Takes the folds.
-        round_: When.
-        rank: Where.
-        held: The slots of nodes that cover these shards.
-        shards: (low, high, shards in all).
-    """
+    """Fold what a rank holds of the shards (low, high, total) into their largest nodes; return their slots."""
     return {node: _value(build, round_, rank, held, node, 0) for node in canonical_nodes(*shards)}
 
 
 def _fold_all(build: ScheduleBuilder, round_: int, rank: int, held: Held, total: int, *, chunk: int = 0) -> int:
-    """The slot of the whole tree."""
+    """Return the slot of the whole tree."""
     return _value(build, round_, rank, held, (0, total), chunk)
 
 

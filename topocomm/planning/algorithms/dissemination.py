@@ -1,8 +1,8 @@
 """Dissemination (Bruck, Ho, Kipnis, Upfal, Weathersby 1997): ceil(log2 P) rounds for any P, each chunk moved once.
 
-Allgather: in the round of distance w rank r, which holds the parts of r..r+w-1 (modulo P), gets those of the next
-min(w, P-w) ranks from rank r+w. Reduce-scatter is the same run backwards, with folds in place of copies; its folds
-join ranges that lie apart, so it is for commutative operators only.
+Allgather: in the round of distance w rank r, which has the parts of r..r+w-1 (modulo P), gets those of the next
+min(w, P-w) ranks from rank r+w. Reduce-scatter is the same backwards in time, with folds of ranges that are not
+neighbours: for commutative operators only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def dissemination_reduce_scatter(parts: Sequence[int]) -> Schedule:
 
 
 def disseminate(build: ScheduleBuilder, owners: Sequence[int], held: list[dict[int, int]], *, first_round: int) -> None:
-    """Bring every chunk from its owner to all ranks that do not hold it; adds the slots to `held`."""
+    """Send every chunk from its owner to all ranks that do not hold it, and add the slots to `held`."""
     ranks = build.ranks
     for round_, width in enumerate(_widths(ranks), start=first_round):
         for chunk, owner in enumerate(owners):
@@ -42,5 +42,5 @@ def _circulant(ranks: int) -> Gossip:
 
 
 def _widths(ranks: int) -> list[int]:
-    """The distance of every round of an allgather."""
+    """Return the distance of every round of an allgather."""
     return [1 << k for k in range((ranks - 1).bit_length())]

@@ -1,9 +1,8 @@
-"""Flat: every rank sends its value to every rank that needs it, which folds all of them in rank order.
+"""Flat: every rank sends its value to every rank that needs it, which folds all values in rank order.
 
-One hop of latency, P-1 messages a port. Best where messages of one port overlap (a switch under LogGP, stores to
-mapped memory) or P is tiny. Round i pairs rank r with r+i, so no endpoint has two messages in a round.
-`direct` is the same for payloads that are worth splitting: each chunk straight to its owner, which folds it once,
-and from there straight to all.
+One hop of latency, P-1 messages a port: best where messages of one port overlap (a switch under LogGP, stores to mapped
+memory) or P is tiny. Round i pairs rank r with r+i, so no endpoint has two messages in a round. `direct` splits the
+payload: each chunk goes to its owner, which folds it once and sends it to all.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _flat_prefix(ranks: int, rows: int, *, own: bool) -> Schedule:
 
 
 def collect(build: ScheduleBuilder, owners: Sequence[int]) -> list[int]:
-    """Every rank sends each chunk to its owner, which folds in rank order; returns the owners' slots by chunk."""
+    """Send each chunk from all ranks to its owner, which folds in rank order; return the owners' slots by chunk."""
     ranks = build.ranks
     held = [{owner: 0} for owner in owners]
     for step in range(1, ranks):
@@ -111,7 +110,7 @@ def collect(build: ScheduleBuilder, owners: Sequence[int]) -> list[int]:
 def spread(
     build: ScheduleBuilder, owners: Sequence[int], slots: Sequence[int], *, first_round: int
 ) -> list[dict[int, int]]:
-    """Every owner sends its chunks to all ranks; returns the slots by rank and chunk."""
+    """Send each chunk from its owner to all ranks; return the slots by rank and chunk."""
     held: list[dict[int, int]] = [{} for _ in range(build.ranks)]
     for chunk, owner in enumerate(owners):
         held[owner][chunk] = slots[chunk]

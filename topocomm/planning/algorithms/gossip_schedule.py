@@ -1,9 +1,8 @@
-"""From who tells whom to a Schedule: any gossip becomes a plan in which all ranks evaluate one expression.
+"""The Schedule of a gossip: all ranks evaluate one expression.
 
-A gossip is only the order of messages: rounds of (source, destination). What a message carries follows: the values of
-the largest nodes of a fixed tree over the ranks (`range_tree.py`) that the source has and the destination lacks. A
-rank that has both children of a node has the node, folds it when it is needed, and may send any node that it has;
-duplicates are never sent and would do no harm. So planning for latency is deciding who tells whom, and nothing else.
+A gossip is the order of messages: rounds of (source, destination). A message carries the values of the largest nodes of
+a fixed tree over the ranks (`range_tree.py`) that the source has and the destination lacks. A rank that has both
+children of a node has the node, and folds it when it is needed. So a plan for latency is a gossip and nothing else.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 Message = tuple[int, int]
 """(source rank, destination rank)."""
 Gossip = Sequence[Sequence[Message]]
-"""Rounds of messages; a message carries what reached its source in earlier rounds."""
+"""Rounds of messages; a message carries what its source received in earlier rounds."""
 
 
 def gossip_of(schedule: Schedule) -> Gossip:
-    """Who tells whom in a schedule, message by message."""
+    """Return the messages of a schedule by round."""
     rounds: list[dict[tuple[int, int], None]] = [{} for _ in range(schedule.rounds)]
     for round_, src, _, dst, *_rest in schedule.transfers.tolist():
         rounds[round_][src, dst] = None
@@ -30,28 +29,28 @@ def gossip_of(schedule: Schedule) -> Gossip:
 
 
 def gossip_allreduce(gossip: Gossip, tree: RangeTree, rows: int) -> Schedule:
-    """Every rank ends with the value of the whole tree."""
-    traders = _trade(gossip, tree, rows, everywhere=True)
+    """Return an allreduce: every rank ends with the value of the whole tree."""
+    exchange = _exchange(gossip, tree, rows, everywhere=True)
     for rank in range(tree.ranks):
-        traders.output(rank)
-    return traders.build.build()
+        exchange.output(rank)
+    return exchange.build.build()
 
 
 def gossip_reduce(gossip: Gossip, tree: RangeTree, rows: int, root: int) -> Schedule:
-    """The root ends with the value of the whole tree; a message hands on all that its source has."""
-    traders = _trade(gossip, tree, rows, everywhere=False)
-    traders.output(root)
-    return traders.build.build()
+    """Return a reduce: a message hands on all that its source has, and the root ends with the whole tree."""
+    exchange = _exchange(gossip, tree, rows, everywhere=False)
+    exchange.output(root)
+    return exchange.build.build()
 
 
-def told_to(gossip: Gossip, root: int, ranks: int) -> Gossip:
-    """The messages of a gossip that bring something to the root, of which it does not hear otherwise."""
+def gossip_to_root(gossip: Gossip, root: int, ranks: int) -> Gossip:
+    """Return the messages of a gossip that the root needs."""
     needs = [(1 << ranks) - 1 if rank == root else 1 << rank for rank in range(ranks)]
     return [[(src, dst) for src, dst, _ in messages] for messages in _carried(gossip, needs)]
 
 
 def gossip_broadcast(gossip: Gossip, ranks: int, rows: int, root: int) -> Schedule:
-    """Every rank ends with the root's value; messages from ranks without it, and to ranks with it, are left out."""
+    """Return a broadcast; messages from ranks without the value, and to ranks with it, are left out."""
     build = ScheduleBuilder(ranks, ((0, rows),), contributors=[root])
     slots = {root: 0}
     for round_, messages in enumerate(gossip):
@@ -66,36 +65,36 @@ def gossip_broadcast(gossip: Gossip, ranks: int, rows: int, root: int) -> Schedu
 
 
 def gossip_scan(gossip: Gossip, tree: RangeTree, rows: int, *, own: bool) -> Schedule:
-    """Rank r ends with the fold of the values of ranks 0..r (`own`), or 0..r-1.
+    """Return a scan: rank r ends with the fold of the values of ranks 0..r (`own`), or 0..r-1.
 
-    A message carries what its destination, or somebody it tells later, needs and does not hear from anybody else. No
-    value travels folded with one that comes after the end of a result that it goes into.
+    A message carries what its destination, or a rank that it sends to later, needs and gets from no other message. No
+    value travels folded with one beyond the end of a result that it goes into.
 
     Args:
-        gossip: Of an allgather or of a scan.
-        tree: Nodes that are traded; a result is the left fold of the largest ones that fit.
-        rows: Of the payload.
+        gossip: The gossip of an allgather or a scan.
+        tree: Nodes that messages carry; a result is the left fold of the largest that fit.
+        rows: Rows of the payload.
         own: Whether a rank's own value belongs to its result.
     """
     needs = [(1 << rank + own) - 1 for rank in range(tree.ranks)]
-    traders = Traders(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
+    exchange = NodeExchange(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
     carried = _carried(gossip, needs)
     for round_, messages in enumerate(_with_ends(carried, own)):
-        traders.round_before(round_, messages)
+        exchange.round_before(round_, messages)
     for rank in range(0 if own else 1, tree.ranks):
-        traders.build.output(rank, traders.value_before(rank, rank + own))
-    return traders.build.build()
+        exchange.build.output(rank, exchange.value_before(rank, rank + own))
+    return exchange.build.build()
 
 
-def told_in_order(gossip: Gossip, ranks: int, own: bool) -> list[list[tuple[int, int, int, int]]]:
-    """The messages of an allreduce as `Traders.round_before` takes them: of each rank the prefix can be had as well."""
+def scan_messages(gossip: Gossip, ranks: int, own: bool) -> list[list[tuple[int, int, int, int]]]:
+    """Return the messages of an allreduce for `NodeExchange.round_before`, such that ranks also have their prefixes."""
     return _with_ends(_carried(gossip, [(1 << ranks) - 1] * ranks), own)
 
 
 def _with_ends(carried: list[list[tuple[int, int, int]]], own: bool) -> list[list[tuple[int, int, int, int]]]:
-    """The messages of a scan with the ends, one bit each, of the results that what they carry goes into."""
+    """Return the messages of a scan with the ends of the results that their loads go into, as bits."""
     ends: dict[int, int] = {}
-    found = []
+    rounds = []
     for messages in reversed(carried):
         after, kept = dict(ends), []
         for src, dst, ranks in messages:
@@ -103,29 +102,29 @@ def _with_ends(carried: list[list[tuple[int, int, int]]], own: bool) -> list[lis
             met = (after.get(dst, 0) | 1 << dst + own) >> least << least  # others come before all that it carries
             kept.append((src, dst, ranks, met))
             ends[src] = ends.get(src, 0) | met
-        found.append(kept)
-    return found[::-1]
+        rounds.append(kept)
+    return rounds[::-1]
 
 
 def _carried(gossip: Gossip, needs: Sequence[int]) -> list[list[tuple[int, int, int]]]:
-    """(source, destination, the ranks whose values it carries, one bit each) of every message that carries any.
+    """Return (source, destination, ranks whose values it carries as bits) of every message that carries any.
 
     Args:
-        gossip: Who tells whom.
-        needs: For each rank, whose values its result holds, one bit each.
+        gossip: Rounds of messages.
+        needs: For each rank, the ranks whose values its result contains, as bits.
     """
     knows = [1 << rank for rank in range(len(needs))]
     fresh = []
     for messages in gossip:
-        before, here = list(knows), []
+        before, messages_new = list(knows), []
         for src, dst in messages:
-            here.append((src, dst, before[src] & ~knows[dst]))
+            messages_new.append((src, dst, before[src] & ~knows[dst]))
             knows[dst] |= before[src]
-        fresh.append(here)
+        fresh.append(messages_new)
     wanted, carried = list(needs), []
-    for here in reversed(fresh):
+    for messages_new in reversed(fresh):
         after, kept = list(wanted), []
-        for src, dst, new in reversed(here):
+        for src, dst, new in reversed(messages_new):
             if new & after[dst]:
                 kept.append((src, dst, new & after[dst]))
                 wanted[src] |= new & after[dst]
@@ -133,21 +132,21 @@ def _carried(gossip: Gossip, needs: Sequence[int]) -> list[list[tuple[int, int, 
     return carried[::-1]
 
 
-def _trade(gossip: Gossip, tree: RangeTree, rows: int, *, everywhere: bool) -> Traders:
-    traders = Traders(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
+def _exchange(gossip: Gossip, tree: RangeTree, rows: int, *, everywhere: bool) -> NodeExchange:
+    exchange = NodeExchange(ScheduleBuilder(tree.ranks, ((0, rows),)), tree)
     for round_, messages in enumerate(gossip):
-        traders.round(round_, messages, everywhere=everywhere)
-    return traders
+        exchange.round(round_, messages, everywhere=everywhere)
+    return exchange
 
 
-class Traders:
-    """The ranks, and the values of one chunk that each has.
+class NodeExchange:
+    """Writes messages and folds of one chunk, and keeps the nodes that each rank has.
 
     Args:
-        build: Takes messages and folds.
-        tree: Whose nodes are traded.
-        chunk: Of the payload.
-        held: Slot by node that each rank begins with; None: rank r has leaf r in slot 0.
+        build: Builder of the schedule.
+        tree: Tree over the ranks.
+        chunk: Number of the chunk.
+        held: Slot by node at the start, for each rank; None: rank r has leaf r in slot 0.
     """
 
     def __init__(
@@ -155,18 +154,18 @@ class Traders:
     ) -> None:
         self.build, self.tree, self.chunk = build, tree, chunk
         self.slots = [dict(own) for own in held] if held is not None else [{rank: 0} for rank in range(tree.ranks)]
-        """By node, the slot where its value lies."""
+        """Slot of each node, by rank."""
         self.tops: list[set[int]] = [set() for _ in self.slots]
-        """The largest nodes that each rank has or can fold."""
+        """Largest nodes that each rank has or can fold."""
         for tops, own in zip(self.tops, self.slots, strict=True):
             for node in own:
                 if not self._covers(tops, node):
                     self._add(tops, node)
         self.since: list[dict[int, int]] = [dict.fromkeys(own.values(), 0) for own in self.slots]
-        """By slot, the round at whose end it is there: a fold is made as soon as its operands are."""
+        """Round at whose end a slot is written: folds are done as soon as their operands are there."""
 
     def round(self, round_: int, messages: Iterable[tuple[int, int]], *, everywhere: bool) -> None:
-        """Send what destinations lack; with `everywhere` unset, sources hand on what they have and keep nothing."""
+        """Send what destinations lack; without `everywhere`, sources hand on what they have and keep nothing."""
         before: dict[int, set[int]] = {}
         arriving: list[tuple[int, int, int]] = []
         for src, dst in messages:
@@ -184,7 +183,7 @@ class Traders:
             self.since[dst][slot] = round_
 
     def round_before(self, round_: int, messages: Iterable[tuple[int, int, int, int]]) -> None:
-        """As `round`, of a scan: messages carry values of these ranks, cut at these ends, one bit each."""
+        """Send the messages of one round of a scan: values of these ranks, cut at these ends, as bits."""
         arriving = []
         for src, dst, ranks, ends in messages:
             for node in self._carriers(src, ranks, ends):
@@ -197,22 +196,22 @@ class Traders:
             self.since[dst][slot] = round_
 
     def _carriers(self, rank: int, ranks: int, ends: int) -> list[int]:
-        """The nodes in which this rank sends the values of `ranks`."""
-        found: list[int] = []
+        """Return the nodes in which this rank sends the values of `ranks`."""
+        nodes: list[int] = []
         for top in sorted(self.tops[rank]):
             pieces, lacking = self._pieces(rank, top, ranks, ends)
             if lacking:
                 which = ", ".join(str(other) for other in range(lacking.bit_length()) if lacking >> other & 1)
                 raise PlanError(f"gossip: rank {rank} is to send on values of ranks {which}, which it has not apart")
-            found += pieces
-        return found
+            nodes += pieces
+        return nodes
 
     def _pieces(self, rank: int, node: int, ranks: int, ends: int) -> tuple[list[int], int]:
-        """Nodes at or below this one with the values of `ranks`, and which of these values the rank has in none.
+        """Return nodes at or below this one with the values of `ranks`, and the values that the rank has in none.
 
-        A value v may travel in a node that holds no value at or after an end behind v. The largest such nodes, unless
-        the rank has smaller ones without values of others. Every value finds one: it came in a node that no end
-        behind it cuts, of those of the rank, and the ends of a message are among those of its source.
+        A value v may travel in a node without values at or beyond an end behind v. Taken are the largest such nodes,
+        unless the rank has smaller ones without values of others. There is one for every value: it arrived in a node
+        that no end behind it cuts, and the ends of a message are among those of its source.
         """
         low, high = self.tree.low[node], self.tree.high[node]
         within = (1 << high) - (1 << low)
@@ -235,30 +234,30 @@ class Traders:
         return pieces, lacking
 
     def _has(self, rank: int, node: int) -> bool:
-        """Whether the rank has the node's value, or can fold it."""
+        """Whether the rank has the value of the node, or can fold it."""
         if node in self.slots[rank]:
             return True
         left, right = self.tree.children[node]
         return left >= 0 and self._has(rank, left) and self._has(rank, right)
 
     def output(self, rank: int) -> int:
-        """The value of the whole tree is the rank's result; returns its slot."""
+        """Declare the value of the whole tree the result of the rank; return its slot."""
         slot = self.value(rank)
         self.build.output(rank, slot, chunk=self.chunk)
         return slot
 
     def value(self, rank: int) -> int:
-        """The slot of the value of the whole tree on this rank."""
+        """Return the slot of the value of the whole tree on this rank."""
         return self._value(rank, self.tree.root)
 
     def value_before(self, rank: int, end: int) -> int:
-        """The slot of the fold of the values of ranks 0..end-1 on this rank."""
+        """Return the slot of the fold of the values of ranks 0..end-1 on this rank."""
         nodes = [n for top in sorted(self.tops[rank]) for n in self._within(top, end)]
         nodes.sort(key=lambda node: self.tree.low[node])
         return self._fold(rank, [self._value(rank, node) for node in nodes])
 
     def _within(self, node: int, end: int) -> Iterator[int]:
-        """The largest nodes at or below this one whose ranks come before `end`."""
+        """Yield the largest nodes at or below this one whose ranks come before `end`."""
         if self.tree.high[node] <= end:
             yield node
         elif self.tree.low[node] < end:
@@ -273,7 +272,7 @@ class Traders:
         return False
 
     def _add(self, tops: set[int], node: int) -> None:
-        """Add a node that is not covered: what lies below it goes, and two siblings become their parent."""
+        """Add a node that is not covered: nodes below it are removed, and two siblings become their parent."""
         low, high = self.tree.low[node], self.tree.high[node]
         tops -= {n for n in tops if low <= self.tree.low[n] and self.tree.high[n] <= high}
         while (other := self.tree.sibling(node)) in tops:
@@ -282,7 +281,7 @@ class Traders:
         tops.add(node)
 
     def _value(self, rank: int, node: int) -> int:
-        """The slot of a node's value, folded where the rank has only what is below it."""
+        """Return the slot of a node, folded from what is below it if need be."""
         slots = self.slots[rank]
         if node not in slots:
             slots[node] = self._fold(rank, self._operands(rank, node))
@@ -296,7 +295,7 @@ class Traders:
         return slot
 
     def _operands(self, rank: int, node: int) -> list[int]:
-        """What to fold from left to right for a node: the left spine down to the first value that is there."""
+        """Return the operands of a node, left to right: its left spine down to the first value that the rank has."""
         spine: list[int] = []
         while node not in self.slots[rank]:
             left, right = self.tree.children[node]

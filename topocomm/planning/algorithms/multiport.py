@@ -1,8 +1,8 @@
-"""Who tells whom with K ports on machines where all pairs are alike: ceil(log_{K+1} P) rounds for every P.
+"""Gossips with K ports for machines whose pairs are all equal: ceil(log_{K+1} P) rounds for every P.
 
-Circulant (Bruck, Ho, Kipnis, Upfal, Weathersby 1997, k-port concatenation): rank r, which knows ranks r..r+w-1, hears
-from r+w, r+2w, ... r+Kw. Exchange, where P is a power of K+1: the K+1 ranks that differ in one digit tell each other,
-so what they trade are single nodes of an aligned tree. Trees of degree K+1 reduce and broadcast.
+Circulant (Bruck, Ho, Kipnis, Upfal, Weathersby 1997, k-port concatenation): rank r, which knows ranks r..r+w-1,
+receives from r+w, r+2w, ... r+Kw. Exchange, where P is a power of K+1: the K+1 ranks that differ in one digit exchange
+single nodes of an aligned tree. Trees of degree K+1 reduce and broadcast.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def multiport_broadcast(ranks: int, rows: int, root: int, ports: int) -> Schedul
 
 
 def spread_gossip(ranks: int, ports: int) -> Gossip:
-    """All hear of all in ceil(log_{K+1} P) rounds: an exchange where P is a power of K+1, else the circulant."""
+    """Return a gossip of ceil(log_{K+1} P) rounds: an exchange where P is a power of K+1, else the circulant."""
     return exchange_gossip(ranks, ports) or circulant_gossip(ranks, ports)
 
 
 def circulant_gossip(ranks: int, ports: int) -> Gossip:
-    """In round j rank r hears from r + i (K+1)^j, i = 1..K; all hear of all whatever the order of the rounds."""
+    """Return the circulant: in round j rank r receives from r + i (K+1)^j, i = 1..K; rounds may be in any order."""
     rounds = []
     for width in _widths(ranks, ports + 1):
         steps = range(width, min((ports + 1) * width, ranks), width)
@@ -45,7 +45,7 @@ def circulant_gossip(ranks: int, ports: int) -> Gossip:
 
 
 def exchange_gossip(ranks: int, ports: int) -> Gossip:
-    """In round j the ranks that differ in digit j to the base K+1 tell each other; none unless P is a power of K+1."""
+    """Return rounds in which ranks that differ in one digit to the base K+1 exchange; none for other P than powers."""
     radix, widths = ports + 1, _widths(ranks, ports + 1)
     if radix ** len(widths) != ranks:
         return []
@@ -53,12 +53,12 @@ def exchange_gossip(ranks: int, ports: int) -> Gossip:
 
 
 def gather_gossip(members: Sequence[int], root: int, ports: int) -> Gossip:
-    """All tell the root, along a tree of degree K+1 whose subtrees are neighbours in the order of `members`.
+    """Return a gossip to the root along a tree of degree K+1 whose subtrees are neighbours in the order of `members`.
 
     Args:
-        members: Ranks.
+        members: Ranks in order.
         root: Index of the root in `members`.
-        ports: K.
+        ports: Messages that a rank receives at once (K).
     """
     holders, rounds = list(range(len(members))), []
     while len(holders) > 1:
@@ -74,18 +74,18 @@ def gather_gossip(members: Sequence[int], root: int, ports: int) -> Gossip:
 
 
 def reversed_gossip(gossip: Gossip) -> Gossip:
-    """The gossip backwards in time: who gathered from all tells all."""
+    """Return the gossip backwards in time."""
     return [[(dst, src) for src, dst in reversed(messages)] for messages in reversed(gossip)]
 
 
 def _digit_partners(rank: int, width: int, radix: int) -> list[int]:
-    """The ranks that differ from this one in the digit of weight `width` only."""
+    """Return the ranks that differ from this one only in the digit of weight `width`."""
     digit = rank // width % radix
     return [rank + (other - digit) * width for other in range(radix) if other != digit]
 
 
 def _widths(ranks: int, radix: int) -> list[int]:
-    """The powers of the radix below the number of ranks."""
+    """Return the powers of the radix below the number of ranks."""
     widths = []
     width = 1
     while width < ranks:

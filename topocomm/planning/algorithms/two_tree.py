@@ -1,10 +1,10 @@
 """Two trees (Sanders, Speck, Traff 2009): half of the payload on each; inner ranks of one are leaves of the other.
 
-Pipelined in slices, every rank then sends and receives about the payload once a phase, at a height of log2 P. Ranks are
-numbered in order (left subtree, node, right subtree), so a fold of left, own and right keeps rank order. In the first
-tree the ranks of even place are leaves, in the second those of odd place: its mirror image where the number of ranks is
-even, else the tree over all but the two ends, which take the places of their neighbours. Siblings take turns: a level
-has two rounds, and the edges of both trees are coloured so that of one phase no rank sends or receives twice in one.
+Pipelined in slices, every rank sends and receives about one payload a phase, at a height of log2 P. Ranks are numbered
+in order (left subtree, node, right subtree), so a fold of left, own and right keeps rank order. Ranks of even place are
+leaves of the first tree, those of odd place of the second: the mirror image where the number of ranks is even, else the
+tree without the two ends, which take the places of their neighbours. A level has two rounds; the edges of both trees
+are coloured so that no rank sends or receives twice in a round of one phase.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 from topocomm.planning.schedule.transforms import sliced
 
 LEVEL_ROUNDS = 2
+"""Rounds of a level of the trees."""
 
 Parents = dict[int, int]
-"""Parent by rank; the top is in it with -1."""
+"""Parent by rank; that of the top is -1."""
 
 
 def two_tree_allreduce(ranks: int, rows: int, slices: int = 1) -> Schedule:
-    """Up and down both trees; rank order kept. About 2 payloads through every port."""
+    """Return an allreduce up and down both trees; rank order kept, about 2 payloads through every port."""
     build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))))
     trees = _two_trees(list(range(ranks)))[: len(build.chunks)]
     turns = _turns(trees)
@@ -33,10 +34,10 @@ def two_tree_allreduce(ranks: int, rows: int, slices: int = 1) -> Schedule:
 
 
 def two_tree_reduce(ranks: int, rows: int, root: int, *, keep_order: bool, slices: int = 1) -> Schedule:
-    """Up both trees over the others, then to the root, which stands above both.
+    """Return a reduce up both trees over the other ranks, then to the root.
 
-    Rank order is kept where the root is the first or the last rank. Where it is neither and order must be kept, it is
-    a leaf of both trees and gets their results: its neighbours then receive half a payload more than the others.
+    Rank order is kept where the root is the first or the last rank. Where it is neither and order must be kept, it is a
+    leaf of both trees and gets their results: its neighbours then receive half a payload more than other ranks.
     """
     build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))))
     others = [rank for rank in range(ranks) if rank != root]
@@ -63,7 +64,7 @@ def two_tree_reduce(ranks: int, rows: int, root: int, *, keep_order: bool, slice
 
 
 def two_tree_broadcast(ranks: int, rows: int, root: int, slices: int = 1) -> Schedule:
-    """From the root to the tops of two trees over the others, and down both."""
+    """Return a broadcast from the root to the tops of two trees over the other ranks, and down both."""
     build = ScheduleBuilder(ranks, split_rows(rows, min(2, max(rows, 1))), contributors=[root])
     others = [rank for rank in range(ranks) if rank != root]
     trees = _two_trees(others)[: len(build.chunks)]
@@ -75,7 +76,7 @@ def two_tree_broadcast(ranks: int, rows: int, root: int, slices: int = 1) -> Sch
 
 
 def _two_trees(ranks: Sequence[int]) -> list[Parents]:
-    """The two trees over ranks in rising order."""
+    """Return the two trees over ranks in rising order."""
     count = len(ranks)
     first = _in_order(ranks)
     if count % 2 == 0:
@@ -83,13 +84,13 @@ def _two_trees(ranks: Sequence[int]) -> list[Parents]:
         return [first, {mirrored[rank]: mirrored.get(parent, -1) for rank, parent in first.items()}]
     second = _in_order(ranks[1:-1])
     if count > 1:
-        for end, near in ((ranks[0], ranks[1]), (ranks[-1], ranks[-2])):
-            second[end], second[near] = second[near], end
+        for end, neighbour in ((ranks[0], ranks[1]), (ranks[-1], ranks[-2])):
+            second[end], second[neighbour] = second[neighbour], end
     return [first, second or dict(first)]
 
 
 def _in_order(ranks: Sequence[int]) -> Parents:
-    """A binary tree numbered in order whose ranks of even place are leaves: left subtrees are complete."""
+    """Return a binary tree numbered in order, left subtrees complete: ranks of even place are leaves."""
     parents: Parents = {}
     todo = [(0, len(ranks), -1)]
     for low, high, parent in todo:
@@ -101,7 +102,7 @@ def _in_order(ranks: Sequence[int]) -> Parents:
 
 
 def _below(root: int, tree: Parents) -> Parents:
-    """The tree with its top below a root."""
+    """Return the tree with its top below a root."""
     return {**{rank: root if parent == -1 else parent for rank, parent in tree.items()}, root: -1}
 
 
@@ -110,7 +111,7 @@ def _top(tree: Parents) -> int:
 
 
 def _next_to(tree: Parents, rank: int) -> int:
-    """Whom a rank in the middle is hung below so that order is kept: of its two neighbours the lower in the tree."""
+    """Return the parent of a rank in the middle that keeps order: of its two neighbours the lower in the tree."""
     above, at = set(), rank - 1
     while at != -1:
         above.add(at)
@@ -119,10 +120,10 @@ def _next_to(tree: Parents, rank: int) -> int:
 
 
 def _turns(trees: Sequence[Parents]) -> dict[tuple[int, int], int]:
-    """0 or 1 by (tree, child): edges that share a child, or share a parent, differ.
+    """Return the round of each edge in its level, 0 or 1, by (tree, child): edges of one child or one parent differ.
 
-    A rank is a child once in each tree; the edges to children of one rank are paired up in order. So an edge has at
-    most two others to differ from, one at either end, and the ways along them are coloured in turn.
+    A rank is a child once in each tree, and the edges to its children are paired in order. So an edge differs from at
+    most two others, one at either end, and the paths of such edges are coloured alternately.
     """
     below: dict[int, list[tuple[int, int]]] = {}
     for number, tree in enumerate(trees):
@@ -131,8 +132,8 @@ def _turns(trees: Sequence[Parents]) -> dict[tuple[int, int], int]:
                 below.setdefault(tree[rank], []).append((number, rank))
     sibling: dict[tuple[int, int], tuple[int, int]] = {}
     for edges in below.values():
-        for one, other in zip(edges[::2], edges[1::2], strict=False):
-            sibling[one], sibling[other] = other, one
+        for edge, next_edge in zip(edges[::2], edges[1::2], strict=False):
+            sibling[edge], sibling[next_edge] = next_edge, edge
     every = [(number, rank) for number, tree in enumerate(trees) for rank in sorted(tree) if tree[rank] != -1]
     known = set(every)
     turns: dict[tuple[int, int], int] = {}
@@ -151,7 +152,7 @@ def _turns(trees: Sequence[Parents]) -> dict[tuple[int, int], int]:
 def _collect(
     build: ScheduleBuilder, tree: Parents, turns: dict[tuple[int, int], int], chunk: int, places: dict[int, int]
 ) -> tuple[int, int]:
-    """Reduce to the top, operands by place; returns its slot and the first round after."""
+    """Reduce to the top, operands by place; return its slot and the first round after."""
     children = _children(tree)
     order = [_top(tree)]
     for rank in order:
@@ -173,7 +174,7 @@ def _collect(
 def _spread(
     build: ScheduleBuilder, tree: Parents, turns: dict[tuple[int, int], int], chunk: int, slot: int, after: int
 ) -> None:
-    """Broadcast from the top, which holds the value in a slot, from a round on; every rank's copy is its output."""
+    """Broadcast from a slot of the top, beginning in round `after`; every rank's copy is its output."""
     children = _children(tree)
     queue = [(_top(tree), slot, after)]
     for rank, own, round_ in queue:

@@ -1,7 +1,6 @@
 """Bounds that no schedule can beat, each with an argument and a witness, and the certificate beside a plan.
 
-Operators that reduce inside switches (NVLink SHARP, SHARP) are outside the model: switches forward only, which is all
-that they can do for an operator of one's own.
+Operators that reduce inside switches (NVLink SHARP, SHARP) are outside the model: switches only forward.
 """
 
 from topocomm.planning.bounds.bounds import Bounds, bounds_of, certify

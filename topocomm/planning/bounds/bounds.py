@@ -18,7 +18,7 @@ from topocomm.planning.routing.paths import PathFinder
 
 @dataclass(frozen=True)
 class Bounds:
-    """Least rounds, least us without bytes, most GB/s of long payloads: each with its argument and witness."""
+    """Bounds of rounds, of us without bytes, and of GB/s of long payloads."""
 
     rounds_bound: Bound
     latency_bound: Bound
@@ -26,27 +26,27 @@ class Bounds:
 
     @property
     def rounds(self) -> int:
-        """No schedule has fewer."""
+        """Least rounds."""
         return int(self.rounds_bound.value or 0)
 
     @property
     def alpha_us(self) -> float:
-        """No schedule takes less, under the port model that was asked for; rounded as the times of plans are."""
+        """Least time under the port model asked for, rounded as the times of plans are."""
         return round(self.latency_bound.value or 0.0, TIME_DIGITS)
 
     @property
     def throughput_gb_per_s(self) -> float | None:
-        """No schedule carries more of a long payload; None: nothing crosses a link."""
+        """Greatest throughput of a long payload; None: nothing crosses a link."""
         return self.throughput_bound.value
 
 
 def bounds_of(
     collective: Collective, endpoints: Sequence[str], paths: PathFinder, *, ports: int, port_model: PortModel
 ) -> Bounds:
-    """The bounds of `collective` with rank r on `endpoints[r]`.
+    """Return the bounds of `collective` with rank r on `endpoints[r]`.
 
     Raises:
-        PlanError: A rank needs something of another that no way leads from.
+        PlanError: No route leads to a rank from one whose value it needs.
     """
     demand, machine = demand_of(collective), Machine(endpoints, paths)
     rounds = rounds_bound(demand, machine, ports)
@@ -60,7 +60,7 @@ def bounds_of(
 def certify(
     objective: Objective, figures: PlanFigures, bounds: Bounds, payload_bytes: int, launch_us: float
 ) -> Certificate:
-    """The plan's figure of its own objective over (or under) its bound; of "auto" that and one launch."""
+    """Return the certificate of a plan: its bounds, and the ratio of its figure and the bound of its objective."""
     own, gap = _own(objective, figures, bounds, payload_bytes, launch_us if bounds.rounds else 0.0)
     every = (bounds.rounds_bound, bounds.latency_bound, bounds.throughput_bound)
     return Certificate(
@@ -77,7 +77,7 @@ def certify(
 def _own(
     objective: Objective, figures: PlanFigures, bounds: Bounds, payload_bytes: int, launch_us: float
 ) -> tuple[Bound, float]:
-    """(the bound of the objective, gap to it). That of "auto": latency or bytes, whichever takes longer."""
+    """Return (bound of the objective, gap to it); of "auto", that of latency or bytes, whichever takes longer."""
     if objective == "rounds":
         return bounds.rounds_bound, _ratio(figures.rounds, bounds.rounds)
     if objective == "latency":

@@ -1,4 +1,4 @@
-"""Who needs something of whom in a collective, without a table of all pairs."""
+"""The needs of a collective: which ranks need something of which, without a table of all pairs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from topocomm.planning.collectives import IN_PARTS, Collective
 
 @dataclass(frozen=True, eq=False)
 class Demand:
-    """What the results of a collective need.
+    """The needs of a collective.
 
-    Rank b needs something of another rank a if a gives, b gets and, of a prefix, a comes before b.
+    Rank b needs something of another rank a if a gives, b gets and, in a prefix, a comes before b.
 
     Attributes:
-        name: The collective's.
+        name: Name of the collective.
         gives: Per rank, whether another rank may need something of it.
         gets: Per rank, whether it may need something of another.
         prefix: Whether a rank needs those before it only (scan, exscan).
-        shares: Of allgather and reduce_scatter, the share of the payload that is each rank's part; equal ones where
-            there are no rows. Zeros for the others.
+        shares: Share of each rank's part in the payload of an allgather or reduce_scatter, equal where there are no
+            rows; zeros for other collectives.
     """
 
     name: str
@@ -33,28 +33,28 @@ class Demand:
 
     @property
     def ranks(self) -> int:
-        """How many."""
+        """Number of ranks."""
         return len(self.gives)
 
     @property
     def givers(self) -> int:
-        """Ranks with a value that somebody needs."""
+        """Number of ranks whose value is needed."""
         return int(self.gives.sum())
 
     def heard(self) -> NDArray[np.int64]:
-        """Per rank, how many ranks' values it knows at the end, its own among them."""
+        """Return, per rank, the number of ranks whose values it knows in the end, its own included."""
         if self.prefix:
             return np.arange(1, self.ranks + 1)
         return np.where(self.gets, self.givers - self.gives + 1, 1)
 
     def reached(self) -> NDArray[np.int64]:
-        """Per rank, how many ranks know something of its value at the end, itself among them."""
+        """Return, per rank, the number of ranks that know something of its value in the end, itself included."""
         if self.prefix:
             return np.arange(self.ranks, 0, -1)
         return np.where(self.gives, int(self.gets.sum()) - self.gets + 1, 1)
 
     def partners(self, rank: int, side: str) -> NDArray[np.bool_]:
-        """The ranks that `rank` "hears" of, or "reaches", itself left out."""
+        """Return which other ranks `rank` "hears" of, or "reaches"."""
         others = np.arange(self.ranks) != rank
         if self.prefix:
             others = np.arange(self.ranks) < rank if side == "hears" else np.arange(self.ranks) > rank
@@ -63,12 +63,11 @@ class Demand:
         return others & self.gets if self.gives[rank] else np.zeros_like(others)
 
     def least_messages(self) -> int:
-        """Messages that the collective takes in all, on any machine.
+        """Return the least number of messages on any machine.
 
-        Every rank that needs something receives a message, or every rank that is needed sends one. Where each of
-        P ranks needs all of c givers: until the first rank knows them all, each of the c-1 other givers sent one,
-        and after that every other rank receives one, so c-1 + P-1; and with time reversed the same where each of c
-        ranks needs all P.
+        Every rank that needs something receives a message, or every rank that is needed sends one. Where each of P
+        ranks needs all of c givers: until the first rank knows them all, each of the c-1 other givers sends one, and
+        after that every other rank receives one: c-1 + P-1. The same holds with time reversed.
         """
         if self.prefix or self.ranks == 1:
             return self.ranks - 1
@@ -76,15 +75,14 @@ class Demand:
         return self.ranks - 1 + both - 1
 
     def crossing(self, labels: NDArray[np.int64], groups: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What must at least enter, and leave, each group of ranks, in payloads.
+        """Return what must at least enter, and leave, each group of ranks, in payloads.
 
-        Of each row one value must enter a group that needs it from outside. Into a group that holds ranks of several
-        stretches of a prefix a value must enter per stretch: what serves an earlier one misses contributions, and
-        what serves a later one would put too many into the earlier.
+        Of each row one value must enter a group that needs it from outside. In a prefix one value must enter per
+        stretch of neighbouring ranks of the group: a value for an earlier stretch lacks contributions of a later one.
 
         Args:
             labels: Group of each rank, 0..groups-1.
-            groups: How many; a group without ranks has (0, 0).
+            groups: Number of groups; a group without ranks has (0, 0).
         """
         if self.prefix:
             steps = labels[1:] != labels[:-1]
@@ -98,14 +96,14 @@ class Demand:
         leaves = (gives > 0) & (gets < self.gets.sum())
         if self.name not in IN_PARTS:  # a whole value, or a fold of whole values
             return enters.astype(float), leaves.astype(float)
-        mine: NDArray[np.float64] = np.bincount(labels, self.shares, groups).astype(float)
-        others = float(self.shares.sum()) - mine
-        into, out = (others, mine) if self.name == "allgather" else (mine, others)
+        own: NDArray[np.float64] = np.bincount(labels, self.shares, groups).astype(float)
+        others = float(self.shares.sum()) - own
+        into, out = (others, own) if self.name == "allgather" else (own, others)
         return into * enters, out * leaves
 
 
 def demand_of(collective: Collective) -> Demand:
-    """What the results of `collective` need of whom."""
+    """Return the needs of `collective`."""
     ranks = np.arange(collective.ranks)
     gives, gets = np.ones(len(ranks), bool), np.ones(len(ranks), bool)
     shares = np.zeros(len(ranks))

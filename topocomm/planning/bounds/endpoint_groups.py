@@ -1,4 +1,4 @@
-"""Groups of endpoints to try as cuts and partitions: single ones, hosts, and clusters that fast links join."""
+"""Groups of endpoints that are tried as cuts and partitions: single endpoints, hosts, clusters of fast links."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import numpy as np
 from topocomm.planning.bounds.machine_columns import NOBODY, Floats, Ints, Machine
 
 MOST_CLUSTERED = 4096
-"""Endpoints up to which clusters by bandwidth are tried beside single endpoints and hosts."""
+"""Most endpoints of a machine whose clusters by bandwidth are tried."""
 MOST_LEVELS = 16
+"""Most partitions into clusters."""
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """A partition of the endpoints, and for each group several sets of forwarding devices that it may own.
+    """A partition of the endpoints, with several assignments of forwarding devices to its groups.
 
     Attributes:
         machine: The machine.
-        count: Groups.
-        owned: Group of each device, or NOBODY: one such column for each way to give out the forwarding devices.
+        count: Number of groups.
+        owned: Group of each device, or NOBODY; one column per assignment.
     """
 
     machine: Machine
@@ -39,24 +40,24 @@ class Level:
         return np.array([into for into, _ in both]), np.array([out for _, out in both])
 
     def border(self, direction: str) -> Floats:
-        """GB/s across the border of each group, of whichever of its ways is least."""
-        found: Floats = self._borders[direction == "out"].min(axis=0)
-        return found
+        """Return the GB/s across the border of each group, the least of its assignments."""
+        border_of: Floats = self._borders[direction == "out"].min(axis=0)
+        return border_of
 
     def devices(self, groups: list[int], direction: str) -> list[Ints]:
-        """The devices of groups, with the forwarding ones that make `border` least."""
-        way = self._borders[direction == "out"].argmin(axis=0)
+        """Return the devices of groups, in the assignments that make `border` least."""
+        option = self._borders[direction == "out"].argmin(axis=0)
         sorted_by = [np.argsort(labels, kind="stable") for labels in self.owned]
-        found = []
+        devices = []
         for group in groups:
-            labels, order = self.owned[way[group]], sorted_by[way[group]]
+            labels, order = self.owned[option[group]], sorted_by[option[group]]
             low, high = np.searchsorted(labels, [group, group + 1], sorter=order)
-            found.append(order[low:high])
-        return found
+            devices.append(order[low:high])
+        return devices
 
 
 def families(machine: Machine) -> list[list[Level]]:
-    """Families of partitions that nest, finest first: single endpoints and hosts; single endpoints and clusters."""
+    """Return families of nested partitions, finest first: endpoints and hosts; endpoints and clusters."""
     ends = np.full(machine.devices, NOBODY)
     ends[machine.ends] = np.arange(len(machine.ends))
     single = _level(machine, ends)
@@ -70,7 +71,7 @@ def families(machine: Machine) -> list[list[Level]]:
 
 
 def _level(machine: Machine, ends: Ints, around: Ints | None = None) -> Level:
-    """Groups by the labels of endpoints: alone, with what serves them only, and with all devices labelled `around`."""
+    """Return the groups by labels of endpoints: alone, with devices that serve only them, with those of `around`."""
     labels, plain = np.unique(ends[machine.ends], return_inverse=True)
     own = np.full(machine.devices, NOBODY)
     own[machine.ends] = plain
@@ -82,23 +83,23 @@ def _level(machine: Machine, ends: Ints, around: Ints | None = None) -> Level:
 
 
 def _with_served(machine: Machine, own: Ints) -> Ints:
-    """The groups with the forwarding devices whose labelled neighbours are all of one group, and so on from these."""
-    found, many = own, len(machine.ends) + 1
+    """Return labels that include forwarding devices all of whose labelled neighbours are of one group."""
+    labels, no_group = own, len(machine.ends) + 1
     for _ in range(3):  # a switch, a NIC behind it, a port behind that
-        low, high = np.full(len(own), many), np.full(len(own), NOBODY)
+        low, high = np.full(len(own), no_group), np.full(len(own), NOBODY)
         for a, b in ((machine.src, machine.dst), (machine.dst, machine.src)):
-            labelled = found[a] != NOBODY
-            np.minimum.at(low, b[labelled], found[a][labelled])
-            np.maximum.at(high, b[labelled], found[a][labelled])
-        after = np.where(machine.is_end, own, np.where(low == high, low, NOBODY))
-        if (after == found).all():
+            labelled = labels[a] != NOBODY
+            np.minimum.at(low, b[labelled], labels[a][labelled])
+            np.maximum.at(high, b[labelled], labels[a][labelled])
+        grown = np.where(machine.is_end, own, np.where(low == high, low, NOBODY))
+        if (grown == labels).all():
             break
-        found = after
-    return found
+        labels = grown
+    return labels
 
 
 def _clusters(machine: Machine) -> list[Ints]:
-    """Labels of devices that chains of links of at least some GB/s join, for every rate that makes a difference."""
+    """Return labels of the clusters that links of at least some rate join, for every rate that makes a difference."""
     parent = list(range(machine.devices))
 
     def root(device: int) -> int:
@@ -110,7 +111,7 @@ def _clusters(machine: Machine) -> list[Ints]:
     rates = np.round(machine.gb_per_s, 9)
     order = np.argsort(-rates, kind="stable")
     links = list(zip(machine.src[order].tolist(), machine.dst[order].tolist(), rates[order].tolist(), strict=True))
-    found: list[Ints] = []
+    partitions: list[Ints] = []
     groups = len(machine.ends)
     for index, (a, b, rate) in enumerate(links):
         low, high = sorted((root(a), root(b)))
@@ -120,9 +121,9 @@ def _clusters(machine: Machine) -> list[Ints]:
         labels = np.array([root(device) for device in range(machine.devices)])
         joined = len(np.unique(labels[machine.ends]))
         if 1 < joined < groups:
-            found.append(labels)
+            partitions.append(labels)
         groups = min(groups, joined)
         if joined == 1:
             break
-    step = -(-len(found) // MOST_LEVELS) or 1
-    return found[::step]
+    step = -(-len(partitions) // MOST_LEVELS) or 1
+    return partitions[::step]

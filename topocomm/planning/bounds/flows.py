@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 UNLIMITED = float("inf")
 _SMALL = 1e-12
-"""Of the greatest capacity: less than that left on an arc is nothing."""
+"""Part of the greatest capacity below which the rest of an arc counts as zero."""
 
 
 class FlowNetwork:
-    """Nodes 0..n-1 with directed arcs; per call a source in front of some nodes and a sink behind others."""
+    """Nodes 0..n-1 with directed arcs; each call joins a source to some nodes and others to a sink."""
 
     def __init__(self, nodes: int, arcs: Sequence[tuple[int, int, float]]) -> None:
         self.nodes = nodes
@@ -23,16 +23,16 @@ class FlowNetwork:
             if a != b:
                 pair = both.setdefault((min(a, b), max(a, b)), [0.0, 0.0])
                 pair[a > b] += rate
-        for (a, b), (there, back) in both.items():
-            self._arc(a, b, there, back)
+        for (a, b), (forward, back) in both.items():
+            self._arc(a, b, forward, back)
         self._from_source = [self._arc(self.source, node, 0.0, 0.0) for node in range(nodes)]
         self._to_sink = [self._arc(node, self.sink, 0.0, 0.0) for node in range(nodes)]
         self._small = _SMALL * max(self._capacity, default=0.0)
 
-    def _arc(self, a: int, b: int, there: float, back: float) -> int:
+    def _arc(self, a: int, b: int, forward: float, back: float) -> int:
         index = len(self._heads)
         self._heads += [b, a]
-        self._capacity += [there, back]
+        self._capacity += [forward, back]
         self._arcs[a].append(index)
         self._arcs[b].append(index + 1)
         return index
@@ -40,10 +40,10 @@ class FlowNetwork:
     def min_cut(
         self, into: Mapping[int, float], out_of: Mapping[int, float], enough: float = UNLIMITED
     ) -> set[int] | None:
-        """Nodes on the source's side of a least cut, the fewest; None where at least `enough` flows.
+        """Return the smallest source side of a minimum cut; None where at least `enough` flows.
 
         Args:
-            into: Capacity from the source into nodes (UNLIMITED: on the source's side).
+            into: Capacity from the source to nodes (UNLIMITED: on the source's side).
             out_of: Capacity from nodes to the sink.
             enough: Flow at which the search ends.
         """
@@ -61,7 +61,7 @@ class FlowNetwork:
         return None
 
     def _levels(self, left: list[float]) -> list[int]:
-        """Arcs from the source to each node over what is left; -1 where no way leads."""
+        """Return the arcs on a shortest path from the source to each node over capacity left; -1: out of reach."""
         level = [-1] * (self.nodes + 2)
         level[self.source] = 0
         queue = [self.source]
@@ -74,7 +74,7 @@ class FlowNetwork:
         return level
 
     def _block(self, left: list[float], level: list[int], missing: float) -> float:
-        """Send flow along shortest ways until each is blocked or none is missing; returns what then is."""
+        """Send flow along shortest paths until each is blocked or none is missing; return what is missing."""
         heads, arcs, small = self._heads, self._arcs, self._small
         tried = [0] * (self.nodes + 2)
         path: list[int] = []

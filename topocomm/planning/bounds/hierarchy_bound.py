@@ -38,16 +38,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Front = NDArray[np.int64]
-"""[own]: the most foreign values beside at least so many own ones; NONE where so many are out of reach."""
+"""Most foreign values beside at least `own` own ones, by `own`; NONE where so many are out of reach."""
 NONE = -(1 << 40)
 SAME_US = 1e-9
-MOST_WINDOWS, MOST_WAYS = 4, 2_000
-"""Of the cap by spread: windows that are gone back, and ways to mix messages in them."""
+"""Times that differ by less are equal."""
+MOST_WINDOWS, MOST_MIXES = 4, 2_000
+"""Cap by spread: most windows back, and most mixes of messages in them."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What the bound is about.
+    """The machine and the values that the bound is about.
 
     Attributes:
         inside_us: Least latency of a message inside a group, above 0.
@@ -70,17 +71,17 @@ class Levels:
 
 @dataclass
 class _Known:
-    """R, U and what one port brought, at the times when they change."""
+    """R, U and what one port brought, at the times of their changes."""
 
     times_us: list[float] = field(default_factory=list)
     fronts: list[Front] = field(default_factory=list)
     port: list[Front] = field(default_factory=list)
     group: list[int] = field(default_factory=list)
     most: list[int] = field(default_factory=list)
-    """The most values that a rank knows in all."""
+    """Most values that a rank knows in all."""
 
     def at(self, time_us: float) -> int:
-        """Index of the last change by then; -1 before the first."""
+        """Return the index of the last change by a time; -1 before the first."""
         index = len(self.times_us) - 1
         while index >= 0 and self.times_us[index] > time_us + SAME_US:
             index -= 1
@@ -88,7 +89,7 @@ class _Known:
 
 
 def least_time_us(levels: Levels, wanted: tuple[int, int]) -> float:
-    """Least time until a rank can know `wanted` = (own, foreign) values."""
+    """Return the least time until a rank can know `wanted` = (own, foreign) values."""
     own, foreign = wanted
     for time_us, front in _changes(levels):
         if front[own] >= foreign:
@@ -97,8 +98,8 @@ def least_time_us(levels: Levels, wanted: tuple[int, int]) -> float:
 
 
 def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
-    """(time in us, R) whenever R, U or what a port brings grows."""
-    known, ways = _Known(), _ways(levels)
+    """Yield (time in us, R) whenever R, U or what a port brings grows."""
+    known, mixes = _Known(), _mixes(levels)
     heap = [0.0]
     last_us = -1.0
     while heap:
@@ -106,27 +107,27 @@ def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
         if now_us <= last_us + SAME_US:
             continue
         last_us = now_us
-        if _step(known, now_us, levels, ways):
+        if _step(known, now_us, levels, mixes):
             yield now_us, known.fronts[-1]
             heappush(heap, now_us + levels.across_us)
-            for window in range(1, max([1, *(int(way.back.max()) for way in ways)]) + 1):
+            for window in range(1, max([1, *(int(mix.back.max()) for mix in mixes)]) + 1):
                 heappush(heap, now_us + window * levels.inside_us)
-                if window < len(ways):
+                if window < len(mixes):
                     heappush(heap, now_us + window * levels.inside_us + levels.across_us)
 
 
-def _step(known: _Known, now_us: float, levels: Levels, ways: Sequence[_Ways]) -> bool:
-    """Work out R, U and the port at a time; whether anything is new."""
+def _step(known: _Known, now_us: float, levels: Levels, mixes: Sequence[_Mixes]) -> bool:
+    """Compute R, U and what a port brought at a time; return whether anything changed."""
     inside, across = known.at(now_us - levels.inside_us), known.at(now_us - levels.across_us)
     port = known.port[-1] if known.port else _single(0, levels.most_own)
     group = 0
     if inside >= 0:
         port = np.maximum(port, _sum(known.port[inside], known.fronts[inside]))
     if across >= 0:
-        port = np.maximum(port, _sum(known.port[across], _abroad(known.fronts[across])))
+        port = np.maximum(port, _sum(known.port[across], _from_others(known.fronts[across])))
         group = min(levels.total, known.group[across] + levels.group_ports * known.most[across])
     port = np.minimum(port, levels.total)
-    cap = min([group, *(_spread(known, now_us, levels, way) for way in ways)])
+    cap = min([group, *(_spread(known, now_us, levels, mix) for mix in mixes)])
     front = np.minimum(_sum(_single(1, levels.most_own), _times(port, levels.ports)), cap)
     new = not known.times_us or (front != known.fronts[-1]).any() or (port != known.port[-1]).any()
     if new or group != known.group[-1]:
@@ -140,13 +141,13 @@ def _step(known: _Known, now_us: float, levels: Levels, ways: Sequence[_Ways]) -
 
 
 @dataclass(frozen=True)
-class _Ways:
-    """How messages may be mixed in the last windows.
+class _Mixes:
+    """Mixes of messages from outside and inside in the last windows.
 
     Attributes:
-        imports: int64 [ways, windows]: messages from outside in each window, the last first.
-        ranks: int64 [ways]: ranks from which the rest has come.
-        back: int64 [ways]: how many windows ago they had it.
+        imports: Messages from outside in each window, the last first, int64 [mixes, windows].
+        ranks: Ranks that the rest came from, int64 [mixes].
+        back: Windows since they had it, int64 [mixes].
     """
 
     imports: NDArray[np.int64]
@@ -154,66 +155,66 @@ class _Ways:
     back: NDArray[np.int64]
 
 
-def _ways(levels: Levels) -> list[_Ways]:
-    """The ways for 1, 2, ... windows, as long as the group has more ranks and ports are not free again."""
+def _mixes(levels: Levels) -> list[_Mixes]:
+    """Return the mixes of 1, 2, ... windows, until the ranks are a whole group."""
     longest = int((levels.across_us + SAME_US) / levels.inside_us)
-    found: list[_Ways] = []
-    ways: list[tuple[tuple[int, ...], int, int]] = [((), 1, levels.ports)]
+    by_windows: list[_Mixes] = []
+    mixes: list[tuple[tuple[int, ...], int, int]] = [((), 1, levels.ports)]
     for window in range(1, min(MOST_WINDOWS, longest) + 1):
-        ways = [
+        mixes = [
             ((*imports, count), ranks + free - count, (1 + levels.ports) * (free - count))
-            for imports, ranks, free in ways
+            for imports, ranks, free in mixes
             for count in range(free + 1)
         ]
-        if len(ways) > MOST_WAYS:
+        if len(mixes) > MOST_MIXES:
             break
-        imports, ranks, free = map(np.array, zip(*ways, strict=True))
-        found.append(_Ways(imports, ranks, np.where(free > 0, window, longest)))
+        imports, ranks, free = map(np.array, zip(*mixes, strict=True))
+        by_windows.append(_Mixes(imports, ranks, np.where(free > 0, window, longest)))
         if ranks.max() >= levels.members:
             break
-    return found
+    return by_windows
 
 
-def _spread(known: _Known, now_us: float, levels: Levels, ways: _Ways) -> int:
-    """The most foreign values that a rank can have got by any of these ways."""
-    windows = ways.imports.shape[1]
+def _spread(known: _Known, now_us: float, levels: Levels, mixes: _Mixes) -> int:
+    """Return the most foreign values that a rank can have received by any of these mixes."""
+    windows = mixes.imports.shape[1]
     before = [known.at(now_us - window * levels.inside_us - levels.across_us) for window in range(windows)]
     brought = np.array([known.most[index] if index >= 0 else 0 for index in before])
-    total = ways.imports @ brought
-    for back in np.unique(ways.back).tolist():
+    total = mixes.imports @ brought
+    for back in np.unique(mixes.back).tolist():
         then = known.at(now_us - back * levels.inside_us)
         if then >= 0:
-            of = ways.back == back
-            total[of] += np.minimum(known.group[then], ways.ranks[of] * int(known.fronts[then].max()))
+            of = mixes.back == back
+            total[of] += np.minimum(known.group[then], mixes.ranks[of] * int(known.fronts[then].max()))
     return int(total.max())
 
 
 def _single(own: int, most_own: int) -> Front:
-    """The pair (own, 0) and what is below it."""
+    """Return the pair (own, 0) and those below it."""
     return np.where(np.arange(most_own + 1) <= own, 0, NONE)
 
 
 def _sum(left: Front, right: Front) -> Front:
-    """The pairs that are a sum of one of each, own values cut at the most that there are."""
+    """Return the sums of a pair of each, own values capped at their number."""
     size = len(left)
     own = np.minimum(np.add.outer(np.arange(size), np.arange(size)), size - 1)
-    found = np.full(size, NONE)
-    np.maximum.at(found, own, np.maximum(np.add.outer(left, right), NONE))
-    return np.maximum.accumulate(found[::-1])[::-1]
+    sums = np.full(size, NONE)
+    np.maximum.at(sums, own, np.maximum(np.add.outer(left, right), NONE))
+    return np.maximum.accumulate(sums[::-1])[::-1]
 
 
 def _times(front: Front, count: int) -> Front:
-    """The sum of `count` pairs of one front."""
-    found = _single(0, len(front) - 1)
+    """Return the sums of `count` pairs of one front."""
+    total = _single(0, len(front) - 1)
     while count:
         if count & 1:
-            found = _sum(found, front)
+            total = _sum(total, front)
         front, count = _sum(front, front), count >> 1
-    return found
+    return total
 
 
-def _abroad(front: Front) -> Front:
-    """What ranks with these pairs have for a rank of another group: (z, own + foreign - z), z of the foreign."""
+def _from_others(front: Front) -> Front:
+    """Return the pairs for a rank of another group: (z, own + foreign - z) for z of the foreign values."""
     own = np.arange(len(front))
     total = np.maximum.accumulate(np.where(front >= 0, own + front, 0))
     most_own = np.searchsorted(-front, -own, side="right") - 1  # the last pair with z foreign values

@@ -1,4 +1,4 @@
-"""Least time of a collective without bytes, under `alpha` and under `loggp`."""
+"""Least time of a collective without bytes under `alpha` and under `loggp`."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from topocomm.planning.bounds.rounds_bound import Bound
 from topocomm.planning.cost.cost_models import PortModel
 
 MOST_CLUSTERED = 256
-"""Endpoints up to which groups are also sought by latency; beyond, only hosts are tried."""
+"""Most endpoints of a machine whose groups by latency are tried beside hosts."""
 MOST_LEVELS = 8
+"""Most groupings by latency."""
 MOST_OWN = 128
-"""Ranks of the largest group beyond which the sets of pairs get too large to be worth it."""
+"""Most ranks of a group: the sets of pairs grow with it."""
 
 
 def latency_bound(demand: Demand, machine: Machine, *, rounds: Bound, ports: int, port_model: PortModel) -> Bound:
-    """The greatest of the bounds below; of equal ones the first.
+    """Return the greatest of these bounds; of equal ones the first.
 
-    path: a value must get from a rank to the farthest that needs it, over relays if that is shorter. Under alpha
-    also: messages: as many messages in a row as `rounds` says, on one port or one waiting for the other, each of at
-    least the cheapest path; levels: `levels.py`. Under loggp, where a port is free again before its message arrives:
-    one message of the cheapest path, and postal: what a rank knows grows with the gaps that its links give.
+    path: a value must get from a rank to the farthest that needs it, relays allowed. Under alpha also messages: as many
+    messages in a row as `rounds` says, each of at least the cheapest path; and levels: `hierarchy_bound.py`. Under
+    loggp, where a port is free before its message arrives: one message of the cheapest path; and postal: what a rank
+    knows grows with the gaps of its links.
     """
     if demand.least_messages() == 0:
         return Bound(0.0, "nothing needs to be sent", _witness("none"))
     cheapest_us = machine.cheapest_us()
-    found = [_path(demand, machine)]
+    bounds = [_path(demand, machine)]
     if port_model == "alpha":
-        found.append(_messages(int(rounds.value or 0), cheapest_us, rounds))
-        found += _levels(demand, machine, cheapest_us, ports)
+        bounds.append(_messages(int(rounds.value or 0), cheapest_us, rounds))
+        bounds += _levels(demand, machine, cheapest_us, ports)
     else:
-        found.append(_messages(1, cheapest_us, None))
-        found += _postal(demand, machine, cheapest_us, ports)
-    best = found[0]
-    for bound in found[1:]:
+        bounds.append(_messages(1, cheapest_us, None))
+        bounds += _postal(demand, machine, cheapest_us, ports)
+    best = bounds[0]
+    for bound in bounds[1:]:
         if (bound.value or 0.0) > (best.value or 0.0) + SAME:
             best = bound
     return best
@@ -70,7 +71,7 @@ def _path(demand: Demand, machine: Machine) -> Bound:
 
 
 def _levels(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:
-    """The bound of every cut in groups that is worth trying, for one rank of each that they bind differently."""
+    """Yield the bounds of groupings of the ranks, from what ranks hear and whom they reach."""
     if cheapest_us <= SAME:
         return
     everybody = demand.gives.all() and demand.gets.all() and not demand.prefix  # then both sides say the same
@@ -88,7 +89,7 @@ SIDES = ("hears", "reaches")
 def _levels_of(
     demand: Demand, machine: Machine, group: Ints, side: str, inside_us: float, across_us: float, ports: int
 ) -> Bound | None:
-    """The bound of one cut in groups, from what ranks hear or from whom they reach."""
+    """Return the bound of one grouping, from what ranks hear or whom they reach; None for large groups."""
     counts = demand.gives if side == "hears" else demand.gets
     if demand.prefix:
         counts = np.ones(demand.ranks, bool)
@@ -136,40 +137,39 @@ def _levels_bound(levels: Levels, time_us: float, group: Ints, rank: int, side: 
 
 
 def _in_order(group: Ints) -> list[int]:
-    """Groups by their first rank."""
+    """Return the groups by their first rank."""
     return list(dict.fromkeys(group.tolist()))
 
 
 def _binding_ranks(demand: Demand, group: Ints, side: str) -> list[int]:
-    """One rank of every (own, foreign) that may bind: of those with most partners, the first of each group size."""
+    """Return ranks that may bind: of those with most partners, the first of each group size."""
     partners = (demand.heard() if side == "hears" else demand.reached()) - 1
     most = np.flatnonzero((partners >= partners.max() - 1) & (partners > 0))
     sizes = np.bincount(group)
-    found = {(int(partners[rank]), int(sizes[group[rank]])): rank for rank in reversed(most.tolist())}
-    return [rank for _, rank in sorted(found.items(), reverse=True)]
+    binding = {(int(partners[rank]), int(sizes[group[rank]])): rank for rank in reversed(most.tolist())}
+    return [rank for _, rank in sorted(binding.items(), reverse=True)]
 
 
 def _groupings(machine: Machine, cheapest_us: float) -> Iterator[tuple[Ints, float]]:
-    """(group of each device, least latency across) of cuts whose messages across take longer than the cheapest."""
-    seen: set[bytes] = set()
+    """Yield (group of each device, least latency across) where messages across take longer than the cheapest."""
+    known: set[bytes] = set()
     tried = [machine.host_of_ends]
     if len(machine.ends) <= MOST_CLUSTERED:
         tried += _clusters(machine)
     for labels in tried:
         groups = len(set(labels[machine.ends].tolist()))
-        if groups in (1, len(machine.ends)) or labels.tobytes() in seen:
+        if groups in (1, len(machine.ends)) or labels.tobytes() in known:
             continue
-        seen.add(labels.tobytes())
+        known.add(labels.tobytes())
         across_us = machine.cheapest_across_us(labels)
         if cheapest_us + SAME < across_us < inf:
             yield labels, across_us
 
 
 def _clusters(machine: Machine) -> list[Ints]:
-    """Groups of endpoints that chains of messages of at most some latency join, for the latencies that matter.
+    """Return groups of endpoints by single linkage: the edges of a least spanning tree (Prim 1957), shortest first.
 
-    Single linkage: the edges of a least spanning tree (Prim 1957), shortest first. Of many levels those are kept
-    where the latency rises most.
+    Of many levels those are kept where the latency rises most.
     """
     ends = machine.ends
     direct_us = machine.least(machine.starts(ends), machine.latency_us, relays=False)[:, ends]
@@ -189,7 +189,7 @@ def _clusters(machine: Machine) -> list[Ints]:
 
 
 def _joined(machine: Machine, edges: list[tuple[float, int, int]], most_us: float) -> Ints:
-    """Groups that the edges of at most so many us leave."""
+    """Return the groups joined by edges of at most `most_us`."""
     group = np.arange(len(machine.ends))
     for us, a, b in edges:
         if us <= most_us + SAME:
@@ -200,7 +200,7 @@ def _joined(machine: Machine, edges: list[tuple[float, int, int]], most_us: floa
 
 
 def _postal(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:
-    """Where every message holds its ports for a gap: knowledge grows as in the postal model (Bar-Noy, Kipnis 1992)."""
+    """Yield the bounds of the postal model (Bar-Noy, Kipnis 1992): every message holds its ports for a gap."""
     gap_us = _least_gap_us(machine)
     if gap_us <= SAME or cheapest_us <= SAME:
         return
@@ -217,7 +217,7 @@ def _postal(demand: Demand, machine: Machine, cheapest_us: float, ports: int) ->
 
 
 def _least_gap_us(machine: Machine) -> float:
-    """A gap that every message has: its route leaves one endpoint and enters one; 0 where some route has none."""
+    """Return a gap that every message has at least, as it leaves one endpoint and enters one."""
     if not np.isinf(machine.turn_us()) and machine.turn_us() <= SAME:
         return 0.0
     leaving, entering = machine.is_end[machine.src], machine.is_end[machine.dst]
@@ -225,7 +225,7 @@ def _least_gap_us(machine: Machine) -> float:
 
 
 def postal_us(needs: int, latency_us: float, gap_us: float, ports: int) -> float:
-    """Least time until a rank can know of `needs` ranks, itself among them.
+    """Return the least time until a rank can know of `needs` ranks, itself included.
 
     A message takes the latency and holds its ports for the gap: known(t) = 1 + K * the sum over i >= 0 of
     known(t - latency - i gap), so from the first latency on known(t) = known(t - gap) + K known(t - latency).

@@ -1,6 +1,6 @@
 """A machine as columns of its links, for bounds: distances and capacities without a table of all pairs.
 
-Endpoints without a rank are left out with their links: they hold nothing, and messages do not pass through them.
+Endpoints without a rank are left out with their links: messages do not pass through them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Flags = NDArray[np.bool_]
 NOBODY = -1
 """Label of a device that belongs to no group."""
 _BATCH_CELLS = 1 << 20
-"""Sources times links that are spread at a time: bounds the memory on large machines."""
+"""Sources times links of one batch: bounds the memory on large machines."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Links:
-    """Links sorted by head: their numbers, their tails, where each head's begin, and the heads."""
+    """Links sorted by head: their numbers, their tails, the first of each head, and the heads."""
 
     order: Ints
     tails: Ints
@@ -34,16 +34,16 @@ class _Links:
     heads: Ints
 
     def pass_on(self, at: Floats, known: Floats, weights: Floats) -> Floats:
-        """`known`, or what comes over one link from `at` where that is less; both [sources, devices]."""
-        found = known.copy()
+        """Return the less of `known` and what arrives over one link from `at`; both [sources, devices]."""
+        reached = known.copy()
         if len(self.order):
             over = np.minimum.reduceat(at[:, self.tails] + weights[self.order], self.first, axis=1)
-            found[:, self.heads] = np.minimum(found[:, self.heads], over)
-        return found
+            reached[:, self.heads] = np.minimum(reached[:, self.heads], over)
+        return reached
 
 
 class Machine:
-    """Devices and directed links by number, in the topology's order; what the bounds read of a PathFinder.
+    """Devices and directed links by number, in the topology's order.
 
     Attributes:
         ids: Device ids.
@@ -78,32 +78,32 @@ class Machine:
 
     @property
     def devices(self) -> int:
-        """How many."""
+        """Number of devices."""
         return len(self.ids)
 
     @property
     def host_of_ends(self) -> Ints:
-        """Number of the host of each endpoint, in order of their first endpoints; NOBODY of other devices."""
+        """Host of each endpoint, numbered by their first endpoints; NOBODY for other devices."""
         labels = np.full(self.devices, NOBODY)
         _, first, which = np.unique(self.host[self.ends], return_index=True, return_inverse=True)
         labels[self.ends] = np.argsort(np.argsort(first))[which]
         return labels
 
     def least(self, starts: Floats, weights: Floats, *, relays: bool, backward: bool = False) -> Floats:
-        """Least sum of weights from the starts to every device.
+        """Return the least sum of weights from the starts to every device.
 
         Args:
-            starts: [sources, devices]: what it takes to be at a device at first; infinite where no source is.
-            weights: Of each link.
-            relays: Whether endpoints on the way pass a message on; else only devices that are none do.
+            starts: Cost at the start, [sources, devices]; infinite where no source is.
+            weights: Weight of each link.
+            relays: Whether endpoints forward too.
             backward: To the starts instead of from them.
 
         Returns:
-            [sources, devices]. Without relays, a source's own entry is that of the least way back to itself.
+            [sources, devices]. Without relays, a source's own entry is that of the least path back to itself.
         """
         every, onward = self._by_head(backward, every=True), self._by_head(backward, every=relays)
         batch = max(1, _BATCH_CELLS // max(len(weights), 1))
-        found = []
+        batches = []
         for at in range(0, len(starts), batch):
             some = starts[at : at + batch]
             reached = some.copy() if relays else every.pass_on(some, np.full(some.shape, np.inf), weights)
@@ -112,11 +112,11 @@ class Machine:
                 if (better == reached).all():
                     break
                 reached = better
-            found.append(reached)
-        return np.concatenate(found)
+            batches.append(reached)
+        return np.concatenate(batches)
 
     def _by_head(self, backward: bool, *, every: bool) -> _Links:
-        """The links that pass something on, or all, sorted by the device that they lead to."""
+        """Return the links that leave forwarding devices, or all, sorted by head."""
         if (backward, every) not in self._sorted:
             tails, heads = (self.dst, self.src) if backward else (self.src, self.dst)
             usable = np.flatnonzero(~self.is_end[tails] | every)
@@ -126,13 +126,13 @@ class Machine:
         return self._sorted[backward, every]
 
     def starts(self, sources: Ints) -> Floats:
-        """The `starts` of single devices, one a row."""
-        found = np.full((len(sources), self.devices), np.inf)
-        found[np.arange(len(sources)), sources] = 0.0
-        return found
+        """Return the `starts` of single devices, one a row."""
+        starts = np.full((len(sources), self.devices), np.inf)
+        starts[np.arange(len(sources)), sources] = 0.0
+        return starts
 
     def cheapest_across_us(self, labels: Ints) -> float:
-        """Least latency of a message between endpoints of different groups; infinite if there is none.
+        """Return the least latency of a message between endpoints of different groups; infinite if there is none.
 
         Two different numbers differ in some binary digit, so the endpoints with 0 in a digit are spread to those
         with 1, and the other way round, for every digit.
@@ -146,7 +146,7 @@ class Machine:
         return self._across_us[key]
 
     def cheapest_us(self) -> float:
-        """Least latency of a message between ranks; infinite if there is none.
+        """Return the least latency of a message between ranks; infinite if there is none.
 
         Two endpoints differ in their host or in their number on it.
         """
@@ -167,10 +167,9 @@ class Machine:
         return best
 
     def turn_us(self) -> float:
-        """Least latency of a message between two ranks of one endpoint; infinite where no endpoint has two.
+        """Return the least latency of a message between two ranks of one endpoint; infinite where no endpoint has two.
 
-        Out to a device that forwards and back. An endpoint without one that it has links with both ways reaches
-        itself at no cost.
+        It goes to a forwarding device and back. An endpoint without links both ways to one reaches itself at no cost.
         """
         held = np.bincount(self.place, minlength=self.devices)
         if held.max(initial=0) < 2:
@@ -187,7 +186,7 @@ class Machine:
         return float(np.where(turns, out + into, 0.0)[held > 1].min())
 
     def border(self, labels: Ints, groups: int) -> tuple[Floats, Floats]:
-        """(GB/s into, GB/s out of) each group of devices; labels are 0..groups-1 or NOBODY."""
+        """Return (GB/s into, GB/s out of) each group of devices; labels are 0..groups-1 or NOBODY."""
         a, b = labels[self.src], labels[self.dst]
         into, out = (a != b) & (b != NOBODY), (a != b) & (a != NOBODY)
         return (
@@ -196,5 +195,5 @@ class Machine:
         )
 
     def names(self, devices: Ints) -> list[str]:
-        """Ids of devices, in the topology's order."""
+        """Return the ids of devices, in the topology's order."""
         return [self.ids[device] for device in np.sort(devices).tolist()]

@@ -1,8 +1,8 @@
 """Partitions of endpoints that bound an allreduce: by Newton's method on the rate.
 
-A partition in m groups of which c give says that at most sum(border) / (m + c - 2) of payload a second gets through.
-At a rate T it is violated if sum(border(S) - T (1 + [S gives])) < -2 T. So: take the partition that makes the sum
-least, set T to its bound, and again, until no partition is violated (Dinkelbach 1967).
+A partition into m groups, of which c give, bounds the throughput by sum(border) / (m + c - 2). A rate T violates it if
+sum(border(S) - T (1 + [S gives])) < -2 T. So take the partition of least sum, set T to its bound, and repeat until no
+partition is violated (Dinkelbach 1967).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
 from topocomm.planning.bounds.machine_columns import Flags, Floats, Ints
 
 LESS = 1 - 1e-12
-"""A rate counts as lower only below this share of another: sums in another order."""
+"""Ratio of rates below which one counts as lower."""
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """Groups of endpoints that nest: level 0 the finest, every group of a level whole within one of the next.
+    """Nested groups of endpoints: level 0 is the finest, and every group lies in one of the next level.
 
     Attributes:
         parents: Per level but the last, the group of the next level that each group lies in.
@@ -35,7 +35,7 @@ class Family:
 
 
 def best_of_family(family: Family) -> tuple[float, list[tuple[int, int]]]:
-    """(rate, groups as (level, index)) of the least bound of a partition whose groups are of the family."""
+    """Return (rate, groups as (level, index)) of the least bound of a partition into groups of the family."""
     top = len(family.border) - 1
     chosen = [(top, index) for index in range(len(family.border[top]))]
     rate = _rate(family, chosen)
@@ -52,7 +52,7 @@ def _rate(family: Family, chosen: Sequence[tuple[int, int]]) -> float:
 
 
 def _violating(family: Family, rate: float) -> list[tuple[int, int]]:
-    """The partition in groups of the family that makes the sum of border - rate (1 + gives) least."""
+    """Return the partition into groups of the family of least sum of border - rate (1 + gives)."""
     whole: list[Flags] = []
     below = np.empty(0)
     for level, (border, gives) in enumerate(zip(family.border, family.gives, strict=True)):
@@ -76,38 +76,38 @@ def _violating(family: Family, rate: float) -> list[tuple[int, int]]:
 def best_partition(
     network: FlowNetwork, atoms: Sequence[int], border: Callable[[set[int]], float], rate: float
 ) -> tuple[float, list[set[int]]] | None:
-    """The partition of all atoms that bounds the rate most, if below `rate`, where every group gives.
+    """Return the partition of all atoms of least bound, if below `rate`, where every group gives.
 
     Exact: the least sum of border(S) - 2 rate over partitions by one minimum cut an atom (Dilworth truncation of a
     submodular function; Cunningham 1985, Optimal attack and reinforcement of a network, section 4).
 
     Args:
         network: Arcs in the direction that the border counts: from a group to the others.
-        atoms: Nodes that a group has whole; other nodes forward, and a minimum cut says whose they are.
-        border: What leaves a set of nodes, summed over the links.
-        rate: Of the best partition known so far.
+        atoms: Nodes to be partitioned; other nodes forward, and minimum cuts assign them.
+        border: GB/s that leave a set of nodes.
+        rate: Bound of the best partition so far.
 
     Returns:
         (rate, groups of nodes), or None if no partition is below.
     """
-    found = None
+    best = None
     while True:
         groups = _least_partition(network, atoms, border, 2 * rate)
         if len(groups) < 2:
-            return found
+            return best
         lower = sum(border(group) for group in groups) / (2 * (len(groups) - 1))
         if not lower < rate * LESS:
-            return found
-        rate, found = lower, (lower, groups)
+            return best
+        rate, best = lower, (lower, groups)
 
 
 def _least_partition(
     network: FlowNetwork, atoms: Sequence[int], border: Callable[[set[int]], float], each: float
 ) -> list[set[int]]:
-    """Groups that make the sum of border(S) - each least over all partitions.
+    """Return the partition of least sum of border(S) - each.
 
-    Greedily: x(v) is the most that keeps x(S) <= border(S) - each for every S of the atoms so far; the sets where it
-    is equal, joined where they meet, are the groups.
+    Greedily: x(v) is the greatest value with x(S) <= border(S) - each for every S of the atoms so far; the sets with
+    equality, joined where they meet, are the groups.
     """
     x: dict[int, float] = {}
     groups: list[set[int]] = []

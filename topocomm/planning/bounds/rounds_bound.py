@@ -15,13 +15,13 @@ from topocomm.planning.bounds.machine_columns import Machine
 
 @dataclass(frozen=True)
 class Bound:
-    """What no schedule can beat.
+    """A bound that no schedule beats.
 
     Attributes:
         value: Rounds, us or GB/s; None where nothing bounds the throughput.
-        argument: Why, in words.
-        witness: Plain JSON data: which of the three bounds it is (`bounds`), the `kind` of argument, and the ranks,
-            devices and figures that the argument is about (docs/concepts/cost-models.md).
+        argument: The argument in words.
+        witness: The argument as plain JSON data, from which others derive the value again: which of the three bounds it
+            is (`bounds`), the `kind` of argument, and its ranks, devices and figures (docs/concepts/cost-models.md).
     """
 
     value: float | None
@@ -30,7 +30,7 @@ class Bound:
 
 
 def least_rounds(ranks: int, ports: int) -> int:
-    """ceil(log_{K+1} P), in integers."""
+    """Return ceil(log_{K+1} P), in integers."""
     rounds, reached = 0, 1
     while reached < ranks:
         reached *= ports + 1
@@ -39,18 +39,18 @@ def least_rounds(ranks: int, ports: int) -> int:
 
 
 def rounds_bound(demand: Demand, machine: Machine, ports: int) -> Bound:
-    """The greatest of the bounds below; of equal ones the first.
+    """Return the greatest of these bounds; of equal ones the first.
 
-    doubling: what a rank knows of ranks (its own value among them), and the ranks that know something of its value,
-    grow at most (K+1)-fold in a round (Bruck et al. 1997). The last rank of an exscan has no use for its own value,
-    but it is among those that it knows, so it needs ceil(log_{K+1} P) like that of a scan, not that of P-1.
-    hops: a value goes from endpoint to endpoint, one a round. port: several ranks of one endpoint share its ports,
-    and each that needs something receives a message. messages: all endpoints together serve E K messages a round.
+    doubling: the values that a rank knows, its own included, and the ranks that know something of its value, grow at
+    most (K+1)-fold in a round (Bruck et al. 1997). The last rank of an exscan knows its own value without needing it,
+    so it takes ceil(log_{K+1} P) rounds as in a scan. hops: a value passes one endpoint a round. port: ranks of one
+    endpoint share its ports, and each that needs something receives a message. messages: E endpoints serve E K
+    messages a round.
     """
     if demand.least_messages() == 0:
         return Bound(0, "nothing needs to be sent", _witness("none"))
-    found = [*_growth(demand, ports), *_ports(demand, machine, ports), _hops(demand, machine)]
-    return max(found, key=lambda bound: bound.value or 0.0)
+    bounds = [*_growth(demand, ports), *_ports(demand, machine, ports), _hops(demand, machine)]
+    return max(bounds, key=lambda bound: bound.value or 0.0)
 
 
 def _witness(kind: str, **data: object) -> dict[str, object]:
@@ -69,7 +69,7 @@ def _growth(demand: Demand, ports: int) -> Iterator[Bound]:
 
 
 def _ports(demand: Demand, machine: Machine, ports: int) -> Iterator[Bound]:
-    """Bounds that are above those of doubling only where ranks share endpoints."""
+    """Yield the bounds of ports, above those of doubling only where ranks share endpoints."""
     total, ends = demand.least_messages(), len(machine.ends)
     for direction, busy in (("in", demand.heard() > 1), ("out", demand.reached() > 1)):
         messages = np.bincount(machine.place[busy], minlength=machine.devices)
@@ -88,7 +88,7 @@ def _ports(demand: Demand, machine: Machine, ports: int) -> Iterator[Bound]:
 
 
 def _hops(demand: Demand, machine: Machine) -> Bound:
-    """Messages in a row of the pair that the links keep farthest apart."""
+    """Return the bound of the pair of ranks with most messages in a row between them."""
     hops, src, dst = farthest(demand, machine, machine.is_end[machine.src].astype(float))
     a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
     return Bound(

@@ -1,12 +1,12 @@
-"""Most GB/s of payload of a collective: what must cross the borders of groups of devices.
+"""Greatest throughput of a collective in GB/s, by what must cross the borders of groups of devices.
 
 Cut: of each row of the payload at least one value must enter a group that needs it from outside, and leave a group
-that others need it from (`Demand.crossing`); the group's links carry so much. Partition, of an allreduce: with the
-endpoints in m groups of which c have contributions, at least c-1 + m-1 values of each row leave groups: until the
-first group knows all, each of the c-1 other contributing ones sent one, and after that every other group receives
-one (m = c = P: Patarasuk, Yuan 2009). Each leaves its sender's group and enters its receiver's, whatever it passes
-through, so the sum over groups of what can leave them (or enter them) bounds the rate, whoever owns the forwarding
-devices. Any groups give a bound; the least that is found is taken.
+that others need it from (`Demand.crossing`), over the links of the group. Partition, of an allreduce: with the
+endpoints in m groups, of which c have contributions, at least c-1 + m-1 values of each row leave groups: until the
+first group knows all, each of the c-1 other contributing groups sends one, and after that every other group receives
+one (m = c = P: Patarasuk, Yuan 2009). Each value leaves its sender's group and enters its receiver's, so the sum over
+groups of what can leave them (or enter them) bounds the rate, whichever groups own the forwarding devices. Any groups
+give a bound; the least found is taken.
 
 All machines: single endpoints, hosts, and clusters of fast links, alone and mixed. Small ones, and the hosts of middle
 ones: exactly the least over all cuts (minimum cuts, with Newton's method where the share depends on the group:
@@ -33,12 +33,12 @@ from topocomm.planning.collectives import IN_PARTS
 MOST_EXACT = 64
 """Endpoints, or hosts, up to which all cuts and partitions are searched with minimum cuts."""
 ENOUGH = 1 - 1e-9
-"""A flow of this share of what is wanted is all of it."""
+"""Share of the wanted flow that counts as all of it."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """A cut (one group and the share that crosses its border) or a partition, and the GB/s that it allows.
+    """A cut (one group and the share that crosses its border) or a partition, and its bound in GB/s.
 
     `capacity` is that of the border, or the sum of the groups' borders.
     """
@@ -51,12 +51,12 @@ class _Found:
 
 
 def throughput_bound(demand: Demand, machine: Machine) -> Bound:
-    """The least bound found."""
+    """Return the least bound found."""
     if len(machine.ends) < 2:
         return Bound(None, "all ranks share one endpoint", _witness("none"))
     best = _Found(inf, "in", (), 0.0)
-    for one in _of_families(demand, machine):
-        best = _lower(best, one)
+    for candidate in _of_families(demand, machine):
+        best = _lower(best, candidate)
     if len(machine.ends) <= MOST_EXACT:
         best = _exact(demand, machine, np.arange(machine.devices), best)
     elif len(np.unique(machine.host[machine.ends])) <= MOST_EXACT:
@@ -71,7 +71,7 @@ def _lower(best: _Found, other: _Found | None) -> _Found:
 
 
 def _of_families(demand: Demand, machine: Machine) -> Iterator[_Found]:
-    """The least cut of each level, and the least partition of each family."""
+    """Yield the least cut of each level, and the least partition of each family."""
     for levels in families(machine):
         for level in levels:
             yield from _cuts_of(demand, level)
@@ -107,14 +107,14 @@ def _partition_of(demand: Demand, levels: Sequence[Level], direction: str) -> _F
 
 
 def _whole_hosts(machine: Machine) -> Ints:
-    """A number per host with endpoints, for all its devices, and one for each other device."""
+    """Return one number for the devices of each host with endpoints, and one for each other device."""
     with_ends = np.isin(machine.host, machine.host[machine.ends])
     alone = machine.host.max() + 1 + np.arange(machine.devices)
     return np.unique(np.where(with_ends, machine.host, alone), return_inverse=True)[1].astype(np.int64)
 
 
 def _exact(demand: Demand, machine: Machine, node: Ints, best: _Found) -> _Found:
-    """The least bound over all cuts and partitions that keep the devices of each node together."""
+    """Return the least bound over all cuts and partitions that keep the devices of each node together."""
     nodes = int(node.max()) + 1
     arcs = list(zip(node[machine.src].tolist(), node[machine.dst].tolist(), machine.gb_per_s.tolist(), strict=True))
     network = FlowNetwork(nodes, arcs)
@@ -124,33 +124,33 @@ def _exact(demand: Demand, machine: Machine, node: Ints, best: _Found) -> _Found
     if demand.name == "allreduce" and demand.gives.all():
         atoms = sorted(set(of_rank.tolist()))
         back = [(b, a, rate) for a, b, rate in arcs]
-        ways = [("out", network)] + [("in", FlowNetwork(nodes, back))] * (sorted(arcs) != sorted(back))
-        for direction, net in ways:
+        directions = [("out", network)] + [("in", FlowNetwork(nodes, back))] * (sorted(arcs) != sorted(back))
+        for direction, net in directions:
 
             def border(side: set[int], out: bool = direction == "out") -> float:
                 return float(machine.border(np.isin(node, sorted(side)).astype(np.int64) - 1, 1)[out][0])
 
-            found = best_partition(net, atoms, border, best.rate)
-            if found is not None:
-                groups = [np.flatnonzero(np.isin(node, sorted(side))) for side in found[1]]
-                capacity = sum(border(side) for side in found[1])
-                best = _lower(best, _Found(found[0], direction, tuple(groups), capacity))
+            partition = best_partition(net, atoms, border, best.rate)
+            if partition is not None:
+                groups = [np.flatnonzero(np.isin(node, sorted(side))) for side in partition[1]]
+                capacity = sum(border(side) for side in partition[1])
+                best = _lower(best, _Found(partition[0], direction, tuple(groups), capacity))
     return best
 
 
 def _terminals(demand: Demand, of_rank: Ints, nodes: int) -> Iterator[tuple[dict[int, float], dict[int, float], bool]]:
-    """(capacities from the source, capacities to the sink, whether finite ones are shares of the payload).
+    """Yield (capacities from the source, capacities to the sink, whether finite ones are shares of the payload).
 
-    With a minimum cut for each no cut is missed: of a prefix between neighbours in rank order, since the least cut
-    of two ranks is at least that of some neighbours between them; else from and to one rank that gives and gets.
+    Minimum cuts of these miss no cut: of a prefix between neighbours in rank order, since the least cut of two ranks is
+    at least that of some neighbours between them; else from and to one rank that gives and gets.
     """
     atoms = sorted(set(of_rank.tolist()))
     if demand.name in IN_PARTS:
         share = np.bincount(of_rank, demand.shares, nodes).tolist()
         shares = {atom: share[atom] for atom in atoms if share[atom] > 0}
         for atom in atoms:
-            one = {atom: UNLIMITED}
-            yield (shares, one, True) if demand.name == "allgather" else (one, shares, True)
+            atom_alone = {atom: UNLIMITED}
+            yield (shares, atom_alone, True) if demand.name == "allgather" else (atom_alone, shares, True)
         return
     if demand.prefix:
         pairs = list(zip(of_rank.tolist(), of_rank[1:].tolist(), strict=False))
@@ -172,7 +172,7 @@ def _least_cut(
     terminals: tuple[dict[int, float], dict[int, float], bool],
     best: _Found,
 ) -> _Found:
-    """Newton's method: a minimum cut at the best rate so far, its own rate, and again while that falls."""
+    """Return the least cut by Newton's method: a minimum cut at the best rate so far, its own rate, and again."""
     into, out_of, scaled = terminals
     while best.rate > 0:
         factor = best.rate if scaled and best.rate < inf else 1.0
@@ -181,10 +181,10 @@ def _least_cut(
         side = network.min_cut(_times(into, factor), _times(out_of, factor), enough)
         if side is None:
             return best
-        found = _cut(demand, machine, np.isin(node, sorted(side)))
-        if found is None or not found.rate < best.rate * LESS:
+        cut = _cut(demand, machine, np.isin(node, sorted(side)))
+        if cut is None or not cut.rate < best.rate * LESS:
             return best
-        best = found
+        best = cut
     return best
 
 
@@ -193,7 +193,7 @@ def _times(capacities: dict[int, float], factor: float) -> dict[int, float]:
 
 
 def _cut(demand: Demand, machine: Machine, side: Flags) -> _Found | None:
-    """The bound of what must leave these devices, told of the side with fewer endpoints."""
+    """Return the bound of what must leave these devices, described by the side with fewer endpoints."""
     labels = side.astype(np.int64)
     _, leaves = demand.crossing(labels[machine.place], 2)
     if not leaves[1] > 0:
@@ -229,11 +229,11 @@ def _witness(kind: str, **data: object) -> dict[str, object]:
 
 
 def _kind(ends: Sequence[int], groups: Sequence[Ints], machine: Machine) -> str:
-    """What the groups of a partition are."""
+    """Return what the groups of a partition are, in words."""
     if max(ends) == 1:
         return "single endpoints"
     hosts = [set(machine.host[devices[machine.is_end[devices]]].tolist()) for devices in groups]
-    return "hosts" if all(len(one) == 1 for one in hosts) and len(set().union(*hosts)) == len(groups) else "groups"
+    return "hosts" if all(len(names) == 1 for names in hosts) and len(set().union(*hosts)) == len(groups) else "groups"
 
 
 def _name(devices: Ints, machine: Machine) -> str:

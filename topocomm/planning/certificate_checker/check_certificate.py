@@ -1,14 +1,13 @@
-"""Checks a plan's certificate: derives every bound again from its witness, and compares plan and bounds.
+"""Check of a plan's certificate: every bound is derived again from its witness, and compared with the plan.
 
-Nothing of it is shared with what finds the bounds (`planning/bounds`): `planning/recount` has its own distances, sums
-of capacities and counting. What the witnesses are and why they hold: docs/concepts/cost-models.md, section Bounds. What
-the checks need of the topology is a few searches and one pass over its links, also on large machines.
+It shares no code with `planning/bounds`: distances, sums of capacities and counting are its own. The witnesses and why
+they hold: docs/concepts/cost-models.md, section Bounds. A check takes a few searches and one pass over the links.
 """
 
 from __future__ import annotations
 
 from topocomm.errors import PlanError
-from topocomm.planning.certificate_checker.witnesses import SAME, Recount, same
+from topocomm.planning.certificate_checker.witnesses import SAME, WitnessChecker, same
 from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost
 from topocomm.planning.native import native_of
 from topocomm.planning.plan import Plan
@@ -17,11 +16,11 @@ from topocomm.topology.model import Topology
 
 
 def check_certificate(topology: Topology, plan: Plan) -> None:
-    """Derive a plan's bounds from their witnesses, and its figures and gap from its schedule.
+    """Check the bounds of a plan by their witnesses, and its figures and gap by its schedule.
 
     Args:
         topology: The machine that the plan was made for.
-        plan: A plan; its schedule is taken as proved (`Plan.load` proves it).
+        plan: A plan whose schedule is proved (`Plan.load` proves it).
 
     Raises:
         PlanError: It was made for another topology, a witness does not hold, a bound, a figure or the gap is not what
@@ -45,7 +44,7 @@ def check_certificate(topology: Topology, plan: Plan) -> None:
 
 
 def _check_figures(topology: Topology, plan: Plan) -> None:
-    """The figures of the plan against those of its schedule on the topology."""
+    """Compare the figures of the plan with those of its schedule on the topology."""
     row_bytes = plan.payload_bytes // max(plan.schedule.rows, 1)
     cost = Cost(
         plan.schedule,
@@ -57,41 +56,41 @@ def _check_figures(topology: Topology, plan: Plan) -> None:
         launch_us=plan.launch_us,
     )
     for part in ("rounds", "wire_bytes", "alpha_us", "predicted_us", "throughput_gb_per_s"):
-        told, found = getattr(plan.figures, part), getattr(cost, part)
-        if not same(told, found):
-            raise PlanError(f"certificate: {part} is {told!r}, the schedule has {found!r}")
+        stated, derived = getattr(plan.figures, part), getattr(cost, part)
+        if not same(stated, derived):
+            raise PlanError(f"certificate: {part} is {stated!r}, the schedule has {derived!r}")
 
 
 def _check_native(topology: Topology, plan: Plan) -> None:
-    """What the library's own collective takes against its model; whether it is chosen a call may know better."""
+    """Compare the figures of the library's own collective with its model; the choice is the call's."""
     if plan.native is None:
         return
-    found = native_of(plan, topology, plan.native.dtype)
+    native = native_of(plan, topology, plan.native.dtype)
     for part in ("library", "call", "algorithm", "predicted_us", "planned_us"):
-        told, derived = getattr(plan.native, part), getattr(found, part, None)
-        if told != derived and not (isinstance(told, float) and same(told, derived)):
-            raise PlanError(f"native: {part} is {told!r}, the model gives {derived!r}")
+        stated, derived = getattr(plan.native, part), getattr(native, part, None)
+        if stated != derived and not (isinstance(stated, float) and same(stated, derived)):
+            raise PlanError(f"native: {part} is {stated!r}, the model gives {derived!r}")
 
 
 def _check_bounds(topology: Topology, plan: Plan) -> None:
     certificate = plan.certificate
-    told = {
+    bounds = {
         "rounds": certificate.rounds_lower_bound,
         "latency": certificate.alpha_lower_bound_us,
         "throughput": certificate.throughput_upper_bound_gb_per_s,
     }
-    witnesses = {one["bounds"]: one for one in (certificate.witness, *certificate.other_witnesses)}
-    if set(witnesses) != set(told) or len(certificate.other_witnesses) != len(told) - 1:
+    witnesses = {witness["bounds"]: witness for witness in (certificate.witness, *certificate.other_witnesses)}
+    if set(witnesses) != set(bounds) or len(certificate.other_witnesses) != len(bounds) - 1:
         raise PlanError(
-            f"certificate: witnesses of {', '.join(map(str, witnesses))}; expected one of {', '.join(told)}"
+            f"certificate: witnesses of {', '.join(map(str, witnesses))}; expected one of {', '.join(bounds)}"
         )
     own = _own_bound(plan)
     if certificate.witness["bounds"] != own:
         raise PlanError(f"certificate: the witness is of {certificate.witness['bounds']}, the gap is to that of {own}")
-    recount = Recount(topology, plan)
-    for name, value in told.items():
+    checker = WitnessChecker(topology, plan)
+    for name, value in bounds.items():
         witness = witnesses[name]
-        derive = recount.kinds.get((name, witness["kind"]))
+        derive = checker.kinds.get((name, witness["kind"]))
         if derive is None:
             raise PlanError(f"certificate: {name} bound: unknown kind of witness {witness['kind']!r}")
         derived = derive(witness)
@@ -102,7 +101,7 @@ def _check_bounds(topology: Topology, plan: Plan) -> None:
 
 
 def _own_bound(plan: Plan) -> str:
-    """Which bound the gap is to."""
+    """Return the bound that the gap refers to."""
     if plan.objective != "auto":
         return plan.objective
     return "throughput" if _bytes_us(plan) > plan.certificate.alpha_lower_bound_us else "latency"
@@ -114,7 +113,7 @@ def _bytes_us(plan: Plan) -> float:
 
 
 def _longest_us(plan: Plan) -> float:
-    """What no plan is predicted to beat: the longer of latency and bytes, and a launch where there is any round."""
+    """Return the bound of predicted times: the longer of latency and bytes, plus a launch where there is any round."""
     launch_us = plan.launch_us if plan.certificate.rounds_lower_bound else 0.0
     return max(plan.certificate.alpha_lower_bound_us, _bytes_us(plan)) + launch_us
 

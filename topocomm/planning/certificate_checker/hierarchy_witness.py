@@ -1,4 +1,4 @@
-"""The bound of a levels witness, counted with plain lists: what `bounds/hierarchy_bound.py` proves, computed apart.
+"""The bound of a levels witness with plain dictionaries: what `bounds/hierarchy_bound.py` proves, computed apart.
 
 In a state, `most[own]` is the most foreign values that a rank can know beside `own` values of its group.
 """
@@ -23,7 +23,7 @@ def least_levels_us(
     group_ports: int,
     wanted: tuple[int, int],
 ) -> float:
-    """Least time until a rank can know `wanted` = (own, foreign) values.
+    """Return the least time until a rank can know `wanted` = (own, foreign) values.
 
     Args:
         inside_us: Least time of a message inside a group.
@@ -32,11 +32,10 @@ def least_levels_us(
         most_own: Values that count in the largest group.
         ports: K.
         group_ports: K times the endpoints of the group with most of them.
-        wanted: What some rank must know in the end.
+        wanted: Values that some rank must know in the end.
     """
-    history: list[
-        tuple[float, Most, Most, int]
-    ] = []  # time, what a rank knows, what a port brought, what a group knows
+    # (time, what a rank knows, what a port brought, what a group knows)
+    history: list[tuple[float, Most, Most, int]] = []
     enough = sum(wanted)
 
     def at(time_us: float) -> tuple[Most, Most, int] | None:
@@ -79,7 +78,7 @@ def _push(heap: list[float], now_us: float, later_us: list[float]) -> None:
 
 
 def _over_all_ports(brought: Most, ports: int, most_own: int, enough: int) -> Most:
-    """The own value, and what so many ports brought."""
+    """Return what a rank knows: its own value and what its ports brought."""
     known: Most = {1: 0}
     for _ in range(ports):
         grown = {own: min(foreign, enough) for own, foreign in _added(known, brought, most_own).items()}
@@ -90,11 +89,11 @@ def _over_all_ports(brought: Most, ports: int, most_own: int, enough: int) -> Mo
 
 
 def _leaves(longest: int, members: int, ports: int) -> list[list[Leaf]]:
-    """For 1, 2, ... windows of one short message, how what a rank knows may have come in them.
+    """Return, for 1, 2, ... windows of one short message, how the values of a rank may have come in them.
 
-    Up to four windows, until the ranks told of are a whole group, up to 2,000 ways.
+    Up to four windows, until the ranks are a whole group, and up to 2,000 mixes.
     """
-    found: list[list[Leaf]] = []
+    by_depth: list[list[Leaf]] = []
     for depth in range(1, min(4, longest) + 1):
         leaves: list[Leaf] = []
         open_: list[Leaf] = [((), 1, ports)]
@@ -108,16 +107,16 @@ def _leaves(longest: int, members: int, ports: int) -> list[list[Leaf]]:
                 open_.append(((*counts, count), ranks + inside, inside * (ports + 1)))
         if open_:
             break
-        found.append(leaves)
+        by_depth.append(leaves)
         if (ports + 1) ** depth >= members:
             break
-    return found
+    return by_depth
 
 
 def _arrived(
     leaf: Leaf, now_us: float, inside_us: float, across_us: float, at: Callable[[float], tuple[Most, Most, int] | None]
 ) -> int:
-    """The most foreign values that a rank can have got this way."""
+    """Return the most foreign values that a rank can have received in this mix."""
     counts, ranks, back = leaf
     total = 0
     for window, count in enumerate(counts):
@@ -134,19 +133,19 @@ def _keep(into: Most, new: Most) -> None:
 
 
 def _added(left: Most, right: Most, most_own: int) -> Most:
-    """Sums of a state of each; own values are at most those that there are."""
-    found: Most = {}
+    """Return the sums of a state of each; own values are capped at their number."""
+    sums: Most = {}
     for own, foreign in left.items():
         for more, others in right.items():
             key = min(own + more, most_own)
-            found[key] = max(found.get(key, 0), foreign + others)
-    return found
+            sums[key] = max(sums.get(key, 0), foreign + others)
+    return sums
 
 
 def _for_others(known: Most, most_own: int) -> Most:
-    """What a sender of another group brings: of its foreign values some may be the receiver's own."""
-    found: Most = {}
+    """Return what a sender of another group brings: some of its foreign values may be the receiver's own."""
+    brought: Most = {}
     for own, foreign in known.items():
         for theirs in range(min(foreign, most_own) + 1):
-            found[theirs] = max(found.get(theirs, 0), own + foreign - theirs)
-    return found
+            brought[theirs] = max(brought.get(theirs, 0), own + foreign - theirs)
+    return brought

@@ -1,4 +1,4 @@
-"""The distances and capacities that `check_certificate` derives bounds from: plain searches over dictionaries."""
+"""Distances and capacities for `check_certificate`, by plain searches over dictionaries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WitnessGraph:
 
     Args:
         topology: The machine.
-        ranks: Endpoint of every rank; endpoints without one neither hold nor forward anything.
+        ranks: Endpoint of every rank; endpoints without one are left out.
     """
 
     def __init__(self, topology: Topology, ranks: Sequence[str]) -> None:
@@ -38,15 +38,15 @@ class WitnessGraph:
             self.after[src].append((dst, latency))
 
     def relayed_us(self, src: str, dst: str) -> float:
-        """Least latency from one endpoint to another, endpoints on the way passing messages on."""
+        """Return the least latency from one endpoint to another, relays allowed."""
         return self._search(src, dst, by_hops=False)
 
     def hops(self, src: str, dst: str) -> int:
-        """Least messages in a row from one endpoint to another."""
+        """Return the least messages in a row from one endpoint to another."""
         return int(self._search(src, dst, by_hops=True))
 
     def _search(self, src: str, dst: str, *, by_hops: bool) -> float:
-        """Dijkstra over all devices; by hops, a link costs 1 if it leaves an endpoint."""
+        """Search over all devices (Dijkstra); by hops, a link costs 1 if it leaves an endpoint."""
         best = {src: 0.0}
         heap = [(0.0, src)]
         while heap:
@@ -63,11 +63,11 @@ class WitnessGraph:
         return inf
 
     def cheapest_us(self, labels: Mapping[str, Label]) -> float:
-        """Least latency of a message between endpoints with different labels.
+        """Return the least latency of a message between endpoints with different labels.
 
-        One search from all endpoints at once that visits every device from the two labels nearest to it.
+        One search from all endpoints at once visits every device from its two nearest labels.
         """
-        seen: dict[str, list[Label]] = {device: [] for device in self.devices}
+        visits: dict[str, list[Label]] = {device: [] for device in self.devices}
         order = sorted(labels)
         heap = [(latency, after, index) for index, end in enumerate(order) for after, latency in self.after[end]]
         heapq.heapify(heap)
@@ -78,21 +78,21 @@ class WitnessGraph:
                 if labels[device] != label:
                     return cost
                 continue
-            if label in seen[device] or len(seen[device]) > 1:
+            if label in visits[device] or len(visits[device]) > 1:
                 continue
-            seen[device].append(label)
+            visits[device].append(label)
             for after, latency in self.after[device]:
                 heapq.heappush(heap, (cost + latency, after, index))
         return inf
 
     def turn_us(self, ranks: Iterable[str]) -> float:
-        """Least latency between two ranks of one endpoint: to a device that forwards and back; 0 without one."""
+        """Return the least latency between two ranks of one endpoint, by a forwarding device; 0 without one."""
         held: dict[str, int] = {}
         for end in ranks:
             held[end] = held.get(end, 0) + 1
         turns = self._turns
-        found = [turns.get(end, 0.0) for end, count in held.items() if count > 1]
-        return min(found, default=inf)
+        costs = [turns.get(end, 0.0) for end, count in held.items() if count > 1]
+        return min(costs, default=inf)
 
     @property
     def _turns(self) -> dict[str, float]:
@@ -108,19 +108,19 @@ class WitnessGraph:
         return {end: out[end] + into[end] for end in back}
 
     def least_gap_us(self) -> float:
-        """A gap that every message has: it leaves an endpoint and enters one, and takes the larger gap."""
+        """Return a gap that every message has at least, as it leaves an endpoint and enters one."""
         leaving = [gap for (src, _), (_, _, gap) in self.links.items() if src in self.ends]
         entering = [gap for (_, dst), (_, _, gap) in self.links.items() if dst in self.ends]
         return max(min(leaving, default=0.0), min(entering, default=0.0))
 
     def borders(self, groups: Sequence[set[str]], *, into: bool) -> float:
-        """GB/s of the links that enter, or leave, each group of devices, in all."""
+        """Return the GB/s of the links that enter, or leave, each group of devices, in all."""
         member: dict[str, list[int]] = {device: [] for device in self.devices}
         for index, group in enumerate(groups):
             for device in sorted(group):
                 member[device].append(index)
         total = 0.0
         for (src, dst), (_, rate, _) in self.links.items():
-            there, here = (src, dst) if into else (dst, src)
-            total += rate * sum(group not in member[there] for group in member[here])
+            outside, inside = (src, dst) if into else (dst, src)
+            total += rate * sum(group not in member[outside] for group in member[inside])
         return total

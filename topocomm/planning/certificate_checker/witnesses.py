@@ -15,7 +15,7 @@ from topocomm.planning.plan import Plan
 from topocomm.topology.model import Topology
 
 SAME = 1e-9
-"""Figures that differ by less, or by less than this share, are equal: sums in another order."""
+"""Figures that differ by less, absolutely or relatively, are equal: they are sums in another order."""
 Witness = dict[str, Any]
 
 
@@ -25,7 +25,7 @@ def same(a: float | None, b: float | None) -> bool:
 
 
 class Needs:
-    """Whose value the result of whom holds, straight from the definitions of the collectives."""
+    """Which contributions each result contains, by the definitions of the collectives."""
 
     def __init__(self, collective: Collective) -> None:
         self.name, self.ranks = collective.name, collective.ranks
@@ -46,25 +46,25 @@ class Needs:
             self.gets = only_root
 
     def __call__(self, src: int, dst: int) -> bool:
-        """Whether the result of dst holds something of src, another rank."""
+        """Whether the result of dst contains something of src, another rank."""
         in_order = self.name not in ("scan", "exscan") or src < dst
         return src != dst and self.gives[src] and self.gets[dst] and in_order
 
     def partners(self, rank: int, side: str) -> list[int]:
-        """The other ranks that a rank "hears" of, or "reaches"."""
+        """Return the other ranks that a rank "hears" of, or "reaches"."""
         if side not in ("hears", "reaches"):
             raise ValueError(f"side {side!r}")
         ranks = range(self.ranks)
         return [other for other in ranks if (self(other, rank) if side == "hears" else self(rank, other))]
 
     def least_messages(self) -> int:
-        """Each rank but one receives (or sends) one message; where all of c givers must reach all, c-1 more."""
+        """Return the least messages: each rank but one receives (or sends) one; where c givers reach all, c-1 more."""
         if self.ranks == 1 or self.name in ("scan", "exscan"):
             return self.ranks - 1
         return self.ranks - 1 + min(sum(self.gives), sum(self.gets)) - 1
 
     def share_into(self, inside: set[int]) -> float:
-        """Payloads that must enter a set of ranks."""
+        """Return the payloads that must enter a set of ranks."""
         outside = [rank for rank in range(self.ranks) if rank not in inside]
         if self.name in ("scan", "exscan"):
             before, found = 0, set()
@@ -79,15 +79,15 @@ class Needs:
         return 1.0
 
 
-class Recount:
+class WitnessChecker:
     """Derives the value of a bound from its witness.
 
     Args:
         topology: The machine.
-        plan: What the witnesses are about; of its certificate nothing is read.
+        plan: The plan of the witnesses; its certificate is not read.
 
     Attributes:
-        kinds: (bound, kind of witness) -> what derives the value; it raises PlanError if the witness does not hold.
+        kinds: (bound, kind of witness) -> function that derives the value, or raises PlanError if the witness is wrong.
     """
 
     def __init__(self, topology: Topology, plan: Plan) -> None:
@@ -126,7 +126,7 @@ class Recount:
             )
 
     def _rank(self, rank: int) -> int:
-        """The rank, if it is one: an index below 0 would count the rank that it stands for as another."""
+        """Return the rank, if it is one; an index below 0 is refused."""
         if not 0 <= rank < self.needs.ranks:
             raise PlanError(f"certificate: rank {rank!r} of a witness is outside 0..{self.needs.ranks - 1}")
         return rank
@@ -135,7 +135,7 @@ class Recount:
         return self.needs.partners(self._rank(witness["rank"]), witness["side"])
 
     def _doubling(self, witness: Witness) -> float:
-        """(K+1)^rounds >= ranks heard of or reached, the own one among them."""
+        """Derive the rounds with (K+1)^rounds >= ranks heard of or reached, the own one included."""
         self._counted(witness, len(self._partners(witness)) + 1)
         rounds = 0
         while (self.plan.ports + 1) ** rounds < witness["needs"]:
@@ -153,23 +153,23 @@ class Recount:
         self._counted(witness, len(set(self.plan.ranks)), "endpoints")
         return -(-int(witness["messages"]) // (self.plan.ports * len(set(self.plan.ranks))))
 
-    def _talk(self, witness: Witness) -> tuple[str, str]:
-        """The endpoints of a pair of ranks of which one needs the other."""
+    def _pair(self, witness: Witness) -> tuple[str, str]:
+        """Return the endpoints of a pair of ranks of which one needs the other."""
         src, dst = self._rank(witness["from"]), self._rank(witness["to"])
         if not self.needs(src, dst):
             raise PlanError(f"certificate: {witness['kind']} witness: rank {dst} needs nothing of rank {src}")
         return self.plan.ranks[src], self.plan.ranks[dst]
 
     def _hops(self, witness: Witness) -> float:
-        hops = self.graph.hops(*self._talk(witness))
+        hops = self.graph.hops(*self._pair(witness))
         self._counted(witness, hops, "hops")
         return hops
 
     def _path(self, witness: Witness) -> float:
-        return self.graph.relayed_us(*self._talk(witness))
+        return self.graph.relayed_us(*self._pair(witness))
 
     def _cheapest_us(self, told_us: float) -> float:
-        """The least latency of any message, which must be the one told."""
+        """Return the least latency of any message, which must be that of the witness."""
         found = self.graph.cheapest_us(dict(zip(self.plan.ranks, self.plan.ranks, strict=True)))
         found = min(found, self.graph.turn_us(self.plan.ranks))
         if not same(told_us, found):
@@ -187,7 +187,7 @@ class Recount:
         return in_a_row * self._cheapest_us(witness["cheapest_us"])
 
     def _levels(self, witness: Witness) -> float:
-        """Sets of pairs (own, foreign), counted again in another way."""
+        """Derive the time from sets of pairs (own, foreign), computed apart in `hierarchy_witness`."""
         groups, rank, side = witness["groups"], witness["rank"], witness["side"]
         inside_us, across_us = witness["inside_us"], witness["across_us"]
         if self.plan.port_model != "alpha" or sorted(chain.from_iterable(groups)) != list(range(len(self.plan.ranks))):
@@ -220,7 +220,7 @@ class Recount:
         )
 
     def _postal(self, witness: Witness) -> float:
-        """known(t) = 1 + K * (the sum over i >= 0 of known(t - latency - i gap)) >= ranks heard of or reached."""
+        """Derive the least t with known(t) = 1 + K * (sum over i >= 0 of known(t - latency - i gap)) >= needs."""
         self._counted(witness, len(self._partners(witness)) + 1)
         latency_us, gap_us = self._cheapest_us(witness["cheapest_us"]), witness["gap_us"]
         least_us = self.graph.least_gap_us() if self.graph.turn_us(self.plan.ranks) > SAME else 0.0

@@ -1,9 +1,8 @@
-"""Scan over hosts that are alike, written as columns: what the hosts before have comes by rail, in few hops.
+"""Scan over equal hosts, written as columns: the values of the hosts before arrive over rails, in few hops.
 
-Inside every host all members fold the host's value, and each its prefix of it. Then host g, which knows the value W of
-hosts g-w+1..g and, apart from it, X of those without itself, hears from hosts g-w, g-2w, ... as far as there are any:
-every member on its own rail from another of them, after which the members tell each other (Hillis, Steele 1986, in the
-rails of `rails.py`). A host tells as many as it hears, whatever the number of hosts.
+First all members fold the value of their host, and each its prefix in it. Then host g, which has the value W of hosts
+g-w+1..g and the value X of those without itself, receives from hosts g-w, g-2w, ...: every member from another of them
+on its own rail, and then the members exchange what they received (Hillis, Steele 1986, on the rails of `rails.py`).
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topocomm.planning.algorithms.gossip_schedule import Gossip, Traders, told_in_order
-from topocomm.planning.algorithms.hosts.rail_assignment import rail_sets, told_inside
+from topocomm.planning.algorithms.gossip_schedule import Gossip, NodeExchange, scan_messages
+from topocomm.planning.algorithms.hosts.rail_assignment import rail_sets, spread_inside
 from topocomm.planning.algorithms.hosts.rank_groups import Groups, Inside
 from topocomm.planning.schedule.range_tree import aligned_tree
 from topocomm.planning.schedule.schedule import NO_PATH, Schedule
@@ -23,17 +22,17 @@ from topocomm.planning.schedule.schedule_builder import ScheduleBuilder, schedul
 Ints = NDArray[np.int64]
 SourceRows = tuple[tuple[int, ...], ...]
 NOTHING = -1
-"""Slot of a value that is not there."""
+"""Slot of a value that does not exist."""
 
 
 def shift_scan(groups: Groups, radices: Sequence[int], rows: int, ports: int = 1, *, own: bool) -> Schedule:
-    """Rank r ends with the fold of the values of ranks 0..r (`own`), or 0..r-1, in rank order.
+    """Return a scan: rank r ends with the fold of the values of ranks 0..r (`own`), or 0..r-1, in rank order.
 
     Args:
-        groups: Of one sort.
+        groups: Equal groups.
         radices: Each from 2 to members * ports + 1; they multiply to at least the number of groups.
-        rows: Of the payload.
-        ports: K, messages that a member hears at once.
+        rows: Rows of the payload.
+        ports: Messages that a member receives at once (K).
         own: Whether a rank's own value belongs to its result.
     """
     (inside,) = groups.insides
@@ -41,20 +40,20 @@ def shift_scan(groups: Groups, radices: Sequence[int], rows: int, ports: int = 1
     shift.inside(inside, own)
     known = 1
     for radix in radices:
-        shift.hear(known, radix)
+        shift.receive(known, radix)
         known *= radix
     return shift.finish(rows)
 
 
 class _Shift:
-    """Columns of the schedule, level by level.
+    """Writes the columns of the schedule, level by level.
 
     Attributes:
         so_far: Slot of W, by host and member.
-        before: Slot of X; NOTHING where a host knows of none before it.
-        prefix: Slot of what the members up to this one, or before it, have in its host.
-        free: First slot that is not taken.
-        round: The next one.
+        before: Slot of X; NOTHING where a host has no values of hosts before it.
+        prefix: Slot of the prefix of each member in its host; NOTHING where it is empty.
+        free: First free slot.
+        round: The next round.
     """
 
     def __init__(self, hosts: int, members: int, ports: int) -> None:
@@ -63,36 +62,36 @@ class _Shift:
         self.before, self.prefix = self.so_far + NOTHING, self.so_far + NOTHING
         self.free = self.so_far + 1
         self.round = 0
-        self.moves = [np.zeros((0, 7), np.int64)]
-        self.folds = [np.zeros((0, 4), np.int64)]
+        self.transfers = [np.zeros((0, 7), np.int64)]
+        self.combines = [np.zeros((0, 4), np.int64)]
         self.operands: list[Ints] = []
 
     def inside(self, inside: Inside, own: bool) -> None:
-        """Every member gets its host's value and its prefix."""
+        """Write the folds inside hosts: every member gets the value of its host and its prefix."""
         build = ScheduleBuilder(self.members, ((0, 1),))
-        traders = Traders(build, inside.tree)
-        for round_, messages in enumerate(told_in_order(inside.gossip, self.members, own)):
-            traders.round_before(round_, messages)
+        exchange = NodeExchange(build, inside.tree)
+        for round_, messages in enumerate(scan_messages(inside.gossip, self.members, own)):
+            exchange.round_before(round_, messages)
         for member in range(self.members):
-            self.so_far[:, member] = traders.value(member)
+            self.so_far[:, member] = exchange.value(member)
             if member + own:
-                self.prefix[:, member] = traders.value_before(member, member + own)
+                self.prefix[:, member] = exchange.value_before(member, member + own)
         self._copy(build, np.arange(self.hosts))
         self.free[:] = [build.slots_used(member) for member in range(self.members)]
         self.round = len(inside.gossip)
 
-    def hear(self, known: int, radix: int) -> None:
-        """Every host hears from up to radix - 1 hosts before it, each `known` before the next."""
+    def receive(self, known: int, radix: int) -> None:
+        """Write a level: every host receives from up to radix - 1 hosts before it, at multiples of `known`."""
         most = min(radix - 1, (self.hosts - 1) // known)
         if most < 1:
             return
-        heard, gossip = _heard(self.members, most, self.ports)
+        received, gossip = _receiving(self.members, most, self.ports)
         last = self.round + len(gossip)
         so_far, before, free = self.so_far.copy(), self.before.copy(), self.free.copy()
         for count in range(1, most + 1):
             every = np.arange(self.hosts)
             where = every[np.minimum(every // known, most) == count]
-            steps = [[other + 1 for other in others if other < count] for others in heard]
+            steps = [[other + 1 for other in others if other < count] for others in received]
             for member, apart in enumerate(steps):
                 for turn, step in enumerate(apart):
                     src, arrives = where - step * known, free[where, member] + turn
@@ -100,12 +99,12 @@ class _Shift:
                     self._move(self.round, ends[0], so_far[src, member], ends[1], arrives)
             held = [{count - step: turn for turn, step in enumerate(apart, start=1)} for apart in steps]
             build = ScheduleBuilder(self.members, ((0, 1),), first_slots=[1 + len(have) for have in held])
-            traders = Traders(build, aligned_tree(count), held=held)
+            exchange = NodeExchange(build, aligned_tree(count), held=held)
             for round_, messages in enumerate(gossip, start=1):
-                traders.round(round_, messages, everywhere=True)
-            found = [traders.value(member) for member in range(self.members)]
+                exchange.round(round_, messages, everywhere=True)
+            slots_of = [exchange.value(member) for member in range(self.members)]
             self._copy(build, where)
-            for member, slot in enumerate(found):
+            for member, slot in enumerate(slots_of):
                 arrived = free[where, member] + slot - 1
                 self.free[where, member] += build.slots_used(member) - 1
                 self.so_far[where, member] = self._fold(last, where, member, (arrived, so_far[where, member]))
@@ -116,15 +115,15 @@ class _Shift:
         self.round = last + 1
 
     def finish(self, rows: int) -> Schedule:
-        """The results: what comes before the host, then what comes before the member in it."""
+        """Write the results, the hosts before and the prefix in the host, and return the schedule."""
         outputs = []
         for member in range(self.members):
             slot = np.where(self.before[:, member] == NOTHING, self.prefix[:, member], self.before[:, member])
             both = np.flatnonzero((self.before[:, member] != NOTHING) & (self.prefix[:, member] != NOTHING))
             parts = self.before[both, member], self.prefix[both, member]
             slot[both] = self._fold(self.round - 1, both, member, parts)
-            there = np.flatnonzero(slot != NOTHING)
-            outputs.append(np.stack([self._rank(there, member), slot[there], 0 * there], axis=1))
+            receivers = np.flatnonzero(slot != NOTHING)
+            outputs.append(np.stack([self._rank(receivers, member), slot[receivers], 0 * receivers], axis=1))
         ranks = np.arange(self.hosts * self.members)
         every = np.concatenate(outputs)
         return schedule_of_columns(
@@ -132,8 +131,8 @@ class _Shift:
             ((0, rows),),
             inputs=np.stack([ranks, 0 * ranks, ranks], axis=1),
             outputs=every[np.argsort(every[:, 0], kind="stable")],
-            transfers=np.concatenate(self.moves),
-            combines=np.concatenate(self.folds),
+            transfers=np.concatenate(self.transfers),
+            combines=np.concatenate(self.combines),
             operands=self.operands,
         )
 
@@ -141,7 +140,7 @@ class _Shift:
         return hosts * self.members + member
 
     def _copy(self, build: ScheduleBuilder, where: Ints) -> None:
-        """What the members of one host do, in all these; slot 0 stays, others are numbered from the first free one."""
+        """Write what a builder has for one host in all these hosts; slot 0 stays, others count from the first free."""
 
         def slots(member: int, slot: int) -> Ints:
             return self.free[where, member] + slot - 1 if slot else 0 * where
@@ -154,7 +153,7 @@ class _Shift:
             self._write(self.round + c.round, self._rank(where, c.rank), slots(c.rank, c.out_slot), operands)
 
     def _fold(self, round_: int, where: Ints, member: int, operands: Sequence[Ints]) -> Ints:
-        """Fold values of a member in these hosts; returns the slot."""
+        """Fold values of a member in these hosts; return the slot."""
         out: Ints = self.free[where, member].copy()
         self.free[where, member] += 1
         self._write(round_, self._rank(where, member), out, operands)
@@ -162,18 +161,18 @@ class _Shift:
 
     def _move(self, round_: int, src: Ints, src_slot: Ints, dst: Ints, dst_slot: Ints) -> None:
         columns = np.broadcast_arrays(round_, src, src_slot, dst, dst_slot, 0, NO_PATH)
-        self.moves.append(np.stack(columns, axis=1))
+        self.transfers.append(np.stack(columns, axis=1))
 
     def _write(self, round_: int, rank: Ints, out: Ints, operands: Sequence[Ints]) -> None:
-        self.folds.append(np.stack(np.broadcast_arrays(round_, rank, out, 0), axis=1))
+        self.combines.append(np.stack(np.broadcast_arrays(round_, rank, out, 0), axis=1))
         self.operands.append(np.stack(operands, axis=1))
 
 
-def _heard(members: int, others: int, ports: int) -> tuple[SourceRows, Gossip]:
-    """(which of the others, from 0 on, each member hears from, what members then tell each other)."""
-    heard: list[tuple[int, ...]] = [()] * members
+def _receiving(members: int, others: int, ports: int) -> tuple[SourceRows, Gossip]:
+    """Return (the hosts, from 0 on, that each member receives from, the gossip of the members after that)."""
+    received: list[tuple[int, ...]] = [()] * members
     for rails in rail_sets(members, others, ports):
         for place, member in enumerate(rails):
-            heard[member] = tuple(range(place, others, len(rails)))
-    found = tuple(heard)
-    return found, told_inside(members, tuple(range(members)), found, others, ports)
+            received[member] = tuple(range(place, others, len(rails)))
+    by_member = tuple(received)
+    return by_member, spread_inside(members, tuple(range(members)), by_member, others, ports)

@@ -12,7 +12,7 @@ from topocomm.planning.schedule.schedule_builder import ScheduleBuilder
 
 
 def leaders_allreduce(groups: list[list[int]], rows: int) -> Schedule:
-    """Binomial reduce to each group's first rank, recursive doubling among these, binomial broadcast inside."""
+    """Return an allreduce: binomial reduce to each group's first rank, recursive doubling among these, broadcast."""
     ranks = sum(map(len, groups))
     build = ScheduleBuilder(ranks, ((0, rows),))
     up = [reduce_ranges(build, group, [0] * len(group), root=0, first_round=0) for group in groups]

@@ -1,15 +1,14 @@
-"""Which group hears which over which rail, in one step of many groups at once, and what its members then do.
+"""Assignment of messages between groups to rails in one step, and the messages inside a group that follow.
 
-A *wish* is that a group hears of a block: one of the groups that know all about it tells a member on one of the rails.
-Over a rail a group tells one other at a time (K with K ports) and hears one. So to deal wishes to rails is to colour
-the edges of a bipartite graph, from groups that tell to groups that hear; a colour is a port of a rail, and a group
-lacks those of the rails that it lacks. Where groups are alike a formula colours all. Around a group that lacks a rail,
-edges are recoloured along alternating paths (Konig 1916), and wishes put in place of others that find another colour.
-That can fail, as colours are missing: then the wish is left out, or, if the group would not hear of the block at all,
-somebody tells two one after the other.
+A demand is that a group receives a block from one of the groups that have it, on one of the rails. A group sends and
+receives one message per rail at a time (K with K ports). So an assignment colours the edges of a bipartite graph, from
+sending to receiving groups; a colour is a port of a rail, and a group lacks the colours of the rails that it lacks. For
+equal groups a formula colours all edges. Around a group that lacks a rail, edges are recoloured along alternating paths
+(Konig 1916), and demands take the place of others that find another colour. Where that fails the demand is left out,
+or, if the group would not receive the block at all, a source sends two messages one after the other.
 
-Rails are dealt with in sets, just large enough for every wish of a group: a group hears all on each set, and the
-members on a set tell each other. With few wishes there are many sets, and few rounds in each.
+Rails are used in sets just large enough for the demands of a group: a group receives all blocks on each set, and the
+members on a set exchange them. With few demands there are many sets, and few rounds inside each.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from topocomm.planning.algorithms.hosts.rank_groups import Rails
 from topocomm.planning.algorithms.multiport import spread_gossip
 
 DEPTH, TRIES = 1, 4_000
-"""How often others make room for others, and how many colours are tried so in all."""
+"""Depth of replacements, and most colours tried for them in all."""
 
 
 class RailDemand(NamedTuple):
-    """A group is to hear of a block.
+    """A group is to receive a block from one of the sources.
 
-    `turn` numbers the wishes of a group from 0 so that the groups that a group tells have it as different turns.
-    Without one (-1) any of the sources may tell; with one it is the first, unless that cannot be.
+    `turn` numbers the demands of a group from 0; the groups that one source sends to have different turns. With a turn
+    the first source is preferred; with -1 any source will do.
     """
 
     group: int
@@ -47,33 +46,35 @@ class RailAssignment(NamedTuple):
     source: int
 
 
-def rail_sets(rails: int, wishes: int, ports: int) -> list[range]:
-    """Sets of neighbouring rails on which so many wishes of a group find room; where none can be, one of all rails.
+def rail_sets(rails: int, demands: int, ports: int) -> list[range]:
+    """Return sets of neighbouring rails that have room for the demands of a group, else one set of all rails.
 
-    Sets of a power of two, so that they hold whole nodes of the tree over the members, unless smaller ones are more.
+    Sizes are powers of two, which hold whole nodes of the tree over the members, unless smaller sets are more.
     """
-    least = max(1, -(-wishes // ports))
-    found = []
+    least = max(1, -(-demands // ports))
+    options = []
     for size in (1 << (least - 1).bit_length(), least):
         sets = [range(low, min(low + size, rails)) for low in range(0, rails, size)]
-        found.append([own for own in sets if len(own) >= least])
-    return max(found, key=len) or [range(rails)]
+        options.append([own for own in sets if len(own) >= least])
+    return max(options, key=len) or [range(rails)]
 
 
-def deal(wishes: Sequence[RailDemand], on: Rails, ports: int, sets: Sequence[range]) -> list[list[RailAssignment]]:
-    """Every group's messages, by rail.
+def assign_rails(
+    demands: Sequence[RailDemand], on: Rails, ports: int, sets: Sequence[range]
+) -> list[list[RailAssignment]]:
+    """Return the messages that each group receives.
 
     Args:
-        wishes: Of all groups, each (group, block) once.
+        demands: Demands of all groups, each (group, block) once.
         on: For each group the member on each rail, -1 for none.
-        ports: K.
-        sets: Of rails; every wish is fulfilled on each of them, where that can be, and at least once.
+        ports: Messages of a rail at a time (K).
+        sets: Sets of rails; a demand is met on each of them if possible, and at least once.
     """
-    return _EdgeColoring(on, ports).dealt(wishes, sets)
+    return _EdgeColoring(on, ports).assigned(demands, sets)
 
 
 class _EdgeColoring:
-    """Colours, and who uses them; colour c is port c % K of rail c // K."""
+    """Colours and their use by the groups; colour c is port c % K of rail c // K."""
 
     def __init__(self, on: Rails, ports: int) -> None:
         self.ports = ports
@@ -81,103 +82,107 @@ class _EdgeColoring:
         usable = {own: [member >= 0 for member in own for _ in range(ports)] for own in dict.fromkeys(on)}
         self.usable = [usable[own] for own in on]
         colours = self.rail_count * ports
-        self.told: list[list[RailDemand | None]] = [[None] * colours for _ in on]
-        """By group and colour, the wish that it fulfils."""
-        self.heard: list[list[tuple[int, int] | None]] = [[None] * colours for _ in on]
-        """By group and colour, (source, block)."""
+        self.sends: list[list[RailDemand | None]] = [[None] * colours for _ in on]
+        """Demand that a group meets with a colour."""
+        self.receives: list[list[tuple[int, int] | None]] = [[None] * colours for _ in on]
+        """(source, block) that a group receives with a colour."""
         self.second: list[list[RailAssignment]] = [[] for _ in on]
-        """Messages for which a source had to be asked twice."""
+        """Messages beyond the colouring, for which a source sends twice."""
         self.tries = TRIES
         self.log: list[tuple[int, RailDemand, int, bool]] = []
-        """(source, wish, colour, whether it was given or taken), to undo it."""
+        """Undo log: (source, demand, colour, whether the colour was given or taken)."""
 
-    def dealt(self, wishes: Sequence[RailDemand], sets: Sequence[range]) -> list[list[RailAssignment]]:
-        """See `deal`."""
+    def assigned(self, demands: Sequence[RailDemand], sets: Sequence[range]) -> list[list[RailAssignment]]:
+        """Return the messages that each group receives; arguments as in `assign_rails`."""
         coloured = [[rail * self.ports + port for rail in rails for port in range(self.ports)] for rails in sets]
         missing: dict[tuple[int, int], RailDemand] = {}
         for colours in coloured:
-            for wish in self._without_way([wish for wish in wishes if not self._plain(wish, colours)], colours):
-                missing[wish.group, wish.block] = wish
-        for wish in missing.values():
-            if not self._hears(wish):
-                self._ask_again(wish, coloured)
-        found = []
-        for own, second in zip(self.heard, self.second, strict=True):
+            for demand in self._assign_rest(
+                [demand for demand in demands if not self._assign_by_formula(demand, colours)], colours
+            ):
+                missing[demand.group, demand.block] = demand
+        for demand in missing.values():
+            if not self._is_received(demand):
+                self._assign_once_more(demand, coloured)
+        assignments = []
+        for own, second in zip(self.receives, self.second, strict=True):
             first = [
-                RailAssignment(colour // self.ports, at[1], at[0]) for colour, at in enumerate(own) if at is not None
+                RailAssignment(colour // self.ports, message[1], message[0])
+                for colour, message in enumerate(own)
+                if message is not None
             ]
-            found.append([*first, *second])
-        return found
+            assignments.append([*first, *second])
+        return assignments
 
-    def _plain(self, wish: RailDemand, colours: Sequence[int]) -> bool:
-        """Deal a wish by the formula, if its colour is free."""
-        if wish.turn < 0 or wish.turn >= len(colours):
+    def _assign_by_formula(self, demand: RailDemand, colours: Sequence[int]) -> bool:
+        """Give a demand the colour of the formula, if that is free."""
+        if demand.turn < 0 or demand.turn >= len(colours):
             return False
         rails = len(colours) // self.ports
-        colour = colours[wish.turn % rails * self.ports + wish.turn // rails]
-        return self._take(wish, wish.sources[0], colour)
+        colour = colours[demand.turn % rails * self.ports + demand.turn // rails]
+        return self._take(demand, demand.sources[0], colour)
 
-    def _take(self, wish: RailDemand, source: int, colour: int) -> bool:
-        """Give a wish a colour, if it is free on both sides."""
-        if not (self._free_to_tell(source, colour) and self._free_to_hear(wish.group, colour)):
+    def _take(self, demand: RailDemand, source: int, colour: int) -> bool:
+        """Give a demand a colour, if that is free on both sides."""
+        if not (self._can_send(source, colour) and self._can_receive(demand.group, colour)):
             return False
-        self._put(source, wish, colour)
+        self._put(source, demand, colour)
         return True
 
-    def _put(self, source: int, wish: RailDemand, colour: int) -> None:
-        self.told[source][colour] = wish
-        self.heard[wish.group][colour] = source, wish.block
-        self.log.append((source, wish, colour, True))
+    def _put(self, source: int, demand: RailDemand, colour: int) -> None:
+        self.sends[source][colour] = demand
+        self.receives[demand.group][colour] = source, demand.block
+        self.log.append((source, demand, colour, True))
 
     def _drop(self, source: int, colour: int) -> RailDemand | None:
-        """Take a wish from a colour; None where the source has none there."""
-        wish = self.told[source][colour]
-        if wish is not None:
-            self.told[source][colour] = self.heard[wish.group][colour] = None
-            self.log.append((source, wish, colour, False))
-        return wish
+        """Take the demand from a colour of a source and return it; None where there is none."""
+        demand = self.sends[source][colour]
+        if demand is not None:
+            self.sends[source][colour] = self.receives[demand.group][colour] = None
+            self.log.append((source, demand, colour, False))
+        return demand
 
     def _take_back(self, length: int) -> None:
-        """Undo what was done since the log had this length."""
+        """Undo the entries of the log beyond this length."""
         while len(self.log) > length:
-            source, wish, colour, put = self.log.pop()
-            self.told[source][colour] = None if put else wish
-            self.heard[wish.group][colour] = None if put else (source, wish.block)
+            source, demand, colour, put = self.log.pop()
+            self.sends[source][colour] = None if put else demand
+            self.receives[demand.group][colour] = None if put else (source, demand.block)
 
-    def _free_to_tell(self, group: int, colour: int) -> bool:
-        return self.usable[group][colour] and self.told[group][colour] is None
+    def _can_send(self, group: int, colour: int) -> bool:
+        return self.usable[group][colour] and self.sends[group][colour] is None
 
-    def _free_to_hear(self, group: int, colour: int) -> bool:
-        return self.usable[group][colour] and self.heard[group][colour] is None
+    def _can_receive(self, group: int, colour: int) -> bool:
+        return self.usable[group][colour] and self.receives[group][colour] is None
 
-    def _without_way(self, wishes: Sequence[RailDemand], colours: Sequence[int]) -> list[RailDemand]:
-        """Deal what the formula did not, those that have a choice of sources last; returns what cannot be dealt."""
+    def _assign_rest(self, demands: Sequence[RailDemand], colours: Sequence[int]) -> list[RailDemand]:
+        """Assign what the formula did not, demands with a choice of sources last; return what is left."""
         return [
-            wish
-            for wish in sorted(wishes, key=lambda wish: wish.turn < 0)
-            if not any(self._dealt_here(wish, source, colours) for source in wish.sources)
-            and not self._in_place_of_others(wish, wish.sources[0], colours)
+            demand
+            for demand in sorted(demands, key=lambda demand: demand.turn < 0)
+            if not any(self._assign_by_swap(demand, source, colours) for source in demand.sources)
+            and not self._assign_in_place(demand, demand.sources[0], colours)
         ]
 
-    def _dealt_here(self, wish: RailDemand, source: int, colours: Sequence[int]) -> bool:
-        """Deal a wish to a colour that is free, or made free."""
-        if any(self._take(wish, source, colour) for colour in colours):
+    def _assign_by_swap(self, demand: RailDemand, source: int, colours: Sequence[int]) -> bool:
+        """Give a demand a colour that is free or can be made free by recolouring."""
+        if any(self._take(demand, source, colour) for colour in colours):
             return True
-        tells = [colour for colour in colours if self._free_to_tell(source, colour)]
-        hears = [colour for colour in colours if self._free_to_hear(wish.group, colour)]
-        return any(self._swapped(wish.group, a, b) and self._take(wish, source, a) for a in tells for b in hears)
+        tells = [colour for colour in colours if self._can_send(source, colour)]
+        hears = [colour for colour in colours if self._can_receive(demand.group, colour)]
+        return any(self._swap(demand.group, a, b) and self._take(demand, source, a) for a in tells for b in hears)
 
-    def _swapped(self, group: int, a: int, b: int) -> bool:
-        """Free colour a at a group that hears: exchange a and b along the path from there, if every end has them."""
+    def _swap(self, group: int, a: int, b: int) -> bool:
+        """Free colour `a` at a receiving group: exchange `a` and `b` along the path, if its end has both."""
         path: list[tuple[int, RailDemand, int]] = []
         hearer, before, after = group, a, b
-        while (at := self.heard[hearer][before]) is not None:
+        while (at := self.receives[hearer][before]) is not None:
             source = at[0]
-            wish = self.told[source][before]
-            if wish is None:
+            demand = self.sends[source][before]
+            if demand is None:
                 raise AssertionError("what is heard is told")
-            path.append((source, wish, before))
-            onward = self.told[source][after]
+            path.append((source, demand, before))
+            onward = self.sends[source][after]
             if onward is None:
                 if not self.usable[source][after]:
                     return False
@@ -188,89 +193,89 @@ class _EdgeColoring:
             return False
         for source, _, colour in path:
             self._drop(source, colour)
-        for source, wish, colour in path:
-            self._put(source, wish, b if colour == a else a)
+        for source, demand, colour in path:
+            self._put(source, demand, b if colour == a else a)
         return True
 
-    def _in_place_of_others(self, wish: RailDemand, source: int, colours: Sequence[int], depth: int = DEPTH) -> bool:
-        """Deal a wish to a colour that others have, if these find another, in place of others again if need be."""
+    def _assign_in_place(self, demand: RailDemand, source: int, colours: Sequence[int], depth: int = DEPTH) -> bool:
+        """Give a demand a colour in use, if the demands that had it find another, by replacement again if need be."""
         for colour in colours:
-            if not (self.usable[source][colour] and self.usable[wish.group][colour]) or not self.tries:
+            if not (self.usable[source][colour] and self.usable[demand.group][colour]) or not self.tries:
                 continue
             self.tries -= 1
-            begin = len(self.log)
-            here = self.heard[wish.group][colour]
-            tellers = dict.fromkeys([source] if here is None else [source, here[0]])
-            out = [(teller, other) for teller in tellers if (other := self._drop(teller, colour)) is not None]
-            self._put(source, wish, colour)
+            mark = len(self.log)
+            current = self.receives[demand.group][colour]
+            tellers = dict.fromkeys([source] if current is None else [source, current[0]])
+            displaced = [(teller, other) for teller in tellers if (other := self._drop(teller, colour)) is not None]
+            self._put(source, demand, colour)
             if all(
-                self._dealt_here(other, teller, colours)
-                or (depth and self._in_place_of_others(other, teller, colours, depth - 1))
-                for teller, other in out
+                self._assign_by_swap(other, teller, colours)
+                or (depth and self._assign_in_place(other, teller, colours, depth - 1))
+                for teller, other in displaced
             ):
                 return True
-            self._take_back(begin)
+            self._take_back(mark)
         return False
 
-    def _hears(self, wish: RailDemand) -> bool:
-        return any(at is not None and at[1] == wish.block for at in self.heard[wish.group])
+    def _is_received(self, demand: RailDemand) -> bool:
+        return any(at is not None and at[1] == demand.block for at in self.receives[demand.group])
 
-    def _ask_again(self, wish: RailDemand, sets: Sequence[Sequence[int]]) -> None:
-        """Let sources tell this group in place of one that hears of the block elsewhere; else one of them tells two."""
+    def _assign_once_more(self, demand: RailDemand, sets: Sequence[Sequence[int]]) -> None:
+        """Let a source send here in place of to a group that receives the same twice; else a source sends twice."""
         for turn, colours in enumerate(sets):
-            first = turn % len(wish.sources)
-            for source in [*wish.sources[first:], *wish.sources[:first]]:
-                if any(self._taken_over(wish, source, colour) for colour in colours):
+            first = turn % len(demand.sources)
+            for source in [*demand.sources[first:], *demand.sources[:first]]:
+                if any(self._take_over(demand, source, colour) for colour in colours):
                     break
-        if not self._hears(wish):
-            self.second[wish.group].append(self._second(wish))
+        if not self._is_received(demand):
+            self.second[demand.group].append(self._second(demand))
 
-    def _taken_over(self, wish: RailDemand, source: int, colour: int) -> bool:
-        """Take a message from a group that does not need it."""
-        other = self.told[source][colour]
-        if other is None or not self._free_to_hear(wish.group, colour):
+    def _take_over(self, demand: RailDemand, source: int, colour: int) -> bool:
+        """Give a demand the colour of a message that its group receives twice."""
+        other = self.sends[source][colour]
+        if other is None or not self._can_receive(demand.group, colour):
             return False
-        if sum(at is not None and at[1] == other.block for at in self.heard[other.group]) < 2:
+        if sum(at is not None and at[1] == other.block for at in self.receives[other.group]) < 2:
             return False
         self._drop(source, colour)
-        self._put(source, wish, colour)
+        self._put(source, demand, colour)
         return True
 
-    def _second(self, wish: RailDemand) -> RailAssignment:
-        """A message over the rail that both have and that is used least."""
+    def _second(self, demand: RailDemand) -> RailAssignment:
+        """Return a message over the least used rail that both groups have."""
         heavy = [
-            (self._load(wish.group, source, rail), index, rail)
-            for index, source in enumerate(wish.sources)
+            (self._load(demand.group, source, rail), index, rail)
+            for index, source in enumerate(demand.sources)
             for rail in range(self.rail_count)
-            if self.usable[source][rail * self.ports] and self.usable[wish.group][rail * self.ports]
+            if self.usable[source][rail * self.ports] and self.usable[demand.group][rail * self.ports]
         ]
         _, index, rail = min(heavy, default=(0, 0, 0))
-        return RailAssignment(rail, wish.block, wish.sources[index])
+        return RailAssignment(rail, demand.block, demand.sources[index])
 
     def _load(self, group: int, source: int, rail: int) -> int:
         colours = range(rail * self.ports, (rail + 1) * self.ports)
-        used = sum(self.heard[group][c] is not None for c in colours)
-        used += sum(self.told[source][c] is not None for c in colours)
-        return used + 2 * sum(heard.rail == rail for heard in self.second[group])
+        used = sum(self.receives[group][c] is not None for c in colours)
+        used += sum(self.sends[source][c] is not None for c in colours)
+        return used + 2 * sum(receives.rail == rail for receives in self.second[group])
 
 
 @cache
-def told_inside(
-    members: int, on: tuple[int, ...], heard: tuple[tuple[int, ...], ...], blocks: int, ports: int
+def spread_inside(
+    members: int, on: tuple[int, ...], received: tuple[tuple[int, ...], ...], blocks: int, ports: int
 ) -> Gossip:
-    """Who tells whom inside a group, so that all members know what they heard.
+    """Return the gossip inside a group by which all members get the blocks received.
 
     Args:
-        members: How many.
+        members: Number of members.
         on: The member on each rail, -1 for none.
-        heard: For each member the blocks that it heard.
-        blocks: How many all of them heard.
-        ports: K.
+        received: For each member the blocks that it received.
+        blocks: Number of blocks that the group received.
+        ports: Messages that a member sends, and receives, at once (K).
     """
     if not blocks:
         return ()
     sets = [[on[rail] for rail in rails if on[rail] >= 0] for rails in rail_sets(len(on), blocks, ports)]
-    full = [own for own in sets if len({block for member in own for block in heard[member]}) == blocks]
+    full = [own for own in sets if len({block for member in own for block in received[member]}) == blocks]
     if not full:
         order = [*dict.fromkeys(member for own in sets for member in own)]
         full = [order + [member for member in range(members) if member not in order]]

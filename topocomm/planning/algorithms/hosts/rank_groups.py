@@ -1,8 +1,8 @@
 """Groups of neighbouring ranks (hosts, sockets), and the rails between them.
 
-A rail is a way between groups that members of many groups have a place on: the NICs of one number, say. In the group
-that has most members every member is on a rail of its own. Groups that lack a member, or whose member has no way out,
-lack the rail; a member without a rail hears everything from its own group.
+A rail is a route between groups with one member of each, such as NICs of one number. In the group of most members every
+member has a rail. Groups that lack a member, or whose member has no route out, lack the rail; a member without a rail
+receives everything inside its group.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Rails = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Inside:
-    """How the members of one sort of group fold their values: who tells whom, by index, and the expression."""
+    """The gossip inside groups of one sort, by index of the member, and the expression that they evaluate."""
 
     gossip: tuple[tuple[tuple[int, int], ...], ...]
     tree: RangeTree
 
     @property
     def members(self) -> int:
-        """How many."""
+        """Number of members."""
         return self.tree.ranks
 
 
@@ -37,7 +37,7 @@ class Groups:
     Attributes:
         starts: First rank of each group, and the number of ranks at the end.
         sorts: For each group, an index into `insides`.
-        insides: What groups of one sort do inside.
+        insides: Gossip inside the groups of each sort.
         rails: For each group the member on each rail, -1 for none; empty: member i of every group is on rail i.
     """
 
@@ -48,16 +48,16 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """How many groups."""
+        """Number of groups."""
         return len(self.sorts)
 
     def members(self, group: int) -> int:
-        """How many ranks a group has."""
+        """Return the number of ranks of a group."""
         return self.insides[self.sorts[group]].members
 
     @cached_property
     def members_on(self) -> Rails:
-        """`rails`, written out."""
+        """Member of each group on each rail, -1 for none."""
         if self.rails:
             return self.rails
         most = max(inside.members for inside in self.insides)
