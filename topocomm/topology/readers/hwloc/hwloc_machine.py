@@ -6,7 +6,7 @@ Facts name processors, PCIe bridges and GPUs in the words of NCCL's topology XML
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import PurePath
 from typing import Any
@@ -32,35 +32,20 @@ _OLD_FAMILIES = 15
 """Largest base family; the processor says the rest in a second field, which NCCL adds sixteenfold: 25 becomes 175."""
 
 
-def machine(
-    root: HwlocObject,
-    name: str,
-    source: str,
-    *,
-    matrices: Sequence[Matrix] = (),
-    facts: dict[str, Any] | None = None,
-    warnings: Sequence[str] = (),
-    numbered: bool = True,
-) -> Topology:
-    """Return the host that a tree of hwloc's objects describes.
+class Machine:
+    """The host that a tree of hwloc's objects describes.
 
     Args:
         root: The machine object.
         name: The file's name, for messages; its stem names the topology.
-        source: The tool.
         matrices: Distances between objects of the tree.
-        facts: Of the source, beyond the tree.
-        warnings: Of the text.
         numbered: False if the bits of CPU sets tell CPUs apart but are not their numbers.
 
     Raises:
         TopologyError: More devices than a host can have.
     """
-    return _Machine(root, name, matrices, numbered).read(source, facts or {}, warnings)
 
-
-class _Machine:
-    def __init__(self, root: HwlocObject, name: str, matrices: Sequence[Matrix], numbered: bool) -> None:
+    def __init__(self, root: HwlocObject, name: str, *, matrices: Sequence[Matrix] = (), numbered: bool = True) -> None:
         self.root, self.name, self.matrices, self.numbered = root, name, matrices, numbered
         check_size(name, 0, 0, sum(o.type in ("NUMANode", "Package") for o in root.walk()))
         self.places = find_places(root)
@@ -77,7 +62,8 @@ class _Machine:
         check_size(name, len(self.gpus), len(self.nics))
         self.bridges: dict[int, Bridge] = {}
 
-    def read(self, source: str, facts: dict[str, Any], warnings: Sequence[str]) -> Topology:
+    def topology(self, source: str, facts: Mapping[str, Any], warnings: Sequence[str]) -> Topology:
+        """Return the topology, with facts and warnings of the source beyond the tree."""
         near_cpu = {id(place.node): numa.id for place, numa in zip(self.places, self.numas, strict=True)}
         for above in self.root.walk():
             near = self._near(above) if above.cpuset and above.type not in ("PU", "Core", "Cache") else ()

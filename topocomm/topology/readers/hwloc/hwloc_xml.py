@@ -13,7 +13,7 @@ from topocomm.errors import TopologyError
 from topocomm.topology.inference.pci_tree import MAX_BRIDGES
 from topocomm.topology.model import Topology
 from topocomm.topology.readers.hwloc.hwloc_links import Matrix
-from topocomm.topology.readers.hwloc.hwloc_machine import machine
+from topocomm.topology.readers.hwloc.hwloc_machine import Machine
 from topocomm.topology.readers.hwloc.hwloc_objects import HwlocObject, bit_mask
 from topocomm.topology.readers.plain import safe_xml
 from topocomm.topology.readers.plain.safe_xml import Element
@@ -69,7 +69,7 @@ class _Reader:
         facts = {"hwloc_xml": version} if version else {}
         infos = {i.attributes.get("name", ""): i.attributes.get("value", "") for i in self.top.all("info")}
         root.infos = {**infos, **root.infos}
-        return machine(root, self.name, SOURCE, matrices=self._matrices(), facts=facts)
+        return Machine(root, self.name, matrices=self._matrices()).topology(SOURCE, facts, ())
 
     def _object(self, element: Element, parent: HwlocObject | None, bridges: int = 0) -> HwlocObject:
         attributes = element.attributes

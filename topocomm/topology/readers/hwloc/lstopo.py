@@ -9,7 +9,7 @@ from operator import or_
 
 from topocomm.topology.inference.pci_tree import MAX_BRIDGES, with_domain
 from topocomm.topology.model import Topology
-from topocomm.topology.readers.hwloc.hwloc_machine import machine
+from topocomm.topology.readers.hwloc.hwloc_machine import Machine
 from topocomm.topology.readers.hwloc.hwloc_objects import BRIDGES, IO_TYPES, HwlocObject
 from topocomm.topology.readers.plain.paste import LineReader, plain_lines
 
@@ -104,7 +104,7 @@ class _Reader(LineReader):
             self.fail(last, f"nothing below the machine; {_WHOLE}")
         self._check_memory(root)
         self._cpusets(root)
-        return machine(root, self.file, SOURCE, warnings=self.warnings, numbered=self.numbered)
+        return Machine(root, self.file, numbered=self.numbered).topology(SOURCE, {}, self.warnings)
 
     def _indent(self, index: int) -> int:
         """Return how many columns right of the machine a line starts."""

@@ -56,16 +56,9 @@ def is_matrix(lines: Sequence[str]) -> bool:
     return matrix_header.find_header(lines) is not None or matrix_header.first_row_of_a_gpu(lines) is not None
 
 
-def parse_matrix(lines: Sequence[str], file: str) -> Matrix:
-    """Return the matrix in the lines of a pasted text (`paste.plain_lines`).
+class MatrixParser(LineReader):
+    """Parses the lines of a pasted text (`paste.plain_lines`)."""
 
-    Raises:
-        TopologyError: It is cut short, damaged beyond repair, not symmetric, or another matrix; names the line.
-    """
-    return _Parser(lines, file).parse()
-
-
-class _Parser(LineReader):
     def __init__(self, lines: Sequence[str], file: str) -> None:
         super().__init__(lines, file)
         self.damaged = False
@@ -77,6 +70,7 @@ class _Parser(LineReader):
         self.damaged = True
 
     def parse(self) -> Matrix:
+        """Return the matrix; refuse one that is cut short, damaged beyond repair, not symmetric, or another matrix."""
         header = matrix_header.find_header(self.lines)
         if header is None:
             first = matrix_header.first_row_of_a_gpu(self.lines) or 0

@@ -14,7 +14,7 @@ from topocomm.topology.inference.host_tree import LEVELS, HostTree, host_tree
 from topocomm.topology.inference.nvlink import nvlinks
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Pair, Topology
-from topocomm.topology.readers.nvidia.code_matrix import NOT_AVAILABLE, Matrix, Row, is_matrix, parse_matrix
+from topocomm.topology.readers.nvidia.code_matrix import NOT_AVAILABLE, Matrix, MatrixParser, Row, is_matrix
 from topocomm.topology.readers.nvidia.matrix_header import CPU, NUMA, cpu_list, numa_node
 from topocomm.topology.readers.nvidia.nvlink_listing import listing_kind
 from topocomm.topology.readers.plain.paste import MATRIX_ROW, markup_line, plain_lines, strip_prefix
@@ -30,7 +30,7 @@ def matches(text: str) -> bool:
 def read(text: str, name: str) -> Topology:
     """Return the host that a matrix describes."""
     lines = _lines(text)
-    matrix = parse_matrix(lines, name)
+    matrix = MatrixParser(lines, name).parse()
     name = PurePath(name).name  # warnings travel with the topology: no paths of this machine in them
     warnings = list(matrix.warnings)
     if (kind := listing_kind(lines)) is not None:

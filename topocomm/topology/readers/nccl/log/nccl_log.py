@@ -27,9 +27,9 @@ from topocomm.topology.links import both_ways
 from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, RankPlace, Topology
 from topocomm.topology.readers.nccl.log import nccl_log_facts as facts_of
-from topocomm.topology.readers.nccl.log.nccl_log_channels import Channels, channels
+from topocomm.topology.readers.nccl.log.nccl_log_channels import ChannelReader, Channels
 from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, communicator
-from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, address, fabric
+from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, FabricBuilder, address
 from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, is_log, parts
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine, machines
 
@@ -70,7 +70,7 @@ class _Reader:
         self.messages[where] = None
 
     def topology(self) -> Topology:
-        rings = channels(self.comm)
+        rings = ChannelReader(self.comm).read()
         known = facts_of.bus_ids(self.comm, self.warn)
         passed_over: list[str] = []
         hosts = machines(self.comm, known, passed_over)
@@ -158,7 +158,7 @@ class _Reader:
                 self.warn(f"line {tree.line}: no links are made from the system tree: {why}")
             host, prefix = ("host0", "") if len(hosts) == 1 else (label, f"{label}/")
             names = facts_of.nic_names(self.comm, machine.host)
-            fabrics.append(fabric(machine, host, prefix, names, facts_of.nvls(self.comm) is True))
+            fabrics.append(FabricBuilder(machine, host, prefix, names, facts_of.nvls(self.comm) is True).build())
         self.labels = ["host0"] if len(hosts) == 1 else list(labels)
         return fabrics
 

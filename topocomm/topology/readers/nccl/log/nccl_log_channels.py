@@ -65,11 +65,6 @@ class Channels(NamedTuple):
         return facts
 
 
-def channels(comm: Communicator) -> Channels:
-    """Return the rings and trees of a communicator."""
-    return _Reader(comm).read()
-
-
 def _tree_facts(trees: dict[int, dict[int, Node]]) -> dict[str, Any]:
     return {
         str(channel): {
@@ -79,7 +74,9 @@ def _tree_facts(trees: dict[int, dict[int, Node]]) -> dict[str, Any]:
     }
 
 
-class _Reader:
+class ChannelReader:
+    """Finds the rings and trees of a communicator."""
+
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
         self.ranks = comm.ranks
@@ -89,9 +86,11 @@ class _Reader:
         self.bad_places: set[tuple[int, int]] = set()
 
     def warn(self, message: str) -> None:
+        """Add a warning, once."""
         self.warnings[message] = None
 
     def read(self) -> Channels:
+        """Return the rings and trees that the log is certain of."""
         orders = self._orders()
         steps = self._steps()
         rings = {}

@@ -45,19 +45,6 @@ class Fabric(NamedTuple):
     """GB/s of the network side of each NIC in the tree."""
 
 
-def fabric(machine: Machine, host: str, prefix: str, nic_names: dict[int, str], nvls: bool) -> Fabric:
-    """Return the devices, links and pairs of one machine.
-
-    Args:
-        machine: Its tree, matrix and ranks.
-        host: Name of the host of its devices.
-        prefix: Goes before ids of all devices but GPUs, which ranks number throughout the job.
-        nic_names: Names of network devices by number, as the log lists them.
-        nvls: Whether the NVSwitches multicast.
-    """
-    return _Builder(machine, host, prefix, nic_names, nvls).build()
-
-
 def address(bus_id: str) -> str | None:
     """Return a PCI address from NCCL's number: `26000` is 0000:26:00.0; None for other numbers."""
     number = int(bus_id, 16)
@@ -73,7 +60,17 @@ def numa_of(machine: Machine, node: Key) -> int | None:
     return number if 0 <= number < 2**31 else None
 
 
-class _Builder:
+class FabricBuilder:
+    """Makes the fabric of one machine.
+
+    Args:
+        machine: Its tree, matrix and ranks.
+        host: Name of the host of its devices.
+        prefix: Goes before ids of all devices but GPUs, which ranks number throughout the job.
+        nic_names: Names of network devices by number, as the log lists them.
+        nvls: Whether the NVSwitches multicast.
+    """
+
     def __init__(self, machine: Machine, host: str, prefix: str, nic_names: dict[int, str], nvls: bool) -> None:
         self.machine, self.host, self.prefix = machine, host, prefix
         self.nic_names, self.nvls = nic_names, nvls
@@ -88,6 +85,7 @@ class _Builder:
         self.counts: Counter[str] = Counter()
 
     def build(self) -> Fabric:
+        """Return the devices, links and pairs."""
         pairs = self._pairs()
         gpus = [
             Device(f"GPU{rank}", "gpu", self.host, numa=numa_of(self.machine, node), bus_id=address(node.id))
