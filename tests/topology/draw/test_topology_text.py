@@ -51,7 +51,7 @@ def test_a_large_host_fits_one_screen():
 
 
 @given(topologies())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_topology_is_drawn(topology):
     assert render(topology, next_command="x").endswith("Next: x\n")
 

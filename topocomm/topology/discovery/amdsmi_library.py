@@ -15,7 +15,7 @@ from topocomm.errors import TopologyError
 from topocomm.topology.discovery.gpu_host import GpuFacts
 from topocomm.topology.discovery.pci_sysfs import PciBus, short_bus_id
 from topocomm.topology.inference.host_tree import PairKey
-from topocomm.topology.inference.nvlink import NVLinks
+from topocomm.topology.inference.nvlink import GpuFabric
 from topocomm.topology.inference.xgmi import joined_by_tables, xgmi_links
 from topocomm.topology.links import KINDS
 from topocomm.topology.model import Device
@@ -132,7 +132,7 @@ class _Reader:
             links[a, b] = _Link(words.get(answer.get("type")), _whole(answer.get("hops")), _whole(weight))
         return links
 
-    def _fabric(self, links_of: Mapping[PairKey, _Link], rates: Mapping[PairKey, tuple[int, int] | None]) -> NVLinks:
+    def _fabric(self, links_of: Mapping[PairKey, _Link], rates: Mapping[PairKey, tuple[int, int] | None]) -> GpuFabric:
         """The xGMI links, with the rate of their generation."""
         joined, silent = joined_by_tables(
             [pair for pair, link in links_of.items() if link.word == "XGMI"],
@@ -150,7 +150,7 @@ class _Reader:
         pairs = {
             key: pair._replace(gb_per_s_source="table" if pair.gb_per_s else None) for key, pair in xgmi.pairs.items()
         }
-        return NVLinks((), links, pairs, xgmi.warnings)
+        return xgmi._replace(links=links, pairs=pairs)
 
     def _kind(self) -> str:
         """Row of `links.KINDS` if all GPUs are of one generation that has one."""

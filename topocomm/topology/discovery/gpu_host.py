@@ -10,12 +10,12 @@ from topocomm.errors import TopologyError
 from topocomm.topology.discovery.pci_sysfs import PciBus
 from topocomm.topology.discovery.sysfs import Nic, find_nics, nodes_of_cpus
 from topocomm.topology.inference.host_tree import LEVELS, host_tree
-from topocomm.topology.inference.nvlink import NVLinks
+from topocomm.topology.inference.nvlink import GpuFabric
 from topocomm.topology.inference.pci_tree import Leaf, check_size, pci_graph, pci_pairs
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Link, Pair, Topology
 
-NO_FABRIC = NVLinks((), (), {}, ())
+NO_FABRIC = GpuFabric((), (), {}, ())
 PORTS = "port_gb_per_s"
 """The fact that holds the rate of ports by NIC, for links to the network."""
 
@@ -26,7 +26,7 @@ class GpuFacts(NamedTuple):
     source: str
     gpus: tuple[Device, ...]
     """With PCI addresses as sysfs writes them."""
-    fabric: NVLinks = NO_FABRIC
+    fabric: GpuFabric = NO_FABRIC
     """Links between GPUs, and their pairs."""
     codes: Mapping[tuple[str, str], str] = {}
     """PCIe codes of the source by pair."""

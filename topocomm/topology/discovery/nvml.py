@@ -15,7 +15,7 @@ from topocomm.errors import TopologyError
 from topocomm.topology.discovery.gpu_host import GpuFacts
 from topocomm.topology.discovery.pci_sysfs import NVSWITCH_CLASS, PciBus, short_bus_id
 from topocomm.topology.inference.cpu_lists import cpu_ranges
-from topocomm.topology.inference.nvlink import NVLinks, nvlink_pair
+from topocomm.topology.inference.nvlink import GpuFabric, nvlink_pair
 from topocomm.topology.links import KINDS, NVSWITCH_HOP_US, both_ways
 from topocomm.topology.model import Device, InNetworkKind, Link, Pair
 
@@ -188,7 +188,7 @@ class _Reader:
             ends.append((end, switch))
         return ends
 
-    def _fabric(self, gpus: Sequence[Device], ends: Mapping[str, Ends | None]) -> NVLinks:
+    def _fabric(self, gpus: Sequence[Device], ends: Mapping[str, Ends | None]) -> GpuFabric:
         names = {bus_id: name for name, bus_id in self.bus_ids.items() if bus_id}
         into: dict[str, int] = {}
         counts: dict[tuple[str, str], int] = {}
@@ -231,7 +231,7 @@ class _Reader:
 
 def _nvlinks(
     host: str, kinds: Mapping[str, str], into: Mapping[str, int], counts: Mapping[tuple[str, str], int]
-) -> NVLinks:
+) -> GpuFabric:
     """NVLinks of a host from its links into switches by GPU (one device, as in NCCL) and direct links by pair."""
     devices: list[Device] = []
     links: list[Link] = []
@@ -248,7 +248,7 @@ def _nvlinks(
         pairs.setdefault((a, b), nvlink_pair(a, b, kinds[a], lanes, KINDS["nvlink4"].latency_us))
     unknown = sorted({name for name, kind in kinds.items() if kind == "nvlink"} & {link.src for link in links})
     warnings = [f"GB/s of NVLink not known: {', '.join(unknown)} of an unknown generation"] if unknown else []
-    return NVLinks(tuple(devices), tuple(links), pairs, tuple(warnings))
+    return GpuFabric(tuple(devices), tuple(links), pairs, tuple(warnings))
 
 
 def _bits(words: Any) -> list[int]:

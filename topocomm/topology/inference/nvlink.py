@@ -25,8 +25,8 @@ _GENERATION_BY_TOTAL: dict[int, str] = {6: "nvlink2", 8: "nvlink3", 12: "nvlink3
 """Generation by links per GPU: 25 GB/s each on every model with 6, 8 or 12 links; 18 may also be NVLink 5."""
 
 
-class NVLinks(NamedTuple):
-    """NVSwitches, links, the figures of each pair, and warnings."""
+class GpuFabric(NamedTuple):
+    """NVLinks or xGMI of a host: switches, links, the figures of each pair, and warnings."""
 
     devices: tuple[Device, ...]
     links: tuple[Link, ...]
@@ -34,7 +34,7 @@ class NVLinks(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> NVLinks:
+def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> GpuFabric:
     """Return the NVLinks of one host.
 
     Args:
@@ -68,7 +68,7 @@ def nvlinks(gpus: Sequence[Device], counts: Mapping[PairKey, int]) -> NVLinks:
     for (a, b), lanes in counts.items():
         latency_us = 2 * NVSWITCH_HOP_US if a in through else KINDS["nvlink4"].latency_us
         pairs[a, b] = nvlink_pair(a, b, kind, lanes, latency_us)._replace(gb_per_s_source=source)
-    return NVLinks(tuple(devices), tuple(links), pairs, tuple(_warnings(total, counts, islands)))
+    return GpuFabric(tuple(devices), tuple(links), pairs, tuple(_warnings(total, counts, islands)))
 
 
 def nvlink_pair(a: str, b: str, kind: str, lanes: int, latency_us: float) -> Pair:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from topocomm.topology.inference.host_tree import PairKey, group_words, merge_groups
+from topocomm.topology.inference.nvlink import GpuFabric
 from topocomm.topology.links import KINDS, both_ways
 from topocomm.topology.model import Link, Pair
 
@@ -32,15 +33,7 @@ class Joined(NamedTuple):
     gb_per_s: float | None = None
 
 
-class XgmiLinks(NamedTuple):
-    """Directed links, the figures of each XGMI pair, and warnings."""
-
-    links: tuple[Link, ...]
-    pairs: dict[PairKey, Pair]
-    warnings: tuple[str, ...]
-
-
-def xgmi_links(joined: Mapping[PairKey, Joined], assumed: Iterable[PairKey] = ()) -> XgmiLinks:
+def xgmi_links(joined: Mapping[PairKey, Joined], assumed: Iterable[PairKey] = ()) -> GpuFabric:
     """Return links for the XGMI pairs of one host.
 
     Args:
@@ -69,7 +62,7 @@ def xgmi_links(joined: Mapping[PairKey, Joined], assumed: Iterable[PairKey] = ()
         pairs[a, b] = Pair(a, b, "XGMI", gb_per_s, _LATENCY_US, "read" if gb_per_s is not None else None, "assumed")
     if any(figures.gb_per_s is None for figures in direct.values()):
         warnings.append("GB/s of xGMI unknown: the source names neither the GPU model nor the links' rate")
-    return XgmiLinks(tuple(links), pairs, tuple(warnings))
+    return GpuFabric((), tuple(links), pairs, tuple(warnings))
 
 
 def joined_by_tables(

@@ -72,7 +72,7 @@ def test_a_switch_that_hosts_share_is_a_bar_in_each():
 
 
 @given(topologies())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_topology_is_drawn(topology):
     parsed(render(topology))
 

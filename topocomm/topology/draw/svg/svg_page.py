@@ -94,17 +94,13 @@ class Page:
             f'stroke-width="{_n(width)}"/>'
         )
 
-    def curve(self, a: Point, bend: Point, b: Point, css: str, *, width: float = 1.6) -> None:
-        """Add a line from a to b that bends towards a point."""
-        self.items.append(
-            f'<path d="M{_n(a[0])} {_n(a[1])} Q{_n(bend[0])} {_n(bend[1])} {_n(b[0])} {_n(b[1])}" '
-            f'class="{css} wire" stroke-width="{_n(width)}"/>'
-        )
-
     def arrow(self, a: Point, bend: Point, b: Point, css: str, *, apart: float, both: bool) -> None:
-        """Add a curve between two circles of radius `apart`, with a head at its end, or at both ends."""
+        """Add a bent curve between two circles of radius `apart`, with a head at its end, or at both."""
         start, end = _towards(a, bend, apart + 6 if both else apart), _towards(b, bend, apart + 6)
-        self.curve(start, bend, end, css)
+        self.items.append(
+            f'<path d="M{_n(start[0])} {_n(start[1])} Q{_n(bend[0])} {_n(bend[1])} {_n(end[0])} {_n(end[1])}" '
+            f'class="{css} wire" stroke-width="1.6"/>'
+        )
         for tip, back in [(_towards(b, bend, apart), end)] + [(_towards(a, bend, apart), start)] * both:
             dx, dy = tip[0] - back[0], tip[1] - back[1]
             left, right = (back[0] - dy / 2, back[1] + dx / 2), (back[0] + dy / 2, back[1] - dx / 2)

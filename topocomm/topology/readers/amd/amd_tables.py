@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from topocomm.errors import TopologyError
 from topocomm.topology.inference.host_tree import HostTree, PairKey, group_words, host_tree
-from topocomm.topology.inference.xgmi import XgmiLinks, joined_by_tables, xgmi_links
+from topocomm.topology.inference.nvlink import GpuFabric
+from topocomm.topology.inference.xgmi import joined_by_tables, xgmi_links
 from topocomm.topology.links import PATH_LATENCY_US
 from topocomm.topology.model import Device, Pair, Topology
 
@@ -253,7 +254,7 @@ def host_of_pairs(
     source: str,
     gpus: Sequence[Device],
     pairs: tuple[Mapping[PairKey, str | None], Mapping[PairKey, int | None]],
-    fabric: XgmiLinks,
+    fabric: GpuFabric,
     notes: tuple[Mapping[str, Any], Sequence[str]],
 ) -> Topology:
     """Return the host of GPUs with codes and weights by pair, and their xGMI links.
