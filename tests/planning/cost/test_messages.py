@@ -1,11 +1,11 @@
-"""Messages of schedules: what goes from one rank to another in one round over one path, with its places and bytes."""
+"""Messages of schedules: the transfers of one round from one rank to another, with their bytes and routes."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.machines import switch
 from tests.planning.schedules import any_schedules
-from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.cost.messages import chunk_bytes, messages_of, routes_of
 from topocomm.planning.routing.paths import PathFinder
 
 
@@ -23,11 +23,14 @@ def test_messages_are_the_transfers_of_one_round_and_pair(made, row_bytes):
     assert keys == list(wanted)
     sizes = [sum(schedule.chunks[move.chunk][1] * row_bytes for move in moves) for moves in wanted.values()]
     assert columns.payload_bytes.tolist() == sizes
+    parts = [
+        [move for move, of in zip(schedule.transfer_list(), columns.of_transfer, strict=True) if of == number]
+        for number in range(len(columns))
+    ]
+    assert parts == list(wanted.values())
     routes = routes_of(columns, schedule, machine.endpoints, paths)
-    steps = steps_of(schedule, machine.endpoints, paths, row_bytes)
-    messages = [message for step in steps for message in step.messages]
-    for number, (moves, message) in enumerate(zip(wanted.values(), messages, strict=True)):
-        assert message.reads == tuple((m.src, m.src_slot, m.chunk) for m in moves)
-        assert message.writes == tuple((m.dst, m.dst_slot, m.chunk) for m in moves)
-        assert (message.payload_bytes, message.route.latency_us) == (sizes[number], routes.latency_us[number])
-    assert [fold for step in steps for fold in step.combines] == schedule.combine_list()
+    for number, (_, src, dst) in enumerate(wanted):
+        links = routes.links[routes.starts[number] : routes.starts[number + 1]]
+        wanted_route = paths.cheapest(machine.endpoints[src], machine.endpoints[dst])
+        assert tuple(paths.edges[link] for link in links) == wanted_route.edges
+        assert routes.latency_us[number] == wanted_route.latency_us

@@ -10,12 +10,12 @@ from typing import Literal
 import numpy as np
 
 from topocomm.planning.cost.fluid import ready_times_us
-from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of
 from topocomm.planning.cost.port_time import PortRules, port_time_us
 from topocomm.planning.program.slot_memory import output_pieces, stages_of
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes
-from topocomm.planning.schedule.schedule import Schedule, input_pieces
+from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, input_pieces, number_places
 from topocomm.planning.schedule.transforms import unrolled
 
 PortModel = Literal["alpha", "loggp"]
@@ -69,7 +69,7 @@ class Cost:
     @cached_property
     def alpha_us(self) -> float:
         """Time of the last output without bytes, under the port model."""
-        return port_time_us(self._schedule, self._messages, self._routes, self._endpoints, self._paths, self._rules)
+        return port_time_us(self._schedule, *self._traffic)
 
     @cached_property
     def predicted_us(self) -> float:
@@ -81,46 +81,37 @@ class Cost:
         if not self.wire_bytes:
             return self.alpha_us
         if self.messages <= FLUID_LIMIT_MESSAGES and len(self._schedule.transfers) <= FLUID_LIMIT_TRANSFERS:
-            steps = steps_of(self._schedule, self._endpoints, self._paths, self._row_bytes)
-            ready_us = ready_times_us(self._schedule, steps, self._paths, self._rules)
-            return max(ready_us[rank, slot, chunk] for rank, slot, chunk in self._schedule.outputs.tolist())
-        return self.alpha_us + _bytes_us(self._messages, self._routes, self._paths)
+            return float(ready_times_us(*self._traffic)[self._traffic[0].outputs].max())
+        first, total_us = np.unique(self._messages.round, return_index=True)[1], 0.0
+        for low, high in pairwise([*first.tolist(), self.messages]):  # sum() adds floats otherwise since Python 3.12
+            total_us += self._busiest_us(self._messages.payload_bytes, low, high)
+        return self.alpha_us + total_us
+
+    @cached_property
+    def _traffic(self) -> tuple[PlaceNumbers, Messages, Routes, Sequence[str], PathFinder, PortRules]:
+        places = number_places(self._schedule)
+        return places, self._messages, self._routes, self._endpoints, self._paths, self._rules
 
     @cached_property
     def throughput_gb_per_s(self) -> float | None:
-        """Payload over the busiest link's time, for long pipelined payloads; None when nothing is sent."""
-        payload_bytes = self._schedule.rows * self._row_bytes
-        return _throughput_gb_per_s(self._schedule, self._messages, self._routes, self._paths, payload_bytes)
+        """Payload over the busiest link's time, for long pipelined payloads; None when nothing is sent.
 
+        Without a payload it is that of a payload of equal chunks.
+        """
+        payload_bytes, sizes = self._schedule.rows * self._row_bytes, self._messages.payload_bytes
+        if not payload_bytes:
+            payload_bytes = len(self._schedule.chunks)
+            sizes = np.bincount(self._messages.of_transfer, minlength=self.messages)
+        busiest_us = self._busiest_us(sizes, 0, self.messages)
+        return payload_bytes / busiest_us / 1e3 if busiest_us else None
 
-def _bytes_us(messages: Messages, routes: Routes, paths: PathFinder) -> float:
-    """The sum over rounds of the time of the busiest link."""
-    first = np.unique(messages.round, return_index=True)[1]
-    edges = routes.starts[[*first.tolist(), len(messages)]].tolist()
-    sizes = np.repeat(messages.payload_bytes, routes.hops)
-    total_us = 0.0
-    for low, high in pairwise(edges):
-        total_us += _busiest_us(routes.links[low:high], sizes[low:high], paths)
-    return total_us
-
-
-def _throughput_gb_per_s(
-    schedule: Schedule, messages: Messages, routes: Routes, paths: PathFinder, payload_bytes: int
-) -> float | None:
-    """Payload over the busiest link's time. Without a payload, that of one with equal chunks."""
-    sizes = messages.payload_bytes
-    if not payload_bytes:
-        payload_bytes = len(schedule.chunks)
-        sizes = np.bincount(messages.of_transfer, minlength=len(messages))
-    busiest_us = _busiest_us(routes.links, np.repeat(sizes, routes.hops), paths)
-    return payload_bytes / busiest_us / 1e3 if busiest_us else None
-
-
-def _busiest_us(links: Ints, sizes: Ints, paths: PathFinder) -> float:
-    """The longest time of a directed link, for messages of these sizes on these links."""
-    load_bytes = np.bincount(links, sizes)  # whole numbers: exact in any order
-    used = np.flatnonzero(load_bytes)
-    return float((load_bytes[used] / (paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))
+    def _busiest_us(self, sizes: Ints, low: int, high: int) -> float:
+        """The longest time of a directed link, for the messages low..high-1 of these sizes."""
+        routes = self._routes
+        links = routes.links[routes.starts[low] : routes.starts[high]]
+        load_bytes = np.bincount(links, np.repeat(sizes[low:high], routes.hops[low:high]))  # whole numbers: exact
+        used = np.flatnonzero(load_bytes)
+        return float((load_bytes[used] / (self._paths.link_gb_per_s[used] * 1e3)).max(initial=0.0))
 
 
 def memory_us(schedule: Schedule, *, row_bytes: int, cores: int) -> float:

@@ -9,14 +9,18 @@ plus the gap, and a NIC serves one message per gap.
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from topocomm.planning.cost.messages import Message, Step
+import numpy as np
+
+from topocomm.planning.cost.messages import Messages
 from topocomm.planning.cost.port_time import PortRules
 from topocomm.planning.routing.paths import PathFinder
-from topocomm.planning.routing.routes import Edge
-from topocomm.planning.schedule.schedule import Combine, Place, Schedule, input_table
+from topocomm.planning.routing.routes import Floats, Routes
+from topocomm.planning.schedule.schedule import PlaceNumbers
 
 ARRIVE, RELEASE = 0, 1
 """Kinds of events."""
@@ -24,11 +28,19 @@ EPSILON_BYTES = 1e-6
 """Rest of a flow that counts as sent: rounding."""
 
 
-def ready_times_us(schedule: Schedule, steps: list[Step], paths: PathFinder, rules: PortRules) -> dict[Place, float]:
-    """Return the time in us at which every place of a schedule without `repeat` has its value; `steps`: its rounds."""
-    events = _Events(steps, paths, rules)
-    events.run([tuple(row[:3]) for row in input_table(schedule).tolist()])
-    return events.ready_us
+def ready_times_us(
+    places: PlaceNumbers,
+    messages: Messages,
+    routes: Routes,
+    endpoints: Sequence[str],
+    paths: PathFinder,
+    rules: PortRules,
+) -> Floats:
+    """Return float64 [places]: the time in us at which each place of a schedule without `repeat` has its value."""
+    events = _Events(places, messages, routes, paths, rules)
+    events.queue_messages(messages, endpoints, paths.link_nics.tolist())
+    events.run(places.inputs.tolist())
+    return np.array(events.ready_us)
 
 
 @dataclass
@@ -50,24 +62,54 @@ class _Port:
 
 
 class _Events:
-    """The simulation: flows, ports, and a heap of events."""
+    """The simulation: flows, ports, and a heap of events. Messages are numbers; folds follow them."""
 
-    def __init__(self, steps: list[Step], paths: PathFinder, rules: PortRules) -> None:
-        self.links, self.rules = paths.links, rules
-        self.messages: list[Message] = [m for step in steps for m in step.messages]
+    def __init__(
+        self, places: PlaceNumbers, messages: Messages, routes: Routes, paths: PathFinder, rules: PortRules
+    ) -> None:
+        self.rules = rules
+        self.sizes: list[int] = messages.payload_bytes.tolist()
+        self.latency_us, self.gb_per_s, self.gap_us = (
+            column.tolist() for column in (routes.latency_us, routes.gb_per_s, routes.gap_us)
+        )
+        self.links: list[list[int]] = [part.tolist() for part in np.split(routes.links, routes.starts[1:-1])]
+        self.link_bytes_per_us: list[float] = (paths.link_gb_per_s * 1e3).tolist()
+        self.folded: list[int] = places.folded.tolist()
+        self.writes: list[list[int]] = [[] for _ in self.sizes]
+        needs: list[list[int]] = [[] for _ in range(len(self.sizes) + len(self.folded))]
+        transfers = zip(messages.of_transfer.tolist(), places.sent.tolist(), places.received.tolist(), strict=True)
+        for message, read, written in transfers:
+            needs[message].append(read)
+            self.writes[message].append(written)
+        for fold, operand in zip(places.fold_of.tolist(), places.operands.tolist(), strict=True):
+            needs[len(self.sizes) + fold].append(operand)
+        self.missing = [len(set(own)) for own in needs]
+        self.waiting: dict[int, list[int]] = defaultdict(list)
+        for what, own in enumerate(needs):
+            for place in set(own):
+                self.waiting[place].append(what)
         self.now_us = 0.0
-        self.ready_us: dict[Place, float] = {}
-        self.waiting: dict[Place, list[int | Combine]] = {}
-        self.missing: dict[int | Combine, int] = {}
+        self.ready_us = [0.0] * places.count
         self.flows: dict[int, _Flow] = {}
-        self.heap: list[tuple[float, int, int, str]] = []
-        self.ports: dict[str, _Port] = {}
-        self.ports_of: list[tuple[str, ...]] = []
-        self.unstarted: set[int] = set()
-        self._queue_messages({device.id for device in paths.topology.devices if device.kind == "nic"})
-        self._await_operands(steps)
+        self.heap: list[tuple[float, int, int, int]] = []
+        self.ports: dict[int, _Port] = {}
+        self.ports_of: list[tuple[int, ...]] = []
+        self.unstarted = set(range(len(self.sizes)))
 
-    def run(self, inputs: list[Place]) -> None:
+    def queue_messages(self, messages: Messages, endpoints: Sequence[str], link_nics: list[int]) -> None:
+        """Queue the messages at their ports: of the source, of the destination, and under loggp of NICs."""
+        numbers: dict[str, int] = {}
+        end = [numbers.setdefault(name, len(numbers)) for name in endpoints]
+        for index, (src, dst) in enumerate(zip(messages.src.tolist(), messages.dst.tolist(), strict=True)):
+            ports = [2 * end[src], 2 * end[dst] + 1]
+            if self.rules.loggp:
+                ports += [2 * len(numbers) + link_nics[link] for link in self.links[index] if link_nics[link] >= 0]
+            for port in ports:
+                limit = self.rules.ports if port < 2 * len(numbers) else 1
+                self.ports.setdefault(port, _Port(limit)).queue.append(index)
+            self.ports_of.append(tuple(ports))
+
+    def run(self, inputs: list[int]) -> None:
         """Run from the time at which the inputs are ready until the last event."""
         for place in inputs:
             self._set_ready(place)
@@ -80,61 +122,35 @@ class _Events:
             touched = self._pop_events()
             self._start(touched)
 
-    def _queue_messages(self, nics: set[str]) -> None:
-        for index, message in enumerate(self.messages):
-            names = [f"send {message.src_port}", f"receive {message.dst_port}"]
-            if self.rules.loggp:
-                names += [f"nic {device}" for device in message.route.devices if device in nics]
-            for name in names:
-                limit = 1 if name.startswith("nic") else self.rules.ports
-                self.ports.setdefault(name, _Port(limit)).queue.append(index)
-            self.ports_of.append(tuple(names))
-            self.unstarted.add(index)
-
-    def _await_operands(self, steps: list[Step]) -> None:
-        index = 0
-        for step in steps:
-            for message in step.messages:
-                self._await(index, message.reads)
-                index += 1
-            for fold in step.combines:
-                self._await(fold, [(fold.rank, slot, fold.chunk) for slot in fold.operands])
-
-    def _await(self, what: int | Combine, places: tuple[Place, ...] | list[Place]) -> None:
-        self.missing[what] = len(set(places))
-        for place in set(places):
-            self.waiting.setdefault(place, []).append(what)
-
-    def _set_ready(self, place: Place) -> set[str]:
-        """Mark a place ready now, run the combines this completes, and return the ports of messages now ready."""
+    def _set_ready(self, place: int) -> set[int]:
+        """Mark a place ready now, run the folds this completes, and return the ports of messages now ready."""
         self.ready_us[place] = self.now_us
-        touched: set[str] = set()
+        touched: set[int] = set()
         for what in self.waiting.pop(place, ()):
             self.missing[what] -= 1
             if self.missing[what]:
                 continue
-            if isinstance(what, Combine):
-                touched |= self._set_ready((what.rank, what.out_slot, what.chunk))
+            if what >= len(self.sizes):
+                touched |= self._set_ready(self.folded[what - len(self.sizes)])
             else:
                 touched.update(self.ports_of[what])
         return touched
 
-    def _start(self, touched: set[str]) -> None:
-        candidates = {m for name in touched for m in self.ports[name].queue[: self.ports[name].limit]}
+    def _start(self, touched: set[int]) -> None:
+        candidates = {message for port in touched for message in self.ports[port].queue[: self.ports[port].limit]}
         started = False
         for index in sorted(candidates & self.unstarted):
-            if self.missing[index] or not all(self.ports[n].admits(index) for n in self.ports_of[index]):
+            if self.missing[index] or not all(self.ports[port].admits(index) for port in self.ports_of[index]):
                 continue
             self.unstarted.remove(index)
-            message = self.messages[index]
-            if message.payload_bytes and message.route.gb_per_s < inf:
-                self.flows[index] = _Flow(index, float(message.payload_bytes))
+            if self.sizes[index] and self.gb_per_s[index] < inf:
+                self.flows[index] = _Flow(index, float(self.sizes[index]))
                 started = True
             else:
                 self._flowed(index)
             if self.rules.loggp:
-                for name in self.ports_of[index][2:]:
-                    heapq.heappush(self.heap, (self.now_us + message.route.gap_us, RELEASE, index, name))
+                for port in self.ports_of[index][2:]:
+                    heapq.heappush(self.heap, (self.now_us + self.gap_us[index], RELEASE, index, port))
         if started:
             self._share()
 
@@ -159,38 +175,37 @@ class _Events:
 
     def _flowed(self, index: int) -> None:
         """The last byte left: schedule arrival and the release of the ports."""
-        route = self.messages[index].route
-        heapq.heappush(self.heap, (self.now_us + route.latency_us, ARRIVE, index, ""))
-        held_us = route.gap_us if self.rules.loggp else route.latency_us
-        for name in self.ports_of[index][:2]:
-            heapq.heappush(self.heap, (self.now_us + held_us, RELEASE, index, name))
+        heapq.heappush(self.heap, (self.now_us + self.latency_us[index], ARRIVE, index, -1))
+        held_us = self.gap_us[index] if self.rules.loggp else self.latency_us[index]
+        for port in self.ports_of[index][:2]:
+            heapq.heappush(self.heap, (self.now_us + held_us, RELEASE, index, port))
 
-    def _pop_events(self) -> set[str]:
-        touched: set[str] = set()
+    def _pop_events(self) -> set[int]:
+        touched: set[int] = set()
         while self.heap and self.heap[0][0] <= self.now_us:
-            _, kind, index, name = heapq.heappop(self.heap)
+            _, kind, index, port = heapq.heappop(self.heap)
             if kind == RELEASE:
-                self.ports[name].queue.remove(index)
-                touched.add(name)
+                self.ports[port].queue.remove(index)
+                touched.add(port)
             else:
-                for place in self.messages[index].writes:
+                for place in self.writes[index]:
                     touched |= self._set_ready(place)
         return touched
 
     def _share(self) -> None:
         """Set max-min fair rates: the tightest links divide equally among their flows, then the next tightest."""
-        users: dict[Edge, set[int]] = {}
+        users: dict[int, set[int]] = {}
         for index in self.flows:
-            for edge in self.messages[index].route.edges:
-                users.setdefault(edge, set()).add(index)
-        left = {edge: self.links[edge].gb_per_s * 1e3 for edge in users}  # bytes per us
+            for link in self.links[index]:
+                users.setdefault(link, set()).add(index)
+        left = {link: self.link_bytes_per_us[link] for link in users}
         while users:
-            rates = {edge: left[edge] / len(flows) for edge, flows in users.items()}
+            rates = {link: left[link] / len(flows) for link, flows in users.items()}
             rate = min(rates.values())
-            tightest = [edge for edge, own in rates.items() if own == rate]
-            for index in {index for edge in tightest for index in users[edge]}:
+            tightest = [link for link, own in rates.items() if own == rate]
+            for index in {index for link in tightest for index in users[link]}:
                 self.flows[index].rate_bytes_per_us = rate
-                for crossed in self.messages[index].route.edges:
+                for crossed in self.links[index]:
                     users[crossed].discard(index)
                     left[crossed] -= rate
-            users = {edge: flows for edge, flows in users.items() if flows}
+            users = {link: flows for link, flows in users.items() if flows}

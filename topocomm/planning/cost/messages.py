@@ -1,4 +1,4 @@
-"""The messages of a Schedule on a machine, with their routes, sizes and places.
+"""The messages of a Schedule, and their routes on a machine.
 
 Entries with the same round, source, destination and path are one message.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topocomm.planning.routing.paths import PathFinder, Route
+from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes, joined
-from topocomm.planning.schedule.schedule import NO_PATH, Combine, Place, Schedule, row_keys
+from topocomm.planning.schedule.schedule import NO_PATH, Schedule, row_keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,44 +79,6 @@ def routes_of(messages: Messages, schedule: Schedule, endpoints: Sequence[str], 
     which[~named] = np.arange(len(cheapest))
     which[named] = len(cheapest) + inverse
     return joined([cheapest, paths.columns(explicit)]).take(which)
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message: places read at the source and written at the destination."""
-
-    src_port: str
-    dst_port: str
-    route: Route
-    payload_bytes: int
-    reads: tuple[Place, ...]
-    writes: tuple[Place, ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One round: its messages in port order, then its combines."""
-
-    messages: tuple[Message, ...]
-    combines: tuple[Combine, ...]
-
-
-def steps_of(schedule: Schedule, endpoints: Sequence[str], paths: PathFinder, row_bytes: int) -> list[Step]:
-    """Return the rounds of a schedule without `repeat` as objects, with the routes and sizes of messages."""
-    columns = messages_of(schedule, chunk_bytes(schedule, row_bytes))
-    pieces: list[tuple[list[Place], list[Place]]] = [([], []) for _ in range(len(columns))]
-    for number, move in zip(columns.of_transfer.tolist(), schedule.transfers.tolist(), strict=True):
-        _, src, src_slot, dst, dst_slot, chunk, _ = move
-        pieces[number][0].append((src, src_slot, chunk))
-        pieces[number][1].append((dst, dst_slot, chunk))
-    messages: list[list[Message]] = [[] for _ in range(schedule.rounds)]
-    rows = zip(columns.round, columns.src, columns.dst, columns.path, columns.payload_bytes, strict=True)
-    for (round_, src, dst, path, size), (reads, writes) in zip(rows, pieces, strict=True):
-        a, b = endpoints[src], endpoints[dst]
-        route = paths.cheapest(a, b) if path == NO_PATH else paths.explicit(schedule.paths[path], a, b)
-        messages[round_].append(Message(a, b, route, int(size), tuple(reads), tuple(writes)))
-    combines = (folds for _, folds in schedule.by_round())
-    return [Step(tuple(own), tuple(folds)) for own, folds in zip(messages, combines, strict=True)]
 
 
 def chunk_bytes(schedule: Schedule, row_bytes: int) -> Ints:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from topocomm.planning.cost.messages import Messages
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Floats, Ints, Routes
-from topocomm.planning.schedule.schedule import Schedule, number_places, row_keys, spans
+from topocomm.planning.schedule.schedule import PlaceNumbers, Schedule, row_keys, spans
 
 MOST_WAVES = 12
 """Longest row of messages of a round that wait for each other; in longer ones messages are served one by one."""
@@ -33,6 +33,7 @@ class PortRules:
 
 def port_time_us(
     schedule: Schedule,
+    places: PlaceNumbers,
     messages: Messages,
     routes: Routes,
     endpoints: Sequence[str],
@@ -40,7 +41,6 @@ def port_time_us(
     rules: PortRules,
 ) -> float:
     """Return the time of the last output of a verified schedule without `repeat`, in us."""
-    places = number_places(schedule)
     ready_us = np.zeros(places.count)
     combines = _Combines(schedule, places.folded, places.operands, places.fold_of)
     ports = _Ports(messages, routes, endpoints, paths, rules)

@@ -11,13 +11,13 @@ import numpy as np
 
 from topocomm.planning.cost.cost_models import FLUID_LIMIT_MESSAGES
 from topocomm.planning.cost.fluid import ready_times_us
-from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of, steps_of
+from topocomm.planning.cost.messages import Messages, chunk_bytes, messages_of, routes_of
 from topocomm.planning.cost.port_time import PortRules
 from topocomm.planning.plan import Plan
 from topocomm.planning.report.plan_comparison import AS_GOOD, Rival, behind, figure_of, times
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.routing.routes import Ints, Routes
-from topocomm.planning.schedule.schedule import Schedule, split_rows
+from topocomm.planning.schedule.schedule import Schedule, number_places, split_rows
 from topocomm.topology.draw.names import plural
 from topocomm.topology.model import Topology
 
@@ -246,9 +246,11 @@ def round_times(plan: Plan, paths: PathFinder) -> list[str]:
     sizes = [_sizes(low[begin:end], high[begin:end]) for begin, end in pairwise(edges)]
     if not 0 < len(messages) <= FLUID_LIMIT_MESSAGES or schedule.repeat is not None:
         return sizes
-    steps = steps_of(schedule, plan.ranks, paths, row_bytes)
-    ready_us = ready_times_us(schedule, steps, paths, PortRules(plan.ports, plan.port_model == "loggp"))
-    ends = [max((ready_us[place] for m in step.messages for place in m.writes), default=0.0) for step in steps]
+    places, routes = number_places(schedule), routes_of(messages, schedule, plan.ranks, paths)
+    rules = PortRules(plan.ports, plan.port_model == "loggp")
+    arrivals_us = ready_times_us(places, messages, routes, plan.ranks, paths, rules)[places.received]
+    edges = np.searchsorted(schedule.transfers[:, 0], np.arange(schedule.rounds + 1)).tolist()
+    ends = [float(arrivals_us[begin:end].max(initial=0.0)) for begin, end in pairwise(edges)]
     return [
         ", ".join(filter(None, [size, f"all there at {end:.2f} us"])) for size, end in zip(sizes, ends, strict=True)
     ]
