@@ -128,6 +128,7 @@ SEARCH_PASSES = (
     Pass("exact_rounds", ((gossip_search._Search, "_exact_rounds", lambda _: None),)),
     Pass("exact_rounds, exact_latency instead", ((gossip_search._Search, "_exact_rounds", _exact_latency),)),
     Pass("exact_latency", ((gossip_search._Search, "_exact_latency", lambda *_: None),)),
+    Pass("local_search", ((gossip_search._Search, "_local_search", lambda _: None),)),
 )
 
 
