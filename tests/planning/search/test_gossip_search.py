@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.hash_seeds import printed
 from tests.machines import hosts, joined, line, switch
 from tests.planning.search import brute
 from topocomm import catalog
@@ -227,15 +226,3 @@ def test_what_cannot_be_is_refused_in_one_line():
         search_gossip(apart, brute.everything(3), ports=1, objective="rounds")
     with pytest.raises(PlanError, match="0 ports"):
         search_gossip(apart, brute.everything(4), ports=0, objective="rounds")
-
-
-def test_hash_seeds_change_nothing():
-    code = (
-        "import numpy as np\n"
-        "from topocomm.planning.search import gossip_search as find\n"
-        "find.NODES, find.MOVES = 200, 4000\n"
-        "latency = np.fromfunction(lambda a, b: (a != b) * (1 + (a * 7 + b * 3) % 5 / 2), (9, 9))\n"
-        "print(find.search_gossip(latency, np.ones((9, 9), bool), ports=1, objective='latency'))\n"
-    )
-    told = printed(code)
-    assert len(told) == 1 and b"Found(gossip=" in told.pop()
