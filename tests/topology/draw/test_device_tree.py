@@ -61,8 +61,10 @@ def test_the_tree_goes_from_numa_nodes_down_to_endpoints():
 def test_circles_end_and_long_chains_are_cut():
     names = [f"pcie{i}" for i in range(MOST_LEVELS + 5)]
     devices = [Device(name, "switch") for name in names]
-    roots = forest(devices, linked(*pairwise(names), (names[-1], names[0])))
-    assert sorted(node.device.id for node in walk(roots)) == sorted(names)
+    (root,) = forest(devices, linked(*pairwise(names), (names[-1], names[0])))
+    assert sorted(node.device.id for node in walk([root])) == sorted(names)
+    roots = forest(devices, linked(*pairwise(names)))
+    assert [sum(1 for _ in walk([root])) for root in roots] == [MOST_LEVELS, 5]
 
 
 def test_what_the_tree_lacks_hangs_on_what_it_is_linked_to():

@@ -37,7 +37,7 @@ SWITCHED = [gpu(i, HOST, PORT, UP, DOWN[i]) for i in range(2)]
     ("a", "b", "code"),
     [
         (SWITCHED[0], SWITCHED[1], "PIX"),
-        (SWITCHED[0], gpu(1, HOST, PORT, UP, DOWN[1], Bridge(), Bridge()), "PXB"),
+        (SWITCHED[0], gpu(1, HOST, PORT, UP, DOWN[1], Bridge()), "PXB"),
         (SWITCHED[0], gpu(1, HOST, Bridge()), "PHB"),
         (SWITCHED[0], gpu(1, SECOND), "NODE"),
         (SWITCHED[0], gpu(1, SECOND, places=(1,)), "SYS"),

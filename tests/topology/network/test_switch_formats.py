@@ -102,6 +102,7 @@ def test_what_is_chosen_or_passed_over_is_said():
         ("SwitchName=a Nodes=n[1\n", r"f:1: 'n\[1' is no name and no list"),
         ("SwitchName=a Nodes=n[1-99999999]\n", r"f:1: '1-99999999' gives more than 65536 names"),
         ("SwitchName=a Nodes=n[1-999][1-999]\n", r"gives more than 65536 names"),
+        ("SwitchName=a Nodes=n[1-40000]\nSwitchName=b Nodes=m[1-40000]\n", r"f:2: more than 65536 names in one file"),
         ("SwitchName=a Switches=b\n", r"f: switch 'a' has 'b' below it, which is not described"),
         ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", r"f: switch '.' is below itself"),
         ("SwitchName=a Switches=c\nSwitchName=b Switches=c\nSwitchName=c Nodes=n\n", r"'c' is below 'a' and 'b'"),

@@ -7,6 +7,8 @@ LINKS = both_ways("a", "b", "pcie4")
 
 def test_rows_and_levels():
     assert free_rows([(0, 4), (5, 9), (3, 6), (10, 12)]) == [0, 0, 1, 0]
+    assert free_rows([(0, 4), (4, 9), (9, 9)]) == [0, 1, 0]  # stretches that touch are apart
+    assert free_rows([(4, 9), (0, 4)]) == [0, 1]
     assert free_rows([]) == []
     assert track_levels({"inner": (2, 3), "outer": (0, 9), "beside": (20, 30)}) == {"inner": 0, "outer": 1, "beside": 0}
     levels = track_levels({"a": (0, 5), "b": (3, 8)})
