@@ -50,13 +50,7 @@ def nvidia_tool(tool: str, bus: PciBus, sysfs: Path) -> Topology:
 
 
 def amd_tool(name: str, tool: str, bus: PciBus, sysfs: Path) -> Topology:
-    """Return the topology that `amd-smi` or `rocm-smi` prints.
-
-    Args:
-        name: Key of AMD_TOOLS.
-        tool: Path of the tool.
-        bus: The PCI bus.
-        sysfs: Root of sysfs.
+    """Return the topology that a tool of AMD_TOOLS prints.
 
     Raises:
         TopologyError: The tool fails, or its output is not understood.

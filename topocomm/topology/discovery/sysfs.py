@@ -35,13 +35,7 @@ class Nic(NamedTuple):
 
 
 def cpu_host(sysfs: Path, *, host: str, usable: Collection[int]) -> Topology:
-    """Return a host's cores, NUMA nodes and NICs.
-
-    Args:
-        sysfs: Root of sysfs.
-        host: Name of the host.
-        usable: CPUs that this process may run on; those that are offline are left out.
-    """
+    """Return a host's usable online cores, NUMA nodes and NICs."""
     online = numbers_in(sysfs / "devices/system/cpu/online")
     cpus = sorted((set(usable) & online) or set(usable))
     node_of = nodes_of_cpus(sysfs)
@@ -175,10 +169,6 @@ def sysfs_cores(sysfs: Path, usable: Collection[int]) -> list[list[Core]]:
 
     hwloc does not number CPUs that a container or a batch system withholds. They cannot be told from CPUs outside the
     binding of this process.
-
-    Args:
-        sysfs: Root of sysfs.
-        usable: CPUs that this process may run on.
     """
     online = numbers_in(sysfs / "devices/system/cpu/online")
     if not online or not online <= set(usable):

@@ -69,11 +69,7 @@ def devices_words(devices: Sequence[Device]) -> str:
 
 
 def links_words(links: Sequence[Link]) -> str:
-    """Describe connections; the second direction only where its figures differ from those of the first.
-
-    Args:
-        links: Directed links, at least one.
-    """
+    """Describe one or several connections; a second direction only where its figures differ from the first."""
     described: dict[tuple[str, str], Link] = {}
     for link in links:
         back = described.get((link.dst, link.src))

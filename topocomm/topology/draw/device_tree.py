@@ -85,12 +85,7 @@ def shared_cpus(devices: Iterable[Device]) -> str | None:
 
 
 def forest(devices: Sequence[Device], links: Sequence[Link]) -> list[Node]:
-    """Return the spanning forest from hosts, NUMA nodes and switches downwards; endpoints end a branch.
-
-    Args:
-        devices: Devices of one host.
-        links: Links between them, without those of the GPU fabric.
-    """
+    """Return the spanning forest of one host's tree links, from hosts, NUMA nodes and switches down to endpoints."""
     by_id = {d.id: d for d in devices}
     links_from: dict[str, list[Link]] = {}
     for link in links:

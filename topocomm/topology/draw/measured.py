@@ -10,11 +10,7 @@ from topocomm.topology.model import Topology
 
 
 def render(topology: Topology) -> str:
-    """Return a table with a line for each pair of devices, ending in a newline; assumed figures are in brackets.
-
-    Args:
-        topology: Result of `topocomm.measure`.
-    """
+    """Return what `topocomm.measure` found as a table, a line for each pair of devices; assumed figures in brackets."""
     facts = topology.facts["ping_pong"]
     pairs = facts["pairs"]
     codes = {frozenset((pair.a, pair.b)): pair.code for pair in topology.pairs}

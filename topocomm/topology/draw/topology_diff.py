@@ -24,11 +24,6 @@ def render(first: Topology, second: Topology, *, names: tuple[str, str]) -> str:
     """Return the differences, ending in a newline; all that differs in the same facts is one line.
 
     Devices are the same if their ids are. Two single hosts are compared whatever they are called.
-
-    Args:
-        first: One topology.
-        second: The other.
-        names: What to call them.
     """
     sides = _Side(first, second), _Side(second, first)
     parts = [

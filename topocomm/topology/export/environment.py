@@ -186,12 +186,7 @@ class Place(NamedTuple):
 
 
 def places(host: Host, stated: Mapping[tuple[str, str], Pair]) -> list[Place]:
-    """Return the endpoints of one host in order, with the NICs of the best pair code or of the same NUMA node.
-
-    Args:
-        host: The host.
-        stated: Pairs of the source by (endpoint, NIC).
-    """
+    """Return the endpoints of one host in order, with the NICs of the best pair code or of the same NUMA node."""
     nics = [d for d in host.devices if d.kind == "nic"]
     kind = "gpu" if any(d.kind == "gpu" for d in host.devices) else "cpu"
     codes = {key: pair.code for key, pair in stated.items() if pair.code}

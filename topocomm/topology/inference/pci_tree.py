@@ -85,13 +85,7 @@ def check_size(name: str, gpus: int, nics: int, numas: int = 0) -> None:
 
 
 def pci_pairs(gpus: Sequence[Leaf], nics: Sequence[Leaf], known: Mapping[tuple[str, str], Pair]) -> tuple[Pair, ...]:
-    """Return every GPU-GPU and GPU-NIC pair.
-
-    Args:
-        gpus: GPUs in the order of their numbers.
-        nics: The NICs.
-        known: Pairs with a better path than PCIe, by ids in the order of `gpus`.
-    """
+    """Return every GPU-GPU and GPU-NIC pair; `known` has those with a better path than PCIe."""
     ends = [*combinations(gpus, 2), *((gpu, nic) for gpu in gpus for nic in nics)]
     return tuple(known.get((a.device.id, b.device.id)) or _pcie_pair(a, b) for a, b in ends)
 

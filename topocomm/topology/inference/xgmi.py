@@ -70,13 +70,7 @@ def joined_by_tables(
     weights: Mapping[PairKey, int | None],
     bandwidths: Mapping[PairKey, tuple[int, int] | None],
 ) -> tuple[dict[PairKey, Joined], list[PairKey]]:
-    """Return the links of XGMI pairs by weight and min-max bandwidth, and the pairs that these do not settle.
-
-    Args:
-        pairs: The XGMI pairs.
-        weights: The driver's weights.
-        bandwidths: Least and greatest bandwidth in MB/s, as printed.
-    """
+    """Return the links of XGMI pairs by weight and min-max bandwidth in MB/s, and the pairs these do not settle."""
     joined: dict[PairKey, Joined] = {}
     unsettled: list[PairKey] = []
     pairs = list(pairs)

@@ -26,13 +26,7 @@ class JoinedLinks(NamedTuple):
 
 
 def join_links(sources: Sequence[LinkSource], devices: Sequence[Device], pairs: Mapping[PairKey, Pair]) -> JoinedLinks:
-    """Join the links of a machine's captures.
-
-    Args:
-        sources: The captures.
-        devices: GPUs and NICs of the machine.
-        pairs: Its pairs, which get the rates that a capture read.
-    """
+    """Join the links of a machine's captures; pairs get the rates that a capture read."""
     tree = _Tree(sources, devices)
     fabric = _Fabric(sources, devices, dict(pairs))
     switches, links = fabric.build({device.id for device in (*devices, *tree.devices)})

@@ -19,11 +19,6 @@ def with_numa_nodes(devices: Sequence[Device], links: Sequence[Link], ends: Mapp
     A host bridge above GPUs of several nodes is taken apart, as NCCL does: virtual machines show all devices on one.
     Parts without GPUs stay where they are. The tree is unaltered where it has NUMA nodes, where the number of a GPU is
     unknown, or where GPUs of several nodes are below one switch.
-
-    Args:
-        devices: Forwarding devices of the tree.
-        links: Links of the tree.
-        ends: GPUs and NICs of the machine by id.
     """
     same = tuple(devices), list(links)
     gpus = [end for end in ends.values() if end.kind == "gpu"]

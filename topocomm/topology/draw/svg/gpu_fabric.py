@@ -40,12 +40,7 @@ class Fabric:
 
 
 def find_fabric(devices: Sequence[Device], links: Sequence[Link]) -> Fabric:
-    """Return the fabric of one host.
-
-    Args:
-        devices: All devices of the host.
-        links: Links of kinds in `FABRICS`, between GPUs and switches.
-    """
+    """Return the fabric of one host from its links of kinds in `FABRICS`."""
     by_id = {d.id: d for d in devices}
     fabric = Fabric()
     members: dict[str, dict[str, list[Link]]] = {}

@@ -150,13 +150,6 @@ def _network(
 ) -> tuple[float, list[Link]]:
     """Draw the switches outside of hosts below the hosts; in words where they are too many or have no cable.
 
-    Args:
-        page: Page to draw on.
-        topology: The cluster.
-        cables: Cables of the drawn hosts; none where another host is below one of them.
-        corner: Upper left corner.
-        width: Width in pixels.
-
     Returns:
         The bottom, and the links that are drawn.
     """
