@@ -61,13 +61,13 @@ def families(machine: Machine) -> list[list[Level]]:
     ends = np.full(machine.devices, NOBODY)
     ends[machine.ends] = np.arange(len(machine.ends))
     single = _level(machine, ends)
-    found = [[single]]
+    nested = [[single]]
     hosts = _level(machine, np.where(machine.is_end, machine.host, NOBODY), machine.host)
     if 1 < hosts.count < single.count:
-        found[0].append(hosts)
+        nested[0].append(hosts)
     if len(machine.ends) <= MOST_CLUSTERED:
-        found.append([single, *(_level(machine, np.where(machine.is_end, c, NOBODY), c) for c in _clusters(machine))])
-    return found
+        nested.append([single, *(_level(machine, np.where(machine.is_end, c, NOBODY), c) for c in _clusters(machine))])
+    return nested
 
 
 def _level(machine: Machine, ends: Ints, around: Ints | None = None) -> Level:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 UNLIMITED = float("inf")
+"""Capacity of an arc that no minimum cut crosses."""
 _SMALL = 1e-12
 """Part of the greatest capacity below which the rest of an arc counts as zero."""
 

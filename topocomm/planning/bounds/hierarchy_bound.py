@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 Front = NDArray[np.int64]
 """Most foreign values beside at least `own` own ones, by `own`; NONE where so many are out of reach."""
 NONE = -(1 << 40)
+"""Mark of a number of own values out of reach; sums of it stay far below 0."""
 SAME_US = 1e-9
 """Times that differ by less are equal."""
 MOST_WINDOWS, MOST_MIXES = 4, 2_000

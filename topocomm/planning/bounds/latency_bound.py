@@ -24,6 +24,8 @@ MOST_LEVELS = 8
 """Most groupings by latency."""
 MOST_OWN = 128
 """Most ranks of a group: the sets of pairs grow with it."""
+SIDES = ("hears", "reaches")
+"""Directions in which values are counted."""
 
 
 def latency_bound(demand: Demand, machine: Machine, *, rounds: Bound, ports: int, port_model: PortModel) -> Bound:
@@ -81,9 +83,6 @@ def _levels(demand: Demand, machine: Machine, cheapest_us: float, ports: int) ->
             bound = _levels_of(demand, machine, group, side, cheapest_us, across_us, ports)
             if bound is not None:
                 yield bound
-
-
-SIDES = ("hears", "reaches")
 
 
 def _levels_of(

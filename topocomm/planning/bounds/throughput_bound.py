@@ -37,7 +37,7 @@ ENOUGH = 1 - 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _Candidate:
     """A cut (one group and the share that crosses its border) or a partition, and its bound in GB/s.
 
     `capacity` is that of the border, or the sum of the groups' borders.
@@ -54,7 +54,7 @@ def throughput_bound(demand: Demand, machine: Machine) -> Bound:
     """Return the least bound found."""
     if len(machine.ends) < 2:
         return Bound(None, "all ranks share one endpoint", _witness("none"))
-    best = _Found(inf, "in", (), 0.0)
+    best = _Candidate(inf, "in", (), 0.0)
     for candidate in _of_families(demand, machine):
         best = _lower(best, candidate)
     if len(machine.ends) <= MOST_EXACT:
@@ -66,11 +66,11 @@ def throughput_bound(demand: Demand, machine: Machine) -> Bound:
     return _bound(best, machine)
 
 
-def _lower(best: _Found, other: _Found | None) -> _Found:
+def _lower(best: _Candidate, other: _Candidate | None) -> _Candidate:
     return other if other is not None and other.rate < best.rate * LESS else best
 
 
-def _of_families(demand: Demand, machine: Machine) -> Iterator[_Found]:
+def _of_families(demand: Demand, machine: Machine) -> Iterator[_Candidate]:
     """Yield the least cut of each level, and the least partition of each family."""
     for levels in families(machine):
         for level in levels:
@@ -80,7 +80,7 @@ def _of_families(demand: Demand, machine: Machine) -> Iterator[_Found]:
                 yield _partition_of(demand, levels, direction)
 
 
-def _cuts_of(demand: Demand, level: Level) -> Iterator[_Found]:
+def _cuts_of(demand: Demand, level: Level) -> Iterator[_Candidate]:
     shares = demand.crossing(level.of_rank, level.count)
     for direction, share in zip(("in", "out"), shares, strict=True):
         if (share > 0).any():
@@ -88,10 +88,10 @@ def _cuts_of(demand: Demand, level: Level) -> Iterator[_Found]:
             group = int(rates.argmin())
             devices = level.devices([group], direction)[0]
             capacity = float(level.border(direction)[group])
-            yield _Found(float(rates[group]), direction, (devices,), capacity, float(share[group]))
+            yield _Candidate(float(rates[group]), direction, (devices,), capacity, float(share[group]))
 
 
-def _partition_of(demand: Demand, levels: Sequence[Level], direction: str) -> _Found:
+def _partition_of(demand: Demand, levels: Sequence[Level], direction: str) -> _Candidate:
     parents = []
     for fine, coarse in pairwise(levels):
         parent = np.zeros(fine.count, np.int64)
@@ -103,7 +103,7 @@ def _partition_of(demand: Demand, levels: Sequence[Level], direction: str) -> _F
     for index, level in enumerate(levels):
         groups += level.devices([group for at, group in chosen if at == index], direction)
     capacity = float(sum(levels[level].border(direction)[group] for level, group in chosen))
-    return _Found(rate, direction, tuple(sorted(groups, key=lambda devices: int(devices.min()))), capacity)
+    return _Candidate(rate, direction, tuple(sorted(groups, key=lambda devices: int(devices.min()))), capacity)
 
 
 def _whole_hosts(machine: Machine) -> Ints:
@@ -113,7 +113,7 @@ def _whole_hosts(machine: Machine) -> Ints:
     return np.unique(np.where(with_ends, machine.host, alone), return_inverse=True)[1].astype(np.int64)
 
 
-def _exact(demand: Demand, machine: Machine, node: Ints, best: _Found) -> _Found:
+def _exact(demand: Demand, machine: Machine, node: Ints, best: _Candidate) -> _Candidate:
     """Return the least bound over all cuts and partitions that keep the devices of each node together."""
     nodes = int(node.max()) + 1
     arcs = list(zip(node[machine.src].tolist(), node[machine.dst].tolist(), machine.gb_per_s.tolist(), strict=True))
@@ -134,7 +134,7 @@ def _exact(demand: Demand, machine: Machine, node: Ints, best: _Found) -> _Found
             if partition is not None:
                 groups = [np.flatnonzero(np.isin(node, sorted(side))) for side in partition[1]]
                 capacity = sum(border(side) for side in partition[1])
-                best = _lower(best, _Found(partition[0], direction, tuple(groups), capacity))
+                best = _lower(best, _Candidate(partition[0], direction, tuple(groups), capacity))
     return best
 
 
@@ -170,8 +170,8 @@ def _least_cut(
     node: Ints,
     network: FlowNetwork,
     terminals: tuple[dict[int, float], dict[int, float], bool],
-    best: _Found,
-) -> _Found:
+    best: _Candidate,
+) -> _Candidate:
     """Return the least cut by Newton's method: a minimum cut at the best rate so far, its own rate, and again."""
     into, out_of, scaled = terminals
     while best.rate > 0:
@@ -192,7 +192,7 @@ def _times(capacities: dict[int, float], factor: float) -> dict[int, float]:
     return {node: rate * factor for node, rate in capacities.items()}
 
 
-def _cut(demand: Demand, machine: Machine, side: Flags) -> _Found | None:
+def _cut(demand: Demand, machine: Machine, side: Flags) -> _Candidate | None:
     """Return the bound of what must leave these devices, described by the side with fewer endpoints."""
     labels = side.astype(np.int64)
     _, leaves = demand.crossing(labels[machine.place], 2)
@@ -201,26 +201,26 @@ def _cut(demand: Demand, machine: Machine, side: Flags) -> _Found | None:
     capacity = machine.border(labels, 2)[1][1].item()
     share = float(leaves[1])
     if 2 * side[machine.ends].sum() <= len(machine.ends):
-        return _Found(capacity / share, "out", (np.flatnonzero(side),), capacity, share)
-    return _Found(capacity / share, "in", (np.flatnonzero(~side),), capacity, share)
+        return _Candidate(capacity / share, "out", (np.flatnonzero(side),), capacity, share)
+    return _Candidate(capacity / share, "in", (np.flatnonzero(~side),), capacity, share)
 
 
-def _bound(found: _Found, machine: Machine) -> Bound:
-    groups = [machine.names(devices) for devices in found.groups]
-    if found.share is None:
-        ends = [int(machine.is_end[devices].sum()) for devices in found.groups]
-        word = "egress" if found.direction == "out" else "ingress"
+def _bound(best: _Candidate, machine: Machine) -> Bound:
+    groups = [machine.names(devices) for devices in best.groups]
+    if best.share is None:
+        ends = [int(machine.is_end[devices].sum()) for devices in best.groups]
+        word = "egress" if best.direction == "out" else "ingress"
         return Bound(
-            found.rate,
-            f"{len(groups)} {_kind(ends, found.groups, machine)}, {word} {found.capacity:g} GB/s in all",
-            _witness("partition", direction=found.direction, groups=groups),
+            best.rate,
+            f"{len(groups)} {_kind(ends, best.groups, machine)}, {word} {best.capacity:g} GB/s in all",
+            _witness("partition", direction=best.direction, groups=groups),
         )
-    much = "all" if found.share == 1 else f"{found.share:.4g}"
-    verb = "enter" if found.direction == "in" else "leave"
+    much = "all" if best.share == 1 else f"{best.share:.4g}"
+    verb = "enter" if best.direction == "in" else "leave"
     return Bound(
-        found.rate,
-        f"{much} of the payload must {verb} {_name(found.groups[0], machine)}, at {found.capacity:g} GB/s",
-        _witness("cut", direction=found.direction, group=groups[0], share=found.share),
+        best.rate,
+        f"{much} of the payload must {verb} {_name(best.groups[0], machine)}, at {best.capacity:g} GB/s",
+        _witness("cut", direction=best.direction, group=groups[0], share=best.share),
     )
 
 

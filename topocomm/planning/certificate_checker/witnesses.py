@@ -67,11 +67,11 @@ class Needs:
         """Return the payloads that must enter a set of ranks."""
         outside = [rank for rank in range(self.ranks) if rank not in inside]
         if self.name in ("scan", "exscan"):
-            before, found = 0, set()
+            before, stretches = 0, set()
             for rank in range(self.ranks):
                 before += rank not in inside
-                found |= {before} if rank in inside else set()
-            return float(len(found - {0}))
+                stretches |= {before} if rank in inside else set()
+            return float(len(stretches - {0}))
         if not any(self.gives[rank] for rank in outside) or not any(self.gets[rank] for rank in inside):
             return 0.0
         if self.name in IN_PARTS:
@@ -118,11 +118,11 @@ class WitnessChecker:
         if len(set(self.plan.ranks)) > 1 and self.needs.least_messages():
             raise PlanError("certificate: throughput without a bound, and something must cross between endpoints")
 
-    def _counted(self, witness: Witness, found: object, key: str = "needs") -> None:
-        if witness[key] != found:
+    def _counted(self, witness: Witness, derived: object, key: str = "needs") -> None:
+        if witness[key] != derived:
             raise PlanError(
                 f"certificate: {witness['kind']} witness of {witness['bounds']}: {key} is {witness[key]!r}, the "
-                f"collective and the ranks give {found!r}"
+                f"collective and the ranks give {derived!r}"
             )
 
     def _rank(self, rank: int) -> int:
@@ -144,8 +144,8 @@ class WitnessChecker:
 
     def _port(self, witness: Witness) -> float:
         side = {"in": "hears", "out": "reaches"}[witness["direction"]]
-        there = [rank for rank, end in enumerate(self.plan.ranks) if end == witness["endpoint"]]
-        self._counted(witness, sum(bool(self.needs.partners(rank, side)) for rank in there), "messages")
+        on_endpoint = [rank for rank, end in enumerate(self.plan.ranks) if end == witness["endpoint"]]
+        self._counted(witness, sum(bool(self.needs.partners(rank, side)) for rank in on_endpoint), "messages")
         return -(-int(witness["messages"]) // self.plan.ports)
 
     def _messages(self, witness: Witness) -> float:
@@ -168,13 +168,13 @@ class WitnessChecker:
     def _path(self, witness: Witness) -> float:
         return self.graph.relayed_us(*self._pair(witness))
 
-    def _cheapest_us(self, told_us: float) -> float:
+    def _cheapest_us(self, stated_us: float) -> float:
         """Return the least latency of any message, which must be that of the witness."""
-        found = self.graph.cheapest_us(dict(zip(self.plan.ranks, self.plan.ranks, strict=True)))
-        found = min(found, self.graph.turn_us(self.plan.ranks))
-        if not same(told_us, found):
-            raise PlanError(f"certificate: the cheapest message takes {found!r} us, the witness says {told_us!r}")
-        return found
+        least_us = self.graph.cheapest_us(dict(zip(self.plan.ranks, self.plan.ranks, strict=True)))
+        least_us = min(least_us, self.graph.turn_us(self.plan.ranks))
+        if not same(stated_us, least_us):
+            raise PlanError(f"certificate: the cheapest message takes {least_us!r} us, the witness says {stated_us!r}")
+        return least_us
 
     def _in_a_row(self, witness: Witness) -> float:
         in_a_row = 1

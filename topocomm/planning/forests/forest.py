@@ -48,6 +48,7 @@ from topocomm.planning.schedule.schedule import Schedule
 Identity = frozenset[Edge] | IntervalPlan | None
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
+"""Collectives that trees fit."""
 MOST_RANKS = 512
 """Most ranks for which trees are packed."""
 MOST_ROOTS = 128

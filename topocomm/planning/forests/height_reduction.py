@@ -17,6 +17,7 @@ from topocomm.planning.forests.linear_program.integer_network import Floats, Int
 from topocomm.planning.forests.tree import Edge, Path, Tree, without_loops
 
 BASE = 2.0
+"""Base of the sum of powers of depths that exchanges reduce."""
 GAINS = 1e-9
 """Least part of the sum that an exchange must save."""
 MOST_PER_EDGE = 2
