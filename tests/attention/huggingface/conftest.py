@@ -1,5 +1,7 @@
 """The tiny model and the prompt that several tests share."""
 
+from tests import interpreted  # noqa: F401, I001 before transformers, which imports triton
+
 import pytest
 import torch
 
