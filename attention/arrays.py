@@ -96,7 +96,7 @@ def check_inputs(function: str, q: Any, k: Any, v: Any, *, spec: Spec, masking: 
         if x.ndim != 4 or x.dtype not in DTYPES or not _placed(x, q) or x.requires_grad:
             raise OperatorError(f"{function}: {_fault(name, x, q)}")
     paged = masking.block_tables is not None
-    fault = _misfit(q, k, v, spec, paged)
+    fault = misfit(q, k, v, paged=paged) or _spec_misfit(q, spec)
     if fault is not None:
         raise OperatorError(f"{function}: {fault}, got q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
     pages = _pages(function, k, q.shape[0], masking) if paged else None
@@ -202,8 +202,8 @@ def _fault(name: str, x: torch.Tensor, q: torch.Tensor) -> str:
     return f"{name} requires gradients; pass {name}.detach() or use torch.no_grad()"
 
 
-def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: Spec, paged: bool) -> str | None:
-    """Say what does not fit between q, k, v and the spec; None: all fits."""
+def misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, paged: bool = False) -> str | None:
+    """Say what does not fit between q, k and v; None: all fits."""
     batch, heads, _, d = q.shape
     entries, kv_heads, n, d_k = k.shape
     if v.shape[:3] != (entries, kv_heads, n):
@@ -212,11 +212,14 @@ def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spec: Spec, paged
         return "q and k must agree in batch and head dim"
     if kv_heads == 0 or heads % kv_heads:
         return "the heads of q must be a multiple of those of k and v"
-    if d == 0:
+    return None if k.dtype == v.dtype else f"k and v must have one dtype, not {k.dtype} and {v.dtype}"
+
+
+def _spec_misfit(q: torch.Tensor, spec: Spec) -> str | None:
+    """Say what does not fit between q and the spec; None: all fits."""
+    if q.shape[3] == 0:
         return "the head dim must be at least 1"
-    if k.dtype != v.dtype:
-        return f"k and v must have one dtype, not {k.dtype} and {v.dtype}"
     for name, values in (("alibi_slopes", spec.alibi_slopes), ("sinks", spec.sinks)):
-        if values is not None and len(values) != heads:
-            return f"spec.{name} has {len(values)} values, q has {heads} heads"
+        if values is not None and len(values) != q.shape[1]:
+            return f"spec.{name} has {len(values)} values, q has {q.shape[1]} heads"
     return None

@@ -24,7 +24,7 @@ from attention.huggingface.sharded_cache import ShardedCache
 from attention.ring.ring_decode import ring_decode
 from attention.ring.ring_prefill import ring_attention
 from attention.spec import Spec
-from topocomm import MissingExtraError, OperatorError
+from topocomm import MissingExtraError, OperatorError, TopocommError
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -43,6 +43,10 @@ IMPLEMENTATION = "topocomm_sharded"
 
 HARMLESS = frozenset({"position_ids", "use_cache", "logits_to_keep", "output_hidden_states", "return_dict"})
 """Keyword arguments that reach the attention function but do not change its result."""
+
+
+class NotShardedError(TopocommError, RuntimeError):
+    """A sharded model was called outside of its context, or in another thread."""
 
 
 @dataclass
@@ -84,11 +88,11 @@ def active() -> Active:
     """Return the state of this thread.
 
     Raises:
-        RuntimeError: Nothing.
+        NotShardedError: The model is not sharded in this thread.
     """
     state = ACTIVE.get()
     if state is None:
-        raise RuntimeError(
+        raise NotShardedError(
             "this model is sharded over ranks; call it inside `with shard_generation(model, comm)`, "
             "or where enable(model, comm) was called"
         )

@@ -9,7 +9,7 @@ import torch
 from attention.cache.growable_storage import on_device
 from attention.cache.kv_cache import ShardedKVCache
 from attention.cache.shards import Positions
-from topocomm import MissingExtraError, OperatorError
+from topocomm import MissingExtraError, OperatorError, TopocommError
 
 try:
     from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
@@ -20,6 +20,10 @@ WITHOUT = "generate with this model on one rank, without attention.huggingface.g
 """The remedy where a model is not covered."""
 
 COVERED_TYPES = frozenset({"full_attention", "sliding_attention"})
+
+
+class OffloadError(TopocommError, NotImplementedError):
+    """A shard stays where it is."""
 
 
 class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -107,7 +111,7 @@ class ShardedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def offload(self) -> None:
         """Refused: a shard stays where it is."""
-        raise NotImplementedError("ShardedCache cannot be offloaded; use more ranks")
+        raise OffloadError("ShardedCache cannot be offloaded; use more ranks")
 
     def adopted(self) -> None:
         """Follow a store that a recovery has changed."""

@@ -223,13 +223,13 @@ def decode_kernel(
         if POSITIONS:
             if q_positions is not None:
                 base = tl.load(q_positions + entry * q_positions_batch)
-                there_q = tl.load(q_positions + entry * q_positions_batch + query, mask=ok, other=0)
-                where_q = _near(there_q - base)
+                q_position = tl.load(q_positions + entry * q_positions_batch + query, mask=ok, other=0)
+                q_offset = _near(q_position - base)
             else:
                 base = (last - Q_LEN).to(tl.int64)
-                where_q = query
-            lowest = tl.min(tl.where(ok, where_q, FAR))
-            highest_q = tl.max(tl.where(ok, where_q, -FAR))
+                q_offset = query
+            lowest = tl.min(tl.where(ok, q_offset, FAR))
+            highest_q = tl.max(tl.where(ok, q_offset, -FAR))
         if FLAT:
             blocks = blocks_of(last, window, Q_LEN, FROM_WINDOW, BLOCK_N)
             from_block, to_block, first_slot, parts = part_of_tile(tile_start, blocks, share)
@@ -257,22 +257,22 @@ def decode_kernel(
             acc1 = tl.zeros((BLOCK_M, DV1), tl.float32)
         for begin in range(start, stop, BLOCK_N):
             keys = begin + lanes
-            there = keys < stop
+            exists = keys < stop
             if kv_mask is not None:
-                there = there & (tl.load(kv_mask + entry * kv_mask_batch + keys, mask=there, other=0) != 0)
+                exists = exists & (tl.load(kv_mask + entry * kv_mask_batch + keys, mask=exists, other=0) != 0)
             if POSITIONS:
                 if kv_positions is not None:
-                    there_k = tl.load(kv_positions + entry * kv_positions_batch + keys, mask=there, other=0)
-                    where_k = _near(there_k - base)
+                    k_position = tl.load(kv_positions + entry * kv_positions_batch + keys, mask=exists, other=0)
+                    k_offset = _near(k_position - base)
                 else:
-                    where_k = keys - (last - Q_LEN)
+                    k_offset = keys - (last - Q_LEN)
                 # a key that no row sees is not read: its weights are 0, what it holds does not matter, NaN neither
                 if CAUSAL:
-                    there = there & (where_k <= highest_q)
+                    exists = exists & (k_offset <= highest_q)
                 if WINDOW:
-                    there = there & (lowest - where_k < window)
+                    exists = exists & (lowest - k_offset < window)
                     if not CAUSAL:
-                        there = there & (where_k - highest_q < window)
+                        exists = exists & (k_offset - highest_q < window)
             if tables is not None:
                 page = tl.load(tables + entry * table_batch + keys // PAGE, mask=keys < stop, other=0).to(tl.int64)
                 inside = (keys % PAGE).to(tl.int64)
@@ -282,17 +282,17 @@ def decode_kernel(
             else:  # what changes is one 64-bit address, the same for all lanes
                 k_rows, v_rows = lanes * k_key, lanes * v_key
                 k_block, v_block = k_at + tl.cast(begin, tl.int64) * k_key, v_at + tl.cast(begin, tl.int64) * v_key
-            k0 = operand(load_rows(k_block, k_rows, there, D, 0, D0), DOT, INTERPRETED)
+            k0 = operand(load_rows(k_block, k_rows, exists, D, 0, D0), DOT, INTERPRETED)
             scores = tl.dot(q0, tl.trans(k0), input_precision="ieee")
             if D1 > 0:
-                k1 = operand(load_rows(k_block, k_rows, there, D, D0, D1), DOT, INTERPRETED)
+                k1 = operand(load_rows(k_block, k_rows, exists, D, D0, D1), DOT, INTERPRETED)
                 scores = tl.dot(q1, tl.trans(k1), scores, input_precision="ieee")
             scores = scores * factor  # in units of log2, if nothing else happens to them
             if SOFTCAP:
                 scores = capped(scores, softcap)
-            visible = there[None, :]
+            visible = exists[None, :]
             if POSITIONS:
-                behind = where_q[:, None] - where_k[None, :]
+                behind = q_offset[:, None] - k_offset[None, :]
                 if CAUSAL:
                     visible = visible & (behind >= 0)
                 if WINDOW:
@@ -312,13 +312,13 @@ def decode_kernel(
             top = higher
             if LIFTED:
                 weights = weights * LIFT
-            v0 = k0 if SHARED else operand(load_rows(v_block, v_rows, there, DV, 0, DV0), DOT, INTERPRETED)
+            v0 = k0 if SHARED else operand(load_rows(v_block, v_rows, exists, DV, 0, DV0), DOT, INTERPRETED)
             if GAPS:
                 wanted = tl.max((visible & ok[:, None]).to(tl.int32), 0) != 0
                 v0 = tl.where(wanted[:, None], v0, 0.0)
             acc0 = _product(weights, v0, acc0 * fade[:, None], DOT, INTERPRETED)
             if DV1 > 0:
-                v1 = k1 if SHARED else operand(load_rows(v_block, v_rows, there, DV, DV0, DV1), DOT, INTERPRETED)
+                v1 = k1 if SHARED else operand(load_rows(v_block, v_rows, exists, DV, DV0, DV1), DOT, INTERPRETED)
                 if GAPS:
                     v1 = tl.where(wanted[:, None], v1, 0.0)
                 acc1 = _product(weights, v1, acc1 * fade[:, None], DOT, INTERPRETED)

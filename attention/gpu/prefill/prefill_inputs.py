@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention.arrays import DTYPES
+from attention.arrays import DTYPES, misfit
 from attention.gpu.masks import DeviceVisibility
 from attention.gpu.prefill.block_lists import FARTHEST as FARTHEST_LISTED
 from attention.partial import Partial
@@ -16,6 +16,8 @@ from attention.spec import Spec
 from attention.visibility import Masking, Visibility, check_both_positions, positions_of, present_keys, tensor_of
 from topocomm import OperatorError
 
+WIDEST = 512
+"""Greatest head dim that the kernel takes."""
 FARTHEST = 1 << 28
 """Rows, keys and offsets of contiguous positions stay below this, so that their sums fit int32."""
 
@@ -37,15 +39,7 @@ class PrefillMask:
 
 
 def check_tensors(function: str, q: Any, k: Any, v: Any, *, interpreted: bool) -> None:
-    """Raise an OperatorError if queries, keys and values are not what the kernel takes.
-
-    Args:
-        function: The name that error messages start with.
-        q: [batch, heads, q_len, d].
-        k: [batch, kv_heads, n, d].
-        v: [batch, kv_heads, n, d_v].
-        interpreted: Whether the kernel runs in Triton's interpreter, which takes CPU tensors.
-    """
+    """Raise an OperatorError if the kernel does not take q, k and v; `interpreted`: CPU tensors fit."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         wanted = "[batch, heads, q_len, d]" if name == "q" else "[batch, kv_heads, n, d]"
         if not isinstance(x, torch.Tensor):
@@ -64,24 +58,16 @@ def check_tensors(function: str, q: Any, k: Any, v: Any, *, interpreted: bool) -
             )
         if x.requires_grad and torch.is_grad_enabled():
             raise OperatorError(f"{function}: {name} requires gradients; pass {name}.detach() or use torch.no_grad()")
-    fault = _misfit(q, k, v)
+    fault = misfit(q, k, v) or _too_wide(q, v)
     if fault is not None:
         raise OperatorError(f"{function}: {fault}, got q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
 
 
-def _misfit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
-    """What does not fit between q, k and v."""
-    if v.shape[:-1] != k.shape[:-1]:
-        return "k and v must agree in [batch, kv_heads, n]"
-    if k.shape[-1] != q.shape[-1] or k.shape[0] != q.shape[0]:
-        return "q and k must agree in batch and head dim"
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        return "the heads of q must be a multiple of those of k and v"
-    if k.dtype != v.dtype:
-        return f"k and v must have one dtype, not {k.dtype} and {v.dtype}"
+def _too_wide(q: torch.Tensor, v: torch.Tensor) -> str | None:
+    """Say which head dim the kernel does not take; None: it takes both."""
     for name, x in (("head dim", q), ("head dim of v", v)):
-        if not 0 < x.shape[-1] <= 512:
-            return f"the {name} must be 1 to 512"
+        if not 0 < x.shape[-1] <= WIDEST:
+            return f"the {name} must be 1 to {WIDEST}"
     return None
 
 

@@ -290,9 +290,9 @@ def prefill_kernel(
     weight = tl.full((BLOCK_M,), 1.0, tl.float32)
     weight_before = weight
     if MERGE:
-        before = tl.load(lse_at, mask=ok, other=float("-inf"))
-        nothing_before = before == float("-inf")
-        apart = before - written
+        lse_before = tl.load(lse_at, mask=ok, other=float("-inf"))
+        nothing_before = lse_before == float("-inf")
+        apart = lse_before - written
         lighter = tl.exp2(-tl.abs(apart) * LOG2_E)
         heavy, light = 1.0 / (1.0 + lighter), lighter / (1.0 + lighter)
         # an empty part leaves the other as it is, bit for bit
@@ -300,8 +300,8 @@ def prefill_kernel(
         weight_before = tl.where(nothing_before, 0.0, tl.where(empty, 1.0, weight_before))
         weight = tl.where(apart >= 0, light, heavy)
         weight = tl.where(nothing_before, 1.0, tl.where(empty, 0.0, weight))
-        merged = tl.maximum(before, written) + tl.log2(1.0 + lighter) * LN_2
-        written = tl.where(nothing_before, written, tl.where(empty, before, merged))
+        merged = tl.maximum(lse_before, written) + tl.log2(1.0 + lighter) * LN_2
+        written = tl.where(nothing_before, written, tl.where(empty, lse_before, merged))
     tl.store(lse_at, written, mask=ok)
     out_at = out + entry * out_batch + head.to(tl.int64) * out_head + first_row.to(tl.int64) * out_row
     _leave(out_at, lanes, out_row, ok, acc0 * share[:, None], empty, weight, weight_before, DV, 0, DV0, MERGE)

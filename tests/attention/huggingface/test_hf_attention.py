@@ -66,7 +66,7 @@ def test_outside_the_context(llama, prompt):
     def outside(cache):
         token = hf.ACTIVE.set(None)
         try:
-            with pytest.raises(RuntimeError, match="call it inside `with shard_generation"):
+            with pytest.raises(hf.NotShardedError, match="call it inside `with shard_generation"):
                 generate(llama, prompt, past_key_values=cache)
         finally:
             hf.ACTIVE.reset(token)
