@@ -28,9 +28,9 @@ from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Device, Link, RankPlace, Topology
 from topocomm.topology.readers.nccl.log import nccl_log_facts as facts_of
 from topocomm.topology.readers.nccl.log.nccl_log_channels import ChannelReader, Channels
-from topocomm.topology.readers.nccl.log.nccl_log_comms import Communicator, communicator
+from topocomm.topology.readers.nccl.log.nccl_log_comms import communicator
 from topocomm.topology.readers.nccl.log.nccl_log_fabric import MAX_PAIRED, Fabric, FabricBuilder, address
-from topocomm.topology.readers.nccl.log.nccl_log_lines import Part, is_log, parts
+from topocomm.topology.readers.nccl.log.nccl_log_lines import is_log, parts
 from topocomm.topology.readers.nccl.log.nccl_log_machines import Machine, machines
 
 SOURCE = "NCCL_DEBUG log"
@@ -70,14 +70,14 @@ class _Reader:
         self.messages[where] = None
 
     def topology(self) -> Topology:
-        rings = ChannelReader(self.comm).read()
+        channels = ChannelReader(self.comm).read()
         known = facts_of.bus_ids(self.comm, self.warn)
         passed_over: list[str] = []
         hosts = machines(self.comm, known, passed_over)
-        for message in (*rings.warnings, *passed_over):
+        for message in (*channels.warnings, *passed_over):
             self.warn(message)
         self._warn_of_comms()
-        self._place_rest(hosts, known, rings)
+        self._place_rest(hosts, known, channels)
         self._bound(hosts)
         fabrics = self._fabrics(hosts)
         devices, links = self._devices(hosts, fabrics, known)
@@ -93,7 +93,7 @@ class _Reader:
             pairs=tuple(pair for part in fabrics for pair in part.pairs),
             ranks=tuple(sorted(ranks)),
             warnings=tuple(self._warnings()),
-            facts=self._facts(rings, hosts, known, fabrics),
+            facts=self._facts(channels, hosts, known, fabrics),
         )
 
     def _warnings(self) -> list[str]:
@@ -103,21 +103,21 @@ class _Reader:
         return warnings
 
     def _warn_of_writers(self) -> None:
-        torn = next((a.line for a, b in pairwise(self.parts) if _torn(a, b)), None)
+        torn = next((a.line for a, b in pairwise(self.parts) if a.line == b.line and a.thread and b.thread), None)
         if torn is not None:
             self.warn(f"line {torn}: several writers cut each other's lines here and below; what is cut is not used")
 
     def _warn_of_comms(self) -> None:
-        comm: Communicator = self.comm
-        if comm.others:
-            self.warn(f"{comm.others + 1} communicators in this log; the one with {comm.ranks} ranks was read")
-        if comm.mixed:
+        if self.comm.others:
+            count, ranks = self.comm.others + 1, self.comm.ranks
+            self.warn(f"{count} communicators in this log; the one with {ranks} ranks was read")
+        if self.comm.mixed:
             self.warn("several communicators that nothing tells apart; which rank is which GPU is not certain")
 
-    def _place_rest(self, hosts: list[Machine], known: dict[int, str], rings: Channels) -> None:
+    def _place_rest(self, hosts: list[Machine], known: dict[int, str], channels: Channels) -> None:
         """Place ranks that wrote nothing: on the one machine, or on machines without lines in this log."""
-        spoken = {rank for ring in rings.rings.values() for rank in ring} | set(known)
-        spoken |= {rank for nodes in rings.trees.values() for rank in nodes}
+        spoken = {rank for ring in channels.rings.values() for rank in ring} | set(known)
+        spoken |= {rank for nodes in channels.trees.values() for rank in nodes}
         spoken |= set(range(self.comm.ranks or 0))
         lost = spoken - {rank for machine in hosts for rank in machine.members}
         if not lost or not hosts:
@@ -187,14 +187,14 @@ class _Reader:
         return devices, links
 
     def _facts(
-        self, rings: Channels, hosts: list[Machine], known: dict[int, str], fabrics: list[Fabric]
+        self, channels: Channels, hosts: list[Machine], known: dict[int, str], fabrics: list[Fabric]
     ) -> dict[str, Any]:
         nodes = {s.nodes for s in self.comm.sessions if s.nodes is not None}
         bus_ids = {rank: node_id for machine in hosts for rank, node_id in _printed(machine).items()} | known
         _, masks = facts_of.affinities(self.comm)
         stated = {
             "library": facts_of.library(self.parts),
-            "ranks": rings.ranks,
+            "ranks": channels.ranks,
             "nodes": nodes.pop() if len(nodes) == 1 else None,
             "rank_busid": {str(rank): bus_ids[rank] for rank in sorted(bus_ids)},
             "numa_nodes": sum(len(set(m.system.roots)) for m in hosts if m.system and m.system.whole),
@@ -206,7 +206,7 @@ class _Reader:
             "gpu_affinity_mask": {f"GPU{rank}": masks[rank] for rank in sorted(masks)},
         }
         facts = {key: value for key, value in stated.items() if value or value is False}
-        return {**facts, **rings.facts(), **facts_of.transports(self.comm), **self._graphs(hosts)}
+        return {**facts, **channels.facts(), **facts_of.transports(self.comm), **self._graphs(hosts)}
 
     def _graphs(self, hosts: list[Machine]) -> dict[str, Any]:
         graphs: list[dict[str, Any]] = []
@@ -216,11 +216,6 @@ class _Reader:
         rings = {graph["speedintra"] for graph in graphs if graph["pattern"] == 4}
         facts: dict[str, Any] = {"graphs": graphs} if graphs else {}
         return {**facts, "pattern_bw": rings.pop()} if len(rings) == 1 else facts
-
-
-def _torn(a: Part, b: Part) -> bool:
-    """Return whether two parts with prefixes are on one line."""
-    return a.line == b.line and a.thread is not None and b.thread is not None
 
 
 def _printed(machine: Machine) -> dict[int, str]:
