@@ -80,3 +80,11 @@ def test_connections_alone_name_their_writers():
     ]
     assert topology.warnings == ("job.log: 1 of 4 ranks are on hosts whose lines are not in this log: no devices",)
     assert topology.facts["transports"] == ["P2P/IPC/read", "NET/IB/0/GDRDMA", "NET/IB/0"]
+
+
+@pytest.mark.parametrize("bus_id", ["30x00", "-3000", "x"])
+def test_a_damaged_bus_id_is_not_used(bus_id):
+    """Found by damage at random: `30x00` is no number, and was a ValueError."""
+    topology = read(by(0, f"Trees [0] -1/-1/-1->0->-1 comm 0x5a nRanks 01 busId {bus_id}"))
+    assert topology.by_id["GPU0"].bus_id is None
+    assert "rank_busid" not in topology.facts

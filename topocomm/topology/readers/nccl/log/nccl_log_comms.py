@@ -192,7 +192,8 @@ def _note_comm(session: Session, text: str) -> None:
     else:
         return
     values = dict(_FIELD.findall(text))
-    session.bus_id = values.get("busId", session.bus_id)
+    if re.fullmatch(r"(?:0x)?[0-9a-fA-F]{1,16}", values.get("busId", "")):  # else damage, as `30x00`
+        session.bus_id = values["busId"]
     session.comm_id = values.get("commId", session.comm_id)
     whole = {key: int(value) for key, value in values.items() if re.fullmatch(r"-?\d{1,9}", value)}
     session.nodes = whole.get("nNodes", session.nodes)
