@@ -14,8 +14,8 @@ from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
 from topocomm.execute.calls.ranges import gather_rows, gather_shards, rows_of, split_members, split_record
+from topocomm.execute.calls.shift import Shift
 from topocomm.execute.device.path_choice import own_gpu
-from topocomm.execute.host.shift import Shift
 from topocomm.execute.liveness.shrinking import ending_after, survivors
 from topocomm.execute.liveness.shutdown import note_close, note_failure
 from topocomm.execute.liveness.waiting import UnderWay

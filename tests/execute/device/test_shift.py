@@ -176,9 +176,9 @@ def test_memory_of_its_own_is_kept_for_both_streams():
             with mine.on(mine.new_stream()):
                 shift.start(loose[:1], loose[1:])
                 shift.wait()
-                there = shift._there
+                there = shift._on_device
                 arena = there._arena.untyped_storage().data_ptr()
-                return {stream for at, stream in kept if at == arena} == {there._side, mine.stream()}
+                return {stream for at, stream in kept if at == arena} == {there._stream, mine.stream()}
 
         assert run_in(world, body) == [True, True]
 

@@ -21,9 +21,9 @@ from topocomm.errors import OperatorError
 from topocomm.execute.calls.binding import agree, prepare
 from topocomm.execute.calls.call_plans import Request
 from topocomm.execute.calls.prepared_call import PreparedCall
+from topocomm.execute.calls.shift import Shift
 from topocomm.execute.calls.structure import signature
 from topocomm.execute.host.call_engine import NOTHING
-from topocomm.execute.host.shift import Shift
 from topocomm.execute.session import TAGS_PER_CALL, Session
 from topocomm.execute.transports.shared_memory import SharedArena
 from topocomm.execute.transports.transport import AGREEMENT_TAG, FIRST_CALL_TAG

@@ -61,7 +61,7 @@ class DeviceValues:
         check_tensors(what, fields, shapes)
         return fields
 
-    def given(self, out: Any) -> Tensors:
+    def writable(self, out: Any) -> Tensors:
         """The tensors of out, which fit and can be written; raises like `read`."""
         fields = self.read("out", out, self.result)
         check_writable(fields)
@@ -104,14 +104,14 @@ class DeviceCall(PreparedCall):
         self._structure = structure
         own = 0 if shards is None else shards[work.rank + 1] - shards[work.rank]
         value = work.value if shards is None else Span(0, (own, *work.layout.leading))
-        self._taken = DeviceValues(structure, work.layout, value, work.result)
+        self._values_on_device = DeviceValues(structure, work.layout, value, work.result)
         with path.device.current():
             load_together(session, lambda: self._make_engine(work, path, peer, shards))
         self._engines = [self._engine]
         views = self._engine.views
         self._input = None if views is None else structure.give(views)
         self._input_fields = () if views is None else structure.parts(self._input)
-        self._shared = None
+        self._shared, self._identity = None, None
         self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
         self._side: Any = None
         self._handle: Handle | None = None
@@ -151,7 +151,7 @@ class DeviceCall(PreparedCall):
             x: As there, on the device.
             out: As there, on the device; may overlap x.
         """
-        fields, given = self._fit_tensors(x, out)
+        fields, given = self._fit(x, out)
         engine, number = self._enter()
         session = self._session
         try:
@@ -159,9 +159,9 @@ class DeviceCall(PreparedCall):
                 capturing = self._device.capturing()
                 if not capturing:
                     self._in_flight.look()
-                target = self._target_tensors(given)
+                target = self._target(fields, given) if self._gives else None
                 engine.begin(fields, target, True)
-                result = self._hand_over(target, given, out)
+                result = self._finish(target, given, out)
                 if capturing:
                     self._in_flight.keep(self._engine)
                 else:
@@ -192,19 +192,19 @@ class DeviceCall(PreparedCall):
             raise TopocommError(
                 f"rank {session.rank}: start() cannot be captured in a graph, since handles wait on the host; call it"
             )
-        fields, given = self._fit_tensors(x, out)
+        fields, given = self._fit(x, out)
         engine, number = self._enter()
         try:
             with device.current():
                 self._in_flight.look()
-                target = self._target_tensors(given)
+                target = self._target(fields, given) if self._gives else None
                 self._side = self._side or device.new_stream()
                 before = device.event()
                 before.record(device.stream())
                 self._side.wait_event(before)
                 with device.on(self._side):
                     engine.begin(fields, target, True)
-                    result = self._hand_over(target, given, out)
+                    result = self._finish(target, given, out)
                 for tensor in (*(fields or {}).values(), *(target or {}).values(), *(given or {}).values()):
                     device.keep(tensor, self._side)
                 self._engine.mark()
@@ -217,55 +217,36 @@ class DeviceCall(PreparedCall):
         session.waiting.under_way.append(call)
         return self._handle
 
-    def _fit_tensors(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
-        """The tensors of x and out; where they do not fit, the other ranks are told, who may wait for them."""
+    def _fit(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
         if not self.in_graphs and self._device.capturing():
             raise TopocommError(
                 f"rank {self._session.rank}: this call's messages go by {self.moved_by}, and the host waits for them: "
                 "no graph records that"
             )
-        try:
-            given = None if out is None or not self._gives else self._taken.given(out)
-            self._check_apart(given or {})
-            return self._value_tensors(x), given
-        except OperatorError as error:
-            self._session.refuse(self.tag, error)
-            raise
+        return super()._fit(x, out)
 
-    def _value_tensors(self, x: Any) -> Tensors | None:
-        """The tensors of x; None where it is the send buffer, or there is none."""
+    def _value(self, x: Any) -> Tensors | None:
         if x is None:
             if self._engine.takes_value:
                 raise OperatorError("x is missing: this rank puts a value in")
             return None
         if x is self._input and all(map(is_, self._structure.parts(x), self._input_fields)):
             return None
-        return self._taken.read("x", x, self._taken.value)
+        return self._values_on_device.read("x", x, self._values_on_device.value)
 
-    def _check_apart(self, given: Tensors) -> None:
+    def _place(self, out: Any) -> Tensors:
+        target = self._values_on_device.writable(out)
         arena = self._engine.memory.untyped_storage().data_ptr()
-        for name, tensor in given.items():
+        for name, tensor in target.items():
             if tensor.numel() and tensor.untyped_storage().data_ptr() == arena:
                 raise OperatorError(f"out: field {name!r} lies in the call's send buffer; give another tensor")
+        return target
 
-    def _target_tensors(self, given: Tensors | None) -> Tensors | None:
-        """Where the result goes: to the caller's tensors if they are contiguous, else to fresh ones."""
-        if not self._gives:
-            return None
+    def _target(self, fields: Tensors | None, given: Tensors | None) -> Tensors:
+        """Return the caller's tensors if they are contiguous, else fresh ones."""
         if given is not None and all(tensor.is_contiguous() for tensor in given.values()):
             return given
-        return self._taken.empty()
-
-    def _hand_over(self, target: Tensors | None, given: Tensors | None, out: Any) -> Any:
-        """What the caller gets."""
-        if target is None:
-            return None
-        if given is None:
-            return self._structure.give(target)
-        if target is not given:
-            for name, tensor in given.items():
-                tensor.copy_(target[name])
-        return out
+        return self._values_on_device.empty()
 
 
 def _engine(work: Work, path: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> StreamEngine:

@@ -37,9 +37,9 @@ class StagedCall(PreparedCall):
         super().__init__(session, work, host, local)
         given = work.value if local is None else Span(0, (local.shards, *work.layout.leading))
         self._given = structure
-        self._taken = DeviceValues(structure, work.layout, given, work.result)
-        self._sent = _Pinned(self._device, self._taken.value)
-        self._got = _Pinned(self._device, self._taken.result)
+        self._values_on_device = DeviceValues(structure, work.layout, given, work.result)
+        self._sent = _Pinned(self._device, self._values_on_device.value)
+        self._got = _Pinned(self._device, self._values_on_device.result)
         self._takes = self._engines[0].takes_value
         self._down, self._up = self._device.event(), self._device.event()
         self._copied = False
@@ -48,7 +48,8 @@ class StagedCall(PreparedCall):
         self.quick = None
         with self._device.current():
             load_together(
-                session, lambda: load_copies(self._device, (dtype for _, dtype in self._taken.value.values()))
+                session,
+                lambda: load_copies(self._device, (dtype for _, dtype in self._values_on_device.value.values())),
             )
 
     @property
@@ -75,12 +76,12 @@ class StagedCall(PreparedCall):
         if self._device.capturing():
             raise TopocommError(f"rank {session.rank}: this call goes through host memory, where no graph records it")
         try:
-            given = None if out is None or not self._gives else self._taken.given(out)
+            given = None if out is None or not self._gives else self._values_on_device.writable(out)
             if x is None:
                 if self._takes:
                     raise OperatorError("x is missing: this rank puts a value in")
                 return None, given
-            return self._taken.read("x", x, self._taken.value), given
+            return self._values_on_device.read("x", x, self._values_on_device.value), given
         except OperatorError as error:
             session.refuse(self.tag, error)
             raise
@@ -112,7 +113,7 @@ class StagedCall(PreparedCall):
     def _hand_over(self, given: Tensors | None, out: Any) -> Any:
         """The result on the device."""
         with self._device.current():
-            target = self._taken.empty() if given is None else given
+            target = self._values_on_device.empty() if given is None else given
             for name, tensor in target.items():
                 tensor.copy_(self._got.tensors[name], non_blocking=True)
             self._up.record(self._device.stream())

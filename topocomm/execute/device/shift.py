@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from topocomm.errors import TopocommError
 from topocomm.execute.device.device_library import Device, await_event, reached
 from topocomm.execute.device.device_path import DevicePath
+from topocomm.execute.host.shift import HostShift
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.transport import Message
-from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
+from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.operators.tensors import as_array
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class Exchange(NamedTuple):
     Attributes:
         run: Puts it on a stream.
         sent: Where what is sent is copied to before; None: it is sent from where it is.
-        received: Where what has come is copied from afterwards; likewise.
-        messages: What goes and what comes.
+        received: Where what has come is copied from afterwards; None: it is received in place.
+        messages: Sends and receives.
     """
 
     run: Callable[[Any], None]
@@ -41,18 +42,12 @@ class Exchange(NamedTuple):
 
 
 class DeviceShift:
-    """`Shift` by the wire of a communicator.
+    """The exchange by the device transport of a communicator.
 
-    Tensors that lie in one allocation, all of them, are sent from there and received there; others are copied into
-    memory of its own and out of it.
-
-    Args:
-        session: The communicator.
-        way: Its way, with a wire.
-        tag: The first tag of the shift.
+    Tensors that all lie in one allocation are sent from there and received there; others are copied to its own memory.
 
     Attributes:
-        ranks: With whom messages are exchanged.
+        ranks: The neighbours.
     """
 
     def __init__(self, session: Session, path: DevicePath, tag: int) -> None:
@@ -62,17 +57,17 @@ class DeviceShift:
         self._transport: DeviceTransport = path.transport
         self._in_flight: Any = path.in_flight  # which takes whatever has the methods of an engine
         self._tag = tag
-        self._after, self._before = (session.rank + 1) % session.size, (session.rank - 1) % session.size
-        self.ranks = tuple(sorted({self._after, self._before}))
+        self._following, self._preceding = (session.rank + 1) % session.size, (session.rank - 1) % session.size
+        self.ranks = tuple(sorted({self._following, self._preceding}))
         self._alone = session.size == 1
         self._exchanges: OrderedDict[Any, Exchange] = OrderedDict()
         self._arena: Any = None
-        self._held: tuple[int, ...] = ()
+        self._allocation: tuple[int, ...] = ()
         """The allocation for which groups are kept."""
-        self._now: Exchange | None = None
+        self._current: Exchange | None = None
         self._receives: Sequence[Any] = ()
         with self._device.current():
-            self._side = self._device.new_stream()
+            self._stream = self._device.new_stream()
             self._begun, self._done, self._mark = (self._device.event() for _ in range(3))
         self._captured = False
 
@@ -87,87 +82,92 @@ class DeviceShift:
                 raise TopocommError(
                     f"shift by {self._transport.name}: no graph records it; call it outside of the capture"
                 )
-            self._now, self._receives = self._exchange(sends, receives), receives
+            self._current, self._receives = self._exchange(sends, receives), receives
             if self._captured:  # a graph has one stream, on which nothing is asked
-                for memory in self._own():
+                for memory in self._own_memory():
                     self._in_flight.keep(memory)
-                self._put(self._now, sends, device.stream())
+                self._put(self._current, sends, device.stream())
                 return
             self._begun.record(device.stream())
-            self._side.wait_event(self._begun)
-            with device.on(self._side):
-                self._put(self._now, sends, self._side)
-                self._done.record(self._side)
-            for tensor in (*sends, *receives, *self._own()):
-                device.keep(tensor, self._side)
+            self._stream.wait_event(self._begun)
+            with device.on(self._stream):
+                self._put(self._current, sends, self._stream)
+                self._done.record(self._stream)
+            for tensor in (*sends, *receives, *self._own_memory()):
+                device.keep(tensor, self._stream)
             self._in_flight.add(self, self._tag, number)
+
+    def advance(self, timeout_s: float) -> bool:
+        """Whether the device is through with what was marked, or is so within about `timeout_s`."""
+        return reached(self._mark, timeout_s, lambda: self._transport.check(self.ranks))
+
+    def progress(self) -> None:
+        """Do nothing: a stream moves the bytes."""
 
     def wait(self) -> None:
         """Have the current stream wait for the messages; the host does not."""
-        device, now = self._device, self._now
-        assert now is not None, "started before"
+        device, exchange = self._device, self._current
+        assert exchange is not None, "started before"
         with device.current():
             if not self._captured:
                 stream = device.stream()
                 stream.wait_event(self._done)
-                for memory in self._own():
+                for memory in self._own_memory():
                     device.keep(memory, stream)
-            for x, place in zip(self._receives, now.received or (), strict=False):
+            for x, place in zip(self._receives, exchange.received or (), strict=False):
                 x.copy_(place)
         self._receives = ()
 
     def mark(self) -> None:
         """As `DeviceEngine.mark`."""
-        self._mark.record(self._side)
-
-    def advance(self, timeout_s: float) -> bool:
-        """As `DeviceEngine.advance`."""
-        return reached(self._mark, timeout_s, lambda: self._transport.check(self.ranks))
+        self._mark.record(self._stream)
 
     def awaited(self) -> AwaitedMessages:
-        """All messages of the call: a device does not say how far it is."""
-        sends, receives = ([], []) if self._now is None else self._now.messages
+        """Return all messages of the call: a device does not say how far it is."""
+        sends, receives = ([], []) if self._current is None else self._current.messages
         return AwaitedMessages(None, sends, receives)
 
     def free(self) -> None:
         """Forget the messages; a stream that still needs the memory keeps it."""
         self._exchanges.clear()
-        self._arena = self._now = None
-        self._held = ()
+        self._arena = self._current = None
+        self._allocation = ()
 
-    def _own(self) -> list[Any]:
-        """The memory of its own that the exchange uses, if any."""
-        return [] if self._now is None or self._now.sent is None else [self._arena]
+    def _own_memory(self) -> list[Any]:
+        """Return the memory of its own that the exchange uses, if any."""
+        return [] if self._current is None or self._current.sent is None else [self._arena]
 
-    def _put(self, now: Exchange, sends: Sequence[Any], stream: Any) -> None:
-        for x, place in zip(sends, now.sent or (), strict=False):
+    def _put(self, exchange: Exchange, sends: Sequence[Any], stream: Any) -> None:
+        for x, place in zip(sends, exchange.sent or (), strict=False):
             place.copy_(x)
-        now.run(stream)
+        exchange.run(stream)
 
     def _exchange(self, sends: Sequence[Any], receives: Sequence[Any]) -> Exchange:
-        """The group for these tensors: kept by place in one allocation, by size where they are copied."""
+        """Return the group for these tensors: kept by place in one allocation, by size where they are copied."""
         tensors = (*sends, *receives)
         storages = {x.untyped_storage().data_ptr() for x in tensors if x.numel()}
-        whole = len(storages) == 1 and not self._alone
-        held = tuple(storages) if whole else ()
-        if held != self._held:  # the memory of another allocation is not kept
+        in_place = len(storages) == 1 and not self._alone
+        allocation = tuple(storages) if in_place else ()
+        if allocation != self._allocation:  # the memory of another allocation is not kept
             self._exchanges.clear()
-            self._held = held
-        key = tuple((x.data_ptr() if whole else 0, x.numel()) for x in tensors)
-        made = self._exchanges.get(key)
-        if made is None:
-            made = self._exchanges[key] = self._in_place(sends, receives) if whole else self._copied(sends, receives)
+            self._allocation = allocation
+        key = tuple((x.data_ptr() if in_place else 0, x.numel()) for x in tensors)
+        exchange = self._exchanges.get(key)
+        if exchange is None:
+            exchange = self._exchanges[key] = (
+                self._in_place(sends, receives) if in_place else self._copied(sends, receives)
+            )
             if len(self._exchanges) > GROUPS_KEPT:
                 self._exchanges.popitem(last=False)
         self._exchanges.move_to_end(key)
-        return made
+        return exchange
 
     def _in_place(self, sends: Sequence[Any], receives: Sequence[Any]) -> Exchange:
         storage = next(x for x in (*sends, *receives) if x.numel()).untyped_storage()
         arena = sends[0].new_empty(0).set_(storage, 0, (storage.nbytes(),))
         start = arena.data_ptr()
-        ours, theirs = ([(x.data_ptr() - start, x.numel()) for x in some] for some in (sends, receives))
-        return self._bound(arena, ours, theirs, None, None)
+        sent, received = ([(x.data_ptr() - start, x.numel()) for x in tensors] for tensors in (sends, receives))
+        return self._bound(arena, sent, received, None, None)
 
     def _copied(self, sends: Sequence[Any], receives: Sequence[Any]) -> Exchange:
         offsets, end = [], 0
@@ -183,69 +183,81 @@ class DeviceShift:
             return Exchange(lambda stream: None, places[:count], places[:count], ([], []))
         return self._bound(self._arena, offsets[:count], offsets[count:], places[:count], places[count:])
 
-    def _bound(self, arena: Any, ours: Ranges, theirs: Ranges, sent: Places, received: Places) -> Exchange:
+    def _bound(
+        self, arena: Any, sent_ranges: Ranges, received_ranges: Ranges, sent: Places, received: Places
+    ) -> Exchange:
         sends, receives = (
-            [Message(peer, (one,)) for one in some if one[1]]
-            for peer, some in ((self._after, ours), (self._before, theirs))
+            [Message(peer, (part,)) for part in ranges if part[1]]
+            for peer, ranges in ((self._following, sent_ranges), (self._preceding, received_ranges))
         )
         return Exchange(self._transport.group(arena, sends, receives), sent, received, (sends, receives))
 
 
 class PinnedShift:
-    """The same where no wire takes the ranks: by pinned host memory and the exchange of host memory.
+    """The exchange of device memory by pinned host memory, where nothing moves device memory between the ranks.
 
     Args:
+        session: The communicator.
+        in_host: The exchange of host memory.
         device: Where the tensors are.
-        timeout_s: How long the host waits for the device.
-        rank: For errors.
     """
 
-    def __init__(self, device: Device, timeout_s: float, rank: int) -> None:
-        self._device, self._timeout_s, self._rank = device, timeout_s, rank
+    def __init__(self, session: Session, in_host: HostShift, device: Device) -> None:
+        self._session, self._in_host, self._device = session, in_host, device
         self._memory: dict[tuple[bool, int], Any] = {}
         self._receives: Sequence[Any] = ()
         with device.current():
-            self._side = device.new_stream()
-            self._before, self._down, self._up = (device.event() for _ in range(3))
+            self._stream = device.new_stream()
+            self._ready_event, self._sent_event, self._received_event = (device.event() for _ in range(3))
         self._copied = False
 
-    def start(self, sends: Sequence[Any], receives: Sequence[Any]) -> tuple[list[Buffer], list[Buffer]]:
-        """Bring what is sent to host memory; what is to be exchanged there. The host waits for it."""
+    def start(self, sends: Sequence[Any], receives: Sequence[Any], number: int) -> None:
+        """Copy what is sent to host memory, for which the host waits, and post all messages there."""
         device = self._device
         if device.capturing():
-            raise TopocommError(f"rank {self._rank}: this shift goes through host memory, where no graph records it")
+            raise TopocommError(
+                f"rank {self._session.rank}: this shift goes through host memory, where no graph records it"
+            )
         if self._copied:
-            self._await(self._up)  # what came before has left the memory
+            self._await_event(self._received_event)  # what was received before has left the memory
         self._receives = receives
         sent, received = (
-            [self._pinned(is_sent, number, x.numel()) for number, x in enumerate(some)]
-            for is_sent, some in ((True, sends), (False, receives))
+            [self._pinned(is_sent, index, x.numel()) for index, x in enumerate(tensors)]
+            for is_sent, tensors in ((True, sends), (False, receives))
         )
         with device.current():
-            self._before.record(device.stream())
-            self._side.wait_event(self._before)
-            with device.on(self._side):
+            self._ready_event.record(device.stream())
+            self._stream.wait_event(self._ready_event)
+            with device.on(self._stream):
                 for place, x in zip(sent, sends, strict=True):
                     place.copy_(x, non_blocking=True)
-                self._down.record(self._side)
+                self._sent_event.record(self._stream)
             for x in sends:
-                device.keep(x, self._side)
-        self._await(self._down)
-        return [as_array(x) for x in sent], [as_array(x) for x in received]
+                device.keep(x, self._stream)
+        self._await_event(self._sent_event)
+        self._in_host.start([as_array(x) for x in sent], [as_array(x) for x in received], number)
+
+    def progress(self) -> None:
+        """Let bytes move; does not wait."""
+        self._in_host.progress()
 
     def wait(self) -> None:
-        """What has come to host memory goes to the device, on the current stream."""
+        """Copy what has come to the device, on the current stream."""
+        self._in_host.wait()
         with self._device.current():
-            for number, x in enumerate(self._receives):
-                x.copy_(self._pinned(False, number, x.numel()), non_blocking=True)
-            self._up.record(self._device.stream())
+            for index, x in enumerate(self._receives):
+                x.copy_(self._pinned(False, index, x.numel()), non_blocking=True)
+            self._received_event.record(self._device.stream())
         self._copied = True
 
-    def _pinned(self, is_sent: bool, number: int, size: int) -> Any:
-        known = self._memory.get((is_sent, number))
-        if known is None or known.numel() < size:
-            known = self._memory[is_sent, number] = self._device.pinned(max(size + size // 8, ALIGNMENT_BYTES))
-        return known[:size]
+    def free(self) -> None:
+        """Do nothing: requests belong to the exchange of host memory."""
 
-    def _await(self, event: Any) -> None:
-        await_event(event, self._timeout_s, self._device, self._rank, "this shift")
+    def _pinned(self, is_sent: bool, index: int, size: int) -> Any:
+        memory = self._memory.get((is_sent, index))
+        if memory is None or memory.numel() < size:
+            memory = self._memory[is_sent, index] = self._device.pinned(max(size + size // 8, ALIGNMENT_BYTES))
+        return memory[:size]
+
+    def _await_event(self, event: Any) -> None:
+        await_event(event, self._session.settings.timeout_s, self._device, self._session.rank, "this shift")

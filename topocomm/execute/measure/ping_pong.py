@@ -7,7 +7,6 @@ memory instead (`device_ping_pong.py`). One pair plays at a time; the other rank
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isnan, nan
@@ -19,7 +18,7 @@ import numpy as np
 from topocomm.errors import TopologyError
 from topocomm.execute.communicator import Communicator
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.measure.device_ping_pong import STAGED, DevicePair, own_device, way_of
+from topocomm.execute.measure.device_ping_pong import STAGED, DevicePair, broadcasts, device_path_name, own_device
 from topocomm.planning.cost.fit import SMALL_US, PairFigures, with_measured
 from topocomm.planning.routing.paths import NoRouteError, PathFinder
 from topocomm.planning.routing.routes import Edge
@@ -27,21 +26,27 @@ from topocomm.topology.inference import nccl_paths
 from topocomm.topology.model import FigureSource, Link, RankPlace, Topology
 
 LATENCY_BYTES = 8
+"""Bytes of the message that latency is measured by."""
 RATE_BYTES = 8 << 20
-"""More than the caches nearest to a core hold."""
+"""Bytes of the message that bandwidth is measured by: more than the caches nearest to a core hold."""
 WARMUP = 5
+"""Round trips before anything is timed."""
 BLOCKS = 21
+"""Timed blocks of a message."""
 BLOCK_US = 300.0
+"""Target duration of a block."""
 MOST_TRIPS = 64
-"""Trips there and back in one timed block."""
+"""Most round trips of a block."""
 BUDGET_S = 0.2
-"""For the long messages of one pair, on wires that take longer than this for all blocks."""
+"""Time for the long messages of one pair where all blocks would take longer."""
 FEWEST_BLOCKS = 3
+"""Blocks that are timed in any case."""
 THROUGH_HOST = "values go from GPU to GPU through host memory, and what was measured is of that way, not of GPU links"
+"""Warning where device memory was measured through host memory."""
 
 
 class Quartiles(NamedTuple):
-    """Of the blocks: a quarter is below the first, half below the second, three quarters below the third; us."""
+    """Quartiles over the blocks, in us."""
 
     p25: float
     p50: float
@@ -59,13 +64,13 @@ class Played(NamedTuple):
 
     @property
     def latency_us(self) -> float:
-        """Of the short message, without the launch that it is started by."""
+        """Latency of the short message, without the launch that it is started by."""
         launch_us = 0.0 if isnan(self.launch_us.p50) else self.launch_us.p50
         return max(self.short_us.p50 - launch_us, SMALL_US)
 
     @property
     def gb_per_s(self) -> float:
-        """Bytes of the long message over what it takes longer than the short one."""
+        """Bandwidth: bytes of the long message over what it takes longer than the short one."""
         return RATE_BYTES / max(self.long_us.p50 - self.short_us.p50, 1e-3) / 1e3
 
 
@@ -91,32 +96,32 @@ def measure(comm: Communicator) -> Topology:
     """
     _check(comm)
     device = own_device(comm)
-    way = None if device is None else way_of(comm, device)
-    played = _play_all(comm, None if device is None or way is None else (device, way))
+    path = None if device is None else device_path_name(comm, device)
+    measurements = _play_all(comm, None if device is None or path is None else (device, path))
     topology, places = comm.topology, comm.places
-    launches = [one.launch_us.p50 for one in played if not isnan(one.launch_us.p50)]
-    pairs = _of_devices(played, places)
+    launches = [pair.launch_us.p50 for pair in measurements if not isnan(pair.launch_us.p50)]
+    pairs = _of_devices(measurements, places)
     codes = [nccl_paths.code(topology, pair.a, pair.b, wording="nvidia-smi") for pair in pairs]
-    found = with_measured(topology, pairs, codes)
+    measured = with_measured(topology, pairs, codes)
     hosts = topology.by_id
     placed = tuple(RankPlace(rank, hosts[place].host, place) for rank, place in enumerate(places))
     return replace(
-        found,
+        measured,
         source=f"{topology.source}, measured",
         ranks=topology.ranks if len(topology.ranks) == comm.size else placed,
         launch_us=round(median(launches), 3) if launches else topology.launch_us,
-        warnings=(*found.warnings, *_shared_devices(places, pairs), *([THROUGH_HOST] if way == STAGED else [])),
-        facts={**topology.facts, "ping_pong": _facts(comm, way, played, pairs)},
+        warnings=(*measured.warnings, *_shared_devices(places, pairs), *([THROUGH_HOST] if path == STAGED else [])),
+        facts={**topology.facts, "ping_pong": _facts(comm, path, measurements, pairs)},
     )
 
 
-def _of_devices(played: Sequence[Played], places: Sequence[str]) -> list[PairFigures]:
-    """The best of each pair of devices."""
+def _of_devices(measurements: Sequence[Played], places: Sequence[str]) -> list[PairFigures]:
+    """Return the best figures of each pair of devices."""
     best: dict[frozenset[str], PairFigures] = {}
-    for one in played:
-        a, b = (places[rank] for rank in one.ranks)
+    for measured in measurements:
+        a, b = (places[rank] for rank in measured.ranks)
         if a != b:
-            latency_us, gb_per_s = round(one.latency_us, 3), round(one.gb_per_s, 3)
+            latency_us, gb_per_s = round(measured.latency_us, 3), round(measured.gb_per_s, 3)
             known = best.get(frozenset((a, b)), PairFigures(a, b, latency_us, gb_per_s))
             best[frozenset((a, b))] = known._replace(
                 latency_us=min(known.latency_us, latency_us), gb_per_s=max(known.gb_per_s, gb_per_s)
@@ -125,15 +130,15 @@ def _of_devices(played: Sequence[Played], places: Sequence[str]) -> list[PairFig
 
 
 def rounds(ranks: int) -> list[list[tuple[int, int]]]:
-    """Every pair of ranks once, in rounds of disjoint pairs: the circle method of tournaments."""
+    """Return every pair of ranks once, in rounds of disjoint pairs: the circle method of tournaments."""
     players = list(range(ranks + ranks % 2))
-    made = []
+    schedule = []
     for _ in range(len(players) - 1):
         half = len(players) // 2
         meetings = zip(players[:half], reversed(players[half:]), strict=True)
-        made.append([(min(pair), max(pair)) for pair in meetings if max(pair) < ranks])
+        schedule.append([(min(pair), max(pair)) for pair in meetings if max(pair) < ranks])
         players = [players[0], players[-1], *players[1:-1]]
-    return made
+    return schedule
 
 
 def _check(comm: Communicator) -> None:
@@ -145,60 +150,52 @@ def _check(comm: Communicator) -> None:
 
 
 def _play_all(comm: Communicator, on: tuple[Device, str] | None) -> list[Played]:
-    """What every pair measured, by rank; the same on every rank; collective."""
+    """Return what every pair measured, by rank; the same on every rank. Collective."""
     order = rounds(comm.size)
     own = np.full((len(order), 9), nan)
     for number, pairs in enumerate(order):
-        mine = next((place for place, pair in enumerate(pairs) if comm.rank in pair), None)
-        two = comm.split(mine)
+        own_place = next((place for place, pair in enumerate(pairs) if comm.rank in pair), None)
+        two = comm.split(own_place)
         for place in range(len(pairs)):
             comm.barrier()
-            if two is not None and place == mine:
-                figures = _play(two) if on is None else _play_on_devices(two, *on)
+            if two is not None and place == own_place:
+                figures = _play(two, on)
                 own[number, : len(figures)] = figures
         if two is not None:
             two.close()
-    told = comm.allgather(own[None])
+    gathered = comm.allgather(own[None])
     return sorted(
         Played(pair, *(Quartiles(*figures[at : at + 3]) for at in (0, 3, 6)))
         for number, pairs in enumerate(order)
         for pair in pairs
-        for figures in [told[pair[0], number].tolist()]
+        for figures in [gathered[pair[0], number].tolist()]
     )
 
 
-def _play(two: Communicator) -> list[float]:
-    """Quartiles of one way of a short message, then of a long one; the figures of rank 0."""
-    return [*_one_way_us(two, LATENCY_BYTES), *_one_way_us(two, RATE_BYTES)]
+class HostPair:
+    """Two ranks in host memory; its twin is `DevicePair`."""
+
+    def __init__(self, two: Communicator) -> None:
+        self._two = two
+
+    def trips(self, size_bytes: int) -> Callable[[int], float]:
+        """As `DevicePair.trips`."""
+        return broadcasts(self._two, np.zeros(size_bytes, np.uint8))
+
+    def launches(self, size_bytes: int) -> None:
+        """Return None: nothing is launched."""
 
 
-def _play_on_devices(two: Communicator, device: Device, way: str) -> list[float]:
-    """The same in device memory, then of the launch of a group."""
-    pair = DevicePair(two, device, way, RATE_BYTES)
-    found = [*_quartiles(two, pair.trips(LATENCY_BYTES), 4), *_quartiles(two, pair.trips(RATE_BYTES), 1)]
+def _play(two: Communicator, on: tuple[Device, str] | None) -> list[float]:
+    """Return the quartiles of a short message, of a long one and, on devices, of a launch; the figures of rank 0."""
+    pair = HostPair(two) if on is None else DevicePair(two, *on, RATE_BYTES)
+    figures = [*_quartiles(two, pair.trips(LATENCY_BYTES), 4), *_quartiles(two, pair.trips(RATE_BYTES), 1)]
     launches = pair.launches(LATENCY_BYTES)
-    return found if launches is None else [*found, *_quartiles(two, launches, 4)]
-
-
-def _one_way_us(two: Communicator, size_bytes: int) -> Quartiles:
-    value = np.zeros(size_bytes, np.uint8)
-    there, back = (two.prepare("broadcast", like=value, root=root) for root in (0, 1))
-
-    def block_us(trips: int) -> float:
-        began_ns = time.perf_counter_ns()
-        for _ in range(trips):
-            there(value, out=value)
-            back(value, out=value)
-        return (time.perf_counter_ns() - began_ns) / trips / 2e3
-
-    found = _quartiles(two, block_us, 4 if size_bytes == LATENCY_BYTES else 1)
-    there.free()
-    back.free()
-    return found
+    return figures if launches is None else [*figures, *_quartiles(two, launches, 4)]
 
 
 def _quartiles(two: Communicator, block_us: Callable[[int], float], first: int) -> Quartiles:
-    """Of blocks of as many trips as the first few of them say; collective."""
+    """Return the quartiles over blocks; the first few trips say how many a block has. Collective."""
     for _ in range(WARMUP):
         block_us(1)
     once_us = np.array([block_us(first)])
@@ -222,38 +219,42 @@ def _shared_devices(places: Sequence[str], pairs: Sequence[PairFigures]) -> list
 
 
 def _facts(
-    comm: Communicator, way: str | None, played: Sequence[Played], pairs: Sequence[PairFigures]
+    comm: Communicator, path: str | None, played: Sequence[Played], pairs: Sequence[PairFigures]
 ) -> dict[str, Any]:
     finder = PathFinder(comm.topology)
     sources: dict[Edge, list[Link]] = {}
     for link in comm.topology.links:
         sources.setdefault(link[:2], []).append(link)
     return {
-        "transport": comm.session.transport.name if way is None else f"{way} between devices",
+        "transport": comm.session.transport.name if path is None else f"{path} between devices",
         "ranks": comm.size,
         "latency_bytes": LATENCY_BYTES,
         "bandwidth_bytes": RATE_BYTES,
         "pairs": [{**pair._asdict(), **_nominal(finder, sources, pair)} for pair in pairs],
         "rank_pairs": [
             {
-                "ranks": list(one.ranks),
-                "latency_us": [round(figure, 3) for figure in one.short_us],
-                "long_us": [round(figure, 3) for figure in one.long_us],
-                **({} if isnan(one.launch_us.p50) else {"launch_us": [round(figure, 3) for figure in one.launch_us]}),
-                "gb_per_s": round(one.gb_per_s, 3),
+                "ranks": list(pair_measured.ranks),
+                "latency_us": [round(figure, 3) for figure in pair_measured.short_us],
+                "long_us": [round(figure, 3) for figure in pair_measured.long_us],
+                **(
+                    {}
+                    if isnan(pair_measured.launch_us.p50)
+                    else {"launch_us": [round(figure, 3) for figure in pair_measured.launch_us]}
+                ),
+                "gb_per_s": round(pair_measured.gb_per_s, 3),
             }
-            for one in played
+            for pair_measured in played
         ],
     }
 
 
-def _nominal(finder: PathFinder, given: Mapping[Edge, Sequence[Link]], pair: PairFigures) -> dict[str, Any]:
-    """What the topology said of the pair's route before, and the least certain source of it."""
+def _nominal(finder: PathFinder, links_of: Mapping[Edge, Sequence[Link]], pair: PairFigures) -> dict[str, Any]:
+    """Return what the topology said of the pair's route before, and the least certain source of it."""
     try:
         route = finder.cheapest(pair.a, pair.b)
     except NoRouteError:
         return {"nominal_latency_us": None, "nominal_gb_per_s": None}
-    links = [link for edge in route.edges for link in given[edge]]
+    links = [link for edge in route.edges for link in links_of[edge]]
     return {
         "nominal_latency_us": route.latency_us,
         "nominal_latency_us_source": _least([link.latency_us_source for link in links]),
@@ -263,8 +264,8 @@ def _nominal(finder: PathFinder, given: Mapping[Edge, Sequence[Link]], pair: Pai
 
 
 def _least(sources: Sequence[FigureSource | None]) -> FigureSource:
-    """The least certain; what no source said was assumed by the planner."""
-    for one in ("assumed", "table", "read"):
-        if one in sources or (one == "assumed" and None in sources):
-            return one
+    """Return the least certain source; what no source said was assumed by the planner."""
+    for source in ("assumed", "table", "read"):
+        if source in sources or (source == "assumed" and None in sources):
+            return source
     return "measured"
