@@ -67,7 +67,7 @@ test-long: setup
 
 # The tests that start mpirun, with MPICH in an environment of its own: its libmpi and its mpirun.
 VENV_MPICH ?= .venv-mpich
-MPI_TESTS := $(addprefix tests/execute/,test_mpi.py test_mpi_collectives.py setup/test_launch.py) tests/attention/test_mpi.py
+MPI_TESTS := $(addprefix tests/execute/,test_mpi.py test_mpi_collectives.py setup/test_bootstrap.py) tests/attention/test_mpi.py
 test-mpich: $(VENV_MPICH)/ready
 	PATH="$(abspath $(VENV_MPICH)/bin):$$PATH" $(VENV_MPICH)/bin/python -m pytest $(MPI_TESTS)
 

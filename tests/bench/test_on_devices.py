@@ -21,7 +21,7 @@ from topocomm.bench.timing import Pace, Timed, measure
 from topocomm.execute.device import device_library as device
 from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.transports.device import nccl_library
-from topocomm.execute.transports.device.device_transport import NoDeviceTransport
+from topocomm.execute.transports.transport import NoDeviceTransport
 from topocomm.planning.native import CALLS
 
 assert interpreted

@@ -81,24 +81,6 @@ def test_a_stopped_rank_is_named_with_call_and_bytes(how, tmp_path):
         assert calls[-1]["state"] == "open"
 
 
-@pytest.mark.parametrize("by", ["exit", "end"])
-def test_a_rank_that_leaves_is_named(by, tmp_path):
-    job = run(3, "leave.py", by, TOPOCOMM_RECORD_DIR=str(tmp_path))
-    lines = said(job)
-    assert sorted(lines) == [0, 2], job.stderr[-3000:]
-    for (text,) in lines.values():
-        assert text.startswith("RankFailedError"), text
-        assert re.search(r"rank 1 has (left|ended)", text), text
-
-
-def test_ranks_that_catch_the_error_end_as_usual(tmp_path):
-    job = run(3, "leave.py", "caught", timeout_s=30, TOPOCOMM_RECORD_DIR=str(tmp_path))
-    assert job.returncode == 0, job.stderr[-3000:]
-    lines = said(job)
-    assert sorted(lines) == [0, 1, 2]
-    assert all(text.startswith("MismatchError") and "rank 1" in text for (text,) in lines.values()), lines
-
-
 @pytest.mark.parametrize("how", HOW)
 def test_a_root_is_two_calls_ahead_at_most(how, tmp_path):
     job = run(3, "ahead.py", how, str(tmp_path / "finished"))

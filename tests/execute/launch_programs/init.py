@@ -1,4 +1,4 @@
-"""Run by test_launch under any launcher: what topocomm.init makes of it, and of a helper that rank 0 starts."""
+"""Run by test_bootstrap under any launcher: what topocomm.init makes of it, and of a helper that rank 0 starts."""
 
 import subprocess
 import sys

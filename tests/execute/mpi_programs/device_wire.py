@@ -1,4 +1,4 @@
-"""Run by test_mpi_wire under mpirun: values on devices by MPI, host memory counting as devices'; argv[1] says how."""
+"""Run by test_mpi_device under mpirun: values on devices by MPI, host memory counting as devices'; argv[1] says how."""
 
 import sys
 import time

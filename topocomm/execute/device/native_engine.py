@@ -13,7 +13,7 @@ from topocomm.execute.device.device_engine import StreamEngine
 from topocomm.execute.device.device_library import Device
 from topocomm.execute.device.device_values import overlap, place_of
 from topocomm.execute.host.call_engine import Work
-from topocomm.execute.transports.device.device_transport import DeviceTransport
+from topocomm.execute.transports.transport import DeviceTransport
 from topocomm.operators.tensors import torch_dtype
 
 

@@ -11,12 +11,11 @@ from topocomm.execute.liveness.log import say
 from topocomm.execute.session import Session
 from topocomm.execute.transports.device import mpi_device, nccl_library, peer_mapping
 from topocomm.execute.transports.device import torch_device as torch_device
-from topocomm.execute.transports.device.device_transport import NoDeviceTransport
 from topocomm.execute.transports.device.mpi_device import MpiDeviceTransport, prove
 from topocomm.execute.transports.device.nccl import connect, gather_facts, own_facts
 from topocomm.execute.transports.device.nccl_library import Facts, mpi_refusal
 from topocomm.execute.transports.mpi import MpiTransport, load_mpi
-from topocomm.execute.transports.transport import GATHER_TAG
+from topocomm.execute.transports.transport import GATHER_TAG, NoDeviceTransport
 from topocomm.topology.model import Topology
 
 

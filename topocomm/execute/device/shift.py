@@ -11,8 +11,7 @@ from topocomm.execute.device.device_library import Device, await_event, reached
 from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.host.shift import HostShift
 from topocomm.execute.liveness.pollable import AwaitedMessages
-from topocomm.execute.transports.device.device_transport import DeviceTransport
-from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.transport import DeviceTransport, Message
 from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.operators.tensors import as_array
 

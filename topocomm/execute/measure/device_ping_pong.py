@@ -20,8 +20,7 @@ from topocomm.execute.device.device_library import Device, reached
 from topocomm.execute.device.device_path import DevicePath
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay
-from topocomm.execute.transports.device.device_transport import DeviceTransport
-from topocomm.execute.transports.transport import GATHER_TAG, Message
+from topocomm.execute.transports.transport import GATHER_TAG, DeviceTransport, Message
 
 if TYPE_CHECKING:
     from topocomm.execute.communicator import Communicator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topocomm.errors import DeadlineError, MissingExtraError, TopocommError
-from topocomm.execute.transports.torch_in_flight import Helpers, InFlightCall, depart
+from topocomm.execute.transports.torch_in_flight import Helpers, InFlightMessages, depart
 from topocomm.execute.transports.torch_notes import BREAK_TAG, Notes
 from topocomm.execute.transports.transport import Batch, Message, Transport
 from topocomm.operators.layout import Buffer
@@ -61,7 +61,7 @@ class TorchBatch(Batch):
         self._transport, self._tag = transport, tag
         self._out = [_Part(transport.torch, buffer, message, writes=False) for message in self.sends]
         self._in = [_Part(transport.torch, buffer, message, writes=True) for message in self.receives]
-        self._flight: InFlightCall | None = None
+        self._flight: InFlightMessages | None = None
 
     def start(self) -> None:
         gloo, tag = self._transport.gloo, self._tag
@@ -69,7 +69,7 @@ class TorchBatch(Batch):
         for part in self._out:
             part.gather()
             departures.append(depart(gloo.send, part.tensor, part.message, tag, part))
-        self._flight = InFlightCall(departures)
+        self._flight = InFlightMessages(departures)
         self._transport.helpers.send_with(self._flight)
 
     def wait(self, timeout_s: float) -> bool:

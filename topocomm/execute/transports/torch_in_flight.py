@@ -57,7 +57,7 @@ def depart(post: Callable[..., Any], tensor: Any, message: Message, tag: int, me
         return Departure(message, Refused(error), None)
 
 
-class InFlightCall:
+class InFlightMessages:
     """Messages that were started together.
 
     Attributes:
@@ -112,11 +112,11 @@ class Helpers:
     """Idle threads, and as many more as there are flights at once."""
 
     def __init__(self) -> None:
-        self._idle: list[SimpleQueue[InFlightCall | None]] = []
+        self._idle: list[SimpleQueue[InFlightMessages | None]] = []
         self._threads: list[threading.Thread] = []
         self._closed = False
 
-    def send_with(self, flight: InFlightCall, count: int = 1) -> None:
+    def send_with(self, flight: InFlightMessages, count: int = 1) -> None:
         """Let this many helpers wait for the messages of a flight."""
         for _ in range(count):
             try:
@@ -137,7 +137,7 @@ class Helpers:
             thread.join(max(0.0, until_s - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _serve(self, orders: SimpleQueue[InFlightCall | None]) -> None:
+    def _serve(self, orders: SimpleQueue[InFlightMessages | None]) -> None:
         while (flight := orders.get()) is not None:
             while flight.await_next():
                 pass

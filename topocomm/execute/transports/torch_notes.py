@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from topocomm.execute.transports.torch_in_flight import NEVER, Helpers, InFlightCall, depart
+from topocomm.execute.transports.torch_in_flight import NEVER, Helpers, InFlightMessages, depart
 from topocomm.execute.transports.transport import FAILURE_TAG, Message
 
 CLOSED_TAG = -1
@@ -100,7 +100,7 @@ class Notes:
         self._gloo: Any = gloo if self._size > 1 else None
         self._next, self._previous = (self._rank + 1) % self._size, (self._rank - 1) % self._size
         self._posting = threading.Lock()
-        self._posted: list[InFlightCall] = []
+        self._posted: list[InFlightMessages] = []
         self._left = False
         self._threads = [
             threading.Thread(target=work, args=(gloo,), name=f"topocomm {name}", daemon=True)
@@ -121,7 +121,7 @@ class Notes:
                 part = HEAD.pack(self._rank, tag, len(data)) + data[start : start + PART_BYTES]
                 memory = self._torch.from_numpy(np.frombuffer(bytearray(part), np.uint8))
                 departures.append(depart(self._gloo.send, memory, Message(peer, ()), NOTES_TAG))
-            flight = InFlightCall(departures)
+            flight = InFlightMessages(departures)
             self._posted = [other for other in self._posted if not other.wait(0)] + [flight]
         self._helpers.send_with(flight)
 
@@ -172,7 +172,7 @@ class Notes:
         for flight in self._posted:
             flight.wait(max(0.0, until_s - time.monotonic()))
         byte = self._torch.zeros(1, dtype=self._torch.uint8)
-        flight = InFlightCall([depart(self._gloo.send, byte, Message(self._previous, ()), LIFE_TAG)])
+        flight = InFlightMessages([depart(self._gloo.send, byte, Message(self._previous, ()), LIFE_TAG)])
         self._helpers.send_with(flight)
         flight.wait(max(GOODBYE_S, until_s - time.monotonic()))
 
@@ -201,7 +201,7 @@ class Notes:
 
     def _watch(self, gloo: Any) -> None:
         memory = self._torch.zeros(1, dtype=self._torch.uint8)
-        end = InFlightCall([depart(gloo.recv, memory, Message(self._next, ()), LIFE_TAG)])
+        end = InFlightMessages([depart(gloo.recv, memory, Message(self._next, ()), LIFE_TAG)])
         end.await_next()
         if end.failed is None or self._left or not self.lose(*end.failed):
             return

@@ -18,7 +18,7 @@ from topocomm.execute.device.peer.peer_engine import MOST_BYTES, PeerEngine, Pee
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports import threads
-from topocomm.execute.transports.device.device_transport import NoDeviceTransport
+from topocomm.execute.transports.transport import NoDeviceTransport
 from topocomm.operators.kernels import gpu_peer, launcher
 
 assert interpreted

@@ -18,9 +18,8 @@ from topocomm.execute.calls.agreement import gather_texts
 from topocomm.execute.device.device_library import Device
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.waiting import UnderWay, Waiting
-from topocomm.execute.transports.device.device_transport import DeviceTransport
 from topocomm.execute.transports.mpi import MpiBatch, MpiTransport, library_name, load_mpi
-from topocomm.execute.transports.transport import DEVICE_TAG, Message
+from topocomm.execute.transports.transport import DEVICE_TAG, DeviceTransport, Message
 
 POLL_S = 0.00002
 PROOF_BYTES = (8, 1 << 16)

@@ -23,9 +23,8 @@ from topocomm.execute.device.device_library import Device
 from topocomm.execute.liveness.pollable import AwaitedMessages, BackgroundCall
 from topocomm.execute.liveness.waiting import UnderWay, Waiting
 from topocomm.execute.transports.device import nccl_library
-from topocomm.execute.transports.device.device_transport import DeviceTransport, NativeCall
 from topocomm.execute.transports.device.nccl_library import Facts
-from topocomm.execute.transports.transport import GATHER_TAG, Message
+from topocomm.execute.transports.transport import GATHER_TAG, DeviceTransport, Message, NativeCall
 from topocomm.execute.transports.watch import process_space
 from topocomm.planning import native
 

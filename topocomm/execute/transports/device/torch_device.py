@@ -13,10 +13,9 @@ from typing import Any
 
 from topocomm.errors import TopocommError
 from topocomm.execute.device.device_library import Device
-from topocomm.execute.transports.device.device_transport import DeviceTransport, NativeCall
 from topocomm.execute.transports.device.nccl import end_aside
 from topocomm.execute.transports.torch_group import load_torch
-from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.transport import DeviceTransport, Message, NativeCall
 from topocomm.planning import native
 
 DTYPES = tuple(dtype for dtype in native.DTYPES if dtype not in ("uint32", "uint64"))

@@ -10,8 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 TARGETS = ["cuda:80", "cuda:89", "cuda:90", "cuda:100", "hip:gfx90a", "hip:gfx942"]
-
-
 MARKS = {"cuda:90": pytest.mark.long}
 """The others are compiled by `make soak`."""
 

@@ -28,7 +28,7 @@ from topocomm.execute.transports.device.peer_mapping import (
     way_of,
 )
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2]
 
 
 @pytest.mark.long

@@ -1,21 +1,27 @@
-"""How long a device may take: what hangs is told from what is busy."""
+"""Calls in flight on a device: what hangs is told from what is busy, and what ends first."""
 
 import gc
+import threading
 import time
 import weakref
 
 import pytest
+import torch
 
+from tests.execute.device_jobs import X, fake_nccl, run_in
 from tests.execute.fake_device import FakeDevice
 from tests.execute.transports.recording_nccl import World as NcclWorld
-from topocomm import DeadlineError
-from topocomm.execute.device.device_path import InFlightCalls
+from topocomm import (
+    SUM,
+    DeadlineError,
+    run_local,
+)
+from topocomm.execute.device.device_path import DevicePath, InFlightCalls
 from topocomm.execute.liveness.pollable import AwaitedMessages
 from topocomm.execute.liveness.recorder import Recorder
 from topocomm.execute.liveness.waiting import Waiting
-from topocomm.execute.transports.device.device_transport import NoDeviceTransport
 from topocomm.execute.transports.threads import World
-from topocomm.execute.transports.transport import Message
+from topocomm.execute.transports.transport import Message, NoDeviceTransport
 
 LIMIT_S = 0.2
 
@@ -126,3 +132,44 @@ def test_what_a_graph_has_recorded_is_kept_until_the_end():
     held.forget()
     gc.collect()
     assert alive() is None
+
+
+def test_waits_of_kernels_are_ended_before_nccl():
+    """NCCL waits for what comes before its own on a stream, and that may be such a kernel."""
+    ended = []
+
+    class Means:
+        def __init__(self, name):
+            self.abort = lambda: ended.append(name)
+
+    def body(comm):
+        DevicePath(comm.session.waiting, None, Means("wire"), "", Means("peer")).abort()
+
+    run_local(body, ranks=1)
+    assert ended == ["peer", "wire"]
+
+
+def test_memory_that_a_graph_has_recorded_outlives_its_call():
+    """A function may prepare a call, record it, and give back the graph only."""
+
+    def record(comm):
+        call = comm.prepare("allreduce", like=X, operator=SUM)
+        here.wait()
+        world.capturing = True
+        call(X, out=torch.empty(8))
+        here.wait()
+        world.capturing = False
+        return weakref.ref(call._engine.memory.untyped_storage())
+
+    def body(comm):
+        arena = record(comm)
+        comm.synchronize()
+        gc.collect()
+        kept = arena() is not None
+        comm.close()
+        gc.collect()
+        return kept, arena() is None
+
+    here = threading.Barrier(2)
+    with fake_nccl(2) as world:
+        assert run_in(world, body) == [(True, True)] * 2
