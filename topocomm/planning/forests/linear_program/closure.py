@@ -21,7 +21,13 @@ def cheapest_paths(costs: Floats) -> tuple[Floats, Ints]:
         costs: float64 [n, n]: of the direct step from row to column, infinite where there is none; 0 on the diagonal.
     """
     far, following = costs.copy(), np.broadcast_to(np.arange(len(costs)), costs.shape).copy()
+    dense = bool((costs < inf).all())
     for via in range(len(costs)):
+        if dense:
+            through = far[:, via, None] + far[via]
+            better = through < far
+            far, following = np.where(better, through, far), np.where(better, following[:, via, None], following)
+            continue
         sources, targets = np.flatnonzero(far[:, via] < inf), np.flatnonzero(far[via] < inf)
         block = np.ix_(sources, targets)
         through = far[sources, via][:, None] + far[via, targets]
