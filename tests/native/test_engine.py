@@ -294,3 +294,11 @@ def test_arrays_are_described_as_they_are():
     assert not _native.describe(np.empty(3).view(Sub))[1]
     with pytest.raises(TypeError, match="expected a NumPy array, got <class 'list'>"):
         _native.describe([1.0])
+
+
+def test_calls_without_rows_need_no_memory():
+    memory = Memory()
+    sections = {**dict.fromkeys(SECTIONS, ()), "STAGES": [(1, 0, 0, 0)], "PACK": [(0, 0, 0, 0)]}
+    empty = memory.whole[68:68]
+    engine = memory.engine(words=words_of(sections), rows=(0, 0), memory=empty, other=empty)
+    assert engine.begin((np.empty(0),), (np.empty(0),), True) == THROUGH

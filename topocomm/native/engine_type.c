@@ -157,9 +157,9 @@ static int take_fields(Engine *engine, PyObject *fields, long long value_rows, l
     return 0;
 }
 
-/* Whether a buffer is aligned, and of a whole number of units. */
+/* Whether a buffer is of a whole number of units, and aligned if it is not empty: NumPy leaves empty ones anywhere. */
 static int is_whole(const Py_buffer *buffer, Py_ssize_t unit, uintptr_t alignment) {
-    return buffer->len % unit == 0 && (uintptr_t)buffer->buf % alignment == 0;
+    return buffer->len % unit == 0 && (buffer->len == 0 || (uintptr_t)buffer->buf % alignment == 0);
 }
 
 static int take_memory(EngineObject *self, long long position, long long looks, long long final) {

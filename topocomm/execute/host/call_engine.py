@@ -1,8 +1,7 @@
 """The memory of a prepared call and what a rank does in it.
 
 An engine is one set of buffers with this rank's program bound to them. Calls by messages have one engine. Calls in
-memory that all ranks map have two, used in turn; on one host compiled code runs them, and comes back for folds that
-are not compiled.
+memory that all ranks map have two, used in turn; on one host they run in C, apart from folds that are not compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from topocomm.planning.plan import Plan
 from topocomm.planning.schedule.schedule import Piece, Schedule
 
 NOTHING = object()
-"""What a rank gets that gets no result, where None says otherwise."""
+"""Placeholder returned on ranks that receive no result, where None has another meaning."""
 
 
 @dataclass(frozen=True)

@@ -235,15 +235,15 @@ class _Encoder:
 
     def _copies(self, pieces: Sequence[Piece], *, value: bool) -> list[tuple[int, ...]]:
         """Per piece and field: array, byte offset in it, offset in memory, bytes."""
-        found: list[tuple[int, ...]] = []
+        copies: list[tuple[int, ...]] = []
         span, first_array = (self._work.value, 0) if value else (self._work.result, len(self._row_bytes))
         for slot, chunk in pieces:
             first, rows = self._work.parts[chunk]
             first += (self._slot_row(slot) if value else 0) - span.first
             places = self._work.layout.addresses(self._program.offsets[slot, chunk], rows)
             for field, (at, size) in enumerate(zip(places, self._row_bytes, strict=True)):
-                found.append((first_array + field, first * size, at, rows * size))
-        return found
+                copies.append((first_array + field, first * size, at, rows * size))
+        return copies
 
     def _own(self) -> list[tuple[int, ...]]:
         """Operands that are this rank's value: fold, operand from 1 on, first row of the value."""

@@ -25,11 +25,11 @@ Moves = Mapping[tuple[int, int, int], Sequence[Piece]]
 
 
 def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
-    """The engines of a prepared call; collective.
+    """Return the engines of a prepared call; collective.
 
     Args:
         work: The call.
-        waiting: The communicator's way to wait; its transport says which ranks share a host.
+        waiting: How the communicator waits; its transport says which ranks share a host.
     """
     transport = waiting.transport
     hosts = transport.hosts
@@ -47,7 +47,7 @@ def make_engines(work: Work, waiting: Waiting) -> Sequence[CallEngine]:
 
 
 def shared_by(engine: CallEngine) -> SharedMemory | None:
-    """The shared memory that an engine lies in; None where it has none."""
+    """Return the shared memory that an engine lies in; None where it has none."""
     return engine.engines[0].shared if isinstance(engine, SlicedEngine) else engine.shared
 
 
@@ -116,8 +116,8 @@ def _message_engine(work: Work, transport: Transport) -> StagedEngine:
     everyone = range(transport.size)
     batches: list[Batch | None] = []
     for stage in program.stages:
-        found = _messages(work, stage, program.offsets, arena, transport, everyone)
-        batches.append(found[0] if found else None)
+        messages = _messages(work, stage, program.offsets, arena, transport, everyone)
+        batches.append(messages[0] if messages else None)
     credits = None if work.synchronises else _credits(work, program.stages, transport, everyone)
     return StagedEngine(work, arena, program, Coordination(batches, credits=credits))
 

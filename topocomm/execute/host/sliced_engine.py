@@ -19,7 +19,7 @@ SLICE_BYTES = 1 << 19
 """Payload of a slice: what ranks write and read in one turn fits the second-level cache of a core."""
 MOST_SLICES = 512
 NOTHING = (None, None, True)
-"""What an engine is given between calls."""
+"""Arguments of `begin` between calls."""
 
 
 def slices_of(work: Work) -> list[Work]:

@@ -185,13 +185,13 @@ class StagedEngine(CallEngine):
 
     def _parts(self, pieces: Sequence[Piece], span: Span, slots: Sequence[int] = ()) -> tuple[Part, ...]:
         """Where the pieces of an array lie. One that holds several slots has them one after the other."""
-        found = []
+        parts = []
         for slot, chunk in pieces:
             first, rows = self._work.parts[chunk]
             first += (slots.index(slot) if slots else 0) * self._work.layout.rows - span.first
             views = self._work.layout.views(self.memory, self._offsets[slot, chunk], rows)
-            found += [Part(name, slice(first, first + rows), view) for name, view in views.items()]
-        return tuple(found)
+            parts += [Part(name, slice(first, first + rows), view) for name, view in views.items()]
+        return tuple(parts)
 
     def _views(self, pieces: Sequence[Piece]) -> Fields | None:
         """The send buffer in the user's shapes, if one piece holds the whole value."""
