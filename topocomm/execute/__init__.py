@@ -1,1 +1,1 @@
-"""Doing it: communicators, prepared calls, agreement between ranks, transports."""
+"""Executing plans: communicators, prepared calls, agreement between ranks, transports."""

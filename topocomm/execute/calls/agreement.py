@@ -19,7 +19,7 @@ CLAIM_BYTES = 1024
 
 
 def gather_notes(waiting: Waiting, record: bytes, *, tag: int, what: str) -> list[bytes]:
-    """The records of all ranks, in rank order; all of the same length."""
+    """Return the records of all ranks, in rank order; all of the same length."""
     transport = waiting.transport
     rank, size = transport.rank, transport.size
     blocks = [record]  # blocks[i] is the record of rank + i
@@ -41,21 +41,14 @@ def gather_notes(waiting: Waiting, record: bytes, *, tag: int, what: str) -> lis
 
 
 def gather_texts(waiting: Waiting, text: bytes, *, what: str) -> list[bytes]:
-    """The byte strings of all ranks, in rank order, of any length; for set-up."""
+    """Return the byte strings of all ranks, in rank order, of any length; for set-up."""
     sizes = [int.from_bytes(n) for n in gather_notes(waiting, len(text).to_bytes(8), tag=GATHER_TAG, what=what)]
     padded = gather_notes(waiting, text.ljust(max(sizes)), tag=GATHER_TAG, what=what)
     return [one[:size] for one, size in zip(padded, sizes, strict=True)]
 
 
 def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> str | None:
-    """None if all ranks claim the same, else, on every rank, the ranks that differ and in what.
-
-    Args:
-        waiting: The communicator's way to wait.
-        claim: What this rank is about to do, by part: the parts are compared one by one.
-        what: The call in words, for messages.
-
-    """
+    """Return None if all ranks claim the same, else, on every rank, the ranks that differ and in what."""
     digests = b"".join(
         hashlib.blake2b(f"{k}={v}".encode(), digest_size=DIGEST_BYTES).digest() for k, v in claim.items()
     )

@@ -7,7 +7,6 @@ launches, and give a rank as many ports as it has peers on its host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,11 +53,6 @@ class Request:
     shards: tuple[int, ...] | None = None
     plan: Plan | None = None
 
-    @property
-    def which(self) -> tuple[Hashable, ...]:
-        """What tells calls with equal values apart."""
-        return (self.collective, self.operator, self.root, self.rows, self.order, self.shards)
-
 
 class Bound(NamedTuple):
     """A request whose sizes are known."""
@@ -83,13 +77,9 @@ MOST_PLANS = 1024
 
 
 def plan_for(session: Session, request: Request, bound: Bound, launch_us: float | None) -> Plan:
-    """The plan of a request; made once, unless it was out of use for long.
+    """Return the plan of a request; made once, unless it was out of use for long.
 
-    Args:
-        session: The communicator.
-        request: What is asked for.
-        bound: The same with its sizes.
-        launch_us: What starting a group of messages between devices costs; None: the values move in host memory.
+    `launch_us` is the cost of starting a group of messages between devices; None: the values move in host memory.
     """
     layout, operator = bound.layout, bound.operator
     which = (request.collective, request.root, bound.parts, request.order, request.shards)
@@ -125,10 +115,10 @@ def _asked(session: Session, request: Request, bound: Bound) -> planning_request
 
 
 def settled(session: Session, plan: Plan, bound: Bound) -> Plan:
-    """The plan without a library's collective that this communicator's way does not have, or does not choose.
+    """Return the plan without a library's collective that the device path does not have, or does not choose.
 
     Where one kernel runs the whole call, that is one launch for all rounds: the library's collective is not chosen.
-    Before the first call with values on devices has found the way, the plan is as the planner has it.
+    Before the first call with values on devices has chosen the path, the plan is as the planner has it.
     """
     path = session.device_path
     if plan.native is None or path is None:

@@ -16,11 +16,11 @@ from topocomm.execute.calls.structure import parts_of
 from topocomm.execute.session import Session
 
 NO_ROWS = -1
-"""Told instead of a number of rows where a value is no array with rows."""
+"""Sent in place of a number of rows where a value is no array with rows."""
 NO_SHARDS = (-1, -1)
-"""Told instead of virtual shards where none are given."""
+"""Sent in place of virtual shards where none are given."""
 NO_PAIR = (-2, -2)
-"""Told instead of virtual shards where what is given is no pair of whole numbers."""
+"""Sent in place of virtual shards where the argument is no pair of whole numbers."""
 NO_COLOR = (2, 0, 0)
 """Told where a color or key is no whole number; else it is whether there is a color, the color and the key."""
 WORD = np.iinfo(np.int64)
@@ -57,12 +57,7 @@ def split_record(color: Any, key: Any) -> NDArray[np.int64]:
 
 
 def split_members(rank: int, told: Sequence[Sequence[int]], color: int | None) -> list[int]:
-    """The ranks that give this color, in the order of their keys.
-
-    Args:
-        rank: This rank.
-        told: `split_record` of every rank.
-        color: Of this rank; None has no members.
+    """Return the ranks that give this color, in the order of their keys.
 
     Raises:
         TopocommError: A color or key of some rank is no whole number.
@@ -78,10 +73,7 @@ def split_members(rank: int, told: Sequence[Sequence[int]], color: int | None) -
 
 
 def shard_edges(told: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
-    """The first virtual shard of every rank and the end of the last; None where no rank says.
-
-    Args:
-        told: `shards_record` of every rank.
+    """Return the first virtual shard of every rank and the end of the last; None where no rank says.
 
     Raises:
         MismatchError: Some ranks say and some do not, or their ranges do not follow each other from 0.

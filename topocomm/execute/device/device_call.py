@@ -34,25 +34,14 @@ TensorShapes = Mapping[str, tuple[tuple[int, ...], Any]]
 
 
 class DeviceValues:
-    """The values that a prepared call takes and gives, checked and as tensors.
-
-    Args:
-        structure: How the user gives them.
-        layout: Of the whole payload.
-        value: What a rank's value holds.
-        result: What its result holds.
-    """
+    """The values that a prepared call takes and gives, checked and as tensors."""
 
     def __init__(self, structure: Structure, layout: Layout, value: Span, result: Span) -> None:
         self.structure = structure
         self.value, self.result = (tensor_shapes(layout, span) for span in (value, result))
 
     def read(self, what: str, x: Any, shapes: TensorShapes) -> Tensors:
-        """The tensors of x.
-
-        Raises:
-            OperatorError: They do not fit.
-        """
+        """Return the tensors of x, by field; OperatorError where they do not fit."""
         structure = self.structure
         parts = dict(zip(structure.names, structure.parts(x), strict=True))
         assert structure.device is not None, "only values on devices are read here"
@@ -62,13 +51,13 @@ class DeviceValues:
         return fields
 
     def writable(self, out: Any) -> Tensors:
-        """The tensors of out, which fit and can be written; raises like `read`."""
+        """Return the tensors of out, which fit and can be written; raises like `read`."""
         fields = self.read("out", out, self.result)
         check_writable(fields)
         return fields
 
     def empty(self) -> Tensors:
-        """Fresh tensors for a result."""
+        """Return fresh tensors for a result."""
         import torch
 
         assert self.structure.device is not None
@@ -77,16 +66,7 @@ class DeviceValues:
 
 
 class DeviceCall(PreparedCall):
-    """A collective made ready for values of one structure on one device; made by `Communicator.prepare`.
-
-    Args:
-        session: The communicator.
-        work: The call.
-        structure: How the user gives values.
-        way: With a wire, unless one kernel runs the call.
-        peer: How one kernel runs it, if one does.
-        shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
-    """
+    """A collective made ready for values of one structure on one device; made by `Communicator.prepare`."""
 
     def __init__(
         self,
@@ -260,7 +240,7 @@ def _engine(work: Work, path: DevicePath, peer: PeerPlan | None, shards: Sequenc
 
 
 def tensor_shapes(layout: Layout, span: Span) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Shape and torch dtype of every field of a value."""
+    """Return shape and torch dtype of every field of a value."""
     return {f.name: ((*span.leading, *f.row_shape), torch_dtype(f.dtype)) for f in layout.fields}
 
 

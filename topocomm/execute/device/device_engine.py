@@ -25,12 +25,6 @@ from topocomm.planning.schedule.schedule import Piece
 class StreamEngine(CallEngine):
     """An engine whose steps a stream runs one after the other.
 
-    Args:
-        work: The call.
-        device: Where it is.
-        sends: Bytes that this rank sends, by rank.
-        receives: Bytes that it receives, by rank.
-
     Attributes:
         last: The stream that ran it last, or made it.
         ranks: With whom this rank exchanges data.
@@ -73,13 +67,7 @@ class StreamEngine(CallEngine):
         """Nothing: a stream that still needs the memory keeps it."""
 
     def follow(self, before: Any, stream: Any, memories: Sequence[Any]) -> bool:
-        """Have the stream wait for one that used the same memories before; whether it is another one.
-
-        Args:
-            before: That stream.
-            stream: The current one.
-            memories: Tensors.
-        """
+        """Have the stream wait for the one that used the same memories before; return whether it is another."""
         if before == stream or self._device.capturing():  # no graph waits for what is outside of it
             return False
         event = self._device.event()
@@ -109,14 +97,7 @@ class Part(NamedTuple):
 
 
 class DeviceEngine(StreamEngine):
-    """The arena of one call and this rank's program on it.
-
-    Args:
-        work: The call.
-        device: Where it is.
-        wire: What moves bytes.
-        shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
-    """
+    """The arena of one call and this rank's program on it."""
 
     def __init__(self, work: Work, device: Device, wire: DeviceTransport, shards: Sequence[int] | None) -> None:
         self._transport = wire

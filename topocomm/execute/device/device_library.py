@@ -171,18 +171,7 @@ def reached(event: Any, timeout_s: float, check: Callable[[], None]) -> bool:
 
 
 def await_event(event: Any, timeout_s: float, device: Device, rank: int, what: str) -> None:
-    """Wait until a stream has come to an event.
-
-    Args:
-        event: That event.
-        timeout_s: How long, in seconds.
-        device: Whose stream.
-        rank: This one.
-        what: What comes after the event: "this call".
-
-    Raises:
-        DeadlineError: It has not by then.
-    """
+    """Wait until a stream has come to an event; DeadlineError, which names `what` comes after it, if it does not."""
     until_s = time.monotonic() + timeout_s
     while not event.query():
         if time.monotonic() > until_s:

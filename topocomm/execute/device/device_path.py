@@ -32,12 +32,7 @@ class InFlightCall(NamedTuple):
 
 
 class _Stream:
-    """What is on a stream now, as something to wait for.
-
-    Args:
-        device: Whose current stream.
-        check: Raises where it is known that an end does not come.
-    """
+    """What is on a device's current stream now, as something to wait for."""
 
     def __init__(self, device: Device, check: Callable[[], None]) -> None:
         self._check, self._event = check, device.event()
@@ -53,13 +48,7 @@ class _Stream:
 
 
 class InFlightCalls:
-    """The calls of one communicator.
-
-    Args:
-        waiting: How it waits.
-        device: On which the calls are.
-        means: What moves its bytes.
-    """
+    """The calls of one communicator on a device that nobody has seen to end."""
 
     def __init__(self, waiting: Waiting, device: Device, *means: DeviceTransport | PeerMemory) -> None:
         self._waiting, self._device, self._means = waiting, device, means
@@ -134,21 +123,14 @@ class InFlightCalls:
 
 
 class DevicePath:
-    """What the ranks have agreed upon.
-
-    Args:
-        waiting: How the communicator waits.
-        device: As below.
-        wire: As below.
-        reason: As below.
-        peer: As below.
+    """How the ranks have agreed to move values on devices.
 
     Attributes:
         device: Where this rank's values are.
-        wire: What moves bytes between devices; None: values are staged through host memory.
+        transport: What moves bytes between devices; None: values are staged through host memory.
         reason: Why it is not NCCL by CuPy.
         peer: The memory for calls by one kernel; None where the ranks cannot map each other's.
-        flights: Calls that were not seen to end; None where all values are staged.
+        in_flight: Calls that were not seen to end; None where all values are staged.
     """
 
     def __init__(

@@ -18,13 +18,7 @@ from topocomm.operators.tensors import torch_dtype
 
 
 class NativeEngine(StreamEngine):
-    """One call of a wire's library.
-
-    Args:
-        work: The call, of one field; its plan says which of the library's collectives was chosen.
-        device: Where it is.
-        wire: Whose library has it (`DeviceTransport.native`).
-    """
+    """One call of a library's collective, which the plan has chosen, on values of one field."""
 
     def __init__(self, work: Work, device: Device, wire: DeviceTransport) -> None:
         super().__init__(work, device, *_sizes(work))

@@ -1,4 +1,4 @@
-"""Which way values on devices travel between the ranks: found out at the first call with such values."""
+"""Choice of the path that values on devices take between the ranks, made at the first call with such values."""
 
 from __future__ import annotations
 
@@ -114,12 +114,7 @@ def find_peers(session: Session, device: Device) -> tuple[PeerMemory | None, str
 
 
 def own_gpu(topology: Topology, place: str) -> int | None:
-    """The number by which this process knows the GPU that a rank is placed on; None where it does not see it.
-
-    Args:
-        topology: The machine.
-        place: The rank's endpoint.
-    """
+    """Return the number by which this process knows the GPU that a rank is placed on; None where it does not see it."""
     bus_id = topology.by_id[place].bus_id
     if topology.by_id[place].kind != "gpu" or bus_id is None:
         return None

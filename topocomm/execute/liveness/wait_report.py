@@ -39,7 +39,7 @@ class WaitEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class WaitReport:
-    """One rank's word.
+    """What one rank that waits says of itself.
 
     Attributes:
         number: Of the call that it waits in.

@@ -51,7 +51,7 @@ class UnderWay:
     Attributes:
         engine: What runs it; None for an exchange of notes.
         tag: The call's tag.
-        number: The how-many-th call of the communicator it is.
+        number: Sequence number of the call on the communicator.
         what: The call in words.
     """
 

@@ -30,11 +30,6 @@ LOAD_BYTES = 16
 class PeerPlan:
     """How the peer kernel runs a call, if it can.
 
-    Args:
-        work: The call.
-        peer: The memory.
-        device_type: Of the devices, as "cuda".
-
     Attributes:
         refusal: Why it cannot, the same on all ranks; "" if it can.
     """
@@ -66,14 +61,7 @@ class PeerPlan:
 
 
 class PeerEngine(StreamEngine):
-    """One call by the peer kernel.
-
-    Args:
-        plan: How; without a refusal.
-        device: Where this rank's values are.
-        peer: The memory.
-        shards: Of canonical order with several shards a rank, the first of every rank and the end of the last.
-    """
+    """One call by the peer kernel."""
 
     def __init__(self, plan: PeerPlan, device: Device, peer: PeerMemory, shards: Sequence[int] | None) -> None:
         work = plan.work

@@ -54,11 +54,7 @@ class PeerProgram(NamedTuple):
 
 
 def peer_program(work: Work) -> PeerProgram:
-    """The program of a call's rank.
-
-    Args:
-        work: The call.
-    """
+    """Return the program of a call's rank."""
     schedule, rank = work.schedule, work.rank
     cuts = sorted(common_cuts(schedule))
     arenas, arena_bytes = _arenas(work)
@@ -141,14 +137,7 @@ class _Step:
 
 
 class _Steps:
-    """All that is done with one chunk.
-
-    Args:
-        rank: By whom.
-        cuts: Rounds with which a stage begins.
-        places: Where its pieces lie.
-        arenas: Of every rank, at which byte what it receives lies.
-    """
+    """All that is done with one chunk; `cuts` are the rounds with which a stage begins."""
 
     def __init__(
         self, rank: int, cuts: Sequence[int], places: Mapping[Piece, Place], arenas: Sequence[Mapping[Piece, int]]

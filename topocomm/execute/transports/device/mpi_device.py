@@ -30,13 +30,7 @@ WHAT = "the proof that MPI takes device memory"
 
 
 class MpiDeviceTransport(DeviceTransport):
-    """One rank's end.
-
-    Args:
-        transport: Of the communicator.
-        device: Where the memory is.
-        waiting: How the communicator waits.
-    """
+    """One rank's end."""
 
     name = "mpi"
     in_graphs = False

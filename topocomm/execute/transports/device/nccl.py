@@ -198,11 +198,7 @@ def end_aside(end: Callable[[], None], rank: int, timeout_s: float) -> None:
 
 
 class Guard:
-    """Ends a call into a library that takes longer than it may.
-
-    Args:
-        expire: What ends it; called on a thread of the guard.
-        limit_s: How long a call may take.
+    """Ends a call into a library that takes longer than `limit_s`.
 
     Attributes:
         expired: Whether that has happened.
@@ -260,13 +256,7 @@ WHAT = "the set-up of NCCL"
 
 
 def own_facts(device: Device, *, group: bool, mpi: str) -> Facts:
-    """What this rank tells.
-
-    Args:
-        device: Where its values are.
-        group: Whether its communicator was made of a torch process group with NCCL or RCCL.
-        mpi: Why its MPI is not given device memory; empty if it says that it takes it.
-    """
+    """Return what this rank tells the others."""
     version, why = None, ""
     try:
         version = int(nccl_library.load_nccl().get_version())

@@ -53,14 +53,7 @@ class PeerFacts(NamedTuple):
 
 
 class Mapping(ABC):
-    """One rank's memory, and how it maps those of others.
-
-    Args:
-        device: Where this rank's is.
-        rank: This rank.
-        size_bytes: Of each.
-        group: The torch process group of the same ranks, if there is one.
-    """
+    """One rank's memory, and how it maps those of others."""
 
     def __init__(self, device: Device, rank: int, size_bytes: int, group: Any) -> None:
         self.device, self.rank, self.size_bytes, self.group = device, rank, size_bytes, group
@@ -82,12 +75,7 @@ class Mapping(ABC):
 
 
 def peer_facts(device: Device, group: Any) -> PeerFacts:
-    """What this rank tells.
-
-    Args:
-        device: Where its values are.
-        group: The torch process group of the same ranks, if there is one.
-    """
+    """Return what this rank tells the others."""
     address = device.bus_id or f"number {device.index}"
     host = "/".join(process_space())
     gpu = device.uuid or f"{host}/{address}"
