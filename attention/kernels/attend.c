@@ -182,19 +182,23 @@ INLINE void multiply(const float *queries, int64_t width, const char *const *key
     for (int64_t j = 0; j < whole; j += LANES) {
         Floats rows[ROWS];
         for (int r = 0; r < ROWS; r++)
-            rows[r] = load_floats(queries + r * width + j);
+            rows[r] = keep(load_floats(queries + r * width + j));
         for (int i = 0; i < KEYS; i++) {
             Floats x = load(keys[i] + j * bytes, dtype);
             for (int r = 0; r < ROWS; r++)
                 sums[i][r] = fma_floats(x, rows[r], sums[i][r]);
         }
     }
-    if (whole < d)
+    if (whole < d) {
+        /* Unrolled, or the sums would lie in memory. */
+#pragma GCC unroll 4
         for (int i = 0; i < KEYS; i++) {
             Floats x = load_first(keys[i] + whole * bytes, dtype, d - whole);
+#pragma GCC unroll 4
             for (int r = 0; r < ROWS; r++)
                 sums[i][r] = fma_floats(x, load_floats(queries + r * width + whole), sums[i][r]);
         }
+    }
     store_scores(sums, scores);
 }
 

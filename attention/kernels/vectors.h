@@ -68,6 +68,16 @@ INLINE Floats load_floats(const float *source) {
 
 INLINE void store_floats(float *target, Floats x) { memcpy(target, &x, sizeof x); }
 
+/* x, in a register from here on: for several uses GCC would load it as often. */
+INLINE Floats keep(Floats x) {
+#if defined(__x86_64__)
+    __asm__("" : "+v"(x));
+#elif defined(__aarch64__)
+    __asm__("" : "+w"(x));
+#endif
+    return x;
+}
+
 INLINE int64_t item_bytes(int dtype) { return dtype == FLOAT32 ? 4 : 2; }
 
 /* 16-bit numbers as float32, exactly. */
