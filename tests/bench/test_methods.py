@@ -76,6 +76,8 @@ def test_gather_and_fold_leaves_other_collectives_and_large_values():
     assert outcome(make_problem("allreduce", SUM, (128 << 18) + 1, 2), GatherAndFold) == [None, None]
 
 
-@pytest.mark.parametrize(("operator", "wrong"), [(SUM, 0), (MAX, None), (LOGSUMEXP, None)], ids=["sum", "max", "logsumexp"])
+@pytest.mark.parametrize(
+    ("operator", "wrong"), [(SUM, 0), (MAX, None), (LOGSUMEXP, None)], ids=["sum", "max", "logsumexp"]
+)
 def test_a_library_does_what_it_has(operator, wrong):
     assert outcome(make_problem("allreduce", operator, 9, 2), LibraryCollective) == [wrong, wrong]
