@@ -31,8 +31,6 @@ TWINS = {
     "agreement": "ranks that agree before they wait for each other, in both packages",
 }
 """Basenames that modules share because they do the same job for another device or package."""
-TESTLESS = Path(__file__).with_name("testless.txt")
-"""Modules without a test file of their name, one a line: a list that only gets shorter."""
 
 
 class Module(NamedTuple):
@@ -160,18 +158,14 @@ def homonyms(modules: list[Module]) -> Iterator[str]:
 
 
 def untested(modules: list[Module]) -> Iterator[str]:
-    """Modules without a test file of their name, but for those known; and known ones that have one by now."""
-    known = set(TESTLESS.read_text().split())
+    """Find modules of the packages without a test file of their name."""
     for module in modules:
         path = module.path
         if path.parts[0] not in PACKAGES or path.stem.startswith("__"):
             continue
         below = Path(*path.parts[1:]) if path.parts[0] == "topocomm" else path
-        has = (Path("tests") / below.parent / f"test_{path.name}").exists()
-        if not has and path.as_posix() not in known:
+        if not (Path("tests") / below.parent / f"test_{path.name}").exists():
             yield f"{path.as_posix()}: no tests/{below.parent.as_posix()}/test_{path.name}"
-        elif has and path.as_posix() in known:
-            yield f"{path.as_posix()}: has a test file by now; take it out of {TESTLESS.as_posix()}"
 
 
 if __name__ == "__main__":
