@@ -1,5 +1,7 @@
 """Engines in C: what a program does, and that no word of it leads beside memory, arrays and counters."""
 
+import threading
+import weakref
 from array import array
 
 import numpy as np
@@ -131,6 +133,53 @@ def test_calls_past_the_caches_copy_every_byte():
             memory.assert_guarded()
 
 
+def test_the_end_of_an_array_may_begin_another_call():
+    """The arrays of the new call are the engine's until that is through."""
+    memory = Memory()
+    engine = memory.engine(words=words_of({**program(0), "CREDITS": []}), fold=0)
+    memory.counters[8] = STRIDE + 1
+    value, result = arrays(0)
+    held = []
+
+    def begin_another():
+        held.append(arrays(0))
+        assert engine.begin(*held[0], True) == WAITING  # the other rank is behind in this one
+
+    weakref.finalize(value[0], begin_another)
+    callers = [value[0]]
+    del value
+    assert engine.begin((callers[0],), result, True) == TO_FOLD
+    callers.clear()  # the engine has the last reference
+    assert engine.go_on() == THROUGH
+    (another,) = held
+    assert len(engine.results) == 1 and engine.results[0] is another[1][0]
+
+
+def test_an_engine_that_copies_its_result_stands_in_no_stage():
+    """Seen by another thread while the last copies run, after the last stage."""
+    size = 1 << 26
+    memory = Memory()
+    sections = {**dict.fromkeys(SECTIONS, ()), "UNPACK": [(1, 0, 0, size)], "STAGES": [(1, 0, 0, 0)]}
+    large = aligned_buffer(size)
+    settings = {"fields": ((1, 1),), "rows": (0, size), "fold": 0, "memory": large, "final": 0}
+    engine = memory.engine(words=words_of(sections), **settings)
+    done, seen = threading.Event(), set()
+
+    def watch():
+        while not done.is_set():
+            seen.add((engine.stage, *engine.behind()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for _ in range(5):
+            assert engine.begin(None, (np.empty(size, np.uint8),), True) == THROUGH
+    finally:
+        done.set()
+        watcher.join()
+    assert seen <= {(-1,), (0,)}
+
+
 DAMAGED = {
     "an array that is not there": ("PACK", 0, 2),
     "the value for the result": ("MADE", 0, 0),
@@ -242,6 +291,7 @@ MISFITS = {
     "more bytes": ((SOUND,), (np.zeros(ROWS + 1),)),
     "gaps": ((np.zeros(2 * ROWS)[::2],), (SOUND,)),
     "between items": ((np.zeros(8 * ROWS + 1, np.uint8)[1:].view(np.float64),), (SOUND,)),
+    "bytes between items": ((np.zeros(8 * ROWS + 1, np.uint8)[1:],), (SOUND,)),
     "read-only": ((SOUND,), (READ_ONLY,)),
 }
 

@@ -63,10 +63,13 @@ const Wait *awaited(const Engine *engine, int64_t *count) {
     const Stage *stages = records(engine, STAGES);
     const Wait *waits = records(engine, WAITS);
     *count = 0;
-    if (engine->state != WAITING)
+    int64_t stage = __atomic_load_n(&engine->stage, __ATOMIC_RELAXED); /* another thread may run the engine */
+    if (engine->state != WAITING || stage >= engine->count[STAGES])
         return NULL;
-    *count = engine->stage < 0 ? engine->count[CREDITS] : stages[engine->stage].waits;
-    return engine->stage < 0 ? records(engine, CREDITS) : waits + engine->wait;
+    *count = stage < 0 ? engine->count[CREDITS] : stages[stage].waits;
+    for (int64_t before = 0; before < stage; before++)
+        waits += stages[before].waits;
+    return stage < 0 ? records(engine, CREDITS) : waits;
 }
 
 /* The looks that are left when all counters stand where they must; 0 if they do not. */

@@ -1,6 +1,7 @@
 /* The type Engine: an engine (engine.h) with the memory that it works on. */
 #include "types.h"
 
+#include <string.h>
 #include <structmember.h>
 
 PyObject *fail(const char *text) {
@@ -13,12 +14,14 @@ PyObject *fail(const char *text) {
     return NULL;
 }
 
+/* Release the arrays of a call. The engine holds none of them by then: the end of an array may run Python code, which
+ * may begin another call. */
 static void let_go(EngineObject *self) {
-    for (int index = 0; index < 2 * MOST_FIELDS; index++) {
-        PyObject *array = self->arrays[index];
-        self->arrays[index] = NULL;
-        Py_XDECREF(array);
-    }
+    PyObject *arrays[2 * MOST_FIELDS];
+    memcpy(arrays, self->arrays, sizeof arrays);
+    memset(self->arrays, 0, sizeof arrays);
+    for (int index = 0; index < 2 * MOST_FIELDS; index++)
+        Py_XDECREF(arrays[index]);
 }
 
 static State go_on(EngineObject *self) {
@@ -33,14 +36,18 @@ static State go_on(EngineObject *self) {
 }
 
 State begin_call(EngineObject *self, PyObject *const *arrays, int direct) {
-    let_go(self); /* of a call that failed */
+    PyObject *failed[2 * MOST_FIELDS]; /* arrays of a call that failed, released at the end for the same reason */
+    memcpy(failed, self->arrays, sizeof failed);
     for (int index = 0; index < 2 * self->engine.fields; index++) {
         self->arrays[index] = arrays[index];
         self->engine.data[index] = arrays[index] == NULL ? NULL : ((Array *)arrays[index])->data;
     }
     ++*(int64_t *)self->epoch.buf;
     start(&self->engine, direct);
-    return go_on(self);
+    State state = go_on(self);
+    for (int index = 0; index < 2 * MOST_FIELDS; index++)
+        Py_XDECREF(failed[index]);
+    return state;
 }
 
 /* Take one array a field; 0, or -1 and an error. */
@@ -53,7 +60,9 @@ static int take_arrays(EngineObject *self, PyObject *given, int first, int flags
     for (int field = 0; field < fields; field++) {
         PyObject *array = PyTuple_GetItem(given, field);
         int64_t bytes = is_array(array, flags) ? array_bytes(array) : -1;
-        if (bytes != self->engine.array_bytes[first + field]) {
+        int64_t item = self->engine.item_bytes[field] & -self->engine.item_bytes[field];
+        int64_t alignment = self->engine.fold == NULL ? 1 : item < 8 ? item : 8; /* complex128 is aligned to 8 */
+        if (bytes != self->engine.array_bytes[first + field] || (intptr_t)((Array *)array)->data % alignment != 0) {
             if (!PyErr_Occurred())
                 fail("an engine takes aligned C-contiguous NumPy arrays of the bytes that it was made for");
             return -1;
@@ -116,8 +125,9 @@ static PyObject *engine_behind(PyObject *object, PyObject *none) {
 static PyObject *engine_stage(PyObject *object, void *none) {
     const Engine *engine = &((EngineObject *)object)->engine;
     (void)none;
-    int begun = engine->state != THROUGH && engine->stage >= 0;
-    return PyLong_FromLongLong(begun ? ((const Stage *)engine->section[STAGES])[engine->stage].progress - 1 : -1);
+    int64_t stage = __atomic_load_n(&engine->stage, __ATOMIC_RELAXED); /* another thread may run the engine */
+    int begun = engine->state != THROUGH && stage >= 0 && stage < engine->count[STAGES];
+    return PyLong_FromLongLong(begun ? ((const Stage *)engine->section[STAGES])[stage].progress - 1 : -1);
 }
 
 static PyObject *engine_state(PyObject *object, void *none) {
