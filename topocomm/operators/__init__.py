@@ -1,1 +1,1 @@
-"""What is reduced: operators, their memory layout and fused kernels."""
+"""Operators: what is reduced, its memory layout and its kernels."""

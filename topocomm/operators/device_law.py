@@ -15,7 +15,7 @@ Values = Mapping[str, NDArray[Any]]
 
 
 def trial_of(operator: Operator, layout: Layout) -> tuple[TritonCombine, str] | None:
-    """The operator's Triton combine for a layout, and the device where it can be tried.
+    """Return the operator's Triton combine for a layout, and the device on which it can be tried.
 
     None without one, without a GPU where Triton's interpreter is off, and where torch or triton is missing.
     """

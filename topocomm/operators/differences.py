@@ -1,4 +1,4 @@
-"""Where two arrays differ, and how that is told."""
+"""Differences between arrays, and their texts."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from numpy.typing import NDArray
 from topocomm.operators.dtypes import kind
 
 LONGEST = 160
-"""Characters of an array in a counterexample."""
+"""Limit of characters of an array in a counterexample."""
 
 
 def rounded(dtype: np.dtype[Any]) -> bool:
-    """Whether numbers of a dtype are rounded."""
+    """Return whether arithmetic of a dtype rounds."""
     return kind(dtype) in ("f", "c")
 
 
 def real(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of the parts of complex numbers; of others the same."""
+    """Return the dtype of the parts of complex numbers, else the dtype itself."""
     return np.dtype(f"f{dtype.itemsize // 2}") if kind(dtype) == "c" else dtype
 
 
 def wide(array: NDArray[Any]) -> NDArray[Any]:
-    """The same numbers in float64 or complex128."""
+    """Widen to float64 or complex128."""
     return array.astype(np.complex128 if kind(array.dtype) == "c" else np.float64)
 
 
 def differs(one: NDArray[Any], other: NDArray[Any], *, zeros: bool = True) -> NDArray[np.bool_]:
-    """Where two arrays differ, any NaN being equal to any other; with `zeros`, +0 and -0 differ."""
+    """Return where two arrays differ; all NaN are equal; with `zeros`, +0 and -0 differ."""
     if not rounded(one.dtype):
         return np.asarray(one != other)
     if kind(one.dtype) == "c":
@@ -41,11 +41,11 @@ def differs(one: NDArray[Any], other: NDArray[Any], *, zeros: bool = True) -> ND
 
 
 def first_row(bad: NDArray[np.bool_], rows: bool) -> int | None:
-    """The first row of which anything is bad; None for a value without rows."""
+    """Return the first row with a bad element; None for a value without rows."""
     return int(np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1))[0]) if rows else None
 
 
 def show(array: NDArray[Any], row: int | None) -> str:
-    """A row of an array as text, or all of it, cut where it is long."""
+    """Format a row of an array, or all of it, with a limit of length."""
     text = str(np.asarray(array[row] if row is not None else array).tolist())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."

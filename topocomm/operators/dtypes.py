@@ -1,4 +1,4 @@
-"""What dtypes the built-in operators take, and in which precision they compute."""
+"""Dtypes that the built-in operators take, and the precision in which they compute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDEST_BYTES = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
 
 
 def kind(dtype: np.dtype[Any]) -> str:
-    """The kind of a dtype as NumPy has it, b i u f c, where bfloat16 is a float; "" for all that is not computed with.
+    """Return NumPy's kind of a dtype, b i u f c, bfloat16 being a float; "" for dtypes without arithmetic here.
 
     Not computed with: other byte orders than the machine's, long double, and everything that is no number.
     """
@@ -29,33 +29,33 @@ def kind(dtype: np.dtype[Any]) -> str:
 
 
 def computed(dtype: np.dtype[Any], wide: bool) -> np.dtype[Any]:
-    """In which dtype a stored one is computed with: floats of 16 bits in float32; if `wide` all floats in float64."""
+    """Return the dtype of arithmetic on a stored one: float32 for 16-bit floats; if `wide`, float64 for all floats."""
     if kind(dtype) != FLOATS:
         return dtype
     return np.dtype(np.float64) if wide else np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """-inf, or the least value of an integer or bool dtype."""
+    """Return -inf, or the least value of an integer or bool dtype."""
     if kind(dtype) == "b":
         return False
     return dtype.type(-np.inf) if kind(dtype) == FLOATS else np.iinfo(dtype).min
 
 
 def highest(dtype: np.dtype[Any]) -> Any:
-    """+inf, or the greatest value of an integer or bool dtype."""
+    """Return +inf, or the greatest value of an integer or bool dtype."""
     if kind(dtype) == "b":
         return True
     return dtype.type(np.inf) if kind(dtype) == FLOATS else np.iinfo(dtype).max
 
 
 def limits(dtype: np.dtype[Any]) -> Any:
-    """What `numpy.finfo` says of a float dtype, bfloat16 included."""
+    """Return `numpy.finfo` of a float dtype, bfloat16 included."""
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
 def whole(function: str, argument: str, value: Any) -> int:
-    """The value of an argument that must be a whole number of 1 or more.
+    """Return an argument that must be a whole number of at least 1.
 
     Raises:
         OperatorError: It is not.
@@ -69,7 +69,7 @@ def whole(function: str, argument: str, value: Any) -> int:
 
 
 def only(*kinds: str, alike: tuple[str, ...] = (), remedy: str = "convert it first") -> Callable[[Layout], str | None]:
-    """A check for `Operator.refuses`: the fields whose dtype is open are of these kinds, and of one dtype.
+    """Return a check for `Operator.refuses`: fields of open dtype have these kinds, and one dtype.
 
     Args:
         kinds: Of b, iu, f, c.

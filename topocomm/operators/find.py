@@ -16,7 +16,7 @@ GROUP = "topocomm.operators"
 
 
 def find_operator(name: str) -> Operator:
-    """The operator that an installed package registers under `name`.
+    """Return the operator that an installed package registers under `name`.
 
     Raises:
         OperatorError: Nobody registers the name, or what is registered cannot be loaded.
@@ -42,7 +42,7 @@ def find_operator(name: str) -> Operator:
 
 
 def _split(name: str) -> tuple[str, int | None]:
-    """The name and number of "topk(8)"."""
+    """Split "topk(8)" into name and number."""
     match = re.fullmatch(r"(.+)\((\d+)\)", name)
     return (match[1], int(match[2])) if match else (name, None)
 

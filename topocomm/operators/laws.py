@@ -1,4 +1,4 @@
-"""Whether an operator keeps the laws that plans rely on, tried on sampled values."""
+"""Laws that plans rely on, tried on sampled values of an operator."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from topocomm.operators.operator import Operator, as_operator
 from topocomm.operators.samples import Values, identity_value, sample_layout, samples
 
 TOLERANCE_ULP = 32.0
-"""Rounding explains this much, in units of the last place of the greatest number, or product of two, involved."""
+"""Tolerance for rounding, in units in the last place of the greatest number, or product of two, involved."""
 
 FEWEST = 32
-"""Samples that show whether an operator rounds."""
+"""Number of samples that decide whether an operator rounds."""
 
 
 class Law(NamedTuple):
-    """One law: whether it holds on all values tried, what was measured, and a counterexample."""
+    """One law: whether it holds on all values tried, the measured difference, and a counterexample."""
 
     name: str
     holds: bool
@@ -39,7 +39,7 @@ class Law(NamedTuple):
 
 @dataclass(frozen=True)
 class LawReport:
-    """What `check_laws` found; printable.
+    """Report of `check_laws`; printable.
 
     Attributes:
         operator: Its name.
@@ -62,7 +62,7 @@ class LawReport:
 
     @property
     def broken(self) -> tuple[str, ...]:
-        """Names of the laws that do not hold."""
+        """Names of the broken laws."""
         return tuple(law.name for law in self.laws if not law.holds)
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def check_laws(
     samples: int = 256,
     seed: int = 0,
 ) -> LawReport:
-    """A report of the laws that an operator keeps or breaks, with counterexamples of one row.
+    """Try the laws of an operator on samples, and report those kept and broken, with counterexamples of one row.
 
     Tried are: result shapes and dtypes; that `combine` does not write to its arguments; that it treats every row by
     itself, where the fields have rows; the identity on both sides; associativity, exact for integers and for operators
@@ -117,7 +117,7 @@ class _Case(NamedTuple):
 
 
 class _Gap(NamedTuple):
-    """How far two values lie apart, row by row."""
+    """Differences between two values, row by row."""
 
     exact: NDArray[np.bool_]
     """Integers differ."""
@@ -134,7 +134,7 @@ class _Gap(NamedTuple):
 
 
 class _Broken(Exception):
-    """A law broken in a way that makes trying the others pointless."""
+    """A broken law that makes trying the others pointless."""
 
     def __init__(self, law: str, detail: str) -> None:
         self.law, self.detail = law, detail
@@ -164,7 +164,7 @@ class _Trial:
         return [Law("shapes", True), Law("purity", True), *found], self._worst_ulp
 
     def _combine(self, left: Values, right: Values) -> Values:
-        """A combination of flattened rows as a fold makes it, with its form and purity looked at."""
+        """Combine flattened rows as a fold does, and check the result's form and the arguments' purity."""
         given = [self._rows(value) for value in (left, right)]
         copies = [{name: array.copy() for name, array in value.items()} for value in given]
         made = self._op.combine(*given)
@@ -181,7 +181,7 @@ class _Trial:
         return {f.name: np.asarray(made[f.name]).reshape(left[f.name].shape) for f in self._layout.fields}
 
     def _combine_nothing(self) -> None:
-        """Values without rows, of which there is nothing to split, combine to one without."""
+        """Check that values without rows combine to one without rows."""
         if self._op.splittable:
             nothing = {f.name: np.zeros((0, *f.row_shape), f.dtype) for f in self._layout.fields}
             self._check_form(self._op.combine(nothing, nothing), nothing)
@@ -222,7 +222,7 @@ class _Trial:
         return _law("associativity", failures, detail, "beyond what rounding explains" if self._rounds else "")
 
     def _gap(self, left: Values, right: Values, every: list[Values]) -> _Gap:
-        """How far two values lie apart; `every` has all the numbers involved."""
+        """Measure the differences of two values; `every` has all numbers involved."""
         scale = np.maximum.reduce([self._greatest(value) for value in every])
         rows = self._layout.rows
         exact, odd, ulp = np.zeros(rows, bool), np.zeros(rows, bool), np.zeros(rows)
@@ -239,7 +239,7 @@ class _Trial:
         return _Gap(exact, odd, ulp, scale)
 
     def _beyond_rounding(self, gap: _Gap, extreme: bool) -> NDArray[np.bool_]:
-        """Rows that lie apart by more than rounding does.
+        """Return the rows that differ by more than rounding.
 
         Where an operator rounds, products of the greatest numbers overflow and those of the least vanish, so that its
         extremes, and what is not finite, may come out otherwise.
@@ -251,7 +251,7 @@ class _Trial:
         return gap.exact | (gap.ulp > TOLERANCE_ULP * np.maximum(gap.scale, 1))
 
     def _row_by_row(self) -> list[Law]:
-        """That a row of a result comes from that row alone: plans cut values between rows."""
+        """Check that a row of a result depends on that row alone: plans split values between rows."""
         if not self._op.splittable:
             return []
         failures: list[str] = []
@@ -265,7 +265,7 @@ class _Trial:
         return [_law("rows", failures, "", "a row depends on others; for a value that is never cut leave out '*rows'")]
 
     def _combine_in_two(self, left: Values, right: Values) -> Values:
-        """A combination of the rows before the middle, and one of those after it."""
+        """Combine the rows before the middle and those after it separately."""
         middle = self._layout.rows // 2
         parts = []
         for span in (slice(middle), slice(middle, None)):
@@ -296,7 +296,7 @@ class _Trial:
         return _law("commutativity", failures, "bit for bit", "though claimed")
 
     def _kernels(self) -> list[Law]:
-        """That the kernels, if there are any that run here, fold as `combine` does."""
+        """Check that the kernels that run here fold as `combine` does."""
         found = []
         if self._op.kernel is not None and self._op.kernel(self._layout) is not None:
             found.append(self._folds_alike("kernel", self._op.fold_version(self._layout), self._folded))
@@ -345,7 +345,7 @@ class _Trial:
         return found
 
     def _greatest(self, value: Values) -> NDArray[np.float64]:
-        """The greatest finite magnitude of every row; at least the least normal number."""
+        """Return the greatest finite magnitude of every row, at least the least normal number."""
         found = np.full(self._layout.rows, np.finfo(np.float32).tiny, np.float64)
         for array in value.values():
             if rounded(array.dtype):
@@ -362,7 +362,7 @@ class _Trial:
     def _example(
         self, bad: NDArray[np.bool_], values: tuple[Values, ...], names: str, results: Mapping[str, Values]
     ) -> list[str]:
-        """The row that is told shortest of those that are bad."""
+        """Return the bad row with the shortest text."""
         texts = []
         for row in np.flatnonzero(bad)[:64]:
             at = int(row) if self._op.splittable else None

@@ -1,4 +1,4 @@
-"""How the values of an operator lie in memory: named fields, bound to shapes and dtypes, packed one after the other."""
+"""Memory layout of an operator's values: named fields, bound to shapes and dtypes, packed in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALIGNMENT_BYTES = 64
 Arrays = Mapping[str, Any]
 Buffer = NDArray[np.uint8]
 Fold = Callable[[Arrays], None]
-"""Writes what it folds to the arrays given, one C-contiguous [rows, *dims] per field."""
+"""Function that writes its result to the given arrays, one C-contiguous [rows, *dims] per field."""
 
 
 class Field(NamedTuple):
@@ -34,7 +34,7 @@ class Field(NamedTuple):
 
 
 class BoundField(NamedTuple):
-    """A field whose dtype and sizes are known."""
+    """A field with known dtype and sizes."""
 
     name: str
     dtype: np.dtype[Any]
@@ -77,7 +77,7 @@ class Layout:
         return end
 
     def views(self, buffer: Buffer, offset: int, rows: int) -> dict[str, NDArray[Any]]:
-        """The fields of the packed chunk of `rows` rows at byte `offset`, as arrays [rows, *dims] on `buffer`."""
+        """Return the fields of a packed chunk of `rows` rows at byte `offset` of `buffer`, as arrays [rows, *dims]."""
         out: dict[str, NDArray[Any]] = {}
         for bound, start in zip(self.fields, self.addresses(offset, rows), strict=True):
             flat = buffer[start : start + rows * bound.row_bytes].view(bound.dtype)
@@ -85,7 +85,7 @@ class Layout:
         return out
 
     def addresses(self, start: int, rows: int) -> list[int]:
-        """Where the fields of a packed chunk of `rows` rows start, if it starts at `start`."""
+        """Return the start of each field of a packed chunk of `rows` rows that starts at `start`."""
         found = []
         end = 0
         for bound in self.fields:

@@ -1,4 +1,4 @@
-"""What is reduced: an associative operator over named fields, and how its values lie in memory.
+"""Associative operators over named fields, and the memory layout of their values.
 
 A value of an operator is one array per `Field`. All fields share the leading shape `*rows`; what is left of
 their shape is named, and names bind to sizes at the call. Values travel packed: a chunk of n rows is, field by
@@ -43,7 +43,7 @@ class Kernel(NamedTuple):
 
 
 class TritonCombine(NamedTuple):
-    """How a Triton kernel combines two values of one layout.
+    """Combine of two values of one layout in a Triton kernel.
 
     `version` tells its rounding from that of others, as `Kernel.version` does.
     `function` is a `@triton.jit` function `combine(left, right)`, or with `constants`, whole numbers, `combine(left,
@@ -61,7 +61,7 @@ class TritonCombine(NamedTuple):
 
 
 def fold_task(layout: Layout, rows: int, places: Sequence[int]) -> list[int]:
-    """The task of a compiled fold.
+    """Return the task of a compiled fold.
 
     Args:
         layout: Of the values.
@@ -147,7 +147,7 @@ class Operator:
         return layout
 
     def default_layout(self, rows: int) -> Layout:
-        """The layout of `rows` rows with default sizes and dtypes, for planning without arrays.
+        """Return the layout of `rows` rows with default sizes and dtypes, for planning without arrays.
 
         A dtype that the operator leaves open is float32, or int64 where it refuses floats.
         """
@@ -193,7 +193,7 @@ class Operator:
         return Layout(tuple(bound), leading or (), tuple(dims.items()), self.splittable)
 
     def identities(self, layout: Layout) -> Mapping[str, Any]:
-        """The identity for the dtypes of a layout: per field a scalar, or an array that broadcasts to a row."""
+        """Return the identity for a layout: per field a scalar, or an array that broadcasts to a row."""
         if not callable(self.identity):
             return self.identity
         return self.identity({f.name: f.dtype for f in layout.fields})
@@ -201,7 +201,7 @@ class Operator:
     def bind_fold(
         self, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int], *, tensors: bool = False
     ) -> Fold:
-        """The fold of the packed chunks of `rows` rows at byte offsets `offsets` of `buffer`.
+        """Bind a fold to the packed chunks of `rows` rows at byte offsets `offsets` of `buffer`.
 
         With `tensors`, an operator without a kernel for this layout gets torch tensors on that memory in `combine`.
 
@@ -218,17 +218,17 @@ class Operator:
         return self._numpy_fold(layout, buffer, rows, offsets)
 
     def fold_version(self, layout: Layout, tensors: bool = False) -> str:
-        """Which implementation `bind_fold` takes for this layout; equal versions round equally."""
+        """Return the version of the implementation that `bind_fold` takes; equal versions round equally."""
         kernel = self._kernel(layout)
         return kernel.version if kernel is not None else "torch" if tensors else "numpy"
 
     def compiled_fold(self, layout: Layout) -> int | None:
-        """The address of the compiled fold for this layout, if there is one."""
+        """Return the address of the compiled fold for this layout, or None."""
         kernel = self._kernel(layout)
         return kernel.compiled if kernel is not None else None
 
     def triton_combine(self, layout: Layout) -> TritonCombine | None:
-        """How GPUs combine values of this layout, if that is said and triton is there."""
+        """Return the Triton combine for this layout; None without one or without triton."""
         try:
             return self.triton(layout) if self.triton is not None else None
         except ImportError:  # triton is optional
@@ -279,7 +279,7 @@ class Operator:
 
 
 def as_operator(given: Any) -> Operator:
-    """What is given as operator, if it is one.
+    """Return the argument if it is an operator.
 
     Raises:
         OperatorError: It is not.
@@ -290,7 +290,7 @@ def as_operator(given: Any) -> Operator:
 
 
 def _compiled_fold(address: int, layout: Layout, buffer: Buffer, rows: int, offsets: Sequence[int]) -> Fold:
-    """A compiled fold called from Python, which gives up the interpreter's lock meanwhile."""
+    """Compiled fold called from Python; it releases the GIL while it runs."""
     base = buffer.ctypes.data
     task = np.array(fold_task(layout, rows, [0, *(base + offset for offset in offsets)]), np.int64)
     words, names = 2 + len(layout.fields), [f.name for f in layout.fields]

@@ -53,7 +53,7 @@ def _name(function: Any) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The lines of numba's message that say what is wrong, as one."""
+    """Join the lines of numba's message that name the fault."""
     lines = [line.strip() for line in str(error).splitlines()]
     reasons = [line for line in lines if line and not line.startswith(("Failed in nopython", "During:", "<source"))]
     return "; ".join(reasons[:4])

@@ -14,12 +14,12 @@ from topocomm.operators.layout import ROWS, Arrays, Layout
 from topocomm.operators.operator import Operator
 
 AXIS = 3
-"""Size of an axis that the call does not give, if the operator takes it; small, for counterexamples to be read."""
+"""Default size of an axis, small so that counterexamples are readable."""
 Values = dict[str, NDArray[Any]]
 
 
 def sample_layout(operator: Operator, dims: Mapping[str, int] | None, dtype: DTypeLike | None, rows: int) -> Layout:
-    """The layout of `rows` rows, or of the whole value where there are none.
+    """Return the layout of `rows` rows, or of the whole value if it has no rows.
 
     Raises:
         OperatorError: An axis is not the operator's, or it refuses the layout.
@@ -50,13 +50,13 @@ def sample_layout(operator: Operator, dims: Mapping[str, int] | None, dtype: DTy
 
 
 def identity_value(operator: Operator, layout: Layout) -> Values:
-    """The identity as arrays of a layout."""
+    """Return the identity as arrays of a layout."""
     scalars = operator.identities(layout)
     return {f.name: np.full((*layout.leading, *f.row_shape), scalars[f.name], f.dtype) for f in layout.fields}
 
 
 def samples(operator: Operator, layout: Layout, rng: np.random.Generator, count: int) -> Iterator[list[Values]]:
-    """Triples of values; of operators without rows, `count` triples of one value each."""
+    """Draw triples of values; for operators without rows, `count` triples of one value each."""
     rounds = 1 if operator.splittable else count
     for turn in range(rounds):
         for extreme in (False, True):

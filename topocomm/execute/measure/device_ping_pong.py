@@ -137,7 +137,7 @@ class DevicePair:
 
 
 class _End:
-    """The end of what was put on a stream, as something to wait for."""
+    """End of the work on a stream, to wait for."""
 
     def __init__(self, two: Communicator, device: Device, stream: Any) -> None:
         assert two.session.device_path is not None
@@ -147,9 +147,9 @@ class _End:
         self._event.record(stream)
 
     def advance(self, timeout_s: float) -> bool:
-        """Wait a little; whether it is over."""
+        """Wait briefly; return whether it is over."""
         return reached(self._event, timeout_s, lambda: self._transport.check([peer.peer for peer in self._peers]))
 
     def awaited(self) -> AwaitedMessages:
-        """The other rank."""
+        """Return the other rank."""
         return AwaitedMessages(None, self._peers, self._peers)

@@ -1,1 +1,1 @@
-"""How a communicator is made: launchers, bootstrap, handshake, job topology, rank placement."""
+"""Set-up of communicators: launchers, bootstrap, handshake, job topology, rank placement."""

@@ -1,4 +1,4 @@
-"""Making a session: from MPI, from a torch process group, on one thread, or as the launcher of this process asks."""
+"""Bootstrap of sessions: from MPI, from a torch process group, on one thread, or from this process's launcher."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _over_torch: WeakSet[Session] = WeakSet()
 
 
 def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Session:
-    """The body of `Communicator.from_mpi`."""
+    """Make the session of `Communicator.from_mpi`."""
     mpi = load_mpi()
     if not isinstance(comm, mpi.Intracomm):
         raise TopocommError(
@@ -52,7 +52,7 @@ def from_mpi(comm: MPI.Comm, topology: Topology | None) -> Session:
 
 
 def from_torch(group: Any, topology: Topology | None) -> Session:
-    """The body of `Communicator.from_torch`."""
+    """Make the session of `Communicator.from_torch`."""
     group = process_group(group)
     if group.size() == 1:
         return _assemble(World(1).transports()[0], topology)
@@ -64,12 +64,12 @@ def from_torch(group: Any, topology: Topology | None) -> Session:
 
 
 def on_one_thread(topology: Topology | None) -> Session:
-    """The session of one rank alone."""
+    """Make the session of one rank alone."""
     return _assemble(World(1).transports()[0], topology)
 
 
 def _assemble(transport: Transport, topology: Topology | None) -> Session:
-    """A session on a transport, with the topology of the whole job; collective."""
+    """Make a session on a transport, with the topology of the whole job; collective."""
     try:
         if topology is not None:
             if not isinstance(topology, Topology):
@@ -87,14 +87,14 @@ def _assemble(transport: Transport, topology: Topology | None) -> Session:
 
 
 def find_places(transport: Transport) -> tuple[Topology, tuple[str, ...]]:
-    """The topology of the whole job and every rank's endpoint; collective."""
+    """Return the topology of the whole job and every rank's endpoint; collective."""
     waiting = Waiting(transport, Settings.from_environment().timeout_s, lambda tag: f"call {tag}", Recorder())
     topology = discover_job(waiting, hosts_of_ranks(waiting))
     return topology, places_of(topology, transport.size)
 
 
 def _abort(error: BaseException) -> None:
-    """End the whole job; where the other ranks find out on their own, not before they have said what they know."""
+    """End the whole job; if other ranks notice a failure on their own, after their reports."""
     if isinstance(error, (DeadlineError, MismatchError, RankFailedError)):
         time.sleep(LAST_WORDS_S)
     mpi = load_mpi()
@@ -108,7 +108,7 @@ def _fail(error: BaseException) -> None:
 
 
 def _await_all(comm: MPI.Comm) -> None:
-    """Return when all ranks have come: what follows blocks in MPI, but on ranks that are there."""
+    """Wait until all ranks have come, since the next step blocks in MPI."""
     limit_s = Settings.from_environment().timeout_s
     request = comm.Ibarrier()
     until_s = time.monotonic() + limit_s
@@ -122,7 +122,7 @@ def _await_all(comm: MPI.Comm) -> None:
 
 
 def places_of(topology: Topology, size: int) -> tuple[str, ...]:
-    """Endpoint of every rank: where the topology says, else spread over the endpoints in order."""
+    """Return every rank's endpoint: by the topology, else spread over the endpoints in order."""
     if len(topology.ranks) == size:
         ordered = sorted(topology.ranks, key=lambda place: place.rank)
         return place_ranks(topology, [place.device for place in ordered])
@@ -131,7 +131,7 @@ def places_of(topology: Topology, size: int) -> tuple[str, ...]:
 
 
 def session_of_job(topology: Topology | None) -> Session:
-    """The session of this process in its job; `topocomm.init` says how the job is found. Collective."""
+    """Make the session of this process in its job, found as `topocomm.init` says; collective."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
         return from_mpi(mpi.COMM_WORLD, topology)
@@ -148,7 +148,7 @@ def session_of_job(topology: Topology | None) -> Session:
 
 
 def _start_mpi() -> Any:
-    """mpi4py.MPI, initialised; but not before it is known to be the launcher's."""
+    """Return mpi4py.MPI, initialised after a check that it fits the launcher."""
     try:
         import mpi4py
     except ModuleNotFoundError:

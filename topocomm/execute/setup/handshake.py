@@ -1,4 +1,4 @@
-"""How the ranks of a new communicator get to know each other: who shares memory, and whose process is whose."""
+"""Handshake of a new communicator's ranks: groups that share memory, and processes to watch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def meet(waiting: Waiting, hosts: Sequence[str], check: str) -> None:
 
 
 def _cores() -> str:
-    """The cores that this process may run on, as a mask in hexadecimal digits."""
+    """Return the cores that this process may use, as a mask in hexadecimal digits."""
     if not hasattr(os, "sched_getaffinity"):  # not Linux
         return format((1 << (os.cpu_count() or 1)) - 1, "x")
     return format(sum(1 << core for core in os.sched_getaffinity(0)), "x")

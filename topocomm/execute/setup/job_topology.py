@@ -25,17 +25,17 @@ __all__ = ["discover_job", "hosts_of_ranks", "spread"]
 WHAT = "the discovery of the job's hosts"
 DIGEST_BYTES = 16
 SLURM_ADDRESS = ("SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN")
-"""Where Slurm tells a rank the switches above its node, and which of the words are switches."""
+"""Slurm's variables for the switches above a rank's node, and for the kinds of their words."""
 
 
 def hosts_of_ranks(waiting: Waiting) -> list[bytes]:
-    """Which host each rank is on: a digest per rank, equal where ranks can see each other's processes; collective."""
+    """Return a host digest per rank, equal for ranks that see each other's processes; collective."""
     own = hashlib.blake2b("/".join(process_space()).encode(), digest_size=DIGEST_BYTES).digest()
     return gather_notes(waiting, own, tag=GATHER_TAG, what=WHAT)
 
 
 def discover_job(waiting: Waiting, hosts: Sequence[bytes]) -> Topology:
-    """The topology of all hosts of a job, the same on every rank; collective.
+    """Discover the topology of all hosts of a job, the same on every rank; collective.
 
     Every rank says what it knows of its own place; the first rank of every host discovers it, with the CPUs of all its
     ranks. `ranks` says where each rank sits, and near which NIC. Where Slurm names the switches above the hosts they
@@ -82,12 +82,12 @@ def _gather_claims(waiting: Waiting) -> list[Claim]:
 
 
 def _own_document(claims: Sequence[Claim]) -> bytes:
-    """This host, as the others read it."""
+    """Return this host in the form that others read."""
     usable = set().union(*(cpus_of(claim.cpus) for claim in claims))
     found = discover(usable=usable or None)
     return json.dumps({"topology": to_document(found), "address": own_addresses()}).encode()
 
 
 def own_addresses() -> list[str]:
-    """What Slurm says of the switches above this host, empty without it."""
+    """Return Slurm's switches above this host; empty without Slurm."""
     return [os.environ.get(name, "") for name in SLURM_ADDRESS]

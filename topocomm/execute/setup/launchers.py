@@ -1,4 +1,4 @@
-"""Who started this process, as its environment tells, and whether MPI agrees."""
+"""The launcher of this process by its environment, and whether MPI agrees."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from topocomm.errors import TopocommError
 from topocomm.execute.transports.mpi import library_name
 
 ANCESTORS_LIMIT = 64
-"""How many parents are looked at."""
+"""Limit of parent processes that are examined."""
 
 
 class Launcher(NamedTuple):
-    """What a launcher tells its ranks by."""
+    """Environment variables of a launcher."""
 
     name: str
     kind: Literal["mpi", "torch"]
     rank: str
-    """The variable that holds the rank."""
+    """Variable of the rank."""
     size: str
-    """The variable that holds the number of ranks."""
+    """Variable of the number of ranks."""
     also: tuple[str, ...] = ()
-    """Variables that must be there as well."""
+    """Variables that must be set as well."""
 
 
 OPEN_MPI = Launcher("Open MPI's mpirun", "mpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
@@ -41,11 +41,11 @@ that a script sets for torch say more than those that srun sets for every progra
 
 
 OTHER_KINDS = ("MPICH", "MVAPICH", "Intel")
-"""What libraries call themselves that Open MPI's mpirun cannot start."""
+"""Names of MPI libraries that Open MPI's mpirun cannot start."""
 
 
 class Launch(NamedTuple):
-    """This process as one of a launcher's ranks."""
+    """This process as a rank of a launcher."""
 
     by: Launcher
     rank: int
@@ -53,7 +53,7 @@ class Launch(NamedTuple):
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
-    """How this process was launched as one of several ranks; None where it runs alone.
+    """Return how this process was launched as one of several ranks; None if it runs alone.
 
     A process that a rank starts as a helper has the same variables. It is told by its parents: if one of them has
     the same rank and has loaded MPI (or torch), that one is the rank, and this process runs alone.
@@ -68,7 +68,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch | None:
 
 
 def check_world(mpi: Any) -> None:
-    """See that MPI has found the ranks of its launcher.
+    """Check that MPI has found the ranks of its launcher.
 
     Args:
         mpi: mpi4py.MPI, initialised, or at least loaded.

@@ -1,4 +1,4 @@
-"""On which device of its host each rank sits, and which NIC is near it: from what ranks say of themselves."""
+"""Placement of ranks on devices of their host, with their nearest NIC, from the ranks' own claims."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from topocomm.topology.merge.cluster import NETWORK
 from topocomm.topology.model import Topology
 
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-"""Where torchrun, Open MPI, MPICH and Intel MPI, and srun tell a rank its number on the host."""
+"""Variables of a rank's number on its host: torchrun, Open MPI, MPICH and Intel MPI, srun."""
 
 _FAR = len(LEVELS)
 
 
 class Claim(NamedTuple):
-    """What one rank says of itself; None is what it does not know."""
+    """Claim of one rank; None is unknown."""
 
     cpus: str | None = None
-    """CPUs that it may run on, as ranges."""
+    """CPUs that it may use, as ranges."""
     visible: tuple[str, ...] = ()
     """Lists of GPUs that it may see, each counted in the one before: indices or UUIDs."""
     chosen: str | None = None
-    """PCI address of the GPU that it has chosen."""
+    """PCI address of its chosen GPU."""
     local_rank: int | None = None
 
 
 class Placed(NamedTuple):
-    """Device and NIC by rank of one host, in the order of the claims, and what did not fit."""
+    """Device and NIC of each rank of one host, in the order of the claims, and warnings."""
 
     devices: tuple[str, ...]
     nics: tuple[str | None, ...]
@@ -63,7 +63,7 @@ def own_claim(
 
 
 def place_ranks_of_host(host: Topology, claims: Sequence[Claim]) -> Placed:
-    """Where the ranks of one host sit.
+    """Place the ranks of one host.
 
     A rank is on the GPU that it has chosen, if its neighbours have chosen others; else on one that it may see. Without
     GPUs it is on a core that it may run on. Ranks with the same choice are spread over it, in the order of their local
@@ -97,14 +97,14 @@ def place_ranks_of_host(host: Topology, claims: Sequence[Claim]) -> Placed:
 
 
 def spread(ends: Sequence[str], size: int) -> list[str]:
-    """`size` ranks on endpoints in order, neighbours near each other."""
+    """Spread `size` ranks over endpoints in order, neighbours close together."""
     if size <= len(ends):
         return list(ends[:size])
     return [ends[rank * len(ends) // size] for rank in range(size)]
 
 
 def nearest_nics(host: Topology, devices: Sequence[str]) -> tuple[str | None, ...]:
-    """The name of a NIC for each device: the nearest, of those the fastest, of those each in turn.
+    """Return a NIC for each device: the nearest, of those the fastest, of those in turn.
 
     Near is told by the pair codes, where there are none by the NUMA nodes.
 
@@ -135,7 +135,7 @@ def nearest_nics(host: Topology, devices: Sequence[str]) -> tuple[str | None, ..
 
 
 def _choice(host: Topology, claim: Claim, warnings: list[str]) -> tuple[str, ...]:
-    """The endpoints that a rank may be on; all where it says nothing that is known here."""
+    """Return the endpoints that a rank may use; all if it claims none that is known."""
     ends = host.endpoints
     if host.by_id[ends[0]].kind == "cpu":
         allowed = cpus_of(claim.cpus)
@@ -152,7 +152,7 @@ def _choice(host: Topology, claim: Claim, warnings: list[str]) -> tuple[str, ...
 
 
 def _visible(text: str, ends: Sequence[str], uuids: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs of a list, up to the first that is none, as the runtimes read it."""
+    """Return the GPUs of a list up to the first invalid entry, as the runtimes read it."""
     found: list[str] = []
     for word in (part.strip() for part in text.split(",")):
         if word.isdecimal():
@@ -175,7 +175,7 @@ def _by_address(host: Topology, bus_id: str | None) -> str | None:
 
 
 def _chosen(modules: Mapping[str, Any]) -> str | None:
-    """The PCI address of torch's current device, if torch is loaded and has touched a GPU."""
+    """Return the PCI address of torch's current device if torch is loaded and has used a GPU."""
     cuda = getattr(modules.get("torch"), "cuda", None)
     if cuda is None or not cuda.is_initialized():
         return None

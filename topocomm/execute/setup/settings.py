@@ -32,7 +32,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """The settings that the environment asks for.
+        """Read the settings from the environment.
 
         Raises:
             TopocommError: A variable holds something else than its values.

@@ -1,1 +1,1 @@
-"""Ways to move bytes between ranks; one per file."""
+"""Transports: bytes between ranks, one library a file."""

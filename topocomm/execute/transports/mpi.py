@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _under_way: list[tuple[Any, Any]] = []
-"""Requests that were not complete when their owner let go, with the memory that MPI reads or writes for them."""
+"""Incomplete requests of released owners, with the memory that MPI still reads or writes."""
 
 CLOSING_BARRIERS = 2
 CLOCK_EVERY = 64
-"""Tests between two looks at the clock: the fast path reads none, and keeps its core."""
+"""Tests between two looks at the clock, so that the fast path reads none and keeps its core."""
 
 
 def load_mpi() -> Any:
-    """The initialised `mpi4py.MPI` module.
+    """Return the initialised `mpi4py.MPI` module.
 
     Raises:
         MissingExtraError: mpi4py is not installed.
@@ -49,13 +49,13 @@ def load_mpi() -> Any:
 
 
 def library_name(mpi: Any) -> str:
-    """Name and version of the MPI library: the first line of what it says of itself, to its first comma."""
+    """Return name and version of the MPI library: its version text up to the first comma."""
     first = str(mpi.Get_library_version()).strip("\0 \n").splitlines()[0].split(",")[0]
     return " ".join(first.split())
 
 
 def _done(request: Any) -> bool:
-    """Whether MPI no longer needs the memory of a request; so it is where its peer is gone."""
+    """Return whether MPI no longer needs the memory of a request; true if its peer is gone."""
     try:
         return bool(request.Test())
     except load_mpi().Exception:
@@ -146,7 +146,7 @@ class MpiBatch(Batch):
             return False
 
     def _spec(self, message: Message) -> Any:
-        """Buffer and datatype of a message: plain bytes, or an indexed type where its ranges lie apart."""
+        """Return buffer and datatype of a message: plain bytes, or an indexed type for separate ranges."""
         if len(message.ranges) == 1:
             offset, length = message.ranges[0]
             return [self._buffer[offset : offset + length], self._mpi.BYTE]
@@ -242,7 +242,7 @@ class MpiTransport(Transport):
         return self.failed() if isinstance(error, self._mpi.Exception) else {}
 
     def _has_fault_tolerance(self) -> bool:
-        """Whether this MPI tells which ranks have failed (ULFM, MPI 5.0)."""
+        """Return whether this MPI reports failed ranks (ULFM, MPI 5.0)."""
         try:
             self.comm.Get_failed().Free()
         except (NotImplementedError, AttributeError, self._mpi.Exception):

@@ -30,11 +30,11 @@ from topocomm.operators.layout import ALIGNMENT_BYTES, Buffer
 
 NOTE_BYTES = 64
 COUNTER_BYTES = 64
-"""A counter has a cache line of its own."""
+"""Bytes between counters: a cache line each."""
 BLOCK_BYTES = 256
 """Memory of calls is a multiple of this: no two calls have lines that a core fetches as one pair."""
 FIRST_SEGMENT_BYTES = 256 << 10
-"""Of an arena's first segment: room for hundreds of small calls, reserved in a tenth of a millisecond."""
+"""Bytes of an arena's first segment: room for hundreds of small calls, reserved in 0.1 ms."""
 MOST_SEGMENT_BYTES = 16 << 20
 """A larger segment is opened for a call only that needs it: what one long-lived call keeps of others is bounded."""
 LOOKS = 2000
@@ -62,7 +62,7 @@ def open_region(waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> Buff
 
 @cache
 def kernels_available() -> bool:
-    """Whether the compiled part can run here: it is built, knows arrays as they lie in memory, and this is Linux."""
+    """Return whether the compiled part can run here: built, knows NumPy's arrays, on Linux."""
     probes: list[Any] = [np.empty((3, 5), np.float32), np.empty((2, 3)).T, np.frombuffer(b"\0" * 8, np.int16)]
     try:
         from topocomm.native._native import describe
@@ -76,11 +76,11 @@ def kernels_available() -> bool:
 
 
 class Segment(NamedTuple):
-    """Memory that was opened in one piece.
+    """One shared memory file.
 
     Attributes:
-        number: Tells it from the others of its arena.
-        size_bytes: Of all of it.
+        number: Its number in the arena.
+        size_bytes: Its bytes.
     """
 
     number: int
@@ -115,7 +115,7 @@ class SharedMemory:
 
     @property
     def epoch(self) -> int:
-        """Number of calls made here, the running one included."""
+        """Number of calls, the running one included."""
         return self.calls[0]
 
     @epoch.setter
@@ -133,9 +133,9 @@ class SharedArena:
     def __init__(self) -> None:
         self._segment = Segment(0, 0)
         self._left: Buffer | None = None
-        """What of the segment was not handed out."""
+        """Bytes of the segment that are free."""
         self._total_bytes = 0
-        """Of all segments that were opened."""
+        """Bytes of all segments."""
 
     def take(self, waiting: Waiting, size_bytes: int, hosts: Sequence[int]) -> tuple[Buffer, Segment] | None:
         """The next bytes of this arena, zeroed, and their segment; all ranks take the same sizes in turn.
@@ -163,7 +163,7 @@ class SharedArena:
         return memory, self._segment
 
     def close(self) -> None:
-        """Let the memory go; calls keep their segments."""
+        """Release the memory; calls keep their segments."""
         self._left = None
 
 
@@ -186,7 +186,7 @@ def open_shared(arena: SharedArena, waiting: Waiting, size_bytes: int, hosts: tu
 
 
 def _create(size_bytes: int) -> int | None:
-    """A new nameless file of this size, its memory reserved: too little is found here, not by a SIGBUS later."""
+    """Open an anonymous file with reserved memory, so that a lack is found here and not by a SIGBUS later."""
     try:
         file = os.memfd_create("topocomm")
     except OSError:

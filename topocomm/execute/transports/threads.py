@@ -19,7 +19,7 @@ TURN_S = 0.0005
 
 
 class Post:
-    """One side of a message waiting for the other."""
+    """One side of a message that waits for the other."""
 
     __slots__ = ("batch", "data", "message", "tag")
 
@@ -48,7 +48,7 @@ class World:
                 self.wanted[src, dst] = deque()
 
     def leave(self, rank: int) -> None:
-        """The thread of `rank` has ended; worlds of fewer ranks learn it too."""
+        """Record that the thread of `rank` has ended, in sub-worlds too."""
         with self.lock:
             self.gone.add(rank)
             inner = [(world, members) for (_, members), world in self.subsets.items() if rank in members]
@@ -108,7 +108,7 @@ class ThreadBatch(Batch):
             self.left.clear()
 
     def _offer(self, post: Post, mine: deque[Post], other: deque[Post]) -> None:
-        """Meet the oldest partner with this tag, or wait in line."""
+        """Match the oldest partner with this tag, or queue."""
         partner = next((p for p in other if p.tag == post.tag and p.batch is not None), None)
         if partner is None or any(p.tag == post.tag for p in mine):
             mine.append(post)
@@ -124,7 +124,7 @@ class ThreadBatch(Batch):
 
 
 class ThreadTransport(Transport):
-    """One rank's end of a `World`."""
+    """One rank of a `World`."""
 
     name = "threads"
     in_process = True
@@ -175,7 +175,7 @@ class ThreadTransport(Transport):
         return ThreadTransport(inner, members.index(self.rank))
 
     def close(self, timeout_s: float) -> bool:
-        """Nothing to give back: mailboxes belong to the world."""
+        """Do nothing: mailboxes belong to the world."""
         del timeout_s
         return True
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 TURN_S = 0.0005
 ARRIVALS_TURN_S = 0.002
 PENDING_S = 0.005
-"""How long helpers have to find out which messages of a late batch have arrived."""
+"""Seconds for helpers to find out which messages of a late batch have arrived."""
 
 
 def load_torch() -> Any:
-    """The torch module, with torch.distributed.
+    """Return the torch module with torch.distributed.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -100,7 +100,7 @@ class TorchBatch(Batch):
         return [self.sends[i - cut] for i in left if i >= cut], [self.receives[i] for i in left if i < cut]
 
     def free(self) -> None:
-        """Nothing: messages under way keep what they need."""
+        """Do nothing: messages in flight keep their memory."""
 
 
 class _Part:
@@ -204,7 +204,7 @@ class TorchGroupTransport(Transport):
 
 
 def _own_store(torch: Any, group: ProcessGroup, timeout_s: float) -> Any:
-    """A part of the group's store for one communicator, when all ranks have come.
+    """Return a part of the group's store for one communicator, after all ranks have come.
 
     All ranks make their communicators in the same order, and none is made before all have come to it: the number
     of arrivals says which one this is.
@@ -227,7 +227,7 @@ HOW_TO = "call torch.distributed.init_process_group('gloo') first, or topocomm.i
 
 
 def process_group(group: Any) -> Any:
-    """The torch.distributed.ProcessGroup that is meant: a group, a 1-D DeviceMesh, or None for the default group.
+    """Return the ProcessGroup of the argument: a group, a 1-D DeviceMesh, or None for the default group.
 
     Raises:
         MissingExtraError: torch is missing.

@@ -1,4 +1,4 @@
-"""Helper threads that wait for messages of torch.distributed under way.
+"""Helper threads that wait for messages of torch.distributed in flight.
 
 A gloo message is complete only inside a `wait` of its own, and a `wait` that reaches its time limit breaks every
 connection of the group. So each message is awaited without a limit, by a thread that has nothing else to do, and the
@@ -21,23 +21,23 @@ NEVER = timedelta(days=365)
 
 
 class Departure(NamedTuple):
-    """A message under way."""
+    """A message in flight."""
 
     message: Message
     work: Any
-    """torch.distributed's handle of it."""
+    """torch.distributed's work handle."""
     memory: Any
-    """What it is read from or written to: kept alive as long as it is under way."""
+    """Its buffer, kept alive while it is in flight."""
 
 
 class Refused:
-    """In place of a message that could not even be posted: its peer is gone."""
+    """Placeholder of a message that could not be posted because its peer is gone."""
 
     def __init__(self, error: RuntimeError) -> None:
         self._error = error
 
     def wait(self, _limit: timedelta) -> None:
-        """Say why."""
+        """Raise the reason."""
         raise self._error
 
 
@@ -73,19 +73,19 @@ class InFlightMessages:
         self._landed.acquire()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether all have arrived, or one has failed, within this time."""
+        """Return whether all have arrived, or one has failed, within this time."""
         if not self._landed.acquire(timeout=timeout_s):
             return False
         self._landed.release()
         return True
 
     def left(self) -> list[int]:
-        """Which messages, by their place among those started, have not arrived."""
+        """Return the indices of messages that have not arrived."""
         with self._guard:
             return list(self._left)
 
     def await_next(self) -> bool:
-        """Wait for a message that no other helper waits for; False where there is none left."""
+        """Wait for a message that no other helper waits for; False if none is left."""
         try:
             index, departure = self.waiting.popleft()
         except IndexError:
@@ -129,7 +129,7 @@ class Helpers:
             orders.put(flight)
 
     def close(self, until_s: float) -> bool:
-        """End the idle ones, and those that come free until then (`time.monotonic`); whether none is left."""
+        """End idle helpers, and those that become idle until then (`time.monotonic`); return whether none is left."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)
@@ -148,6 +148,6 @@ class Helpers:
 
 
 def _first_sentence(error: RuntimeError) -> str:
-    """What gloo says, without the line of its source before it and the advice after it."""
+    """Return gloo's message without its source line and advice."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return text.split("] ", 1)[-1].split(". ")[0]

@@ -1,4 +1,4 @@
-"""Notes between the ranks of a torch process group, and the word that a rank has gone.
+"""Notes between the ranks of a torch process group, and reports of gone ranks.
 
 torch.distributed cannot be asked whether a message has come. So a thread of every rank always holds a receive open,
 from any rank, and puts what comes into an inbox; another one holds a receive open from the next rank that only that
@@ -26,20 +26,20 @@ from topocomm.execute.transports.transport import FAILURE_TAG, Message
 
 CLOSED_TAG = -1
 NOTES_TAG = 2**31 - 1
-"""The tag under which torch.distributed carries all notes."""
+"""Tag of all notes in torch.distributed."""
 LIFE_TAG = 2**31 - 2
 HEAD = struct.Struct("<iiq")
 """Sending rank, the note's own tag, bytes of the whole note."""
 PART_BYTES = 65536 - HEAD.size
-"""Longer notes go in parts."""
+"""Bytes above which a note is sent in parts."""
 BREAK_TAG = 2**31 - 3
-"""Nobody sends under it."""
+"""Tag that nobody sends under."""
 LEAVE_S = 1.0
 """How long a rank that leaves waits for its last words to be taken, and then for its threads to end."""
 WORD_S = 0.1
-"""A connection may break before the word of its rank's failure is read."""
+"""Seconds in which a failure note may follow a broken connection."""
 GOODBYE_S = 0.05
-"""What the last word has in any case."""
+"""Least seconds for the last notes."""
 LISTEN, WATCH = 0, 1
 LISTEN_S = 0.05
 """A note that came just before the connections broke is read in this time; then its thread waits for ever."""
@@ -49,7 +49,7 @@ _all: WeakSet[Notes] = WeakSet()
 
 
 class Inbox:
-    """Notes that have come, by sender; filled by threads."""
+    """Received notes by sender; filled by threads."""
 
     def __init__(self, size: int) -> None:
         self._lines: list[deque[tuple[int, bytes]]] = [deque() for _ in range(size)]
@@ -57,14 +57,14 @@ class Inbox:
         self._told = [False] * size
 
     def put(self, peer: int, tag: int, data: bytes) -> None:
-        """A note from `peer`."""
+        """Add a note from `peer`."""
         with self._news:
             self._lines[peer].append((tag, data))
             self._told[peer] |= tag == FAILURE_TAG
             self._news.notify_all()
 
     def take(self, peer: int, tag: int) -> bytes | None:
-        """The oldest note from `peer` with this tag."""
+        """Return the oldest note from `peer` with this tag."""
         with self._news:
             line = self._lines[peer]
             for index, (other, data) in enumerate(line):
@@ -74,12 +74,12 @@ class Inbox:
         return None
 
     def pause(self, timeout_s: float) -> None:
-        """Until something comes, or so long."""
+        """Wait until a note comes, or for this time."""
         with self._news:
             self._news.wait(timeout_s)
 
     def told_failure(self, peer: int, timeout_s: float) -> bool:
-        """Whether `peer` has said that it failed, or says so within this time."""
+        """Return whether `peer` reports its failure within this time."""
         with self._news:
             return self._news.wait_for(lambda: self._told[peer], timeout_s)
 
@@ -137,7 +137,7 @@ class Notes:
         return True
 
     def close(self) -> None:
-        """Give everything back; collective."""
+        """Release everything; collective."""
         if self._left or self._gloo is None:
             return
         self._left = True
@@ -213,7 +213,7 @@ class Notes:
 
 
 def _obituary(peer: int, text: str) -> bytes:
-    """The failure note that `peer` could not write any more."""
+    """Return the failure note that `peer` could no longer send."""
     report = {"rank": peer, "kind": "RankFailedError", "text": f"rank {peer}: it ended without a word ({text})"}
     return json.dumps(report).encode()
 

@@ -37,7 +37,7 @@ class Message(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes on the wire."""
+        """Bytes of the message."""
         return sum(length for _, length in self.ranges)
 
 
@@ -49,7 +49,7 @@ class Batch(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Post all sends and receives; does not wait."""
+        """Post all sends and receives, without waiting."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> bool:
@@ -61,26 +61,26 @@ class Batch(ABC):
 
     @abstractmethod
     def free(self) -> None:
-        """Give back what the batch holds; what messages under way still need lives on."""
+        """Release the batch's resources; those of messages in flight live on."""
 
 
 class Transport(ABC):
-    """Bytes between the ranks of one communicator."""
+    """Transport of bytes between the ranks of one communicator."""
 
     name: str
     rank: int
     size: int
     most_tag: int
     hosts: tuple[int, ...]
-    """For every rank the number of a group of ranks that share memory; set up by the communicator."""
+    """Group number of every rank; ranks of one group share memory; set by the communicator."""
     cores: int = 1
-    """Cores that the ranks of this rank's group may run on, together; set up by the communicator."""
+    """Cores that the ranks of this rank's group may use together; set by the communicator."""
     in_process: bool = False
     """Whether the ranks are threads of one process."""
     device_group: Any = None
     """The torch process group of the same ranks, which the communicator was made of."""
     watch: Watch | None = None
-    """Tells which processes of this host have ended; set up by the communicator."""
+    """Watcher of ended processes of this host; set by the communicator."""
 
     @abstractmethod
     def batch(self, buffer: Buffer, sends: Sequence[Message], receives: Sequence[Message], tag: int) -> Batch:
@@ -88,11 +88,11 @@ class Transport(ABC):
 
     @abstractmethod
     def post(self, peer: int, tag: int, data: bytes) -> None:
-        """Send a note; buffered, does not wait."""
+        """Send a note, buffered, without waiting."""
 
     @abstractmethod
     def take(self, peer: int, tag: int) -> bytes | None:
-        """The oldest note from `peer` with this tag, or None."""
+        """Return the oldest note from `peer` with this tag, or None."""
 
     @abstractmethod
     def pause(self) -> None:
@@ -100,7 +100,7 @@ class Transport(ABC):
 
     @abstractmethod
     def subset(self, members: Sequence[int], number: int) -> Transport | None:
-        """A transport of its own for some of the ranks; collective over all, who make disjoint subsets.
+        """Make a transport for some of the ranks; collective over all, which form disjoint subsets.
 
         Args:
             members: The ranks, in the order of their new numbers; none for a rank that is in no subset.
@@ -109,32 +109,32 @@ class Transport(ABC):
 
     @abstractmethod
     def shrink(self, members: Sequence[int], number: int) -> Transport:
-        """A transport of the ranks that are left when others are gone; collective over those."""
+        """Make a transport of the surviving ranks; collective over these."""
 
     def failed(self) -> dict[int, str]:
-        """Ranks known to be gone, each with how that is known."""
+        """Return the ranks known to be gone, each with its evidence."""
         return {} if self.watch is None else self.watch.ended()
 
     def blamed(self, error: BaseException) -> dict[int, str]:
-        """Ranks whose failure is the cause of an error that the transport raised, with how that is known."""
+        """Return the ranks whose failure caused an error of the transport, with the evidence."""
         del error
         return {}
 
     def all_leave(self, timeout_s: float) -> bool:
-        """Whether all ranks come to the end of their process within this time; asked at that end."""
+        """Return whether all ranks reach the end of their process within this time; called at that end."""
         del timeout_s
         return True
 
     def finish(self) -> None:  # noqa: B027 - most need nothing
-        """Finish what this process's end would finish, some ranks being gone; may hang."""
+        """Finalise after ranks are gone, as the end of the process would; may hang."""
 
     def end_process(self) -> None:
-        """End a process that could not end without waiting for ranks that are gone."""
+        """End a process whose normal end would wait for ranks that are gone."""
         os._exit(1)
 
     @abstractmethod
     def close(self, timeout_s: float) -> bool:
-        """Give everything back when all ranks do; whether they have, waiting about `timeout_s` at most.
+        """Release everything together with all ranks; return whether they have, within about `timeout_s`.
 
         Called again where they have not; only while no rank has failed.
         """
@@ -149,7 +149,7 @@ class DeviceTransport(ABC):
 
     name: str
     in_graphs: ClassVar[bool] = True
-    """Whether a graph can hold what a group puts on a stream."""
+    """Whether a graph can capture a group."""
 
     @abstractmethod
     def group(self, arena: Any, sends: Sequence[Message], receives: Sequence[Message]) -> Callable[[Any], None]:
@@ -165,7 +165,7 @@ class DeviceTransport(ABC):
         """
 
     def native(self, collective: str, dtype: str, operator: str) -> NativeCall | None:
-        """The library's own collective, if it has it; the same on all ranks.
+        """Return the library's own collective, or None; the same on all ranks.
 
         Args:
             collective: allreduce, reduce_scatter or allgather, in parts of one length.
@@ -177,19 +177,19 @@ class DeviceTransport(ABC):
 
     @abstractmethod
     def check(self, peers: Sequence[int] = ()) -> None:
-        """Raise where the wire knows of an error; asks nothing of the device, and does not wait.
+        """Raise an error that the transport knows of, without asking the device or waiting.
 
         Args:
-            peers: With whom messages are under way, for the error.
+            peers: Ranks with messages in flight, for the error.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """End what is under way, at once and whatever the others do; nothing can be started afterwards."""
+        """Abort everything in flight at once, whatever other ranks do; nothing can be started afterwards."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back; nothing is under way, on any rank."""
+        """Release everything; no rank has anything in flight."""
 
 
 class NoDeviceTransport(DeviceTransport):

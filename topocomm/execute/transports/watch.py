@@ -1,4 +1,4 @@
-"""Processes of one host: which of them see each other, and which have ended."""
+"""Processes of one host: visibility of each other, and ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Watch:
-    """Watches processes of this host.
+    """Watcher of processes of this host.
 
     Args:
         processes: Process id by rank.
@@ -27,7 +27,7 @@ class Watch:
             self._poll.register(file, select.POLLIN)
 
     def ended(self) -> dict[int, str]:
-        """Ranks whose process has ended, each with what is known of it."""
+        """Return the ranks whose process has ended, each with the evidence."""
         found = {}
         for file, _ in self._poll.poll(0):
             rank, process = self._ranks[file]
@@ -46,7 +46,7 @@ class Watch:
 
 
 def process_space() -> tuple[str, str]:
-    """What tells machines and process namespaces apart: within one, /proc shows all processes.
+    """Return an id of the machine and process namespace, within which /proc shows all processes.
 
     Where the system does not tell, every process has one of its own.
     """

@@ -29,7 +29,7 @@ def _multiply(left: Any, right: Any) -> Any:
 
 
 def _multiply_complex(left: Any, left_i: Any, right: Any, right_i: Any) -> tuple[Any, Any]:
-    """Real and imaginary part of a product; six roundings, unlike libraries that fuse some of them."""
+    """Return real and imaginary part of a product, with six roundings; libraries fuse some of them."""
     return left * right - left_i * right_i, left * right_i + left_i * right
 
 

@@ -26,7 +26,7 @@ from topocomm.operators.operator import Kernel, Operator, TritonCombine
 from topocomm.operators.tensors import is_tensor, numpy_dtype, torch_dtype
 
 BLOCK_ROWS = 16384
-"""Rows that NumPy folds at once, so that what it makes on the way stays in a core's cache."""
+"""Rows that NumPy folds at once, so that temporaries stay in a core's cache."""
 
 
 def elementwise(

@@ -15,7 +15,7 @@ Dtypes = tuple[np.dtype[Any], ...]
 
 @dataclass(frozen=True)
 class Formula:
-    """How the values of some dtypes are combined.
+    """Formula that combines values of some dtypes.
 
     Attributes:
         name: With `version`, what tells its results from those of another formula.
@@ -47,9 +47,9 @@ LOG2_E = 1.4426950408889634
 LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 """ln 2 in two parts; the high one has 21 trailing zero bits, so its product with a small integer is exact (fdlibm)."""
 ROUNDING = 1.5 * 2.0**52
-"""Adding it rounds to an integer, found in the low bits of the sum."""
+"""Constant whose addition rounds to an integer, in the low bits of the sum."""
 LEAST = -708.0
-"""exp of anything below, under 2^-1021, is taken for 0."""
+"""Argument below which exp, under 2^-1021, counts as 0."""
 FACTORIALS = (479001600, 39916800, 3628800, 362880, 40320, 5040, 720, 120, 24, 6, 2, 1, 1)
 EXPONENTIAL = tuple(1.0 / number for number in (6227020800, *FACTORIALS))
 """The Taylor series of e^x to x^13, highest power first: 1e-17 for |x| <= ln(2)/2."""

@@ -17,9 +17,9 @@ from topocomm.operators.operator import Kernel, Operator, TritonCombine
 
 VALUES, PAYLOAD = "values", "payload"
 EMPTY = -1
-"""The payload of a place that holds no item."""
+"""Payload of an empty place."""
 MOST_ON_GPU = 1024
-"""The most items whose merge fits in the registers of a GPU's program."""
+"""Most items whose merge fits in the registers of a GPU's program."""
 
 
 @cache
@@ -106,7 +106,7 @@ def _best(values: NDArray[Any], payload: NDArray[np.int64], k: int) -> dict[str,
 
 
 def _ascending(values: NDArray[Any]) -> NDArray[Any]:
-    """Integers in the order of the values, NaN above all; -0 as +0."""
+    """Return integers in the order of the values, NaN above all, -0 as +0."""
     if kind(values.dtype) != "f":
         return values
     numbers = values.astype(np.float64) + 0.0

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     import torch
 
 DeviceFold = Callable[[Mapping[str, Any]], None]
-"""Writes what it folds to the tensors given, one contiguous [rows, *dims] per field."""
+"""Function that writes its result to the given tensors, one contiguous [rows, *dims] per field."""
 
 ALIGNMENT_BYTES = 16
-"""The most that one thread of a GPU loads at once."""
+"""Most bytes that one thread of a GPU loads at once."""
 PROGRAMS = 256
-"""Programs that are worth having before their tiles grow: about two for each multiprocessor of a large GPU."""
+"""Target number of programs before tiles grow: about two per multiprocessor of a large GPU."""
 TILE_ITEMS = 256, 1024
-"""Fewest and most items of a tile, over all fields; a row is never cut."""
+"""Fewest and most items of a tile, over all fields; a row is never split."""
 MOST_ROW_ITEMS = 16384
-"""Items of a row beyond which a tile of one row would not fit in the registers of a program."""
+"""Most items of a row that fit in the registers of a program."""
 MOST_UNROLLED = 8
-"""Operands whose loads are all under way at once; more of them run in a loop."""
+"""Most operands whose loads are all in flight at once; more run in a loop."""
 ITEMS_PER_THREAD = 8
 MOST_REGISTERS = 255
-"""All that a thread of NVIDIA's may have: else the assembler saves some for programs that are not there, and spills."""
+"""Register limit of an NVIDIA thread, given so that the assembler reserves none for absent programs and spills."""
 
 
 class Work(NamedTuple):
@@ -128,7 +128,7 @@ def bind_device_folds(
 
 
 def device_fold_version(operator: Operator, layout: Layout, device_type: str) -> str:
-    """Which implementation the folds above take on devices of a type, as "cuda"; equal versions round equally."""
+    """Return the version of the folds on devices of a type, as "cuda"; equal versions round equally."""
     combine = usable(operator, layout, device_type)
     if combine is not None:
         return combine.version
@@ -165,18 +165,18 @@ def _triton(operator: Operator, layout: Layout, buffer: torch.Tensor) -> TritonC
 
 
 def usable(operator: Operator, layout: Layout, device_type: str) -> TritonCombine | None:
-    """The operator's Triton combine if the kernel can run it on such a device."""
+    """Return the operator's Triton combine if the kernel can run it on such a device."""
     return operator.triton_combine(layout) if takes(layout, device_type) else None
 
 
 def takes(layout: Layout, device_type: str) -> bool:
-    """Whether kernels on tiles take values of a layout, on such a device."""
+    """Return whether kernels on tiles take values of a layout on such a device."""
     fits = all(kind(f.dtype) for f in layout.fields) and sum(map(_width, layout.fields)) <= MOST_ROW_ITEMS
     return fits and (device_type != "cpu" or _interpreting())
 
 
 def _interpreting() -> bool:
-    """Whether kernels run in Triton's interpreter."""
+    """Return whether kernels run in Triton's interpreter."""
     try:
         from topocomm.operators.kernels.gpu_tiles import INTERPRETED
     except ImportError:  # triton is optional
@@ -185,7 +185,7 @@ def _interpreting() -> bool:
 
 
 def _items(field: BoundField) -> int:
-    """Items of a row as the kernel sees them: complex numbers are two."""
+    """Return the items of a row in the kernel: complex numbers are two."""
     return prod(field.row_shape) * (2 if kind(field.dtype) == "c" else 1)
 
 
@@ -194,7 +194,7 @@ def _width(field: BoundField) -> int:
 
 
 def power_of_two(least: int) -> int:
-    """The least power of two that is not below this."""
+    """Return the least power of two that is not below this."""
     return 1 << (least - 1).bit_length()
 
 
@@ -210,7 +210,7 @@ def fold_table(layout: Layout, work: Sequence[Work]) -> NDArray[np.int64]:
 
 
 def backend_of(device_type: str) -> str:
-    """What compiles kernels for devices of a type: "cuda", "hip" or "interpreter"."""
+    """Return the compiler backend for devices of a type: "cuda", "hip" or "interpreter"."""
     if device_type != "cuda":
         return "interpreter"
     import torch
@@ -219,7 +219,7 @@ def backend_of(device_type: str) -> str:
 
 
 def launch_options(combine: TritonCombine, layout: Layout, work: Sequence[Work], backend: str) -> dict[str, Any]:
-    """What the kernel is compiled for: its constants by name, and the options of a launch."""
+    """Return the kernel's constants by name, and the options of a launch."""
     fields, table = layout.fields, fold_table(layout, work)
     operands = {0} if combine.long else {len(one.offsets) for one in work}
     return tile_options(combine, layout, sum(one.rows for one in work), backend) | {
@@ -248,7 +248,7 @@ def tile_options(combine: TritonCombine | None, layout: Layout, rows: int, backe
 
 
 def _fold_grid(work: Sequence[Work], options: Mapping[str, Any]) -> tuple[int, int]:
-    """(programs of all folds, programs of one)."""
+    """Return (programs of all folds, programs of one)."""
     tiles = -(-max(one.rows for one in work) // options["ROWS"])
     return len(work) * tiles, tiles
 
@@ -331,17 +331,17 @@ def _triton_dtype(dtype: np.dtype[Any]) -> Any:
 
 
 def power_that_divides(words: NDArray[np.int64]) -> int:
-    """The greatest power of two, up to 16, that divides all words: what lets a thread load several items at once."""
+    """Return the greatest power of two, up to 16, that divides all words: a thread then loads several items at once."""
     return gcd(ALIGNMENT_BYTES, *map(int, words.flat))
 
 
 def _warps(items: int) -> int:
-    """Warps of a program: 1, 2, 4 or 8."""
+    """Return the warps of a program: 1, 2, 4 or 8."""
     return min(8, power_of_two(-(-items // (32 * ITEMS_PER_THREAD))))
 
 
 def _tile_rows(rows: int, row_items: int) -> int:
-    """Rows of a program: enough programs first, then larger tiles."""
+    """Return the rows of a program: enough programs first, then larger tiles."""
     fewest, most = TILE_ITEMS
     items = min(max(power_of_two(max(1, rows * row_items // PROGRAMS)), fewest), most)
     return max(1, min(power_of_two(rows), items // power_of_two(row_items)))

@@ -35,7 +35,7 @@ from topocomm.operators.kernels.gpu_tiles import combined, load, multiple, store
 ABORT, AWAITED = tl.constexpr(0), tl.constexpr(1)
 """Words that the host reads and writes: whether to end all waits; then by rank, whether it was awaited in vain."""
 LOOK = tl.constexpr(64)
-"""A wait looks at the clock each time it has looked at its flags so often."""
+"""Looks at the flags between two looks at the clock."""
 STORE_RELEASE = tl.constexpr(
     "{ .reg .pred %p; setp.ne.s32 %p, $3, 0; @%p st.release.sys.global.u64 [$1], $2; mov.u32 $0, 0; }"
 )

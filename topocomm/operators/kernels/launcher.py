@@ -23,7 +23,7 @@ INT32_END, INT64_END = 1 << 31, 1 << 63
 """Integers from here on are wider: of 64 bits, of 64 bits without a sign."""
 _loading = Lock()
 _loaded: dict[Any, Launch] = {}
-"""By what a launch was compiled for."""
+"""Compiled kernels by launch key."""
 _known: dict[int, tuple[tuple[bool, ...], Any]] = {}
 """By the id of a kernel: of every parameter whether it is compiled for an integer's width alone; and the kernel, which
 is kept so that the id stays its own."""
@@ -91,14 +91,14 @@ def compile_kernel(kernel: Any, args: Sequence[Any], options: Mapping[str, Any])
 
 
 def on_device(x: Any) -> AbstractContextManager[Any]:
-    """Make the GPU of a torch tensor the current one of this thread; nothing for host memory."""
+    """Make the GPU of a torch tensor the current one of this thread; do nothing for host memory."""
     import torch
 
     return torch.cuda.device(x.device) if x.device.type == "cuda" else nullcontext()
 
 
 def _launch(kernel: Any, grid: Grid, *args: Any, **options: Any) -> None:
-    """Launch for arguments of a kind that may be new."""
+    """Launch for arguments of a possibly new kind."""
     number = id(kernel)
     width_only, _ = _known.get(number) or _ask(kernel)
     kinds = map(_kind, args, width_only)
@@ -110,7 +110,7 @@ def _launch(kernel: Any, grid: Grid, *args: Any, **options: Any) -> None:
 
 
 def _kind(x: Any, width_only: bool) -> Any:
-    """What Triton compiles for: no two arguments are of one kind that need two kernels."""
+    """Return the launch key: arguments of equal keys share one compiled kernel."""
     kind = type(x)
     if kind is int:
         width = (-INT32_END <= x < INT32_END) + (x < INT64_END)
@@ -125,7 +125,7 @@ def _kind(x: Any, width_only: bool) -> Any:
 
 
 def _is_near(x: Any) -> bool:
-    """Whether 32 bits reach all of a tensor's memory, which Triton asks for AMD's GPUs."""
+    """Return whether 32-bit offsets reach all of a tensor's memory, which Triton asks for AMD's GPUs."""
     storage = getattr(x, "untyped_storage", None)
     return storage is not None and storage().nbytes() < INT32_END
 

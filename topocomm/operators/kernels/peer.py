@@ -1,4 +1,4 @@
-"""What the peer kernel is compiled for, and whether it takes an operator."""
+"""Compile keys of the peer kernel, and whether it takes an operator."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from topocomm.operators.layout import Layout
 from topocomm.operators.operator import Operator
 
 MOST_UNROLLED_ITEMS = 8192
-"""Items of a tile beyond which its operands are loaded one after the other: registers would not hold them all."""
+"""Most items of a tile whose operands are loaded at once; registers would not hold more."""
 
 
 class PeerCase(NamedTuple):
-    """What a kernel depends on beside the operator and the layout.
+    """Properties of a plan that the kernel is compiled for, beside operator and layout.
 
     Attributes:
         chunk_rows: Rows of every chunk of the plan.
@@ -34,7 +34,7 @@ class PeerCase(NamedTuple):
 
 
 def covers(operator: Operator, layout: Layout, device_type: str, *, folds: bool) -> bool:
-    """Whether the peer kernel takes values of this layout on devices of a type, as "cuda".
+    """Return whether the peer kernel takes values of this layout on devices of a type, as "cuda".
 
     Args:
         operator: Whose values.
@@ -46,7 +46,7 @@ def covers(operator: Operator, layout: Layout, device_type: str, *, folds: bool)
 
 
 def peer_options(operator: Operator, layout: Layout, case: PeerCase, backend: str) -> dict[str, Any]:
-    """The kernel's constants by name, and the options of a launch."""
+    """Return the kernel's constants by name, and the options of a launch."""
     rows = np.array([*case.rows, 0])
     starts = np.array([layout.addresses(0, count) for count in case.chunk_rows]).reshape(-1, len(layout.fields))
     combine = None if case.operands == 1 else operator.triton_combine(layout)

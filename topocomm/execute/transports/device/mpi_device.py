@@ -1,4 +1,4 @@
-"""Device memory by MPI, where the library takes pointers to it.
+"""Device memory over MPI, if the library takes device pointers.
 
 MPI knows no streams. So the host waits for the stream before messages start, and for the messages before it puts what
 follows on the stream, with the time limits of every wait; no graph can hold that.
@@ -23,14 +23,14 @@ from topocomm.execute.transports.transport import DEVICE_TAG, DeviceTransport, M
 
 POLL_S = 0.00002
 PROOF_BYTES = (8, 1 << 16)
-"""Of the messages of the proof: one that libraries send at once, one that they ask for first."""
+"""Bytes of the trial messages: one sent eagerly, one by rendezvous."""
 PROOF_S = 10.0
-"""How long they may take, between ranks that have just agreed."""
+"""Seconds for the trial, between ranks that have just agreed."""
 WHAT = "the proof that MPI takes device memory"
 
 
 class MpiDeviceTransport(DeviceTransport):
-    """One rank's end."""
+    """One rank's transport."""
 
     name = "mpi"
     in_graphs = False
@@ -63,7 +63,7 @@ class MpiDeviceTransport(DeviceTransport):
         return run
 
     def check(self, peers: Sequence[int] = ()) -> None:
-        """Nothing: errors of MPI are raised where messages are awaited."""
+        """Do nothing: MPI's errors are raised where messages are awaited."""
 
     def abort(self) -> None:
         """As `DeviceTransport.abort`; nobody waits any more, and MPI cannot be told to end messages."""
@@ -91,7 +91,7 @@ def prove(waiting: Waiting, device: Device, wire: MpiDeviceTransport) -> str:
 
 
 def _try(waiting: Waiting, device: Device, wire: MpiDeviceTransport) -> str:
-    """What is wrong with the bytes that came from the rank before; empty if nothing is."""
+    """Return the fault of the bytes received from the previous rank; empty if none."""
     import torch
 
     rank, size = waiting.transport.rank, waiting.transport.size
@@ -114,7 +114,7 @@ def _try(waiting: Waiting, device: Device, wire: MpiDeviceTransport) -> str:
 
 
 class _Memory:
-    """Bytes of a device as mpi4py takes them, by address; what keeps it keeps them."""
+    """Device bytes by address, as mpi4py takes them; keeps their owner alive."""
 
     def __init__(self, arena: Any) -> None:
         self._arena, self._base, self._buffer = arena, int(arena.data_ptr()), load_mpi().buffer
@@ -124,13 +124,13 @@ class _Memory:
 
 
 class _Stage:
-    """A group under way: first what was on the stream before it, then its messages."""
+    """A group in flight: first the earlier work of the stream, then its messages."""
 
     def __init__(self, event: Any, batch: MpiBatch) -> None:
         self._event, self._batch, self._started = event, batch, False
 
     def advance(self, timeout_s: float) -> bool:
-        """Wait a little; whether it is over."""
+        """Wait briefly; return whether it is over."""
         until_s = time.monotonic() + timeout_s
         while not self._started:
             if self._event.query():
@@ -143,7 +143,7 @@ class _Stage:
         return self._batch.wait(max(0.0, until_s - time.monotonic()))
 
     def awaited(self) -> AwaitedMessages:
-        """The messages; nobody's while the stream is not there."""
+        """Return the pending messages; none until the stream arrives."""
         return AwaitedMessages(None, *(self._batch.pending() if self._started else ((), ())))
 
 
@@ -176,7 +176,7 @@ def _kind() -> str:
 
 
 def _told_kinds(mpi: Any) -> set[str]:
-    """The kinds of memory that the library lists; none where it lists none."""
+    """Return the kinds of memory that the library lists."""
     info = mpi.COMM_WORLD.Get_info()
     try:
         told = info.Get(KINDS_KEY) or ""
@@ -186,7 +186,7 @@ def _told_kinds(mpi: Any) -> set[str]:
 
 
 def _answer(mpi: Any, name: str) -> int | None:
-    """What a function of the library that is loaded says; None where it has no such function."""
+    """Call a query function of the loaded library; None if it has no such function."""
     for path in _libraries(mpi):
         try:
             function = getattr(ctypes.CDLL(path), name)
@@ -198,7 +198,7 @@ def _answer(mpi: Any, name: str) -> int | None:
 
 
 def _libraries(mpi: Any) -> list[str]:
-    """The files that may have the library's functions: those of MPI that this process has mapped, and mpi4py's own."""
+    """Return files that may have the library's functions: mapped MPI libraries, and mpi4py's own."""
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:

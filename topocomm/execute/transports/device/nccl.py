@@ -29,9 +29,9 @@ from topocomm.execute.transports.watch import process_space
 from topocomm.planning import native
 
 END_S = 5.0
-"""How long the end of a communicator is awaited."""
+"""Seconds to wait for the end of a communicator."""
 Operation = tuple[Callable[..., None], int, int, int]
-"""What is called with the pointer, the bytes and the peer."""
+"""Function of pointer, bytes and peer."""
 
 OPERATORS = tuple(operator.name for operator in native.OPERATORS)
 
@@ -124,7 +124,7 @@ class NcclDeviceTransport(DeviceTransport):
         """As `DeviceTransport.close`."""
         self._end("destroy", "it was closed")
 
-    # Looked up at each call, so that a wire whose communicator has ended says so.
+    # Looked up at each call, so that a transport whose communicator has ended raises.
 
     def _send(self, *told: Any) -> None:
         self._handle.send(*told)
@@ -133,7 +133,7 @@ class NcclDeviceTransport(DeviceTransport):
         self._handle.recv(*told)
 
     def _guarded(self, post: Callable[[Any], None], where: Any, peers: Sequence[int]) -> None:
-        """A call that puts something on the stream `where`, with its time limit."""
+        """Make a call that enqueues on the stream `where`, with its time limit."""
         self._usable()
         self._guard.begin()
         try:
@@ -150,7 +150,7 @@ class NcclDeviceTransport(DeviceTransport):
             raise TopocommError(f"rank {self._rank}: NCCL takes no call now: {self._error}")
 
     def _failure(self, error: Exception, peers: Sequence[int]) -> TopocommError:
-        """The error that this rank raises for one of NCCL's, after its communicator was aborted."""
+        """Abort the communicator and return this rank's error for one of NCCL's."""
         names = f"rank{'s' * (len(peers) > 1)} {', '.join(map(str, peers))}"
         whom = f" in messages with {names}" if peers else ""
         if self._guard.expired:
@@ -164,7 +164,7 @@ class NcclDeviceTransport(DeviceTransport):
         )
 
     def _end(self, how: str, why: str) -> None:
-        """Abort or destroy, once; CuPy destroys what is left when it is collected, which hangs if a peer is gone."""
+        """Abort or destroy, once; CuPy's own destructor would hang if a peer is gone."""
         with self._lock:
             if self._error is not None:
                 return
@@ -175,7 +175,7 @@ class NcclDeviceTransport(DeviceTransport):
 
 
 def end_aside(end: Callable[[], None], rank: int, timeout_s: float) -> None:
-    """End a communicator of NCCL, or leave that to a thread: it waits for all graphs that recorded messages.
+    """Destroy a communicator of NCCL, on a thread if it takes long: it waits for all graphs that captured messages.
 
     Args:
         end: What ends it. Errors do not matter: nothing more is done with the communicator.
@@ -212,18 +212,18 @@ class Guard:
         self.expired = False
 
     def begin(self) -> None:
-        """A call begins."""
+        """Start the limit of a call."""
         self._since_s = time.monotonic()
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="topocomm-nccl-guard", daemon=True)
             self._thread.start()
 
     def end(self) -> None:
-        """The call is over."""
+        """Stop the limit of a call."""
         self._since_s = None
 
     def stop(self) -> None:
-        """No call begins any more."""
+        """Stop for good."""
         self._stopped.set()
 
     def _watch(self) -> None:
@@ -240,7 +240,7 @@ _registered: list[bool] = []
 
 
 def _at_exit() -> None:
-    """Have what is left aborted at this process's end: to destroy it then would wait for the others."""
+    """Abort what is left at the end of this process, since destroying would wait for other ranks."""
     if not _registered:
         _registered.append(True)
         atexit.register(_abort_all)
@@ -256,7 +256,7 @@ WHAT = "the set-up of NCCL"
 
 
 def own_facts(device: Device, *, group: bool, mpi: str) -> Facts:
-    """Return what this rank tells the others."""
+    """Return this rank's facts for the others."""
     version, why = None, ""
     try:
         version = int(nccl_library.load_nccl().get_version())
@@ -270,12 +270,12 @@ def own_facts(device: Device, *, group: bool, mpi: str) -> Facts:
 
 
 def gather_facts(waiting: Waiting, own: Facts) -> list[Facts]:
-    """What all ranks tell, in rank order; collective."""
+    """Gather the facts of all ranks in rank order; collective."""
     return [Facts(*json.loads(text)) for text in gather_texts(waiting, json.dumps(own).encode(), what=WHAT)]
 
 
 def connect(waiting: Waiting, device: Device) -> NcclDeviceTransport:
-    """NCCL between all ranks, none of which refuses it; collective.
+    """Set up NCCL between all ranks, none of which refuses it; collective.
 
     Raises:
         TopocommError: Rank 0 makes no id, or NCCL cannot be set up here.
@@ -295,7 +295,7 @@ def connect(waiting: Waiting, device: Device) -> NcclDeviceTransport:
 
 
 def _share_id(waiting: Waiting, nccl: Any) -> bytes:
-    """Rank 0's unique id, or its reason as an error on every rank."""
+    """Return rank 0's unique id, or raise its reason on every rank."""
     rank, told = waiting.transport.rank, {}
     if rank == 0:
         try:

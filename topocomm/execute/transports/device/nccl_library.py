@@ -1,4 +1,4 @@
-"""NCCL as CuPy has it: is it there, which version, and how its unique id travels."""
+"""NCCL in CuPy: availability, version, and its unique id as bytes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ID_BYTES = 128
 
 
 class Facts(NamedTuple):
-    """What a rank tells the others before NCCL is set up.
+    """Facts that ranks exchange before NCCL is set up.
 
     Attributes:
-        gpu: What tells its GPU from all others of the job.
+        gpu: Unique id of the rank's GPU in the job.
         address: PCI address of the GPU, for messages.
         version: NCCL's version code; None where there is no NCCL.
         why: Why there is none.
@@ -37,7 +37,7 @@ class Facts(NamedTuple):
 
 
 def load_nccl() -> Any:
-    """The module `cupy.cuda.nccl`.
+    """Return the module `cupy.cuda.nccl`.
 
     Raises:
         TopocommError: CuPy or its NCCL is not there, or cannot be loaded.
@@ -54,12 +54,12 @@ def load_nccl() -> Any:
 
 
 def version_text(code: int) -> str:
-    """2.27.3 of 22703, which NCCL has written so since 2.9."""
+    """Return "2.27.3" for 22703, NCCL's form since 2.9."""
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}" if code >= 10000 else f"code {code}"
 
 
 def allows_several(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the environment asks NCCL to take several ranks on one GPU."""
+    """Return whether the environment lets NCCL take several ranks on one GPU."""
     return environment.get(MULTI_RANK, "").strip() == "1"
 
 
@@ -82,14 +82,14 @@ def refusal(facts: Sequence[Facts]) -> str | None:
 
 
 def group_refusal(facts: Sequence[Facts]) -> str | None:
-    """Why these ranks cannot use their torch process group instead, in words; None if they can."""
+    """Return why these ranks cannot use their torch process group instead; None if they can."""
     if not all(fact.group for fact in facts):
         return "the communicator was made of no process group with the backend nccl"
     return "ranks share a GPU" if len({fact.gpu for fact in facts}) < len(facts) else None
 
 
 def mpi_refusal(facts: Sequence[Facts]) -> str | None:
-    """Why these ranks do not try to give MPI device memory, in words; None if they do."""
+    """Return why these ranks do not give MPI device memory; None if they do."""
     told = [f"rank {rank}: {fact.mpi}" for rank, fact in enumerate(facts) if fact.mpi]
     return "; ".join(told[:4]) or None
 
@@ -115,12 +115,12 @@ def _shared_gpu(facts: Sequence[Facts]) -> str | None:
 
 
 def id_to_bytes(unique_id: Any) -> bytes:
-    """NCCL's unique id as bytes; CuPy has it so since version 14, before it was a tuple of signed numbers."""
+    """Return NCCL's unique id as bytes; before version 14 CuPy has a tuple of signed numbers."""
     return unique_id if isinstance(unique_id, bytes) else bytes(number & 0xFF for number in unique_id)
 
 
 def make_communicator(nccl: Any, size: int, unique_id: bytes, rank: int) -> Any:
-    """This rank's NcclCommunicator; waits until all ranks make theirs."""
+    """Make this rank's NcclCommunicator; waits until all ranks make theirs."""
     try:
         return nccl.NcclCommunicator(size, unique_id, rank)
     except TypeError:  # a CuPy before 14, which says so before it begins

@@ -1,4 +1,4 @@
-"""Memory of a GPU that all ranks of a host map: who can, and how. What is asked of the hardware is asked here.
+"""GPU memory that all ranks of a host map: conditions, ways, and all questions to the hardware.
 
 Ways to map, the best first: ranks that are threads know each other's addresses; torch's symmetric memory, of a process
 group; CuPy's handles, which travel as notes.
@@ -27,12 +27,12 @@ THREADS, TORCH, CUPY = "threads", "torch's symmetric memory", "CuPy's handles"
 
 
 class PeerFacts(NamedTuple):
-    """What a rank tells the others.
+    """Facts that ranks exchange.
 
     Attributes:
-        host: What tells its machine from others.
+        host: Unique id of its machine.
         process: Its process there.
-        gpu: What tells its GPU from all others.
+        gpu: Unique id of its GPU.
         number: Of the GPU in its process.
         address: PCI address of the GPU, for messages.
         multiprocessors: How many it has.
@@ -53,29 +53,29 @@ class PeerFacts(NamedTuple):
 
 
 class Mapping(ABC):
-    """One rank's memory, and how it maps those of others."""
+    """One rank's memory and its mappings of the others'."""
 
     def __init__(self, device: Device, rank: int, size_bytes: int, group: Any) -> None:
         self.device, self.rank, self.size_bytes, self.group = device, rank, size_bytes, group
 
     @abstractmethod
     def offer(self) -> str:
-        """Make this rank's memory, zeroed; what others need to map it."""
+        """Allocate this rank's memory, zeroed; return what others need to map it."""
 
     @abstractmethod
     def open(self, offers: Sequence[str], facts: Sequence[PeerFacts]) -> Sequence[int]:
-        """Map the others' memories; the address of every rank's."""
+        """Map the others' memories; return the address of every rank's."""
 
     def leave(self) -> None:  # noqa: B027 - some need nothing
-        """Give back what belongs to others; no kernel of this rank runs any more."""
+        """Unmap others' memories, after the last kernel of this rank."""
 
     @abstractmethod
     def free(self) -> None:
-        """Give back this rank's own, when all ranks have left."""
+        """Free this rank's memory, after all ranks have unmapped it."""
 
 
 def peer_facts(device: Device, group: Any) -> PeerFacts:
-    """Return what this rank tells the others."""
+    """Return this rank's facts for the others."""
     address = device.bus_id or f"number {device.index}"
     host = "/".join(process_space())
     gpu = device.uuid or f"{host}/{address}"
@@ -100,12 +100,12 @@ def peer_facts(device: Device, group: Any) -> PeerFacts:
 
 
 def gather_peer_facts(waiting: Waiting, own: PeerFacts) -> list[PeerFacts]:
-    """What all ranks tell, in rank order; collective."""
+    """Gather the facts of all ranks in rank order; collective."""
     return [PeerFacts(*json.loads(text)) for text in gather_texts(waiting, json.dumps(own).encode(), what=WHAT)]
 
 
 def peer_refusal(facts: Sequence[PeerFacts], most_ranks: int) -> str | None:
-    """Why these ranks cannot write to each other's memory, in words; None if they may try."""
+    """Return why these ranks cannot write to each other's memory; None if they may try."""
     for rank, fact in enumerate(facts):
         if fact.why:
             return f"rank {rank}: {fact.why}"
@@ -135,14 +135,14 @@ def peer_refusal(facts: Sequence[PeerFacts], most_ranks: int) -> str | None:
 
 
 def way_of(facts: Sequence[PeerFacts]) -> str | None:
-    """The way that all ranks can take; None if there is none."""
+    """Return the mapping that all ranks support; None without one."""
     if len({fact.process for fact in facts}) == 1:
         return THREADS
     return next((way for way in facts[0].ways if all(way in fact.ways for fact in facts)), None)
 
 
 def programs_of(facts: Sequence[PeerFacts]) -> int:
-    """How many programs of every rank surely run at the same time, each on a multiprocessor of its own.
+    """Return how many programs of every rank run at once, each on its own multiprocessor.
 
     They take half of these: another kernel that waits for other ranks, NCCL's or one of a second communicator, may
     hold the others, and a rank on which the one has no room must not wait for a rank on which the other has none.
@@ -154,7 +154,7 @@ def programs_of(facts: Sequence[PeerFacts]) -> int:
 def map_memory(
     waiting: Waiting, device: Device, group: Any, facts: Sequence[PeerFacts], size_bytes: int
 ) -> tuple[Mapping, Sequence[int]] | str:
-    """Zeroed memory of every rank as all map it, and its addresses here; or, on all ranks, why not. Collective.
+    """Map zeroed memory of every rank; return it with its addresses here, or on all ranks why not; collective.
 
     Raises:
         DeadlineError, RankFailedError: Not all ranks come, or one fails.
@@ -195,7 +195,7 @@ def _open(waiting: Waiting, mapping: Mapping, offers: Sequence[str], facts: Sequ
 
 
 def _both(waiting: Waiting, step: Callable[[], str]) -> list[str] | str:
-    """What a step tells on every rank; where it fails on some, their errors."""
+    """Gather the result of a step on every rank; if it fails on some, their errors."""
     told, why = "", ""
     try:
         told = step()
@@ -209,7 +209,7 @@ def _both(waiting: Waiting, step: Callable[[], str]) -> list[str] | str:
 
 
 class ThreadsMapping(Mapping):
-    """Plain memory of one process, which every GPU of it that is used can reach."""
+    """Plain memory of one process that all its used GPUs can access."""
 
     def offer(self) -> str:
         import torch
@@ -230,7 +230,7 @@ class ThreadsMapping(Mapping):
 
 
 def _reach(device: Device, number: int) -> None:
-    """Have a GPU and another of this process reach each other's memory: torch does so before it copies."""
+    """Enable peer access between two GPUs of this process, which torch does before it copies."""
     import torch
 
     if torch.version.hip is not None:
@@ -243,7 +243,7 @@ def _reach(device: Device, number: int) -> None:
 
 
 class TorchMapping(Mapping):
-    """Symmetric memory of a process group whose ranks are numbered as ours."""
+    """Symmetric memory of a process group with the same rank numbers."""
 
     def offer(self) -> str:
         import torch

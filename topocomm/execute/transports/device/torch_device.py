@@ -106,7 +106,7 @@ class TorchDeviceTransport(DeviceTransport):
         return reduce
 
     def check(self, peers: Sequence[int] = ()) -> None:
-        """Nothing: torch's watchdog does."""
+        """Do nothing: torch's watchdog checks."""
 
     def abort(self) -> None:
         """As `DeviceTransport.abort`, where this torch can."""
@@ -123,5 +123,5 @@ class TorchDeviceTransport(DeviceTransport):
 
 
 def _raw(tensor: Any) -> Any:
-    """The bytes of a contiguous tensor."""
+    """Return the bytes of a contiguous tensor."""
     return tensor.view(-1).view(load_torch().uint8)
