@@ -30,7 +30,7 @@ def job(ranks, *words):
 def quick(monkeypatch):
     """Every pair has 5 us and 2 GB/s."""
     figures = [4.0, 5.0, 6.0, *[5.0 + ping_pong.RATE_BYTES / 2e3] * 3]
-    monkeypatch.setattr(ping_pong, "_play", lambda two: figures)
+    monkeypatch.setattr(ping_pong, "_play", lambda two, on: figures)
 
 
 def test_measured_stands_beside_nominal(quick, capsys):

@@ -23,7 +23,7 @@ def played(monkeypatch):
     """Pairs tell what a function says of their devices."""
 
     def plant(latency_us):
-        def play(two):
+        def play(two, _):
             if two.rank == 1:
                 return [-1.0] * 6  # nobody looks at what this one took
             short = latency_us(*two.places)

@@ -96,7 +96,7 @@ def test_this_library_is_found_and_says_no():
     pytest.importorskip("mpi4py")
     program = (
         "from mpi4py import MPI\n"
-        "from topocomm.execute.transports.device import mpi_device_support as mpi_devices\n"
+        "from topocomm.execute.transports.device import mpi_device as mpi_devices\n"
         "print('says', mpi_devices.refusal(MPI), flush=True)"
     )
     done = mpirun(1, ["-c", program], env={"PYTHONPATH": str(HERE.parents[1])})
