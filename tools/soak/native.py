@@ -17,7 +17,6 @@ import argparse
 import ctypes
 import importlib
 import importlib.util
-import runpy
 import shutil
 import subprocess
 import sys
@@ -36,6 +35,8 @@ sys.path.insert(0, str(ROOT))
 EXTENSIONS = ("topocomm.native._native", "attention.kernels._native")
 LIBRARIES = {"address;undefined": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 OPTIONS = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "exitcode=66", "OPENBLAS_NUM_THREADS": "1"}
+SANITIZER_BYTES = 1 << 30
+"""Memory of a process that AddressSanitizer may hold back: freed memory, 256 MiB by default, and its shadow."""
 MOST_ROWS, MOST_OPERANDS, MOST_RANKS = 5000, 5, 4
 PROCESSES = 3
 
@@ -185,7 +186,9 @@ def soak_processes(seconds: float) -> None:
     """Run random collectives between processes until the time is over."""
     sys.argv[1:] = ["--seconds", str(seconds)]
     sys.path.insert(0, str(Path(__file__).parent))
-    runpy.run_path(str(Path(__file__).with_name("collectives.py")), run_name="__main__")
+    collectives: Any = importlib.import_module("collectives")
+    collectives.GROWTH_LIMIT_BYTES += SANITIZER_BYTES
+    collectives.main()
 
 
 PARTS: dict[str, Callable[[float], None]] = {
