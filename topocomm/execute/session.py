@@ -1,4 +1,4 @@
-"""What the ranks of a communicator share: transport, machine, places, recorder, waiting, failure, settings.
+"""Session: what the ranks of a communicator share: transport, machine, places, recorder, waiting, failure, settings.
 
 Everything below the facade takes a Session. It knows no call and no engine: a call begins with `enter` and a sequence
 number of the recorder, ends with `leave`, and reports an error by `fail_with`.
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from topocomm.execute.device.device_path import DevicePath
 
 BUSY = "another call is running; one at a time"
-"""The refusal while a call runs."""
+"""Refusal text while a call runs."""
 FindPlaces = Callable[[Transport], tuple[Topology, tuple[str, ...]]]
-"""Discovers the machine of a transport's ranks, and the endpoint of each; collective."""
+"""Function that discovers the machine of a transport's ranks, and the endpoint of each; collective."""
 TAGS_PER_CALL = 2
 """Tags of a prepared call: one for its messages, one for its credits."""
 NOTES = {AGREEMENT_TAG: "the first use of a call", GATHER_TAG: "an exchange of records", CLOSING_TAG: "close"}
@@ -104,7 +104,7 @@ class Session:
 
     @property
     def open(self) -> bool:
-        """Whether it was neither closed nor has failed."""
+        """Whether it is neither closed nor failed."""
         return self.refusal is None or self.refusal is BUSY
 
     def enter(self) -> None:
@@ -156,7 +156,7 @@ class Session:
         self._tell(REFUSED_TAG, refusal_note(self.recorder.begin(tag), error))
 
     def next_tag(self, name: str = "") -> int:
-        """The tag of the next call; the same on all ranks, since they prepare in the same order."""
+        """Return the tag of the next call, the same on all ranks, since they prepare in the same order."""
         tag = self._tag
         if tag + TAGS_PER_CALL > self.transport.most_tag:
             raise TopocommError(f"rank {self.rank}: more than {tag // TAGS_PER_CALL} prepared calls; reuse them")
@@ -167,11 +167,11 @@ class Session:
 
     @property
     def tags_taken(self) -> int:
-        """Tags given out so far, plus a constant; the same on all ranks."""
+        """Tags used so far, plus a constant; the same on all ranks."""
         return self._tag
 
     def describe_tag(self, tag: int) -> str:
-        """The call with a tag, in words."""
+        """Describe the call with a tag."""
         return NOTES.get(tag) or self._names.get(tag, "a call not known here")
 
     def forget_tag(self, tag: int) -> None:
@@ -181,7 +181,7 @@ class Session:
             self._names.pop(self._forgotten.popleft(), None)
 
     def next_subset(self) -> int:
-        """Number of the next group made of these ranks; the same on all of them."""
+        """Return the number of the next group of these ranks, the same on all of them."""
         number, self._subsets = self._subsets, self._subsets + 1
         return number
 

@@ -25,11 +25,11 @@ LOCAL_RANKS_LIMIT = 1024
 """Most ranks of `run_local`: each is a thread."""
 
 _made: list[Communicator] = []
-"""The communicator of the last `init`, or nothing."""
+"""Communicator of the last `init`, if any."""
 
 
 def init(topology: Topology | None = None) -> Communicator:
-    """The communicator of all ranks of this job; collective.
+    """Return the communicator of all ranks of this job; collective.
 
     What counts, in this order: an MPI with several ranks or a torch.distributed that the program has set up itself;
     torchrun; mpirun or mpiexec; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; srun; else this process is alone
@@ -107,7 +107,7 @@ def _raise_first(failures: Sequence[BaseException | None]) -> None:
 
 
 def discover(comm: Communicator | MPI.Comm | None = None) -> Topology:
-    """The topology of this host; with `comm` that of all hosts of its ranks, the same on every rank.
+    """Return the topology of this host; with `comm`, of all hosts of its ranks, the same on every rank.
 
     Args:
         comm: A communicator, or an mpi4py one: then collective over its ranks, and `ranks` says where each sits.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def bind_here(session: Session, request: Request) -> Bound:
-    """The request with this rank's arrays.
+    """Bind a request to this rank's arrays.
 
     Raises:
         OperatorError: They do not fit the operator or the collective.
@@ -112,7 +112,7 @@ def _bind_parts(session: Session, request: Request, bound: Bound) -> Bound:
 
 
 def _named(operator: Any) -> str:
-    """The name of an operator, the same on all ranks for what is none."""
+    """Return an operator's name, or one text for all that is no operator."""
     if operator is None or isinstance(operator, Operator):
         return getattr(operator, "name", "None")
     return type(operator).__name__
@@ -170,7 +170,7 @@ def prepare(session: Session, request: Request, arena: SharedArena) -> PreparedC
 
 
 def explained(session: Session, request: Request) -> Plan:
-    """The plan of a request, without agreement."""
+    """Return the plan of a request, without agreement."""
     bound = bind_here(session, request)
     folds, _ = _device_folds(session, request, bound)
     return plan_for(session, request, bound, launch_us_of(session, bound, folded=folds != NONE))
@@ -185,7 +185,7 @@ def _agree_on(session: Session, claim: Mapping[str, str]) -> str:
 
 
 def _give_up(session: Session, claim: dict[str, str], problem: TopocommError) -> NoReturn:
-    """Raise what is wrong here, or what all ranks find wrong."""
+    """Raise this rank's error, or the disagreement of all ranks."""
     _agree_on(session, {**claim, "error": str(problem)})
     if session.settings.check == "never":
         session.fail(problem)  # the others do not know yet
@@ -193,7 +193,7 @@ def _give_up(session: Session, claim: dict[str, str], problem: TopocommError) ->
 
 
 def settle(session: Session, device: Device) -> None:
-    """Find out how values on devices travel, where that is not known; collective."""
+    """Choose the device path if it is not chosen yet; collective."""
     try:
         session.device_path = choose_device_path(session, device)
     except BaseException as error:

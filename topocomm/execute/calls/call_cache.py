@@ -51,7 +51,7 @@ class Kind:
 
 
 class _Kept(NamedTuple):
-    """A call in the cache: where it stands there, and the memory that it keeps."""
+    """A call in the cache: its key and its memory."""
 
     which: Hashable
     key: Hashable
@@ -59,7 +59,7 @@ class _Kept(NamedTuple):
 
 
 class CallCache:
-    """Makes calls, by way of those made before.
+    """Makes calls, with those prepared before.
 
     Args:
         session: The communicator.
@@ -76,9 +76,9 @@ class CallCache:
         self.prepared: WeakSet[PreparedCall | Shift] = WeakSet()
         self.bytes = 0
         self._kept: deque[_Kept] = deque()
-        """The oldest first."""
+        """Kept calls, the oldest first."""
         self._users: Counter[tuple[int, int]] = Counter()
-        """How many kept calls lie in a piece of memory."""
+        """Number of kept calls by piece of memory."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -105,7 +105,7 @@ class CallCache:
         return self.find(which, x)(x, out=out)
 
     def find(self, which: Hashable, x: Any) -> PreparedCall:
-        """The call for values like x; made now if there is none. Collective."""
+        """Return the call for values like x, prepared now if there is none; collective."""
         key = _signature(which, x)
         kind = None if key is None else self.kinds.get(which)
         call = None if kind is None else kind.calls.get(key)
@@ -130,7 +130,7 @@ class CallCache:
         return call
 
     def close(self) -> None:
-        """Free all calls, those that the caller holds too."""
+        """Free all calls, also those that the caller holds."""
         for call in self.prepared:
             call.free()
         self.kinds.clear()
@@ -139,7 +139,7 @@ class CallCache:
         self.bytes = 0
 
     def drop(self, which: Hashable) -> None:
-        """Let all calls of a kind go; all ranks do."""
+        """Drop all calls of a kind; collective."""
         for kept in [kept for kept in self._kept if kept.which == which]:
             self._kept.remove(kept)
             self._let_go(kept)
@@ -175,7 +175,7 @@ class CallCache:
 
 
 def request_of(which: Any, x: Any) -> Request:
-    """The request that `which` tells, as in `CallCache.run`."""
+    """Return the request of `which`, as in `CallCache.run`."""
     if not isinstance(which, tuple):
         return Request("allreduce", x, which)
     collective, *rest = which
@@ -183,7 +183,7 @@ def request_of(which: Any, x: Any) -> Request:
 
 
 def _signature(which: Any, x: Any) -> Hashable:
-    """What tells calls of one kind apart; None of a value that none can be prepared for."""
+    """Return the key of calls of one kind; None for a value that no call can be prepared for."""
     operator = which[1] if isinstance(which, tuple) else which
     if operator is not None and not isinstance(operator, Operator):
         return None  # `prepare` says what is wrong with it, and tells all ranks

@@ -31,7 +31,7 @@ Shapes = dict[str, tuple[tuple[int, ...], Any]]
 
 @dataclass(frozen=True)
 class Request:
-    """What a rank asks for.
+    """A call as a rank requests it.
 
     Attributes:
         collective: Its name.
@@ -55,18 +55,18 @@ class Request:
 
 
 class Bound(NamedTuple):
-    """A request whose sizes are known."""
+    """A request with known sizes."""
 
     operator: Operator
     structure: Structure
     layout: Layout
-    """Of the whole payload."""
+    """Layout of the whole payload."""
     value: Span
     result: Span
     parts: tuple[int, ...] | None = None
-    """Rows of every rank's part, where the collective has parts."""
+    """Rows of every rank's part, if the collective has parts."""
     local: LocalNodes | None = None
-    """What folds this rank's virtual shards, where it has several."""
+    """Folds this rank's virtual shards, if it has several."""
 
 
 GROUP_PEERS = 7
@@ -104,7 +104,7 @@ def _make(session: Session, request: Request, bound: Bound, launch_us: float | N
 
 
 def _asked(session: Session, request: Request, bound: Bound) -> planning_request.Request:
-    """What the planner is asked for, on one port, with rounds that cost nothing to start."""
+    """Return the planner's request, on one port, without launch costs."""
     ranks, layout = len(session.places), bound.layout
     shards = shards_of(request.order, ranks, request.shards)
     collective = collective_of(
@@ -137,7 +137,7 @@ def settled(session: Session, plan: Plan, bound: Bound) -> Plan:
 
 
 def launch_us_of(session: Session, bound: Bound, *, folded: bool = True) -> float | None:
-    """What starting a group of messages costs a call; None where its values move in host memory.
+    """Return the cost of starting a group of messages; None if values move in host memory.
 
     The same for everything that moves device memory, so that plans, and with them bits, do not depend on what does.
     Before the first call with values on devices has found that out, as if something did.
@@ -161,6 +161,6 @@ def _group_ports(session: Session) -> int:
 
 
 def _cores(session: Session) -> int:
-    """Cores of the ranks together, if they share one memory."""
+    """Return the cores of the ranks together, if they share one memory."""
     transport = session.transport
     return transport.cores if transport.size > 1 and len(set(transport.hosts)) == 1 else 0

@@ -1,4 +1,4 @@
-"""The user's arrays: NumPy, torch or CuPy, bare or in a dict, NamedTuple or dataclass, and back in the same form."""
+"""Structure of the user's arrays: NumPy, torch or CuPy, bare or in a dict, NamedTuple or dataclass."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ KINDS = {(True, False): "torch tensors", (False, False): "NumPy arrays", (False,
 
 @dataclass(frozen=True)
 class Structure:
-    """How the user gave the fields: `rebuild` makes the same container from new arrays."""
+    """Container of the user's fields; `rebuild` makes the same one from new arrays."""
 
     names: tuple[str, ...]
     is_torch: bool
     rebuild: Callable[[Mapping[str, Any]], Any] | None
-    """None where the container is a dict of the fields in the operator's order."""
+    """None if the container is a dict of the fields in the operator's order."""
     bare: bool = False
-    """Whether there is no container, but one array."""
+    """Whether the value is one array without a container."""
     device: devices.Device | None = None
-    """What holds the arrays; None is host memory."""
+    """Device of the arrays; None: host memory."""
     is_cupy: bool = False
 
     @property
@@ -42,7 +42,7 @@ class Structure:
         return self.is_torch or self.device is not None
 
     def give(self, fields: Mapping[str, Any]) -> Any:
-        """The fields in the user's container, as the user's kind of array; no copy is made.
+        """Return the fields in the user's container and kind of array, without copies.
 
         Args:
             fields: NumPy arrays; tensors where the user's arrays are on a device.
@@ -55,7 +55,7 @@ class Structure:
         return made if self.rebuild is None else self.rebuild(made)
 
     def parts(self, x: Any) -> tuple[Any, ...]:
-        """What the user gave for every field, as it is.
+        """Return the user's array of every field.
 
         Raises:
             OperatorError: A field is missing.
@@ -71,7 +71,7 @@ class Structure:
 
 
 def signature(x: Any) -> Hashable:
-    """A key that is equal for values of the same container, fields, shapes and dtypes; fast."""
+    """Return a key, quickly, that is equal for values of the same container, fields, shapes and dtypes."""
     try:
         if type(x) is dict:
             return tuple([(name, type(a), a.shape, a.dtype, getattr(a, "is_cuda", None)) for name, a in x.items()])
@@ -83,7 +83,7 @@ def signature(x: Any) -> Hashable:
 
 
 def parts_of(x: Any) -> dict[str, Any]:
-    """What the user gave, by field; a bare array is the field "value".
+    """Return the user's arrays by field; a bare array is the field "value".
 
     Raises:
         OperatorError: x is no array and no container of them.
@@ -92,7 +92,7 @@ def parts_of(x: Any) -> dict[str, Any]:
 
 
 def describe(operator: Operator, x: Any) -> Structure:
-    """The structure of a user's value.
+    """Return the structure of a user's value.
 
     Raises:
         OperatorError: It has other fields than the operator, mixes NumPy and torch, or lies in several memories.
@@ -116,7 +116,7 @@ def describe(operator: Operator, x: Any) -> Structure:
 
 
 def _held(parts: Mapping[str, Any]) -> devices.Device | None:
-    """The device that holds all parts."""
+    """Return the device of all parts."""
     held = {name: devices.device_of(part) for name, part in parts.items()}
     if len(set(held.values())) > 1:
         where = ", ".join(f"{name!r} on {getattr(part, 'device', 'host')}" for name, part in parts.items())
@@ -125,7 +125,7 @@ def _held(parts: Mapping[str, Any]) -> devices.Device | None:
 
 
 def shapes_of(x: Any, names: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and NumPy dtype of the user's arrays by field; raises like `take`."""
+    """Return shape and NumPy dtype of the user's arrays by field; raises like `take`."""
     parts = {names[0]: x} if _is_array(x) else _parts(x)
     if not any(devices.device_of(part) for part in parts.values()):
         return {name: (array.shape, array.dtype) for name, array in take(x, names).items()}
@@ -142,7 +142,7 @@ def shapes_of(x: Any, names: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...]
 
 
 def take(x: Any, names: tuple[str, ...]) -> Fields:
-    """The user's arrays by field as NumPy arrays; tensors share their memory.
+    """Return the user's arrays by field as NumPy arrays; tensors share their memory.
 
     Raises:
         OperatorError: A tensor requires gradients or is not on the CPU, or something is no array.

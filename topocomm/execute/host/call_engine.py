@@ -39,13 +39,13 @@ class Span:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """Number of rows."""
         return prod(self.leading)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What engines are made for.
+    """Work of a call's engines on one rank.
 
     Attributes:
         plan: The plan.
@@ -93,7 +93,7 @@ class Work:
 
     @property
     def synchronises(self) -> bool:
-        """Whether no rank gets through a call that some rank has not begun.
+        """Whether no rank finishes a call that some rank has not begun.
 
         Then a rank in its call n + 2 knows that every rank has finished call n: each is in n + 1 at least.
         """
@@ -107,21 +107,21 @@ class CallEngine(ABC):
     """One set of buffers and this rank's program on them."""
 
     shared: SharedMemory | None = None
-    """The shared memory that this engine is in; its epoch says whose turn it is."""
+    """Shared memory of this engine; its epoch counts the calls."""
     memory: Buffer
-    """Where everything of this engine lies."""
+    """Memory of this engine."""
     views: Fields | None
-    """The send buffer in the user's shapes; None where this rank gives no value or the plan splits it."""
+    """Send buffer in the user's shapes; None if this rank has no value or the plan splits it."""
     in_python = True
     """Whether any of its work is done in Python."""
     takes_value: bool
-    """Whether this rank gives a value."""
+    """Whether this rank has a value."""
     gives_result: bool
     """Whether this rank gets a result."""
 
     @abstractmethod
     def begin(self, fields: Fields | None, target: Fields | None, apart: bool) -> bool:
-        """Begin a call; whether it is through already.
+        """Begin a call; return whether it is complete.
 
         Args:
             fields: The value by field; None where it is in the send buffer, or there is none.
@@ -131,12 +131,12 @@ class CallEngine(ABC):
 
     @abstractmethod
     def advance(self, timeout_s: float) -> bool:
-        """Go on with the call, waiting about `timeout_s` at most at each of its stages; whether it is through."""
+        """Advance the call, waiting about `timeout_s` at each of its stages; return whether it is complete."""
 
     @abstractmethod
     def awaited(self) -> AwaitedMessages:
-        """What the call waits for."""
+        """Return what the call waits for."""
 
     @abstractmethod
     def free(self) -> None:
-        """Give back what the transport holds for it."""
+        """Release the transport's resources of the engine."""

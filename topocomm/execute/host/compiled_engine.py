@@ -28,7 +28,7 @@ from topocomm.planning.schedule.schedule import Combine, Piece
 MEMORIES = 2
 """Memories of a prepared call, used in turn."""
 CALLS_BEFORE_TRIAL = 8
-"""Calls that warm a memory up before the ways to write to it are tried."""
+"""Calls that warm up a memory before the trial of plain and streaming stores."""
 MOST_LOOKS = 2 * LOOKS
 """Looks at counters between two looks at the clock."""
 Waits = Sequence[tuple[int, int]]
@@ -75,10 +75,10 @@ class CompiledEngine(CallEngine):
         return AwaitedMessages(self.native.stage, *self._run.pending())
 
     def free(self) -> None:
-        """Nothing: the mapping goes with its last array."""
+        """Do nothing: the mapping goes with its last array."""
 
     def _send_buffer(self, work: Work, program: SharedProgram) -> Fields | None:
-        """The send buffer in the user's shapes; None where there is none or it is split."""
+        """Return the send buffer in the user's shapes; None if there is none or it is split."""
         layout, span = work.layout, work.value
         if len(program.input_pieces) != 1 or work.chunk_rows(program.input_pieces[0][1]) != span.rows:
             return None
@@ -108,7 +108,7 @@ class CompiledRun(Batch):
         self._native.start()
 
     def follow(self, state: int) -> bool:
-        """Go on from a state of the engine until it waits or is through; whether it is through."""
+        """Advance from a state of the engine until it waits or is complete; return whether it is complete."""
         while state == TO_FOLD:
             assert self._outside is not None, "an engine without a compiled fold has another"
             self._outside.run(self._native.stage)
@@ -130,7 +130,7 @@ class CompiledRun(Batch):
         return [], [self._message(stage, position) for position in sorted(set(self._native.behind()))]
 
     def free(self) -> None:
-        """Nothing: the mapping goes with its last array."""
+        """Do nothing: the mapping goes with its last array."""
 
     def _message(self, stage: int, position: int) -> Message:
         size_bytes = self._sizes.get((stage, position), 0)
@@ -174,7 +174,7 @@ class _OutsideFolds:
             fold(target)
 
     def _bind(self, combine: Combine) -> BoundFold:
-        """A fold; with where in the result its rows go, or else the memory they go to."""
+        """Bind a fold to its rows of the result, or else to its memory."""
         work, piece = self._work, (combine.out_slot, combine.chunk)
         rows, offsets = work.chunk_rows(combine.chunk), self._program.offsets
         places = [offsets[slot, combine.chunk] for slot in combine.operands]
@@ -203,7 +203,7 @@ class _Encoder:
         self.made = {piece: index for index, piece in enumerate(pieces) if piece in results}
 
     def sections(self) -> list[list[tuple[int, ...]]]:
-        """The records of every section."""
+        """Return the records of every section."""
         work, program, made = self._work, self._program, self.made
         sent = {piece for stage in program.stages for pieces in stage.sends.values() for piece in pieces}
         copied = [piece for piece in program.output_pieces if piece not in made]
@@ -234,7 +234,7 @@ class _Encoder:
         ]
 
     def _copies(self, pieces: Sequence[Piece], *, value: bool) -> list[tuple[int, ...]]:
-        """Per piece and field: array, byte offset in it, offset in memory, bytes."""
+        """Return per piece and field: array, byte offset in it, offset in memory, bytes."""
         copies: list[tuple[int, ...]] = []
         span, first_array = (self._work.value, 0) if value else (self._work.result, len(self._row_bytes))
         for slot, chunk in pieces:
@@ -246,7 +246,7 @@ class _Encoder:
         return copies
 
     def _own(self) -> list[tuple[int, ...]]:
-        """Operands that are this rank's value: fold, operand from 1 on, first row of the value."""
+        """Return the operands that are this rank's value: fold, operand from 1 on, first row of the value."""
         return [
             (index, operand, self._slot_row(slot) + self._work.parts[fold.chunk][0] - self._work.value.first)
             for index, fold in enumerate(self._folds)
@@ -255,11 +255,11 @@ class _Encoder:
         ]
 
     def _slot_row(self, slot: int) -> int:
-        """The row of the value where an input slot begins."""
+        """Return the first row of an input slot in the value."""
         return self._slots.index(slot) * self._work.layout.rows
 
     def _task(self, fold: Combine) -> tuple[int, ...]:
-        """Rows, number of operands, offsets in memory of the fields of the result and of every operand."""
+        """Return rows, number of operands, and memory offsets of the fields of the result and of every operand."""
         rows, offsets = self._work.chunk_rows(fold.chunk), self._program.offsets
         starts = [offsets[slot, fold.chunk] for slot in (fold.out_slot, *fold.operands)]
         places = [self._work.layout.addresses(start, rows) for start in starts]
@@ -267,7 +267,7 @@ class _Encoder:
 
 
 def _plain(array: Any) -> NDArray[Any]:
-    """The array, or a copy, as C takes it."""
+    """Return the array, or a C-contiguous copy."""
     if type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned:
         return array
     return np.array(array, order="C", copy=True, subok=False)
@@ -302,7 +302,7 @@ def _native_engine(
 
 
 def free_memory(readers: Iterable[int]) -> list[tuple[int, int]]:
-    """What a rank waits for before it writes: its readers have finished the call that used this memory before."""
+    """Return what a rank awaits before it writes: its readers finished the earlier call on this memory."""
     return [(peer, FINISHED - MEMORIES * STRIDE) for peer in readers]
 
 
@@ -313,7 +313,7 @@ def shared_stage(shared: SharedMemory, progress: int, waits: Waits, sizes: Sizes
 
 
 def awaited_bytes(work: Work, program: SharedProgram, shared: SharedMemory) -> Sizes:
-    """What every stage awaits from the other ranks of the host."""
+    """Return the bytes that every stage awaits from other ranks of the host."""
     sizes: dict[tuple[int, int], int] = {}
     for index, stage in enumerate(program.stages):
         for (_, peer, _), pieces in stage.receives.items():
@@ -324,5 +324,5 @@ def awaited_bytes(work: Work, program: SharedProgram, shared: SharedMemory) -> S
 
 
 def covers(work: Work) -> bool:
-    """Whether calls of this layout can run compiled."""
+    """Return whether calls of this layout can run compiled."""
     return len(work.layout.fields) <= MOST_FIELDS

@@ -40,7 +40,7 @@ class Credits:
         return [m for sends, _ in pending for m in sends], [m for _, receives in pending for m in receives]
 
     def take(self, timeout_s: float) -> bool:
-        """Whether a call may begin, after waiting about `timeout_s` at most; counts it if so."""
+        """Wait about `timeout_s` at most; return whether a call may begin, and count it if so."""
         if not all(batch.wait(timeout_s) for batch in self._before()):
             return False
         turn = self._calls % CALLS_AHEAD
@@ -50,7 +50,7 @@ class Credits:
         return True
 
     def give(self) -> None:
-        """Say that the call is through."""
+        """Tell the other side that the call is complete."""
         if self._going:
             self._going[(self._calls - 1) % CALLS_AHEAD].start()
 
@@ -60,6 +60,6 @@ class Credits:
         return [*self._coming[turn : turn + 1], *self._going[turn : turn + 1]] if self._calls >= CALLS_AHEAD else []
 
     def free(self) -> None:
-        """Give back the requests."""
+        """Release the requests."""
         for batch in (*self._coming, *self._going):
             batch.free()

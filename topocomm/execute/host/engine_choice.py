@@ -1,4 +1,4 @@
-"""Which engines a prepared call has on this machine.
+"""Engines of a prepared call on this machine.
 
 Ranks of one host share memory where the host gives it, by compiled code where the operator has it; ranks of different
 hosts exchange messages. Long payloads go through shared memory slice by slice.
@@ -52,7 +52,7 @@ def shared_by(engine: CallEngine) -> SharedMemory | None:
 
 
 def _most_bytes(slices: Sequence[Work], hosts: Sequence[int], program: SharedProgram) -> int:
-    """Bytes of one memory on the host that needs most: all take that many, so that all open segments together."""
+    """Return the bytes of one memory on the host that needs most; all take as many, so all open segments together."""
     first_ranks = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
     rank = slices[0].rank
     others = [first for host, first in first_ranks.items() if host != hosts[rank]]
@@ -125,7 +125,7 @@ def _message_engine(work: Work, transport: Transport) -> StagedEngine:
 def _messages(
     work: Work, stage: Stage, offsets: Mapping[Piece, int], memory: Buffer, transport: Transport, peers: Iterable[int]
 ) -> list[Batch]:
-    """The messages of a stage to and from these peers, as one batch; empty where there are none."""
+    """Return the messages of a stage to and from these peers as one batch."""
 
     def listed(moves: Moves) -> list[Message]:
         return [
@@ -139,7 +139,7 @@ def _messages(
 
 
 def _credits(work: Work, stages: Sequence[Stage], transport: Transport, peers: Iterable[int]) -> Credits | None:
-    """Credits by messages; the same engine number on both sides has the same tag."""
+    """Make credits by messages; equal engine numbers have equal tags on both sides."""
     receivers = {peer for stage in stages for _, peer, _ in stage.sends if peer in peers}
     senders = {peer for stage in stages for _, peer, _ in stage.receives if peer in peers}
     return Credits(transport, receivers, senders, work.tag + 1) if receivers or senders else None

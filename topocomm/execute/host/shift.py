@@ -32,7 +32,7 @@ class HostShift:
             batch.start()
 
     def progress(self) -> None:
-        """Let bytes move; does not wait."""
+        """Let bytes move, without waiting."""
         for batch in self._batches:
             batch.wait(0.0)
 
@@ -42,7 +42,7 @@ class HostShift:
             self._session.waiting.for_call(UnderWay(_Messages(batch), self._tags[0], self._number))
 
     def free(self) -> None:
-        """Give back the requests."""
+        """Release the requests."""
         for batch in self._batches:
             batch.free()
         self._buffers, self._batches = (), []
@@ -67,7 +67,7 @@ class HostShift:
 
 
 class _Messages:
-    """A batch as something to wait for."""
+    """A batch, to wait for."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch

@@ -23,7 +23,7 @@ NOTHING = (None, None, True)
 
 
 def slices_of(work: Work) -> list[Work]:
-    """The work cut in an even number of slices of every chunk; itself where it is short or cannot be cut."""
+    """Split the work into an even number of slices of every chunk; unsplit if it is short or cannot be split."""
     payload_bytes = work.layout.rows * work.layout.row_bytes
     shortest = min((rows for _, rows in work.parts if rows), default=0)
     count = min(-(-payload_bytes // SLICE_BYTES), MOST_SLICES, shortest) & ~1
@@ -79,7 +79,7 @@ class SlicedEngine(CallEngine):
             engine.free()
 
     def _go_on(self) -> bool:
-        """Begin what follows a slice that is through; whether all are."""
+        """Begin the slices that follow complete ones; return whether all are complete."""
         self._at += 1
         while self._at < len(self.engines):
             if not self.engines[self._at].begin(*self._arrays):

@@ -22,24 +22,24 @@ from topocomm.planning.schedule.schedule import Combine, Piece
 
 
 class BoundStage(NamedTuple):
-    """What is started together and awaited, then folds."""
+    """Messages that start together and are awaited, then folds."""
 
     batch: Batch | None
     folds: tuple[Callable[[], None], ...]
 
 
 class Part(NamedTuple):
-    """Where some rows of one field lie."""
+    """Memory of some rows of one field."""
 
     name: str
     rows: slice
-    """Which of the array's flattened rows."""
+    """Range of the array's flattened rows."""
     view: NDArray[Any]
     """[rows, *dims]."""
 
 
 class Coordination(NamedTuple):
-    """What an engine waits for.
+    """Batches that an engine awaits.
 
     Attributes:
         batches: For every stage, what is awaited in it.
@@ -57,7 +57,7 @@ class Coordination(NamedTuple):
 
 
 CREDITS, VALUE = -2, -1
-"""Where a call stands before its first stage: it waits for credits, or for shared memory to be free."""
+"""State of a call before its first stage, while it waits for credits or for free shared memory."""
 
 
 class StagedEngine(CallEngine):
@@ -128,7 +128,7 @@ class StagedEngine(CallEngine):
             self._credits.free()
 
     def _prepare(self, timeout_s: float) -> bool:
-        """Wait for room, and put the value there; whether that is done."""
+        """Wait for room, and put the value there; return whether that is done."""
         if self._at == CREDITS:
             if self._credits is not None and not self._credits.take(timeout_s):
                 return False
@@ -184,7 +184,7 @@ class StagedEngine(CallEngine):
         return self._work.operator.bind_fold(layout, self.memory, rows, at, tensors=self._work.tensors), target
 
     def _parts(self, pieces: Sequence[Piece], span: Span, slots: Sequence[int] = ()) -> tuple[Part, ...]:
-        """Where the pieces of an array lie. One that holds several slots has them one after the other."""
+        """Return the places of an array's pieces; several slots follow each other."""
         parts = []
         for slot, chunk in pieces:
             first, rows = self._work.parts[chunk]
@@ -194,7 +194,7 @@ class StagedEngine(CallEngine):
         return tuple(parts)
 
     def _views(self, pieces: Sequence[Piece]) -> Fields | None:
-        """The send buffer in the user's shapes, if one piece holds the whole value."""
+        """Return the send buffer in the user's shapes, if one piece holds the whole value."""
         leading = self._work.value.leading
         if len(pieces) != 1 or self._work.parts[pieces[0][1]][1] != self._work.value.rows:
             return None
@@ -202,7 +202,7 @@ class StagedEngine(CallEngine):
 
 
 def aligned_buffer(size_bytes: int) -> Buffer:
-    """A zeroed byte buffer that starts on a cache line."""
+    """Return a zeroed byte buffer that starts on a cache line."""
     raw = np.zeros(size_bytes + ALIGNMENT_BYTES, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES
     return raw[start : start + size_bytes]

@@ -1,4 +1,4 @@
-"""What a failure does: ranks known to be gone, the record of the last calls, and the hook for uncaught exceptions."""
+"""Failure: ranks known to be gone, the record of the last calls, the hook for uncaught exceptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topocomm.execute.transports.transport import Transport
 
 
 def gone_with(transport: Transport, error: BaseException) -> set[int]:
-    """The ranks that are known to be gone, this error taken into account."""
+    """Return the ranks known to be gone, including by this error."""
     gone = set(transport.failed())
     report = getattr(error, "report", None)
     if report is not None and report["kind"] == "RankFailedError":
@@ -54,7 +54,7 @@ def end_on_uncaught(rank: int, size: int, end: Callable[[BaseException], None]) 
 
 
 class _Hook:
-    """A `sys.excepthook` before another one."""
+    """Return a `sys.excepthook` that runs before another one."""
 
     def __init__(self, rank: int, size: int, before: Callable[..., object]) -> None:
         self.ends: list[Callable[[BaseException], None]] = []

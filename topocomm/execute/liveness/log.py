@@ -1,4 +1,4 @@
-"""What ranks say of what they do: the standard logger "topocomm", shown on standard error where TOPOCOMM_LOG asks."""
+"""The standard logger "topocomm", shown on standard error if TOPOCOMM_LOG asks for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = {"off": logging.CRITICAL + 1, "info": logging.INFO, "debug": logging.DE
 
 
 class _Errors(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is now. A line and its end are one write: ranks share a terminal."""
+    """Handler that writes to the current `sys.stderr`, a line in one write, since ranks share a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """As `logging.StreamHandler`."""
@@ -21,7 +21,7 @@ class _Errors(logging.StreamHandler[TextIO]):
 
 
 def show(level: str) -> None:
-    """Show what is said at a level of `LEVELS`; "off" leaves the logger to the program."""
+    """Show messages at a level of `LEVELS`; "off" leaves the logger to the program."""
     if level == "off":
         return
     LOGGER.setLevel(LEVELS[level])
@@ -32,5 +32,5 @@ def show(level: str) -> None:
 
 
 def say(rank: int, text: str) -> None:
-    """Say something that is the same on all ranks: rank 0 at level info, the others at level debug."""
+    """Log a message that is the same on all ranks: rank 0 at level info, others at debug."""
     LOGGER.log(logging.DEBUG if rank else logging.INFO, "rank %d: %s", rank, text)

@@ -1,4 +1,4 @@
-"""What a rank can wait for: the interface, calls on threads of their own, and batches that are awaited together."""
+"""Pollables that a rank can wait for: the interface, background calls, and batches awaited together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from topocomm.execute.transports.transport import Batch, Message
 
 
 class AwaitedMessages(NamedTuple):
-    """What a call waits for.
+    """Messages that a call waits for.
 
     Attributes:
         stage: Number of the stage that it is in; -1 where it waits for ranks to finish an earlier call; None where that
@@ -26,17 +26,17 @@ class AwaitedMessages(NamedTuple):
 
 
 class Pollable(Protocol):
-    """What a rank can wait for."""
+    """Something that a rank can wait for."""
 
     def advance(self, timeout_s: float) -> bool:
-        """Go on, waiting about `timeout_s` at most at each stage; whether it is through."""
+        """Advance, waiting about `timeout_s` at each stage; return whether it is complete."""
 
     def awaited(self) -> AwaitedMessages:
-        """What it waits for."""
+        """Return what it waits for."""
 
 
 class BackgroundCall:
-    """Such a call, as something to wait for; begun at once.
+    """A call on its own thread, to wait for; begun at once.
 
     Args:
         call: What is called. The library must give other threads of Python leave to run meanwhile.
@@ -62,7 +62,7 @@ class BackgroundCall:
         return not self._thread.is_alive()
 
     def awaited(self) -> AwaitedMessages:
-        """As told: the library does not say whom it waits for."""
+        """Return the given ranks: the library does not report whom it waits for."""
         return self._others
 
     def _run(self, call: Callable[[], Any]) -> None:

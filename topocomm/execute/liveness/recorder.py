@@ -13,9 +13,9 @@ from pathlib import Path
 KEPT = 256
 MASK = KEPT - 1
 SWEEP_MASK = 1023
-"""Calls between two times that notes nobody asked for are taken in."""
+"""Calls between two receptions of unsolicited notes."""
 TOLD = 16
-"""Calls that a rank tells others of."""
+"""Number of calls in a rank's reports to others."""
 
 
 class Recorder:
@@ -36,11 +36,11 @@ class Recorder:
 
     @property
     def calls(self) -> int:
-        """Calls begun so far; agreements on a call and barriers count too. The same on all ranks."""
+        """Number of calls begun, agreements and barriers included; the same on all ranks."""
         return self.count[0]
 
     def begin(self, tag: int) -> int:
-        """Note that a call begins; its number."""
+        """Record that a call begins; return its number."""
         number = self.count[0] = self.count[0] + 1
         if not number & SWEEP_MASK:
             self.sweep()
@@ -49,17 +49,17 @@ class Recorder:
         return number
 
     def tag(self, number: int) -> int:
-        """Tag of the call with this number; 0 if it has not begun or is no longer known."""
+        """Return the tag of the call with this number; 0 if it has not begun or is forgotten."""
         return self.tags[number & MASK] if self.calls - KEPT < number <= self.calls else 0
 
     def latest(self) -> dict[int, int]:
-        """Tags of the last calls by number."""
+        """Return the tags of the last calls by number."""
         return {n: self.tag(n) for n in range(max(1, self.calls - TOLD + 1), self.calls + 1)}
 
     def write(
         self, directory: Path, header: dict[str, object], describe: Callable[[int], str], open_calls: Collection[int]
     ) -> Path | None:
-        """Write the record as JSON lines; its path, or None where that is not possible.
+        """Write the record as JSON lines; return its path, or None if that is not possible.
 
         Args:
             directory: Where; made if it is not there.
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def default_directory() -> Path:
-    """Where records go if TOPOCOMM_RECORD_DIR does not say."""
+    """Return the default folder of records, without TOPOCOMM_RECORD_DIR."""
     return Path(tempfile.gettempdir()) / f"topocomm-records-{os.getuid()}"
 
 

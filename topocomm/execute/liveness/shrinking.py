@@ -1,4 +1,4 @@
-"""Going on without ranks that are gone: the others meet first, with a time limit, and then make a new communicator."""
+"""Shrinking: the surviving ranks meet, with a time limit, and make a new communicator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def survivors(session: Session) -> list[int]:
-    """The ranks that go on, the same on each of them; collective over them.
+    """Return the surviving ranks, the same on each of them; collective over them.
 
     Raises:
         TopocommError: The communicator has not failed because of a rank that is gone.
@@ -82,12 +82,12 @@ class _Meeting:
         self._heard: dict[int, set[int]] = {}
 
     def awaited(self) -> list[int]:
-        """Ranks that have not come, or do not know yet what this one knows."""
+        """Return the ranks that have not come, or do not know yet what this one knows."""
         others = set(range(self._transport.size)) - self.gone - {self._transport.rank}
         return sorted(peer for peer in others if self._heard.get(peer) != self.gone)
 
     def complete(self) -> bool:
-        """Whether all ranks that are left know the same."""
+        """Return whether all surviving ranks know the same."""
         rank = self._transport.rank
         self.gone |= set(self._transport.failed()) - {rank}
         others = [peer for peer in range(self._transport.size) if peer != rank and peer not in self.gone]

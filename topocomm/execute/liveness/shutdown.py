@@ -35,7 +35,7 @@ class Leaving(Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether it was neither closed nor has failed."""
+        """Whether it is neither closed nor failed."""
 
     @property
     def transport(self) -> Transport:
@@ -46,23 +46,23 @@ class Leaving(Protocol):
 
 
 PATIENCE_S = 1.0
-"""How long an open communicator waits for others to leave too before it tells them."""
+"""Seconds that an open communicator waits for others to leave before it tells them."""
 FAILED_PATIENCE_S = 5.0
-"""How long one that has failed waits before its process ends without the others."""
+"""Seconds that a failed communicator waits before its process ends without the others."""
 
 _alive: WeakSet[Leaving] = WeakSet()
 _unclosed: dict[int, Transport] = {}
 """Transports of communicators that were not closed, by the order in which they were made: the same on all ranks,
 whatever has become of the communicators."""
 _failed: list[Transport] = []
-"""The first transport whose communicator has failed."""
+"""Return the first transport whose communicator has failed."""
 _lost_ranks: list[Transport] = []
 """The first transport that has lost ranks: its communicator may have been dropped for a smaller one long before."""
 _numbers = count()
 
 
 def watch_shutdown(session: Leaving) -> None:
-    """Have the other ranks told when this process ends before `session` is closed."""
+    """Register `session`, so that others are told if this process ends before it is closed."""
     if session.size > 1 and not session.transport.in_process:
         _alive.add(session)
         _unclosed[next(_numbers)] = session.transport

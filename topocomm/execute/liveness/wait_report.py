@@ -13,14 +13,14 @@ from typing import NamedTuple
 from topocomm.execute.liveness.recorder import Recorder
 
 MOST_PASSED_ON = 64
-"""Ranks of which a note tells beside its sender."""
+"""Most ranks in a note beside its sender."""
 SILENT_AFTER = 2.5
 """Turns without a word after which a rank that said that it waits may have stopped. A word passed on may be older by a
 turn for each rank that did so."""
 
 
 class WaitEntry(NamedTuple):
-    """What is known of a rank that waits.
+    """State of a waiting rank as known here.
 
     Attributes:
         number: Of the call that it waits in.
@@ -39,7 +39,7 @@ class WaitEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class WaitReport:
-    """What one rank that waits says of itself.
+    """Report of a waiting rank on itself.
 
     Attributes:
         number: Of the call that it waits in.
@@ -56,12 +56,12 @@ class WaitReport:
     others: dict[int, WaitEntry] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """As a note."""
+        """Encode as a note."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def decode(cls, note: bytes) -> WaitReport:
-        """From a note."""
+        """Decode a note."""
         told = json.loads(note)
         begun = {int(number): tag for number, tag in told["begun"].items()}
         others = {int(peer): WaitEntry(*word) for peer, word in told["others"].items()}
@@ -69,7 +69,7 @@ class WaitReport:
 
 
 class ReportTable:
-    """What a rank has heard of the others.
+    """Reports that a rank has received.
 
     Attributes:
         reports: The last word of every rank heard of.
@@ -80,7 +80,7 @@ class ReportTable:
         self._when_s: dict[int, float] = {}
 
     def take(self, peer: int, standing: WaitReport, now_s: float) -> None:
-        """Take a note in."""
+        """Add a note."""
         self.reports[peer], self._when_s[peer] = standing, now_s
 
     def waiting_for(self, rank: int, now_s: float, turn_s: float) -> set[int]:
@@ -92,7 +92,7 @@ class ReportTable:
         }
 
     def words(self, now_s: float) -> dict[int, WaitEntry]:
-        """The newest word of every rank, its own or passed on."""
+        """Return the newest report of every rank, its own or passed on."""
         words: dict[int, WaitEntry] = {}
         for peer, told in self.reports.items():
             since_s = now_s - self._when_s[peer]
@@ -127,7 +127,7 @@ def reached(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -
 
 
 def passed_on(rank: int, awaited: Iterable[int], words: Mapping[int, WaitEntry]) -> dict[int, WaitEntry]:
-    """What a rank tells of others."""
+    """Return this rank's reports for others."""
     told = {peer: word for peer, word in reached(rank, awaited, words).items() if word is not None}
     return dict(list(told.items())[:MOST_PASSED_ON])
 

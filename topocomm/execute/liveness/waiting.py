@@ -23,13 +23,13 @@ from topocomm.execute.liveness.wait_report import ReportTable, WaitReport, blame
 from topocomm.execute.transports.transport import FAILURE_TAG, REFUSED_TAG, REPORT_TAG, Message, Transport
 
 SPIN_S = 0.001
-"""Waits are polled this long before the reason for them is looked for."""
+"""Seconds of polling before the reason of a wait is examined."""
 SLICE_S = 0.05
 TURN_S = 0.0002
-"""Turn of one of several calls under way."""
+"""Seconds of one turn of several calls in flight."""
 FIRST_LOOK_S = 0.02
 TELL_AFTER_S = 0.2
-"""Shorter waits are the rule where ranks have different work: nobody is told of them."""
+"""Seconds of a wait before ranks are told of it; shorter ones are normal where work differs."""
 TELL_AGAIN_S = 1.0
 SAY_AFTER_S = 10.0
 AWAY_S = 1.0
@@ -46,7 +46,7 @@ FAILURES: dict[str, type[TopocommError]] = {
 
 @dataclass(eq=False)
 class UnderWay:
-    """A call that this rank has begun.
+    """A call in flight on this rank.
 
     Attributes:
         engine: What runs it; None for an exchange of notes.
@@ -60,17 +60,17 @@ class UnderWay:
     number: int
     what: str = ""
     suspects: frozenset[int] = frozenset()
-    """Ranks awaited that the last look found gone."""
+    """Awaited ranks that the last look found gone."""
 
 
 @dataclass
 class Waiting:
-    """How one communicator waits."""
+    """Waiting of one communicator."""
 
     transport: Transport
     timeout_s: float
     describe: Callable[[int], str]
-    """What the call with a tag is, in words."""
+    """Describe the call with a tag."""
     recorder: Recorder
     under_way: list[UnderWay] = field(default_factory=list)
     """Calls begun by `start` that are not through; all of them move on in every wait."""
@@ -81,7 +81,7 @@ class Waiting:
     """What ranks that wait for this one, or answered it, have said."""
 
     def for_call(self, call: UnderWay, timeout_s: float | None = None) -> None:
-        """Wait for a call that is not through.
+        """Wait for an incomplete call.
 
         Raises:
             DeadlineError: The limit is reached.
@@ -263,7 +263,7 @@ class WaitMonitor:
         """What it knew of them then, and of those whom they await."""
 
     def at_times(self, awaited: Callable[[], AwaitedMessages]) -> None:
-        """Look, if it is time."""
+        """Examine the wait, if it is time."""
         now_s = time.monotonic()
         self._began_s += max(0.0, now_s - self._last_s - AWAY_S)
         self._last_s = now_s

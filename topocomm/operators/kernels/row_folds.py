@@ -32,7 +32,7 @@ WORD_BYTES = 8
 
 
 class Spec(NamedTuple):
-    """What a key stands for."""
+    """Contents of a key."""
 
     function: Any
     fields: tuple[BoundField, ...]
@@ -49,13 +49,13 @@ _announced: set[str] = set()
 
 
 def covers(fields: tuple[BoundField, ...]) -> bool:
-    """Whether numba computes with these dtypes: not with floats of 16 bits."""
+    """Return whether numba computes with these dtypes; it does not with floats of 16 bits."""
     return all(kind(f.dtype) and not (kind(f.dtype) == "f" and f.dtype.itemsize == 2) for f in fields)
 
 
 @cache
 def compile_row_function(function: Any, fields: tuple[BoundField, ...]) -> int:
-    """The address of the compiled fold of a function of one row; it lives as long as the process.
+    """Return the address of the compiled fold of a function of one row; it lives as long as the process.
 
     Raises:
         NumbaError: numba does not take the function.
@@ -161,7 +161,7 @@ def _row_address(builder, fields, index: int, field: BoundField, row):
 
 
 def _views(context, builder, spec: Spec, fields, row) -> list[Any]:
-    """The row of every field as a numba array, without an owner."""
+    """Return the row of every field as a numba array without an owner."""
     views = []
     for index, (f, kind_of_view) in enumerate(zip(spec.fields, spec.views, strict=True)):
         shape = f.row_shape or (1,)
