@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
+from weakref import ReferenceType, ref
 
 from topocomm.errors import PlanError
 from topocomm.operators.builtin import SUM
@@ -16,7 +17,7 @@ from topocomm.operators.layout import ALIGNMENT_BYTES
 from topocomm.operators.operator import Operator
 from topocomm.planning.bounds import Bounds, bounds_of, certify
 from topocomm.planning.candidates import candidate_builds
-from topocomm.planning.collectives import collective_of, shards_of, whole_number
+from topocomm.planning.collectives import Collective, collective_of, shards_of, whole_number
 from topocomm.planning.cost.cost_models import TIME_DIGITS, Cost, PortModel, memory_us
 from topocomm.planning.native import with_native
 from topocomm.planning.plan import Objective, Plan, PlanFigures
@@ -124,11 +125,10 @@ def every_plan(topology: Topology, request: Request) -> list[Plan]:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A proved schedule and its cost."""
+    """A schedule and its cost; it is proved when it becomes a plan."""
 
     algorithm: str
     schedule: Schedule
-    proof: Proof
     cost: Cost
 
 
@@ -171,7 +171,7 @@ _searches = SharedResults(_search, most=256)
 
 
 def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Candidate]:
-    """All algorithms whose messages have routes here, proved and costed."""
+    """All algorithms whose messages have routes here, costed."""
     candidates = []
     for name, build in builds:
         with suppress(NoRouteError):
@@ -180,24 +180,14 @@ def _candidates(builds: Builds, request: Request, paths: PathFinder) -> list[_Ca
 
 
 def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFinder) -> _Candidate:
-    """A schedule proved and costed, for objective "rounds" with rounds split to the ports.
+    """A schedule costed, for objective "rounds" with rounds split to the ports.
 
     Where rounds have a launch cost and endpoints several ports, independent rounds are joined.
     """
-    serialised = request.objective != "rounds"
-    if not serialised:
+    if request.objective == "rounds":
         schedule = split_rounds(schedule, request.endpoints, request.ports)
     elif request.objective == "auto" and request.launch_us and request.ports > 1:
         schedule = joined_rounds(schedule, request.endpoints, request.ports)
-    proof = verify(
-        schedule,
-        request.collective,
-        paths=paths,
-        endpoints=request.endpoints,
-        ports=request.ports,
-        serialised=serialised,
-        keep_order=not request.operator.commutative,
-    )
     cost = Cost(
         schedule,
         request.endpoints,
@@ -207,11 +197,36 @@ def _candidate_of(name: str, schedule: Schedule, request: Request, paths: PathFi
         port_model=request.port_model,
         launch_us=request.launch_us,
     )
-    return _Candidate(name, schedule, proof, cost)
+    return _Candidate(name, schedule, cost)
+
+
+@dataclass(frozen=True)
+class _BoundsKey:
+    """Key of bounds, which depend on no payload; `paths` serves to make them and does not outlive its caller."""
+
+    machine: _TopologyKey
+    collective: Collective
+    endpoints: tuple[str, ...]
+    ports: int
+    port_model: PortModel
+    paths: ReferenceType[PathFinder] = field(compare=False)
 
 
 def _bounds(request: Request, paths: PathFinder) -> Bounds:
-    return bounds_of(request.collective, request.endpoints, paths, ports=request.ports, port_model=request.port_model)
+    machine = _TopologyKey(paths.topology)
+    return _known_bounds.get(
+        _BoundsKey(machine, request.collective, request.endpoints, request.ports, request.port_model, ref(paths))
+    )
+
+
+def _make_bounds(key: _BoundsKey) -> Bounds:
+    paths = key.paths()
+    assert paths is not None, "who asks for bounds holds it"
+    return bounds_of(key.collective, key.endpoints, paths, ports=key.ports, port_model=key.port_model)
+
+
+_known_bounds = SharedResults(_make_bounds, most=64)
+"""Bounds by what they depend on, since a program plans many payloads of one kind."""
 
 
 def _search_gossip(
@@ -265,6 +280,18 @@ def _merit_of(candidate: _Candidate, objective: Objective) -> float:
     return round(cost.alpha_us if objective == "latency" else cost.predicted_us, 9)
 
 
+def _proof_of(request: Request, schedule: Schedule, paths: PathFinder) -> Proof:
+    return verify(
+        schedule,
+        request.collective,
+        paths=paths,
+        endpoints=request.endpoints,
+        ports=request.ports,
+        serialised=request.objective != "rounds",
+        keep_order=not request.operator.commutative,
+    )
+
+
 def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds: Bounds) -> Plan:
     cost, payload_bytes = candidate.cost, request.payload_bytes
     figures = PlanFigures(
@@ -289,7 +316,7 @@ def _plan_of(request: Request, candidate: _Candidate, paths: PathFinder, bounds:
         ports=request.ports,
         port_model=request.port_model,
         figures=figures,
-        proof=candidate.proof,
+        proof=_proof_of(request, candidate.schedule, paths),
         certificate=certify(request.objective, figures, bounds, payload_bytes, request.launch_us),
         schedule=candidate.schedule,
         assumed=tuple(paths.assumed.values()),
