@@ -100,7 +100,7 @@ test-oldest-numpy: $(VENV_NUMPY)/ready
 $(VENV_OLDEST)/ready: pyproject.toml tools/constraints-oldest.txt
 	$(PYTHON) -m venv $(VENV_OLDEST)
 	$(VENV_OLDEST)/bin/pip install --quiet --disable-pip-version-check \
-		--constraint tools/constraints-oldest.txt --editable '.[attention]' pytest pytest-timeout pytest-xdist hypothesis
+		--constraint tools/constraints-oldest.txt --editable '.[attention]' numba pytest pytest-timeout pytest-xdist hypothesis
 	touch $@
 
 # The first Python 3.12 that runs: python3.12 may be a name that pyenv answers without having one chosen.
