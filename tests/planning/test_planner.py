@@ -1,5 +1,7 @@
 """What the planner chooses, that it is deterministic, and how it refuses."""
 
+from collections import Counter
+
 import pytest
 
 import topocomm
@@ -183,3 +185,24 @@ def test_scratch_is_limited():
     assert tight.figures.scratch_bytes < free.figures.scratch_bytes
     with pytest.raises(PlanError, match=r"scratch of at most 1 B: every plan for this takes more, the least \d+ B"):
         plan(machine, payload_bytes=16384, max_scratch_bytes=1)
+
+
+def test_of_many_payloads_bounds_are_made_once_and_each_chosen_plan_is_proved(monkeypatch):
+    calls = Counter()
+
+    def counted(name):
+        function = getattr(planner, name)
+
+        def count(*args, **options):
+            calls[name] += 1
+            return function(*args, **options)
+
+        monkeypatch.setattr(planner, name, count)
+
+    counted("bounds_of")
+    counted("verify")
+    machine = switch(5, gb_per_s=431.0)  # that no other test has
+    plans = [plan(machine, payload_bytes=4 * rows) for rows in (1, 100, 10_000)]
+    assert calls == {"bounds_of": 1, "verify": 3}
+    assert all(each.proof.complete and each.proof.uniform for each in plans)
+    assert len({each.certificate.alpha_lower_bound_us for each in plans}) == 1

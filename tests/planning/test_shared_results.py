@@ -110,8 +110,8 @@ def test_different_plans_are_made_at_the_same_time(monkeypatch):
 
     monkeypatch.setattr(planner, "candidate_builds", builds)
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(plan, switch(3), payload_bytes=4 * rows) for rows in (1111, 2222)]
-        assert [one.result().payload_bytes for one in asked] == [4444, 8888]
+        asked = [pool.submit(plan, switch(3), payload_bytes=4 * rows) for rows in (1117, 2239)]
+        assert [one.result().payload_bytes for one in asked] == [4468, 8956]
 
 
 def test_the_same_plan_is_made_once(monkeypatch):
