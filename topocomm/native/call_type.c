@@ -126,7 +126,7 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, Py_ssize_t co
             Py_XDECREF(arrays[index]);
         if (PyErr_Occurred())
             return NULL;
-        Py_RETURN_NONE;
+        return Py_NewRef(Py_None); /* not Py_RETURN_NONE: built with 3.12's headers it takes no reference, which 3.11 needs */
     }
     int sweep = note(self);
     int state = begin_call(engine, arrays, direct);

@@ -96,7 +96,7 @@ static PyObject *engine_start(PyObject *object, PyObject *none) {
     if (self->takes_value || self->gives_result || self->running)
         return fail("an engine of arrays begins with them");
     start(&self->engine, 0);
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
 
 static PyObject *engine_go_on(PyObject *object, PyObject *none) {
