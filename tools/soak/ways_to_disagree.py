@@ -5,10 +5,12 @@ A case is a function of (comm, odd) that ends with an error on every rank. `read
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+from mpi4py import MPI
 
 from attention import LOGSUMEXP
 from topocomm import AFFINE, MAX, SUM, Communicator, Field, Operator, Plan, PreparedCall
@@ -64,21 +66,28 @@ def sums(name: str, *, wide: bool = False) -> Operator:
     return Operator(name, (Field("value", dims),), lambda a, b: {"value": a["value"] + b["value"]}, {"value": 0}, True)
 
 
+def checking(comm: Communicator, check: str) -> Communicator:
+    """Another communicator of the same ranks, set up with this TOPOCOMM_CHECK."""
+    before = os.environ.get("TOPOCOMM_CHECK")
+    os.environ["TOPOCOMM_CHECK"] = check
+    try:
+        return Communicator.from_mpi(MPI.COMM_WORLD, comm.topology)
+    finally:
+        del os.environ["TOPOCOMM_CHECK"]
+        os.environ |= {} if before is None else {"TOPOCOMM_CHECK": before}
+
+
 def with_always(comm: Communicator, odd: bool) -> None:
-    """Rank 1 alone proves again."""
-    ready(comm)
-    comm.allreduce(B, SUM)
-    if odd:
-        object.__setattr__(comm.session.settings, "check", "always")
-    comm.allreduce(B, SUM)
+    """Rank 1 alone proves every call."""
+    checking(comm, "always" if odd else "first")
 
 
 def all_always(comm: Communicator, odd: bool) -> None:
-    """All prove again, and differ."""
-    comm.allreduce(A, SUM)
-    comm.allreduce(B, SUM)
-    object.__setattr__(comm.session.settings, "check", "always")
-    comm.allreduce(B if odd else A, SUM)
+    """All prove every call, and differ in a known one."""
+    with checking(comm, "always") as other:
+        other.allreduce(A, SUM)
+        other.allreduce(B, SUM)
+        other.allreduce(B if odd else A, SUM)
 
 
 def handles(comm: Communicator, odd: bool) -> None:

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.alone
 def test_settings_that_differ_are_named_on_every_rank():
     texts = said(run(3, "unlike_settings.py", timeout_s=60))
     assert texts == {
-        rank: f"rank {rank}: TOPOCOMM_CHECK is ['first', 'always', 'first'] by rank; set it alike on all ranks"
+        rank: f"rank {rank}: settings differ: TOPOCOMM_CHECK: ranks 0, 2: first, rank 1: always; "
+        "set them alike on all ranks"
         for rank in range(3)
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from topocomm.errors import MismatchError
 from topocomm.execute.liveness.waiting import Waiting
@@ -58,7 +58,7 @@ def disagreement(waiting: Waiting, claim: Mapping[str, str], *, what: str) -> st
         return None
     text = json.dumps(dict(claim))[:CLAIM_BYTES].ljust(CLAIM_BYTES).encode()[:CLAIM_BYTES]
     claims = [_read(row) for row in gather_notes(waiting, text, tag=GATHER_TAG, what=what)]
-    return _difference(claims)
+    return f"ranks disagree about the call they make: {difference(claims)}"
 
 
 def _read(row: bytes) -> dict[str, str]:
@@ -68,8 +68,8 @@ def _read(row: bytes) -> dict[str, str]:
         return {"call": row.decode(errors="replace").strip()}
 
 
-def _difference(claims: list[dict[str, str]]) -> str:
-    """The parts that differ, each with the ranks on either side, most ranks first."""
+def difference(claims: Sequence[Mapping[str, str]]) -> str:
+    """Return the parts in which the ranks' claims differ, each with the ranks on either side, most ranks first."""
     parts = []
     for part in dict.fromkeys(key for claim in claims for key in claim):
         sides: dict[str, list[int]] = {}
@@ -79,7 +79,7 @@ def _difference(claims: list[dict[str, str]]) -> str:
         if len(sides) > 1 or part == "error":
             ordered = sorted(sides.items(), key=lambda side: (-len(side[1]), side[1]))
             parts.append(f"{part}: " + ", ".join(f"{_ranks(ranks)} {value}" for value, ranks in ordered))
-    return "ranks disagree about the call they make: " + "; ".join(parts)
+    return "; ".join(parts)
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from topocomm.errors import MismatchError
-from topocomm.execute.calls.agreement import gather_texts
+from topocomm.execute.calls.agreement import difference, gather_texts
 from topocomm.execute.liveness.waiting import Waiting
 from topocomm.execute.transports.shared_memory import kernels_available
 from topocomm.execute.transports.watch import Watch, process_space
@@ -29,9 +29,8 @@ def meet(waiting: Waiting, hosts: Sequence[str], check: str) -> None:
         return
     record = json.dumps([*process_space(), os.getpid(), kernels_available(), _cores(), check])
     met = [json.loads(text) for text in gather_texts(waiting, record.encode(), what="the set-up of ranks")]
-    checks = [one[5] for one in met]
-    if len(set(checks)) > 1:
-        raise MismatchError(f"rank {transport.rank}: TOPOCOMM_CHECK is {checks} by rank; set it alike on all ranks")
+    if unlike := difference([{"TOPOCOMM_CHECK": one[5]} for one in met]):
+        raise MismatchError(f"rank {transport.rank}: settings differ: {unlike}; set them alike on all ranks")
     places = [tuple(one[:2]) for one in met]
     here = [r for r, place in enumerate(places) if place == places[transport.rank] and r != transport.rank]
     transport.watch = Watch({r: met[r][2] for r in here})
