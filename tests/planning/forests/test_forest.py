@@ -47,7 +47,6 @@ def test_catalogue(name, count):
     assert reached >= 0.999 * found.bound_gb_per_s
     assert found.trees_per_root <= 8
     assert found.height <= (4 if (name, count) == ("dgx-1-p100", 2) else 3)
-    assert found.partition.gb_per_s == pytest.approx(found.bound_gb_per_s, rel=1e-5), "a partition proves it"
     if (name, count) in KNOWN:
         assert reached == pytest.approx(KNOWN[name, count], rel=1e-3)
 
@@ -65,7 +64,6 @@ def test_many_hosts(name, count):
         assert found.gb_per_s == pytest.approx(KNOWN[name, count], rel=1e-3)
     assert found.gb_per_s >= 0.999 * found.bound_gb_per_s
     assert found.trees_per_root <= 8 and found.height <= 3
-    assert found.partition.gb_per_s == pytest.approx(found.bound_gb_per_s, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", COLLECTIVES)

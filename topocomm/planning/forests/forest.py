@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from topocomm.planning.collectives import Collective
 from topocomm.planning.forests.height_reduction import reduce_height
-from topocomm.planning.forests.interval import IntervalPlan
-from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network, network_of
+from topocomm.planning.forests.linear_program.integer_network import Ints, Network, network_of
 from topocomm.planning.forests.linear_program.packing import (
     FIRST_TURNS,
     MANY_ROWS,
-    Column,
     Packing,
     Pair,
     Parts,
@@ -21,12 +20,12 @@ from topocomm.planning.forests.linear_program.packing import (
     pack,
     repack,
 )
-from topocomm.planning.forests.linear_program.partition_witness import Partition, partition_of
 from topocomm.planning.forests.linear_program.pricers import (
     DirectedPairs,
     Gathers,
     OrderedPairs,
     OutTrees,
+    RootedTrees,
     UndirectedTrees,
 )
 from topocomm.planning.forests.linear_program.symmetry import (
@@ -38,14 +37,12 @@ from topocomm.planning.forests.linear_program.symmetry import (
     symmetry_of,
 )
 from topocomm.planning.forests.pruning import prune
-from topocomm.planning.forests.root_selection import keeps_order, root_in_order, root_trees
-from topocomm.planning.forests.tree import Edge, Tree
-from topocomm.planning.forests.tree_schedule import Chunk, schedule_of, whole_rows
-from topocomm.planning.forests.units.bounded_tree_count import LOW, SMALL, Rates, bounded_pairs, bounded_trees
+from topocomm.planning.forests.root_selection import images_keep_order, root_in_order, root_trees
+from topocomm.planning.forests.tree import Tree
+from topocomm.planning.forests.tree_schedule import schedule_of, whole_rows
+from topocomm.planning.forests.units.bounded_tree_count import LOSS, LOW, SMALL, bounded_pairs, bounded_trees
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import Schedule
-
-Identity = frozenset[Edge] | IntervalPlan | None
 
 COLLECTIVES = ("allreduce", "reduce", "broadcast", "allgather", "reduce_scatter")
 """Collectives that trees fit."""
@@ -59,20 +56,10 @@ SMALL_ORDERED = 16
 """Most ranks for which all plans that keep rank order are searched; beyond, those that work host by host."""
 MOST_ORDERED = 32
 """Most ranks of a host, or of a machine without hosts of contiguous ranks, for such plans: a table has the cube."""
-LOSS = 4e-4
-"""Part of the throughput that fewer trees may cost."""
 FEW = 8
 """Trees of a root that are few: more are used only where they carry more."""
 HEIGHT_GAIN = 1e-5
 """Part of its gain that a tree loses per edge of height."""
-
-
-class Effort(NamedTuple):
-    """Relative distance from the bound that is near enough, and most turns of each kind."""
-
-    accuracy: float
-    turns: int
-    first_turns: int = FIRST_TURNS
 
 
 @dataclass(frozen=True)
@@ -85,7 +72,6 @@ class Forest:
         bound_gb_per_s: Bound of any packing of such trees.
         trees_per_root: Most chunks of one root.
         height: Most edges between a rank and a root.
-        partition: Of allreduce, groups of devices whose egress may prove the bound.
     """
 
     schedule: Schedule
@@ -93,7 +79,6 @@ class Forest:
     bound_gb_per_s: float
     trees_per_root: int
     height: int
-    partition: Partition | None
 
 
 def forest_of(
@@ -129,14 +114,13 @@ def forest_of(
     planned = _planned(_Request(collective, network, hosts, max_trees, commutative))
     if planned is None:
         return None
-    chunks = _chunks(collective, planned.templates, planned.elements, rows)
+    chunks = _chunks(collective, planned, rows)
     return Forest(
         schedule=schedule_of(chunks, collective, network, paths),
         gb_per_s=planned.gb_per_s,
         bound_gb_per_s=planned.bound_gb_per_s,
-        trees_per_root=_most_of_a_root(chunks),
+        trees_per_root=max(Counter(pair.root for _, pair in chunks).values()),
         height=planned.height,
-        partition=partition_of(network, planned.prices) if collective.name == "allreduce" else None,
     )
 
 
@@ -157,24 +141,18 @@ class _Planned(NamedTuple):
     elements: Ints
     gb_per_s: float
     bound_gb_per_s: float
-    prices: list[Floats]
 
     @property
     def height(self) -> int:
         """Most edges between a rank and a root."""
         return max(pair.height for _, pair in self.templates)
 
-    @property
-    def trees(self) -> int:
-        """Number of trees, all images counted."""
-        return len(self.templates) * len(self.elements)
 
-
-def effort_of(ends: int) -> Effort:
-    """Return the effort for so many ranks: small machines exactly, large ones nearly."""
+def effort_of(ends: int) -> tuple[float, int, int]:
+    """Return the arguments of `pack` for so many ranks: small machines exactly, large ones nearly."""
     if ends <= 16:
-        return Effort(1e-6, 600)
-    return Effort(2e-4, 400, 120) if ends <= 32 else Effort(5e-3, 200)
+        return 1e-6, 600, FIRST_TURNS
+    return (2e-4, 400, 120) if ends <= 32 else (5e-3, 200, FIRST_TURNS)
 
 
 def _planned(request: _Request) -> _Planned | None:
@@ -198,13 +176,14 @@ def _allreduce(request: _Request) -> _Planned | None:
         pricer = DirectedPairs(symmetry)
     else:
         return None
-    if _is_too_large(pricer, network):
+    if _is_too_large(pricer):
         return None
     packing = pack(pricer, *effort_of(network.ends))
     parts = packing.parts
     if network.symmetric:
-        if pricer.links <= MANY_ROWS:
-            parts = repack(pricer, [_cheaper_if_low(column) for column in packing.columns])
+        if pricer.links <= MANY_ROWS:  # the lowest of the best packings
+            low = [replace(c, gain=1 - HEIGHT_GAIN * c.pair.tree.least_height) for c in packing.columns]
+            parts = repack(pricer, low)
         parts = root_trees(parts, symmetry, request.max_trees)
     planned = _pruned(request, pricer, packing, parts, symmetry)
     if request.max_trees is None or planned.gb_per_s >= planned.bound_gb_per_s * (1 - LOSS) or network.ends > SMALL:
@@ -219,14 +198,8 @@ def _allreduce(request: _Request) -> _Planned | None:
     return planned._replace(templates=_paired(request, few), elements=alone.elements, gb_per_s=total)
 
 
-def _is_too_large(pricer: Pricer, network: Network) -> bool:
-    return network.ends > MOST_IRREGULAR and pricer.links > MOST_ROWS
-
-
-def _cheaper_if_low(column: Column) -> Column:
-    """Return the column with a gain that falls with its height, to find the lowest of the best packings."""
-    tree = column.pair.tree
-    return replace(column, gain=1 - HEIGHT_GAIN * tree.at(tree.centres()[0]).height)
+def _is_too_large(pricer: Pricer) -> bool:
+    return pricer.network.ends > MOST_IRREGULAR and pricer.links > MOST_ROWS
 
 
 def _one_root(request: _Request) -> _Planned | None:
@@ -235,23 +208,25 @@ def _one_root(request: _Request) -> _Planned | None:
     network = request.network if name == "broadcast" else request.network.transposed()
     symmetry = symmetry_at(network, request.hosts, root, request.max_trees)
     pricer = OutTrees(symmetry, root)
-    if _is_too_large(pricer, network):
+    if _is_too_large(pricer):
         return None
     packing = pack(pricer, *effort_of(network.ends))
     planned = _pruned(request, pricer, packing, packing.parts, symmetry)
-    if request.max_trees is None and planned.trees <= FEW and planned.height <= LOW:
+    trees = len(planned.templates) * len(planned.elements)
+    if request.max_trees is None and trees <= FEW and planned.height <= LOW:
         return planned
     return _lower(_with_few(request, OutTrees(no_symmetry(network), root), planned, [root]), network)
 
 
-def _with_few(request: _Request, pricer: OutTrees | Gathers, planned: _Planned, roots: Sequence[int]) -> _Planned:
+def _with_few(request: _Request, pricer: RootedTrees, planned: _Planned, roots: Sequence[int]) -> _Planned:
     """Return a plan of at most `max_trees` trees (or `FEW`) a root if that loses little, else the plan as it is."""
     most = FEW if request.max_trees is None else request.max_trees
-    parts = bounded_trees(pricer, roots, most, Rates(planned.bound_gb_per_s, planned.gb_per_s), LOSS)
-    if not parts or pricer.total(parts) < planned.gb_per_s * (1 - LOSS):
+    parts = bounded_trees(pricer, roots, most, planned.bound_gb_per_s, planned.gb_per_s)
+    total = pricer.total(parts) if parts else 0.0
+    if total < planned.gb_per_s * (1 - LOSS):
         return planned
-    symmetry = no_symmetry(request.network)
-    return planned._replace(templates=_paired(request, parts), elements=symmetry.elements, gb_per_s=pricer.total(parts))
+    elements = no_symmetry(request.network).elements
+    return planned._replace(templates=_paired(request, parts), elements=elements, gb_per_s=total)
 
 
 def _in_parts(request: _Request) -> _Planned | None:
@@ -265,22 +240,21 @@ def _in_parts(request: _Request) -> _Planned | None:
         symmetry = no_symmetry(network)
     if len(symmetry.roots) > MOST_ROOTS:
         return None
-    pricer = Gathers(symmetry, [rows / sum(parts) for rows in parts] if not even else [1 / len(parts)] * len(parts))
-    if _is_too_large(pricer, network):
+    shares = [1 / len(parts)] * len(parts) if even else [rows / sum(parts) for rows in parts]
+    pricer = Gathers(symmetry, shares)
+    if _is_too_large(pricer):
         return None
     packing = pack(pricer, *effort_of(network.ends))
     kept = packing.parts
     if not gathers and not request.commutative:
-        keeping = [column for column in packing.columns if column.carrier and _in_order(column.pair.tree, symmetry)]
+        keeping = [c for c in packing.columns if c.carrier and images_keep_order(c.pair.tree, symmetry)]
         kept = repack(pricer, [*pricer.start(), *keeping])
         if {column.pair.root for _, column in kept} != set(pricer.shares):
             return None
     planned = _pruned(request, pricer, packing, kept, symmetry)
     if request.max_trees is None or not even or (not gathers and not request.commutative):
         return planned
-    ranks = range(network.ends)
-    few = _with_few(request, Gathers(no_symmetry(network), [1 / len(parts)] * len(parts)), planned, ranks)
-    return _lower(few, network)
+    return _lower(_with_few(request, Gathers(no_symmetry(network), shares), planned, range(network.ends)), network)
 
 
 def _lower(planned: _Planned, network: Network) -> _Planned:
@@ -289,10 +263,9 @@ def _lower(planned: _Planned, network: Network) -> _Planned:
         return planned
     trees = reduce_height(network, [(weight, pair.tree) for weight, pair in planned.templates])
     up = planned.templates[0][1].down is None
+    weights = [weight for weight, _ in planned.templates]
     pairs = [Pair(tree, None) if up else Pair(None, tree) for tree in trees]
-    return planned._replace(
-        templates=[(weight, pair) for (weight, _), pair in zip(planned.templates, pairs, strict=True)]
-    )
+    return planned._replace(templates=list(zip(weights, pairs, strict=True)))
 
 
 def _ordered_allreduce(request: _Request) -> _Planned | None:
@@ -302,7 +275,7 @@ def _ordered_allreduce(request: _Request) -> _Planned | None:
     by_trees = None
     if network.symmetric:
         pricer = UndirectedTrees(symmetry)
-        if _is_too_large(pricer, network):
+        if _is_too_large(pricer):
             return None
         packing = pack(pricer, *effort_of(network.ends))
         columns = root_in_order(packing.columns, symmetry)
@@ -326,67 +299,48 @@ def _interval_plans(request: _Request, root: int | None) -> _Planned | None:
     if max(end - low for low, end in ranges) > MOST_ORDERED or len(symmetry.roots) > MOST_ROOTS:
         return None
     pricer = OrderedPairs(symmetry, ranges, root=root)
-    packing = pack(pricer, *(effort_of(network.ends) if small else Effort(5e-3, 150)))
+    packing = pack(pricer, *(effort_of(network.ends) if small else (5e-3, 150, FIRST_TURNS)))
     return _pruned(request, pricer, packing, packing.parts, symmetry)
 
 
 def _pruned(request: _Request, pricer: Pricer, packing: Packing, parts: Parts, symmetry: Symmetry) -> _Planned:
     """Return the plan of the packing with fewer trees."""
     kept = prune(pricer, parts, symmetry, most=request.max_trees, loss=LOSS)
-    prices = [vector[pricer.row] for vector in (packing.prices, packing.last_prices)]
-    templates = _paired(request, kept)
-    return _Planned(templates, symmetry.elements, pricer.total(kept), packing.bound_gb_per_s, prices)
+    return _Planned(_paired(request, kept), symmetry.elements, pricer.total(kept), packing.bound_gb_per_s)
 
 
 def _paired(request: _Request, parts: Parts) -> list[tuple[float, Pair]]:
     """Return the weights with the trees of each direction."""
     up = request.collective.name in ("reduce", "reduce_scatter")
-    pairs = [Pair(column.pair.down, None) if up and column.pair.up is None else column.pair for _, column in parts]
-    return [(weight, pair) for (weight, _), pair in zip(parts, pairs, strict=True)]
-
-
-def _in_order(tree: Tree, symmetry: Symmetry) -> bool:
-    return all(keeps_order(tree.mapped(element)) for element in symmetry.elements.tolist())
+    pairs = [(weight, column.pair) for weight, column in parts]
+    return [(weight, Pair(pair.down, None) if up and pair.up is None else pair) for weight, pair in pairs]
 
 
 def _images(templates: Sequence[tuple[float, Pair]], elements: Ints) -> list[tuple[float, Pair]]:
     """Return the images of all trees, equal ones merged."""
     if len(elements) == 1:
         return list(templates)
-    images: dict[tuple[int, Identity, Identity], tuple[float, Pair]] = {}
+    images: dict[tuple[object, ...], tuple[float, Pair]] = {}
     for number, (weight, pair) in enumerate(templates):
         for element in elements.tolist():
             up = pair.up and pair.up.mapped(element)
             down = pair.down and pair.down.mapped(element)
             image = Pair(up, up if pair.up is pair.down and isinstance(up, Tree) else down)
-            key = (number, _identity(up), _identity(image.down))
+            key = (number, *(frozenset(one.edges) if isinstance(one, Tree) else one for one in image))
             weight_so_far = images[key][0] if key in images else 0.0
             images[key] = (weight_so_far + weight / len(elements), image)
     return list(images.values())
 
 
-def _identity(carrier: Tree | IntervalPlan | None) -> Identity:
-    """Return what identifies a tree or plan."""
-    return frozenset(carrier.edges) if isinstance(carrier, Tree) else carrier
-
-
-def _chunks(collective: Collective, templates: Sequence[tuple[float, Pair]], elements: Ints, rows: int) -> list[Chunk]:
-    """Return the chunks in the order of the payload, in whole rows; images without rows are left out."""
-    images = _images(templates, elements)
-    if not collective.parts:
-        shares = whole_rows(rows, [weight for weight, _ in images])
-        return [Chunk(n, pair.up, pair.down) for n, (_, pair) in zip(shares, images, strict=True) if n]
+def _chunks(collective: Collective, planned: _Planned, rows: int) -> list[tuple[int, Pair]]:
+    """Return (rows, trees) of the chunks in the order of the payload; images without rows are left out."""
+    images = _images(planned.templates, planned.elements)
+    of_parts = [
+        (part, [(weight, pair) for weight, pair in images if pair.root == rank])
+        for rank, part in enumerate(collective.parts)
+    ]
     chunks = []
-    for rank, part in enumerate(collective.parts):
-        own = [(weight, pair) for weight, pair in images if pair.root == rank]
+    for part, own in of_parts or [(rows, images)]:
         shares = whole_rows(part, [weight for weight, _ in own]) if part else []
-        chunks += [Chunk(n, pair.up, pair.down) for n, (_, pair) in zip(shares, own, strict=False) if n]
+        chunks += [(n, pair) for n, (_, pair) in zip(shares, own, strict=False) if n]
     return chunks
-
-
-def _most_of_a_root(chunks: Sequence[Chunk]) -> int:
-    counts: dict[int, int] = {}
-    for chunk in chunks:
-        root = Pair(chunk.up, chunk.down).root
-        counts[root] = counts.get(root, 0) + 1
-    return max(counts.values())

@@ -97,21 +97,13 @@ class IntervalTable:
         return steps, float(self.cost[0, count - 1, root])
 
     def _build(self, low: int, high: int, rank: int, steps: list[tuple[int, tuple[int, ...], int]]) -> int:
-        """Write the steps that bring the range to the rank; return the number of the last."""
+        """Write the steps that merge the range and bring it to the rank; return the number of the last."""
         source = int(self.source[low, high, rank])
+        parts: tuple[int, ...] = ()
+        if low < high:
+            split = int(self.split[low, high, source])
+            parts = self._build(low, split, source, steps), self._build(split + 1, high, source, steps)
+        steps.append((source, parts, -1))
         if source != rank:
-            part = self._here(low, high, source, steps)
-            steps.append((rank, (part,), source))
-            return len(steps) - 1
-        return self._here(low, high, rank, steps)
-
-    def _here(self, low: int, high: int, rank: int, steps: list[tuple[int, tuple[int, ...], int]]) -> int:
-        """Write the steps that merge the range at the rank, or its own value; return the number of the last."""
-        if low == high:
-            steps.append((rank, (), -1))
-        else:
-            split = int(self.split[low, high, rank])
-            left = self._build(low, split, rank, steps)
-            right = self._build(split + 1, high, rank, steps)
-            steps.append((rank, (left, right), -1))
+            steps.append((rank, (len(steps) - 1,), source))
         return len(steps) - 1

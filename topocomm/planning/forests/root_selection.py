@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from topocomm.planning.forests.linear_program.packing import Column, Pair, Parts
 from topocomm.planning.forests.linear_program.symmetry import Symmetry
@@ -40,16 +41,18 @@ def root_trees(parts: Parts, symmetry: Symmetry, most: int | None) -> Parts:
 
 def root_in_order(columns: Sequence[Column], symmetry: Symmetry) -> list[Column]:
     """Root each tree for least height among roots where all its images keep rank order; leave out trees without one."""
-    kept = []
+    kept: list[Column] = []
     for column in columns:
         tree = column.pair.tree
-        rooted = [tree.at(rank) for rank in sorted(tree.depths)]
-        keeping = [candidate for candidate in rooted if keeps_order(candidate)]
-        for candidate in sorted(keeping, key=lambda candidate: candidate.height):
-            if all(keeps_order(candidate.mapped(element)) for element in symmetry.elements[1:].tolist()):
-                kept.append(_rooted(column, candidate))
-                break
+        rooted = sorted([tree.at(rank) for rank in sorted(tree.depths)], key=lambda candidate: candidate.height)
+        kept += islice((_rooted(column, at) for at in rooted if images_keep_order(at, symmetry)), 1)
     return kept
+
+
+def images_keep_order(tree: Tree, symmetry: Symmetry) -> bool:
+    """Whether all images of the reduce tree keep rank order."""
+    others = symmetry.elements[1:].tolist()
+    return keeps_order(tree) and all(keeps_order(tree.mapped(element)) for element in others)
 
 
 def keeps_order(tree: Tree) -> bool:

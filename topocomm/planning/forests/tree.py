@@ -46,6 +46,11 @@ class Tree:
         """Number of edges between the root and the farthest rank."""
         return max(self.depths.values())
 
+    @property
+    def least_height(self) -> int:
+        """Height of the tree at the best root."""
+        return self.at(self.centres()[0]).height
+
     def links(self, network: Network) -> Ints:
         """Return the number of every link on the paths, int64, one entry per use."""
         used = [network.index[step] for *_, path in self.edges for step in pairwise(path)]

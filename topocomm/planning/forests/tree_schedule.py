@@ -8,13 +8,14 @@ for one slice or another: the load that the throughput is computed from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import accumulate
 
 import numpy as np
 
 from topocomm.planning.collectives import Collective
 from topocomm.planning.forests.interval import IntervalPlan
 from topocomm.planning.forests.linear_program.integer_network import Network
+from topocomm.planning.forests.linear_program.packing import Pair
 from topocomm.planning.forests.tree import Edge, Path, Tree
 from topocomm.planning.routing.paths import PathFinder
 from topocomm.planning.schedule.schedule import NO_PATH, IntTable, Schedule
@@ -23,30 +24,22 @@ STAGGER_ROUNDS = 1
 """Rounds between the slices of a pipelined schedule of trees."""
 
 
-class Chunk(NamedTuple):
-    """A number of rows, the tree (or plan) that reduces them and the tree that broadcasts them."""
-
-    rows: int
-    up: Tree | IntervalPlan | None
-    down: Tree | None
-
-
-def schedule_of(chunks: Sequence[Chunk], collective: Collective, network: Network, paths: PathFinder) -> Schedule:
+def schedule_of(
+    chunks: Sequence[tuple[int, Pair]], collective: Collective, network: Network, paths: PathFinder
+) -> Schedule:
     """Return the schedule of chunks that follow each other in the payload.
 
     Args:
-        chunks: In the order of their rows; of allgather and reduce_scatter part by part.
+        chunks: (number of rows, trees) in the order of their rows; of allgather and reduce_scatter part by part.
         collective: What the schedule computes.
         network: The machine; rank r is on device r.
         paths: Routes on it: paths other than the cheapest are named in the schedule.
     """
     writer = _Writer(network, paths)
-    first, ranges = 0, []
-    for number, chunk in enumerate(chunks):
-        ranges.append((first, chunk.rows))
-        first += chunk.rows
-        writer.chunk(number, chunk)
-    return writer.finish(collective, ranges)
+    for number, (_, pair) in enumerate(chunks):
+        writer.chunk(number, pair)
+    sizes = [rows for rows, _ in chunks]
+    return writer.finish(collective, list(zip(accumulate(sizes, initial=0), sizes, strict=False)))
 
 
 class _Writer:
@@ -61,18 +54,17 @@ class _Writer:
         self.paths: list[tuple[str, ...]] = []
         self.path_of: dict[Path, int] = {}
 
-    def chunk(self, number: int, chunk: Chunk) -> None:
+    def chunk(self, number: int, pair: Pair) -> None:
         """Write messages, folds and outputs of one chunk."""
         slots = [1] * self.network.ends
-        holder, slot, round_ = -1, 0, 0
-        if isinstance(chunk.up, Tree):
-            holder, (slot, round_) = chunk.up.root, self._up(number, chunk.up, slots)
-        elif chunk.up is not None:
-            holder, (slot, round_) = chunk.up.root, self._merge(number, chunk.up, slots)
-        if chunk.down is None:
-            self.outputs.append((holder, slot, number))
-        else:
-            self._down(number, chunk.down, slots, slot, round_)
+        slot, round_ = 0, 0
+        if isinstance(pair.up, Tree):
+            slot, round_ = self._up(number, pair.up, slots)
+        elif pair.up is not None:
+            slot, round_ = self._merge(number, pair.up, slots)
+        self.outputs.append((pair.root, slot, number))
+        if pair.down is not None:
+            self._down(number, pair.down, slots, slot, round_)
 
     def finish(self, collective: Collective, ranges: list[tuple[int, int]]) -> Schedule:
         """Return the schedule, sorted by round."""
@@ -97,7 +89,7 @@ class _Writer:
     def _up(self, number: int, tree: Tree, slots: list[int]) -> tuple[int, int]:
         """Reduce along a tree; return (slot of the result at the root, first round after)."""
         children: dict[int, list[Edge]] = {}
-        lowest = dict(zip(tree.depths, tree.depths, strict=True))
+        lowest = {rank: rank for rank in tree.depths}
         for edge in reversed(tree.edges):
             children.setdefault(edge.parent, []).append(edge)
             lowest[edge.parent] = min(lowest[edge.parent], lowest[edge.child])
@@ -131,7 +123,6 @@ class _Writer:
 
     def _down(self, number: int, tree: Tree, slots: list[int], slot: int, round_: int) -> None:
         held = {tree.root: slot}
-        self.outputs.append((tree.root, slot, number))
         for parent, child, path in tree.edges:
             at = round_ + tree.depths[parent]
             held[child] = self._send(at, parent, held[parent], child, slots, number, path[::-1])

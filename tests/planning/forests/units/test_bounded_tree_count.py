@@ -1,11 +1,17 @@
 """At most so many trees of a root: what they still carry."""
 
+from itertools import combinations
+
 import pytest
 
 from tests.machines import switch
-from tests.planning.forests.machines import check, forest, solved, without
+from tests.planning.forests.machines import check, forest, network, solved, without
 from topocomm import Topology
 from topocomm.planning.forests.forest import COLLECTIVES
+from topocomm.planning.forests.linear_program.packing import pack, repack
+from topocomm.planning.forests.linear_program.pricers import OutTrees
+from topocomm.planning.forests.linear_program.symmetry import no_symmetry
+from topocomm.planning.forests.units.bounded_tree_count import exchange_columns
 from topocomm.topology.catalog.systems import SYSTEMS, catalog
 
 
@@ -79,3 +85,15 @@ def test_rates_that_have_no_unit_in_common(rates, most):
     links = tuple(link._replace(gb_per_s=rates.get(link.gb_per_s, link.gb_per_s)) for link in whole.links)
     found, reached = check(Topology(whole.name, "test", whole.devices, links), "broadcast", max_trees=most)
     assert reached >= 0.99 * found.bound_gb_per_s
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("case", [0, 3, 6, 11, 17, 28])
+def test_no_choice_from_the_pool_is_much_better(case, most):
+    pricer = OutTrees(no_symmetry(network(solved()[case][0])), 0)
+    pool = [column for _, column in pack(pricer, 1e-6, 600).parts]
+    parts = exchange_columns(pricer, pool[-most:], pool, lambda parts: len(parts) <= most)
+    assert 0 < len(parts) <= most
+    assert pricer.total(parts) >= pricer.total(repack(pricer, pool[-most:])) * (1 - 1e-9)
+    best = max(pricer.total(repack(pricer, some)) for some in combinations(pool[:10], min(most, len(pool))))
+    assert pricer.total(parts) >= 0.9 * best

@@ -76,16 +76,16 @@ class Closure:
             prices: float64 [links], above zero.
         """
         ends, forward = self.network.ends, len(self.network.devices) - self.network.ends
-        self._costs = np.full((ends, ends), inf)
-        pairs, links = self._direct
-        self._costs[pairs[:, 0], pairs[:, 1]] = prices[links]
-        self._last = np.full((ends, ends), -1, dtype=np.int64)
-        if forward:
-            self._between(prices, forward)
-            self._leave(prices)
-            self._enter(prices)
-        np.fill_diagonal(self._costs, inf)
-        return self._costs
+        costs, far = np.full((ends, ends), inf), np.full((forward, forward), inf)
+        for table, (pairs, links) in ((costs, self._direct), (far, self._inner)):
+            table[pairs[:, 0], pairs[:, 1]] = prices[links]
+        np.fill_diagonal(far, 0.0)
+        far, self._next = cheapest_paths(far)
+        reach, self._first = _over_links(prices, self._out, far, np.full((ends, forward), inf))
+        arriving, last = _over_links(prices, self._into, reach.T, costs.T)
+        costs, self._last = arriving.T, last.T
+        np.fill_diagonal(costs, inf)
+        return costs
 
     def path(self, a: int, b: int) -> Path:
         """Return the device numbers of the path that the last `search` found."""
@@ -97,37 +97,22 @@ class Closure:
             devices.append(int(self._next[devices[-1], into]))
         return (a, *(device + self.network.ends for device in devices), b)
 
-    def _between(self, prices: Floats, forward: int) -> None:
-        """Compute costs between forwarding devices, and the next device on each path."""
-        far = np.full((forward, forward), inf)
-        pairs, links = self._inner
-        far[pairs[:, 0], pairs[:, 1]] = prices[links]
-        np.fill_diagonal(far, 0.0)
-        self._far, self._next = cheapest_paths(far)
 
-    def _leave(self, prices: Floats) -> None:
-        """Compute the cost from every endpoint to every forwarding device, and the first device on the path."""
-        to, links = self._out
-        self._reach = np.full((self.network.ends, len(self._far)), inf)
-        self._first = np.full(self._reach.shape, -1, dtype=np.int64)
-        for place in range(to.shape[1]):
-            have = links[:, place] >= 0
-            step = np.where(have, prices[links[:, place]], inf)
-            cost = step[:, None] + self._far[to[:, place]]
-            better = cost < self._reach
-            self._reach = np.where(better, cost, self._reach)
-            self._first = np.where(better, to[:, place][:, None], self._first)
+def _over_links(prices: Floats, table: tuple[Ints, Ints], far: Floats, best: Floats) -> tuple[Floats, Ints]:
+    """Return the least of `best` and the costs over one link and then `far`, and the device between, -1 for `best`.
 
-    def _enter(self, prices: Floats) -> None:
-        """Compute the cost between endpoints, and the last forwarding device on the path."""
-        at, links = self._into
-        for place in range(at.shape[1]):
-            have = links[:, place] >= 0
-            step = np.where(have, prices[links[:, place]], inf)
-            cost = self._reach[:, at[:, place]] + step
-            better = cost < self._costs
-            self._costs = np.where(better, cost, self._costs)
-            self._last = np.where(better, at[:, place], self._last)
+    Args:
+        prices: float64 [links].
+        table: (forwarding device, link) of every endpoint, as `_padded`.
+        far: Costs of paths between forwarding devices and others, float64 [devices, others].
+        best: Costs between endpoints and others, float64 [ends, others].
+    """
+    between = np.full(best.shape, -1, dtype=np.int64)
+    for device, link in zip(table[0].T, table[1].T, strict=True):
+        cost = np.where(link >= 0, prices[link], inf)[:, None] + far[device]
+        better = cost < best
+        best, between = np.where(better, cost, best), np.where(better, device[:, None], between)
+    return best, between
 
 
 def _padded(entries: list[tuple[int, int, int]], ends: int) -> tuple[Ints, Ints]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from topocomm.planning.forests.interval import IntervalPlan
-from topocomm.planning.forests.linear_program.integer_network import Floats, Ints
+from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
 from topocomm.planning.forests.linear_program.simplex import Simplex
 from topocomm.planning.forests.tree import Tree
 
@@ -87,24 +87,32 @@ class Column:
         assert self.carrier is not None, "a column from the start carries nothing itself"
         return self.carrier
 
+    @property
+    def key(self) -> tuple[bytes, bytes]:
+        """Equal for columns of equal loads."""
+        return self.rows.tobytes(), self.loads.tobytes()
+
 
 Parts = tuple[tuple[float, Column], ...]
 """(GB/s, column) of a packing, the heaviest first."""
 
 
-class Pricer(Protocol):
-    """Finds cheap columns for prices on the rows."""
+class Pricer:
+    """Finds cheap columns for prices on the rows.
 
-    row: Ints
-    """Row of every link, int64 [links]."""
-    capacity: Floats
-    """GB/s of every row; 0 of rows after those of links, which balance columns against each other."""
-    links: int
-    """Number of rows that stand for links and have prices."""
+    Attributes:
+        network: The machine.
+        row: Row of every link, int64 [links].
+        capacity: GB/s of every row; 0 of rows after those of links, which balance columns against each other.
+        links: Number of rows that stand for links and have prices.
+    """
+
+    def __init__(self, network: Network, row: Ints, capacity: Floats) -> None:
+        self.network, self.row, self.capacity, self.links = network, row, capacity, len(capacity)
 
     def start(self) -> list[Column]:
         """Return the columns of the program before any is generated."""
-        ...
+        return []
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterable[Iterable[Column]]]:
         """Return (least cost of a unit of payload, or 0 if unknown; groups of columns to try, the best of each first).
@@ -113,19 +121,19 @@ class Pricer(Protocol):
             prices: float64 [links], above zero.
             turn: Number of the call, for pricers that alternate between roots.
         """
-        ...
+        raise NotImplementedError
 
     def relax(self) -> bool:
         """Lift a limit on the columns offered; False where there is none."""
-        ...
+        return False
 
     def share(self, column: Column) -> float:
         """Return the GB/s of the column in one GB/s of payload."""
-        ...
+        return 1.0
 
     def total(self, parts: Sequence[tuple[float, Column]]) -> float:
         """Return the GB/s of payload that weighted columns carry."""
-        ...
+        return sum(weight for weight, _ in parts)
 
 
 @dataclass(frozen=True)
@@ -137,16 +145,12 @@ class Packing:
         gb_per_s: Throughput of the payload.
         bound_gb_per_s: What no packing exceeds.
         columns: All columns of the program, those from the start first.
-        prices: Prices of the rows of links that gave the bound.
-        last_prices: Prices of the program at the end.
     """
 
     parts: Parts
     gb_per_s: float
     bound_gb_per_s: float
     columns: tuple[Column, ...]
-    prices: Floats
-    last_prices: Floats
 
 
 def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FIRST_TURNS) -> Packing:
@@ -164,7 +168,8 @@ def pack(pricer: Pricer, accuracy: float, most_turns: int, first_turns: int = FI
         if search.turns == trial and pricer.links > MANY_ROWS:
             search.spread(first_turns)
         search.turn()
-    return search.result()
+    parts = search.program.parts()
+    return Packing(parts, pricer.total(parts), search.bound, tuple(search.program.columns))
 
 
 def repack(pricer: Pricer, columns: Sequence[Column]) -> Parts:
@@ -227,7 +232,7 @@ class _Search:
 
     def __init__(self, pricer: Pricer) -> None:
         self.pricer = pricer
-        self.program: _Program = _Program(pricer.capacity)
+        self.program = _Program(pricer.capacity)
         for column in pricer.start():
             self.program.add(column)
         self.program.simplex.solve()
@@ -253,10 +258,8 @@ class _Search:
                 load[column.rows[own]] += (
                     self.pricer.share(column) * column.loads[own] / self.capacity[column.rows[own]]
                 )
-                if self._new(column):
-                    self.program.add(column)
-        self.program.simplex.solve()
-        self.value = self.program.simplex.value() * self.program.unit
+                self._add_new(column)
+        self._solve()
 
     def turn(self) -> None:
         """Price once, with prices for scaled rows, and solve if a column improves."""
@@ -266,13 +269,16 @@ class _Search:
         offers = self._price(mixed / float(mixed.sum()), self.turns)
         self.turns += 1
         if self._take(offers):
-            self.program.simplex.solve()
-            self.value = self.program.simplex.value() * self.program.unit
+            self._solve()
             self.drawn, self.idle = DRAWN, 0
         elif self.drawn:
             self.drawn = 0.0
         elif not self.pricer.relax():
             self.idle += 1
+
+    def _solve(self) -> None:
+        self.program.simplex.solve()
+        self.value = self.program.simplex.value() * self.program.unit
 
     def _price(self, prices: Floats, turn: int) -> Iterable[Iterable[Column]]:
         """Return the columns offered at prices that add up to 1, and keep the bound if it is better."""
@@ -282,25 +288,15 @@ class _Search:
             self.bound, self.best = 1 / least, prices
         return offers
 
-    def _new(self, column: Column) -> bool:
-        key = (column.rows.tobytes(), column.loads.tobytes())
-        new = key not in self.known
-        self.known.add(key)
-        return new
+    def _add_new(self, column: Column) -> bool:
+        """Add the column to the program unless it was added before; return whether it was added."""
+        if column.key in self.known:
+            return False
+        self.known.add(column.key)
+        self.program.add(column)
+        return True
 
     def _take(self, offers: Iterable[Iterable[Column]]) -> bool:
-        taken = False
-        for group in offers:
-            for column in group:
-                if self.program.improves(column) and self._new(column):
-                    self.program.add(column)
-                    taken = True
-                    break
-        return taken
-
-    def result(self) -> Packing:
-        parts = self.program.parts()
-        prices = self.best / self.capacity
-        last = np.maximum(self.program.simplex.prices[: len(self.capacity)], 0.0) / self.capacity
-        whole = self.pricer.total(parts)
-        return Packing(parts, whole, self.bound, tuple(self.program.columns), prices, last)
+        """Add the first column of each group that improves the program; return whether there is any."""
+        taken = [any(self.program.improves(c) and self._add_new(c) for c in group) for group in offers]
+        return any(taken)

@@ -15,10 +15,10 @@ from topocomm.planning.forests.interval import IntervalPlan, IntervalTable, Step
 from topocomm.planning.forests.linear_program.arborescence import cheapest_arborescence, cheapest_costs
 from topocomm.planning.forests.linear_program.closure import Closure, Relays
 from topocomm.planning.forests.linear_program.integer_network import Floats, Ints, Network
-from topocomm.planning.forests.linear_program.packing import MANY_ROWS, Column, Pair
+from topocomm.planning.forests.linear_program.packing import MANY_ROWS, Column, Pair, Pricer
 from topocomm.planning.forests.linear_program.spanning import Spanner
 from topocomm.planning.forests.linear_program.symmetry import Symmetry
-from topocomm.planning.forests.tree import Edge, Path, Tree
+from topocomm.planning.forests.tree import Edge, Tree
 
 DEPTH_PRICES = (0.3, 0.1, 0.03, 0.01, 1e-3, 0.0)
 """Prices of an edge between an edge and the root, as parts of the mean price of an edge, in the order tried."""
@@ -31,35 +31,7 @@ FEW_ROOTS = 8
 """Roots from which undirected trees grow in one turn; with more roots of a gather fewer prices of depth are tried."""
 
 
-class _Sums:
-    """A pricer whose columns add up, without columns from the start."""
-
-    row: Ints
-    capacity: Floats
-    links: int
-
-    def _use(self, row: Ints, capacity: Floats) -> None:
-        """Use one row per class of links and no others."""
-        self.row, self.capacity, self.links = row, capacity, len(capacity)
-
-    def start(self) -> list[Column]:
-        """Return no columns."""
-        return []
-
-    def relax(self) -> bool:
-        """Return False: offers are not limited."""
-        return False
-
-    def share(self, column: Column) -> float:
-        """Return 1: a column carries the whole payload."""
-        return 1.0
-
-    def total(self, parts: Sequence[tuple[float, Column]]) -> float:
-        """Return the sum of the weights."""
-        return sum(weight for weight, _ in parts)
-
-
-class UndirectedTrees(_Sums):
+class UndirectedTrees(Pricer):
     """Allreduce where every link has its equal in the other direction.
 
     The mean of a packing and its reverse is a packing, so reduce trees and broadcast trees may be each other's reverse:
@@ -67,12 +39,10 @@ class UndirectedTrees(_Sums):
     """
 
     def __init__(self, symmetry: Symmetry) -> None:
-        network = symmetry.network
-        self.network = network
-        orbits = symmetry.orbit_of_link
+        network, orbits = symmetry.network, symmetry.orbit_of_link
         both = np.minimum(orbits, orbits[network.reverse])
         row = np.unique(both, return_inverse=True)[1].astype(np.int64)
-        self._use(row, np.bincount(row, weights=network.gb_per_s) / 2)
+        super().__init__(network, row, np.bincount(row, weights=network.gb_per_s) / 2)
         self._spanner = Spanner(network)
         many = self.links > MANY_ROWS
         self._heights = [None] if many else list(HEIGHTS)
@@ -98,53 +68,57 @@ class UndirectedTrees(_Sums):
         most = self._heights[0]
         for depth_price in depth_prices:
             tree, _ = self._spanner.tree(link_prices, root, depth_price * mean)
-            if most is None or tree.at(tree.centres()[0]).height <= most:
+            if most is None or tree.least_height <= most:
                 rows, loads = _loads(self.row, [tree.links(self.network)])
                 yield Column(rows, loads, Pair(tree, tree))
 
 
-class OutTrees(_Sums):
+class RootedTrees(Pricer):
+    """Columns that are single trees from given roots, with one row per orbit of links."""
+
+    def __init__(self, symmetry: Symmetry) -> None:
+        super().__init__(symmetry.network, *_directed_rows(symmetry))
+        self._growing = Growing(symmetry.network)
+
+    def column(self, tree: Tree) -> Column:
+        """Return the column of a tree."""
+        return Column(*_loads(self.row, [tree.links(self.network)]), Pair(None, tree))
+
+    def _offers(self, root: int, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
+        for depth_price in depth_prices:
+            yield self.column(self._growing.tree(root, depth_price * mean))
+
+
+class OutTrees(RootedTrees):
     """Broadcast trees from one root; on the transposed network, reduce trees."""
 
     def __init__(self, symmetry: Symmetry, root: int) -> None:
-        self.network, self.root = symmetry.network, root
-        self._use(*_directed_rows(symmetry))
-        self._growing = Growing(symmetry.network)
+        super().__init__(symmetry)
+        self.root = root
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
         """Return the cost of the cheapest tree, that tree, and low ones."""
         self._growing.search(prices[self.row])
         least = self._growing.cost(self.root)
         mean = least / max(self.network.ends - 1, 1)
-        return least, (self._offers(mean, depth_prices) for depth_prices in (EXACT, DEPTH_PRICES))
-
-    def column(self, tree: Tree) -> Column:
-        """Return the column of a tree."""
-        return Column(*_loads(self.row, [tree.links(self.network)]), Pair(None, tree))
-
-    def _offers(self, mean: float, depth_prices: Sequence[float]) -> Iterator[Column]:
-        for depth_price in depth_prices:
-            yield self.column(self._growing.tree(self.root, depth_price * mean))
+        return least, (self._offers(self.root, mean, depth_prices) for depth_prices in (EXACT, DEPTH_PRICES))
 
 
-class Gathers:
+class Gathers(RootedTrees):
     """Allgather: broadcast trees from every root, which carry its share; transposed, reduce_scatter.
 
     One more row a root ties its trees to its share of the payload; the first column is the payload.
     """
 
     def __init__(self, symmetry: Symmetry, shares: Sequence[float]) -> None:
-        self.network = symmetry.network
-        self.row, capacity = _directed_rows(symmetry)
-        self.links = len(capacity)
+        super().__init__(symmetry)
         orbits = [sorted(set(symmetry.elements[:, root].tolist())) for root in symmetry.roots]
         share_of = {
             root: sum(shares[rank] for rank in orbit) for root, orbit in zip(symmetry.roots, orbits, strict=True)
         }
         self.shares: dict[int, float] = {root: share for root, share in share_of.items() if share}
         self._depth_prices = DEPTH_PRICES if len(self.shares) <= FEW_ROOTS else (DEPTH_PRICES[0], DEPTH_PRICES[2], 0.0)
-        self.capacity = np.concatenate([capacity, np.zeros(len(self.shares))])
-        self._growing = Growing(symmetry.network)
+        self.capacity = np.concatenate([self.capacity, np.zeros(len(self.shares))])
 
     def start(self) -> list[Column]:
         """Return the payload, which uses up what the trees of each root carry."""
@@ -157,11 +131,7 @@ class Gathers:
         costs = self._growing.costs().tolist()
         least: float = sum([share * costs[root] for root, share in self.shares.items()])
         mean = least / max(self.network.ends - 1, 1)
-        return least, (self._offers(root, mean) for root in self.shares)
-
-    def relax(self) -> bool:
-        """Return False: offers are not limited."""
-        return False
+        return least, (self._offers(root, mean, self._depth_prices) for root in self.shares)
 
     def share(self, column: Column) -> float:
         """Return the share of its root."""
@@ -176,21 +146,17 @@ class Gathers:
 
     def column(self, tree: Tree) -> Column:
         """Return the column of a tree: it gains nothing by itself, but lets the payload grow."""
-        rows, loads = _loads(self.row, [tree.links(self.network)])
-        place = self.links + list(self.shares).index(tree.root)
-        return Column(np.append(rows, place), np.append(loads, -1 / self.shares[tree.root]), Pair(None, tree), 0.0)
-
-    def _offers(self, root: int, mean: float) -> Iterator[Column]:
-        for depth_price in self._depth_prices:
-            yield self.column(self._growing.tree(root, depth_price * mean))
+        links, place = super().column(tree), self.links + list(self.shares).index(tree.root)
+        loads = np.append(links.loads, -1 / self.shares[tree.root])
+        return Column(np.append(links.rows, place), loads, links.carrier, 0.0)
 
 
-class DirectedPairs(_Sums):
+class DirectedPairs(Pricer):
     """Allreduce where links differ by direction: a reduce tree and a broadcast tree of one root."""
 
     def __init__(self, symmetry: Symmetry) -> None:
-        self.network, self.roots = symmetry.network, symmetry.roots
-        self._use(*_directed_rows(symmetry))
+        super().__init__(symmetry.network, *_directed_rows(symmetry))
+        self.roots = symmetry.roots
         turned = self.network.transposed()
         self._turned_link = np.array([self.network.index[b, a] for a, b in turned.links], dtype=np.int64)
         self._up, self._down = Growing(turned), Growing(self.network)
@@ -209,12 +175,12 @@ class DirectedPairs(_Sums):
         for depth_price in DEPTH_PRICES:
             up = self._up.tree(root, depth_price * mean)
             down = self._down.tree(root, depth_price * mean)
-            against = _against([path for _, _, path in up.edges], self.network)
+            against = self._turned_link[up.links(self._up.network)]
             rows, loads = _loads(self.row, [against, down.links(self.network)])
             yield Column(rows, loads, Pair(up, down))
 
 
-class OrderedPairs(_Sums):
+class OrderedPairs(Pricer):
     """Operators that do not commute: plans that merge adjacent ranges, then broadcast trees for an allreduce.
 
     Each range of ranks (all ranks, or hosts) has its cheapest plan; the root folds the results of the ranges. One range
@@ -227,9 +193,9 @@ class OrderedPairs(_Sums):
     """
 
     def __init__(self, symmetry: Symmetry, ranges: Sequence[tuple[int, int]], *, root: int | None) -> None:
-        self.network, self.ranges = symmetry.network, ranges
+        super().__init__(symmetry.network, *_directed_rows(symmetry))
+        self.ranges = ranges
         self.roots, self.both = (symmetry.roots, True) if root is None else ((root,), False)
-        self._use(*_directed_rows(symmetry))
         self._closure, self._down = Closure(self.network), Growing(self.network)
 
     def price(self, prices: Floats, turn: int) -> tuple[float, Iterator[Iterator[Column]]]:
@@ -354,14 +320,7 @@ def _cheapest(costs: Floats, roots: Sequence[int], count: int) -> list[int]:
 def _directed_rows(symmetry: Symmetry) -> tuple[Ints, Floats]:
     """Return (row of every link, capacity of every row) with one row per orbit."""
     row = symmetry.orbit_of_link
-    capacity: Floats = np.bincount(row, weights=symmetry.network.gb_per_s).astype(np.float64)
-    return row, capacity
-
-
-def _against(paths: Sequence[Path], network: Network) -> Ints:
-    """Return the numbers of the opposite links of the paths, one entry per use."""
-    used = [network.index[b, a] for path in paths for a, b in pairwise(path)]
-    return np.array(used, dtype=np.int64)
+    return row, np.bincount(row, weights=symmetry.network.gb_per_s).astype(np.float64)
 
 
 def _loads(row: Ints, used: Sequence[Ints]) -> tuple[Ints, Floats]:
