@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -38,16 +37,7 @@ def reduce_height(network: Network, trees: Sequence[tuple[float, Tree]]) -> list
         network: The machine, in the direction in which the trees lead away from their roots.
         trees: (GB/s, tree); together they fit the links.
     """
-    search = _Exchanges(network, trees)
-    search.run()
-    return search.trees()
-
-
-class _Start(NamedTuple):
-    """The beginning of a path, at a rank, and its links."""
-
-    path: Path
-    links: list[int]
+    return _Exchanges(network, trees).run()
 
 
 class _Exchanges:
@@ -73,8 +63,8 @@ class _Exchanges:
             self._enter(place)
         self.starts = self._all_starts()
 
-    def run(self) -> None:
-        """Exchange until no device offers a gain."""
+    def run(self) -> list[Tree]:
+        """Exchange until no device offers a gain; return the trees."""
         left = MOST_PER_EDGE * sum(len(paths) for paths in self.paths)
         devices, idle = list(self.crossing), 0
         while idle < len(devices) and left:
@@ -83,9 +73,6 @@ class _Exchanges:
             idle += 1
             while left and (self._exchange(device) or self._replace_beginning(device)):
                 idle, left = 0, left - 1
-
-    def trees(self) -> list[Tree]:
-        """Return the trees as they are now."""
         trees = []
         for number, root in enumerate(self.roots):
             order = np.argsort(self.depths[number], kind="stable").tolist()
@@ -126,9 +113,9 @@ class _Exchanges:
         for device in self.paths[place[0]][place[1]][1:]:
             del self.crossing[device][place]
 
-    def _all_starts(self) -> dict[int, list[_Start]]:
-        """Return, by device, the shortest paths to it from near ranks, through forwarding devices."""
-        starts: dict[int, list[_Start]] = {}
+    def _all_starts(self) -> dict[int, list[tuple[Path, list[int]]]]:
+        """Return, by device, (path, its links) of the shortest from near ranks to it, through forwarding devices."""
+        starts: dict[int, list[tuple[Path, list[int]]]] = {}
         for rank in range(self.network.ends):
             reached = {rank}
             paths: list[Path] = [(rank,)]
@@ -137,8 +124,7 @@ class _Exchanges:
                     if neighbour >= self.network.ends and neighbour not in reached and len(path) <= LONGEST:
                         reached.add(neighbour)
                         paths.append((*path, neighbour))
-                        links = [self.network.index[step] for step in pairwise(paths[-1])]
-                        starts.setdefault(neighbour, []).append(_Start(paths[-1], links))
+                        starts.setdefault(neighbour, []).append((paths[-1], self._links(paths[-1])))
         return starts
 
     def _change(self, places: list[Place], parents: Ints) -> Floats:
@@ -163,7 +149,7 @@ class _Exchanges:
         rises = self._change(places, self.parents[tree, child])
         more = self.weights[tree][:, None] - self.weights[tree]
         if more.any():
-            room = np.array([self.room[self._links_to(place, device)].min() for place in places])
+            room = np.array([self.room[self._links(self._beginning(place, device))].min() for place in places])
             rises[more > room + ROOM * self.weights[tree][:, None]] = np.inf
         both = rises + rises.T
         best = int(both.argmin())
@@ -183,14 +169,14 @@ class _Exchanges:
         if not starts or not places:
             return False
         weights = self.weights[[number for number, _ in places]]
-        room = np.array([self.room[start.links].min() for start in starts])
-        rises = self._change(places, np.array([start.path[0] for start in starts]))
+        room = np.array([self.room[links].min() for _, links in starts])
+        rises = self._change(places, np.array([path[0] for path, _ in starts]))
         rises[(weights * (1 - ROOM))[:, None] > room] = np.inf
         best = int(rises.argmin())
         if rises.flat[best] > -self._enough():
             return False
         place = places[best // len(starts)]
-        self._reroute(place, starts[best % len(starts)].path, device)
+        self._reroute(place, starts[best % len(starts)][0], device)
         self._measure(place[0])
         return True
 
@@ -198,8 +184,8 @@ class _Exchanges:
         path = self.paths[place[0]][place[1]]
         return path[: path.index(device) + 1]
 
-    def _links_to(self, place: Place, device: int) -> list[int]:
-        return [self.network.index[step] for step in pairwise(self._beginning(place, device))]
+    def _links(self, path: Path) -> list[int]:
+        return [self.network.index[step] for step in pairwise(path)]
 
     def _reroute(self, place: Place, beginning: Path, device: int) -> None:
         """Replace the path of an edge up to the device."""
@@ -208,8 +194,8 @@ class _Exchanges:
         previous = self.paths[number][child]
         rerouted = without_loops((*beginning, *previous[previous.index(device) + 1 :]))
         for path, sign in ((previous, 1.0), (rerouted, -1.0)):
-            for step in pairwise(path):
-                self.room[self.network.index[step]] += sign * self.weights[number]
+            for link in self._links(path):
+                self.room[link] += sign * self.weights[number]
         self.paths[number][child] = rerouted
         self.parents[number, child] = beginning[0]
         self._enter(place)

@@ -71,7 +71,8 @@ class Split:
         self._leave_out()
         before, paths = self.units, self.paths
         attempts: list[Callable[[Sequence[int]], None]] = [partial(self._at_once, offset=n) for n in range(OFFSETS)]
-        for take_out_all in (*attempts, self._by_example, self._with_care):
+        attempts += [partial(self._in_steps, alike=True), partial(self._in_steps, alike=False)]
+        for take_out_all in attempts:
             self.units, self.paths = before.copy(), {ends: kept[:] for ends, kept in paths.items()}
             take_out_all(order)
             if self.spans():
@@ -83,31 +84,20 @@ class Split:
             self._join_all(self._pairs(device, number))
             self._drop(device)
 
-    def _by_example(self, order: Sequence[int]) -> None:
-        examples: dict[tuple[tuple[int, int], ...], list[tuple[int, int]]] = {}
+    def _in_steps(self, order: Sequence[int], *, alike: bool) -> None:
+        """Check the flows at each step; where `alike`, devices with equal links are split as the first of them."""
+        examples: dict[object, list[tuple[int, int]]] = {}
         for number, device in enumerate(order):
-            neighbours = self._neighbours(device)
-            shape = tuple([(self.units.left[head][device], self.units.left[device][head]) for head in neighbours])
+            neighbours, left = self._neighbours(device), self.units.left
+            shape = tuple([(left[head][device], left[device][head]) for head in neighbours]) if alike else device
             if shape not in examples:
-                self._sinks = self._nearest_ranks(device)
-                joined = self._split_off(device, number)
-                examples[shape] = [(neighbours.index(tail), neighbours.index(head)) for tail, _, head in joined]
+                self._sinks, self._joined = self._nearest_ranks(device), []
+                while self._try_pairs(self._pairs(device, number)) or self._try_any(device):
+                    pass
+                examples[shape] = [(neighbours.index(tail), neighbours.index(head)) for tail, _, head in self._joined]
             else:
                 self._join_all([(neighbours[a], device, neighbours[b]) for a, b in examples[shape]])
             self._drop(device)
-
-    def _with_care(self, order: Sequence[int]) -> None:
-        for number, device in enumerate(order):
-            self._sinks = self._nearest_ranks(device)
-            self._split_off(device, number)
-            self._drop(device)
-
-    def _split_off(self, device: int, number: int) -> Pairs:
-        """Split off all pairs at a device that may be, and return them."""
-        self._joined = []
-        while self._try_pairs(self._pairs(device, number)) or self._try_any(device):
-            pass
-        return self._joined
 
     def _leave_out(self) -> None:
         """Drop the devices farthest from the ranks (a spine above rails), while that costs no flow."""
@@ -126,10 +116,9 @@ class Split:
                 return
 
     def _join_all(self, pairs: Pairs) -> None:
-        """Split off pairs without a check."""
         for pair in pairs:
             self._join(pair, 1)
-            self._join_paths(pair)
+        self._join_paths(pairs)
 
     def _drop(self, device: int) -> None:
         """Remove the units that are left at a device."""
@@ -138,11 +127,10 @@ class Split:
         for other in bits(self.units.out[device]):
             self.units.add(device, other, -self.units.left[device][other])
 
-    def _join_paths(self, pair: tuple[int, int, int]) -> None:
-        """Join the paths of one pair of units."""
-        tail, device, head = pair
-        entering, leaving = self.paths[tail, device].pop(), self.paths[device, head].pop()
-        self.paths.setdefault((tail, head), []).append(without_loops((*entering, *leaving[1:])))
+    def _join_paths(self, pairs: Pairs) -> None:
+        for tail, device, head in pairs:
+            entering, leaving = self.paths[tail, device].pop(), self.paths[device, head].pop()
+            self.paths.setdefault((tail, head), []).append(without_loops((*entering, *leaving[1:])))
 
     def _pairs(self, device: int, number: int) -> Pairs:
         """Return pairs to split off, spread evenly: each neighbour with the next, then with the next but one."""
@@ -174,8 +162,7 @@ class Split:
         for pair in pairs:
             self._join(pair, 1)
         if self._still_spans():
-            for pair in pairs:
-                self._join_paths(pair)
+            self._join_paths(pairs)
             self._joined += pairs
             return True
         for pair in pairs:

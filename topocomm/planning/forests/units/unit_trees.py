@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 from topocomm.planning.forests.linear_program.integer_network import Network
 from topocomm.planning.forests.tree import Edge, Path, Tree
@@ -34,9 +33,9 @@ def trees_in_units(
         bound_gb_per_s: Bound on what the trees carry together.
         least_gb_per_s: Least that they must carry together.
     """
-    units: dict[int, int] = {}
+    units = Counter[int]()
     for root, count in wanted:
-        units[root] = units.get(root, 0) + count
+        units[root] += count
     weight = heaviest(network, units, bound_gb_per_s, least_gb_per_s)
     if not weight:
         return []
@@ -70,57 +69,55 @@ def heaviest(network: Network, wanted: dict[int, int], bound_gb_per_s: float, le
     return options[low - 1]
 
 
-class _Growing(Protocol):
-    """Trees that grow."""
-
-    trees: list[list[Edge]]
-
-    def grow(self, number: int) -> bool:
-        """Add an edge to a tree; False where every edge leaves too little to some tree."""
-        ...
-
-
-def _grown(growth: _Growing, wanted: Sequence[tuple[int, int]], todo: list[int], ends: int) -> list[Tree] | None:
-    """Grow the trees in turns, in this order, until each spans the ranks; None where one cannot."""
-    while todo:
-        if not all(growth.grow(number) for number in todo):
-            return None
-        todo = [number for number in todo if len(growth.trees[number]) < ends - 1]
-    return [Tree(root, edges) for (root, _), edges in zip(wanted, growth.trees, strict=True)]
-
-
 def disjoint_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree] | None:
     """Return trees of these (root, units); None where they are not found, which trees of one unit each always are."""
-    return _grown(_Disjoint(split, wanted), wanted, list(range(len(wanted))), split.network.ends)
+    return _Disjoint(split, wanted).grown(list(range(len(wanted))))
 
 
 def unequal_trees(split: Split, wanted: Sequence[tuple[int, int]]) -> list[Tree] | None:
     """Return trees of these (root, units), units unequal; None where they are not found."""
-    order = sorted(range(len(wanted)), key=lambda number: -wanted[number][1])
-    return _grown(_Unequal(split, wanted), wanted, order, split.network.ends)
+    return _Unequal(split, wanted).grown(sorted(range(len(wanted)), key=lambda number: -wanted[number][1]))
 
 
-class _Disjoint:
+class _Growth:
+    """Trees that grow: their edges, the ranks that each has reached, and the edges that it cannot have."""
+
+    def __init__(self, split: Split, wanted: Sequence[tuple[int, int]]) -> None:
+        self.ends, self.roots = split.network.ends, [root for root, _ in wanted]
+        self.sizes = [units for _, units in wanted]
+        self.all = sum(self.sizes)
+        self.trees: list[list[Edge]] = [[] for _ in wanted]
+        self.reached = [[root] for root in self.roots]
+        self.refused: list[set[tuple[object, ...]]] = [set() for _ in wanted]
+
+    def grow(self, number: int) -> bool:
+        """Add the lowest edge to a tree that leaves enough to all trees; False where none does."""
+        raise NotImplementedError
+
+    def grown(self, todo: list[int]) -> list[Tree] | None:
+        """Grow the trees in turns, in this order, until each spans the ranks; None where one cannot."""
+        while todo:
+            if not all(self.grow(number) for number in todo):
+                return None
+            todo = [number for number in todo if len(self.trees[number]) < self.ends - 1]
+        return [Tree(root, edges) for root, edges in zip(self.roots, self.trees, strict=True)]
+
+
+class _Disjoint(_Growth):
     """Trees of equal units: the graph has a node per tree behind the source, with arcs to the ranks reached."""
 
     def __init__(self, split: Split, wanted: Sequence[tuple[int, int]]) -> None:
-        self.split, self.ends = split, split.network.ends
-        self.sizes = [units for _, units in wanted]
-        self.all = sum(self.sizes)
-        self.source = self.ends
+        super().__init__(split, wanted)
+        self.split, self.source = split, self.ends
         self.units = Units(self.ends + 1 + len(wanted))
         for a in range(self.ends):
             for b in bits(split.units.out[a] & ((1 << self.ends) - 1)):
                 self.units.add(a, b, split.units.left[a][b])
-        self.trees: list[list[Edge]] = [[] for _ in wanted]
-        self.reached: list[list[int]] = [[] for _ in wanted]
-        self.refused: list[set[tuple[int, int]]] = [set() for _ in wanted]
         for number, (root, units) in enumerate(wanted):
             self.units.add(self.source, self._node(number), units)
-            self._reach(number, root)
+            self.units.add(self._node(number), root, self.all)
 
     def grow(self, number: int) -> bool:
-        """Add the lowest edge that leaves enough to all trees; False where none does."""
         reached = self.reached[number]
         inside = sum([1 << rank for rank in reached])
         for parent in reached:
@@ -153,46 +150,32 @@ class _Disjoint:
         self.refused[number].add((parent, child))
         return False
 
-    def _reach(self, number: int, rank: int) -> None:
-        self.units.add(self._node(number), rank, self.all)
-        self.reached[number].append(rank)
-
     def _node(self, number: int) -> int:
         return self.source + 1 + number
 
 
-class _Unequal:
+class _Unequal(_Growth):
     """Trees of unequal units, and the units left of each path between ranks."""
 
     def __init__(self, split: Split, wanted: Sequence[tuple[int, int]]) -> None:
-        self.ends = split.network.ends
-        self.sizes = [units for _, units in wanted]
-        self.all = sum(self.sizes)
-        self.paths = {
-            pair: Counter(paths) for pair, paths in split.paths.items() if max(pair) < self.ends and len(paths) > 0
-        }
-        self.trees: list[list[Edge]] = [[] for _ in wanted]
-        self.reached = [[root] for root, _ in wanted]
-        self.refused: list[set[tuple[int, int, Path]]] = [set() for _ in wanted]
+        super().__init__(split, wanted)
+        self.paths = {pair: Counter(paths) for pair, paths in split.paths.items() if max(pair) < self.ends and paths}
 
     def grow(self, number: int) -> bool:
-        """Add the lowest edge that leaves enough to all trees and, among those, wastes least; False where none does."""
+        """Add an edge as `_Growth` says; of the lowest, one that wastes least."""
         reached, size = self.reached[number], self.sizes[number]
         for parent in reached:
             candidates = [
                 (left - size, path, child)
                 for child in range(self.ends)
                 if child not in reached
-                for path, left in self._paths(parent, child)
+                for path, left in self.paths.get((parent, child), {}).items()
                 if left >= size and (parent, child, path) not in self.refused[number]
             ]
             for _, path, child in sorted(candidates):
                 if self._try_edge(number, Edge(parent, child, path)):
                     return True
         return False
-
-    def _paths(self, a: int, b: int) -> list[tuple[Path, int]]:
-        return list(self.paths.get((a, b), {}).items())
 
     def _try_edge(self, number: int, edge: Edge) -> bool:
         paths = self.paths[edge.parent, edge.child]
@@ -210,13 +193,14 @@ class _Unequal:
         """Whether the units that count let every tree reach every rank."""
         source = self.ends
         units = Units(source + 1 + len(self.trees))
-        for number, (size, reached) in enumerate(zip(self.sizes, self.reached, strict=True)):
-            units.add(source, source + 1 + number, size)
+        for node, (size, reached) in enumerate(zip(self.sizes, self.reached, strict=True), source + 1):
+            units.add(source, node, size)
             for rank in reached:
-                units.add(source + 1 + number, rank, self.all)
+                units.add(node, rank, self.all)
         sums = [self._sums(rank) for rank in range(self.ends)]
         for (a, b), paths in self.paths.items():
-            units.add(a, b, sum([_most(sums[b], left) for left in paths.values()]))
+            # of each path, the greatest of the sums that fits
+            units.add(a, b, sum([(sums[b] & ((2 << left) - 1)).bit_length() - 1 for left in paths.values()]))
         return all(units.flows(source, rank, self.all) for rank in range(self.ends))
 
     def _sums(self, rank: int) -> int:
@@ -226,8 +210,3 @@ class _Unequal:
             if rank not in reached:
                 sums |= sums << size
         return sums
-
-
-def _most(sums: int, units: int) -> int:
-    """Return the greatest of the sums that is at most `units`."""
-    return (sums & ((2 << units) - 1)).bit_length() - 1
