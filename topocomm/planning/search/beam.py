@@ -20,7 +20,10 @@ from topocomm.planning.search.dissemination_bound import clusters, distances
 from topocomm.planning.search.gossip import SAME_US
 from topocomm.planning.search.message_weights import (
     NOISES,
+    Ints,
     MessageWeights,
+    Times,
+    Words,
     hashed,
     mix,
     noise_tables,
@@ -39,10 +42,6 @@ PARTITIONS = 3
 RELAYED = 0.25
 """Weight of a contribution that a rank can only pass on."""
 
-Words = NDArray[np.uint64]
-Times = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -53,7 +52,8 @@ class Problem:
         wanted: uint64 [n, w]: bit a of row b is set where rank b needs the contribution of rank a.
         useful: uint64 [w]: contributions that another rank wants.
         ports: Messages that a rank sends, and receives, at once.
-        partitions: Cluster number by rank, of partitions into clusters of near ranks, coarse first.
+        partitions: Cluster number by rank, of partitions into clusters of near ranks, coarse first; none where
+            latencies have many different values.
     """
 
     latency_us: Times
@@ -93,7 +93,9 @@ def problem_of(latency_us: Times, wants: NDArray[np.bool_], ports: int) -> Probl
     routes = latency_us.copy()
     np.fill_diagonal(routes, inf)
     asked: NDArray[np.bool_] = np.any(wants & ~np.eye(len(wants), dtype=bool), axis=1)
-    return Problem(routes, _packed(wants.T), _packed(asked[None])[0], ports, _partitions(latency_us))
+    classes = np.unique(np.rint(latency_us[np.isfinite(latency_us)] * 1e6))
+    partitions = clusters(distances(latency_us))[:PARTITIONS] if len(classes) <= 2 * CLASSES else []
+    return Problem(routes, _packed(wants.T), _packed(asked[None])[0], ports, tuple(partitions))
 
 
 def beam_search(
@@ -108,11 +110,14 @@ def beam_search(
         below_us: Gossips of this time or slower are left out.
         turn: Chooses the tables of noise.
     """
-    states = _start(problem)
-    noise, shifts = noise_tables(len(problem.wanted)), shift_tables(len(problem.wanted), problem.partitions)
+    count = len(problem.wanted)
+    free, ready_us, word = np.zeros((1, count, problem.ports)), np.zeros((1, count)), np.zeros(1, np.int64)
+    no_sources = np.full((1, 0, problem.ports, count), -1, np.int16)
+    states = States(_packed(np.eye(count, dtype=bool))[None], ready_us, free, free, word, no_sources)
+    noise, shifts = noise_tables(count), shift_tables(count, problem.partitions)
     limits = _limits(problem.latency_us)
     gossips: list[tuple[float, Gossip]] = []
-    for depth in range(4 * len(problem.wanted)):
+    for depth in range(4 * count):
         chosen = noise[(np.arange(variants) + depth * variants + 13 * turn) % NOISES]
         weights = weights_of(problem.latency_us, limits, chosen, shifts)
         states = _children(problem, states, limits, weights)
@@ -128,14 +133,6 @@ def beam_search(
         if not len(states.word):
             break
     return gossips
-
-
-def _start(problem: Problem) -> States:
-    count = len(problem.wanted)
-    free = np.zeros((1, count, problem.ports))
-    own = _packed(np.eye(count, dtype=bool))[None]
-    sources = np.full((1, 0, problem.ports, count), -1, np.int16)
-    return States(own, np.zeros((1, count)), free, free, np.zeros(1, np.int64), sources)
 
 
 def _children(problem: Problem, states: States, limits: list[float], weights: MessageWeights) -> States:
@@ -295,12 +292,6 @@ def _state_hashes(states: States) -> Words:
     return marks
 
 
-def _partitions(latency_us: Times) -> tuple[Ints, ...]:
-    """Return partitions into clusters; none where latencies have many different values."""
-    classes = np.unique(np.rint(latency_us[np.isfinite(latency_us)] * 1e6))
-    return tuple(clusters(distances(latency_us))[:PARTITIONS]) if len(classes) <= 2 * CLASSES else ()
-
-
 def _limits(latency_us: Times) -> list[float]:
     """Return the largest latency of each class: all latencies where there are few, else quantiles."""
     values = np.sort(latency_us[np.isfinite(latency_us)])
@@ -315,13 +306,10 @@ def _packed(table: NDArray[np.bool_]) -> Words:
     count = table.shape[1]
     wide = np.zeros((len(table), -(-count // 64) * 64), bool)
     wide[:, :count] = table
-    weights = np.uint64(1) << np.arange(64, dtype=np.uint64)
-    words: Words = (wide.reshape(len(table), -1, 64) * weights).sum(axis=2, dtype=np.uint64)
-    return words
+    return np.packbits(wide, axis=1, bitorder="little").view("<u8").astype(np.uint64)
 
 
 def _gossip(sources: NDArray[np.int16]) -> Gossip:
-    """Return the gossip of one state."""
     return tuple(
         tuple((src, dst) for layer in layers for dst, src in enumerate(layer) if src >= 0)
         for layers in sources.tolist()

@@ -43,9 +43,8 @@ def lower_bound(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports
     """
     away_us = distances(latency_us)
     asked = wants & ~np.eye(len(wants), dtype=bool)
-    best = Bound(0.0, "nobody wants anything of another")
     if not asked.any():
-        return best
+        return Bound(0.0, "nobody wants anything of another")
     farthest = np.where(asked, away_us, 0.0)
     a, b = np.unravel_index(int(farthest.argmax()), farthest.shape)
     best = Bound(float(farthest.max()), f"ranks {a} and {b} are {farthest.max():g} apart")
@@ -117,7 +116,9 @@ class Growth:
         self, latency_us: NDArray[np.float64], group: NDArray[np.bool_], ports: int, horizon_us: float
     ) -> None:
         route = np.isfinite(latency_us) & ~np.eye(len(group), dtype=bool)
-        self.unit_us = _unit_us(latency_us[route], horizon_us)
+        exact_us = int(np.gcd.reduce(np.rint(latency_us[route] * 1e6).astype(np.int64))) * 1e-6
+        self.unit_us = max(exact_us, 2 * horizon_us / STEPS)
+        """The largest unit of which all latencies are multiples, or a larger one to keep the grid small."""
         steps = np.zeros(route.shape, np.int64)
         steps[route] = np.floor(latency_us[route] / self.unit_us + SAME_US)
         self.bounds_nothing = not steps[route].all()  # latencies too far apart for the grid
@@ -164,9 +165,3 @@ def _growth(
         if not late.any():
             break
     return last if last is not None and last[0] > known_us + SAME_US else None
-
-
-def _unit_us(latencies_us: NDArray[np.float64], horizon_us: float) -> float:
-    """Return the largest unit of which all latencies are multiples, or a larger one to keep the grid small."""
-    exact_us = int(np.gcd.reduce(np.rint(latencies_us * 1e6).astype(np.int64))) * 1e-6
-    return max(exact_us, 2 * horizon_us / STEPS)

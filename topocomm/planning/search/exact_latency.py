@@ -49,20 +49,27 @@ class _State:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The messages that may start now, by destination; per rank, the twins that come before it."""
+    """A choice among the messages that may start now.
+
+    Attributes:
+        now_us: The time.
+        offers: The messages that may start, by destination.
+        before: Per rank, the twins that come before it.
+        sending: Messages that every send port still takes.
+        receiving: The same of the receive ports.
+        messages: The messages chosen so far.
+    """
 
     now_us: float
     offers: list[tuple[int, int]]
     before: list[list[int]]
-
-
-@dataclass(frozen=True)
-class _Started:
-    """The messages chosen, and how many more every port takes."""
-
-    messages: list[tuple[int, int]]
     sending: list[int]
     receiving: list[int]
+    messages: list[tuple[int, int]]
+
+    def has_twins_of(self, dst: int) -> bool:
+        """Whether all twins that come before a rank receive a message."""
+        return all(any(target == twin for _, target in self.messages) for twin in self.before[dst])
 
 
 class LatencySearch:
@@ -81,7 +88,8 @@ class LatencySearch:
         self._wanted = machine.wanted
         self._ports = machine.ports
         self._ranks = range(len(machine.wanted))
-        self._nodes, self._allowed = nodes, nodes
+        self.nodes = nodes
+        """Nodes left."""
         self._deadline_us = 0.0
         self._accepted = accepted
         self._path: list[Timed] = []
@@ -90,13 +98,15 @@ class LatencySearch:
         self._asked = [sum(1 << b for b in self._ranks if machine.wanted[b] >> a & 1) for a in self._ranks]
         self._useful = sum(1 << a for a in self._ranks if self._asked[a] & ~(1 << a))
         self._growths = self._all_growths(away_us)
-        self._twins = self._all_twins()
+        self._twins: list[list[int]] = []
+        """Classes of ranks that can change places and whose contribution no other wants."""
+        for rank in self._ranks:
+            alike = next((twins for twins in self._twins if self._are_twins(rank, twins[0])), None)
+            if alike is None:
+                self._twins.append([rank])
+            else:
+                alike.append(rank)
         self._nearest = [min((self._latency[a][b] for a in machine.sources[b]), default=0.0) for b in self._ranks]
-
-    @property
-    def looked_at(self) -> int:
-        """Nodes used so far."""
-        return self._allowed - max(self._nodes, 0)
 
     def _all_growths(self, away_us: NDArray[np.float64]) -> list[tuple[int, Growth]]:
         """Return (ranks as bits, growth) of all ranks and of what is outside each cluster of the coarsest partition."""
@@ -128,27 +138,29 @@ class LatencySearch:
 
     def _from(self, state: _State) -> list[Timed] | None:
         if all(not want & ~have for want, have in zip(self._wanted, state.known, strict=True)):
-            messages = list(self._path)
-            if self._accepted(messages):
-                return messages
+            if self._accepted(ended := list(self._path)):
+                return ended
             self.refused += 1
             if self.refused == REFUSALS:
                 raise OutOfNodesError
             return None
-        self._nodes -= 1
-        if self._nodes < 0:
-            raise OutOfNodesError
+        self._count_node()
         now_us, key = state.now_us, self._key(state)
         if self._failed.get(key, now_us + 1.0) <= now_us + SAME_US or self._is_hopeless(state):
             return None
         for started in self._choices(state):
             self._path += [Timed(now_us, now_us + self._latency[src][dst], src, dst) for src, dst in started]
-            messages_found = self._from(self._next(state, started))
-            if messages_found is not None:
-                return messages_found
+            messages = self._from(self._next(state, started))
+            if messages is not None:
+                return messages
             del self._path[len(self._path) - len(started) :]
         self._failed[key] = now_us
         return None
+
+    def _count_node(self) -> None:
+        self.nodes -= 1
+        if self.nodes < 0:
+            raise OutOfNodesError
 
     def _key(self, state: _State) -> tuple[object, ...]:
         """Return a key that is equal for states with the same future; the parts of twins are sorted."""
@@ -169,18 +181,6 @@ class LatencySearch:
             for rank in self._ranks
         ]
         return tuple(tuple(sorted(parts[rank] for rank in twins)) for twins in self._twins)
-
-    def _all_twins(self) -> list[list[int]]:
-        """Return classes of twins: ranks that can change places and whose contribution no other wants."""
-        classes: list[list[int]] = []
-        for rank in self._ranks:
-            for twins in classes:
-                if self._are_twins(rank, twins[0]):
-                    twins.append(rank)
-                    break
-            else:
-                classes.append([rank])
-        return classes
 
     def _are_twins(self, a: int, b: int) -> bool:
         if self._useful >> a & 1 or self._useful >> b & 1 or (self._wanted[a] ^ self._wanted[b]) & self._useful:
@@ -220,10 +220,9 @@ class LatencySearch:
                 in_time = state.now_us + self._latency[src][dst] <= self._deadline_us
                 if sending[src] and news and in_time and fresh:
                     offers.append((dst, -news.bit_count(), self._latency[src][dst], src))
-        offers.sort()
-        next_us = state.flying[0][0] if state.flying else inf
-        choice = _Choice(state.now_us, [(src, dst) for dst, _, _, src in offers], self._before(state))
-        yield from self._subsets(choice, _Started([], sending, receiving), 0, next_us)
+        messages = [(src, dst) for dst, _, _, src in sorted(offers)]
+        choice = _Choice(state.now_us, messages, self._before(state), sending, receiving, [])
+        yield from self._subsets(choice, 0, state.flying[0][0] if state.flying else inf)
 
     def _before(self, state: _State) -> list[list[int]]:
         """Return, per rank, its twins of lower number in the same state: it receives nothing now unless they do."""
@@ -238,39 +237,35 @@ class LatencySearch:
                     lower[mark].append(rank)
         return before
 
-    def _subsets(self, choice: _Choice, chosen: _Started, at: int, next_us: float) -> Iterator[list[tuple[int, int]]]:
-        offers, sending, receiving = choice.offers, chosen.sending, chosen.receiving
+    def _subsets(self, choice: _Choice, at: int, next_us: float) -> Iterator[list[tuple[int, int]]]:
+        offers, sending, receiving = choice.offers, choice.sending, choice.receiving
         while at < len(offers) and not (sending[offers[at][0]] and receiving[offers[at][1]]):
             at += 1
         if at == len(offers):
-            if (chosen.messages or next_us < inf) and not self._is_extendable(choice, chosen, next_us):
-                yield list(chosen.messages)
+            if (choice.messages or next_us < inf) and not self._is_extendable(choice, next_us):
+                yield list(choice.messages)
             return
-        self._nodes -= 1
-        if self._nodes < 0:
-            raise OutOfNodesError
+        self._count_node()
         src, dst = offers[at]
-        targets = {target for _, target in chosen.messages}
-        if all(twin in targets for twin in choice.before[dst]):
+        if choice.has_twins_of(dst):
             sending[src] -= 1
             receiving[dst] -= 1
-            chosen.messages.append((src, dst))
+            choice.messages.append((src, dst))
             arrival_us = choice.now_us + self._latency[src][dst]
-            yield from self._subsets(choice, chosen, at + 1, min(next_us, arrival_us))
-            chosen.messages.pop()
+            yield from self._subsets(choice, at + 1, min(next_us, arrival_us))
+            choice.messages.pop()
             sending[src] += 1
             receiving[dst] += 1
-        yield from self._subsets(choice, chosen, at + 1, next_us)
+        yield from self._subsets(choice, at + 1, next_us)
 
-    def _is_extendable(self, choice: _Choice, chosen: _Started, next_us: float) -> bool:
+    def _is_extendable(self, choice: _Choice, next_us: float) -> bool:
         """Whether one more message would end before anything else happens."""
-        targets = {target for _, target in chosen.messages}
         return any(
-            chosen.sending[src]
-            and chosen.receiving[dst]
+            choice.sending[src]
+            and choice.receiving[dst]
             and choice.now_us + self._latency[src][dst] <= next_us + SAME_US
-            and (src, dst) not in chosen.messages
-            and all(twin in targets for twin in choice.before[dst])
+            and (src, dst) not in choice.messages
+            and choice.has_twins_of(dst)
             for src, dst in choice.offers
         )
 

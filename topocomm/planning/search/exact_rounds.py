@@ -10,7 +10,7 @@ rank must receive it. In the last round but one a choice is given up as soon as 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 
 from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
@@ -50,15 +50,17 @@ class RoundsSearch:
         wanted: Per rank, bit a is set where it needs the contribution of rank a.
         ports: Messages that a rank sends, and receives, per round.
         nodes: Nodes left, over all calls.
+        refused: Gossips that were not accepted: none.
     """
 
     sources: Sequence[Sequence[int]]
     wanted: Sequence[int]
     ports: int
     nodes: int
-    _failed: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
+    refused = 0
 
     def __post_init__(self) -> None:
+        self._failed: set[tuple[int, tuple[int, ...]]] = set()
         count = len(self.wanted)
         self._within: list[list[int]] = [[1 << rank for rank in range(count)]]
         self._asked = [sum(1 << b for b in range(count) if self.wanted[b] >> a & 1) for a in range(count)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from math import inf
 from typing import Literal
@@ -100,8 +101,8 @@ def search_gossip(
     Raises:
         PlanError: A wanted contribution has no route, a message takes no time, or the arrays do not fit.
     """
-    task = _task(latency_us, wants, ports, objective)
-    bound = task.bound
+    task = _Task(_routes(latency_us, wants, ports, objective), wants, ports, objective)
+    bound = dissemination_lower_bound(task.latency_us, wants, ports)
     if lower_bound is not None and lower_bound > bound.time_us + SAME_US:
         bound = Bound(lower_bound, "the bound given")
     limit = inf if incumbent is None else incumbent
@@ -112,41 +113,40 @@ def search_gossip(
 
 
 def _search(task: _Task, bound: Bound) -> Found:
-    if not task.to_one:
+    if task.root is not None or task.asked.any(axis=0).sum() != 1:
         return _Search(task, bound).ended()
     # All to one rank: the best broadcast from it on the reversed machine, backwards in time.
-    back = _task_of(task.latency_us.T, task.wants.T, task.machine.ports, task.objective)
+    back = _Task(task.latency_us.T, task.wants.T, task.machine.ports, task.objective)
     result = _search(back, bound)
     run = back.machine.run(result.gossip)
     gossip = _few_rounds(task, reversed_in_time(run.sent, run.time_us))
     return replace(result, gossip=gossip, time=task.machine.run(gossip).time_us)
 
 
-@dataclass(frozen=True)
 class _Task:
-    """The search problem; of objective `rounds` every latency is 1."""
+    """The search problem; of objective `rounds` every latency is 1.
 
-    latency_us: NDArray[np.float64]
-    away_us: NDArray[np.float64]
-    wants: NDArray[np.bool_]
-    machine: Machine
-    bound: Bound
-    objective: Objective
+    Attributes:
+        away_us: Latencies with relays.
+        asked: `wants` without what ranks want of themselves.
+        root: The only rank whose contribution is wanted elsewhere; None where there are several or none.
+    """
 
-    @property
-    def root(self) -> int | None:
-        """The only rank whose contribution is wanted elsewhere; None where there are several or none."""
-        asked = (self.wants & ~np.eye(len(self.wants), dtype=bool)).any(axis=1)
-        return int(asked.argmax()) if asked.sum() == 1 else None
-
-    @property
-    def to_one(self) -> bool:
-        """Whether only one rank wants contributions of others, and of more than one."""
-        asked = self.wants & ~np.eye(len(self.wants), dtype=bool)
-        return int(asked.any(axis=0).sum()) == 1 and self.root is None
+    def __init__(
+        self, latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, objective: Objective
+    ) -> None:
+        self.latency_us, self.wants, self.objective = latency_us, wants, objective
+        self.away_us = distances(latency_us)
+        self.machine = Machine(latency_us.tolist(), bit_rows(wants.T), ports)
+        self.asked = wants & ~np.eye(len(wants), dtype=bool)
+        roots = self.asked.any(axis=1)
+        self.root = int(roots.argmax()) if roots.sum() == 1 else None
 
 
-def _task(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, objective: Objective) -> _Task:
+def _routes(
+    latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, objective: Objective
+) -> NDArray[np.float64]:
+    """Return the latencies that the search uses, after checks of its arguments."""
     count = len(wants)
     if latency_us.shape != (count, count) or wants.shape != (count, count) or ports < 1 or not count:
         raise PlanError(
@@ -155,23 +155,17 @@ def _task(latency_us: NDArray[np.float64], wants: NDArray[np.bool_], ports: int,
         )
     routes = np.where(np.isfinite(latency_us), 1.0 if objective == "rounds" else latency_us, inf)
     np.fill_diagonal(routes, 0.0)
-    away_us = distances(routes)
     free = np.argwhere((routes <= 0) & ~np.eye(count, dtype=bool)).tolist()
     if free:
         a, b = free[0]
         raise PlanError(f"a message from rank {a} to rank {b} takes {routes[a, b]:g} us: expected more than 0")
-    cut = np.argwhere(wants & ~np.isfinite(away_us)).tolist()
+    cut = np.argwhere(wants & ~np.isfinite(distances(routes))).tolist()
     if cut:
         a, b = cut[0]
         raise PlanError(
             f"rank {b} needs the contribution of rank {a}, and no route leads there, with relays or without"
         )
-    return _task_of(routes, wants, ports, objective)
-
-
-def _task_of(routes: NDArray[np.float64], wants: NDArray[np.bool_], ports: int, objective: Objective) -> _Task:
-    machine = Machine(routes.tolist(), bit_rows(wants.T), ports)
-    return _Task(routes, distances(routes), wants, machine, dissemination_lower_bound(routes, wants, ports), objective)
+    return routes
 
 
 class _Search:
@@ -187,13 +181,16 @@ class _Search:
 
     def ended(self) -> Found:
         """Run the stages until the best gossip is proved, and return it."""
-        search: tuple[Callable[[], None], ...] = (self._wide_beams, self._local_search)
-        stages: tuple[Callable[[], None], ...]
+        first: list[Callable[[], None]] = [self._patterns, partial(self._beam, 4, 2, 0)]
+        last: list[Callable[[], None]] = [self._wide_beams, self._local_search]
         if self._task.objective == "rounds":
-            stages = (self._patterns, self._small_beam, self._exact_rounds, *search)
+            first.append(self._exact_rounds)
         else:
-            stages = (self._patterns, self._small_beam, self._trees, self._glance, *search, self._exact_latency)
-        for stage in stages:
+            first.append(self._trees)
+            if len(self._task.wants) <= GLANCE_RANKS:
+                first.append(partial(self._exact_latency, GLANCE_NODES))
+            last.append(self._exact_latency)
+        for stage in (*first, *last):
             stage()
             if self._time_us <= self._bound.time_us + SAME_US:
                 self._reason = self._bound.argument
@@ -221,9 +218,6 @@ class _Search:
             self._offer(gossip)
         if self._time_us == inf:
             self._offer(flood(task.latency_us, task.machine.ports))
-
-    def _small_beam(self) -> None:
-        self._beam(4, 2, 0)
 
     def _wide_beams(self) -> None:
         beams = BEAMS if len(self._task.wants) <= LARGE else BEAMS[-1:]
@@ -284,12 +278,7 @@ class _Search:
         except OutOfNodesError:
             return False
         finally:
-            self._nodes += search.looked_at
-
-    def _glance(self) -> None:
-        """Run a short exact search on small machines."""
-        if len(self._task.wants) <= GLANCE_RANKS:
-            self._exact_latency(GLANCE_NODES)
+            self._nodes += PART_NODES - max(search.nodes, 0)
 
     def _exact_latency(self, nodes: int | None = None) -> None:
         if len(self._task.wants) > EXACT_RANKS:
@@ -300,34 +289,34 @@ class _Search:
             self._offer(assign_rounds(messages))
             return self._time_us < before_us - SAME_US
 
-        most = FEW_NODES if len(self._task.wants) <= FEW_RANKS else NODES
-        search = LatencySearch(self._task.machine, self._task.away_us, nodes or most, faster)
-        ended = False
-        try:
-            while not ended and self._time_us > self._bound.time_us + SAME_US:
-                ended = search.find(self._time_us - NEXT_US) is None
-        except OutOfNodesError:
-            ended = False
-        self._nodes += search.looked_at
-        if ended and not search.refused:
-            self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
+        most = nodes or (FEW_NODES if len(self._task.wants) <= FEW_RANKS else NODES)
+        search = LatencySearch(self._task.machine, self._task.away_us, most, faster)
+        self._exhaust(search, most, lambda: search.find(self._time_us - NEXT_US) is None)
 
     def _exact_rounds(self) -> None:
         machine = self._task.machine
         if len(machine.wanted) > EXACT_RANKS:
             return
         search = RoundsSearch(machine.sources, machine.wanted, machine.ports, ROUND_NODES)
+
+        def is_excluded() -> bool:
+            gossip = search.find(round(self._time_us) - 1)
+            if gossip is not None:
+                self._offer(gossip)
+            return gossip is None
+
+        self._exhaust(search, ROUND_NODES, is_excluded)
+
+    def _exhaust(self, search: LatencySearch | RoundsSearch, nodes: int, is_excluded: Callable[[], bool]) -> None:
+        """Search until a better gossip is excluded, the bound is met, or all `nodes` are used."""
         ended = False
         try:
             while not ended and self._time_us > self._bound.time_us + SAME_US:
-                gossip = search.find(round(self._time_us) - 1)
-                if gossip is not None:
-                    self._offer(gossip)
-                ended = gossip is None
+                ended = is_excluded()
         except OutOfNodesError:
             ended = False
-        self._nodes += ROUND_NODES - max(search.nodes, 0)
-        if ended:
+        self._nodes += nodes - max(search.nodes, 0)
+        if ended and not search.refused:
             self._reason = f"an exact search found nothing below {self._time_us:g} ({self._nodes} nodes)"
 
 

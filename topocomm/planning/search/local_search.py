@@ -6,7 +6,7 @@ is no clock, so the same input gives the same gossip. Half of the moves pick a m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 
 from topocomm.planning.algorithms.gossip_schedule import Gossip, Message
@@ -142,20 +142,13 @@ def _swap_targets(machine: Machine, rounds: Rounds, label: int, message: Message
 
 
 def _critical(run: Replay, rng: Rng) -> Sent:
-    """Return a message on the critical path."""
-    chain = list(_chain(run))
+    """Return a message on the critical path: each ended when the next began, at one of its ports."""
+    chain = [max(run.sent, key=lambda message: (message.arrival_us, message.src, message.dst))]
+    while chain[-1].start_us > SAME_US:
+        now = chain[-1]
+        before = (m for m in run.sent if abs(m.arrival_us - now.start_us) < SAME_US)
+        previous = next((m for m in before if {m.src, m.dst} & {now.src, now.dst}), None)
+        if previous is None:
+            break
+        chain.append(previous)
     return chain[rng.below(len(chain))]
-
-
-def _chain(run: Replay) -> Iterator[Sent]:
-    """Yield the critical path from the last arrival back: each ended when the next began, at one of its ports."""
-    sent = max(run.sent, key=lambda message: (message.arrival_us, message.src, message.dst))
-    while True:
-        yield sent
-        now = sent
-        before = [
-            m for m in run.sent if abs(m.arrival_us - now.start_us) < SAME_US and {m.src, m.dst} & {now.src, now.dst}
-        ]
-        if not before or now.start_us <= SAME_US:
-            return
-        sent = before[0]
