@@ -36,16 +36,11 @@ class Demand:
         """Number of ranks."""
         return len(self.gives)
 
-    @property
-    def givers(self) -> int:
-        """Number of ranks whose value is needed."""
-        return int(self.gives.sum())
-
     def heard(self) -> NDArray[np.int64]:
         """Return, per rank, the number of ranks whose values it knows in the end, its own included."""
         if self.prefix:
             return np.arange(1, self.ranks + 1)
-        return np.where(self.gets, self.givers - self.gives + 1, 1)
+        return np.where(self.gets, int(self.gives.sum()) - self.gives + 1, 1)
 
     def reached(self) -> NDArray[np.int64]:
         """Return, per rank, the number of ranks that know something of its value in the end, itself included."""
@@ -71,8 +66,7 @@ class Demand:
         """
         if self.prefix or self.ranks == 1:
             return self.ranks - 1
-        both = min(self.givers, int(self.gets.sum()))
-        return self.ranks - 1 + both - 1
+        return self.ranks - 1 + min(int(self.gives.sum()), int(self.gets.sum())) - 1
 
     def crossing(self, labels: NDArray[np.int64], groups: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return what must at least enter, and leave, each group of ranks, in payloads.
@@ -92,7 +86,7 @@ class Demand:
             )
         gives = np.bincount(labels, self.gives, groups)
         gets = np.bincount(labels, self.gets, groups)
-        enters = (gets > 0) & (gives < self.givers)
+        enters = (gets > 0) & (gives < self.gives.sum())
         leaves = (gives > 0) & (gets < self.gets.sum())
         if self.name not in IN_PARTS:  # a whole value, or a fold of whole values
             return enters.astype(float), leaves.astype(float)

@@ -37,7 +37,11 @@ def farthest(demand: Demand, machine: Machine, weights: Floats) -> tuple[float, 
         sources = getters if from_getters else givers
         pair = _from(demand, machine, weights, sources, "hears" if from_getters else "reaches")
     else:
-        pair = _swept(demand, machine, weights, int(givers[0]))
+        pair, rank, side = NO_PAIR, int(givers[0]), "reaches"
+        for _ in range(SWEEPS):
+            swept = _from(demand, machine, weights, np.array([rank]), side)
+            pair = max(pair, swept, key=lambda candidate: candidate[0])
+            rank, side = (swept[2], "hears") if side == "reaches" else (swept[1], "reaches")
     apart, src, dst = pair
     if not np.isfinite(apart):
         a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
@@ -62,13 +66,4 @@ def _from(demand: Demand, machine: Machine, weights: Floats, sources: Ints, side
         if away[partner] > best[0] + SAME:
             src, dst = (partner, source) if side == "hears" else (source, partner)
             best = (float(away[partner]), src, dst)
-    return best
-
-
-def _swept(demand: Demand, machine: Machine, weights: Floats, start: int) -> tuple[float, int, int]:
-    rank, side, best = start, "reaches", NO_PAIR
-    for _ in range(SWEEPS):
-        pair = _from(demand, machine, weights, np.array([rank]), side)
-        best = max(best, pair, key=lambda candidate: candidate[0])
-        rank, side = (pair[2], "hears") if side == "reaches" else (pair[1], "reaches")
     return best

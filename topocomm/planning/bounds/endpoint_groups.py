@@ -100,28 +100,20 @@ def _with_served(machine: Machine, own: Ints) -> Ints:
 
 def _clusters(machine: Machine) -> list[Ints]:
     """Return labels of the clusters that links of at least some rate join, for every rate that makes a difference."""
-    parent = list(range(machine.devices))
-
-    def root(device: int) -> int:
-        while parent[device] != device:
-            parent[device] = parent[parent[device]]
-            device = parent[device]
-        return device
-
+    labels = np.arange(machine.devices)
     rates = np.round(machine.gb_per_s, 9)
     order = np.argsort(-rates, kind="stable")
     links = list(zip(machine.src[order].tolist(), machine.dst[order].tolist(), rates[order].tolist(), strict=True))
     partitions: list[Ints] = []
     groups = len(machine.ends)
     for index, (a, b, rate) in enumerate(links):
-        low, high = sorted((root(a), root(b)))
-        parent[high] = low
+        if labels[a] != labels[b]:
+            labels[labels == max(labels[a], labels[b])] = min(labels[a], labels[b])
         if index + 1 < len(links) and links[index + 1][2] == rate:
             continue
-        labels = np.array([root(device) for device in range(machine.devices)])
         joined = len(np.unique(labels[machine.ends]))
         if 1 < joined < groups:
-            partitions.append(labels)
+            partitions.append(labels.copy())
         groups = min(groups, joined)
         if joined == 1:
             break

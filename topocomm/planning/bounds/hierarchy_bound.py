@@ -31,8 +31,9 @@ reaches: pairs are ranks of the own group and others that know something of it, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,23 +71,14 @@ class Levels:
     group_ports: int
 
 
-@dataclass
-class _Known:
-    """R, U and what one port brought, at the times of their changes."""
+class _State(NamedTuple):
+    """R, what one port brought, U, and the most values that a rank knows in all, from a time on."""
 
-    times_us: list[float] = field(default_factory=list)
-    fronts: list[Front] = field(default_factory=list)
-    port: list[Front] = field(default_factory=list)
-    group: list[int] = field(default_factory=list)
-    most: list[int] = field(default_factory=list)
-    """Most values that a rank knows in all."""
-
-    def at(self, time_us: float) -> int:
-        """Return the index of the last change by a time; -1 before the first."""
-        index = len(self.times_us) - 1
-        while index >= 0 and self.times_us[index] > time_us + SAME_US:
-            index -= 1
-        return index
+    time_us: float
+    front: Front
+    port: Front
+    group: int
+    most: int
 
 
 def least_time_us(levels: Levels, wanted: tuple[int, int]) -> float:
@@ -100,7 +92,8 @@ def least_time_us(levels: Levels, wanted: tuple[int, int]) -> float:
 
 def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
     """Yield (time in us, R) whenever R, U or what a port brings grows."""
-    known, mixes = _Known(), _mixes(levels)
+    history: list[_State] = []
+    mixes = _mixes(levels)
     heap = [0.0]
     last_us = -1.0
     while heap:
@@ -108,8 +101,10 @@ def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
         if now_us <= last_us + SAME_US:
             continue
         last_us = now_us
-        if _step(known, now_us, levels, mixes):
-            yield now_us, known.fronts[-1]
+        state = _after(history, now_us, levels, mixes)
+        if state is not None:
+            history.append(state)
+            yield now_us, state.front
             heappush(heap, now_us + levels.across_us)
             for window in range(1, max([1, *(int(mix.back.max()) for mix in mixes)]) + 1):
                 heappush(heap, now_us + window * levels.inside_us)
@@ -117,32 +112,31 @@ def _changes(levels: Levels) -> Iterator[tuple[float, Front]]:
                     heappush(heap, now_us + window * levels.inside_us + levels.across_us)
 
 
-def _step(known: _Known, now_us: float, levels: Levels, mixes: Sequence[_Mixes]) -> bool:
-    """Compute R, U and what a port brought at a time; return whether anything changed."""
-    inside, across = known.at(now_us - levels.inside_us), known.at(now_us - levels.across_us)
-    port = known.port[-1] if known.port else _single(0, levels.most_own)
+def _at(history: Sequence[_State], time_us: float) -> _State | None:
+    """Return the state at a time; None before the first."""
+    return next((state for state in reversed(history) if state.time_us <= time_us + SAME_US), None)
+
+
+def _after(history: Sequence[_State], now_us: float, levels: Levels, mixes: Sequence[_Mixes]) -> _State | None:
+    """Return the state at a time; None where it is the last one."""
+    inside, across = _at(history, now_us - levels.inside_us), _at(history, now_us - levels.across_us)
+    last = history[-1] if history else None
+    port = last.port if last else _single(0, levels.most_own)
     group = 0
-    if inside >= 0:
-        port = np.maximum(port, _sum(known.port[inside], known.fronts[inside]))
-    if across >= 0:
-        port = np.maximum(port, _sum(known.port[across], _from_others(known.fronts[across])))
-        group = min(levels.total, known.group[across] + levels.group_ports * known.most[across])
+    if inside:
+        port = np.maximum(port, _sum(inside.port, inside.front))
+    if across:
+        port = np.maximum(port, _sum(across.port, _from_others(across.front)))
+        group = min(levels.total, across.group + levels.group_ports * across.most)
     port = np.minimum(port, levels.total)
-    cap = min([group, *(_spread(known, now_us, levels, mix) for mix in mixes)])
+    cap = min([group, *(_spread(history, now_us, levels, mix) for mix in mixes)])
     front = np.minimum(_sum(_single(1, levels.most_own), _times(port, levels.ports)), cap)
-    new = not known.times_us or (front != known.fronts[-1]).any() or (port != known.port[-1]).any()
-    if new or group != known.group[-1]:
-        known.times_us.append(now_us)
-        known.fronts.append(front)
-        known.port.append(port)
-        known.group.append(group)
-        known.most.append(int((np.arange(len(front)) + front).max()))
-        return True
-    return False
+    if last and group == last.group and (front == last.front).all() and (port == last.port).all():
+        return None
+    return _State(now_us, front, port, group, int((np.arange(len(front)) + front).max()))
 
 
-@dataclass(frozen=True)
-class _Mixes:
+class _Mixes(NamedTuple):
     """Mixes of messages from outside and inside in the last windows.
 
     Attributes:
@@ -176,17 +170,16 @@ def _mixes(levels: Levels) -> list[_Mixes]:
     return by_windows
 
 
-def _spread(known: _Known, now_us: float, levels: Levels, mixes: _Mixes) -> int:
+def _spread(history: Sequence[_State], now_us: float, levels: Levels, mixes: _Mixes) -> int:
     """Return the most foreign values that a rank can have received by any of these mixes."""
     windows = mixes.imports.shape[1]
-    before = [known.at(now_us - window * levels.inside_us - levels.across_us) for window in range(windows)]
-    brought = np.array([known.most[index] if index >= 0 else 0 for index in before])
-    total = mixes.imports @ brought
+    before = [_at(history, now_us - window * levels.inside_us - levels.across_us) for window in range(windows)]
+    total = mixes.imports @ np.array([state.most if state else 0 for state in before])
     for back in np.unique(mixes.back).tolist():
-        then = known.at(now_us - back * levels.inside_us)
-        if then >= 0:
+        then = _at(history, now_us - back * levels.inside_us)
+        if then:
             of = mixes.back == back
-            total[of] += np.minimum(known.group[then], mixes.ranks[of] * int(known.fronts[then].max()))
+            total[of] += np.minimum(then.group, mixes.ranks[of] * int(then.front.max()))
     return int(total.max())
 
 

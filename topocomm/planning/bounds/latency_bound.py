@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import inf
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from topocomm.planning.bounds.demand import Demand
 from topocomm.planning.bounds.distances import SAME, farthest
 from topocomm.planning.bounds.hierarchy_bound import Levels, least_time_us
 from topocomm.planning.bounds.machine_columns import NOBODY, Ints, Machine
-from topocomm.planning.bounds.rounds_bound import Bound
+from topocomm.planning.bounds.rounds_bound import Bound, witness_of
 from topocomm.planning.cost.cost_models import PortModel
 
 MOST_CLUSTERED = 256
@@ -37,7 +36,7 @@ def latency_bound(demand: Demand, machine: Machine, *, rounds: Bound, ports: int
     knows grows with the gaps of its links.
     """
     if demand.least_messages() == 0:
-        return Bound(0.0, "nothing needs to be sent", _witness("none"))
+        return Bound(0.0, "nothing needs to be sent", witness_of("latency", "none"))
     cheapest_us = machine.cheapest_us()
     bounds = [_path(demand, machine)]
     if port_model == "alpha":
@@ -53,23 +52,21 @@ def latency_bound(demand: Demand, machine: Machine, *, rounds: Bound, ports: int
     return best
 
 
-def _witness(kind: str, **data: Any) -> dict[str, Any]:
-    return {"bounds": "latency", "kind": kind, **data}
-
-
 def _messages(in_a_row: int, cheapest_us: float, rounds: Bound | None) -> Bound:
     row = f"{in_a_row} messages in a row" if in_a_row > 1 else "one message"
     return Bound(
         in_a_row * cheapest_us,
         f"{row} of the cheapest path, {cheapest_us:g} us",
-        _witness("messages", in_a_row=in_a_row, cheapest_us=cheapest_us, rounds=rounds.witness if rounds else None),
+        witness_of("latency", "messages", in_a_row=in_a_row, cheapest_us=cheapest_us, rounds=rounds and rounds.witness),
     )
 
 
 def _path(demand: Demand, machine: Machine) -> Bound:
     apart_us, src, dst = farthest(demand, machine, machine.latency_us)
     a, b = machine.ids[machine.place[src]], machine.ids[machine.place[dst]]
-    return Bound(apart_us, f"{a} and {b} are {apart_us:g} us apart", _witness("path", **{"from": src, "to": dst}))
+    return Bound(
+        apart_us, f"{a} and {b} are {apart_us:g} us apart", witness_of("latency", "path", **{"from": src, "to": dst})
+    )
 
 
 def _levels(demand: Demand, machine: Machine, cheapest_us: float, ports: int) -> Iterator[Bound]:
@@ -105,39 +102,33 @@ def _levels_of(
         ports=ports,
         group_ports=ports * int(np.bincount(ends).max()),
     )
-    best: Bound | None = None
+    best: tuple[float, int, int, int] | None = None
     for rank in _binding_ranks(demand, group, side):
         partners = demand.partners(rank, side)
         own = int(partners[group == group[rank]].sum() + counts[rank])
         foreign = int(partners[group != group[rank]].sum())
         time_us = least_time_us(levels, (own, foreign))
-        if best is None or time_us > (best.value or 0.0) + SAME:
-            best = _levels_bound(levels, time_us, group, rank, side, (own, foreign))
-    return best
-
-
-def _levels_bound(levels: Levels, time_us: float, group: Ints, rank: int, side: str, wanted: tuple[int, int]) -> Bound:
-    groups = [np.flatnonzero(group == label).tolist() for label in _in_order(group)]
-    verb = "hear of" if side == "hears" else "reach"
+        if best is None or time_us > best[0] + SAME:
+            best = time_us, rank, own, foreign
+    if best is None:
+        return None
+    time_us, rank, own, foreign = best
+    groups = [np.flatnonzero(group == label).tolist() for label in dict.fromkeys(group.tolist())]
     return Bound(
         time_us,
-        f"{len(groups)} groups, messages of {levels.inside_us:g} us inside and {levels.across_us:g} us across: rank "
-        f"{rank} must {verb} {wanted[0]} in its own and {wanted[1]} in others",
-        _witness(
+        f"{len(groups)} groups, messages of {inside_us:g} us inside and {across_us:g} us across: rank {rank} must "
+        f"{'hear of' if side == 'hears' else 'reach'} {own} in its own and {foreign} in others",
+        witness_of(
+            "latency",
             "levels",
             groups=groups,
-            inside_us=levels.inside_us,
-            across_us=levels.across_us,
+            inside_us=inside_us,
+            across_us=across_us,
             side=side,
             rank=rank,
-            needs=list(wanted),
+            needs=[own, foreign],
         ),
     )
-
-
-def _in_order(group: Ints) -> list[int]:
-    """Return the groups by their first rank."""
-    return list(dict.fromkeys(group.tolist()))
 
 
 def _binding_ranks(demand: Demand, group: Ints, side: str) -> list[int]:
@@ -211,7 +202,7 @@ def _postal(demand: Demand, machine: Machine, cheapest_us: float, ports: int) ->
             time_us,
             f"rank {rank} must {'hear of' if side == 'hears' else 'reach'} {needs} ranks, each message takes "
             f"{cheapest_us:g} us and holds its ports for {gap_us:g} us",
-            _witness("postal", cheapest_us=cheapest_us, gap_us=gap_us, side=side, rank=rank, needs=needs),
+            witness_of("latency", "postal", cheapest_us=cheapest_us, gap_us=gap_us, side=side, rank=rank, needs=needs),
         )
 
 

@@ -46,7 +46,7 @@ class Machine:
     """Devices and directed links by number, in the topology's order.
 
     Attributes:
-        ids: Device ids.
+        ids, devices: Device ids, and their number.
         host: Host number of each device.
         is_end: Whether a device holds a rank.
         ends: The devices that hold a rank.
@@ -60,7 +60,7 @@ class Machine:
         devices = [d for d in paths.topology.devices if d.kind not in ENDPOINT_KINDS or d.id in held]
         number = {device.id: index for index, device in enumerate(devices)}
         hosts: dict[str, int] = {}
-        self.ids = [device.id for device in devices]
+        self.ids, self.devices = [device.id for device in devices], len(devices)
         self.host = np.array([hosts.setdefault(device.host, len(hosts)) for device in devices], np.int64)
         self.is_end = np.array([device.id in held for device in devices])
         self.ends = np.flatnonzero(self.is_end)
@@ -75,11 +75,6 @@ class Machine:
         self.latency_us, self.gb_per_s, self.gap_us = columns[2], columns[3], columns[4]
         self._sorted: dict[tuple[bool, bool], _Links] = {}
         self._across_us: dict[bytes, float] = {}
-
-    @property
-    def devices(self) -> int:
-        """Number of devices."""
-        return len(self.ids)
 
     @property
     def host_of_ends(self) -> Ints:
@@ -142,7 +137,13 @@ class Machine:
         """
         key = labels.tobytes()
         if key not in self._across_us:
-            self._across_us[key] = self._cheapest_across_us(labels)
+            best = np.inf
+            for digit in range(int(labels[self.ends].max(initial=0)).bit_length()):
+                ones = (labels >> digit & 1).astype(bool)
+                sides = np.array([self.is_end & ~ones, self.is_end & ones])
+                reach = self.least(np.where(sides, 0.0, np.inf), self.latency_us, relays=False)
+                best = min(best, float(reach[sides[::-1]].min(initial=np.inf)))
+            self._across_us[key] = best
         return self._across_us[key]
 
     def cheapest_us(self) -> float:
@@ -156,15 +157,6 @@ class Machine:
         labels = np.full(self.devices, NOBODY)
         labels[self.ends[order]] = np.arange(len(hosts)) - np.repeat(starts, np.diff(starts, append=len(hosts)))
         return min(self.turn_us(), self.cheapest_across_us(self.host_of_ends), self.cheapest_across_us(labels))
-
-    def _cheapest_across_us(self, labels: Ints) -> float:
-        best = np.inf
-        for digit in range(int(labels[self.ends].max(initial=0)).bit_length()):
-            ones = (labels >> digit & 1).astype(bool)
-            sides = np.array([self.is_end & ~ones, self.is_end & ones])
-            reach = self.least(np.where(sides, 0.0, np.inf), self.latency_us, relays=False)
-            best = min(best, float(reach[sides[::-1]].min(initial=np.inf)))
-        return best
 
     def turn_us(self) -> float:
         """Return the least latency of a message between two ranks of one endpoint; infinite where no endpoint has two.

@@ -29,6 +29,11 @@ class Bound:
     witness: dict[str, Any]
 
 
+def witness_of(bounds: str, kind: str, **data: Any) -> dict[str, Any]:
+    """Return a witness."""
+    return {"bounds": bounds, "kind": kind, **data}
+
+
 def least_rounds(ranks: int, ports: int) -> int:
     """Return ceil(log_{K+1} P), in integers."""
     rounds, reached = 0, 1
@@ -48,13 +53,9 @@ def rounds_bound(demand: Demand, machine: Machine, ports: int) -> Bound:
     messages a round.
     """
     if demand.least_messages() == 0:
-        return Bound(0, "nothing needs to be sent", _witness("none"))
+        return Bound(0, "nothing needs to be sent", witness_of("rounds", "none"))
     bounds = [*_growth(demand, ports), *_ports(demand, machine, ports), _hops(demand, machine)]
     return max(bounds, key=lambda bound: bound.value or 0.0)
-
-
-def _witness(kind: str, **data: object) -> dict[str, object]:
-    return {"bounds": "rounds", "kind": kind, **data}
 
 
 def _growth(demand: Demand, ports: int) -> Iterator[Bound]:
@@ -64,7 +65,7 @@ def _growth(demand: Demand, ports: int) -> Iterator[Bound]:
         yield Bound(
             least_rounds(needs, ports),
             f"ceil(log{ports + 1} {needs}) rounds with {_ports_text(ports)}",
-            _witness("doubling", side=side, rank=rank, needs=needs),
+            witness_of("rounds", "doubling", side=side, rank=rank, needs=needs),
         )
 
 
@@ -78,12 +79,12 @@ def _ports(demand: Demand, machine: Machine, ports: int) -> Iterator[Bound]:
             -(-int(messages[end]) // ports),
             f"{messages[end]} ranks on {machine.ids[end]} must {'receive' if direction == 'in' else 'send'}, "
             f"{_ports_text(ports)}",
-            _witness("port", endpoint=machine.ids[end], direction=direction, messages=int(messages[end])),
+            witness_of("rounds", "port", endpoint=machine.ids[end], direction=direction, messages=int(messages[end])),
         )
     yield Bound(
         -(-total // (ends * ports)),
         f"{total} messages in all, {ends} endpoint{'s' * (ends > 1)} with {_ports_text(ports)}",
-        _witness("messages", messages=total, endpoints=ends),
+        witness_of("rounds", "messages", messages=total, endpoints=ends),
     )
 
 
@@ -94,7 +95,7 @@ def _hops(demand: Demand, machine: Machine) -> Bound:
     return Bound(
         int(hops),
         f"{int(hops)} messages in a row from {a} to {b}",
-        _witness("hops", **{"from": src, "to": dst, "hops": int(hops)}),
+        witness_of("rounds", "hops", **{"from": src, "to": dst, "hops": int(hops)}),
     )
 
 

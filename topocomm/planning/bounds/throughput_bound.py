@@ -27,7 +27,7 @@ from topocomm.planning.bounds.endpoint_groups import Level, families
 from topocomm.planning.bounds.flows import UNLIMITED, FlowNetwork
 from topocomm.planning.bounds.machine_columns import Flags, Ints, Machine
 from topocomm.planning.bounds.partitions import LESS, Family, best_of_family, best_partition
-from topocomm.planning.bounds.rounds_bound import Bound
+from topocomm.planning.bounds.rounds_bound import Bound, witness_of
 from topocomm.planning.collectives import IN_PARTS
 
 MOST_EXACT = 64
@@ -53,7 +53,7 @@ class _Candidate:
 def throughput_bound(demand: Demand, machine: Machine) -> Bound:
     """Return the least bound found."""
     if len(machine.ends) < 2:
-        return Bound(None, "all ranks share one endpoint", _witness("none"))
+        return Bound(None, "all ranks share one endpoint", witness_of("throughput", "none"))
     best = _Candidate(inf, "in", (), 0.0)
     for candidate in _of_families(demand, machine):
         best = _lower(best, candidate)
@@ -62,7 +62,7 @@ def throughput_bound(demand: Demand, machine: Machine) -> Bound:
     elif len(np.unique(machine.host[machine.ends])) <= MOST_EXACT:
         best = _exact(demand, machine, _whole_hosts(machine), best)
     if not best.groups:
-        return Bound(None, "nothing needs to be sent", _witness("none"))
+        return Bound(None, "nothing needs to be sent", witness_of("throughput", "none"))
     return _bound(best, machine)
 
 
@@ -178,7 +178,8 @@ def _least_cut(
         factor = best.rate if scaled and best.rate < inf else 1.0
         total = sum(min(sum(side.values()), inf) for side in (into, out_of) if UNLIMITED not in side.values())
         enough = (factor * total if scaled else best.rate) * ENOUGH
-        side = network.min_cut(_times(into, factor), _times(out_of, factor), enough)
+        source, sink = ({node: rate * factor for node, rate in ends.items()} for ends in (into, out_of))
+        side = network.min_cut(source, sink, enough)
         if side is None:
             return best
         cut = _cut(demand, machine, np.isin(node, sorted(side)))
@@ -186,10 +187,6 @@ def _least_cut(
             return best
         best = cut
     return best
-
-
-def _times(capacities: dict[int, float], factor: float) -> dict[int, float]:
-    return {node: rate * factor for node, rate in capacities.items()}
 
 
 def _cut(demand: Demand, machine: Machine, side: Flags) -> _Candidate | None:
@@ -213,19 +210,15 @@ def _bound(best: _Candidate, machine: Machine) -> Bound:
         return Bound(
             best.rate,
             f"{len(groups)} {_kind(ends, best.groups, machine)}, {word} {best.capacity:g} GB/s in all",
-            _witness("partition", direction=best.direction, groups=groups),
+            witness_of("throughput", "partition", direction=best.direction, groups=groups),
         )
     much = "all" if best.share == 1 else f"{best.share:.4g}"
     verb = "enter" if best.direction == "in" else "leave"
     return Bound(
         best.rate,
         f"{much} of the payload must {verb} {_name(best.groups[0], machine)}, at {best.capacity:g} GB/s",
-        _witness("cut", direction=best.direction, group=groups[0], share=best.share),
+        witness_of("throughput", "cut", direction=best.direction, group=groups[0], share=best.share),
     )
-
-
-def _witness(kind: str, **data: object) -> dict[str, object]:
-    return {"bounds": "throughput", "kind": kind, **data}
 
 
 def _kind(ends: Sequence[int], groups: Sequence[Ints], machine: Machine) -> str:
