@@ -5,7 +5,7 @@
  * blocks the usual online softmax keeps a running maximum and sum (Milakov and Gimelshein, arXiv:1805.02867). Up to
  * TILE_ROWS query rows share one pass, so in decoding each key and value byte is read once. While one block is computed
  * the next is asked for, so that memory is busy all the time. */
-#include "attend.h"
+#include "kernels.h"
 
 #include "vectors.h"
 

@@ -2,70 +2,19 @@
  * [rows, dim] and lse [rows], float32.
  *
  * First the weights of a block of rows are computed, side by side in vector registers, then the rows of `out` stream by
- * once. Each step rounds as a merge of two does: the n-way fold equals repeated merges of two bit for bit. exp and log1p
- * are our own, without calls into a math library, so all machines round alike. Compiled once for every kind of
- * processor, which PROCESSOR names. */
-#include "merge_fold.h"
-
-#include <math.h>
+ * once. Each step rounds as a merge of two does: the n-way fold equals repeated merges of two bit for bit. Compiled
+ * once for every kind of processor, which PROCESSOR names. */
 #include <string.h>
+
+#include "formulas.h"
+#include "kernels.h"
 
 enum { BLOCK = 256, HEAD = 4, OUT = 0, LSE = 1 }; /* rows whose weights are computed at once; words before addresses */
 
-static const double LOG2_E = 1.4426950408889634;
-/* ln 2 in two parts; the high one has 21 trailing zero bits, so its product with a small integer is exact (fdlibm). */
-static const double LN2_HIGH = 6.93147180369123816490e-01, LN2_LOW = 1.90821492927058770002e-10;
-/* Adding it rounds to an integer, found in the low bits of the sum. */
-static const double ROUNDING = 0x1.8p52;
 /* exp of this and of anything below is 0 in float32, and adds nothing to 1 in float64. */
 static const double NEGLIGIBLE = -200.0;
-
-/* e^x for x in [NEGLIGIBLE, 0], and NaN for NaN: x = n ln 2 + r, the Taylor series to r^12 (4e-16), times 2^n. */
-static inline double exponential(double x) {
-    double shifted = x * LOG2_E + ROUNDING;
-    double n = shifted - ROUNDING;
-    double r = (x - n * LN2_HIGH) - n * LN2_LOW;
-    double series = 1.0 / 479001600;
-    series = series * r + 1.0 / 39916800;
-    series = series * r + 1.0 / 3628800;
-    series = series * r + 1.0 / 362880;
-    series = series * r + 1.0 / 40320;
-    series = series * r + 1.0 / 5040;
-    series = series * r + 1.0 / 720;
-    series = series * r + 1.0 / 120;
-    series = series * r + 1.0 / 24;
-    series = series * r + 1.0 / 6;
-    series = series * r + 0.5;
-    series = series * r + 1.0;
-    series = series * r + 1.0;
-    uint64_t bits;
-    memcpy(&bits, &shifted, sizeof bits);
-    bits = (bits + 1023) << 52;
-    double power;
-    memcpy(&power, &bits, sizeof power);
-    return series * power;
-}
-
-/* ln(1 + x) for x in [0, 1]: 2 artanh(s), s = x / (2 + x) <= 1/3, the series to s^27 (2e-15). */
-static inline double log_one_plus(double x) {
-    double s = x / (2.0 + x);
-    double square = s * s;
-    double series = 1.0 / 27;
-    series = series * square + 1.0 / 25;
-    series = series * square + 1.0 / 23;
-    series = series * square + 1.0 / 21;
-    series = series * square + 1.0 / 19;
-    series = series * square + 1.0 / 17;
-    series = series * square + 1.0 / 15;
-    series = series * square + 1.0 / 13;
-    series = series * square + 1.0 / 11;
-    series = series * square + 1.0 / 9;
-    series = series * square + 1.0 / 7;
-    series = series * square + 1.0 / 5;
-    series = series * square + 1.0 / 3;
-    series = series * square + 1.0;
-    return 2.0 * s * series;
-}
+/* Of the series in formulas.h: for exp to r^12 (4e-16), for the logarithm to s^27 (2e-15). */
+enum { EXP_POWER = 12, LOG_POWER = 13 };
 
 /* Merged lse and both weights of every row; a weight is 0 where that operand is to be ignored. `lse` may be `left`. */
 static void weigh(int64_t rows, const float *left_lse, const float *right_lse, float *lse, float *left_weights,
@@ -74,11 +23,11 @@ static void weigh(int64_t rows, const float *left_lse, const float *right_lse, f
         float left = left_lse[row], right = right_lse[row];
         double gap = (double)left - (double)right;
         double apart = -fabs(gap);
-        double lighter = exponential(apart < NEGLIGIBLE ? NEGLIGIBLE : apart);
+        double lighter = exponential(apart < NEGLIGIBLE ? NEGLIGIBLE : apart, EXP_POWER);
         double total = 1.0 + lighter;
         float high = (float)(1.0 / total), low = (float)(lighter / total);
         float greater = gap >= 0 ? left : right;
-        float merged = (float)((double)greater + log_one_plus(lighter));
+        float merged = (float)((double)greater + log_one_plus(lighter, LOG_POWER));
         float left_weight = gap >= 0 ? high : low, right_weight = gap >= 0 ? low : high;
         float left_alone = right == -INFINITY ? 1.0f : left_weight, right_alone = left == -INFINITY ? 1.0f : right_weight;
         float unless_left = left == -INFINITY ? right : merged;

@@ -1,6 +1,6 @@
 /* Items of an attention call over threads, which live as long as the call: to start one costs about 20 us, less than to
  * wake one of a Python pool, and there is nothing to keep over a fork. */
-#include "run_items.h"
+#include "kernels.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -60,7 +60,7 @@ INLINE Floats max_floats(Floats a, Floats b) {
 #endif
 }
 
-INLINE Floats load_floats(const float *source) {
+INLINE Floats load_floats(const void *source) {
     Floats x;
     memcpy(&x, source, sizeof x);
     return x;
@@ -104,11 +104,8 @@ INLINE Floats widen(Halves halves, int dtype) {
 
 /* LANES numbers of a dtype. */
 INLINE Floats load(const char *source, int dtype) {
-    if (dtype == FLOAT32) {
-        Floats x;
-        memcpy(&x, source, sizeof x);
-        return x;
-    }
+    if (dtype == FLOAT32)
+        return load_floats(source);
     Halves halves;
     memcpy(&halves, source, sizeof halves);
     return widen(halves, dtype);
@@ -127,6 +124,15 @@ INLINE Floats load_first(const char *source, int dtype, int64_t count) {
 #endif
 }
 
+/* terms[0] x^degree + ... + terms[degree] by Horner's rule. */
+INLINE Floats polynomial_floats(Floats x, const float *terms, int degree) {
+    Floats sum = spread(terms[0]);
+#pragma GCC unroll 8
+    for (int term = 1; term <= degree; term++)
+        sum = fma_floats(sum, x, spread(terms[term]));
+    return sum;
+}
+
 /* e^x for x <= 0 within 1 ulp; 0 below -87, where e^x is close to the least normal float32; NaN for NaN.
  *
  * e^x = 2^n e^r with n = round(x / ln 2), ln 2 in two parts so that r keeps its digits, and e^r by the polynomial of
@@ -139,12 +145,9 @@ INLINE Floats exp_floats(Floats x) {
     Floats n = shifted - rounding;
     Floats r = fma_floats(n, spread(-0.693359375f), x);
     r = fma_floats(n, spread(2.12194440e-4f), r);
-    Floats p = spread(1.9875691500e-4f);
-    p = fma_floats(p, r, spread(1.3981999507e-3f));
-    p = fma_floats(p, r, spread(8.3334519073e-3f));
-    p = fma_floats(p, r, spread(4.1665795894e-2f));
-    p = fma_floats(p, r, spread(1.6666665459e-1f));
-    p = fma_floats(p, r, spread(5.0000001201e-1f));
+    static const float terms[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f,
+                                  4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f};
+    Floats p = polynomial_floats(r, terms, 5);
     p = fma_floats(p, r * r, r) + 1.0f;
     Floats power = (Floats)(((Words)shifted + 127) << 23);
     return (Floats)((Ints)(p * power) & ~below);
@@ -157,12 +160,9 @@ INLINE Floats tanh_floats(Floats x) {
     Floats size = (Floats)((Words)x ^ sign);
     Floats t = exp_floats(size * -2.0f);
     Floats far = (1.0f - t) / (1.0f + t);
-    Floats square = size * size, series = spread(-1382.0f / 155925.0f);
-    series = fma_floats(series, square, spread(62.0f / 2835.0f));
-    series = fma_floats(series, square, spread(-17.0f / 315.0f));
-    series = fma_floats(series, square, spread(2.0f / 15.0f));
-    series = fma_floats(series, square, spread(-1.0f / 3.0f));
-    series = fma_floats(series, square, spread(1.0f));
+    static const float terms[] = {-1382.0f / 155925.0f, 62.0f / 2835.0f, -17.0f / 315.0f, 2.0f / 15.0f, -1.0f / 3.0f,
+                                  1.0f};
+    Floats series = polynomial_floats(size * size, terms, 5);
     return (Floats)((Words)select_floats(size < 0.25f, size * series, far) | sign);
 }
 

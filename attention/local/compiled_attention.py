@@ -22,7 +22,7 @@ MOST_QUERIES = 16
 """Queries up to which the kernel is faster than matrix products."""
 
 TILE_ROWS = 64
-"""Query rows of one pass over the keys, as attention/kernels/attend.h has it."""
+"""Query rows of one pass over the keys, as attention/kernels/kernels.h has it."""
 
 PIECES = 8
 """Pieces into which the work is cut for a caller who wants to be called between them."""

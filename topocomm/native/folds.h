@@ -17,13 +17,7 @@ typedef struct {
     Fold fold;
 } FoldEntry;
 
-/* Rows [start, end) of out = left combined with right; each is the addresses of a value's fields. */
-typedef void (*Step)(const int64_t *out, const int64_t *left, const int64_t *right, int64_t start, int64_t end);
-
-void fold_blocks(const int64_t *task, int fields, const int64_t *row_bytes, Step step);
-
-/* Tables end with an entry whose name is NULL. Those for all kinds of processors have the same entries. */
-extern const FoldEntry elementwise_folds_baseline[], elementwise_folds_avx2[];
-extern const FoldEntry row_folds_baseline[], row_folds_avx2[];
+/* All folds, the same for all kinds of processors; they end with an entry whose name is NULL. */
+extern const FoldEntry folds_baseline[], folds_avx2[];
 
 #endif

@@ -1,4 +1,4 @@
-/* How built-in operators combine two scalars. `topocomm/operators/builtins` has the same formulas for arrays.
+/* How operators combine two scalars. `topocomm/operators/builtins` has the same formulas for arrays.
  *
  * Every step rounds by IEEE 754 and none is a call into a math library, so that all machines give the same bits. */
 #ifndef TOPOCOMM_FORMULAS_H
@@ -8,87 +8,54 @@
 
 #include "scalars.h"
 
-/* IEEE 754-2019 maximum: NaN wins; of two zeros +0, which their sum is unless both are -0. */
-static inline double maximum_double(double a, double b) {
-    double same = select_double(a == 0, a + b, a), greater = select_double(a > b, a, b);
-    return select_double(a != a, a, select_double(a == b, same, greater));
-}
-
-static inline float maximum_float(float a, float b) {
-    float same = select_float(a == 0, a + b, a), greater = select_float(a > b, a, b);
-    return select_float(a != a, a, select_float(a == b, same, greater));
-}
-
-/* IEEE 754-2019 minimum: NaN wins; of two zeros -0. */
-static inline double minimum_double(double a, double b) {
-    double same = select_double(a == 0, -(-a - b), a), less = select_double(a < b, a, b);
-    return select_double(a != a, a, select_double(a == b, same, less));
-}
-
-static inline float minimum_float(float a, float b) {
-    float same = select_float(a == 0, -(-a - b), a), less = select_float(a < b, a, b);
-    return select_float(a != a, a, select_float(a == b, same, less));
-}
-
 static const double LOG2_E = 1.4426950408889634;
 /* ln 2 in two parts; the high one has 21 trailing zero bits, so its product with a small integer is exact (fdlibm). */
 static const double LN2_HIGH = 6.93147180369123816490e-01, LN2_LOW = 1.90821492927058770002e-10;
 /* Adding it rounds to an integer, found in the low bits of the sum. */
 static const double ROUNDING = 0x1.8p52;
-/* exp of anything below, under 2^-1021, is taken for 0. */
-static const double LEAST = -708.0;
 
-/* e^x for x in [LEAST, 0]: x = n ln 2 + r, the Taylor series to r^13, times 2^n. */
-static inline double exponential(double x) {
+/* Of the series of e^x, 1 / n! for n from 13 to 0; of that of artanh(x) / x, whose powers are of x^2, 1 / (2 n + 1) for
+ * n from 16 to 0. */
+enum { EXP_DEGREE = 13, LOG_DEGREE = 16 };
+static const double EXP_TERMS[] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
+                                   1.0 / 40320,      1.0 / 5040,      1.0 / 720,      1.0 / 120,     1.0 / 24,
+                                   1.0 / 6,          1.0 / 2,         1.0,            1.0};
+static const double LOG_TERMS[] = {1.0 / 33, 1.0 / 31, 1.0 / 29, 1.0 / 27, 1.0 / 25, 1.0 / 23, 1.0 / 21, 1.0 / 19,
+                                   1.0 / 17, 1.0 / 15, 1.0 / 13, 1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3,  1.0};
+
+/* terms[0] x^degree + ... + terms[degree] by Horner's rule, unrolled so that loops of it become vector code. */
+static inline double polynomial(double x, const double *terms, int degree) {
+    double sum = terms[0];
+#pragma GCC unroll 16
+    for (int term = 1; term <= degree; term++)
+        sum = sum * x + terms[term];
+    return sum;
+}
+
+/* e^x for x in [-708, 0], and NaN for NaN: x = n ln 2 + r, the Taylor series of e^r to r^degree, times 2^n. */
+static inline double exponential(double x, int degree) {
     double shifted = x * LOG2_E + ROUNDING;
     double power = shifted - ROUNDING;
     double rest = (x - power * LN2_HIGH) - power * LN2_LOW;
-    double series = rest * (1.0 / 6227020800);
-    series = (series + 1.0 / 479001600) * rest;
-    series = (series + 1.0 / 39916800) * rest;
-    series = (series + 1.0 / 3628800) * rest;
-    series = (series + 1.0 / 362880) * rest;
-    series = (series + 1.0 / 40320) * rest;
-    series = (series + 1.0 / 5040) * rest;
-    series = (series + 1.0 / 720) * rest;
-    series = (series + 1.0 / 120) * rest;
-    series = (series + 1.0 / 24) * rest;
-    series = (series + 1.0 / 6) * rest;
-    series = (series + 1.0 / 2) * rest;
-    series = (series + 1.0) * rest;
-    series = series + 1.0;
+    double series = polynomial(rest, EXP_TERMS + EXP_DEGREE - degree, degree);
     return series * double_of((bits_of_double(shifted) + 1023) << 52);
 }
 
-/* 2 artanh(s), s = x / (2 + x): ln(1 + x) for x in [0, 1], the series to s^33. */
-static inline double log_one_plus(double x) {
+/* ln(1 + x) for x in [0, 1]: 2 artanh(s), s = x / (2 + x), the series to s^(2 degree + 1). */
+static inline double log_one_plus(double x, int degree) {
     double ratio = x / (2.0 + x);
-    double square = ratio * ratio;
-    double series = square * (1.0 / 33);
-    series = (series + 1.0 / 31) * square;
-    series = (series + 1.0 / 29) * square;
-    series = (series + 1.0 / 27) * square;
-    series = (series + 1.0 / 25) * square;
-    series = (series + 1.0 / 23) * square;
-    series = (series + 1.0 / 21) * square;
-    series = (series + 1.0 / 19) * square;
-    series = (series + 1.0 / 17) * square;
-    series = (series + 1.0 / 15) * square;
-    series = (series + 1.0 / 13) * square;
-    series = (series + 1.0 / 11) * square;
-    series = (series + 1.0 / 9) * square;
-    series = (series + 1.0 / 7) * square;
-    series = (series + 1.0 / 5) * square;
-    series = (series + 1.0 / 3) * square;
-    return 2.0 * ratio * (series + 1.0);
+    return 2.0 * ratio * polynomial(ratio * ratio, LOG_TERMS + LOG_DEGREE - degree, degree);
 }
+
+/* exp of anything below, under 2^-1021, is taken for 0. */
+static const double LEAST = -708.0;
 
 /* ln(e^a + e^b) = top + ln(1 + e^-apart). */
 static inline double log_add_exp(double a, double b) {
     double top = select_double(a > b, a, b);
     double apart = select_double(a == b, 0.0, -fabs(a - b)); /* infinities of one sign have no difference */
-    double lighter = select_double(apart < LEAST, 0.0, exponential(select_double(apart < LEAST, LEAST, apart)));
-    return top + log_one_plus(lighter);
+    double power = exponential(select_double(apart < LEAST, LEAST, apart), EXP_DEGREE);
+    return top + log_one_plus(select_double(apart < LEAST, 0.0, power), LOG_DEGREE);
 }
 
 /* Means and sums of squares of WELFORD: Chan, Golub, LeVeque: Updating formulae (1979), equations 2.1. */

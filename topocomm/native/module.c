@@ -3,13 +3,6 @@
 
 #include <string.h>
 
-static Fold find_in(const FoldEntry *table, const char *name, const char *dtypes) {
-    for (; table->operator_name != NULL; table++)
-        if (strcmp(table->operator_name, name) == 0 && strcmp(table->dtypes, dtypes) == 0)
-            return table->fold;
-    return NULL;
-}
-
 PyDoc_STRVAR(fold_address_doc, "fold_address(operator, dtypes, /)\n--\n\n"
                                "Return the address of the fold of an operator for these dtypes; 0 where it has none.");
 
@@ -18,10 +11,10 @@ static PyObject *fold_address(PyObject *self, PyObject *args) {
     (void)self;
     if (!PyArg_ParseTuple(args, "ss:fold_address", &name, &dtypes))
         return NULL;
-    Fold fold = find_in(BEST(elementwise_folds), name, dtypes);
-    if (fold == NULL)
-        fold = find_in(BEST(row_folds), name, dtypes);
-    return PyLong_FromVoidPtr((void *)(intptr_t)fold);
+    for (const FoldEntry *entry = BEST(folds); entry->operator_name != NULL; entry++)
+        if (strcmp(entry->operator_name, name) == 0 && strcmp(entry->dtypes, dtypes) == 0)
+            return PyLong_FromVoidPtr((void *)(intptr_t)entry->fold);
+    return PyLong_FromLong(0);
 }
 
 PyDoc_STRVAR(describe_doc, "describe(array, /)\n--\n\n"

@@ -1,4 +1,5 @@
-/* Scalars as they are stored and as they are computed with: a load and a store for each dtype.
+/* Scalars as they are stored and as they are computed with: for each dtype X the type in memory `stored_X`, and
+ * `load_X` and `store_X`, to and from the type computed with.
  *
  * Integers are computed with as unsigned numbers where they wrap. Floats of 16 bits are converted by integer
  * arithmetic: the same on machines with and without instructions for them. */
@@ -6,31 +7,24 @@
 #define TOPOCOMM_SCALARS_H
 
 #include <stdint.h>
-#include <string.h>
 
-static inline uint32_t bits_of(float x) {
+typedef union {
+    float number;
     uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+} FloatBits;
 
-static inline float float_of(uint32_t bits) {
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-static inline uint64_t bits_of_double(double x) {
+typedef union {
+    double number;
     uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
+} DoubleBits;
 
-static inline double double_of(uint64_t bits) {
-    double x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
+static inline uint32_t bits_of(float x) { return (FloatBits){.number = x}.bits; }
+
+static inline float float_of(uint32_t bits) { return (FloatBits){.bits = bits}.number; }
+
+static inline uint64_t bits_of_double(double x) { return (DoubleBits){.number = x}.bits; }
+
+static inline double double_of(uint64_t bits) { return (DoubleBits){.bits = bits}.number; }
 
 /* `left` where the condition holds, else `right`: by masks, since loops with branches do not become vector code. */
 static inline uint32_t select_bits(int condition, uint32_t left, uint32_t right) {
@@ -51,34 +45,6 @@ static inline int64_t select_int64(int condition, int64_t left, int64_t right) {
 
 static inline int32_t select_int32(int condition, int32_t left, int32_t right) { return condition ? left : right; }
 
-static inline float widen_f2b(uint16_t item) { return float_of((uint32_t)item << 16); }
-
-/* To the nearest, ties to even, by the carry of an addition. */
-static inline uint16_t round_f2b(float x) {
-    uint32_t bits = bits_of(x);
-    uint32_t rounded = (bits + ((bits >> 16) & 1) + 0x7FFF) >> 16;
-    return (uint16_t)select_bits(x != x, 0x7FC0, rounded);
-}
-
-/* The exponent moves from a bias of 15 to one of 127 by a product with 2^112, which also makes subnormals whole. */
-static inline float widen_f2(uint16_t item) {
-    uint32_t sign = ((uint32_t)item & 0x8000) << 16, magnitude = ((uint32_t)item & 0x7FFF) << 13;
-    uint32_t scaled = bits_of(float_of(magnitude) * 0x1p112f);
-    uint32_t infinite = magnitude | 0x7F800000;
-    return float_of(select_bits(magnitude >= 0x7C00u << 13, infinite, scaled) | sign);
-}
-
-/* To the nearest, ties to even: subnormals by adding 0.5, whose last bit is theirs; others by a carry. */
-static inline uint16_t round_f2(float x) {
-    uint32_t bits = bits_of(x), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7FFFFFFF;
-    uint32_t small = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
-    uint32_t usual = (magnitude + ((magnitude >> 13) & 1) + (0xFFFu - (112u << 23))) >> 13;
-    uint32_t finite = select_bits(magnitude < 113u << 23, small, usual);
-    uint32_t limited = select_bits(magnitude >= 143u << 23, 0x7C00, finite);
-    return (uint16_t)(select_bits(magnitude > 0x7F800000, 0x7E00, limited) | sign);
-}
-
-/* stored_X: the type in memory. load_X, store_X: to and from the type computed with. wide_X: the same with float64. */
 #define SAME(NAME, STORED)                                                                                             \
     typedef STORED stored_##NAME;                                                                                      \
     static inline STORED load_##NAME(STORED x) { return x; }                                                           \
@@ -94,21 +60,37 @@ SAME(u2, uint16_t)
 SAME(i1, int8_t)
 SAME(u1, uint8_t)
 SAME(b1, uint8_t)
+SAME(c8, float) /* each part */
+SAME(c16, double)
 #undef SAME
 
 typedef uint16_t stored_f2, stored_f2b;
-static inline float load_f2(uint16_t x) { return widen_f2(x); }
-static inline float load_f2b(uint16_t x) { return widen_f2b(x); }
-static inline uint16_t store_f2(float x) { return round_f2(x); }
-static inline uint16_t store_f2b(float x) { return round_f2b(x); }
 
-static inline double wide_load_f8(double x) { return x; }
-static inline double wide_load_f4(float x) { return x; }
-static inline double wide_load_f2(uint16_t x) { return widen_f2(x); }
-static inline double wide_load_f2b(uint16_t x) { return widen_f2b(x); }
-static inline double wide_store_f8(double x) { return x; }
-static inline float wide_store_f4(double x) { return (float)x; }
-static inline uint16_t wide_store_f2(double x) { return round_f2((float)x); }
-static inline uint16_t wide_store_f2b(double x) { return round_f2b((float)x); }
+static inline float load_f2b(uint16_t item) { return float_of((uint32_t)item << 16); }
+
+/* To the nearest, ties to even, by the carry of an addition. */
+static inline uint16_t store_f2b(float x) {
+    uint32_t bits = bits_of(x);
+    uint32_t rounded = (bits + ((bits >> 16) & 1) + 0x7FFF) >> 16;
+    return (uint16_t)select_bits(x != x, 0x7FC0, rounded);
+}
+
+/* The exponent moves from a bias of 15 to one of 127 by a product with 2^112, which also makes subnormals whole. */
+static inline float load_f2(uint16_t item) {
+    uint32_t sign = ((uint32_t)item & 0x8000) << 16, magnitude = ((uint32_t)item & 0x7FFF) << 13;
+    uint32_t scaled = bits_of(float_of(magnitude) * 0x1p112f);
+    uint32_t infinite = magnitude | 0x7F800000;
+    return float_of(select_bits(magnitude >= 0x7C00u << 13, infinite, scaled) | sign);
+}
+
+/* To the nearest, ties to even: subnormals by adding 0.5, whose last bit is theirs; others by a carry. */
+static inline uint16_t store_f2(float x) {
+    uint32_t bits = bits_of(x), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7FFFFFFF;
+    uint32_t small = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+    uint32_t usual = (magnitude + ((magnitude >> 13) & 1) + (0xFFFu - (112u << 23))) >> 13;
+    uint32_t finite = select_bits(magnitude < 113u << 23, small, usual);
+    uint32_t limited = select_bits(magnitude >= 143u << 23, 0x7C00, finite);
+    return (uint16_t)(select_bits(magnitude > 0x7F800000, 0x7E00, limited) | sign);
+}
 
 #endif

@@ -1,8 +1,8 @@
 """Operators that combine element by element, by one formula in NumPy and in the compiled kernel.
 
 A formula is a function of plain arithmetic, `formula(*left, *right)`, that returns the combined value: of NumPy arrays
-here, of scalars in `native/elementwise_folds.c`. Every step of it rounds by IEEE 754 and none is a call into a math
-library, so both give the same bits on every machine (only which NaN a NaN is may differ).
+here, of scalars in `native/folds.c`. Every step of it rounds by IEEE 754 and none is a call into a math library, so
+both give the same bits on every machine (only which NaN a NaN is may differ).
 
 A value's *parts* are what a formula takes: one per field, and two, real and imaginary, per complex field. Floats of 16
 bits are computed with in float32, those of a `wide` formula all in float64; the result rounds to the stored dtype once

@@ -1,6 +1,7 @@
-/* Attention of query rows over the keys of one shard: a checked call, and its items of work. */
-#ifndef ATTENTION_ATTEND_H
-#define ATTENTION_ATTEND_H
+/* Kernels for each kind of processor: the fold of LOGSUMEXP, and attention of query rows over the keys of one shard, as
+ * items of work of a checked call. */
+#ifndef ATTENTION_KERNELS_H
+#define ATTENTION_KERNELS_H
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -14,6 +15,9 @@ enum {
     BLOCK_KEYS = 64, /* keys whose scores stay in the core's first cache */
     MOST_LANES = 16, /* of all processors */
 };
+
+void merge_fold_baseline(int64_t *task);
+void merge_fold_avx2(int64_t *task);
 
 /* A tensor in host memory: q [batch, heads, q_len, d]; k and v [batch or pages, kv_heads, n or page size, d or d_v],
  * whose elements lie side by side. Strides are in elements. */
@@ -74,5 +78,9 @@ static inline int64_t tile_rows(const Attention *call) {
 static inline int64_t item_floats(const Attention *call) {
     return tile_rows(call) * (BLOCK_KEYS + padded(call->q.sizes[3]) + padded(call->v.sizes[3]));
 }
+
+/* Run items [first, end) over up to `threads` threads, this one among them; 0: out of memory, and nothing done. Items
+ * do not depend on each other, so the result's bits do not depend on the threads. */
+int run_items(const Attention *call, AttendItem attend, int64_t first, int64_t end, int threads);
 
 #endif
