@@ -9,7 +9,7 @@ import numpy as np
 
 from attention import LOGSUMEXP
 from tests.plans import every_plan
-from topocomm.execute.calls.fast_path import Arrays, quick_arrays
+from topocomm.execute.calls.fast_path import Arrays, bind_arrays
 from topocomm.execute.calls.result_memory import ResultMemory
 from topocomm.execute.host.call_engine import Span, Work
 from topocomm.execute.host.compiled_engine import CompiledEngine, covers
@@ -27,7 +27,7 @@ GUARD = 0xA5
 
 
 class Caller:
-    """What the quick way asks of a communicator."""
+    """What the fast path asks of a communicator."""
 
     refusal: str | None = None
 
@@ -84,14 +84,14 @@ class Job:
 
         self.callers = [Caller() for _ in ranks]
         bare = len(layout.fields) == 1 if bare is None else bare
-        self.quick = []
+        self.fast_path = []
         for caller, engines, work in zip(self.callers, self.engines, works, strict=True):
             value, result = (
                 [(f.name, (*span.leading, *f.row_shape), f.dtype) for f in layout.fields]
                 for span in (work.value, work.result)
             )
             gives = plan.collective.name != "reduce" or work.rank == plan.collective.root
-            self.quick.append(quick_arrays(caller, engines, Arrays(value, result, gives), 16, bare=bare))
+            self.fast_path.append(bind_arrays(caller, engines, Arrays(value, result, gives), 16, bare=bare))
 
     def engine(self, rank):
         """The engine of a rank's next call."""
@@ -153,20 +153,20 @@ def from_the_send_buffer(job, rank, value):
     return target
 
 
-def quick(job, rank, value):
-    return job.quick[rank](askew(value), None)
+def fast_path(job, rank, value):
+    return job.fast_path[rank](askew(value), None)
 
 
-def quick_into(job, rank, value):
+def fast_path_into(job, rank, value):
     given = {name: np.full_like(array, np.nan) for name, array in value.items()}
-    assert job.quick[rank](askew(value), given) is given
+    assert job.fast_path[rank](askew(value), given) is given
     return given
 
 
-def quick_in_place(job, rank, value):
+def fast_path_in_place(job, rank, value):
     both = {name: array.copy() for name, array in value.items()}
-    assert job.quick[rank](both, both) is both
+    assert job.fast_path[rank](both, both) is both
     return both
 
 
-WAYS = [plain, in_place, from_the_send_buffer, quick, quick_into, quick_in_place]
+WAYS = [plain, in_place, from_the_send_buffer, fast_path, fast_path_into, fast_path_in_place]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.attention.merging import assert_close, exact, partial
-from tests.execute.engine_jobs import CALLS, Job, jobs, quick, through
+from tests.execute.engine_jobs import CALLS, Job, fast_path, jobs, through
 from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import SUM, Field, Operator
@@ -28,8 +28,8 @@ def test_calls_leave_no_references(rank):
 
     def body(mine):
         for _ in range(3 * CALLS):
-            quick(job, mine, values[mine])
-            assert job.quick[mine](misfits[mine], None) is None
+            fast_path(job, mine, values[mine])
+            assert job.fast_path[mine](misfits[mine], None) is None
 
     body_counts = []
     for _ in range(2):
@@ -47,14 +47,14 @@ def test_results_are_the_callers_own():
     named = [*value, np.dtype(np.float32), job.layout.fields[0].dtype]
     before = [sys.getrefcount(one) for one in named]
     for _ in range(CALLS):
-        result = job.quick[0](value, None)
+        result = job.fast_path[0](value, None)
         assert list(result) == ["out", "lse"]
         alone = {"out": np.empty(1), "lse": np.empty(1)}
         assert sys.getrefcount(result) == sys.getrefcount(alone)
         for name, array in result.items():
             assert sys.getrefcount(array) == sys.getrefcount(alone[name]) + 1  # `array` itself
             assert array.base is None and array.flags.owndata and array.flags.writeable
-        assert job.quick[0](misfit(value), None) is None
+        assert job.fast_path[0](misfit(value), None) is None
         del result, array
     for one, earlier in zip(named, before, strict=True):
         assert abs(sys.getrefcount(one) - earlier) < CALLS
@@ -67,18 +67,18 @@ def test_fields_are_told_by_name_not_by_object():
     value = partial(0, (6,), 4)
     made = {"".join(["o", "ut"]): value["out"], "".join(["l", "se"]): value["lse"]}
     assert all(one is not other for one, other in zip(made, value, strict=True))
-    assert_close(job.quick[0](made, None), exact([value]), 1, "flat")
+    assert_close(job.fast_path[0](made, None), exact([value]), 1, "flat")
 
     class Text(str):
         pass
 
-    assert job.quick[0]({Text("out"): value["out"], "lse": value["lse"]}, None) is None
-    assert job.quick[0]({0: value["out"], "lse": value["lse"]}, None) is None
+    assert job.fast_path[0]({Text("out"): value["out"], "lse": value["lse"]}, None) is None
+    assert job.fast_path[0]({0: value["out"], "lse": value["lse"]}, None) is None
     job.close()
 
 
 @pytest.mark.parametrize("fields", range(1, _native.MOST_FIELDS + 1))
-def test_the_quick_way_of_every_number_of_fields(fields):
+def test_the_fast_path_of_every_number_of_fields(fields):
     shapes = {f"field{index}": (5, *range(2, 2 + index)) for index in range(fields)}  # an axis more each
     names = list(shapes)
 
@@ -92,7 +92,7 @@ def test_the_quick_way_of_every_number_of_fields(fields):
 
     def body(rank):
         x = {name: np.full(shape, rank + index, np.float32) for index, (name, shape) in enumerate(shapes.items())}
-        return job.quick[rank](x, None)
+        return job.fast_path[rank](x, None)
 
     for result in job.on_threads(body):
         assert list(result) == names
@@ -113,17 +113,17 @@ def test_in_place_after_waiting_for_credits(algorithm):
     for call in (1, 2):
         values = [np.full(5, call * 10**rank, np.float32) for rank in range(ranks)]
         for rank in range(late):
-            assert job.quick[rank](values[rank], values[rank]) is values[rank]
+            assert job.fast_path[rank](values[rank], values[rank]) is values[rank]
         if call == 1:
             assert not standing
             own = np.full(5, 10**late, np.float32)
             first = values
     assert standing, "a sender waits for the late rank"
-    job.quick[late](own, own)
+    job.fast_path[late](own, own)
     for engine in standing:
         through(engine)
     standing.clear()
-    job.quick[late](values[late], values[late])
+    job.fast_path[late](values[late], values[late])
     assert not standing
     np.testing.assert_array_equal(own, np.full(5, 1111))
     for call, found in ((1, first[:late]), (2, values)):
@@ -143,14 +143,14 @@ def test_a_call_that_waits_keeps_the_arrays_that_it_began_with(into):
     watched = [weakref.ref(array) for array in x.values()]
     standing = []
     job.callers[0].for_call = lambda call: standing.append(call.engine)
-    result = job.quick[0](x, out)
+    result = job.fast_path[0](x, out)
     assert standing
     values[0] = None
     x.update(others)
     if into:
         out.update(others)
     assert all(array() is not None for array in watched)
-    other = job.quick[1](values[1], None)
+    other = job.fast_path[1](values[1], None)
     through(standing[0])
     for name, array in (given if into else result).items():
         np.testing.assert_array_equal(array, other[name])

@@ -9,6 +9,7 @@ import numpy as np
 
 from topocomm.errors import TopocommError
 from topocomm.execute.calls.agreement import gather_notes
+from topocomm.execute.calls.all_gather import AllGather
 from topocomm.execute.calls.binding import agree, explained
 from topocomm.execute.calls.call_cache import CallCache
 from topocomm.execute.calls.call_plans import Request
@@ -58,6 +59,7 @@ class Communicator:
         self.parent_ranks = tuple(range(session.size))
         """Of a communicator made by `shrink`, the numbers that its ranks had before."""
         self._calls = CallCache(session)
+        self._all_gather = AllGather(self._calls, session)
 
     @classmethod
     def from_mpi(cls, comm: MPI.Comm, topology: Topology | None = None) -> Communicator:
@@ -176,11 +178,11 @@ class Communicator:
     def allgather(self, x: Any, *, out: Any = None) -> Any:
         """All ranks' values joined along their first axis, in rank order, on every rank.
 
-        Ranks may give different numbers of rows, and different ones from call to call: they are exchanged first. A
-        call made by `prepare` keeps those it was prepared with.
+        Ranks may give different numbers of rows, and different ones from call to call. Short values take one collective
+        where all ranks have as many rows as the time before; else rows are exchanged first. A call made by `prepare`
+        keeps those it was prepared with.
         """
-        parts = gather_rows(self._calls, self.session, x)
-        return self._calls.run(("allgather", None, 0, parts), x, out)
+        return self._all_gather.run(x, out)
 
     def scan(self, x: Any, op: Operator, *, out: Any = None) -> Any:
         """On rank r the fold of the values of ranks 0 to r, in rank order."""

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.attention.merging import assert_close, exact, partial
-from tests.execute.engine_jobs import CALLS, Job, jobs, quick, quick_into
+from tests.execute.engine_jobs import CALLS, Job, fast_path, fast_path_into, jobs
 from tests.machines import switch
 from tests.plans import every_plan
 from topocomm import SUM
-from topocomm.execute.calls.fast_path import quick_tensors
+from topocomm.execute.calls.fast_path import bind_tensors
 from topocomm.execute.host.call_engine import NOTHING
 from topocomm.execute.liveness.recorder import MASK, SWEEP_MASK, TOLD
 from topocomm.execute.session import BUSY
@@ -28,7 +28,7 @@ def spread_out(rank, call, shape):
 @pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("tensors", [False, True], ids=["arrays", "tensors"])
 @pytest.mark.parametrize("folds", ["compiled", "in NumPy"])
-def test_the_quick_way_of_bare_values(folds, tensors, dtype):
+def test_the_fast_path_of_bare_values(folds, tensors, dtype):
     if tensors:
         pytest.importorskip("torch")
     ranks, shape = 3, (7, 5)
@@ -37,7 +37,7 @@ def test_the_quick_way_of_bare_values(folds, tensors, dtype):
     give, take = (as_tensor, as_array) if tensors else (np.asarray, np.asarray)
     for plan in every_plan(switch(ranks), "allreduce", operator, layout):
         job = Job(plan, layout, operator)
-        ways = [quick_tensors(way, [layout.fields[0].dtype], bare=True) if tensors else way for way in job.quick]
+        ways = [bind_tensors(way, [layout.fields[0].dtype], bare=True) if tensors else way for way in job.fast_path]
 
         def body(rank, ways=ways):
             results = []
@@ -59,20 +59,20 @@ def test_the_quick_way_of_bare_values(folds, tensors, dtype):
         job.close()
 
 
-def test_the_quick_way_takes_no_tensors_that_require_gradients():
+def test_the_fast_path_takes_no_tensors_that_require_gradients():
     torch = pytest.importorskip("torch")
     for dtype in (torch.float32, torch.bfloat16):
         kind = BFLOAT16 if dtype == torch.bfloat16 else np.dtype(np.float32)
         layout = SUM.layout({"value": ((4,), kind)})
         job = Job(every_plan(switch(1), "allreduce", SUM, layout)[0], layout, SUM)
-        way = quick_tensors(job.quick[0], [kind], bare=True)
+        way = bind_tensors(job.fast_path[0], [kind], bare=True)
         plain, graded = torch.ones(4, dtype=dtype), torch.ones(4, dtype=dtype, requires_grad=True)
         assert way(graded, None) is None and way(plain, graded) is None
         assert way(plain, None).tolist() == [1.0] * 4
         job.close()
 
 
-def test_the_quick_way_of_bare_values_is_one_call_at_a_time():
+def test_the_fast_path_of_bare_values_is_one_call_at_a_time():
     told = []
 
     def combine(a, b):
@@ -83,31 +83,31 @@ def test_the_quick_way_of_bare_values_is_one_call_at_a_time():
     layout = operator.layout({"value": ((4,), np.float32)})
     job = Job(every_plan(switch(2), "allreduce", operator, layout)[0], layout, operator)
     x = np.ones(4, np.float32)
-    assert job.quick[0](np.ones(5, np.float32), None) is None
+    assert job.fast_path[0](np.ones(5, np.float32), None) is None
     assert job.callers[0].refusal is None  # such a value is refused, not the next one
     job.callers[0].refusal = "it was closed"
-    assert job.quick[0](x, None) is None
+    assert job.fast_path[0](x, None) is None
     assert (job.shared[0].epoch, job.callers[0].recorder.calls) == (0, 0)
     job.callers[0].refusal = None
-    for result in job.on_threads(lambda rank: job.quick[rank](x, None)):
+    for result in job.on_threads(lambda rank: job.fast_path[rank](x, None)):
         np.testing.assert_array_equal(result, 2 * x)
     assert told and all(BUSY in refusals for refusals in told)
     assert [caller.refusal for caller in job.callers] == [None, None]
     job.close()
 
 
-def test_the_quick_way_of_tensors_by_field():
+def test_the_fast_path_of_tensors_by_field():
     torch = pytest.importorskip("torch")
     values = [partial(rank, (7,), 5) for rank in range(2)]
     for name, job in jobs(switch(2), (7,), 5):
 
         def body(rank, job=job):
-            quick = quick_tensors(job.quick[rank], [np.dtype(np.float32)], bare=False)
+            fast_path = bind_tensors(job.fast_path[rank], [np.dtype(np.float32)], bare=False)
             x = {field: torch.from_numpy(array.copy()) for field, array in values[rank].items()}
             out = {field: torch.zeros_like(part) for field, part in x.items()}
-            assert quick(values[rank], None) is None and quick(x, values[rank]) is None  # arrays are none
-            fresh = quick(x, None)
-            assert quick(x, out) is out and quick(x, x) is x
+            assert fast_path(values[rank], None) is None and fast_path(x, values[rank]) is None  # arrays are none
+            fresh = fast_path(x, None)
+            assert fast_path(x, out) is out and fast_path(x, x) is x
             return fresh, out, x
 
         for results in job.on_threads(body):
@@ -142,18 +142,18 @@ MISFITS = {
 
 
 MISFITS_OF_X = {**MISFITS, "another order of fields": {"lse": LSE, "out": OUT}}
-"""Values in another order are another call on ranks that cannot go the quick way."""
+"""Values in another order are another call on ranks that cannot go the fast_path way."""
 
 
 @pytest.mark.parametrize("what", MISFITS_OF_X)
-def test_the_quick_way_does_nothing_with_values_that_do_not_fit(what):
+def test_the_fast_path_does_nothing_with_values_that_do_not_fit(what):
     values = [partial(rank, (6,), 4) for rank in range(2)]
     for name, job in jobs(switch(2), (6,), 4):
         before = job.whole.tobytes()
-        assert job.quick[0](MISFITS_OF_X[what], None) is None
+        assert job.fast_path[0](MISFITS_OF_X[what], None) is None
         assert job.whole.tobytes() == before
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
-        for result in job.on_threads(lambda rank, job=job: quick(job, rank, values[rank])):
+        for result in job.on_threads(lambda rank, job=job: fast_path(job, rank, values[rank])):
             assert_close(result, exact(values), 2, name)
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (1, 1, None)
 
@@ -177,7 +177,7 @@ MISPLACED = {
 
 
 @pytest.mark.parametrize("what", [*MISFITS, *MISPLACED, "the send buffer"])
-def test_the_quick_way_does_nothing_where_the_result_does_not_fit(what):
+def test_the_fast_path_does_nothing_where_the_result_does_not_fit(what):
     x, out = MISPLACED.get(what, (X, MISFITS.get(what)))
     values = [partial(rank, (6,), 4) for rank in range(2)]
     for name, job in jobs(switch(2), (6,), 4):
@@ -185,10 +185,10 @@ def test_the_quick_way_does_nothing_where_the_result_does_not_fit(what):
         if given is None:  # the plan splits the value: there is none
             continue
         before = job.whole.tobytes()
-        assert job.quick[0](x, given) is None
+        assert job.fast_path[0](x, given) is None
         assert job.whole.tobytes() == before
         assert (job.shared[0].epoch, job.callers[0].recorder.calls, job.callers[0].refusal) == (0, 0, None)
-        for result in job.on_threads(lambda rank, job=job: quick_into(job, rank, values[rank])):
+        for result in job.on_threads(lambda rank, job=job: fast_path_into(job, rank, values[rank])):
             assert_close(result, exact(values), 2, name)
 
 
@@ -218,7 +218,7 @@ def parts(ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("name", ["reduce", "broadcast", "reduce_scatter", "allgather", "scan", "exscan"])
-def test_the_quick_way_of_every_collective(name, ranks):
+def test_the_fast_path_of_every_collective(name, ranks):
     layout = SUM.layout({"value": ((ROWS, 2), np.float32)})
     cut = [2 * rows for rows in parts(ranks)] if name in IN_PARTS else None
     root = min(1, ranks - 1)
@@ -230,13 +230,13 @@ def test_the_quick_way_of_every_collective(name, ranks):
             results = []
             for call in range(CALLS):
                 x = spread_out(rank, call, shapes[rank]).astype(np.float32)
-                fresh = job.quick[rank](x, None)
+                fresh = job.fast_path[rank](x, None)
                 assert np.array_equal(x, spread_out(rank, call, shapes[rank]))
                 out = None if fresh is NOTHING else np.full_like(fresh, np.nan)
-                into = job.quick[rank](x, out)
+                into = job.fast_path[rank](x, out)
                 assert into is (NOTHING if out is None else out)
                 both = x if fresh is NOTHING or x.shape == fresh.shape else np.full_like(fresh, np.nan)
-                in_place = job.quick[rank](x, both)
+                in_place = job.fast_path[rank](x, both)
                 assert in_place is (NOTHING if out is None else both)
                 results.append((fresh, into, in_place))
             return results
@@ -268,7 +268,7 @@ def test_values_and_results_of_other_shapes_do_not_fit():
         (x.astype(np.int32), out),
         (None, out),
     ):
-        assert job.quick[0](value, given) is None
+        assert job.fast_path[0](value, given) is None
     assert job.shared[0].epoch == 0
     job.close()
 
@@ -280,7 +280,7 @@ def test_calls_are_counted_and_noted_and_now_and_then_swept():
     value = partial(0, (7,), 5)
     before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     for _ in range(2 * (SWEEP_MASK + 1)):
-        job.quick[0](value, None)
+        job.fast_path[0](value, None)
     assert swept == [SWEEP_MASK + 1, 2 * (SWEEP_MASK + 1)]
     assert recorder.calls == job.shared[0].epoch == swept[-1]
     assert set(recorder.latest()) == set(range(swept[-1] - TOLD + 1, swept[-1] + 1))
@@ -298,10 +298,10 @@ def test_a_sweep_that_fails_ends_the_call():
         raise ValueError("planted")
 
     for _ in range(SWEEP_MASK):
-        job.quick[0](value, None)
+        job.fast_path[0](value, None)
     caller.recorder.sweep = fail
     with pytest.raises(ValueError, match="planted"):
-        job.quick[0](value, None)
+        job.fast_path[0](value, None)
     assert (caller.recorder.calls, caller.refusal) == (SWEEP_MASK + 1, "planted")
 
 
@@ -323,5 +323,5 @@ def test_an_interrupt_closes_the_communicator(monkeypatch, bare):
     else:
         job, value = dict(jobs(switch(1), (7,), 5))["flat"], partial(0, (7,), 5)
     with pytest.raises(KeyboardInterrupt):
-        job.quick[0](value, None)
+        job.fast_path[0](value, None)
     assert job.callers[0].refusal == "planted"

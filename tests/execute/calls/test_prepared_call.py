@@ -19,6 +19,7 @@ from topocomm import (
     TopocommError,
     run_local,
 )
+from topocomm.execute.calls import prepared_call
 
 
 def test_prepared_calls_take_their_input_in_place():
@@ -151,3 +152,19 @@ def test_one_call_at_a_time():
     run_local(body, ranks=2)
     assert told
     assert all("one at a time" in text for text in told)
+
+
+def test_a_kept_call_by_messages_inspects_a_value_once(monkeypatch):
+    """Its shapes are those of its signature, by which the call was found."""
+    checked = []
+    monkeypatch.setattr(prepared_call, "_check", lambda what, fields, shapes: checked.append(what))
+
+    def body(comm):
+        for x in (np.ones(3), np.ones((2, 2)), np.ones(3)):
+            np.testing.assert_array_equal(comm.allreduce(x, SUM), 2 * x)
+            y = np.empty_like(x)
+            assert comm.allreduce({"value": x}, SUM, out={"value": y})["value"] is y
+        return True
+
+    assert run_local(body, ranks=2) == [True, True]
+    assert set(checked) == {"out"}

@@ -17,9 +17,9 @@ from tests.execute.engine_jobs import (
     OPERATORS,
     WAYS,
     Job,
+    fast_path,
     jobs,
     plain,
-    quick,
     run,
     through,
 )
@@ -90,7 +90,7 @@ def test_values_are_left_as_they_are():
     values = [partial(rank, (7,), 5) for rank in range(3)]
     before = [{name: array.tobytes() for name, array in value.items()} for value in values]
     for name, job in jobs(switch(3), (7,), 5):
-        for way in (plain, quick):
+        for way in (plain, fast_path):
             job.on_threads(lambda rank, job=job, way=way: [way(job, rank, values[rank]) for _ in range(2)])
             assert before == [{name: array.tobytes() for name, array in value.items()} for value in values], name
 
@@ -154,7 +154,7 @@ def test_lanes_go_with_their_last_user(folds):
         engines = [weakref.ref(engine) for pair in job.engines for engine in pair]
         gc.disable()  # cycles would keep the shared memory until they are looked for
         try:
-            del job.engines, job.quick
+            del job.engines, job.fast_path
             assert [engine() for engine in engines] == [None] * 4, name
         finally:
             gc.enable()

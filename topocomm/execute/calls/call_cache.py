@@ -39,14 +39,14 @@ class Kind:
     """The kept calls of one kind, that is of one collective, operator, root, rows and order.
 
     Attributes:
-        quick: The shortest way through the call last made, as `fast_path.py`; None where it has none.
+        fast_path: The shortest way through the call last made, as `fast_path.py`; None where it has none.
         calls: By signature of the values.
     """
 
-    __slots__ = ("calls", "quick")
+    __slots__ = ("calls", "fast_path")
 
     def __init__(self) -> None:
-        self.quick: Callable[[Any, Any], Any] | None = None
+        self.fast_path: Callable[[Any, Any], Any] | None = None
         self.calls: dict[Hashable, PreparedCall] = {}
 
 
@@ -98,11 +98,11 @@ class CallCache:
             kind = self.kinds.get(which)
         except TypeError:  # what has no hash is no operator: `prepare` says so, and tells all ranks
             kind = None
-        if kind is not None and kind.quick is not None:
-            result = kind.quick(x, out)
+        if kind is not None and kind.fast_path is not None:
+            result = kind.fast_path(x, out)
             if result is not None:
                 return None if result is NOTHING else result
-        return self.find(which, x)(x, out=out)
+        return self.find(which, x).repeat(x, out)
 
     def find(self, which: Hashable, x: Any) -> PreparedCall:
         """Return the call for values like x, prepared now if there is none; collective."""
@@ -116,7 +116,7 @@ class CallCache:
         elif self._session.settings.check == "always":
             self._agree_again(call)
         if key is not None and self._session.settings.check != "always":
-            self.kinds[which].quick = call.quick
+            self.kinds[which].fast_path = call.fast_path
         return call
 
     def prepare(self, request: Request, arena: SharedArena) -> PreparedCall:
@@ -156,8 +156,8 @@ class CallCache:
     def _let_go(self, kept: _Kept) -> None:
         kind = self.kinds[kept.which]
         call = kind.calls.pop(kept.key)
-        if kind.quick is call.quick:
-            kind.quick = None
+        if kind.fast_path is call.fast_path:
+            kind.fast_path = None
         if not kind.calls:
             del self.kinds[kept.which]
         self._users[kept.memory] -= 1

@@ -21,7 +21,7 @@ from topocomm.execute.session import BUSY, Session
 from topocomm.native import _native
 from topocomm.operators.tensors import BFLOAT16, as_array, as_tensor
 
-Quick = Callable[[Any, Any], Any]
+FastPath = Callable[[Any, Any], Any]
 Shapes = Sequence[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
 
@@ -39,11 +39,13 @@ class Arrays(NamedTuple):
     gives: bool
 
 
-def quick_arrays(session: Session, engines: Sequence[CompiledEngine], arrays: Arrays, tag: int, *, bare: bool) -> Quick:
+def bind_arrays(
+    session: Session, engines: Sequence[CompiledEngine], arrays: Arrays, tag: int, *, bare: bool
+) -> FastPath:
     """For dicts of NumPy arrays, or for bare ones."""
     make, call = _maker(session, arrays, bare=bare), _native_call(session, engines, arrays, tag, bare=bare)
 
-    def quick(x: Any, out: Any) -> Any:
+    def fast_path(x: Any, out: Any) -> Any:
         if session.refusal is not None:
             return None
         try:
@@ -60,11 +62,11 @@ def quick_arrays(session: Session, engines: Sequence[CompiledEngine], arrays: Ar
             raise
         return made
 
-    return quick
+    return fast_path
 
 
-def quick_tensors(quick: Quick, dtypes: Collection[np.dtype[Any]], *, bare: bool) -> Quick:
-    """For torch tensors in the place of the arrays that `quick` takes."""
+def bind_tensors(fast_path: FastPath, dtypes: Collection[np.dtype[Any]], *, bare: bool) -> FastPath:
+    """For torch tensors in the place of the arrays that `fast_path` takes."""
     import torch
 
     half = BFLOAT16 in dtypes
@@ -79,7 +81,7 @@ def quick_tensors(quick: Quick, dtypes: Collection[np.dtype[Any]], *, bare: bool
             value, given = arrays(x), None if out is None else arrays(out)
         except (AttributeError, RuntimeError, TypeError):  # no tensors, or such as NumPy cannot have
             return None
-        made = quick(value, given)
+        made = fast_path(value, given)
         if made is None or made is NOTHING:
             return made
         if out is not None:

@@ -53,8 +53,8 @@ class PreparedCall:
         self._gives = work.plan.collective.name != "reduce" or work.rank == work.plan.collective.root
         self._handle: Handle | None = None
         self._freed = False
-        self.quick = self._quick_way()
-        """As `quick.py`; None where there is no shorter way."""
+        self.fast_path = self._bind_fast_path()
+        """As `fast_path.py`; None where there is no shorter way."""
 
     @property
     def _turn(self) -> int:
@@ -104,13 +104,17 @@ class PreparedCall:
             DeadlineError: A rank did not come in time.
             RankFailedError: A rank failed.
         """
-        if self.quick is not None and self._handle is None and not self._freed:
-            result = self.quick(x, out) if self._may_be_sent(x) else None
+        if self.fast_path is not None and self._handle is None and not self._freed:
+            result = self.fast_path(x, out) if self._may_be_sent(x) else None
             if result is not None:
                 return None if not self._gives else result
-        fields, given = self._fit(x, out)
-        result = self._run(fields, given)
-        return out if given is not None else result
+        return self._run(*self._fit(x, out), out)
+
+    def repeat(self, x: Any, out: Any) -> Any:
+        """Make the call with a value of the signature that it is kept under, which is not inspected again."""
+        if self.fast_path is not None or self._local is not None:
+            return self(x, out=out)
+        return self._run(*self._fit(x, out, known=True), out)
 
     def start(self, x: Any = None, *, out: Any = None) -> Handle:
         """Begin the collective and return at once; x and out must be left alone until the handle is through.
@@ -149,21 +153,21 @@ class PreparedCall:
         first, second = self._inputs
         return (x is not first and x is not second) or x is self._inputs[self._turn]
 
-    def _quick_way(self) -> Callable[[Any, Any], Any] | None:
+    def _bind_fast_path(self) -> Callable[[Any, Any], Any] | None:
         """The shortest way through this call, if it is in shared memory and its values have one."""
         structure = self._structure
         if self._shared is None or self._local is not None or self._identity is not None:
             return None
-        from topocomm.execute.calls.fast_path import Arrays, quick_arrays, quick_tensors
+        from topocomm.execute.calls.fast_path import Arrays, bind_arrays, bind_tensors
         from topocomm.execute.host.compiled_engine import CompiledEngine
 
         engines = [engine for engine in self._engines if isinstance(engine, CompiledEngine)]
         if not engines or not (structure.bare or structure.rebuild is None):
             return None
         arrays = Arrays(self._values, self._results, self._gives)
-        way = quick_arrays(self._session, engines, arrays, self.tag, bare=structure.bare)
+        way = bind_arrays(self._session, engines, arrays, self.tag, bare=structure.bare)
         dtypes = [dtype for _, _, dtype in self._values]
-        return quick_tensors(way, dtypes, bare=structure.bare) if structure.is_torch else way
+        return bind_tensors(way, dtypes, bare=structure.bare) if structure.is_torch else way
 
     def free(self) -> None:
         """Give back the requests; the call takes no more values."""
@@ -189,14 +193,14 @@ class PreparedCall:
         session.refusal = BUSY
         return self._engines[self._turn], session.recorder.begin(self.tag)
 
-    def _run(self, fields: Fields | None, given: Fields | None) -> Any:
+    def _run(self, fields: Fields | None, given: Fields | None, out: Any) -> Any:
         session = self._session
         engine, number = self._enter()
         try:
             target = self._target(fields, given) if self._gives else None
             if not engine.begin(fields, target, target is not given or _apart(fields, given)):
                 session.waiting.for_call(UnderWay(engine, self.tag, number))
-            result = self._finish(target, given, None)
+            result = self._finish(target, given, out)
         except BaseException as error:
             session.fail_with(error)
             raise
@@ -217,10 +221,11 @@ class PreparedCall:
                 array[...] = target[name]
         return out
 
-    def _fit(self, x: Any, out: Any) -> tuple[Fields | None, Fields | None]:
+    def _fit(self, x: Any, out: Any, *, known: bool = False) -> tuple[Fields | None, Fields | None]:
         """The arrays of x and out; where they do not fit, the other ranks are told, who may wait for them."""
         try:
-            return self._value(x), None if out is None or not self._gives else self._place(out)
+            fields = take(x, self._structure.names) if known else self._value(x)
+            return fields, None if out is None or not self._gives else self.fit_result(out)
         except OperatorError as error:
             self._session.refuse(self.tag, error)
             raise
@@ -241,7 +246,7 @@ class PreparedCall:
         _check("x", fields, self._values)
         return fields if self._local is None else self._local.fold(fields)
 
-    def _place(self, out: Any) -> Fields:
+    def fit_result(self, out: Any) -> Fields:
         """The arrays of `out`, which fit and can be written."""
         parts = self._structure.parts(out)
         given = dict(zip(self._structure.names, parts, strict=True))

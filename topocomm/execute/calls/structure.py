@@ -102,7 +102,7 @@ def describe(operator: Operator, x: Any) -> Structure:
         if len(wanted) != 1:
             raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got one bare array")
         held, cupy = devices.device_of(x), is_cupy(x)
-        return Structure(wanted, _is_torch(x), lambda fields: fields[wanted[0]], True, held, cupy)
+        return Structure(wanted, _is_torch(x), rebuilder(x), True, held, cupy)
     parts = _parts(x)
     if sorted(parts) != sorted(wanted):
         raise OperatorError(f"operator {operator.name!r} takes the fields {list(wanted)}, got {list(parts)}")
@@ -112,7 +112,7 @@ def describe(operator: Operator, x: Any) -> Structure:
         raise OperatorError(f"the fields mix {' and '.join(names)}; give all as one kind")
     ((torch, cupy),) = kinds
     plain = type(x) is dict and tuple(x) == wanted
-    return Structure(wanted, torch, None if plain else _rebuilder(x), False, _held(parts), cupy)
+    return Structure(wanted, torch, None if plain else rebuilder(x), False, _held(parts), cupy)
 
 
 def _held(parts: Mapping[str, Any]) -> devices.Device | None:
@@ -197,9 +197,12 @@ def _parts(x: Any) -> dict[str, Any]:
     raise OperatorError(f"expected an array, or a dict, NamedTuple or dataclass of arrays, got {type(x).__name__}")
 
 
-def _rebuilder(x: Any) -> Callable[[Mapping[str, Any]], Any]:
+def rebuilder(x: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """Return what makes a value like x from arrays by field."""
+    if _is_array(x):
+        return lambda fields: next(iter(fields.values()))
     if isinstance(x, Mapping):
         order = tuple(x)
         return lambda fields: {name: fields[name] for name in order}
-    kind = type(x)
-    return lambda fields: kind(**fields)
+    kind, names = type(x), tuple(_parts(x))
+    return lambda fields: kind(**{name: fields[name] for name in names})

@@ -96,7 +96,7 @@ class DeviceCall(PreparedCall):
         self._side: Any = None
         self._handle: Handle | None = None
         self._freed = False
-        self.quick = None
+        self.fast_path = None
 
     def _make_engine(self, work: Work, path: DevicePath, peer: PeerPlan | None, shards: Sequence[int] | None) -> None:
         self._engine = _engine(work, path, peer, shards)
@@ -152,6 +152,10 @@ class DeviceCall(PreparedCall):
         session.refusal = None
         return result
 
+    def repeat(self, x: Any, out: Any) -> Any:
+        """As `PreparedCall.repeat`."""
+        return self(x, out=out)
+
     def let_go(self) -> None:
         """Nothing: calls that the device is not through with, and graphs, hold the engine; it goes with the last."""
 
@@ -197,13 +201,13 @@ class DeviceCall(PreparedCall):
         session.waiting.under_way.append(call)
         return self._handle
 
-    def _fit(self, x: Any, out: Any) -> tuple[Tensors | None, Tensors | None]:
+    def _fit(self, x: Any, out: Any, *, known: bool = False) -> tuple[Tensors | None, Tensors | None]:
         if not self.in_graphs and self._device.capturing():
             raise TopocommError(
                 f"rank {self._session.rank}: this call's messages go by {self.moved_by}, and the host waits for them: "
                 "no graph records that"
             )
-        return super()._fit(x, out)
+        return super()._fit(x, out, known=known)
 
     def _value(self, x: Any) -> Tensors | None:
         if x is None:
@@ -214,7 +218,8 @@ class DeviceCall(PreparedCall):
             return None
         return self._values_on_device.read("x", x, self._values_on_device.value)
 
-    def _place(self, out: Any) -> Tensors:
+    def fit_result(self, out: Any) -> Tensors:
+        """As `PreparedCall.fit_result`."""
         target = self._values_on_device.writable(out)
         arena = self._engine.memory.untyped_storage().data_ptr()
         for name, tensor in target.items():

@@ -45,7 +45,7 @@ class StagedCall(PreparedCall):
         self._copied = False
         """Whether a result's copy was begun, of which `_up` tells the end."""
         assert names == host.names
-        self.quick = None
+        self.fast_path = None
         with self._device.current():
             load_together(
                 session,
@@ -63,6 +63,10 @@ class StagedCall(PreparedCall):
         self._fetch(fields)
         made = super().__call__(self._sent.arrays if fields is not None else None, out=self._got.arrays)
         return None if made is None else self._hand_over(given, out)
+
+    def repeat(self, x: Any, out: Any) -> Any:
+        """As `PreparedCall.repeat`."""
+        return self(x, out=out)
 
     def start(self, x: Any = None, *, out: Any = None) -> Handle:
         """As `PreparedCall.start`, when the value has come to host memory."""
